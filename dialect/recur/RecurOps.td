@@ -123,7 +123,7 @@ def Recur_BlockOp : Recur_Op<"block", [IsolatedFromAbove, SingleBlock, Recursive
   let regions = (region SizedRegion<1>:$body);
   let assemblyFormat = [{
     (`size` `(` $size^ `)`)? `length` `(` $length `)` (`tokens` `(` $tokens^ `:` type($tokens) `)`)?
-    (`shared` `(` $shared^ `:` type($shared) `)`)? (`->` `states` `(` type($states)^ `)`)? (`->` `rows` `(` type($rows)^ `)`)?
+    (`shared` `(` $shared^ `:` type($shared) `)`)? (`states` `(` type($states)^ `)`)? (`rows` `(` type($rows)^ `)`)?
     $body attr-dict
   }];
   let hasVerifier = 1;
