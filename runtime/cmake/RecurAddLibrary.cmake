@@ -1,10 +1,10 @@
-# recur_add_library(TARGET SPEC file.rec [NAME name] [BIND dk=128 dv=128 ..] [TARGETS x86-64-v3 ..] [DTYPE f32 ..]
-#                   [OPTIONS option ..])
+# recur_add_library(TARGET SPEC file.rec [NAME name] [BIND dk=128 dv=128 ..] [TARGETS x86-64-v3 ..]
+#                   [DTYPE f32 ..] [OPTIONS option ..])
 #
-# Compiles a spec with recurc and makes the static library TARGET from the object. What links TARGET can include NAME.h and
-# gets Recur::rt. NAME is the rule's name and that of the files, by default the spec file's; the other lists are
-# recurc's --bind, --target and --dtype, and OPTIONS are handed on as they are. The object is made again when the
-# spec, a file that it reads, or recurc changes.
+# Compiles a spec with recurc and makes the static library TARGET from the object. What links TARGET can include
+# NAME.h and gets Recur::rt. NAME is the rule's name and that of the files, by default the spec file's; the
+# other lists are recurc's --bind, --target and --dtype, and OPTIONS are handed on as they are. The object is
+# made again when the spec, a file that it reads, or recurc changes.
 function(recur_add_library target)
   cmake_parse_arguments(PARSE_ARGV 1 ARG "" "SPEC;NAME" "BIND;TARGETS;DTYPE;OPTIONS")
   if(ARG_UNPARSED_ARGUMENTS)

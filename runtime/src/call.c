@@ -83,46 +83,51 @@ static void place(const recur_i_call *call, const recur_i_operand *operand, curs
     c->row = operand->strides[operand->lead == 3 && call->cu_seqlens.argument ? 1 : 0] * element;
 }
 
+/** Writes the descriptor of one operand for one task: the token dimension if it has one, then its own. */
+static void describe(const recur_i_operand *operand, char *first, int64_t tokens, view *v) {
+  const bool has_tokens = operand->lead == 3;
+  const int32_t rank = operand->tensor->rank + has_tokens;
+  v->allocated = v->aligned = first;
+  v->offset = 0;
+  if (has_tokens) {
+    v->extents[0] = tokens;
+    v->extents[rank] = operand->strides[1];
+  }
+  for (int32_t i = 0; i < operand->tensor->rank; ++i) {
+    v->extents[has_tokens + i] = operand->argument->shape[operand->lead + i];
+    v->extents[rank + has_tokens + i] = operand->strides[operand->lead + i];
+  }
+}
+
 /** One head of one sequence: builds the views on this thread's stack and calls the kernel. */
 static void run_task(void *data, int64_t task, int32_t worker) {
   const plan *p = data;
   const recur_i_call *call = p->call;
   const int64_t sequence = task / call->heads, head = task % call->heads;
   recur_span span = {call->tokens, 0, head, call->heads};
-  int64_t token_row = sequence;
+  int64_t token_row = sequence, slot = sequence;
   if (call->cu_seqlens.argument) {
     token_row = recur_i_index(&call->cu_seqlens, sequence);
     span.tokens = recur_i_index(&call->cu_seqlens, sequence + 1) - token_row;
   }
   if (call->positions.argument)
     span.position = recur_i_index(&call->positions, sequence);
-  const int64_t slot = call->state_index.argument ? recur_i_index(&call->state_index, sequence) : sequence;
+  if (call->state_index.argument)
+    slot = recur_i_index(&call->state_index, sequence);
 
   view views[RECUR_MAX_TENSORS];
   void *pointers[RECUR_MAX_TENSORS];
   for (int32_t i = 0; i < call->operand_count; ++i) {
     const recur_i_operand *operand = &call->operands[i];
     const cursor *c = &p->cursors[i];
-    view *v = &views[i];
-    pointers[i] = v;
-    memset(v, 0, sizeof *v);
-    if (!c->data)
+    pointers[i] = &views[i];
+    if (!operand->argument) {
+      memset(&views[i], 0, sizeof views[i]);
       continue;
+    }
     const int64_t row = operand->lead == 3 ? token_row : slot;
-    v->allocated = v->aligned = c->data + row * c->row + head / c->group * c->head;
-    const int32_t first =
-        operand->lead == 3 ? 1 : operand->lead; /* the token dimension is the kernel's, too */
-    const int32_t skip = operand->lead == 3 ? 3 : operand->lead;
-    const int32_t rank = operand->tensor->rank + (operand->lead == 3);
-    int32_t at = 0;
-    if (operand->lead == 3) {
-      v->extents[at] = span.tokens;
-      v->extents[rank + at++] = operand->strides[first];
-    }
-    for (int32_t axis = skip; axis < operand->argument->ndim; ++axis, ++at) {
-      v->extents[at] = operand->argument->shape[axis];
-      v->extents[rank + at] = operand->strides[axis];
-    }
+    char *first = c->data ? c->data + row * c->row + head / c->group * c->head : NULL;
+    describe(operand, first, span.tokens, &views[i]);
   }
   call->variant->kernel(pointers, &span, p->scratch ? p->scratch + worker * p->scratch_step : NULL);
 }

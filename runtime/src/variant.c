@@ -3,7 +3,7 @@
 
 #include <inttypes.h>
 
-/** Appends item i of a list of distinct items: "a", then " or b". */
+/** What stands before the next item of a list: nothing, then " or ". */
 static const char *separator(int *count) { return (*count)++ ? " or " : ""; }
 
 int32_t recur_i_check_dtype(const recur_i_call *call, const recur_i_operand *operand) {
@@ -95,24 +95,48 @@ static bool fits(const recur_i_call *call, const recur_variant *variant, const i
   return true;
 }
 
-/** "dk=128 dv=128 q:bfloat16 k:bfloat16", without fixed sizes and states. */
+/** Whether inputs, params and outputs are all of one type; states are float32 everywhere. */
+static bool one_dtype(const recur_model *model, const DLDataType *types) {
+  for (int32_t i = 1; i < model->tensor_count; ++i)
+    if (model->tensors[i].role != RECUR_STATE && !recur_i_same_dtype(types[i], types[0]))
+      return false;
+  return model->tensors[0].role != RECUR_STATE;
+}
+
+/** "dk=128 dv=128 bfloat16", or "dk=128 dv=128 q:bfloat16 g:float32"; without fixed sizes and states. */
 static void append_variant(recur_i_text *text, const recur_model *model, const int64_t *sizes,
                            const DLDataType *types) {
-  const char *space = "";
   for (int32_t d = 0; d < model->dim_count; ++d) {
     const char initial = model->dim_names[d][0];
-    if (sizes[d] < 0 || (initial >= '0' && initial <= '9'))
-      continue;
-    recur_i_append(text, "%s%s=%" PRId64, space, model->dim_names[d], sizes[d]);
-    space = " ";
+    if (sizes[d] >= 0 && (initial < '0' || initial > '9'))
+      recur_i_append(text, " %s=%" PRId64, model->dim_names[d], sizes[d]);
+  }
+  if (one_dtype(model, types)) {
+    recur_i_append(text, " ");
+    recur_i_append_dtype(text, types[0]);
+    return;
   }
   for (int32_t i = 0; i < model->tensor_count; ++i) {
     if (model->tensors[i].role == RECUR_STATE)
       continue;
-    recur_i_append(text, "%s%s:", space, model->tensors[i].name);
+    recur_i_append(text, " %s:", model->tensors[i].name);
     recur_i_append_dtype(text, types[i]);
-    space = " ";
   }
+}
+
+/** Whether an earlier variant differs in its target only. */
+static bool listed_before(const recur_model *model, int32_t v) {
+  const recur_variant *variant = &model->variants[v];
+  for (const recur_variant *other = model->variants; other < variant; ++other) {
+    bool same = true;
+    for (int32_t d = 0; d < model->dim_count; ++d)
+      same &= other->dims[d] == variant->dims[d];
+    for (int32_t i = 0; i < model->tensor_count; ++i)
+      same &= recur_i_same_dtype(other->dtypes[i], variant->dtypes[i]);
+    if (same)
+      return true;
+  }
+  return false;
 }
 
 /** The arguments fit no variant. */
@@ -123,11 +147,14 @@ static int32_t fail_combination(const recur_i_call *call, const int64_t *sizes) 
     if (call->operands[i].argument)
       found[call->operands[i].tensor - model->tensors] = call->operands[i].argument->dtype;
   recur_i_text text = {{0}, 0};
-  recur_i_append(&text, "nothing was compiled for ");
+  recur_i_append(&text, "nothing was compiled for");
   append_variant(&text, model, sizes, found);
   recur_i_append(&text, ", only for");
+  int count = 0;
   for (int32_t v = 0; v < model->variant_count; ++v) {
-    recur_i_append(&text, "%s", v ? "; " : " ");
+    if (listed_before(model, v))
+      continue;
+    recur_i_append(&text, "%s", count++ ? ";" : "");
     append_variant(&text, model, model->variants[v].dims, model->variants[v].dtypes);
   }
   return RECUR_I_FAIL(call, RECUR_ERROR_VARIANT, "%s", text.data);

@@ -108,7 +108,7 @@ typedef enum recur_error {
 
 /** The text of the last error in this thread, "" before the first; never NULL. It is a lower-case sentence
  * that names the function, the argument, what must hold and what was found. It stays valid, and is
- *  overwritten by the next error in the same thread; success leaves it alone. */
+ * overwritten by the next error in the same thread; success leaves it alone. */
 RECUR_API const char *recur_last_error(void);
 
 /** The name of an error code, "RECUR_ERROR_SHAPE" for -5; "unknown" for a number that is none. */
@@ -126,7 +126,7 @@ typedef void (*recur_task)(void *data, int64_t task, int32_t worker);
 
 /** A parallel loop: calls body(data, i, worker) exactly once for each 0 <= i < tasks, on any threads, in any
  * order, and returns when all have returned. 0 <= worker < workers; two calls that run at the same time have
- * different workers. `context` is what was registered with the loop. Both tasks and workers are at least 1.
+ * different workers. `context` is what was registered with the loop. Not called where one worker is enough.
  */
 typedef void (*recur_parallel_for)(void *context, int64_t tasks, int32_t workers, recur_task body,
                                    void *data);
