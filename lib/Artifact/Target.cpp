@@ -15,18 +15,20 @@ struct Row {
   /// Features of the host, in LLVM's words, that "native" asks for.
   StringLiteral host;
   uint64_t required;
+  unsigned vectorWidth;
   StringLiteral needs;
 };
 
 /// From the plainest to the best.
 constexpr Row rows[] = {
-    {"x86-64", "x86-64", "", "", 0, "any 64-bit x86"},
-    {"x86-64-v2", "x86-64-v2", "", "sse4.2,ssse3,popcnt,cx16,sahf", RECUR_CPU_X86_64_V2, "SSE4.2"},
-    {"x86-64-v3", "x86-64-v3", "", "avx2,fma,f16c,bmi,bmi2,lzcnt,movbe", RECUR_CPU_X86_64_V3, "AVX2 and FMA"},
-    {"x86-64-v4", "x86-64-v4", "", "avx512f,avx512bw,avx512cd,avx512dq,avx512vl", RECUR_CPU_X86_64_V4,
+    {"x86-64", "x86-64", "", "", 0, 4, "any 64-bit x86"},
+    {"x86-64-v2", "x86-64-v2", "", "sse4.2,ssse3,popcnt,cx16,sahf", RECUR_CPU_X86_64_V2, 4, "SSE4.2"},
+    {"x86-64-v3", "x86-64-v3", "", "avx2,fma,f16c,bmi,bmi2,lzcnt,movbe", RECUR_CPU_X86_64_V3, 8,
+     "AVX2 and FMA"},
+    {"x86-64-v4", "x86-64-v4", "", "avx512f,avx512bw,avx512cd,avx512dq,avx512vl", RECUR_CPU_X86_64_V4, 16,
      "AVX-512"},
     {"x86-64-v4+bf16", "x86-64-v4", "+avx512bf16", "avx512bf16", RECUR_CPU_X86_64_V4 | RECUR_CPU_AVX512_BF16,
-     "AVX-512 with bfloat16 products"},
+     16, "AVX-512 with bfloat16 products"},
 };
 
 /// Known by name, for an error that says so.
@@ -34,7 +36,7 @@ constexpr StringLiteral laterTargets[] = {"sm_80", "sm_90a"};
 
 Target makeTarget(unsigned rank) {
   const Row &row = rows[rank];
-  return {row.name.str(), row.cpu.str(), row.features.str(), "", row.required, rank};
+  return {row.name.str(), row.cpu.str(), row.features.str(), "", row.required, row.vectorWidth, rank};
 }
 
 /// The last row such that the host has all it needs and all that the rows before it need.

@@ -25,6 +25,8 @@ struct Target {
   std::string tuneCpu;
   /// RECUR_CPU_* bits that the run-time checks.
   uint64_t required = 0;
+  /// How many f32 fill a vector register.
+  unsigned vectorWidth = 4;
   /// Position in the table: of two targets that fit, the one of higher rank is better.
   unsigned rank = 0;
 };

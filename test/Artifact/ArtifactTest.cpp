@@ -129,7 +129,7 @@ SmallString<0> makeCode(const ModelInfo &info, CodeKind kind = CodeKind::Object,
   return cantFail(emitCode(*module, kind, level));
 }
 
-/// A directory of one test.
+/// A directory of one test; RECUR_KEEP_FILES in the environment keeps it.
 struct Folder {
   Folder() { EXPECT_FALSE(sys::fs::createUniqueDirectory("recur-artifact", path)); }
   ~Folder() {
