@@ -235,12 +235,12 @@ static void renderJson(json::OStream &json, const Diagnostic &d) {
 }
 
 void DiagnosticEngine::render(raw_ostream &os, Format format) const {
-  SmallVector<const Diagnostic *> sorted;
-  for (const Diagnostic &d : all)
-    sorted.push_back(&d);
-  stable_sort(sorted, [](const Diagnostic *a, const Diagnostic *b) {
-    return std::make_pair(a->file != nullptr, a->range.begin) < std::make_pair(b->file != nullptr, b->range.begin);
-  });
+  // In the order of the text; what speaks of no place comes first.
+  SmallVector<std::tuple<bool, uint32_t, size_t>> order;
+  for (auto [i, d] : enumerate(all))
+    order.emplace_back(d.file != nullptr, d.range.begin, i);
+  sort(order);
+  auto sorted = map_range(order, [&](const auto &entry) { return &all[std::get<2>(entry)]; });
   if (format == Format::Json) {
     json::OStream json(os, 2);
     json.array([&] {

@@ -199,8 +199,8 @@ private:
     SourceRange range = push(TokenKind::Unknown, length).range;
     // Formulas pasted from papers bring these.
     StringRef meant = StringSwitch<StringRef>(character)
-                          .Cases("\u2212", "\u2013", "-")
-                          .Cases("\u00b7", "\u00d7", "\u2217", "*")
+                          .Cases({"\u2212", "\u2013"}, "-")
+                          .Cases({"\u00b7", "\u00d7", "\u2217"}, "*")
                           .Case("\u2299", ".*")
                           .Default("");
     Diagnostic &error = diags.error(range, "character '" + character + "' has no meaning here");

@@ -87,11 +87,8 @@ Diagnostic &Parser::unexpected(const Twine &expected) {
   if (token.kind == TokenKind::Newline || token.kind == TokenKind::End)
     at = {last.end, last.end};
   // An unknown character was reported by the lexer.
-  if (token.kind == TokenKind::Unknown) {
-    static Diagnostic reported;
-    reported = Diagnostic();
+  if (token.kind == TokenKind::Unknown)
     return reported;
-  }
   Diagnostic &error = diags.error(at, "expected " + expected + ", got " + shown(token));
   if (token.afterLineEnd)
     error.note(last, "the statement goes on here, because the line before ends in an operator or comma");
@@ -197,6 +194,10 @@ Stmt *Parser::statement() {
   return assignment();
 }
 
+static bool isOperator(TokenKind kind) {
+  return kind >= TokenKind::Plus && kind <= TokenKind::DotSlash;
+}
+
 Stmt *Parser::assignment() {
   Stmt *stmt = context.make<Stmt>();
   const Token first = take();
@@ -209,8 +210,7 @@ Stmt *Parser::assignment() {
       for (StringRef word : {"rule", "input", "param", "state", "output", "const", "dim", "for", "block"})
         if (word.edit_distance(name.name, /*AllowReplacements=*/true, 2) <= 2)
           error.note("did you mean '" + word + "'?");
-    } else if (peekNext().kind == TokenKind::Equal && !operatorSpelling(ExprKind::Add).empty() &&
-               next != TokenKind::Equal) {
+    } else if (isOperator(next) && peekNext().kind == TokenKind::Equal) {
       error.note("there are no updates such as '+=': write '" + name.name + " = " + name.name + " + ...'");
     }
     return nullptr;

@@ -69,7 +69,8 @@ private:
   unsigned brackets = 0; // open ( and [
   unsigned braces = 0;   // open {
   unsigned nesting = 0;
-  SourceRange last; // of the token taken last
+  SourceRange last;    // of the token taken last
+  Diagnostic reported; // takes the notes of an error that was reported before
 };
 
 } // namespace recur::frontend
