@@ -261,7 +261,7 @@ void ShapeSolver::reduce(Constraint &c, Conflict conflict) {
 bool ShapeSolver::apply(const Default &rule) {
   ShapeVar s = rule.shape;
   auto makeVector = [&] {
-    if (isKnown(s) || isSized(s.cols) || isOne(s.rows) || hasError(s))
+    if (isKnown(s) || !isUnknown(s.rows) || isSized(s.cols) || hasError(s))
       return false;
     makeSized(s.rows);
     makeOne(s.cols);
@@ -290,14 +290,17 @@ bool ShapeSolver::apply(const Default &rule) {
     const Constraint &c = constraints[rule.constraint];
     bool changed = false;
     auto agree = [&](DimVar operand, DimVar with) {
-      if (isUnknown(operand) && isSized(with))
+      if (isUnknown(operand) && !isUnknown(with))
         changed |= unify(operand, with);
     };
-    if (c.done)
-      return false;
-    for (ShapeVar operand : {c.a, c.b}) {
-      agree(operand.rows, c.result.rows);
-      agree(operand.cols, c.result.cols);
+    for (auto [operand, other] : {std::make_pair(c.a, c.b), std::make_pair(c.b, c.a)}) {
+      if (isNonScalar(c.result) && isKnown(c.result))
+        other = c.result;
+      // A scalar says nothing about the other side: it is repeated anyway.
+      if (!isNonScalar(other) || !isKnown(other))
+        continue;
+      agree(operand.rows, other.rows);
+      agree(operand.cols, other.cols);
     }
     return changed;
   }
