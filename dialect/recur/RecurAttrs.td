@@ -50,6 +50,8 @@ def Recur_Range : AttrDef<Recur_Dialect, "Range"> {
     bool contains(RangeAttr other) const;
     /// True when no number lies in both.
     bool disjoint(RangeAttr other) const;
+    /// What lies in both; null when nothing does.
+    RangeAttr intersection(RangeAttr other) const;
     /// The interval as mathematics writes it: "(-inf, 0]".
     std::string str() const;
   }];

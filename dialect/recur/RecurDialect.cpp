@@ -206,6 +206,16 @@ bool RangeAttr::disjoint(RangeAttr other) const {
   return before(*this, other) || before(other, *this);
 }
 
+RangeAttr RangeAttr::intersection(RangeAttr other) const {
+  if (disjoint(other))
+    return {};
+  // The narrower end of the two; at equal ends the open one.
+  bool lo = getLo() > other.getLo() || (getLo() == other.getLo() && getLoOpen());
+  bool hi = getHi() < other.getHi() || (getHi() == other.getHi() && getHiOpen());
+  return get(getContext(), lo ? getLo() : other.getLo(), hi ? getHi() : other.getHi(),
+             lo ? getLoOpen() : other.getLoOpen(), hi ? getHiOpen() : other.getHiOpen());
+}
+
 static std::string numberText(double x) {
   if (std::isinf(x))
     return x < 0 ? "-inf" : "inf";

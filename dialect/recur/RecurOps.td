@@ -293,6 +293,34 @@ def Recur_RopeOp : Recur_AlgebraOp<"rope"> {
 }
 
 //===----------------------------------------------------------------------===//
+// Facts and derivatives
+//===----------------------------------------------------------------------===//
+
+def Recur_AssumeOp : Recur_AlgebraOp<"assume", [DeclareOpInterfaceMethods<Recur_RangeOp>]> {
+  let summary = "a value that is known to lie in a range, or to have Euclidean norm 1";
+  let description = [{
+    The value itself. A declaration such as `input a : scalar in [0, 1]` speaks of later assignments too
+    (`a = exp(g)`), and a function such as l2norm promises `unit`. The pass recur-check-ranges reports a range that
+    its expression contradicts; recur-drop-assumptions removes the op once nobody asks.
+  }];
+  let arguments = (ins Recur_Mat:$operand, OptionalAttr<Recur_Range>:$range, UnitAttr:$unit);
+  let results = (outs Recur_Mat:$result);
+  let assemblyFormat = "$operand (`in` $range^)? (`unit` $unit^)? attr-dict `:` type($operand)";
+}
+
+def Recur_GradientOp : Recur_Op<"gradient", [Pure, AllTypesMatch<["wrt", "result"]>]> {
+  let summary = "the derivative of a scalar by a value that it was computed from";
+  let description = [{
+    What the language writes `grad(loss, S)`: `of` is the loss, `wrt` the very SSA value of S that the loss read. The
+    pass recur-differentiate replaces the op by the derivative, in reverse mode, written with the ops of this dialect;
+    it must run before anything is evaluated.
+  }];
+  let arguments = (ins Recur_Scalar:$of, Recur_Mat:$wrt);
+  let results = (outs Recur_Mat:$result);
+  let assemblyFormat = "$of `wrt` $wrt attr-dict `:` type($wrt)";
+}
+
+//===----------------------------------------------------------------------===//
 // Elementwise functions
 //===----------------------------------------------------------------------===//
 
