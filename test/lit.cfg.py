@@ -1,10 +1,11 @@
 # Runs the text tests: every file with a RUN line.
 import os
 
+
 import lit.formats
 
 config.name = "recur"
-config.test_format = lit.formats.ShTest(not os.environ.get("RECUR_LIT_EXTERNAL_SHELL") is None)
+config.test_format = lit.formats.ShTest(False)
 config.suffixes = [".mlir", ".rec", ".test"]
 config.excludes = ["Inputs"]
 config.test_source_root = os.path.dirname(__file__)
