@@ -128,7 +128,7 @@ struct Stmt {
   llvm::ArrayRef<Stmt *> body;
 
   // Filled in by sema.
-  const Symbol *symbol = nullptr; // Assign: what is assigned; For: the loop's variable
+  Symbol *symbol = nullptr;       // Assign: what is assigned; For: the loop's variable
   int64_t blockSize = 0;          // Block
 
   bool is(StmtKind k) const { return kind == k; }

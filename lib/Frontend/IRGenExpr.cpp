@@ -205,6 +205,10 @@ Value IRGen::emitPrimitive(const Expr &expr) {
     return reduce(Reduction::Max, operand(0), !ofRows, ofRows, loc);
   case PrimitiveOp::VectorLength:
     return make<SizeOp>(loc, dim(ofRows ? shape.cols : shape.rows));
+  case PrimitiveOp::Count: {
+    Value rows = make<SizeOp>(loc, dim(shape.rows)), cols = make<SizeOp>(loc, dim(shape.cols));
+    return make<MulOp>(loc, rows, cols);
+  }
   case PrimitiveOp::Rope: {
     const Expr *base = option("base");
     return RopeOp::create(builder, loc, operand(0), values.lookup(position),

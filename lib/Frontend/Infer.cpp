@@ -98,7 +98,7 @@ void Sema::inferStatement(const Stmt &stmt) {
     return;
   ShapeVar value = infer(*stmt.value);
   ShapeVar target = shapeOf(*stmt.symbol);
-  assignedTo[stmt.value] = own[stmt.symbol->name];
+  assignedTo[stmt.value] = stmt.symbol;
   // A number fills whatever the name turns out to be: `x = 0` before a sum.
   if (stmt.value->is(ExprKind::Number)) {
     solver.add(Default{Convention::FilledScalar, target});
@@ -106,7 +106,8 @@ void Sema::inferStatement(const Stmt &stmt) {
   }
   solver.because(stmt.range, stmt.symbol);
   solver.propagate([&](const Constraint &c, DimVar a, DimVar b) { conflict(c, a, b); });
-  if (solver.unify(target.rows, value.rows) && solver.unify(target.cols, value.cols))
+  bool rows = solver.unify(target.rows, value.rows);
+  if (rows && solver.unify(target.cols, value.cols))
     return;
   Diagnostic &error =
       diags.error(stmt.value->range, "'" + stmt.symbol->name + "' is " + solver.describe(target) +
@@ -114,7 +115,7 @@ void Sema::inferStatement(const Stmt &stmt) {
   if (!(stmt.symbol->range == stmt.name().range))
     error.note(stmt.symbol->range,
                "'" + stmt.symbol->name + "' was " + (stmt.symbol->declared ? "declared" : "first assigned") + " here");
-  noteOrigins(error, {target.rows, target.cols, value.rows, value.cols});
+  noteOrigins(error, {rows ? target.cols : target.rows, rows ? value.cols : value.rows});
 }
 
 //===----------------------------------------------------------------------===//
@@ -248,15 +249,14 @@ ShapeVar Sema::inferPrimitive(Expr &expr) {
     solver.add(Default{Convention::OperandsAgree, result, constraint});
     return result;
   }
-  case PrimitiveShape::SumAll:
-    return solver.scalar();
   case PrimitiveShape::Reduce: {
     ShapeVar result = solver.freshShape();
     solver.add(Constraint{Relation::Reduce, x, x, result, &expr});
     solver.add(Default{Convention::FunctionOfVector, x});
     return result;
   }
-  case PrimitiveShape::Length:
+  case PrimitiveShape::SumAll:
+  case PrimitiveShape::Count:
     return solver.scalar();
   case PrimitiveShape::Vector:
     require(*expr.operand(), {x.rows, solver.one()}, name + " needs a vector");
@@ -338,7 +338,7 @@ void Sema::conflict(const Constraint &c, DimVar a, DimVar b) {
   error.highlight(x->range).highlight(y->range);
   noteDeclared(error, *x);
   noteDeclared(error, *y);
-  noteOrigins(error, {c.a.rows, c.a.cols, c.b.rows, c.b.cols, a, b});
+  noteOrigins(error, {a, b});
 }
 
 //===----------------------------------------------------------------------===//

@@ -308,10 +308,12 @@ void Sema::chooseOutputs() {
   }
   if (!outputNames.empty())
     return;
+  // The last local; one of a block only where there is no other, as it has no value for each token.
   Symbol *last = nullptr;
   auto visit = [&](auto &self, const Stmt &stmt) -> void {
-    if (stmt.is(StmtKind::Assign) && own[stmt.name().name]->is(SymbolKind::Local))
-      last = own[stmt.name().name];
+    Symbol *symbol = stmt.is(StmtKind::Assign) ? own[stmt.name().name] : nullptr;
+    if (symbol && symbol->is(SymbolKind::Local) && (!last || symbol->level != Level::Block))
+      last = symbol;
     for (const Stmt *inner : stmt.body)
       self(self, *inner);
   };
