@@ -50,6 +50,8 @@ Value IRGen::value(const Expr &expr) {
   if (std::optional<double> known = evaluate(expr); known && expr.shape.isScalar())
     return number(*known, loc);
   switch (expr.kind) {
+  case ExprKind::Invalid:
+    break;
   case ExprKind::Number:
     return number(expr.value, loc);
   case ExprKind::Name:

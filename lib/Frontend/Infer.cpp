@@ -41,6 +41,8 @@ ShapeVar Sema::shapeOf(const Symbol &symbol) {
   case SymbolKind::State:
   case SymbolKind::Local:
     if (declaration) {
+      if (!declaration->shape)
+        return symbolShapes[&symbol] = solver.errorShape();
       shape = declaredShape(*declaration->shape);
       break;
     }
@@ -141,9 +143,13 @@ void Sema::require(Expr &expr, ShapeVar wanted, const Twine &rule) {
 
 ShapeVar Sema::inferKind(Expr &expr) {
   switch (expr.kind) {
+  case ExprKind::Invalid:
+    return solver.errorShape();
   case ExprKind::Number:
     return solver.scalar();
   case ExprKind::Name: {
+    if (!expr.symbol)
+      return solver.errorShape();
     if (!expr.symbol->is(SymbolKind::Identity))
       return shapeOf(*expr.symbol);
     solver.because(expr.range);
@@ -180,7 +186,8 @@ ShapeVar Sema::inferKind(Expr &expr) {
     return solver.scalar();
   case ExprKind::Transpose: {
     ShapeVar operand = infer(*expr.operand());
-    if (expr.operand()->is(ExprKind::Name) && expr.operand()->symbol->is(SymbolKind::Input))
+    const Symbol *symbol = expr.operand()->symbol;
+    if (symbol && symbol->is(SymbolKind::Input))
       solver.add(Default{Convention::TransposedIsVector, operand});
     if (!solver.isScalar(operand))
       return operand.transposed();
@@ -204,13 +211,17 @@ ShapeVar Sema::inferKind(Expr &expr) {
     return inferPrimitive(expr);
   for (auto [operand, symbol] : zip(expr.operands, expr.arguments))
     symbolShapes[symbol] = infer(*operand);
-  return infer(*expr.body);
+  if (expr.body)
+    return infer(*expr.body);
+  for (Expr *operand : expr.operands)
+    infer(*operand);
+  return solver.errorShape(); // a call that was reported
 }
 
 /// Does a name of that kind occur?
 static bool mentions(const Expr &expr, ArrayRef<SymbolKind> kinds) {
   if (expr.is(ExprKind::Name))
-    return is_contained(kinds, expr.symbol->kind);
+    return expr.symbol && is_contained(kinds, expr.symbol->kind);
   return any_of(expr.operands, [&](const Expr *operand) { return mentions(*operand, kinds); });
 }
 
@@ -292,6 +303,8 @@ ShapeVar Sema::inferPrimitive(Expr &expr) {
 
 /// Notes where the names in an expression were declared.
 void Sema::noteDeclared(Diagnostic &error, const Expr &expr) {
+  if (expr.is(ExprKind::Name) && !expr.symbol)
+    return;
   if (expr.is(ExprKind::Name) && expr.symbol->declared && error.notes.size() < 4)
     error.note(expr.symbol->range, "'" + expr.symbol->name + "' was declared here");
   if (expr.is(ExprKind::Name) && expr.symbol->is(SymbolKind::Argument))

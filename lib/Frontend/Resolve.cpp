@@ -365,9 +365,13 @@ bool Sema::checkUse(const Symbol &symbol, SourceRange at, const Scope &scope) {
 
 void Sema::unknownName(StringRef name, SourceRange at, const Twine &where) {
   Diagnostic &error = diags.error(at, "unknown name '" + name + "'" + where);
+  if (name.size() < 3)
+    return; // everything is near to a short name
   for (const auto &entry : own)
-    if (entry.getKey().edit_distance(name, /*AllowReplacements=*/true, 1) <= 1 && entry.getKey() != name)
+    if (entry.getKey() != name && entry.getKey().edit_distance(name, /*AllowReplacements=*/true, 1) <= 1) {
       error.note("did you mean '" + entry.getKey() + "'?");
+      return;
+    }
 }
 
 void Sema::resolveIndex(Expr &expr, const Scope &scope) {

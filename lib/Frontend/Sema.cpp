@@ -13,8 +13,8 @@ std::unique_ptr<Program> check(const SourceFile &file, DiagnosticEngine &diags) 
 }
 
 std::unique_ptr<Program> check(Spec spec, DiagnosticEngine &diags) {
-  // What was not understood would be missed here: more errors about it say nothing.
-  if (diags.hasErrors())
+  // What is missing would be missed here: more errors about it say nothing.
+  if (spec.incomplete || !spec.file)
     return nullptr;
   return Sema(std::move(spec), diags).run();
 }
@@ -35,8 +35,7 @@ std::unique_ptr<Program> Sema::run() {
   classify();
   resolveItems();
   chooseOutputs();
-  if (diags.hasErrors())
-    return nullptr;
+  // Shapes are checked even where names were wrong; what is unknown by then fits everywhere.
   inferShapes();
   if (diags.hasErrors())
     return nullptr;

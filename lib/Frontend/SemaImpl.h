@@ -109,7 +109,6 @@ private:
   void checkIdentities();
   void checkDimensions();
   void checkLevels();
-  void checkGradients();
   void warnUnused();
   void listSymbols();
 
