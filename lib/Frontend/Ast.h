@@ -59,7 +59,8 @@ struct Expr {
   Expr *body = nullptr; // Call of a function of the prelude or the spec: its body, with Argument symbols
   llvm::ArrayRef<const Symbol *> arguments; // of `body`, bound to `operands` in this order
   Shape shape;
-  Interval interval;
+  Interval interval; // promised by the function that is called
+  bool unit = false;
 
   bool is(ExprKind k) const { return kind == k; }
   Expr *operand(unsigned i = 0) const { return operands[i]; }

@@ -89,7 +89,7 @@ void Sema::resolvePrimitive(Expr &expr, const Primitive &primitive, const Scope 
       diags.error(expr.anchor, "'decay' is a matrix over tokens, which only statements over a sequence or block have");
     return;
   case PrimitiveOp::Rope:
-    program->usesPosition = true;
+    readSymbols.insert(builtin("t"));
     if (scope.context != Context::Token)
       diags.error(expr.anchor, "'rope' rotates by the position of one token")
           .note("apply it to the token's value in a statement before: 'q = rope(q)'");
@@ -192,6 +192,13 @@ void Sema::inlineFunction(Expr &expr, const Stmt &function, unsigned visible, co
   inner.callDepth = scope.callDepth + 1;
   expr.body = clone(*function.value, inner.call);
   resolve(*expr.body, inner);
+  expr.unit = function.unit;
+  if (function.interval) {
+    IntervalSyntax promise = *function.interval;
+    promise.lo = clone(*promise.lo, expr.range);
+    promise.hi = clone(*promise.hi, expr.range);
+    expr.interval = evaluateInterval(promise).value_or(Interval());
+  }
 }
 
 /// A copy of a function's body, placed at the call.

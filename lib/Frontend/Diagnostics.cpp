@@ -109,6 +109,10 @@ Diagnostic &DiagnosticEngine::report(Severity severity, LineColumn begin, LineCo
   return add(make(severity, current, at, message));
 }
 
+Diagnostic &DiagnosticEngine::report(Severity severity, const Twine &message) {
+  return add(make(severity, nullptr, {}, message));
+}
+
 bool DiagnosticEngine::setWarningFlag(StringRef flag) {
   Level level = Level::Warning;
   if (flag.consume_front("error=") || flag == "error")

@@ -69,6 +69,9 @@ public:
   /// A diagnostic whose place is given as lines and columns, as locations of the IR give it.
   Diagnostic &report(Severity severity, LineColumn begin, LineColumn end, const llvm::Twine &message);
 
+  /// The same without a place.
+  Diagnostic &report(Severity severity, const llvm::Twine &message);
+
   /// Applies what follows -W: "perf", "no-perf", "error", "error=perf", "no-error=perf". False: no such flag.
   bool setWarningFlag(llvm::StringRef flag);
 

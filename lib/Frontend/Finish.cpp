@@ -82,7 +82,7 @@ bool Sema::isDiag(const Expr &expr) {
   case ExprKind::Call:
     return expr.primitive->op == PrimitiveOp::Diag ||
            (expr.primitive->op == PrimitiveOp::Inverse && expr.operand()->shape.diag) ||
-           (expr.primitive->op == PrimitiveOp::Gradient && false);
+           (expr.primitive->op == PrimitiveOp::Gradient && expr.operand(1)->shape.diag);
   default:
     return false;
   }

@@ -51,6 +51,7 @@ struct Symbol {
   std::optional<double> number; // Const: the value where it is one number
   const Symbol *of = nullptr;   // Rows: the token value
   bool output = false;
+  bool stale = false;           // State: `S@n` occurs
 
   bool is(SymbolKind k) const { return kind == k; }
 };

@@ -57,25 +57,30 @@ void Sema::resolveItems() {
 void Sema::resolveInterval(const Stmt &item) {
   if (!item.interval)
     return;
-  const IntervalSyntax &syntax = *item.interval;
-  resolve(*syntax.lo, {Context::Constant});
-  resolve(*syntax.hi, {Context::Constant});
+  std::optional<Interval> interval = evaluateInterval(*item.interval);
+  if (interval && interval->isEmpty())
+    diags.error(item.interval->range, "range " + interval->str() + " is empty");
+  for (const Ident &ident : item.names)
+    if (auto named = own.find(ident.name); interval && named != own.end() && !item.is(StmtKind::Function))
+      named->second->interval = *interval;
+}
+
+/// The numbers that bound a range; nothing, and an error, where a bound is no number.
+std::optional<Interval> Sema::evaluateInterval(const IntervalSyntax &syntax) {
   Interval interval;
   for (auto [expr, bound] : {std::make_pair(syntax.lo, &interval.lo), std::make_pair(syntax.hi, &interval.hi)}) {
+    unsigned before = diags.numErrors();
+    resolve(*expr, {Context::Constant});
     std::optional<double> value = evaluate(*expr);
-    if (!value) {
+    if (!value && diags.numErrors() == before)
       diags.error(expr->range, "a bound of a range is a number, but " + shown(*expr) + " is not");
-      return;
-    }
+    if (!value)
+      return std::nullopt;
     *bound = *value;
   }
   interval.loOpen = syntax.loOpen;
   interval.hiOpen = syntax.hiOpen;
-  if (interval.isEmpty())
-    diags.error(syntax.range, "range " + interval.str() + " is empty");
-  for (const Ident &ident : item.names)
-    if (auto named = own.find(ident.name); named != own.end() && !item.is(StmtKind::Function))
-      named->second->interval = interval;
+  return interval;
 }
 
 static StringRef contextName(Context context) {
@@ -385,9 +390,15 @@ void Sema::resolveStale(Expr &expr, const Scope &scope) {
     diags.error(base.range, "'@' needs a state, but '" + base.text + "' is none");
     return;
   }
+  if (scope.overTokens()) {
+    diags.error(expr.range, "in " + contextName(scope.context) + " there is no block to look back to")
+        .note("'" + base.text + "' itself is the state at the start of the block here");
+    return;
+  }
   if (!checkUse(*symbol, base.range, scope))
     return;
   base.symbol = symbol;
+  own[base.text]->stale = true;
   expr.value = static_cast<double>(blockSize(*expr.operand(1)));
 }
 

@@ -59,6 +59,7 @@ private:
   void resolveLoop(Stmt &stmt, Context context);
   void resolveBlock(Stmt &stmt);
   void resolveInterval(const Stmt &item);
+  std::optional<Interval> evaluateInterval(const IntervalSyntax &syntax);
   int64_t blockSize(Expr &size);
   void resolve(Expr &expr, const Scope &scope);
   void resolveName(Expr &expr, const Scope &scope);

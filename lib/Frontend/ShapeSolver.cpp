@@ -261,7 +261,7 @@ void ShapeSolver::reduce(Constraint &c, Conflict conflict) {
 bool ShapeSolver::apply(const Default &rule) {
   ShapeVar s = rule.shape;
   auto makeVector = [&] {
-    if (isKnown(s) || !isUnknown(s.rows) || isSized(s.cols) || hasError(s))
+    if (isKnown(s) || isOne(s.rows) || isSized(s.cols) || hasError(s))
       return false;
     makeSized(s.rows);
     makeOne(s.cols);
@@ -269,6 +269,7 @@ bool ShapeSolver::apply(const Default &rule) {
   };
   switch (rule.convention) {
   case Convention::TransposedIsVector:
+    return isUnknown(s.rows) && makeVector(); // with rows known it may be the matrix of a block's rows
   case Convention::NamedVector:
   case Convention::FunctionOfVector:
     return makeVector();
