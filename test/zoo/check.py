@@ -1,6 +1,6 @@
 """Compares recurc with the references, for every spec of the zoo and every rule of test/rules.
 
-    /usr/bin/python3 test/zoo/check.py [--recurc build/bin/recurc] [--only PATTERN] [--mode MODE].. [--case CASE]
+    /usr/bin/python3 test/zoo/check.py [--recurc build/bin/recurc] [--only PATTERN] [--mode MODE] [--case CASE]
 
 Modes: `oracle`, the interpreter against the reference; `f32` and `bf16`, compiled code against the
 reference on the same (rounded) inputs; `step`, the step function token by token against forward. Errors are

@@ -16,7 +16,7 @@ linear_attention_rmsnorm    | q:query(dk) k:key(dk) v:value(dv) | w:real(dv) | S
 retnet                      | q:query(dk) k:key(dk) v:value(dv) | | S(dv,dk)
 lightning                   | q:query(dk) k:key(dk) v:value(dv) | | S(dv,dk)
 simple_gla                  | q:query(dk) k:key(dk) v:value(dv) g:log_decay() | | S(dv,dk)
-mamba2                      | x:value(d) dt:step() B:key(n) C:query(n) | A:rate(), D:real() | S(d,n)
+mamba2                      | x:value(d) dt:step() B:key(n) C:query(n) | A:rate() D:real() | S(d,n)
 gla                         | q:query(dk) k:key(dk) v:value(dv) g:log_decay(dk) | | S(dv,dk)
 hgrn2                       | q:query(dk) v:value(dv) g:log_decay(dk) | | S(dv,dk)
 rwkv6                       | r:query(dk) k:key(dk) v:value(dv) w:log_decay(dk) | u:real(dk) | S(dv,dk)
