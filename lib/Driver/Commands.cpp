@@ -1,9 +1,9 @@
 // The command line, the commands that need no arrays.
 #include "lib/Driver/Commands.h"
-#include "lib/Algebra/Passes.h"
 #include "lib/Artifact/Header.h"
 #include "lib/Artifact/Json.h"
 #include "lib/Driver/Compile.h"
+#include "lib/Driver/Register.h"
 #include "lib/Frontend/IRGen.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/FileUtilities.h"
@@ -178,7 +178,7 @@ int recur::checkCommand(Session &session) {
   return session.finish();
 }
 
-std::unique_ptr<MLIRContext> makeContext() {
+static std::unique_ptr<MLIRContext> makeContext() {
   DialectRegistry registry;
   registerAll(registry);
   // Rules are small: threads cost more than they bring.

@@ -5,15 +5,9 @@
 #include "lib/Driver/Problem.h"
 #include "llvm/IR/LLVMContext.h"
 #include "llvm/Transforms/Utils/Cloning.h"
-#include <recur/abi.h>
 
 using namespace mlir;
 using namespace recur;
-
-void recur::registerAll(DialectRegistry &registry) {
-  registry.insert<RecurDialect>();
-  cpu::registerCpuDialects(registry);
-}
 
 static std::string shapeDoc(Type type, ArgAttr arg) {
   std::string text;
@@ -101,11 +95,6 @@ static LogicalResult report(Session &session, llvm::Error error) {
   return failure();
 }
 
-// How many f32 a vector register of the target holds.
-static unsigned vectorWidth(const Target &target) {
-  return target.required & RECUR_CPU_X86_64_V4 ? 16 : target.required & RECUR_CPU_X86_64_V3 ? 8 : 4;
-}
-
 static cpu::DType kernelType(DType type) {
   return type == DType::F32 ? cpu::DType::F32 : type == DType::BF16 ? cpu::DType::BF16 : cpu::DType::F16;
 }
@@ -158,7 +147,7 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session, const 
     cpu::KernelOptions options;
     options.symbol = info.name + "_kernel_" + std::to_string(index);
     options.tensors = formats;
-    options.vectorWidth = vectorWidth(target);
+    options.vectorWidth = target.vectorWidth;
     OwningOpRef<ModuleOp> copy = module->clone();
     FailureOr<cpu::Kernel> kernel = lowerToKernel(*copy, options, context, watcher);
     if (failed(kernel))

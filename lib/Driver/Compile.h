@@ -22,7 +22,4 @@ ModelInfo describe(Session &session);
 mlir::FailureOr<std::unique_ptr<Compiled>> compileRule(Session &session, const llvm::StringMap<int64_t> &sizes,
                                                        StageWatcher &watcher);
 
-/// Makes the dialects, interfaces and translations of the pipeline known.
-void registerAll(mlir::DialectRegistry &registry);
-
 } // namespace recur
