@@ -4,7 +4,6 @@
 #include "lib/Artifact/Json.h"
 #include "lib/Driver/Compile.h"
 #include "lib/Driver/Register.h"
-#include "lib/Frontend/IRGen.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/FileUtilities.h"
 #include "llvm/Support/Path.h"
@@ -123,12 +122,15 @@ int recur::compileCommand(Session &session) {
     return session.finish();
 
   Writer writer(session);
-  // What shows the text alone must work on a text that is wrong further on.
-  if (!code && llvm::all_of(wanted, [](StringRef kind) { return kind == "tokens" || kind == "ast"; })) {
+  auto show = [&](StringRef name) {
+    return name == "ast" ? session.showTree(options.spec()) : session.showTokens(options.spec());
+  };
+  // Tokens and the syntax tree are shown for a spec that is wrong further on, too.
+  if (llvm::all_of(wanted, [](StringRef kind) { return kind == "tokens" || kind == "ast"; })) {
     for (auto [i, name] : llvm::enumerate(wanted)) {
-      std::optional<std::string> shown = frontend::show(options.spec(), name == "ast", session.diags);
-      if (shown)
-        (void)writer.write(options.output.empty() || i ? "-" : options.output, *shown);
+      FailureOr<std::string> shown = show(name);
+      if (failed(shown) || failed(writer.write(options.output.empty() || i ? "-" : options.output, *shown)))
+        break;
     }
     return session.finish();
   }
@@ -153,7 +155,8 @@ int recur::compileCommand(Session &session) {
     }
     compiled = std::move(*result);
   }
-  for (auto [i, name] : llvm::enumerate(wanted)) {
+  bool first = true;
+  for (const std::string &name : wanted) {
     const Kind &kind = *findKind(name);
     std::string content = llvm::StringSwitch<std::function<std::string()>>(name)
                               .Case("obj", [&] { return compiled->object; })
@@ -163,8 +166,8 @@ int recur::compileCommand(Session &session) {
                               .Case("llvm", [&] { return compiled->llvmText; })
                               .Case("mlir", [&] { return compiled->mlirText; })
                               .Case("recur", [&] { return text([&](raw_ostream &os) { os << session.module() << "\n"; }); })
-                              .Default([&] { return frontend::show(options.spec(), name == "ast", session.diags).value_or(""); })();
-    if (failed(writer.write(writer.path(kind, i == 0), content)))
+                              .Default([&] { return show(name).value_or(""); })();
+    if (failed(writer.write(writer.path(kind, std::exchange(first, false)), content)))
       return session.finish();
   }
   if (options.dependencies)
@@ -174,7 +177,7 @@ int recur::compileCommand(Session &session) {
 
 int recur::checkCommand(Session &session) {
   if (succeeded(session.load(session.options.spec())))
-    frontend::printSignature(session.rule(), llvm::outs());
+    frontend::printSymbols(session.program(), llvm::outs());
   return session.finish();
 }
 

@@ -47,11 +47,17 @@ llvm::Expected<std::unique_ptr<LoadedRule>> LoadedRule::load(llvm::StringRef obj
     return llvm::Error::success();
   };
   const recur_metadata *(*metadata)() = nullptr;
-  for (llvm::Error error : {find("_forward", rule->forward), find("_step", rule->step),
-                            find("_forward_workspace", rule->forwardWorkspace),
-                            find("_step_workspace", rule->stepWorkspace), find("_metadata", metadata)})
-    if (error)
-      return error;
+  llvm::Error error = find("_forward", rule->forward);
+  for (auto lookup : {&LoadedRule::forwardWorkspace, &LoadedRule::stepWorkspace})
+    if (!error)
+      error = find(lookup == &LoadedRule::stepWorkspace ? "_step_workspace" : "_forward_workspace",
+                   (*rule).*lookup);
+  if (!error)
+    error = find("_step", rule->step);
+  if (!error)
+    error = find("_metadata", metadata);
+  if (error)
+    return error;
   rule->metadata = metadata();
   return rule;
 }

@@ -1,62 +1,48 @@
 // Loads a spec and collects what is said about it.
 #include "lib/Driver/Session.h"
 #include "lib/Driver/Pipeline.h"
-#include "lib/Frontend/IRGen.h"
+#include "lib/Frontend/Lexer.h"
+#include "lib/Frontend/Parser.h"
 
 using namespace mlir;
 using namespace recur;
-using frontend::Severity;
 
 Session::Session(const Options &options, MLIRContext &context)
-    : options(options), context(context), handler(&context, [this](mlir::Diagnostic &diagnostic) {
-        receive(diagnostic);
-        return success();
-      }) {
+    : options(options), context(context), bridge(context, diags) {
   diags.errorLimit = options.errorLimit;
   for (const std::string &flag : options.warnings)
     if (!diags.setWarningFlag(flag))
       diags.error("unknown warning flag '-W" + flag + "'");
 }
 
-static FileLineColRange placeOf(Location loc) {
-  FileLineColRange place;
-  loc->walk([&](Location inner) {
-    place = dyn_cast<FileLineColRange>(LocationAttr(inner));
-    return place ? WalkResult::interrupt() : WalkResult::advance();
-  });
-  return place;
+LogicalResult Session::open(StringRef path) {
+  source = frontend::SourceFile::open(path, diags);
+  diags.setFile(source.get());
+  return success(source != nullptr);
 }
 
-// An error of the IR becomes one of the spec.
-void Session::receive(mlir::Diagnostic &diagnostic) {
-  Severity severity = diagnostic.getSeverity() == DiagnosticSeverity::Error     ? Severity::Error
-                      : diagnostic.getSeverity() == DiagnosticSeverity::Warning ? Severity::Warning
-                                                                                : Severity::Remark;
-  auto range = [&](FileLineColRange place) -> frontend::SourceRange {
-    return {source->offset({place.getStartLine(), place.getStartColumn()}),
-            source->offset({place.getEndLine(), place.getEndColumn()})};
-  };
-  FileLineColRange place = placeOf(diagnostic.getLocation());
-  frontend::Diagnostic &reported =
-      place && source ? diags.report(severity, {place.getStartLine(), place.getStartColumn()},
-                                     {place.getEndLine(), place.getEndColumn()}, diagnostic.str())
-                      : diags.error(diagnostic.str());
-  for (mlir::Diagnostic &note : diagnostic.getNotes()) {
-    FileLineColRange at = placeOf(note.getLocation());
-    if (at && at != place && source)
-      reported.note(range(at), note.str());
-    else
-      reported.note(note.str());
+// Constants that --bind names get its values.
+static void overrideConstants(frontend::Spec &spec, const llvm::StringMap<double> &bindings) {
+  for (frontend::Stmt *item : spec.items) {
+    if (!item->is(frontend::StmtKind::Const))
+      continue;
+    if (auto value = bindings.find(item->name().name); value != bindings.end())
+      item->value = spec.context->makeNumber(value->second, item->value->range);
   }
 }
 
 LogicalResult Session::loadRaw(StringRef path) {
-  source = frontend::SourceFile::open(path, diags);
-  if (!source)
+  if (failed(open(path)))
     return failure();
-  diags.setFile(source.get());
-  ir = frontend::compileSource(context, *source, diags, {options.name, options.bindings});
-  return success(ir && !diags.hasErrors());
+  frontend::Spec spec = frontend::parse(*source, diags);
+  overrideConstants(spec, options.bindings);
+  checked = frontend::check(std::move(spec), diags);
+  if (!checked || diags.hasErrors())
+    return failure();
+  if (!options.name.empty())
+    checked->name = options.name;
+  ir = frontend::emitIR(*checked, context);
+  return success();
 }
 
 LogicalResult Session::load(StringRef path) {
@@ -65,13 +51,30 @@ LogicalResult Session::load(StringRef path) {
   return differentiateRule(*ir);
 }
 
+FailureOr<std::string> Session::showTokens(StringRef path) {
+  if (!source && failed(open(path)))
+    return failure();
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  frontend::printTokens(*source, frontend::lex(*source, diags), os);
+  return diags.hasErrors() ? FailureOr<std::string>() : text;
+}
+
+FailureOr<std::string> Session::showTree(StringRef path) {
+  if (!source && failed(open(path)))
+    return failure();
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  frontend::print(frontend::parse(*source, diags), os);
+  return diags.hasErrors() ? FailureOr<std::string>() : text;
+}
+
 RuleOp Session::rule() { return *ir->getOps<RuleOp>().begin(); }
 
 llvm::StringMap<int64_t> Session::sizes() const {
-  // What names no constant is a dimension; IRGen has used up the constants.
   llvm::StringMap<int64_t> sizes;
   for (const auto &entry : options.bindings)
-    if (!llvm::is_contained(frontend::constantsOf(*ir), entry.getKey()))
+    if (llvm::none_of(checked->consts, [&](const frontend::Symbol *c) { return c->name == entry.getKey(); }))
       sizes[entry.getKey()] = entry.getValue();
   return sizes;
 }

@@ -3,7 +3,7 @@
 
 #include "dialect/recur/Recur.h"
 #include "lib/Driver/Options.h"
-#include "lib/Frontend/Diagnostics.h"
+#include "lib/Frontend/IRGen.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/OwningOpRef.h"
 
@@ -18,10 +18,14 @@ public:
   mlir::LogicalResult load(llvm::StringRef path);
   /// Reads and checks a spec and makes its IR, but leaves gradients alone.
   mlir::LogicalResult loadRaw(llvm::StringRef path);
+  /// Reads and parses a spec; its tokens, or its syntax tree, as text. Fails after a diagnostic.
+  mlir::FailureOr<std::string> showTokens(llvm::StringRef path);
+  mlir::FailureOr<std::string> showTree(llvm::StringRef path);
 
   mlir::ModuleOp module() { return *ir; }
   RuleOp rule();
   const frontend::SourceFile &file() const { return *source; }
+  const frontend::Program &program() const { return *checked; }
   /// --bind without the constants: sizes of dimensions.
   llvm::StringMap<int64_t> sizes() const;
 
@@ -33,10 +37,11 @@ public:
   frontend::DiagnosticEngine diags;
 
 private:
-  void receive(mlir::Diagnostic &diagnostic);
+  mlir::LogicalResult open(llvm::StringRef path);
 
-  mlir::ScopedDiagnosticHandler handler;
+  frontend::DiagnosticBridge bridge;
   std::unique_ptr<frontend::SourceFile> source;
+  std::unique_ptr<frontend::Program> checked;
   mlir::OwningOpRef<mlir::ModuleOp> ir;
   bool rendered = false;
 };
