@@ -14,7 +14,7 @@ TEST(Mutation, ErrorsButNeverCrashes) {
     texts.push_back(textOf(path));
   std::mt19937 random(1);
   auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
-  for (int run = 0; run < 4000; ++run) {
+  for (int run = 0; run < 20000; ++run) {
     std::string text = texts[below(texts.size())];
     for (size_t i = below(6) + 1; i > 0; --i) {
       size_t at = below(text.size() + 1), length = std::min(below(4), text.size() - at);
