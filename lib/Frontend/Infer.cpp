@@ -100,7 +100,7 @@ void Sema::inferStatement(const Stmt &stmt) {
   if (stmt.is(StmtKind::For) || stmt.is(StmtKind::Block))
     for (const Stmt *inner : stmt.body)
       inferStatement(*inner);
-  if (!stmt.is(StmtKind::Assign))
+  if (!stmt.is(StmtKind::Assign) || !stmt.symbol) // without a symbol it stands where none may, and was reported
     return;
   ShapeVar value = infer(*stmt.value);
   ShapeVar target = shapeOf(*stmt.symbol);
