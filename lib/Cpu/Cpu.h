@@ -93,7 +93,4 @@ void optimize(llvm::Module &module, llvm::TargetMachine &machine, unsigned level
 /// Makes everything known that the stages need: dialects, their interfaces and translations.
 void registerCpuDialects(mlir::DialectRegistry &registry);
 
-/// Registers the passes of this folder by name, for recur-opt.
-void registerCpuPasses();
-
 } // namespace recur::cpu
