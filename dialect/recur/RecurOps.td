@@ -27,7 +27,7 @@ def Recur_RuleOp : Recur_Op<"rule", [Symbol, IsolatedFromAbove,
     state; its block arguments are the `param`, `head` and `heads` arguments, in order.
 
     ```mlir
-    recur.rule @decay_sum(input "a" %a: !recur.mat<1 x 1> in <[0.0, 1.0]>, input "x" %x: !recur.mat<d x 1>,
+    recur.rule @decay_sum(input "a" %a: !recur.mat<1 x 1> in <"[0.0, 1.0]">, input "x" %x: !recur.mat<d x 1>,
                           state "s" %s: !recur.mat<d x 1>) -> ("o") init {
       %z = recur.constant 0.0 : !recur.mat<d x 1>
       recur.yield %z : !recur.mat<d x 1>
@@ -290,6 +290,34 @@ def Recur_RopeOp : Recur_AlgebraOp<"rope"> {
   let arguments = (ins Recur_Mat:$operand, Recur_Scalar:$position, DefaultValuedAttr<F64Attr, "10000.0">:$base);
   let results = (outs Recur_Mat:$result);
   let assemblyFormat = "$operand `,` $position attr-dict `:` type($operand)";
+}
+
+//===----------------------------------------------------------------------===//
+// Facts and derivatives
+//===----------------------------------------------------------------------===//
+
+def Recur_AssumeOp : Recur_AlgebraOp<"assume", [DeclareOpInterfaceMethods<Recur_RangeOp>]> {
+  let summary = "a value that is known to lie in a range, or to have Euclidean norm 1";
+  let description = [{
+    The value itself. A declaration such as `input a : scalar in [0, 1]` speaks of later assignments too
+    (`a = exp(g)`), and a function such as l2norm promises `unit`. The pass recur-check-ranges reports a range that
+    its expression contradicts; recur-drop-assumptions removes the op once nobody asks.
+  }];
+  let arguments = (ins Recur_Mat:$operand, OptionalAttr<Recur_Range>:$range, UnitAttr:$unit);
+  let results = (outs Recur_Mat:$result);
+  let assemblyFormat = "$operand (`in` $range^)? (`unit` $unit^)? attr-dict `:` type($operand)";
+}
+
+def Recur_GradientOp : Recur_Op<"gradient", [Pure, AllTypesMatch<["wrt", "result"]>]> {
+  let summary = "the derivative of a scalar by a value that it was computed from";
+  let description = [{
+    What the language writes `grad(loss, S)`: `of` is the loss, `wrt` the very SSA value of S that the loss read. The
+    pass recur-differentiate replaces the op by the derivative, in reverse mode, written with the ops of this dialect;
+    it must run before anything is evaluated.
+  }];
+  let arguments = (ins Recur_Scalar:$of, Recur_Mat:$wrt);
+  let results = (outs Recur_Mat:$result);
+  let assemblyFormat = "$of `wrt` $wrt attr-dict `:` type($wrt)";
 }
 
 //===----------------------------------------------------------------------===//

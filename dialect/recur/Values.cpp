@@ -282,3 +282,19 @@ Value RopeOp::buildAdjoint(OpBuilder &b, Value cotangent, unsigned index) {
   Value back = NegOp::create(b, getLoc(), getPosition());
   return RopeOp::create(b, getLoc(), cotangent, back, getBaseAttr());
 }
+
+//===----------------------------------------------------------------------===//
+// assume
+//===----------------------------------------------------------------------===//
+
+INFER(AssumeOp) {
+  results.push_back(operands[0].getType());
+  return success();
+}
+Value AssumeOp::buildAdjoint(OpBuilder &, Value cotangent, unsigned) { return cotangent; }
+RangeAttr AssumeOp::inferRange(ArrayRef<RangeAttr> operands) {
+  if (!getRangeAttr() || !operands[0])
+    return getRangeAttr() ? getRangeAttr() : operands[0];
+  RangeAttr both = getRangeAttr().intersection(operands[0]);
+  return both ? both : getRangeAttr();
+}

@@ -17,8 +17,6 @@
 #include "mlir/Target/LLVMIR/Dialect/LLVMIR/LLVMToLLVMIRTranslation.h"
 #include "mlir/Target/LLVMIR/ModuleTranslation.h"
 #include "mlir/Transforms/Passes.h"
-#include "llvm/Passes/PassBuilder.h"
-#include "llvm/Target/TargetMachine.h"
 
 using namespace mlir;
 using namespace recur;
@@ -157,38 +155,8 @@ FailureOr<Kernel> cpu::buildKernel(RuleOp rule, const KernelOptions &options, ll
 }
 
 //===----------------------------------------------------------------------===//
-// LLVM and registration
+// Registration
 //===----------------------------------------------------------------------===//
-
-void cpu::optimize(llvm::Module &module, llvm::TargetMachine &machine, unsigned level) {
-  module.setTargetTriple(machine.getTargetTriple());
-  module.setDataLayout(machine.createDataLayout());
-  for (llvm::Function &function : module) {
-    if (function.isDeclaration())
-      continue;
-    function.addFnAttr("target-cpu", machine.getTargetCPU());
-    function.addFnAttr("target-features", machine.getTargetFeatureString());
-  }
-  llvm::PipelineTuningOptions tuning;
-  tuning.LoopVectorization = false; // the loops are vectors already
-  tuning.SLPVectorization = false;
-  llvm::LoopAnalysisManager loops;
-  llvm::FunctionAnalysisManager functions;
-  llvm::CGSCCAnalysisManager components;
-  llvm::ModuleAnalysisManager modules;
-  llvm::PassBuilder builder(&machine, tuning);
-  builder.registerModuleAnalyses(modules);
-  builder.registerCGSCCAnalyses(components);
-  builder.registerFunctionAnalyses(functions);
-  builder.registerLoopAnalyses(loops);
-  builder.crossRegisterProxies(loops, functions, components, modules);
-  const llvm::OptimizationLevel levels[] = {llvm::OptimizationLevel::O0, llvm::OptimizationLevel::O1,
-                                            llvm::OptimizationLevel::O2, llvm::OptimizationLevel::O3};
-  llvm::OptimizationLevel chosen = levels[std::min(level, 3u)];
-  llvm::ModulePassManager passes = level == 0 ? builder.buildO0DefaultPipeline(chosen)
-                                              : builder.buildPerModuleDefaultPipeline(chosen);
-  passes.run(module, modules);
-}
 
 void cpu::registerCpuDialects(DialectRegistry &registry) {
   registry.insert<RecurDialect, affine::AffineDialect, arith::ArithDialect, bufferization::BufferizationDialect,
@@ -205,3 +173,5 @@ void cpu::registerCpuDialects(DialectRegistry &registry) {
   registerBuiltinDialectTranslation(registry);
   registerLLVMDialectTranslation(registry);
 }
+
+void cpu::registerCpuPasses() { registerRecurCpuPasses(); }

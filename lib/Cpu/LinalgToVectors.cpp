@@ -18,6 +18,24 @@ static void expandCopy(memref::CopyOp copy) {
   copy.erase();
 }
 
+// Writes what the op promises about its operands into their types.
+static void assumeDense(linalg::LinalgOp op) {
+  if (!op->removeAttr(denseAttr))
+    return;
+  OpBuilder b(op);
+  for (OpOperand &operand : op->getOpOperands()) {
+    auto type = cast<MemRefType>(operand.get().getType());
+    auto layout = dyn_cast<StridedLayoutAttr>(type.getLayout());
+    if (!layout || layout.getStrides().back() == 1)
+      continue;
+    SmallVector<int64_t> strides(layout.getStrides());
+    strides.back() = 1;
+    auto dense = MemRefType::get(type.getShape(), type.getElementType(),
+                                 StridedLayoutAttr::get(b.getContext(), layout.getOffset(), strides));
+    operand.set(memref::CastOp::create(b, op.getLoc(), dense, operand.get()));
+  }
+}
+
 namespace {
 struct LinalgToVectors : recur::cpu::impl::LinalgToVectorsBase<LinalgToVectors> {
   using LinalgToVectorsBase::LinalgToVectorsBase;
@@ -27,6 +45,7 @@ struct LinalgToVectors : recur::cpu::impl::LinalgToVectorsBase<LinalgToVectors> 
     SmallVector<linalg::LinalgOp> ops;
     getOperation().walk([&](linalg::LinalgOp op) { ops.push_back(op); });
     for (linalg::LinalgOp op : ops) {
+      assumeDense(op);
       LoopEmitter(op, vectorWidth, accumulators).emit();
       op->erase();
     }

@@ -24,6 +24,10 @@ namespace recur::cpu {
 /// The attribute of a function that says how many bytes of scratch memory it needs.
 constexpr llvm::StringLiteral scratchBytesAttr = "recur.scratch_bytes";
 
+/// The attribute of a linalg op on buffers that promises that the entries of each row of its operands are neighbours,
+/// where their types do not say so.
+constexpr llvm::StringLiteral denseAttr = "recur.dense";
+
 /// Lets products and sums of floats under `op` contract to fused operations; nothing else about them is relaxed.
 void allowContraction(mlir::Operation *op);
 

@@ -42,7 +42,7 @@ private:
   Value load(View &view, Value token);
   void loadInto(View &view, Value token, Value buffer);
   void store(View &view, Value token, Value value);
-  void copy(View &view, Value from, Value to, bool isLoad);
+  void copy(View &view, Value from, Value to);
   void enter(OpLowering &lowering, BlockArgument argument, Value value);
   void enterIndex(OpLowering &lowering, BlockArgument argument, Value index);
   FailureOr<Value> initialState(unsigned state, const OpLowering &outer);
@@ -178,30 +178,25 @@ static Value convert(OpBuilder &b, Location loc, Value value, Type type) {
 
 // Copies between a part of a view and a buffer of f32. Whether the view's entries are neighbours is known only at run
 // time; if they are, vectors can be used.
-void KernelBuilder::copy(View &view, Value from, Value to, bool isLoad) {
-  auto emit = [&](Value source, Value target) {
-    auto type = cast<MemRefType>(target.getType());
+void KernelBuilder::copy(View &view, Value from, Value to) {
+  auto emit = [&](bool isDense) {
+    auto type = cast<MemRefType>(to.getType());
     AffineMap map = b.getMultiDimIdentityMap(type.getRank());
     SmallVector<utils::IteratorType> iterators(type.getRank(), utils::IteratorType::parallel);
-    linalg::GenericOp::create(b, loc, source, target, {map, map}, iterators,
-                              [&](OpBuilder &nested, Location, ValueRange entries) {
-                                Value entry = convert(nested, loc, entries[0], type.getElementType());
-                                linalg::YieldOp::create(nested, loc, entry);
-                              });
+    auto op = linalg::GenericOp::create(b, loc, from, to, {map, map}, iterators,
+                                        [&](OpBuilder &nested, Location, ValueRange entries) {
+                                          Value entry = convert(nested, loc, entries[0], type.getElementType());
+                                          linalg::YieldOp::create(nested, loc, entry);
+                                        });
+    if (isDense)
+      op->setAttr(denseAttr, b.getUnitAttr());
   };
-  Value strided = isLoad ? from : to;
-  auto type = cast<MemRefType>(strided.getType());
   auto choice = scf::IfOp::create(b, loc, view.isDense, /*withElseRegion=*/true);
   OpBuilder::InsertionGuard guard(b);
   b.setInsertionPointToStart(choice.thenBlock());
-  SmallVector<int64_t> strides(type.getRank(), ShapedType::kDynamic);
-  strides.back() = 1;
-  auto layout = StridedLayoutAttr::get(b.getContext(), ShapedType::kDynamic, strides);
-  auto denseType = MemRefType::get(type.getShape(), type.getElementType(), layout);
-  Value dense = memref::CastOp::create(b, loc, denseType, strided);
-  emit(isLoad ? dense : from, isLoad ? to : dense);
+  emit(/*isDense=*/true);
   b.setInsertionPointToStart(choice.elseBlock());
-  emit(from, to);
+  emit(/*isDense=*/false);
 }
 
 static Value loadScalar(OpBuilder &b, Location loc, Value part) {
@@ -215,7 +210,7 @@ Value KernelBuilder::load(View &view, Value token) {
     return loadScalar(b, loc, source);
   ArrayRef<int64_t> shape = cast<MemRefType>(source.getType()).getShape();
   Value buffer = memref::AllocOp::create(b, loc, MemRefType::get(shape, b.getF32Type()));
-  copy(view, source, buffer, /*isLoad=*/true);
+  copy(view, source, buffer);
   auto type = RankedTensorType::get(shape, b.getF32Type());
   return bufferization::ToTensorOp::create(b, loc, type, buffer, /*restrict=*/true);
 }
@@ -229,7 +224,7 @@ void KernelBuilder::store(View &view, Value token, Value value) {
   }
   auto bufferType = MemRefType::get(type.getShape(), b.getF32Type());
   Value buffer = bufferization::ToBufferOp::create(b, loc, bufferType, value, /*read_only=*/true);
-  copy(view, buffer, target, /*isLoad=*/false);
+  copy(view, buffer, target);
 }
 
 //===----------------------------------------------------------------------===//
@@ -267,7 +262,7 @@ FailureOr<Value> KernelBuilder::initialState(unsigned state, const OpLowering &o
   if (isScalar)
     scf::YieldOp::create(b, loc, loadScalar(b, loc, part(view, {})));
   else
-    copy(view, part(view, {}), buffer, /*isLoad=*/true);
+    copy(view, part(view, {}), buffer);
   if (!isScalar)
     scf::YieldOp::create(b, loc);
 

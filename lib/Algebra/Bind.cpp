@@ -1,0 +1,69 @@
+// Gives symbolic dimensions their sizes.
+#include "lib/Algebra/Passes.h"
+#include "mlir/IR/AttrTypeSubElements.h"
+
+namespace recur {
+#define GEN_PASS_DEF_RECURBIND
+#include "lib/Algebra/Passes.h.inc"
+} // namespace recur
+
+using namespace mlir;
+using namespace recur;
+
+LogicalResult recur::bindDimensions(RuleOp rule, const llvm::StringMap<int64_t> &sizes) {
+  SmallVector<StringAttr> symbols = rule.symbols();
+  for (const auto &entry : sizes) {
+    if (!llvm::is_contained(symbols, StringAttr::get(rule.getContext(), entry.getKey()))) {
+      std::string known = llvm::join(
+          llvm::map_range(symbols, [](StringAttr symbol) { return "'" + symbol.str() + "'"; }), ", ");
+      return emitError(rule.getLoc()) << "the rule has no dimension '" << entry.getKey() << "' to bind"
+                                      << (known.empty() ? std::string("; all its dimensions are fixed")
+                                                        : "; its dimensions are " + known);
+    }
+    if (entry.getValue() < 1)
+      return emitError(rule.getLoc()) << "dimension '" << entry.getKey() << "' must be at least 1, got: "
+                                      << entry.getValue();
+  }
+  auto bound = [&](Attribute dim) -> Attribute {
+    auto symbol = dyn_cast<StringAttr>(dim);
+    auto entry = symbol ? sizes.find(symbol.getValue()) : sizes.end();
+    return entry == sizes.end() ? dim : Builder(rule.getContext()).getI64IntegerAttr(entry->getValue());
+  };
+  AttrTypeReplacer replacer;
+  replacer.addReplacement([&](MatType type) {
+    return MatType::get(type.getContext(), bound(type.getRows()), bound(type.getCols()));
+  });
+  replacer.addReplacement([&](StepsType type) {
+    MatType step = type.getStep();
+    step = MatType::get(type.getContext(), bound(step.getRows()), bound(step.getCols()));
+    return StepsType::get(type.getContext(), bound(type.getCount()), step);
+  });
+  replacer.recursivelyReplaceElementsIn(rule, /*replaceAttrs=*/false, /*replaceLocs=*/false, /*replaceTypes=*/true);
+  rule.walk([&](Operation *op) {
+    if (auto size = dyn_cast<SizeOp>(op))
+      size.setDimAttr(bound(size.getDim()));
+    if (auto loop = dyn_cast<ForOp>(op))
+      loop.setCountAttr(bound(loop.getCount()));
+  });
+  return success();
+}
+
+namespace {
+struct Bind : recur::impl::RecurBindBase<Bind> {
+  using RecurBindBase::RecurBindBase;
+  void runOnOperation() override {
+    llvm::StringMap<int64_t> sizes;
+    for (const std::string &text : dims) {
+      auto [name, value] = StringRef(text).split('=');
+      int64_t size;
+      if (name.empty() || value.getAsInteger(10, size)) {
+        emitError(getOperation().getLoc()) << "a binding is NAME=SIZE, got: '" << text << "'";
+        return signalPassFailure();
+      }
+      sizes[name] = size;
+    }
+    if (failed(bindDimensions(getOperation(), sizes)))
+      signalPassFailure();
+  }
+};
+} // namespace

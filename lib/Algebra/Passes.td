@@ -1,0 +1,40 @@
+// Passes on recur IR.
+#ifndef RECUR_ALGEBRA_PASSES
+#define RECUR_ALGEBRA_PASSES
+
+include "mlir/Pass/PassBase.td"
+
+def RecurDifferentiate : Pass<"recur-differentiate", "::recur::RuleOp"> {
+  let summary = "replace every gradient by its expression, in reverse mode";
+  let description = [{
+    Walks from the loss back to the value it is differentiated by and builds the cotangents from what each op says of
+    itself (DifferentiableOp, ElementwiseOp). A gradient of a gradient needs nothing special: the inner one comes
+    first in program order and is an ordinary expression by then.
+  }];
+}
+
+def RecurBind : Pass<"recur-bind", "::recur::RuleOp"> {
+  let summary = "give symbolic dimensions their sizes";
+  let options = [
+    ListOption<"dims", "dims", "std::string", "NAME=SIZE for each dimension to bind">,
+  ];
+}
+
+def RecurCheckRanges : Pass<"recur-check-ranges", "::recur::RuleOp"> {
+  let summary = "report a declared range that its expression contradicts";
+}
+
+def RecurDropAssumptions : Pass<"recur-drop-assumptions", "::recur::RuleOp"> {
+  let summary = "replace assumed values by the values themselves";
+}
+
+def RecurReassociate : Pass<"recur-reassociate", "::recur::RuleOp"> {
+  let summary = "order the products of matrices so that they cost least";
+  let description = [{
+    The text's order of a product is no order of evaluation. Each product is expanded over sums of identities,
+    diagonals and products of low rank (`S*(I - b*k*kT)` becomes `S - b*(S*k)*kT`), its factors are put in the
+    cheapest order, and scalars are applied where the value is smallest. Unbound dimensions count as 64.
+  }];
+}
+
+#endif
