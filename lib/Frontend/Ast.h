@@ -3,8 +3,9 @@
 #include "lib/Frontend/Shape.h"
 #include "lib/Frontend/SourceFile.h"
 #include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/SmallString.h"
+#include "llvm/ADT/Twine.h"
 #include "llvm/Support/Allocator.h"
-#include "llvm/Support/StringSaver.h"
 #include <vector>
 
 namespace llvm {
@@ -147,11 +148,14 @@ public:
     std::uninitialized_copy(from.begin(), from.end(), to);
     return {to, from.size()};
   }
-  llvm::StringRef save(const llvm::Twine &text) { return strings.save(text); }
+  llvm::StringRef save(const llvm::Twine &text) {
+    llvm::SmallString<32> buffer;
+    llvm::ArrayRef<char> saved = copy(llvm::ArrayRef<char>(text.toStringRef(buffer)));
+    return {saved.data(), saved.size()};
+  }
 
 private:
   llvm::BumpPtrAllocator allocator;
-  llvm::StringSaver strings{allocator};
 };
 
 /// A parsed spec. Names are views into the source file, which must outlive it.

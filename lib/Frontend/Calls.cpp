@@ -59,12 +59,13 @@ void Sema::resolvePrimitive(Expr &expr, const Primitive &primitive, const Scope 
   unsigned given = 0;
   for (auto [operand, label] : zip(expr.operands, expr.labels)) {
     if (!label.empty()) {
+      unsigned before = diags.numErrors();
       resolve(*operand, {Context::Constant, scope.functions});
       if (!is_contained(primitive.options, label))
         diags.error(operand->range, "'" + expr.text + "' has no argument named '" + label + "'");
       else if (std::optional<double> value = evaluate(*operand))
         operand->value = *value;
-      else
+      else if (diags.numErrors() == before)
         diags.error(operand->range, "'" + label + "' is fixed when compiling: it must be a number");
       continue;
     }

@@ -47,9 +47,10 @@ ShapeVar Sema::shapeOf(const Symbol &symbol) {
       break;
     }
     shape = solver.freshShape();
-    if (symbol.is(SymbolKind::Input) && StringRef("qkv").contains(symbol.name[0])) {
+    if (!symbol.is(SymbolKind::Local) && StringRef("qkv").contains(symbol.name[0])) {
       solver.suggestName(shape.rows, symbol.name[0] == 'v' ? "dv" : "dk");
-      solver.add(Default{Convention::NamedVector, shape});
+      if (symbol.is(SymbolKind::Input))
+        solver.add(Default{Convention::NamedVector, shape});
     }
     break;
   case SymbolKind::Const:
@@ -89,6 +90,9 @@ void Sema::inferShapes() {
     inferStatement(*item);
   auto report = [&](const Constraint &c, DimVar a, DimVar b) { conflict(c, a, b); };
   solver.solve(report);
+  for (const auto &[expr, rule] : scalars)
+    require(*expr, solver.scalar(), rule);
+  solver.solve(report);
   settleAmbiguous();
 }
 
@@ -96,7 +100,7 @@ void Sema::inferStatement(const Stmt &stmt) {
   if (stmt.is(StmtKind::For) || stmt.is(StmtKind::Block))
     for (const Stmt *inner : stmt.body)
       inferStatement(*inner);
-  if (!stmt.is(StmtKind::Assign))
+  if (!stmt.is(StmtKind::Assign) || !stmt.symbol) // without a symbol it stands where none may, and was reported
     return;
   ShapeVar value = infer(*stmt.value);
   ShapeVar target = shapeOf(*stmt.symbol);
@@ -132,13 +136,19 @@ ShapeVar Sema::infer(Expr &expr) {
 }
 
 /// Demands that an expression has a shape; `rule` says why.
-void Sema::require(Expr &expr, ShapeVar wanted, const Twine &rule) {
+void Sema::require(const Expr &expr, ShapeVar wanted, const Twine &rule) {
   ShapeVar shape = exprShapes[&expr];
   solver.because(expr.range);
   if (solver.unify(shape.rows, wanted.rows) && solver.unify(shape.cols, wanted.cols))
     return;
   Diagnostic &error = diags.error(expr.range, rule + ", but " + shown(expr) + " is " + solver.describe(shape));
   noteDeclared(error, expr);
+}
+
+/// Demands a scalar, but lets whatever else is said of the expression speak first: the error is then better.
+void Sema::requireScalar(const Expr &expr, const Twine &rule) {
+  solver.add(Default{Convention::ScalarOperand, exprShapes[&expr]});
+  scalars.emplace_back(&expr, rule.str());
 }
 
 ShapeVar Sema::inferKind(Expr &expr) {
@@ -175,13 +185,13 @@ ShapeVar Sema::inferKind(Expr &expr) {
   case ExprKind::Divide: {
     ShapeVar left = infer(*expr.operand(0));
     infer(*expr.operand(1));
-    require(*expr.operand(1), solver.scalar(), "'/' divides by a scalar ('./' entry by entry)");
+    requireScalar(*expr.operand(1), "'/' divides by a scalar ('./' entry by entry)");
     return left;
   }
   case ExprKind::Power:
     for (Expr *operand : expr.operands) {
       infer(*operand);
-      require(*operand, solver.scalar(), "'^' is the power of a scalar");
+      requireScalar(*operand, "'^' is the power of a scalar");
     }
     return solver.scalar();
   case ExprKind::Transpose: {
@@ -199,7 +209,7 @@ ShapeVar Sema::inferKind(Expr &expr) {
     return solver.scalar();
   case ExprKind::Index: {
     infer(*expr.operand(1));
-    require(*expr.operand(1), solver.scalar(), "an index is a scalar");
+    requireScalar(*expr.operand(1), "an index is a scalar");
     return infer(*expr.operand(0));
   }
   case ExprKind::Stale:
@@ -247,7 +257,7 @@ ShapeVar Sema::inferPrimitive(Expr &expr) {
   for (auto [i, operand] : enumerate(expr.operands)) {
     shapes.push_back(infer(*operand));
     if (i >= primitive.operands)
-      require(*operand, solver.scalar(), "'" + expr.labels[i] + "' is a number");
+      requireScalar(*operand, "'" + expr.labels[i] + "' is a number");
   }
   std::string name = ("'" + expr.text + "'").str();
   ShapeVar x = shapes[0];
@@ -288,10 +298,10 @@ ShapeVar Sema::inferPrimitive(Expr &expr) {
     solver.add(Default{Convention::FunctionOfVector, shapes[1]});
     return shapes[1];
   case PrimitiveShape::Decay:
-    require(*expr.operand(), solver.scalar(), name + " needs a scalar for each token");
+    requireScalar(*expr.operand(), name + " needs a scalar for each token");
     return {solver.named(tokenDim), solver.named(tokenDim)};
   case PrimitiveShape::Gradient:
-    require(*expr.operand(0), solver.scalar(), name + " differentiates a scalar");
+    requireScalar(*expr.operand(0), name + " differentiates a scalar");
     return shapes[1];
   }
   llvm_unreachable("all primitives have a shape");

@@ -11,6 +11,7 @@ Spec parse(const SourceFile &file, DiagnosticEngine &diags) {
   if (!file.checkText(diags)) {
     Spec empty;
     empty.file = &file;
+    empty.incomplete = true;
     return empty;
   }
   return Parser(file, diags).run();

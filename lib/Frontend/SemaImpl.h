@@ -91,7 +91,8 @@ private:
   ShapeVar shapeOf(const Symbol &symbol);
   ShapeVar declaredShape(const ShapeSyntax &syntax);
   DimVar declaredDim(const DimSyntax &syntax);
-  void require(Expr &expr, ShapeVar shape, const llvm::Twine &rule);
+  void require(const Expr &expr, ShapeVar shape, const llvm::Twine &rule);
+  void requireScalar(const Expr &expr, const llvm::Twine &rule);
   void conflict(const Constraint &constraint, DimVar a, DimVar b);
   void noteOrigins(Diagnostic &error, llvm::ArrayRef<DimVar> dims);
   void noteDeclared(Diagnostic &error, const Expr &expr);
@@ -137,6 +138,7 @@ private:
   ShapeSolver solver;
   llvm::DenseMap<const Symbol *, ShapeVar> symbolShapes;
   llvm::DenseMap<const Expr *, ShapeVar> exprShapes;
+  std::vector<std::pair<const Expr *, std::string>> scalars; // must be, by the rule given, once all is inferred
   std::vector<Expr *> inferred; // every expression with a shape, operands first
   llvm::DenseMap<const Symbol *, const Stmt *> declarations;
   llvm::DenseMap<const Expr *, Symbol *> assignedTo; // of the values of assignments

@@ -44,6 +44,7 @@ enum class Convention {
   TransposedIsVector, // `xT`, and the factor before `yT`
   NamedVector,        // q.., k.., v..
   StateIsMatrix,      // a state times a vector
+  ScalarOperand,      // a divisor, a base, a loss
   LeadingIsScalar,    // the first factors of a product
   OperandsAgree,      // operands of `+`, `.*`, ...
   FunctionOfVector,   // operands of l2norm, softmax, ...

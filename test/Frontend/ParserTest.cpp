@@ -6,7 +6,8 @@ using namespace recur::frontend;
 static std::string tokens(llvm::StringRef text) {
   SourceFile file("t.rec", text);
   DiagnosticEngine diags;
-  std::string out = "";
+  diags.setFile(&file);
+  std::string out;
   for (const Token &token : lex(file, diags))
     if (token.kind != TokenKind::End)
       out += (token.kind == TokenKind::Newline ? "$" : file.text(token.range).str()) + " ";
