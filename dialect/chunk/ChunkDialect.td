@@ -17,6 +17,7 @@ def Chunk_Dialect : Dialect {
   }];
   let dependentDialects = ["::recur::RecurDialect"];
   let useDefaultTypePrinterParser = 1;
+  let useDefaultAttributePrinterParser = 1;
 }
 
 class Chunk_Type<string name, string typeMnemonic> : TypeDef<Chunk_Dialect, name> {
