@@ -6,6 +6,7 @@ include "mlir/Pass/PassBase.td"
 
 def RecurDerive : Pass<"recur-derive", "::mlir::ModuleOp"> {
   let summary = "add the chunk program of every rule that has one, proved over F_p";
+  let dependentDialects = ["::recur::chunk::ChunkDialect"];
   let description = [{
     Expects recur-differentiate, recur-drop-assumptions, canonicalize and cse before it. A rule without a chunk form gets
     a remark that says why. A program that is not the rule is an internal error.
