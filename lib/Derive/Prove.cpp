@@ -19,11 +19,6 @@ public:
     replacer.addReplacement([&](MatType type) {
       return MatType::get(type.getContext(), small(type.getRows()), small(type.getCols()));
     });
-    replacer.addReplacement([&](StepsType type) {
-      MatType step = type.getStep();
-      step = MatType::get(type.getContext(), small(step.getRows()), small(step.getCols()));
-      return StepsType::get(type.getContext(), type.getCount(), step);
-    });
     replacer.recursivelyReplaceElementsIn(op, /*replaceAttrs=*/false, /*replaceLocs=*/false, /*replaceTypes=*/true);
     op->walk([&](SizeOp size) { size.setDimAttr(small(size.getDim())); });
   }
