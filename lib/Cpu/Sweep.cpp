@@ -1,0 +1,238 @@
+#include "lib/Cpu/Sweep.h"
+#include "lib/Cpu/SweepPack.h"
+
+using namespace mlir;
+using namespace recur;
+
+namespace {
+// The loops over column blocks, groups and rows.
+class SweepEmitter {
+public:
+  SweepEmitter(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, int64_t group, Value scratch)
+      : b(b), rule(rule), shape(rule.shape), layout(shape, options, group), packer(b, rule, layout, scratch),
+        scratch(scratch), vectors(options.vectors), zero(b.index(0)) {}
+
+  // Tokens `begin` to `begin + count`, which are packed at once; `count` is a positive multiple of the group.
+  Value chunk(Value begin, Value count, Value scale) {
+    Value next = packer.pack(begin, count, scale);
+    b.loop(zero, b.index(layout.blocks), 1, [&](Value block) { columnBlock(begin, count, block); });
+    rule.finish(b, begin, b.add(begin, count));
+    return next;
+  }
+
+private:
+  using Values = VectorBuilder::Values;
+
+  // What a group leaves for the sweep after it: z, and the decay by columns.
+  struct Pending {
+    ArrayRef<Value> writes; // [token][write][vector]
+    ArrayRef<Value> decay;  // [vector], for a decay by columns
+    Value first;            // the group's first token in the chunk
+  };
+
+  int64_t lanes() const { return b.lanes; }
+
+  void columnBlock(Value begin, Value count, Value block) {
+    Value base = b.scale(block, layout.blockStride), column = b.scale(block, layout.options.width());
+    Values pending = solve(begin, zero, block, column, sweep(base, nullptr, zero));
+    auto unpack = [&](ValueRange carried, Value first, Values &storage) {
+      storage.assign(carried.begin(), carried.end());
+      size_t writes = layout.group * layout.writes() * vectors;
+      ArrayRef<Value> all(storage);
+      return Pending{all.take_front(writes), all.drop_front(writes), first};
+    };
+    Values storage;
+    pending = b.loop(b.index(layout.group), count, layout.group, pending, [&](Value first, ValueRange carried) {
+      Pending before = unpack(carried, b.sub(first, layout.group), storage);
+      return solve(begin, first, block, column, sweep(base, &before, first));
+    });
+    Pending last = unpack(pending, b.sub(count, layout.group), storage);
+    sweep(base, &last, {});
+  }
+
+  // The position of a group's coefficients.
+  Value coefficientsAt(Value first) {
+    Value number = layout.group == 1 ? first : Value(arith::DivUIOp::create(b, first, b.index(layout.group)));
+    return b.add(b.scale(number, layout.coefficients()), layout.coefficientsBegin);
+  }
+
+  // One pass over the rows of a column block: applies what is pending, and reads for the group that begins at `reads`
+  // unless that is null. Returns the sums [token][read][vector].
+  Values sweep(Value base, const Pending *pending, Value reads) {
+    if (!pending || !shape.scalarDecay)
+      return rows(base, pending, reads, {});
+    Value factor = b.loadScalar(scratch, b.add(coefficientsAt(pending->first), layout.rescale()));
+    Value usual = arith::CmpFOp::create(b, arith::CmpFPredicate::OEQ, factor, b.number(1));
+    SmallVector<Type> types(reads ? layout.group * layout.reads() * vectors : 0, b.vector);
+    return b.branch(
+        usual, types, [&] { return rows(base, pending, reads, {}); },
+        [&] { return rows(base, pending, reads, b.splat(factor)); });
+  }
+
+  Values rows(Value base, const Pending *pending, Value reads, Value factor) {
+    Values sums(reads ? layout.group * layout.reads() * vectors : 0, reads ? b.splat(0.0) : Value());
+    Value packedReads = reads ? packer.tokenAt(reads).rows : Value();
+    Value packedWrites = pending ? packer.tokenAt(pending->first).rows : Value();
+    return b.loop(zero, b.index(shape.rows), 1, sums, [&](Value i, ValueRange carried) {
+      Value row = b.add(base, b.scale(i, layout.options.width()));
+      Values h;
+      for (int64_t x = 0; x < vectors; ++x)
+        h.push_back(b.load(scratch, b.add(row, x * lanes())));
+      if (pending)
+        update(h, *pending, b.add(packedWrites, i), factor, row);
+      Values next(carried);
+      if (reads)
+        read(h, b.add(packedReads, i), next);
+      return next;
+    });
+  }
+
+  Value packed(Value rows, int64_t token, unsigned slot) {
+    return b.loadSplat(scratch, b.add(rows, slot * layout.slotStride + token * layout.rowStride));
+  }
+
+  void update(Values &h, const Pending &pending, Value packedRows, Value factor, Value row) {
+    if (shape.rowDecay)
+      factor = packed(packedRows, 0, *shape.rowDecay);
+    for (int64_t x = 0; x < vectors; ++x) {
+      h[x] = b.mul(factor, h[x]);
+      if (shape.columnDecay)
+        h[x] = b.mul(pending.decay[x], h[x]);
+    }
+    auto write = pending.writes.begin();
+    for (int64_t t = 0; t < layout.group; ++t)
+      for (unsigned slot : shape.writes) {
+        Value e = packed(packedRows, t, slot);
+        for (Value &value : h)
+          value = b.fma(e, *write++, value);
+      }
+    for (auto [x, value] : llvm::enumerate(h))
+      b.store(value, scratch, b.add(row, x * lanes()));
+  }
+
+  void read(ArrayRef<Value> h, Value packedRows, Values &sums) {
+    auto sum = sums.begin();
+    for (int64_t t = 0; t < layout.group; ++t)
+      for (unsigned slot : shape.reads) {
+        Value e = packed(packedRows, t, slot);
+        for (Value value : h) {
+          *sum = b.fma(e, value, *sum);
+          ++sum;
+        }
+      }
+  }
+
+  // From the sums over H as it was before the group: the reads of each token, by substitution, its outputs and its
+  // writes. Returns what Pending holds.
+  Values solve(Value begin, Value first, Value block, Value column, ArrayRef<Value> sums) {
+    Value at = coefficientsAt(first);
+    auto coefficient = [&](int64_t slot) { return b.loadSplat(scratch, b.add(at, slot)); };
+    unsigned reads = layout.reads(), writes = layout.writes();
+    auto index = [&](int64_t t, unsigned n, unsigned count, int64_t x) { return (t * count + n) * vectors + x; };
+    Values z(layout.group * writes * vectors), decays(layout.group * vectors);
+    // The decay of columns x by the tokens from `from` to before `to`; null for none.
+    auto columnDecay = [&](int64_t from, int64_t to, int64_t x) {
+      Value product;
+      for (int64_t t = from; shape.columnDecay && t < to; ++t)
+        product = b.mul(product, decays[t * vectors + x]);
+      return product;
+    };
+    for (int64_t t = 0; t < layout.group; ++t) {
+      Value inChunk = b.add(first, t), token = b.add(begin, inChunk);
+      rule.prefetch(b, b.add(token, layout.options.chunk), block, layout.blocks);
+      PackedToken packed = packer.tokenAt(inChunk);
+      auto scalar = [&](unsigned slot) { return b.loadSplat(scratch, b.add(packed.scalars, slot)); };
+      for (int64_t x = 0; x < vectors; ++x) {
+        ColumnStep step{token, b.add(column, x * lanes()), {}, scalar};
+        for (unsigned r = 0; r < reads; ++r) {
+          Value y = b.mul(sums[index(t, r, reads, x)], columnDecay(0, t, x));
+          if (shape.scalarDecay)
+            y = b.mul(y, coefficient(layout.carry(t)));
+          for (int64_t j = 0; j < t; ++j)
+            for (unsigned w = 0; w < writes; ++w)
+              y = b.fma(coefficient(layout.gram(t, r, j, w)),
+                        b.mul(z[index(j, w, writes, x)], columnDecay(j + 1, t, x)), y);
+          step.reads.push_back(y);
+        }
+        if (shape.columnDecay)
+          decays[t * vectors + x] = rule.columnDecay(b, token, step.column);
+        for (auto [w, value] : llvm::enumerate(rule.step(b, step)))
+          z[index(t, w, writes, x)] = value;
+      }
+    }
+    for (int64_t t = 0; t < layout.group; ++t)
+      for (unsigned w = 0; w < writes; ++w)
+        for (int64_t x = 0; x < vectors; ++x) {
+          Value &value = z[index(t, w, writes, x)];
+          value = b.mul(value, columnDecay(t + 1, layout.group, x));
+          if (shape.scalarDecay)
+            value = b.mul(value, coefficient(layout.leave(t)));
+        }
+    for (int64_t x = 0; shape.columnDecay && x < vectors; ++x)
+      z.push_back(columnDecay(0, layout.group, x));
+    return z;
+  }
+
+  VectorBuilder &b;
+  SweepRule &rule;
+  const SweepShape &shape;
+  SweepLayout layout;
+  SweepPacker packer;
+  Value scratch;
+  int64_t vectors;
+  Value zero;
+};
+} // namespace
+
+int64_t recur::sweepScratch(const SweepShape &shape, const SweepOptions &options) {
+  return 4 * std::max(SweepLayout(shape, options, options.group).end(), SweepLayout(shape, options, 1).end());
+}
+
+Value recur::sweepStateAt(VectorBuilder &b, const SweepShape &shape, const SweepOptions &options, Value row,
+                          Value column) {
+  SweepLayout layout(shape, options, 1);
+  Value width = b.index(options.width());
+  Value block = arith::DivUIOp::create(b, column, width), inBlock = arith::RemUIOp::create(b, column, width);
+  return b.add(b.add(b.scale(block, layout.blockStride), b.scale(row, options.width())), inBlock);
+}
+
+Value recur::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, Value tokens, Value scratch) {
+  Value zero = b.index(0), scale = rule.shape.scalarDecay ? b.number(1) : Value();
+  Value rest = arith::RemUIOp::create(b, tokens, b.index(options.group));
+  Value whole = arith::SubIOp::create(b, tokens, rest);
+  SweepEmitter grouped(b, rule, options, options.group, scratch);
+  auto carry = [](Value value) { return value ? VectorBuilder::Values{value} : VectorBuilder::Values(); };
+  auto front = [](ArrayRef<Value> values) { return values.empty() ? Value() : values.front(); };
+  VectorBuilder::Values carried =
+      b.loop(zero, whole, options.chunk, carry(scale), [&](Value begin, ValueRange carried) {
+        Value left = arith::SubIOp::create(b, whole, begin);
+        Value count = arith::MinUIOp::create(b, left, b.index(options.chunk));
+        return carry(grouped.chunk(begin, count, carried.empty() ? Value() : carried.front()));
+      });
+  scale = front(carried);
+  if (options.group == 1)
+    return scale;
+  // The few tokens after the last whole group go one by one.
+  SweepEmitter single(b, rule, options, 1, scratch);
+  Value some = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, rest, zero);
+  SmallVector<Type> types(scale ? 1 : 0, b.getF32Type());
+  return front(b.branch(
+      some, types, [&] { return carry(single.chunk(whole, rest, scale)); }, [&] { return carry(scale); }));
+}
+
+SweepOptions SweepOptions::choose(const SweepShape &shape, int64_t lanes, int64_t registers) {
+  SweepOptions best;
+  best.lanes = lanes;
+  int64_t perVector = shape.reads.size() + shape.writes.size();
+  int64_t most = (shape.columns + lanes - 1) / lanes;
+  auto fits = [&](int64_t group, int64_t vectors) {
+    int64_t factors = shape.columnDecay ? vectors : 0;
+    return vectors <= most && group * vectors * perVector + vectors + factors + 2 <= registers - 2;
+  };
+  best.vectors = fits(1, 2) ? 2 : 1;
+  best.group = fits(2, best.vectors) ? 2 : 1;
+  // Packed rows share the first-level cache with a block of columns.
+  int64_t bytes = 4 * roundUp(shape.rows, lanes) * std::max(shape.rowSlots, 1u);
+  best.chunk = std::clamp<int64_t>((32 << 10) / bytes / 8 * 8, 8, 64);
+  return best;
+}

@@ -1,0 +1,35 @@
+// The part of the sweep form that runs once per chunk of tokens.
+#pragma once
+
+#include "lib/Cpu/SweepLayout.h"
+
+namespace recur {
+
+class SweepPacker {
+public:
+  SweepPacker(VectorBuilder &b, SweepRule &rule, const SweepLayout &layout, mlir::Value scratch);
+
+  /// Emits the packing of `count` tokens, a multiple of the group, from `begin`, and the coefficients of their groups.
+  /// `scale` is the factor kept beside the state (null without a scalar decay); returns it for the next chunk.
+  mlir::Value pack(mlir::Value begin, mlir::Value count, mlir::Value scale);
+
+  /// The place of a token of the chunk.
+  PackedToken tokenAt(mlir::Value inChunk);
+
+private:
+  using Value = mlir::Value;
+  using Values = VectorBuilder::Values;
+
+  void eachGram(llvm::function_ref<void(int64_t t, unsigned r, int64_t j, unsigned w)> body);
+  Values innerProducts(Value first);
+  void storeProducts(Value at, llvm::ArrayRef<Value> products);
+  Value scalarCoefficients(Value first, Value at, llvm::ArrayRef<Value> products, Value scale);
+
+  VectorBuilder &b;
+  SweepRule &rule;
+  const SweepShape &shape;
+  const SweepLayout &layout;
+  Value scratch;
+};
+
+} // namespace recur
