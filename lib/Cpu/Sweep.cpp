@@ -70,21 +70,29 @@ private:
   }
 
   Values rows(Value base, const Pending *pending, Value reads, Value factor) {
-    Values sums(reads ? layout.group * layout.reads() * vectors : 0, reads ? b.splat(0.0) : Value());
+    int64_t count = reads ? layout.group * layout.reads() * vectors : 0, partials = layout.partialSums();
+    Values sums(count * partials, reads ? b.splat(0.0) : Value());
     Value packedReads = reads ? packer.tokenAt(reads).rows : Value();
     Value packedWrites = pending ? packer.tokenAt(pending->first).rows : Value();
-    return b.loop(zero, b.index(shape.rows), 1, sums, [&](Value i, ValueRange carried) {
-      Value row = b.add(base, b.scale(i, layout.options.width()));
-      Values h;
-      for (int64_t x = 0; x < vectors; ++x)
-        h.push_back(b.load(scratch, b.add(row, x * lanes())));
-      if (pending)
-        update(h, *pending, b.add(packedWrites, i), factor, row);
+    sums = b.loop(zero, b.index(shape.rows), partials, sums, [&](Value i, ValueRange carried) {
       Values next(carried);
-      if (reads)
-        read(h, b.add(packedReads, i), next);
+      for (int64_t part = 0; part < partials; ++part) {
+        Value row = b.add(b.add(base, b.scale(i, layout.options.width())), part * layout.options.width());
+        Values h;
+        for (int64_t x = 0; x < vectors; ++x)
+          h.push_back(b.load(scratch, b.add(row, x * lanes())));
+        if (pending)
+          update(h, *pending, b.add(b.add(packedWrites, i), part), factor, row);
+        if (reads)
+          read(h, b.add(b.add(packedReads, i), part), MutableArrayRef(next).slice(part * count, count));
+      }
       return next;
     });
+    for (int64_t n = 0; n < count; ++n)
+      for (int64_t part = 1; part < partials; ++part)
+        sums[n] = b.sum(sums[n], sums[part * count + n]);
+    sums.resize(count);
+    return sums;
   }
 
   Value packed(Value rows, int64_t token, unsigned slot) {
@@ -110,8 +118,8 @@ private:
       b.store(value, scratch, b.add(row, x * lanes()));
   }
 
-  void read(ArrayRef<Value> h, Value packedRows, Values &sums) {
-    auto sum = sums.begin();
+  void read(ArrayRef<Value> h, Value packedRows, MutableArrayRef<Value> sums) {
+    auto *sum = sums.begin();
     for (int64_t t = 0; t < layout.group; ++t)
       for (unsigned slot : shape.reads) {
         Value e = packed(packedRows, t, slot);

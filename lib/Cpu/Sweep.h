@@ -34,6 +34,7 @@ struct SweepOptions {
   int64_t vectors = 2;  // registers across a block of columns
   int64_t group = 2;    // tokens per sweep
   int64_t chunk = 32;   // tokens packed at a time, a multiple of `group`
+  int64_t fewSums = 4;  // with so few sums in flight each is split in two
 
   int64_t width() const { return lanes * vectors; }
   /// The best cut for a shape on a machine with `registers` vector registers of `lanes` f32.

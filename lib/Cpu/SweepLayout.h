@@ -24,6 +24,12 @@ struct SweepLayout {
   unsigned reads() const { return shape.reads.size(); }
   unsigned writes() const { return shape.writes.size(); }
 
+  /// How many sums a read is split into, over rows that are swept together. A sum takes one addition per row, whose latency
+  /// has to be hidden by others.
+  int64_t partialSums() const {
+    return shape.rows % 2 == 0 && group * options.vectors * reads() <= options.fewSums ? 2 : 1;
+  }
+
   /// Coefficients of a group. `carry(t)`: the decay from the group's start to before token t; `gram(t, r, j, w)`, j < t:
   /// what read r of token t sees of write w of token j; `leave(t)`: the decay from token t to the group's end;
   /// `rescale()`: what is left to multiply the state by, nearly always 1.

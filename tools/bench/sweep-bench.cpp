@@ -238,6 +238,8 @@ int main(int argc, char **argv) {
     options.group = c.get("group");
   if (c.get("vectors"))
     options.vectors = c.get("vectors");
+  if (c.number.count("few"))
+    options.fewSums = c.get("few");
   if (c.get("chunk"))
     options.chunk = c.get("chunk");
   Value scale = emitSweep(b, rule, options, func.getArgument(9), func.getArgument(6));
