@@ -9,14 +9,14 @@ namespace {
 class SweepEmitter {
 public:
   SweepEmitter(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, int64_t group, Value scratch)
-      : b(b), rule(rule), shape(rule.shape), layout(shape, options, group), packer(b, rule, layout, scratch),
-        scratch(scratch), vectors(options.vectors), zero(b.index(0)) {}
+      : b(b), rule(rule), shape(rule.shape), layout(shape, options), group{shape, group},
+        packer(b, rule, layout, this->group, scratch), scratch(scratch), vectors(options.vectors), zero(b.index(0)) {}
 
   // Tokens `begin` to `begin + count`, which are packed at once; `count` is a positive multiple of the group.
   Value chunk(Value begin, Value count, Value scale) {
     Value next = packer.pack(begin, count, scale);
     b.loop(zero, b.index(layout.blocks), 1, [&](Value block) { columnBlock(begin, count, block); });
-    rule.finish(b, begin, b.add(begin, count));
+    rule.finish(b, layout, scratch, begin, count);
     return next;
   }
 
@@ -31,29 +31,24 @@ private:
   };
 
   int64_t lanes() const { return b.lanes; }
+  int64_t width() const { return b.lanes * vectors; }
 
   void columnBlock(Value begin, Value count, Value block) {
-    Value base = b.scale(block, layout.blockStride), column = b.scale(block, layout.options.width());
+    Value base = b.scale(block, layout.blockStride), column = b.scale(block, width());
     Values pending = solve(begin, zero, block, column, sweep(base, nullptr, zero));
     auto unpack = [&](ValueRange carried, Value first, Values &storage) {
       storage.assign(carried.begin(), carried.end());
-      size_t writes = layout.group * layout.writes() * vectors;
+      size_t writes = group.group * group.writes() * vectors;
       ArrayRef<Value> all(storage);
       return Pending{all.take_front(writes), all.drop_front(writes), first};
     };
     Values storage;
-    pending = b.loop(b.index(layout.group), count, layout.group, pending, [&](Value first, ValueRange carried) {
-      Pending before = unpack(carried, b.sub(first, layout.group), storage);
+    pending = b.loop(b.index(group.group), count, group.group, pending, [&](Value first, ValueRange carried) {
+      Pending before = unpack(carried, b.sub(first, group.group), storage);
       return solve(begin, first, block, column, sweep(base, &before, first));
     });
-    Pending last = unpack(pending, b.sub(count, layout.group), storage);
+    Pending last = unpack(pending, b.sub(count, group.group), storage);
     sweep(base, &last, {});
-  }
-
-  // The position of a group's coefficients.
-  Value coefficientsAt(Value first) {
-    Value number = layout.group == 1 ? first : Value(arith::DivUIOp::create(b, first, b.index(layout.group)));
-    return b.add(b.scale(number, layout.coefficients()), layout.coefficientsBegin);
   }
 
   // One pass over the rows of a column block: applies what is pending, and reads for the group that begins at `reads`
@@ -61,23 +56,23 @@ private:
   Values sweep(Value base, const Pending *pending, Value reads) {
     if (!pending || !shape.scalarDecay)
       return rows(base, pending, reads, {});
-    Value factor = b.loadScalar(scratch, b.add(coefficientsAt(pending->first), layout.rescale()));
+    Value factor = b.loadScalar(scratch, b.add(packer.coefficientsAt(pending->first), group.rescale()));
     Value usual = arith::CmpFOp::create(b, arith::CmpFPredicate::OEQ, factor, b.number(1));
-    SmallVector<Type> types(reads ? layout.group * layout.reads() * vectors : 0, b.vector);
+    SmallVector<Type> types(reads ? group.group * group.reads() * vectors : 0, b.vector);
     return b.branch(
         usual, types, [&] { return rows(base, pending, reads, {}); },
         [&] { return rows(base, pending, reads, b.splat(factor)); });
   }
 
   Values rows(Value base, const Pending *pending, Value reads, Value factor) {
-    int64_t count = reads ? layout.group * layout.reads() * vectors : 0, partials = layout.partialSums();
+    int64_t count = reads ? group.group * group.reads() * vectors : 0, partials = group.partialSums();
     Values sums(count * partials, reads ? b.splat(0.0) : Value());
-    Value packedReads = reads ? packer.tokenAt(reads).rows : Value();
-    Value packedWrites = pending ? packer.tokenAt(pending->first).rows : Value();
+    Value packedReads = reads ? packer.rowsAt(reads) : Value();
+    Value packedWrites = pending ? packer.rowsAt(pending->first) : Value();
     sums = b.loop(zero, b.index(shape.rows), partials, sums, [&](Value i, ValueRange carried) {
       Values next(carried);
       for (int64_t part = 0; part < partials; ++part) {
-        Value row = b.add(b.add(base, b.scale(i, layout.options.width())), part * layout.options.width());
+        Value row = b.add(b.add(base, b.scale(i, width())), part * width());
         Values h;
         for (int64_t x = 0; x < vectors; ++x)
           h.push_back(b.load(scratch, b.add(row, x * lanes())));
@@ -96,7 +91,7 @@ private:
   }
 
   Value packed(Value rows, int64_t token, unsigned slot) {
-    return b.loadSplat(scratch, b.add(rows, slot * layout.slotStride + token * layout.rowStride));
+    return b.loadSplat(scratch, b.add(rows, slot * layout.rowSlotStride + token * layout.rowStride));
   }
 
   void update(Values &h, const Pending &pending, Value packedRows, Value factor, Value row) {
@@ -108,7 +103,7 @@ private:
         h[x] = b.mul(pending.decay[x], h[x]);
     }
     auto write = pending.writes.begin();
-    for (int64_t t = 0; t < layout.group; ++t)
+    for (int64_t t = 0; t < group.group; ++t)
       for (unsigned slot : shape.writes) {
         Value e = packed(packedRows, t, slot);
         for (Value &value : h)
@@ -120,7 +115,7 @@ private:
 
   void read(ArrayRef<Value> h, Value packedRows, MutableArrayRef<Value> sums) {
     auto *sum = sums.begin();
-    for (int64_t t = 0; t < layout.group; ++t)
+    for (int64_t t = 0; t < group.group; ++t)
       for (unsigned slot : shape.reads) {
         Value e = packed(packedRows, t, slot);
         for (Value value : h) {
@@ -133,11 +128,11 @@ private:
   // From the sums over H as it was before the group: the reads of each token, by substitution, its outputs and its
   // writes. Returns what Pending holds.
   Values solve(Value begin, Value first, Value block, Value column, ArrayRef<Value> sums) {
-    Value at = coefficientsAt(first);
+    Value at = packer.coefficientsAt(first);
     auto coefficient = [&](int64_t slot) { return b.loadSplat(scratch, b.add(at, slot)); };
-    unsigned reads = layout.reads(), writes = layout.writes();
+    unsigned reads = group.reads(), writes = group.writes();
     auto index = [&](int64_t t, unsigned n, unsigned count, int64_t x) { return (t * count + n) * vectors + x; };
-    Values z(layout.group * writes * vectors), decays(layout.group * vectors);
+    Values z(group.group * writes * vectors), decays(group.group * vectors);
     // The decay of columns x by the tokens from `from` to before `to`; null for none.
     auto columnDecay = [&](int64_t from, int64_t to, int64_t x) {
       Value product;
@@ -145,46 +140,45 @@ private:
         product = b.mul(product, decays[t * vectors + x]);
       return product;
     };
-    for (int64_t t = 0; t < layout.group; ++t) {
+    for (int64_t t = 0; t < group.group; ++t) {
       Value inChunk = b.add(first, t), token = b.add(begin, inChunk);
-      rule.prefetch(b, b.add(token, layout.options.chunk), block, layout.blocks);
-      PackedToken packed = packer.tokenAt(inChunk);
-      auto scalar = [&](unsigned slot) { return b.loadSplat(scratch, b.add(packed.scalars, slot)); };
+      rule.enter(b, layout, scratch, {token, inChunk, column, {}}, block);
       for (int64_t x = 0; x < vectors; ++x) {
-        ColumnStep step{token, b.add(column, x * lanes()), {}, scalar};
+        ColumnStep step{token, inChunk, b.add(column, x * lanes()), {}};
         for (unsigned r = 0; r < reads; ++r) {
           Value y = b.mul(sums[index(t, r, reads, x)], columnDecay(0, t, x));
           if (shape.scalarDecay)
-            y = b.mul(y, coefficient(layout.carry(t)));
+            y = b.mul(y, coefficient(group.carry(t)));
           for (int64_t j = 0; j < t; ++j)
             for (unsigned w = 0; w < writes; ++w)
-              y = b.fma(coefficient(layout.gram(t, r, j, w)),
+              y = b.fma(coefficient(group.gram(t, r, j, w)),
                         b.mul(z[index(j, w, writes, x)], columnDecay(j + 1, t, x)), y);
           step.reads.push_back(y);
         }
         if (shape.columnDecay)
-          decays[t * vectors + x] = rule.columnDecay(b, token, step.column);
-        for (auto [w, value] : llvm::enumerate(rule.step(b, step)))
+          decays[t * vectors + x] = rule.columnDecay(b, layout, scratch, step);
+        for (auto [w, value] : llvm::enumerate(rule.step(b, layout, scratch, step)))
           z[index(t, w, writes, x)] = value;
       }
     }
-    for (int64_t t = 0; t < layout.group; ++t)
+    for (int64_t t = 0; t < group.group; ++t)
       for (unsigned w = 0; w < writes; ++w)
         for (int64_t x = 0; x < vectors; ++x) {
           Value &value = z[index(t, w, writes, x)];
-          value = b.mul(value, columnDecay(t + 1, layout.group, x));
+          value = b.mul(value, columnDecay(t + 1, group.group, x));
           if (shape.scalarDecay)
-            value = b.mul(value, coefficient(layout.leave(t)));
+            value = b.mul(value, coefficient(group.leave(t)));
         }
     for (int64_t x = 0; shape.columnDecay && x < vectors; ++x)
-      z.push_back(columnDecay(0, layout.group, x));
+      z.push_back(columnDecay(0, group.group, x));
     return z;
   }
 
   VectorBuilder &b;
   SweepRule &rule;
   const SweepShape &shape;
-  SweepLayout layout;
+  const SweepLayout layout;
+  const SweepGroup group;
   SweepPacker packer;
   Value scratch;
   int64_t vectors;
@@ -192,16 +186,17 @@ private:
 };
 } // namespace
 
-int64_t recur::sweepScratch(const SweepShape &shape, const SweepOptions &options) {
-  return 4 * std::max(SweepLayout(shape, options, options.group).end(), SweepLayout(shape, options, 1).end());
-}
+SweepLayout::SweepLayout(const SweepShape &shape, const SweepOptions &options)
+    : columns(roundUp(shape.columns, options.width())), blocks(columns / options.width()),
+      blockStride(shape.rows * options.width()), rowStride(roundUp(shape.rows, options.lanes)),
+      rowSlotStride(options.chunk * rowStride), columnSlotStride(options.chunk * columns),
+      rowsBegin(roundUp(blocks * blockStride, 16)), columnsBegin(rowsBegin + shape.rowSlots * rowSlotStride),
+      scalarsBegin(columnsBegin + shape.columnSlots * columnSlotStride), scalarSlots(shape.scalarSlots),
+      coefficientsBegin(scalarsBegin + roundUp(options.chunk * scalarSlots, 16)) {}
 
-Value recur::sweepStateAt(VectorBuilder &b, const SweepShape &shape, const SweepOptions &options, Value row,
-                          Value column) {
-  SweepLayout layout(shape, options, 1);
-  Value width = b.index(options.width());
-  Value block = arith::DivUIOp::create(b, column, width), inBlock = arith::RemUIOp::create(b, column, width);
-  return b.add(b.add(b.scale(block, layout.blockStride), b.scale(row, options.width())), inBlock);
+int64_t SweepLayout::size(const SweepShape &shape, const SweepOptions &options) const {
+  SweepGroup whole{shape, options.group}, single{shape, 1};
+  return coefficientsBegin + std::max(options.chunk / options.group * whole.size(), options.group * single.size());
 }
 
 Value recur::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, Value tokens, Value scratch) {

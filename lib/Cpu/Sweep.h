@@ -16,12 +16,11 @@
 
 namespace recur {
 
-/// What one token does, apart from the code that computes it. Row vectors (b, e, the decay) are packed, once per token,
-/// into numbered slots; so are scalars.
+/// What one token does, apart from the code that computes it. Row vectors (b, e, the decay), columns and scalars are
+/// packed, once per token, into numbered slots.
 struct SweepShape {
   int64_t rows = 0, columns = 0; // of H
-  unsigned rowSlots = 0;
-  unsigned scalarSlots = 0;
+  unsigned rowSlots = 0, columnSlots = 0, scalarSlots = 0;
   llvm::SmallVector<unsigned> reads, writes; // the row slot of each
   std::optional<unsigned> scalarDecay;       // scalar slot
   std::optional<unsigned> rowDecay;          // row slot; then no slot may serve two reads or writes
@@ -30,33 +29,37 @@ struct SweepShape {
 
 /// How the loops are cut.
 struct SweepOptions {
-  int64_t lanes = 16;   // f32 in a register
-  int64_t vectors = 2;  // registers across a block of columns
-  int64_t group = 2;    // tokens per sweep
-  int64_t chunk = 32;   // tokens packed at a time, a multiple of `group`
-  int64_t fewSums = 4;  // with so few sums in flight each is split in two
+  int64_t lanes = 16;  // f32 in a register
+  int64_t vectors = 2; // registers across a block of columns
+  int64_t group = 2;   // tokens per sweep
+  int64_t chunk = 32;  // tokens packed at a time, a multiple of `group`
 
   int64_t width() const { return lanes * vectors; }
   /// The best cut for a shape on a machine with `registers` vector registers of `lanes` f32.
   static SweepOptions choose(const SweepShape &shape, int64_t lanes, int64_t registers);
 };
 
-/// Where a token's row vectors and scalars go.
-struct PackedToken {
-  mlir::Value memory;
-  mlir::Value rows, scalars; // positions of slot 0
-  int64_t rowStride;         // from slot to slot; scalars are consecutive
+/// Where things are in the scratch memory, an f32 memref. All positions count f32. H comes first, column block by column
+/// block, each rows x width; columns past the last are padding.
+struct SweepLayout {
+  SweepLayout(const SweepShape &shape, const SweepOptions &options);
 
-  mlir::Value row(VectorBuilder &b, unsigned slot, mlir::Value i) const {
-    return b.add(b.add(rows, i), slot * rowStride);
-  }
+  int64_t columns;                   // padded to whole blocks
+  int64_t blocks, blockStride;       // of H
+  int64_t rowStride, rowSlotStride;  // of packed rows, from token to token and from slot to slot
+  int64_t columnSlotStride;          // of packed columns; from token to token it is `columns`
+  int64_t rowsBegin, columnsBegin;   // token 0 of slot 0
+  int64_t scalarsBegin, scalarSlots; // the scalars of a token are consecutive
+  int64_t coefficientsBegin;
+
+  /// f32 of scratch memory in all.
+  int64_t size(const SweepShape &shape, const SweepOptions &options) const;
 };
 
 /// What the column code of one token sees: `lanes` columns of H from `column`.
 struct ColumnStep {
-  mlir::Value token, column;
-  llvm::SmallVector<mlir::Value> reads;                     // y
-  llvm::function_ref<mlir::Value(unsigned slot)> scalar;    // a packed scalar in every lane
+  mlir::Value token, inChunk, column;
+  llvm::SmallVector<mlir::Value> reads; // y
 };
 
 /// The parts of the kernel that differ from rule to rule.
@@ -65,25 +68,24 @@ public:
   virtual ~SweepRule() = default;
   SweepShape shape;
 
-  /// Writes all row slots (padded with zeros to a multiple of the lanes) and scalar slots of a token.
-  virtual void pack(VectorBuilder &b, mlir::Value token, const PackedToken &to) = 0;
+  /// Fills all slots of `count` tokens from `begin`. Rows are padded with zeros to their stride.
+  virtual void pack(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch, mlir::Value begin,
+                    mlir::Value count) = 0;
+  /// Called before the column code of a token, for each column block.
+  virtual void enter(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch, const ColumnStep &at,
+                     mlir::Value block) {}
   /// Computes the outputs of some columns, stores them, and returns z.
-  virtual llvm::SmallVector<mlir::Value> step(VectorBuilder &b, const ColumnStep &at) = 0;
+  virtual llvm::SmallVector<mlir::Value> step(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch,
+                                              const ColumnStep &at) = 0;
   /// The decay of some columns.
-  virtual mlir::Value columnDecay(VectorBuilder &b, mlir::Value token, mlir::Value column) { return {}; }
-  /// Asks for part `part` of `parts` of a token that will be packed soon. May lie past the last token.
-  virtual void prefetch(VectorBuilder &b, mlir::Value token, mlir::Value block, int64_t blocks) {}
-  /// Called when all columns of tokens `begin` to `end` are done.
-  virtual void finish(VectorBuilder &b, mlir::Value begin, mlir::Value end) {}
+  virtual mlir::Value columnDecay(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch,
+                                  const ColumnStep &at) {
+    return {};
+  }
+  /// Called when all columns of `count` tokens from `begin` are done.
+  virtual void finish(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch, mlir::Value begin,
+                      mlir::Value count) {}
 };
-
-/// Bytes of scratch memory that emitSweep's code uses.
-int64_t sweepScratch(const SweepShape &shape, const SweepOptions &options);
-
-/// Where emitSweep's code keeps H: column block by column block, each rows x width, at the start of the scratch.
-/// Columns past the last are padding.
-mlir::Value sweepStateAt(VectorBuilder &b, const SweepShape &shape, const SweepOptions &options, mlir::Value row,
-                         mlir::Value column);
 
 /// Emits the loop over `tokens` tokens on the state in `scratch` (memref<?xf32>). Returns the factor, an f32, that is
 /// left to multiply the state by; null for 1.

@@ -1,20 +1,23 @@
 // The part of the sweep form that runs once per chunk of tokens.
 #pragma once
 
-#include "lib/Cpu/SweepLayout.h"
+#include "lib/Cpu/SweepGroup.h"
 
 namespace recur {
 
 class SweepPacker {
 public:
-  SweepPacker(VectorBuilder &b, SweepRule &rule, const SweepLayout &layout, mlir::Value scratch);
+  SweepPacker(VectorBuilder &b, SweepRule &rule, const SweepLayout &layout, const SweepGroup &group,
+              mlir::Value scratch);
 
   /// Emits the packing of `count` tokens, a multiple of the group, from `begin`, and the coefficients of their groups.
   /// `scale` is the factor kept beside the state (null without a scalar decay); returns it for the next chunk.
   mlir::Value pack(mlir::Value begin, mlir::Value count, mlir::Value scale);
 
-  /// The place of a token of the chunk.
-  PackedToken tokenAt(mlir::Value inChunk);
+  /// The position of row slot 0 of a token of the chunk.
+  mlir::Value rowsAt(mlir::Value inChunk);
+  /// The position of the coefficients of the group that begins at a token of the chunk.
+  mlir::Value coefficientsAt(mlir::Value first);
 
 private:
   using Value = mlir::Value;
@@ -29,6 +32,7 @@ private:
   SweepRule &rule;
   const SweepShape &shape;
   const SweepLayout &layout;
+  const SweepGroup &group;
   Value scratch;
 };
 
