@@ -3,6 +3,7 @@
 
 using namespace mlir;
 using namespace recur;
+using namespace recur::cpu;
 
 namespace {
 // The loops over column blocks, groups and rows.
@@ -10,13 +11,13 @@ class SweepEmitter {
 public:
   SweepEmitter(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, int64_t group, Value scratch)
       : b(b), rule(rule), shape(rule.shape), layout(shape, options), group{shape, group},
-        packer(b, rule, layout, this->group, scratch), scratch(scratch), vectors(options.vectors), zero(b.index(0)) {}
+        packer(b, rule.shape, layout, this->group, scratch), scratch(scratch), vectors(options.vectors), zero(b.index(0)) {}
 
-  // Tokens `begin` to `begin + count`, which are packed at once; `count` is a positive multiple of the group.
-  Value chunk(Value begin, Value count, Value scale) {
-    Value next = packer.pack(begin, count, scale);
-    b.loop(zero, b.index(layout.blocks), 1, [&](Value block) { columnBlock(begin, count, block); });
-    rule.finish(b, layout, scratch, begin, count);
+  // Tokens `from` to `to` of a chunk that is packed and begins at token `begin`: a positive multiple of the group. Returns
+  // the new scale.
+  Value run(Value begin, Value from, Value to, Value scale) {
+    Value next = packer.coefficients(from, to, scale);
+    b.loop(zero, b.index(layout.blocks), 1, [&](Value block) { columnBlock(begin, from, to, block); });
     return next;
   }
 
@@ -33,9 +34,9 @@ private:
   int64_t lanes() const { return b.lanes; }
   int64_t width() const { return b.lanes * vectors; }
 
-  void columnBlock(Value begin, Value count, Value block) {
+  void columnBlock(Value begin, Value from, Value to, Value block) {
     Value base = b.scale(block, layout.blockStride), column = b.scale(block, width());
-    Values pending = solve(begin, zero, block, column, sweep(base, nullptr, zero));
+    Values pending = solve(begin, from, block, column, sweep(base, nullptr, from));
     auto unpack = [&](ValueRange carried, Value first, Values &storage) {
       storage.assign(carried.begin(), carried.end());
       size_t writes = group.group * group.writes() * vectors;
@@ -43,11 +44,11 @@ private:
       return Pending{all.take_front(writes), all.drop_front(writes), first};
     };
     Values storage;
-    pending = b.loop(b.index(group.group), count, group.group, pending, [&](Value first, ValueRange carried) {
+    pending = b.loop(b.add(from, group.group), to, group.group, pending, [&](Value first, ValueRange carried) {
       Pending before = unpack(carried, b.sub(first, group.group), storage);
       return solve(begin, first, block, column, sweep(base, &before, first));
     });
-    Pending last = unpack(pending, b.sub(count, group.group), storage);
+    Pending last = unpack(pending, b.sub(to, group.group), storage);
     sweep(base, &last, {});
   }
 
@@ -196,31 +197,38 @@ SweepLayout::SweepLayout(const SweepShape &shape, const SweepOptions &options)
 
 int64_t SweepLayout::size(const SweepShape &shape, const SweepOptions &options) const {
   SweepGroup whole{shape, options.group}, single{shape, 1};
-  return coefficientsBegin + std::max(options.chunk / options.group * whole.size(), options.group * single.size());
+  return coefficientsBegin + std::max(options.chunk / options.group * whole.size(), options.chunk * single.size());
 }
 
-Value recur::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, Value tokens, Value scratch) {
-  Value zero = b.index(0), scale = rule.shape.scalarDecay ? b.number(1) : Value();
-  Value rest = arith::RemUIOp::create(b, tokens, b.index(options.group));
-  Value whole = arith::SubIOp::create(b, tokens, rest);
-  SweepEmitter grouped(b, rule, options, options.group, scratch);
-  auto carry = [](Value value) { return value ? VectorBuilder::Values{value} : VectorBuilder::Values(); };
-  auto front = [](ArrayRef<Value> values) { return values.empty() ? Value() : values.front(); };
-  VectorBuilder::Values carried =
-      b.loop(zero, whole, options.chunk, carry(scale), [&](Value begin, ValueRange carried) {
-        Value left = arith::SubIOp::create(b, whole, begin);
-        Value count = arith::MinUIOp::create(b, left, b.index(options.chunk));
-        return carry(grouped.chunk(begin, count, carried.empty() ? Value() : carried.front()));
-      });
-  scale = front(carried);
-  if (options.group == 1)
-    return scale;
-  // The few tokens after the last whole group go one by one.
-  SweepEmitter single(b, rule, options, 1, scratch);
-  Value some = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, rest, zero);
-  SmallVector<Type> types(scale ? 1 : 0, b.getF32Type());
-  return front(b.branch(
-      some, types, [&] { return carry(single.chunk(whole, rest, scale)); }, [&] { return carry(scale); }));
+Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, Value tokens, Value scratch) {
+  using Values = VectorBuilder::Values;
+  SweepLayout layout(rule.shape, options);
+  SweepEmitter grouped(b, rule, options, options.group, scratch), single(b, rule, options, 1, scratch);
+  bool scaled = rule.shape.scalarDecay.has_value();
+  auto carry = [](Value value) { return value ? Values{value} : Values(); };
+  auto front = [](ValueRange values) { return values.empty() ? Value() : values.front(); };
+  Value zero = b.index(0);
+  // The groups from `from` to `to`, if there are any.
+  auto some = [&](SweepEmitter &emitter, Value begin, Value from, Value to, Value scale) {
+    Value any = arith::CmpIOp::create(b, arith::CmpIPredicate::ult, from, to);
+    SmallVector<Type> types(scaled ? 1 : 0, b.getF32Type());
+    return front(b.branch(
+        any, types, [&] { return carry(emitter.run(begin, from, to, scale)); }, [&] { return carry(scale); }));
+  };
+  Values scale = scaled ? Values{b.number(1)} : Values();
+  return front(b.loop(zero, tokens, options.chunk, scale, [&](Value begin, ValueRange carried) {
+    Value left = arith::SubIOp::create(b, tokens, begin);
+    Value count = arith::MinUIOp::create(b, left, b.index(options.chunk));
+    rule.pack(b, layout, scratch, begin, count);
+    // The few tokens after the last whole group go one by one.
+    Value rest = arith::RemUIOp::create(b, count, b.index(options.group));
+    Value whole = arith::SubIOp::create(b, count, rest);
+    Value scale = some(grouped, begin, zero, whole, front(carried));
+    if (options.group > 1)
+      scale = some(single, begin, whole, count, scale);
+    rule.finish(b, layout, scratch, begin, count);
+    return carry(scale);
+  }));
 }
 
 SweepOptions SweepOptions::choose(const SweepShape &shape, int64_t lanes, int64_t registers) {

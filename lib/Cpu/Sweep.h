@@ -14,7 +14,7 @@
 #include "lib/Cpu/VectorBuilder.h"
 #include <optional>
 
-namespace recur {
+namespace recur::cpu {
 
 /// What one token does, apart from the code that computes it. Row vectors (b, e, the decay), columns and scalars are
 /// packed, once per token, into numbered slots.
@@ -92,4 +92,4 @@ public:
 mlir::Value emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, mlir::Value tokens,
                       mlir::Value scratch);
 
-} // namespace recur
+} // namespace recur::cpu

@@ -3,7 +3,7 @@
 
 #include "lib/Cpu/Sweep.h"
 
-namespace recur {
+namespace recur::cpu {
 
 /// Positions for groups of `group` tokens: the tokens that are left at the end go one by one through the same memory.
 struct SweepGroup {
@@ -31,4 +31,4 @@ struct SweepGroup {
   int64_t partialSums() const { return group == 1 && shape.rows % 2 == 0 ? 2 : 1; }
 };
 
-} // namespace recur
+} // namespace recur::cpu

@@ -4,10 +4,11 @@
 
 using namespace mlir;
 using namespace recur;
+using namespace recur::cpu;
 
-SweepPacker::SweepPacker(VectorBuilder &b, SweepRule &rule, const SweepLayout &layout, const SweepGroup &group,
-                         Value scratch)
-    : b(b), rule(rule), shape(rule.shape), layout(layout), group(group), scratch(scratch) {}
+SweepPacker::SweepPacker(VectorBuilder &b, const SweepShape &shape, const SweepLayout &layout,
+                         const SweepGroup &group, Value scratch)
+    : b(b), shape(shape), layout(layout), group(group), scratch(scratch) {}
 
 Value SweepPacker::rowsAt(Value inChunk) { return b.add(b.scale(inChunk, layout.rowStride), layout.rowsBegin); }
 
@@ -16,19 +17,18 @@ Value SweepPacker::coefficientsAt(Value first) {
   return b.add(b.scale(number, group.size()), layout.coefficientsBegin);
 }
 
-Value SweepPacker::pack(Value begin, Value count, Value scale) {
-  rule.pack(b, layout, scratch, begin, count);
-  auto coefficients = [&](Value first, ValueRange carried) {
-    Value at = coefficientsAt(first);
-    Values products = innerProducts(first);
-    if (shape.scalarDecay)
-      return Values{scalarCoefficients(first, at, products, carried.front())};
-    storeProducts(at, products);
-    return Values();
-  };
+Value SweepPacker::coefficients(Value from, Value to, Value scale) {
   if (!shape.scalarDecay && !shape.rowDecay && group.group == 1)
     return {};
-  Values carried = b.loop(b.index(0), count, group.group, scale ? ValueRange(scale) : ValueRange(), coefficients);
+  Values carried = b.loop(from, to, group.group, scale ? ValueRange(scale) : ValueRange(),
+                          [&](Value first, ValueRange carried) {
+                            Value at = coefficientsAt(first);
+                            Values products = innerProducts(first);
+                            if (shape.scalarDecay)
+                              return Values{scalarCoefficients(first, at, products, carried.front())};
+                            storeProducts(at, products);
+                            return Values();
+                          });
   return scale ? carried.front() : Value();
 }
 

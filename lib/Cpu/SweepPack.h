@@ -3,16 +3,16 @@
 
 #include "lib/Cpu/SweepGroup.h"
 
-namespace recur {
+namespace recur::cpu {
 
 class SweepPacker {
 public:
-  SweepPacker(VectorBuilder &b, SweepRule &rule, const SweepLayout &layout, const SweepGroup &group,
+  SweepPacker(VectorBuilder &b, const SweepShape &shape, const SweepLayout &layout, const SweepGroup &group,
               mlir::Value scratch);
 
-  /// Emits the packing of `count` tokens, a multiple of the group, from `begin`, and the coefficients of their groups.
-  /// `scale` is the factor kept beside the state (null without a scalar decay); returns it for the next chunk.
-  mlir::Value pack(mlir::Value begin, mlir::Value count, mlir::Value scale);
+  /// Emits the coefficients of the groups of the packed tokens from `from` to `to` of the chunk. `scale` is the factor
+  /// kept beside the state (null without a scalar decay); returns it as these groups leave it.
+  mlir::Value coefficients(mlir::Value from, mlir::Value to, mlir::Value scale);
 
   /// The position of row slot 0 of a token of the chunk.
   mlir::Value rowsAt(mlir::Value inChunk);
@@ -29,11 +29,10 @@ private:
   Value scalarCoefficients(Value first, Value at, llvm::ArrayRef<Value> products, Value scale);
 
   VectorBuilder &b;
-  SweepRule &rule;
   const SweepShape &shape;
   const SweepLayout &layout;
   const SweepGroup &group;
   Value scratch;
 };
 
-} // namespace recur
+} // namespace recur::cpu

@@ -2,6 +2,7 @@
 
 using namespace mlir;
 using namespace recur;
+using namespace recur::cpu;
 
 SmallVector<Value> VectorBuilder::loop(Value lo, Value hi, int64_t step, ValueRange carried,
                                        llvm::function_ref<Values(Value, ValueRange)> body) {

@@ -5,7 +5,7 @@
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
 #include "mlir/IR/ImplicitLocOpBuilder.h"
 
-namespace recur {
+namespace recur::cpu {
 
 /// Builds arith, vector, memref and scf ops on indices, f32 scalars and vectors of `lanes` f32. Memory is a rank 1
 /// memref and a position in it.
@@ -60,4 +60,4 @@ public:
 /// `value` rounded up to a multiple of `unit`.
 inline int64_t roundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
-} // namespace recur
+} // namespace recur::cpu

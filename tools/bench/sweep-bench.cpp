@@ -27,6 +27,7 @@
 
 using namespace mlir;
 using namespace recur;
+using namespace recur::cpu;
 
 namespace {
 enum Decay { None, Scalar, Rows, Columns };
