@@ -11,6 +11,8 @@
 #include "dialect/recur/Recur.h"
 #include "lib/Algebra/Terms.h"
 
+#include <vector>
+
 namespace recur {
 
 /// Where a vector stands when it reads a state: S*d on the right, dT*S on the left. Both give columns.
@@ -23,7 +25,6 @@ struct Coefficient {
 
   bool isOne() const { return number == 1 && factors.empty(); }
   bool operator==(const Coefficient &other) const { return number == other.number && factors == other.factors; }
-  void multiply(const Coefficient &other);
 };
 
 /// One read of an old state: S*vector (Right) or (vectorT*S)T (Left). `vector` is a token-only column.
@@ -55,8 +56,11 @@ struct Row {
   unsigned version; // index into `versions`; `none` for a plain combination of other rows
   Side side;
   mlir::Value vector;
-  llvm::SmallVector<RowTerm, 2> terms;
+  MatType type; // n x 1
+  std::vector<RowTerm> terms;
   mlir::Location loc;
+  /// False when the version has a decay of full rank: then reads of the old state do not add up to it.
+  bool inOldReads = true;
 };
 
 /// c * left * S * right, or c * left * ST * right; `elementwise` factors (token-only matrices) multiply S first.
@@ -87,8 +91,8 @@ struct Write {
 /// What one state has become at some point of the update, in terms of the old states.
 struct Version {
   mlir::Value value; // the SSA value in the rule
-  llvm::SmallVector<OldTerm, 1> old;
-  llvm::SmallVector<Write, 2> writes;
+  std::vector<OldTerm> old;
+  std::vector<Write> writes;
 };
 
 /// A value of the rule's body that is a row (or, transposed, its transpose).
@@ -135,8 +139,8 @@ struct NormalForm {
   llvm::SmallVector<mlir::BlockArgument> states;
   llvm::SmallVector<bool> ahead;        // states that run ahead; they have no update below
   llvm::SmallVector<Read> reads;        // distinct reads of old states
-  llvm::SmallVector<Row> rows;          // in order of dependence
-  llvm::SmallVector<Version> versions;  // all versions that are read, and the new states
+  std::vector<Row> rows;                // in order of dependence
+  std::vector<Version> versions;        // all versions that are read, and the new states
   llvm::SmallVector<unsigned> updates;  // updates[i]: the version that is the new state i (Row::none: ahead)
   /// Values of the body that the rest of the rule (the epilogue) computes the outputs from. The epilogue is the ops
   /// between these, token-only values and the yielded outputs.
@@ -144,7 +148,7 @@ struct NormalForm {
   /// Set when an update or a readout is not affine; then only `states`, `ruleClass` and `blame` mean something.
   bool affine = true;
   RuleClass ruleClass = RuleClass::C0;
-  llvm::SmallVector<Blame> blame;
+  std::vector<Blame> blame;
 
   const Version &update(unsigned state) const { return versions[updates[state]]; }
   /// The state's decay when its own old part is a single diagonal term.
@@ -164,6 +168,12 @@ llvm::StringRef className(RuleClass ruleClass);
 
 /// The coefficient as one token-only scalar, built before `builder`'s insertion point; null when it is 1.
 mlir::Value buildCoefficient(mlir::OpBuilder &builder, mlir::Location loc, const Coefficient &c);
+
+/// Class, rows, updates and readouts as text, a line each.
+std::string printNormalForm(const NormalForm &nf);
+
+/// A value as the papers write it: "exp(g)", "b*(v - S*k)".
+std::string notation(mlir::Value value);
 
 /// Unrolls loops over micro-steps; fails, with an error, when a count is unbound.
 mlir::LogicalResult unrollSteps(RuleOp rule);
