@@ -1,0 +1,91 @@
+//===- ModelInfo.h - all that is known about a compiled rule
+//-----------------------------------------------===//
+//
+// One structure feeds the header, the JSON, the descriptor in the object and the tools' reports.
+//
+//===-------------------------------------------------------------------------------------------------------===//
+#pragma once
+
+#include "lib/Artifact/Target.h"
+#include "llvm/ADT/StringRef.h"
+#include "llvm/Support/Error.h"
+
+#include <string>
+#include <vector>
+
+namespace recur {
+
+/// Element types of tensors.
+enum class DType { F32, BF16, F16 };
+
+/// "f32", "bf16", "f16": as on the command line and in JSON.
+llvm::StringRef dtypeName(DType type);
+/// "float32", "bfloat16", "float16": as in headers and run-time errors.
+llvm::StringRef dtypeLongName(DType type);
+/// Bytes of one element.
+unsigned dtypeSize(DType type);
+/// Inverse of dtypeName.
+llvm::Expected<DType> parseDType(llvm::StringRef name);
+
+/// What a tensor is to its rule; values are those of recur_role.
+enum class Role { Input = 0, Param = 1, State = 2, Output = 3 };
+
+/// "input", "param", "state", "output".
+llvm::StringRef roleName(Role role);
+
+/// One tensor of a rule.
+struct TensorInfo {
+  /// Its name in the spec.
+  std::string name;
+  Role role = Role::Input;
+  /// Own dimensions, after batch, token and head: symbols as in ModelInfo::dims, or decimal numbers.
+  /// Dimensions of vectors and scalars that are 1 are left out.
+  std::vector<std::string> shape;
+  /// What the spec says about it, for people: "vector(dk), unit", "scalar in (-inf, 0]".
+  std::string doc;
+};
+
+/// One kernel of a rule and what it was compiled for.
+struct VariantInfo {
+  Target target;
+  /// A size for each of ModelInfo::dims.
+  std::vector<int64_t> dims;
+  /// A type for each of ModelInfo::tensors; states are F32.
+  std::vector<DType> dtypes;
+  /// Bytes of scratch memory of one worker.
+  int64_t scratch = 0;
+  /// The kernel's function in the LLVM module: void(ptr views, ptr span, ptr scratch).
+  std::string kernel;
+};
+
+/// A compiled rule.
+struct ModelInfo {
+  /// Prefix of its functions, a C identifier.
+  std::string name;
+  /// Text of the spec file, and its SHA-256 in hexadecimal (set by finalize).
+  std::string spec, specHash;
+  /// The class the rule was sorted into, the form it was compiled to, and its numerics: words for people.
+  std::string ruleClass, form, precision;
+  /// Version of the compiler.
+  std::string compiler;
+  /// Results depend on the tokens' positions (`t`, rope, blocks).
+  bool usesPosition = false;
+  /// Symbolic dimensions in the order of the spec.
+  std::vector<std::string> dims;
+  /// Inputs, then params, then states, then outputs; each group in the order of the spec.
+  std::vector<TensorInfo> tensors;
+  /// One per combination of target, dimensions and types; best first (sorted by finalize).
+  std::vector<VariantInfo> variants;
+};
+
+/// Completes a model: hashes the spec, sorts the variants, and checks that everything fits together and into
+/// the runtime's limits.
+llvm::Error finalize(ModelInfo &info);
+
+/// Names of all dimensions as the runtime counts them: the symbols, then the numbers that shapes contain.
+std::vector<std::string> allDims(const ModelInfo &info);
+
+/// The leading dimensions of a role: {"batch", "token", "head"} for inputs.
+llvm::ArrayRef<llvm::StringRef> leadingDims(Role role);
+
+} // namespace recur

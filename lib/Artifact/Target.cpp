@@ -1,0 +1,100 @@
+#include "lib/Artifact/Target.h"
+
+#include "recur/abi.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringMap.h"
+#include "llvm/TargetParser/Host.h"
+
+using namespace llvm;
+
+namespace recur {
+namespace {
+
+struct Row {
+  StringLiteral name, cpu, features;
+  /// Features of the host, in LLVM's words, that "native" asks for.
+  StringLiteral host;
+  uint64_t required;
+  unsigned vectorWidth;
+  StringLiteral needs;
+};
+
+/// From the plainest to the best.
+constexpr Row rows[] = {
+    {"x86-64", "x86-64", "", "", 0, 4, "any 64-bit x86"},
+    {"x86-64-v2", "x86-64-v2", "", "sse4.2,ssse3,popcnt,cx16,sahf", RECUR_CPU_X86_64_V2, 4, "SSE4.2"},
+    {"x86-64-v3", "x86-64-v3", "", "avx2,fma,f16c,bmi,bmi2,lzcnt,movbe", RECUR_CPU_X86_64_V3, 8,
+     "AVX2 and FMA"},
+    {"x86-64-v4", "x86-64-v4", "", "avx512f,avx512bw,avx512cd,avx512dq,avx512vl", RECUR_CPU_X86_64_V4, 16,
+     "AVX-512"},
+    {"x86-64-v4+bf16", "x86-64-v4", "+avx512bf16", "avx512bf16", RECUR_CPU_X86_64_V4 | RECUR_CPU_AVX512_BF16,
+     16, "AVX-512 with bfloat16 products"},
+};
+
+/// Known by name, for an error that says so.
+constexpr StringLiteral laterTargets[] = {"sm_80", "sm_90a"};
+
+Target makeTarget(unsigned rank) {
+  const Row &row = rows[rank];
+  return {row.name.str(), row.cpu.str(), row.features.str(), "", row.required, row.vectorWidth, rank};
+}
+
+/// The last row such that the host has all it needs and all that the rows before it need.
+Target nativeTarget() {
+  const StringMap<bool> has = sys::getHostCPUFeatures();
+  unsigned best = 0;
+  for (unsigned rank = 1; rank < std::size(rows); ++rank, ++best) {
+    SmallVector<StringRef> wanted;
+    rows[rank].host.split(wanted, ',');
+    if (!all_of(wanted, [&](StringRef feature) { return has.lookup(feature); }))
+      break;
+  }
+  Target target = makeTarget(best);
+  target.tuneCpu = sys::getHostCPUName().str();
+  return target;
+}
+
+std::string knownNames() {
+  std::string names;
+  for (const Row &row : rows)
+    names += (row.name + ", ").str();
+  return names + "native";
+}
+
+} // namespace
+
+Expected<Target> lookupTarget(StringRef name) {
+  if (name == "native")
+    return nativeTarget();
+  for (unsigned rank = 0; rank < std::size(rows); ++rank)
+    if (rows[rank].name == name)
+      return makeTarget(rank);
+  if (is_contained(laterTargets, name))
+    return createStringError("target '" + name + "' is not built into this version, which has " +
+                             knownNames());
+  return createStringError("unknown target '" + name + "', known are " + knownNames());
+}
+
+Expected<SmallVector<Target>> parseTargets(StringRef list) {
+  SmallVector<Target> targets;
+  SmallVector<StringRef> names;
+  list.split(names, ',');
+  for (const StringRef name : names) {
+    Expected<Target> target = lookupTarget(name.trim());
+    if (!target)
+      return target.takeError();
+    if (any_of(targets, [&](const Target &other) { return other.name == target->name; }))
+      return createStringError("target '" + target->name + "' is given twice");
+    targets.push_back(std::move(*target));
+  }
+  return targets;
+}
+
+void printTargets(raw_ostream &os) {
+  for (const Row &row : rows)
+    os << left_justify(row.name, 16) << row.needs << '\n';
+  os << left_justify("native", 16) << "the best of these that this machine can run, now "
+     << nativeTarget().name << '\n';
+}
+
+} // namespace recur

@@ -1,0 +1,122 @@
+/* abi.h: the contract between compiled objects and librecur_rt.
+ *
+ * A compiled object holds one constant recur_model, its kernels, and five functions that hand the model and
+ * their arguments to the functions below. Programs include recur.h and the rule's own header; only a program
+ * that calls rules it does not know by name needs this one.
+ */
+#ifndef RECUR_ABI_H_
+#define RECUR_ABI_H_
+
+#include <recur/recur.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Limits of one model; the compiler refuses a rule beyond them. */
+enum {
+  RECUR_MAX_TENSORS = 64, /**< inputs + params + outputs + 2 x states */
+  RECUR_MAX_DIMS = 64,    /**< distinct dimensions */
+  RECUR_MAX_RANK = 3      /**< own dimensions of one tensor: steps, rows, columns */
+};
+
+/** What a tensor is to its rule, and with that its leading dimensions. */
+typedef enum recur_role {
+  RECUR_INPUT = 0, /**< [batch, token, head, own..], read; may have fewer heads, in groups */
+  RECUR_PARAM = 1, /**< [head, own..], read; may have fewer heads, in groups */
+  RECUR_STATE = 2, /**< [sequence, head, own..], or [slot, head, own..] with a state_index */
+  RECUR_OUTPUT = 3 /**< [batch, token, head, own..], written */
+} recur_role;
+
+/** One tensor of a rule. */
+typedef struct recur_tensor {
+  const char *name;    /**< its name in the spec */
+  int32_t role;        /**< a recur_role */
+  int32_t rank;        /**< number of own dimensions, at most RECUR_MAX_RANK */
+  const int32_t *dims; /**< rank indices into recur_model.dim_names and recur_variant.dims */
+} recur_tensor;
+
+/** What one kernel call works on: one head of one sequence. */
+typedef struct recur_span {
+  int64_t tokens;   /**< number of tokens, may be 0 */
+  int64_t position; /**< index of the first of them in its sequence */
+  int64_t head;     /**< which head, from 0 */
+  int64_t heads;    /**< how many heads there are */
+} recur_span;
+
+/** A kernel. views[i] points to an MLIR memref descriptor {void *allocated, *aligned; int64_t offset,
+ * sizes[r], strides[r]}, strides in elements, of the i-th tensor in this order: inputs, params, initial
+ * states, outputs, final states. Inputs and outputs have the token as dimension 0 before their own; the
+ * others have their own only. A NULL `aligned` marks an absent state: begin with the rule's initial value, or
+ * do not store the final one. An initial and a final state may be the same memory. `scratch` has the
+ * variant's scratch bytes, aligned to 64. A kernel must do its work for any number of tokens: for 0, store
+ * the initial state as the final one. */
+typedef void (*recur_kernel)(void *const *views, const recur_span *span, void *scratch);
+
+/** What a CPU must have beyond x86-64. The levels are those of the x86-64 psABI. */
+#define RECUR_CPU_X86_64_V2 (UINT64_C(1) << 0)
+#define RECUR_CPU_X86_64_V3 (UINT64_C(1) << 1)
+#define RECUR_CPU_X86_64_V4 (UINT64_C(1) << 2)
+#define RECUR_CPU_AVX512_BF16 (UINT64_C(1) << 3)
+#define RECUR_CPU_AVX512_FP16 (UINT64_C(1) << 4)
+#define RECUR_CPU_AMX_TILE (UINT64_C(1) << 5)
+#define RECUR_CPU_AMX_BF16 (UINT64_C(1) << 6)
+#define RECUR_CPU_AMX_INT8 (UINT64_C(1) << 7)
+
+/** One compiled kernel and what it was compiled for. */
+typedef struct recur_variant {
+  uint64_t features;        /**< RECUR_CPU_* bits the machine must have */
+  const char *target;       /**< its name on recurc's command line, such as "x86-64-v3" */
+  const int64_t *dims;      /**< recur_model.dim_count sizes */
+  const DLDataType *dtypes; /**< recur_model.tensor_count element types */
+  int64_t scratch;          /**< bytes of scratch memory of one worker */
+  recur_kernel kernel;      /**< the code */
+} recur_variant;
+
+/** Bits of recur_model.flags. */
+enum { RECUR_USES_POSITION = 1 /**< results depend on the tokens' positions, so a step must be told them */ };
+
+/** A compiled rule. */
+typedef struct recur_model {
+  uint32_t magic;                 /**< RECUR_MAGIC */
+  uint32_t abi_version;           /**< RECUR_ABI_VERSION; what follows is read only if both match */
+  const char *name;               /**< prefix of the rule's functions */
+  const recur_metadata *metadata; /**< what NAME_metadata returns */
+  uint32_t flags;                 /**< RECUR_USES_POSITION */
+  int32_t tensor_count;           /**< number of tensors */
+  const recur_tensor *tensors;    /**< inputs, then params, then states, then outputs (at least one) */
+  int32_t dim_count;              /**< number of dimensions */
+  int32_t variant_count;          /**< number of variants, at least one */
+  const char *const *dim_names;   /**< symbols; a fixed size has its digits as its name */
+  const recur_variant *variants;  /**< best first: the first that fits arguments and machine is taken */
+} recur_model;
+
+/** Runs a rule over sequences. `args` is an array of pointers to DLTensor, as the rule's args structure is:
+ * inputs, params, initial states, cu_seqlens, state_index, positions, outputs, final states; initial and
+ * final states and the three integer tensors may be NULL. `workspace` has as many bytes as
+ * recur_rt_forward_workspace says, and may be NULL where that is 0. `where` may be NULL. Nothing is kept
+ * after the return. Returns RECUR_OK or a negative recur_error; then nothing was written. */
+RECUR_API int32_t recur_rt_forward(const recur_model *model, const void *args, void *workspace,
+                                   const recur_stream *where);
+
+/** Bytes of workspace that recur_rt_forward needs for these arguments, or a negative recur_error. Looks at
+ * shapes, strides and types only: data pointers may be NULL. */
+RECUR_API int64_t recur_rt_forward_workspace(const recur_model *model, const void *args);
+
+/** Runs one token of each sequence and updates the states in place. `args` is inputs, params, state_index,
+ * positions, outputs, states; the token dimension of inputs and outputs is 1; state_index may be NULL, and
+ * positions where the rule does not use them. The rest is as for recur_rt_forward. */
+RECUR_API int32_t recur_rt_step(const recur_model *model, const void *args, void *workspace,
+                                const recur_stream *where);
+
+/** Bytes of workspace that recur_rt_step needs, or a negative recur_error; as recur_rt_forward_workspace. */
+RECUR_API int64_t recur_rt_step_workspace(const recur_model *model, const void *args);
+
+/** The RECUR_CPU_* bits of this machine, of those that the operating system saves. */
+RECUR_API uint64_t recur_cpu_features(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* RECUR_ABI_H_ */
