@@ -49,7 +49,13 @@ private:
       return fail("no state is a matrix");
     plan.state = *found;
     MatType type = matType(plan.form.states[*found]);
-    return type.numRows() > 1 && type.numCols() > 1 ? true : fail("its state is not a matrix");
+    if (type.numRows() == 1 || type.numCols() == 1)
+      return fail("its state is not a matrix");
+    FloatAttr initial;
+    if (!matchPattern(plan.form.rule.getInitYield().getValues()[*found], m_Constant(&initial)))
+      return fail("its state does not begin with a number");
+    plan.initial = initial.getValueAsDouble();
+    return true;
   }
 
   bool orient() {
@@ -211,9 +217,11 @@ private:
   bool collectOutputs() {
     for (const Readout &readout : plan.form.readouts)
       plan.columns[readout.value] = {SweepColumn::Row, readout.row};
-    for (Value output : plan.form.rule.yieldedOutputs())
-      if (!collect(output))
-        return false;
+    for (Value output : plan.form.rule.yieldedOutputs()) {
+      if (matType(output).numElements() != plan.shape.columns || !collect(output))
+        return fail("an output is not computed column by column");
+      plan.outputs.push_back(output);
+    }
     return true;
   }
 
@@ -248,10 +256,11 @@ private:
 SweepPlanResult cpu::planSweep(RuleOp rule) { return Planner(rule).run(); }
 
 OwningOpRef<ModuleOp> cpu::buildPackRule(const SweepPlan &plan) {
-  OwningOpRef<ModuleOp> module = ModuleOp::create(plan.form.rule->getLoc());
+  OwningOpRef<ModuleOp> module = ModuleOp::create(RuleOp(plan.form.rule).getLoc());
   OpBuilder builder(module->getBodyRegion());
   IRMapping mapping;
-  auto rule = cast<RuleOp>(builder.clone(*plan.form.rule.getOperation(), mapping));
+  RuleOp whole = plan.form.rule;
+  auto rule = cast<RuleOp>(builder.clone(*whole.getOperation(), mapping));
   BlockArgument matrix = rule.argumentsOf(ArgKind::State)[plan.state];
 
   SmallVector<Value> yielded(rule.yieldedStates());

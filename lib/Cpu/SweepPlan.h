@@ -38,11 +38,13 @@ struct SweepPlan {
   SweepShape shape;
   unsigned state = 0;      // the matrix state, among the rule's states
   bool transposed = false; // H is the state's transpose
+  double initial = 0;      // every entry of the state, where the caller gives none
   /// Token-only values by slot, in `form.rule`.
   llvm::SmallVector<mlir::Value> rowValues, columnValues, scalarValues;
   llvm::SmallVector<SweepSum> rows;   // by row of the normal form
   llvm::SmallVector<SweepSum> writes; // z, by write
   std::optional<SweepColumn> columnDecay;
+  llvm::SmallVector<mlir::Value> outputs;
   /// What the outputs are computed from, by value: readouts as rows of the normal form, token-only columns and scalars.
   llvm::DenseMap<mlir::Value, SweepColumn> columns;
   llvm::DenseMap<mlir::Value, SweepFactor> scalars;
