@@ -38,15 +38,6 @@ Value PlannedRule::isDense(VectorBuilder &b) {
   return result;
 }
 
-// The view with neighbouring entries, which has been made sure of.
-Value PlannedRule::dense(VectorBuilder &b, Value view) {
-  auto type = cast<MemRefType>(view.getType());
-  SmallVector<int64_t> strides(type.getRank(), ShapedType::kDynamic);
-  strides.back() = 1;
-  auto layout = StridedLayoutAttr::get(b.getContext(), ShapedType::kDynamic, strides);
-  return memref::CastOp::create(b, MemRefType::get(type.getShape(), type.getElementType(), layout), view);
-}
-
 // Which of the lanes from `column` are columns of the state; null when all always are.
 Value PlannedRule::mask(VectorBuilder &b, Value column) {
   if (shape.columns % options.width() == 0)
@@ -57,7 +48,7 @@ Value PlannedRule::mask(VectorBuilder &b, Value column) {
 }
 
 Value PlannedRule::loadInput(VectorBuilder &b, const SweepColumn &column, const ColumnStep &at) {
-  Value view = dense(b, views(Role::Input)[column.index]);
+  Value view = b.denseView(views(Role::Input)[column.index]);
   auto type = VectorType::get(b.lanes, cast<MemRefType>(view.getType()).getElementType());
   Values place = {at.token};
   if (column.step >= 0)
@@ -74,7 +65,7 @@ Value PlannedRule::loadInput(VectorBuilder &b, const SweepColumn &column, const 
 }
 
 void PlannedRule::storeOutput(VectorBuilder &b, Value x, Value view, const ColumnStep &at) {
-  view = dense(b, view);
+  view = b.denseView(view);
   auto type = VectorType::get(b.lanes, cast<MemRefType>(view.getType()).getElementType());
   if (type != b.vector)
     x = arith::TruncFOp::create(b, type, x);
@@ -129,7 +120,7 @@ void PlannedRule::enter(VectorBuilder &b, const SweepLayout &layout, Value, cons
         if (type.getRank() == 3)
           place.push_back(b.index(step));
         place.push_back(b.add(b.scale(block, share * line), i * line));
-        memref::PrefetchOp::create(b, dense(b, view), place, write, 2, /*isDataCache=*/true);
+        memref::PrefetchOp::create(b, b.denseView(view), place, write, 2, /*isDataCache=*/true);
       }
   };
   for (Value view : views(Role::Input))

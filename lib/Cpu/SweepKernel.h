@@ -33,7 +33,6 @@ private:
   using Values = VectorBuilder::Values;
 
   mlir::ValueRange views(Role role);
-  Value dense(VectorBuilder &b, Value view);
   Value mask(VectorBuilder &b, Value column);
   Value loadInput(VectorBuilder &b, const SweepColumn &column, const ColumnStep &at);
   void storeOutput(VectorBuilder &b, Value x, Value view, const ColumnStep &at);

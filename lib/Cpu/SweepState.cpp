@@ -58,11 +58,7 @@ void SweepState::copyEntries(Value state, Value scale, bool isLoad) {
 
 // Squares of lanes x lanes through registers.
 void SweepState::copyTiles(Value state, Value scale, bool isLoad) {
-  auto type = cast<MemRefType>(state.getType());
-  SmallVector<int64_t> strides = {ShapedType::kDynamic, 1};
-  auto layoutAttr = StridedLayoutAttr::get(b.getContext(), ShapedType::kDynamic, strides);
-  auto dense = MemRefType::get(type.getShape(), type.getElementType(), layoutAttr);
-  state = memref::CastOp::create(b, dense, state);
+  state = b.denseView(state);
   Value zero = b.index(0), factor = scale ? b.splat(scale) : Value();
   int64_t lanes = b.lanes;
   b.loop(zero, b.index(shape.rows), lanes, [&](Value row) {

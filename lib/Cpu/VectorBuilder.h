@@ -44,6 +44,9 @@ public:
   /// A scalar of memory in every lane; one instruction on x86.
   Value loadSplat(Value memory, Value at) { return splat(loadScalar(memory, at)); }
 
+  /// A strided memref whose innermost stride is known to be 1, with a type that says so.
+  Value denseView(Value view);
+
   /// for (i = lo; i < hi; i += step), carrying values.
   Values loop(Value lo, Value hi, int64_t step, mlir::ValueRange carried,
               llvm::function_ref<Values(Value, mlir::ValueRange)> body);
