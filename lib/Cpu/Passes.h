@@ -28,6 +28,11 @@ constexpr llvm::StringLiteral scratchBytesAttr = "recur.scratch_bytes";
 /// where their types do not say so.
 constexpr llvm::StringLiteral denseAttr = "recur.dense";
 
+/// Replaces a rule by a function of that name that loops over tokens; see the pass recur-to-linalg. `formats` is as in
+/// KernelOptions. Fails after a diagnostic.
+mlir::FailureOr<mlir::func::FuncOp> lowerTokenLoop(RuleOp rule, llvm::StringRef symbol,
+                                                   llvm::ArrayRef<TensorFormat> formats, unsigned vectorWidth);
+
 /// Lets products and sums of floats under `op` contract to fused operations; nothing else about them is relaxed.
 void allowContraction(mlir::Operation *op);
 

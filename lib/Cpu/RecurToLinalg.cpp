@@ -30,6 +30,7 @@ public:
   KernelBuilder(RuleOp rule, ArrayRef<TensorFormat> formats, unsigned vectorWidth)
       : rule(rule), formats(formats), vectorWidth(vectorWidth), b(rule), loc(rule.getLoc()) {}
   LogicalResult build(StringRef symbol);
+  func::FuncOp getFunction() { return function; }
 
 private:
   LogicalResult checkRule();
@@ -321,7 +322,8 @@ LogicalResult KernelBuilder::tokenLoop(OpLowering &lowering) {
   SmallVector<Matrix> next;
   for (Value state : rule.yieldedStates())
     next.push_back(lowering.matrices.lookup(state));
-  scf::YieldOp::create(b, loc, storeCarried(m, next, loop.getRegionIterArgs()));
+  if (!states.empty()) // without states the builder has ended the loop's body
+    scf::YieldOp::create(b, loc, storeCarried(m, next, loop.getRegionIterArgs()));
 
   b.setInsertionPointAfter(loop);
   for (auto [view, result] : llvm::zip(viewsOf(Role::FinalState), loop.getResults())) {
@@ -363,6 +365,14 @@ LogicalResult KernelBuilder::build(StringRef symbol) {
   return success();
 }
 
+FailureOr<func::FuncOp> cpu::lowerTokenLoop(RuleOp rule, StringRef symbol, ArrayRef<TensorFormat> formats,
+                                            unsigned vectorWidth) {
+  KernelBuilder builder(rule, formats, vectorWidth);
+  if (failed(builder.build(symbol)))
+    return failure();
+  return builder.getFunction();
+}
+
 namespace {
 struct RecurToLinalg : recur::cpu::impl::RecurToLinalgBase<RecurToLinalg> {
   using RecurToLinalgBase::RecurToLinalgBase;
@@ -372,7 +382,7 @@ struct RecurToLinalg : recur::cpu::impl::RecurToLinalgBase<RecurToLinalg> {
     for (size_t i = 0, e = std::max(dtypes.size(), ranks.size()); i < e; ++i)
       formats.push_back({i < dtypes.size() ? dtypes[i] : DType::F32, i < ranks.size() ? ranks[i] : -1});
     for (RuleOp rule : llvm::make_early_inc_range(getOperation().getOps<RuleOp>()))
-      if (failed(KernelBuilder(rule, formats, vectorWidth).build(symbol)))
+      if (failed(lowerTokenLoop(rule, symbol, formats, vectorWidth)))
         return signalPassFailure();
   }
 };
