@@ -1,5 +1,5 @@
-// Inference of shapes: unification of dimensions, products and broadcasts that wait until they can be decided, and
-// the conventions that settle what unification leaves open.
+// Inference of shapes: unification of dimensions, products and broadcasts that wait until they can be
+// decided, and the conventions that settle what unification leaves open.
 #pragma once
 #include "lib/Frontend/Shape.h"
 #include "lib/Frontend/SourceFile.h"

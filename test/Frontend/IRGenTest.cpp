@@ -1,6 +1,6 @@
+#include "lib/Frontend/IRGen.h"
 #include "TestSupport.h"
 #include "dialect/recur/Recur.h"
-#include "lib/Frontend/IRGen.h"
 #include "mlir/IR/Verifier.h"
 
 using namespace recur::frontend;

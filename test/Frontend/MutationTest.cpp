@@ -1,5 +1,5 @@
-// Broken text never crashes the front end, and what it takes gives valid IR: specs with characters and words changed
-// at random.
+// Broken text never crashes the front end, and what it takes gives valid IR: specs with characters and words
+// changed at random.
 #include "TestSupport.h"
 #include "lib/Frontend/IRGen.h"
 #include "mlir/IR/Verifier.h"
@@ -9,10 +9,11 @@
 using namespace recur::frontend;
 
 TEST(Mutation, ErrorsButNeverCrashes) {
-  static const char *const words[] = {"S",  "k",   "kT", "*",  "+",    "(",     ")",        "[",     "]",   "{",
-                                      "}",  "|",   ".T", "@",  "16",   "\n",    ";",        "for j", " in ", "1..n",
-                                      "=",  ":",   ",",  "I",  "grad(", "M",    "input ",   "fn f(x)=", "state ", "vector(",
-                                      "^2", ".*",  "./", "/",  "-",    "diag(", "softmax(", "block 4 {", "Q", "decay("};
+  static const char *const words[] = {
+      "S",  "k",  "kT", "*", "+",     "(",     ")",        "[",         "]",      "{",
+      "}",  "|",  ".T", "@", "16",    "\n",    ";",        "for j",     " in ",   "1..n",
+      "=",  ":",  ",",  "I", "grad(", "M",     "input ",   "fn f(x)=",  "state ", "vector(",
+      "^2", ".*", "./", "/", "-",     "diag(", "softmax(", "block 4 {", "Q",      "decay("};
   std::vector<std::string> texts;
   for (const std::string &path : specFiles("language"))
     texts.push_back(textOf(path));
