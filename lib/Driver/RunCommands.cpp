@@ -146,7 +146,7 @@ static LogicalResult verify(Session &session) {
       bool good = true;
       for (const auto &[name, array] : expected) {
         double error = relativeError(found.at(name), array);
-        double limit = std::max(least, 32 * relativeError(shifted.at(name), array));
+        double limit = std::max(least, 128 * relativeError(shifted.at(name), array));
         llvm::outs() << "round " << round + 1 << " " << what << " " << name << ": relative error "
                      << llvm::format("%.2e", error) << "\n";
         if (!(error <= limit)) {
