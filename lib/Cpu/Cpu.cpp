@@ -76,7 +76,9 @@ static void populateBuffers(OpPassManager &pm, const KernelOptions &) {
   pm.addPass(bufferization::createOneShotBufferizePass());
   pm.addPass(createCanonicalizerPass());
   pm.addPass(createCSEPass());
-  pm.addNestedPass<func::FuncOp>(createPlanScratch());
+  OpPassManager &functions = pm.nest<func::FuncOp>();
+  functions.addPass(createFuseLoops());
+  functions.addPass(createPlanScratch());
 }
 
 static void populateVectors(OpPassManager &pm, const KernelOptions &options) {
