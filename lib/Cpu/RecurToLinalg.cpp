@@ -321,7 +321,8 @@ LogicalResult KernelBuilder::tokenLoop(OpLowering &lowering) {
   SmallVector<Matrix> next;
   for (Value state : rule.yieldedStates())
     next.push_back(lowering.matrices.lookup(state));
-  scf::YieldOp::create(b, loc, storeCarried(m, next, loop.getRegionIterArgs()));
+  if (!states.empty()) // else the loop has its terminator
+    scf::YieldOp::create(b, loc, storeCarried(m, next, loop.getRegionIterArgs()));
 
   b.setInsertionPointAfter(loop);
   for (auto [view, result] : llvm::zip(viewsOf(Role::FinalState), loop.getResults())) {
