@@ -69,6 +69,15 @@ def ApproximateMath : Pass<"approximate-math", "::mlir::func::FuncOp"> {
   let dependentDialects = ["::mlir::arith::ArithDialect", "::mlir::math::MathDialect"];
 }
 
+def FuseLoops : Pass<"fuse-loops", "::mlir::func::FuncOp"> {
+  let summary = "merge the update of a matrix with a sum over the result";
+  let description = [{
+    Works on linalg on buffers: `S = a*S + u*kT` and `o = S*q` become one op with two results, whose rows pass through the
+    registers once.
+  }];
+  let statistics = [Statistic<"numMerged", "merged", "Loops merged">];
+}
+
 def PlanScratch : Pass<"plan-scratch", "::mlir::func::FuncOp"> {
   let summary = "give every buffer a place in the scratch memory";
   let description = [{
