@@ -75,8 +75,9 @@ static void populateLinalg(OpPassManager &pm, const KernelOptions &options) {
 }
 
 static void populateFused(OpPassManager &pm, const KernelOptions &) {
-  pm.addPass(createLoopInvariantCodeMotionPass());
-  pm.addNestedPass<func::FuncOp>(createFuseElementwise());
+  OpPassManager &functions = pm.nest<func::FuncOp>();
+  functions.addPass(createHoistInvariants());
+  functions.addPass(createFuseElementwise());
 }
 
 static void populateBuffers(OpPassManager &pm, const KernelOptions &) {
@@ -84,7 +85,9 @@ static void populateBuffers(OpPassManager &pm, const KernelOptions &) {
   pm.addPass(bufferization::createOneShotBufferizePass());
   pm.addPass(createCanonicalizerPass());
   pm.addPass(createCSEPass());
-  pm.addNestedPass<func::FuncOp>(createPlanScratch());
+  OpPassManager &functions = pm.nest<func::FuncOp>();
+  functions.addPass(createFuseLoops());
+  functions.addPass(createPlanScratch());
 }
 
 static void populateVectors(OpPassManager &pm, const KernelOptions &options) {

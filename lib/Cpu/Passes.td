@@ -42,6 +42,15 @@ def RecurToLinalg : LoweringPass<"recur-to-linalg", "turn a rule into a function
   }];
 }
 
+def HoistInvariants : Pass<"hoist-invariants", "::mlir::func::FuncOp"> {
+  let summary = "move what does not depend on the token before the loop";
+  let description = [{
+    Everything but the places and the zeros that results start from: outside of the loop these would have to be copied for
+    every token.
+  }];
+  let statistics = [Statistic<"numHoisted", "hoisted", "Ops moved out of a loop">];
+}
+
 def FuseElementwise : Pass<"fuse-elementwise", "::mlir::func::FuncOp"> {
   let summary = "merge elementwise ops into the op that uses them";
   let description = [{
@@ -58,6 +67,15 @@ def ApproximateMath : Pass<"approximate-math", "::mlir::func::FuncOp"> {
     that is a small integer or a half becomes products and roots.
   }];
   let dependentDialects = ["::mlir::arith::ArithDialect", "::mlir::math::MathDialect"];
+}
+
+def FuseLoops : Pass<"fuse-loops", "::mlir::func::FuncOp"> {
+  let summary = "merge the update of a matrix with a sum over the result";
+  let description = [{
+    Works on linalg on buffers: `S = a*S + u*kT` and `o = S*q` become one op with two results, whose rows pass through the
+    registers once.
+  }];
+  let statistics = [Statistic<"numMerged", "merged", "Loops merged">];
 }
 
 def PlanScratch : Pass<"plan-scratch", "::mlir::func::FuncOp"> {

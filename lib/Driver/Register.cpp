@@ -2,11 +2,12 @@
 #include "lib/Driver/Register.h"
 #include "lib/Algebra/Passes.h"
 #include "lib/Cpu/Cpu.h"
+#include "lib/Derive/Passes.h"
 #include "mlir/InitAllDialects.h"
 #include "mlir/InitAllPasses.h"
 
 void recur::registerAll(mlir::DialectRegistry &registry) {
-  registry.insert<RecurDialect>();
+  registry.insert<RecurDialect, chunk::ChunkDialect>();
   cpu::registerCpuDialects(registry);
 }
 
@@ -15,5 +16,6 @@ void recur::registerAllForTools(mlir::DialectRegistry &registry) {
   mlir::registerAllPasses();
   registerAll(registry);
   registerRecurAlgebraPasses();
+  registerRecurDerivePasses();
   cpu::registerCpuPasses();
 }

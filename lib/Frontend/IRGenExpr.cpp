@@ -50,6 +50,8 @@ Value IRGen::value(const Expr &expr) {
   if (std::optional<double> known = evaluate(expr); known && expr.shape.isScalar())
     return number(*known, loc);
   switch (expr.kind) {
+  case ExprKind::Invalid:
+    break;
   case ExprKind::Number:
     return number(expr.value, loc);
   case ExprKind::Name:
@@ -103,7 +105,8 @@ Value IRGen::emitName(const Expr &expr) {
   }
 }
 
-template <typename OpT> static Value build(OpBuilder &builder, Location loc, Value lhs, Value rhs) {
+template <typename OpT>
+static Value build(OpBuilder &builder, Location loc, Value lhs, Value rhs) {
   return builder.createOrFold<OpT>(loc, lhs, rhs);
 }
 
@@ -165,7 +168,9 @@ Value IRGen::emitCall(const Expr &expr) {
 
 Value IRGen::emitPrimitive(const Expr &expr) {
   Location loc = location(expr);
-  auto operand = [&](unsigned i) { return expr.shape.diag ? value(*expr.operand(i)) : matrix(*expr.operand(i)); };
+  auto operand = [&](unsigned i) {
+    return expr.shape.diag ? value(*expr.operand(i)) : matrix(*expr.operand(i));
+  };
   auto option = [&](StringRef name) -> const Expr * {
     const auto *found = llvm::find(expr.labels, name);
     return found == expr.labels.end() ? nullptr : expr.operand(found - expr.labels.begin());
@@ -205,6 +210,10 @@ Value IRGen::emitPrimitive(const Expr &expr) {
     return reduce(Reduction::Max, operand(0), !ofRows, ofRows, loc);
   case PrimitiveOp::VectorLength:
     return make<SizeOp>(loc, dim(ofRows ? shape.cols : shape.rows));
+  case PrimitiveOp::Count: {
+    Value rows = make<SizeOp>(loc, dim(shape.rows)), cols = make<SizeOp>(loc, dim(shape.cols));
+    return make<MulOp>(loc, rows, cols);
+  }
   case PrimitiveOp::Rope: {
     const Expr *base = option("base");
     return RopeOp::create(builder, loc, operand(0), values.lookup(position),
