@@ -21,13 +21,17 @@ static SmallVector<TensorFormat> packFormats(RuleOp rule, ArrayRef<TensorFormat>
 // Replaces the rule by functions, if the sweep fits it.
 static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFormat> formats, unsigned vectorWidth) {
   SweepPlanResult result = planSweep(rule);
+  if (getenv("WHY")) llvm::errs() << "WHY " << symbol << ": " << (result.plan ? std::string("sweep") : result.reason) << "\n";
   if (!result.plan)
     return success();
   SweepPlan &plan = *result.plan;
   OpBuilder builder(rule);
+  SmallVector<Role> roles;
+  for (const KernelTensor &tensor : kernelTensors(rule))
+    roles.push_back(tensor.role);
   Location loc = rule.getLoc();
 
-  OwningOpRef<ModuleOp> packModule = buildPackRule(plan);
+  OwningOpRef<ModuleOp> packModule = buildPackRule(plan, rule);
   auto packRule = *packModule->getOps<RuleOp>().begin();
   packRule->moveBefore(rule);
   FailureOr<func::FuncOp> packer =
@@ -45,7 +49,7 @@ static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFor
   builder.setInsertionPointToStart(kernel.addEntryBlock());
   VectorBuilder b(loc, builder, vectorWidth);
   SweepOptions options = SweepOptions::choose(plan.shape, vectorWidth, vectorWidth == 16 ? 32 : 16);
-  PlannedRule planned(plan, options, kernel, *packer);
+  PlannedRule planned(plan, options, roles, kernel, *packer);
   Value some = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, planned.tokenCount(), b.index(0));
   b.branch(
       arith::AndIOp::create(b, some, planned.isDense(b)), TypeRange(),

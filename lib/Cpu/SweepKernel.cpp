@@ -6,11 +6,10 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cpu;
 
-PlannedRule::PlannedRule(const SweepPlan &plan, const SweepOptions &options, func::FuncOp kernel, func::FuncOp packer)
-    : plan(plan), options(options), kernel(kernel), packer(packer) {
+PlannedRule::PlannedRule(const SweepPlan &plan, const SweepOptions &options, ArrayRef<Role> roles, func::FuncOp kernel,
+                         func::FuncOp packer)
+    : plan(plan), options(options), kernel(kernel), packer(packer), roles(roles) {
   shape = plan.shape;
-  for (const KernelTensor &tensor : kernelTensors(plan.form.rule))
-    roles.push_back(tensor.role);
   auto span = kernel.getArguments().drop_front(roles.size());
   tokens = span[0], position = span[1], head = span[2], heads = span[3];
 }

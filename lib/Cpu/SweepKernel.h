@@ -11,8 +11,9 @@ class PlannedRule : public SweepRule {
 public:
   using Value = mlir::Value;
 
-  /// `packer` is the function made from buildPackRule's rule.
-  PlannedRule(const SweepPlan &plan, const SweepOptions &options, mlir::func::FuncOp kernel, mlir::func::FuncOp packer);
+  /// `roles` are those of the kernel's tensors, `packer` is the function made from buildPackRule's rule.
+  PlannedRule(const SweepPlan &plan, const SweepOptions &options, llvm::ArrayRef<Role> roles,
+              mlir::func::FuncOp kernel, mlir::func::FuncOp packer);
 
   Value tokenCount() { return tokens; }
   /// Emits the whole body: from initial to final states.

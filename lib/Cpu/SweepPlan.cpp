@@ -16,14 +16,22 @@ public:
   }
 
   SweepPlanResult run() {
-    RuleOp rule = *plan.module->getOps<RuleOp>().begin();
+    rule = *plan.module->getOps<RuleOp>().begin();
     if (!rule.symbols().empty())
       return {std::nullopt, "a dimension is not bound"};
+    if (failed(unrollSteps(rule)))
+      return {std::nullopt, "its micro-steps have no number"};
+    inputs = rule.argumentsOf(ArgKind::Input);
+    outputCount = rule.getOutputs().size();
+    if (!findState())
+      return {std::nullopt, reason};
+    moveSideStates();
     plan.form = normalise(rule);
-    bool fits = plan.form.affine && findState() && orient() && collectReads() && collectWrites() && collectDecay() &&
-                collectRows() && collectOutputs();
+    if (!plan.form.affine)
+      return {std::nullopt, plan.form.blame.empty() ? "its update is not affine" : plan.form.blame.front().text};
+    bool fits = orient() && collectReads() && collectWrites() && collectDecay() && collectRows() && collectOutputs();
     if (!fits)
-      return {std::nullopt, reason.empty() ? "its update is not affine" : reason};
+      return {std::nullopt, reason};
     plan.shape.rowSlots = plan.rowValues.size();
     plan.shape.columnSlots = plan.columnValues.size();
     plan.shape.scalarSlots = plan.scalarValues.size();
@@ -36,26 +44,65 @@ private:
     return false;
   }
 
-  bool findState() {
-    std::optional<unsigned> found;
-    for (auto [index, state] : llvm::enumerate(plan.form.states)) {
-      if (plan.form.ahead[index])
-        continue;
-      if (found)
-        return fail("more than one state depends on what was read");
-      found = index;
+  // What depends on a value, in the rule's body.
+  llvm::DenseSet<Value> dependents(Value source) {
+    llvm::DenseSet<Value> result = {source};
+    for (Operation &op : rule.getBody().front().without_terminator()) {
+      bool depends = false;
+      op.walk([&](Operation *inner) {
+        depends |= llvm::any_of(inner->getOperands(), [&](Value operand) { return result.contains(operand); });
+      });
+      if (depends)
+        result.insert(op.getResults().begin(), op.getResults().end());
     }
-    if (!found)
-      return fail("no state is a matrix");
-    plan.state = *found;
-    MatType type = matType(plan.form.states[*found]);
-    if (type.numRows() == 1 || type.numCols() == 1)
-      return fail("its state is not a matrix");
-    FloatAttr initial;
-    if (!matchPattern(plan.form.rule.getInitYield().getValues()[*found], m_Constant(&initial)))
-      return fail("its state does not begin with a number");
-    plan.initial = initial.getValueAsDouble();
-    return true;
+    return result;
+  }
+
+  // The matrix state is one that no other state depends on.
+  bool findState() {
+    SmallVector<BlockArgument> states = rule.argumentsOf(ArgKind::State);
+    for (auto [index, state] : llvm::enumerate(states)) {
+      MatType type = matType(state);
+      if (type.numRows() == 1 || type.numCols() == 1)
+        continue;
+      llvm::DenseSet<Value> depend = dependents(state);
+      bool alone = true;
+      for (auto [other, next] : llvm::enumerate(rule.yieldedStates()))
+        alone &= other == index || !depend.contains(next);
+      if (!alone)
+        continue;
+      FloatAttr initial;
+      if (!matchPattern(rule.getInitYield().getValues()[index], m_Constant(&initial)))
+        return fail("its state does not begin with a number");
+      plan.state = index;
+      plan.initial = initial.getValueAsDouble();
+      return true;
+    }
+    return fail("no state is a matrix that the others do not depend on");
+  }
+
+  // Makes inputs of all states but the matrix, and outputs of their new values.
+  void moveSideStates() {
+    OpBuilder builder(rule);
+    SmallVector<BlockArgument> states = rule.argumentsOf(ArgKind::State);
+    SmallVector<Value> yielded = {rule.yieldedStates()[plan.state]};
+    llvm::append_range(yielded, rule.yieldedOutputs());
+    SmallVector<Attribute> args(rule.getArgs().getValue()), names(rule.getOutputs().getValue());
+    for (auto [index, state] : llvm::enumerate(states)) {
+      if (index == plan.state)
+        continue;
+      yielded.push_back(rule.yieldedStates()[index]);
+      ArgAttr arg = rule.getArg(state);
+      names.push_back(builder.getStringAttr("next " + arg.getName().getValue()));
+      args[state.getArgNumber()] =
+          ArgAttr::get(builder.getContext(), ArgKind::Input, arg.getName(), arg.getRange(), arg.getUnit(), 0);
+      plan.sideArguments.push_back(state.getArgNumber());
+    }
+    Value init = rule.getInitYield().getValues()[plan.state];
+    rule.getInitYield().getValuesMutable().assign(init);
+    rule.getBodyYield().getValuesMutable().assign(yielded);
+    rule.setArgsAttr(builder.getArrayAttr(args));
+    rule.setOutputsAttr(builder.getArrayAttr(names));
   }
 
   bool orient() {
@@ -66,7 +113,7 @@ private:
       if (read.side != side)
         return fail("the state is read from both sides");
     plan.transposed = side == Side::Right;
-    MatType type = matType(plan.form.states[plan.state]);
+    MatType type = matType(plan.form.states.front());
     plan.shape.rows = plan.transposed ? type.numCols() : type.numRows();
     plan.shape.columns = plan.transposed ? type.numRows() : type.numCols();
     return true;
@@ -88,7 +135,7 @@ private:
 
   const std::optional<Decay> &decay() {
     if (!cachedDecay)
-      cachedDecay = plan.form.decay(plan.state);
+      cachedDecay = plan.form.decay(0);
     return *cachedDecay;
   }
   ArrayRef<Value> rowFactors() { return plan.transposed ? decay()->right : decay()->left; }
@@ -108,10 +155,10 @@ private:
   SweepFactor factor(const Coefficient &c) {
     if (c.factors.empty())
       return {c.number, std::nullopt};
-    OpBuilder builder(plan.form.rule.getBodyYield());
+    OpBuilder builder(rule.getBodyYield());
     Coefficient product = c;
     product.number = 1;
-    Value value = buildCoefficient(builder, plan.form.rule.getLoc(), product);
+    Value value = buildCoefficient(builder, rule.getLoc(), product);
     return {c.number, scalarSlot(value)};
   }
 
@@ -126,14 +173,12 @@ private:
 
   // An input, or one micro-step of it, can be read in place.
   SweepColumn knownColumn(Value value) {
-    RuleOp rule = plan.form.rule;
     Value source = value;
     int64_t step = -1;
     FloatAttr index;
     if (auto extract = value.getDefiningOp<ExtractOp>())
       if (matchPattern(extract.getIndex(), m_Constant(&index)))
-        source = extract.getSteps(), step = int64_t(index.getValueAsDouble()) - 1;
-    auto inputs = rule.argumentsOf(ArgKind::Input);
+        source = extract.getSteps(), step = std::llround(index.getValueAsDouble()) - 1;
     auto input = llvm::find(inputs, source);
     if (input != inputs.end())
       return {SweepColumn::Input, unsigned(input - inputs.begin()), step};
@@ -152,7 +197,7 @@ private:
   // Each distinct row vector of the writes becomes one write; what stands on the column side adds up.
   bool collectWrites() {
     llvm::MapVector<Value, SweepSum> sums;
-    for (const Write &write : plan.form.update(plan.state).writes) {
+    for (const Write &write : plan.form.update(0).writes) {
       if (write.matrix)
         return fail("a write has full rank");
       const Column &along = plan.transposed ? write.row : write.column;
@@ -170,17 +215,17 @@ private:
 
   // The product of vectors and, unless null, a scalar, as one value of the rule.
   Value product(ArrayRef<Value> vectors, Value scalar) {
-    OpBuilder builder(plan.form.rule.getBodyYield());
+    OpBuilder builder(rule.getBodyYield());
     Value result = scalar;
     for (Value vector : vectors)
-      result = result ? MulOp::create(builder, plan.form.rule.getLoc(), result, vector).getResult() : vector;
+      result = result ? MulOp::create(builder, rule.getLoc(), result, vector).getResult() : vector;
     return result;
   }
 
   bool collectDecay() {
     const Coefficient &c = decay()->c;
-    OpBuilder builder(plan.form.rule.getBodyYield());
-    Value scalar = c.isOne() ? Value() : buildCoefficient(builder, plan.form.rule.getLoc(), c);
+    OpBuilder builder(rule.getBodyYield());
+    Value scalar = c.isOne() ? Value() : buildCoefficient(builder, rule.getLoc(), c);
     if (hasRowDecay()) {
       plan.shape.rowDecay = rowSlot(product(rowFactors(), scalar));
       scalar = {};
@@ -217,7 +262,7 @@ private:
   bool collectOutputs() {
     for (const Readout &readout : plan.form.readouts)
       plan.columns[readout.value] = {SweepColumn::Row, readout.row};
-    for (Value output : plan.form.rule.yieldedOutputs()) {
+    for (Value output : rule.yieldedOutputs().take_front(outputCount)) {
       if (matType(output).numElements() != plan.shape.columns || !collect(output))
         return fail("an output is not computed column by column");
       plan.outputs.push_back(output);
@@ -248,6 +293,9 @@ private:
   }
 
   SweepPlan plan;
+  RuleOp rule; // the plan's copy
+  SmallVector<BlockArgument> inputs;
+  size_t outputCount = 0;
   std::string reason;
   std::optional<std::optional<Decay>> cachedDecay;
 };
@@ -255,17 +303,21 @@ private:
 
 SweepPlanResult cpu::planSweep(RuleOp rule) { return Planner(rule).run(); }
 
-OwningOpRef<ModuleOp> cpu::buildPackRule(const SweepPlan &plan) {
-  OwningOpRef<ModuleOp> module = ModuleOp::create(RuleOp(plan.form.rule).getLoc());
+OwningOpRef<ModuleOp> cpu::buildPackRule(const SweepPlan &plan, RuleOp original) {
+  OwningOpRef<ModuleOp> module = ModuleOp::create(original.getLoc());
   OpBuilder builder(module->getBodyRegion());
   IRMapping mapping;
   RuleOp whole = plan.form.rule;
   auto rule = cast<RuleOp>(builder.clone(*whole.getOperation(), mapping));
-  BlockArgument matrix = rule.argumentsOf(ArgKind::State)[plan.state];
+  BlockArgument matrix = rule.argumentsOf(ArgKind::State).front();
 
-  SmallVector<Value> yielded(rule.yieldedStates());
-  yielded.erase(yielded.begin() + plan.state);
-  SmallVector<Attribute> names;
+  SmallVector<Attribute> args(rule.getArgs().getValue()), names;
+  for (unsigned index : plan.sideArguments) {
+    auto arg = cast<ArgAttr>(args[index]);
+    args[index] = ArgAttr::get(builder.getContext(), ArgKind::State, arg.getName(), arg.getRange(), arg.getUnit(), 0);
+  }
+  args.erase(args.begin() + matrix.getArgNumber());
+  SmallVector<Value> yielded(rule.yieldedOutputs().take_back(plan.sideArguments.size()));
   auto yield = [&](ArrayRef<Value> values, StringRef name) {
     for (auto [slot, value] : llvm::enumerate(values)) {
       yielded.push_back(mapping.lookup(value));
@@ -276,8 +328,10 @@ OwningOpRef<ModuleOp> cpu::buildPackRule(const SweepPlan &plan) {
   yield(plan.columnValues, "column");
   yield(plan.scalarValues, "scalar");
   rule.getBodyYield().getValuesMutable().assign(yielded);
-  rule.setOutputsAttr(builder.getArrayAttr(names));
 
+  rule.getInit().getBlocks().clear();
+  IRMapping initMapping;
+  original.getInit().cloneInto(&rule.getInit(), initMapping);
   SmallVector<Value> inits(rule.getInitYield().getValues());
   inits.erase(inits.begin() + plan.state);
   rule.getInitYield().getValuesMutable().assign(inits);
@@ -286,9 +340,8 @@ OwningOpRef<ModuleOp> cpu::buildPackRule(const SweepPlan &plan) {
     for (Operation &op : llvm::make_early_inc_range(llvm::reverse(region->front())))
       if (isOpTriviallyDead(&op))
         op.erase();
-  SmallVector<Attribute> args(rule.getArgs().getValue());
-  args.erase(args.begin() + matrix.getArgNumber());
-  rule.setArgsAttr(builder.getArrayAttr(args));
   rule.getBody().eraseArgument(matrix.getArgNumber());
+  rule.setArgsAttr(builder.getArrayAttr(args));
+  rule.setOutputsAttr(builder.getArrayAttr(names));
   return module;
 }

@@ -33,10 +33,13 @@ using SweepSum = llvm::SmallVector<SweepTerm, 2>;
 
 /// What the sweep form of a rule is made of.
 struct SweepPlan {
-  mlir::OwningOpRef<mlir::ModuleOp> module; // holds `form.rule`, a copy of the rule
+  /// Holds `form.rule`: a copy of the rule in which all states but the matrix are inputs. They do not depend on the
+  /// matrix and run ahead of it; their new values are the copy's last outputs.
+  mlir::OwningOpRef<mlir::ModuleOp> module;
   NormalForm form;
   SweepShape shape;
   unsigned state = 0;      // the matrix state, among the rule's states
+  llvm::SmallVector<unsigned> sideArguments; // which arguments of the copy were states
   bool transposed = false; // H is the state's transpose
   double initial = 0;      // every entry of the state, where the caller gives none
   /// Token-only values by slot, in `form.rule`.
@@ -57,8 +60,8 @@ struct SweepPlanResult {
 };
 SweepPlanResult planSweep(RuleOp rule);
 
-/// The rule that packs: the token-only part of `plan.form.rule`, with all states but the matrix. Its outputs are the row
-/// slots, the column slots and the scalar slots, in order. Built into a module of its own.
-mlir::OwningOpRef<mlir::ModuleOp> buildPackRule(const SweepPlan &plan);
+/// The rule that packs: the part of `rule` that does not depend on the matrix, with all other states. Its outputs are the
+/// row slots, the column slots and the scalar slots, in order. Built into a module of its own.
+mlir::OwningOpRef<mlir::ModuleOp> buildPackRule(const SweepPlan &plan, RuleOp rule);
 
 } // namespace recur::cpu
