@@ -58,10 +58,8 @@ SmallVector<KernelTensor> cpu::kernelTensors(RuleOp rule) {
 static void populateLinalg(OpPassManager &pm, const KernelOptions &options) {
   RecurToLinalgOptions own;
   own.symbol = options.symbol;
-  for (TensorFormat format : options.tensors) {
-    own.dtypes.push_back(format.dtype);
-    own.ranks.push_back(format.rank);
-  }
+  for (TensorFormat format : options.tensors)
+    own.formats.push_back(formatText(format));
   own.vectorWidth = options.vectorWidth;
   pm.addPass(createRecurToLinalg(own));
 }
