@@ -8,3 +8,6 @@ s/<n x/<4 x/g
 s/x n>/x 4>/g
 s/recur.size dk/recur.size 16/
 s/recur.size dv/recur.size 12/
+s/<m x/<6 x/g
+s/x m>/x 6>/g
+s/recur.size d$/recur.size 12/
