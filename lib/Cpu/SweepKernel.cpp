@@ -1,6 +1,7 @@
 #include "lib/Cpu/SweepKernel.h"
 #include "lib/Cpu/SweepColumns.h"
 #include "lib/Cpu/SweepState.h"
+#include "lib/Cpu/SweepStep.h"
 
 using namespace mlir;
 using namespace recur;
@@ -25,11 +26,7 @@ ValueRange PlannedRule::views(Role role) {
 
 Value PlannedRule::isDense(VectorBuilder &b) {
   Value result = arith::ConstantOp::create(b, b.getBoolAttr(true));
-  auto require = [&](Value view) {
-    auto metadata = memref::ExtractStridedMetadataOp::create(b, view);
-    Value one = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, metadata.getStrides().back(), b.index(1));
-    result = arith::AndIOp::create(b, result, one);
-  };
+  auto require = [&](Value view) { result = arith::AndIOp::create(b, result, b.isDense(view)); };
   for (Value view : views(Role::Input))
     if (cast<MemRefType>(view.getType()).getRank() > 1)
       require(view);
@@ -191,18 +188,39 @@ void PlannedRule::emit(VectorBuilder &b) {
     b.loop(b.index(layout.rowsBegin), b.index(layout.scalarsBegin), b.lanes,
            [&](Value i) { b.store(b.splat(0.0), scratch, i); });
 
-  SweepState state(b, shape, options, scratch, plan.transposed);
   Value initial = views(Role::InitialState)[plan.state], final = views(Role::FinalState)[plan.state];
-  auto nothing = [] { return Values(); };
-  b.branch(
-      isGiven(b, initial), TypeRange(), [&] { return state.load(initial), Values(); },
-      [&] { return state.fill(plan.initial), Values(); });
-  Value scale = emitSweep(b, *this, options, tokens, scratch);
-  b.branch(isGiven(b, final), TypeRange(), [&] { return state.store(final, scale), Values(); }, nothing);
+  auto whole = [&] { return sweep(b, scratch, initial, final), Values(); };
+  if (!hasSweepStep(shape, options, plan.transposed)) {
+    whole();
+  } else {
+    auto step = [&] {
+      pack(b, layout, scratch, b.index(0), b.index(1));
+      emitSweepStep(b, *this, options, scratch, initial, final);
+      return Values();
+    };
+    Value alone = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, tokens, b.index(1));
+    for (Value view : {initial, final}) {
+      alone = arith::AndIOp::create(b, alone, isGiven(b, view));
+      alone = arith::AndIOp::create(b, alone, b.isDense(view));
+    }
+    b.branch(alone, TypeRange(), step, whole);
+  }
   Values finals(views(Role::FinalState));
   finals.erase(finals.begin() + plan.state);
   for (size_t side = 0; side < finals.size(); ++side)
     b.branch(
         isGiven(b, finals[side]), TypeRange(),
-        [&] { return memref::CopyOp::create(b, sideBuffers[side], finals[side]), Values(); }, nothing);
+        [&] { return memref::CopyOp::create(b, sideBuffers[side], finals[side]), Values(); },
+        [] { return Values(); });
+}
+
+// From the initial to the final state of the matrix, by way of the sweep's own layout.
+void PlannedRule::sweep(VectorBuilder &b, Value scratch, Value initial, Value final) {
+  SweepState state(b, shape, options, scratch, plan.transposed);
+  b.branch(
+      isGiven(b, initial), TypeRange(), [&] { return state.load(initial), Values(); },
+      [&] { return state.fill(plan.initial), Values(); });
+  Value scale = emitSweep(b, *this, options, tokens, scratch);
+  b.branch(
+      isGiven(b, final), TypeRange(), [&] { return state.store(final, scale), Values(); }, [] { return Values(); });
 }

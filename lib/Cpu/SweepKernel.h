@@ -34,6 +34,7 @@ private:
   using Values = VectorBuilder::Values;
 
   mlir::ValueRange views(Role role);
+  void sweep(VectorBuilder &b, Value scratch, Value initial, Value final);
   Value mask(VectorBuilder &b, Value column);
   Value loadInput(VectorBuilder &b, const SweepColumn &column, const ColumnStep &at);
   void storeOutput(VectorBuilder &b, Value x, Value view, const ColumnStep &at);
