@@ -14,6 +14,7 @@
 #include "mlir/Dialect/Tensor/IR/TensorInferTypeOpInterfaceImpl.h"
 #include "mlir/Dialect/Tensor/Transforms/BufferizableOpInterfaceImpl.h"
 #include "mlir/Dialect/Tensor/Transforms/SubsetInsertionOpInterfaceImpl.h"
+#include "mlir/IR/Verifier.h"
 #include "mlir/Target/LLVMIR/Dialect/Builtin/BuiltinToLLVMIRTranslation.h"
 #include "mlir/Target/LLVMIR/Dialect/LLVMIR/LLVMToLLVMIRTranslation.h"
 #include "mlir/Target/LLVMIR/ModuleTranslation.h"
@@ -140,9 +141,9 @@ OwningOpRef<ModuleOp> cpu::isolateRule(RuleOp rule) {
 
 LogicalResult cpu::runStage(const Stage &stage, ModuleOp module, const KernelOptions &options) {
   PassManager pm(module.getContext());
-  pm.enableVerifier(false);
+  pm.enableVerifier(false); // once for the stage is enough
   stage.populate(pm, options);
-  return pm.run(module);
+  return success(succeeded(pm.run(module)) && succeeded(verify(module)));
 }
 
 FailureOr<Kernel> cpu::translateKernel(ModuleOp module, llvm::LLVMContext &context) {

@@ -27,12 +27,30 @@ static std::string shapeDoc(Type type, ArgAttr arg) {
   return text;
 }
 
+FailureOr<std::unique_ptr<Analysis>> recur::analyse(Session &session, ModuleOp simplified) {
+  auto analysis = std::make_unique<Analysis>();
+  analysis->module = cast<ModuleOp>(simplified->clone());
+  RuleOp rule = *analysis->module->getOps<RuleOp>().begin();
+  if (failed(unrollSteps(rule)))
+    return failure();
+  // The derivation is compared with the rule as it is now, before normalising adds to it.
+  OwningOpRef<ModuleOp> before = analysis->module->clone();
+  analysis->normalForm = normalise(rule);
+  analysis->derivation = derive(analysis->normalForm);
+  if (!analysis->derivation.program)
+    return analysis;
+  std::string difference = prove(*before->getOps<RuleOp>().begin(), *analysis->derivation.program);
+  if (difference.empty())
+    return analysis;
+  session.diags.error("internal error: the derived chunk form is not the rule: " + difference);
+  return failure();
+}
+
 ModelInfo recur::describe(Session &session) {
   RuleOp rule = session.rule();
   ModelInfo info;
   info.name = rule.getSymName().str();
   info.spec = session.file().text().str();
-  info.ruleClass = "N";
   info.form = "sequential";
   info.precision = "f32 states, products and sums";
   info.compiler = compilerVersion();
@@ -140,6 +158,11 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session, const 
     return failure();
   if (watcher.after("simplify", *module))
     return std::unique_ptr<Compiled>();
+
+  FailureOr<std::unique_ptr<Analysis>> analysis = analyse(session, *module);
+  if (failed(analysis))
+    return failure();
+  info.ruleClass = className((*analysis)->normalForm.ruleClass).str();
 
   llvm::LLVMContext context;
   std::unique_ptr<llvm::Module> whole;
