@@ -35,7 +35,7 @@ def Recur_Range : AttrDef<Recur_Dialect, "Range"> {
     A promise by the caller, or a fact that follows from the operations. Infinite ends are always open in the
     reals but may be attained by a log decay of -inf, hence the flags are kept for them too.
 
-    Example: `#recur.range<(-inf, 0]>`.
+    Example: `#recur.range<"(-inf, 0]">`.
   }];
   let parameters = (ins "::mlir::FloatAttr":$lower, "::mlir::FloatAttr":$upper, "bool":$loOpen, "bool":$hiOpen);
   let builders = [AttrBuilder<(ins "double":$lo, "double":$hi, "bool":$loOpen, "bool":$hiOpen)>];
@@ -64,7 +64,7 @@ def Recur_Arg : AttrDef<Recur_Dialect, "Arg"> {
     `name` is the user's. A `stale` argument names the state that it is a copy of and has the number of tokens of its
     block. `unit` promises a Euclidean norm of 1.
 
-    Example: `#recur.arg<input "g" in <(-inf, 0]>>`.
+    Example: `#recur.arg<input "g" in <"(-inf, 0]">>`.
   }];
   let parameters = (ins "::recur::ArgKind":$kind, "::mlir::StringAttr":$name,
                         OptionalParameter<"::recur::RangeAttr">:$range,

@@ -241,44 +241,35 @@ LogicalResult RangeAttr::verify(function_ref<InFlightDiagnostic()> emitError, Fl
                      << numberText(hi);
 }
 
-static ParseResult parseEnd(AsmParser &parser, double &value) {
-  bool negative = succeeded(parser.parseOptionalMinus());
-  if (succeeded(parser.parseOptionalKeyword("inf")))
+// One end of an interval, such as "-inf" or "0.5".
+static bool readEnd(StringRef text, double &value) {
+  text = text.trim();
+  bool negative = text.consume_front("-");
+  if (text == "inf")
     value = infinity;
-  else if (int64_t integer; parser.parseOptionalInteger(integer).has_value())
-    value = integer;
-  else if (parser.parseFloat(value))
-    return failure();
+  else if (text.getAsDouble(value))
+    return false;
   value = negative ? -value : value;
-  return success();
+  return true;
 }
 
+// Intervals stand in quotes, as MLIR wants brackets balanced.
 Attribute RangeAttr::parse(AsmParser &parser, Type) {
-  double lo, hi;
+  std::string quoted;
   SMLoc loc = parser.getCurrentLocation();
-  if (parser.parseLess())
+  if (parser.parseLess() || parser.parseString(&quoted) || parser.parseGreater())
     return {};
-  bool loOpen = succeeded(parser.parseOptionalLParen());
-  if (!loOpen && parser.parseLSquare())
+  StringRef text = quoted;
+  bool loOpen = text.consume_front("("), hiOpen = text.consume_back(")");
+  auto [lower, upper] = text.split(',');
+  double lo, hi;
+  if ((!loOpen && !lower.consume_front("[")) || (!hiOpen && !upper.consume_back("]")) || !readEnd(lower, lo) ||
+      !readEnd(upper, hi)) {
+    parser.emitError(loc) << "an interval is written like \"(-inf, 0]\", got: \"" << quoted << "\"";
     return {};
-  if (parseEnd(parser, lo) || parser.parseComma() || parseEnd(parser, hi))
-    return {};
-  bool hiOpen = succeeded(parser.parseOptionalRParen());
-  if ((!hiOpen && parser.parseRSquare()) || parser.parseGreater())
-    return {};
+  }
   return getChecked([&] { return parser.emitError(loc); }, parser.getContext(), float64(parser.getContext(), lo),
                     float64(parser.getContext(), hi), loOpen, hiOpen);
 }
 
-void RangeAttr::print(AsmPrinter &printer) const {
-  auto end = [&](double x) {
-    std::string text = numberText(x);
-    // MLIR reads a float only with a point in it.
-    size_t exponent = text.find('e');
-    if (!std::isinf(x) && exponent != std::string::npos && text.find('.') == std::string::npos)
-      text.insert(exponent, ".0");
-    return text;
-  };
-  printer << "<" << (getLoOpen() ? "(" : "[") << end(getLo()) << ", " << end(getHi())
-          << (getHiOpen() ? ")" : "]") << ">";
-}
+void RangeAttr::print(AsmPrinter &printer) const { printer << "<\"" << str() << "\">"; }

@@ -27,7 +27,7 @@ def Recur_RuleOp : Recur_Op<"rule", [Symbol, IsolatedFromAbove,
     state; its block arguments are the `param`, `head` and `heads` arguments, in order.
 
     ```mlir
-    recur.rule @decay_sum(input "a" %a: !recur.mat<1 x 1> in <[0.0, 1.0]>, input "x" %x: !recur.mat<d x 1>,
+    recur.rule @decay_sum(input "a" %a: !recur.mat<1 x 1> in <"[0.0, 1.0]">, input "x" %x: !recur.mat<d x 1>,
                           state "s" %s: !recur.mat<d x 1>) -> ("o") init {
       %z = recur.constant 0.0 : !recur.mat<d x 1>
       recur.yield %z : !recur.mat<d x 1>

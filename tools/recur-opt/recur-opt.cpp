@@ -1,15 +1,9 @@
 // Runs passes on MLIR text that may hold Recur's dialects.
-#include "dialect/recur/Recur.h"
-#include "lib/Algebra/Passes.h"
-#include "mlir/InitAllDialects.h"
-#include "mlir/InitAllPasses.h"
+#include "lib/Driver/Register.h"
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"
 
 int main(int argc, char **argv) {
   mlir::DialectRegistry registry;
-  mlir::registerAllDialects(registry);
-  registry.insert<recur::RecurDialect>();
-  mlir::registerAllPasses();
-  recur::registerRecurAlgebraPasses();
+  recur::registerAllForTools(registry);
   return failed(mlir::MlirOptMain(argc, argv, "Recur's optimiser driver\n", registry));
 }

@@ -1,0 +1,194 @@
+// From a rule to an object, for every target.
+#include "lib/Driver/Compile.h"
+#include "lib/Artifact/Descriptor.h"
+#include "lib/Artifact/Object.h"
+#include "lib/Driver/Problem.h"
+#include "llvm/IR/LLVMContext.h"
+#include "llvm/Transforms/Utils/Cloning.h"
+
+using namespace mlir;
+using namespace recur;
+
+static std::string shapeDoc(Type type, ArgAttr arg) {
+  std::string text;
+  if (auto steps = dyn_cast<StepsType>(type)) {
+    text = "[" + dimText(steps.getCount()) + "]";
+    type = steps.getStep();
+  }
+  auto mat = cast<MatType>(type);
+  text = (mat.isScalar()   ? "scalar"
+          : mat.isVector() ? "vector(" + dimText(mat.getRows()) + ")"
+                           : "matrix(" + dimText(mat.getRows()) + ", " + dimText(mat.getCols()) + ")") +
+         text;
+  if (arg && arg.getRange())
+    text += " in " + arg.getRange().str();
+  if (arg && arg.getUnit())
+    text += ", unit";
+  return text;
+}
+
+ModelInfo recur::describe(Session &session) {
+  RuleOp rule = session.rule();
+  ModelInfo info;
+  info.name = rule.getSymName().str();
+  info.spec = session.file().text().str();
+  info.ruleClass = "N";
+  info.form = "sequential";
+  info.precision = "f32 states, products and sums";
+  info.compiler = compilerVersion();
+  for (StringAttr symbol : rule.symbols())
+    info.dims.push_back(symbol.str());
+  for (BlockArgument argument : rule.argumentsOf(ArgKind::Position))
+    info.usesPosition |= !argument.use_empty();
+  auto add = [&](StringRef name, Role role, Type type, ArgAttr arg) {
+    TensorInfo tensor;
+    tensor.name = name.str();
+    tensor.role = role;
+    for (Attribute dim : ownDims(type))
+      tensor.shape.push_back(dimText(dim));
+    tensor.doc = shapeDoc(type, arg);
+    info.tensors.push_back(std::move(tensor));
+  };
+  for (auto [kind, role] : {std::pair(ArgKind::Input, Role::Input), std::pair(ArgKind::Param, Role::Param),
+                            std::pair(ArgKind::State, Role::State)})
+    for (BlockArgument argument : rule.argumentsOf(kind))
+      add(rule.getArg(argument).getName(), role, argument.getType(), rule.getArg(argument));
+  for (auto [name, value] : llvm::zip(rule.getOutputs().getAsRange<StringAttr>(), rule.yieldedOutputs()))
+    add(name.getValue(), Role::Output, value.getType(), {});
+  return info;
+}
+
+// The type of each tensor, from --dtype: one for all but states, or NAME=TYPE.
+static FailureOr<std::vector<DType>> readTypes(Session &session, const ModelInfo &info) {
+  std::vector<DType> types(info.tensors.size(), DType::F32);
+  auto fail = [&](const Twine &what) {
+    session.diags.error(what);
+    return failure();
+  };
+  for (bool named : {false, true})
+    for (StringRef text : session.options.dtypes) {
+      auto [name, value] = text.split('=');
+      if (named == value.empty())
+        continue;
+      llvm::Expected<DType> type = parseDType(named ? value : name);
+      if (!type)
+        return fail("--dtype: " + llvm::toString(type.takeError()));
+      bool found = !named;
+      for (auto [tensor, slot] : llvm::zip(info.tensors, types)) {
+        if (named && tensor.name != name)
+          continue;
+        if (named && tensor.role == Role::State && *type != DType::F32)
+          return fail("--dtype: states are f32, so '" + name + "' cannot be " + value);
+        found = true;
+        slot = tensor.role == Role::State ? DType::F32 : *type;
+      }
+      if (!found)
+        return fail("--dtype: the rule has no tensor '" + name + "'");
+    }
+  return types;
+}
+
+static LogicalResult report(Session &session, llvm::Error error) {
+  if (!error)
+    return success();
+  session.diags.error(llvm::toString(std::move(error)));
+  return failure();
+}
+
+static cpu::DType kernelType(DType type) {
+  return type == DType::F32 ? cpu::DType::F32 : type == DType::BF16 ? cpu::DType::BF16 : cpu::DType::F16;
+}
+
+// One format for each tensor of the kernel: states stand there twice.
+static SmallVector<cpu::TensorFormat> kernelFormats(RuleOp rule, const ModelInfo &info, ArrayRef<DType> types) {
+  SmallVector<cpu::TensorFormat> formats;
+  for (const cpu::KernelTensor &tensor : cpu::kernelTensors(rule)) {
+    bool state = tensor.role == cpu::Role::InitialState || tensor.role == cpu::Role::FinalState;
+    bool output = tensor.role == cpu::Role::Output;
+    for (auto [candidate, type] : llvm::zip(info.tensors, types))
+      if (candidate.name == tensor.name && (candidate.role == Role::State) == state &&
+          (candidate.role == Role::Output) == output)
+        formats.push_back({kernelType(type), static_cast<int>(candidate.shape.size())});
+  }
+  return formats;
+}
+
+FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session, const llvm::StringMap<int64_t> &sizes,
+                                                        StageWatcher &watcher) {
+  auto compiled = std::make_unique<Compiled>();
+  ModelInfo &info = compiled->info;
+  info = describe(session);
+  llvm::Expected<SmallVector<Target>> targets = parseTargets(session.options.targets);
+  if (!targets) {
+    session.diags.error("--target: " + llvm::toString(targets.takeError()));
+    return failure();
+  }
+  FailureOr<std::vector<DType>> types = readTypes(session, info);
+  if (failed(types))
+    return failure();
+  SmallVector<cpu::TensorFormat> formats = kernelFormats(session.rule(), info, *types);
+
+  OwningOpRef<ModuleOp> module = cpu::isolateRule(session.rule());
+  if (watcher.after("recur", session.module()) || watcher.after("differentiate", *module))
+    return std::unique_ptr<Compiled>();
+  RuleOp rule = *module->getOps<RuleOp>().begin();
+  if (failed(bindRule(rule, sizes)))
+    return failure();
+  if (watcher.after("bind", *module))
+    return std::unique_ptr<Compiled>();
+  if (failed(simplifyRule(*module)))
+    return failure();
+  if (watcher.after("simplify", *module))
+    return std::unique_ptr<Compiled>();
+
+  llvm::LLVMContext context;
+  std::unique_ptr<llvm::Module> whole;
+  for (auto [index, target] : llvm::enumerate(*targets)) {
+    cpu::KernelOptions options;
+    options.symbol = info.name + "_kernel_" + std::to_string(index);
+    options.tensors = formats;
+    options.vectorWidth = target.vectorWidth;
+    OwningOpRef<ModuleOp> copy = module->clone();
+    FailureOr<cpu::Kernel> kernel = lowerToKernel(*copy, options, context, watcher);
+    if (failed(kernel))
+      return failure();
+    if (!kernel->module)
+      return std::unique_ptr<Compiled>();
+    VariantInfo variant;
+    variant.target = target;
+    for (const std::string &dim : info.dims)
+      variant.dims.push_back(sizes.lookup(dim));
+    variant.dtypes = *types;
+    variant.scratch = kernel->scratchBytes;
+    variant.kernel = options.symbol;
+    info.variants.push_back(std::move(variant));
+    llvm::Error error = prepareModule(*kernel->module, target, {options.symbol});
+    if (!error && whole)
+      error = linkModules(*whole, std::move(kernel->module));
+    else if (!error)
+      whole = std::move(kernel->module);
+    if (failed(report(session, std::move(error))))
+      return failure();
+  }
+  if (failed(report(session, finalize(info))) || failed(report(session, emitDescriptor(*whole, info))) ||
+      failed(report(session, optimizeModule(*whole, session.options.optLevel))))
+    return failure();
+  if (llvm::is_contained(session.options.emit, "llvm")) {
+    llvm::raw_string_ostream os(compiled->llvmText);
+    whole->print(os, nullptr);
+  }
+  // Writing code consumes the module.
+  bool assembly = llvm::is_contained(session.options.emit, "asm");
+  std::unique_ptr<llvm::Module> second = assembly ? llvm::CloneModule(*whole) : nullptr;
+  llvm::Expected<SmallString<0>> object = emitCode(*whole, CodeKind::Object, session.options.optLevel);
+  if (failed(report(session, object.takeError())))
+    return failure();
+  compiled->object = object->str().str();
+  if (assembly) {
+    llvm::Expected<SmallString<0>> text = emitCode(*second, CodeKind::Assembly, session.options.optLevel);
+    if (failed(report(session, text.takeError())))
+      return failure();
+    compiled->assembly = text->str().str();
+  }
+  return compiled;
+}

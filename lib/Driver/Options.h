@@ -1,0 +1,57 @@
+// The command line of recurc.
+#pragma once
+
+#include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/StringMap.h"
+#include "llvm/Support/raw_ostream.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace recur {
+
+enum class Command { Compile, Check, Run, Verify, Bench, Explain, Diff };
+
+/// What the command line says; names and defaults are those of Options.td.
+struct Options {
+  Command command = Command::Compile;
+  std::vector<std::string> specs; // one, or two for diff
+  std::string output;
+  std::vector<std::string> emit; // empty: obj and header
+  std::string name;
+  llvm::StringMap<double> bindings;
+  std::vector<std::string> dtypes; // TYPE or NAME=TYPE
+  std::string targets = "native";
+  unsigned optLevel = 2;
+
+  std::string untilAfter;
+  std::vector<std::string> printAfter;
+  bool saveTemps = false;
+  bool dependencies = false;
+  std::string dependencyFile, dependencyTarget;
+
+  std::string inputs, outputs;
+  std::optional<uint64_t> seed;
+  std::optional<int64_t> tokens;
+  int64_t batch = 1, heads = 1;
+  bool oracle = false, step = false;
+  unsigned rounds = 3, repeat = 0, threads = 0;
+  bool json = false;
+
+  std::vector<std::string> warnings; // what follows -W
+  unsigned errorLimit = 20;
+  bool jsonDiagnostics = false;
+
+  const std::string &spec() const { return specs.front(); }
+};
+
+/// Reads the command line without the program's name. Where it asks for nothing but help, a version or a list, prints
+/// that; where it is wrong, prints why: in both cases `exitCode` is set.
+Options parseOptions(llvm::ArrayRef<const char *> arguments, std::optional<int> &exitCode);
+
+/// The version of the compiler, such as "recurc 0.1.0 (LLVM 22.1.8)".
+std::string compilerVersion();
+
+} // namespace recur

@@ -1,0 +1,68 @@
+// The options of recurc. Each is listed in the help of the commands whose visibility it has.
+include "llvm/Option/OptParser.td"
+
+def Compile : OptionVisibility;
+def Check : OptionVisibility;
+def Run : OptionVisibility;
+def Verify : OptionVisibility;
+def Bench : OptionVisibility;
+def Explain : OptionVisibility;
+def Diff : OptionVisibility;
+
+class In<list<OptionVisibility> commands> { list<OptionVisibility> Visibility = commands; }
+class Every : In<[Compile, Check, Run, Verify, Bench, Explain, Diff]>;
+class Coded : In<[Compile, Run, Verify, Bench]>;
+class Sized : In<[Compile, Run, Verify, Bench, Explain]>;
+
+multiclass Value<string name, string metavar, string help, list<OptionVisibility> commands> {
+  let Visibility = commands in {
+    def NAME : Joined<["--"], name # "=">, HelpText<help>, MetaVarName<metavar>;
+    def NAME # _separate : Separate<["--"], name>, Alias<!cast<Joined>(NAME)>;
+  }
+}
+defvar coded = [Compile, Run, Verify, Bench];
+defvar sized = [Compile, Run, Verify, Bench, Explain];
+defvar drawn = [Run, Verify, Bench];
+
+def output : JoinedOrSeparate<["-"], "o">, In<[Compile, Explain]>, MetaVarName<"FILE">,
+    HelpText<"Write to FILE ('-' is standard output); the header goes beside an object">;
+defm emit : Value<"emit", "KIND,..", "What to write: obj,header (default), json, asm, llvm, mlir, recur, ast, tokens",
+                  [Compile]>;
+defm name : Value<"name", "NAME", "Name of the rule and prefix of its functions (default: the file's)", sized>;
+defm bind : Value<"bind", "DIM=SIZE,..", "Sizes of dimensions, and values of constants", sized>;
+defm dtype : Value<"dtype", "TYPE|NAME=TYPE,..", "Types of the tensors: f32 (default), bf16, f16; states are f32", coded>;
+defm target : Value<"target", "CPU,..", "Machines to compile for, best first at run time (default: native)", coded>;
+def opt_level : Joined<["-"], "O">, In<coded>, MetaVarName<"LEVEL">, HelpText<"Optimise: 0, 1, 2 (default) or 3">;
+
+defm until_after : Value<"until-after", "STAGE", "Stop after a stage and print the IR", [Compile]>;
+defm print_ir_after : Value<"print-ir-after", "STAGE,..", "Print the IR after stages (or 'all') to standard error",
+                            [Compile]>;
+def save_temps : Flag<["--", "-"], "save-temps">, In<[Compile]>, HelpText<"Keep the IR after every stage in files beside the output">;
+def list_stages : Flag<["--"], "list-stages">, In<[Compile]>, HelpText<"List the stages with what holds after each">;
+def list_targets : Flag<["--"], "list-targets">, In<[Compile]>, HelpText<"List the machines that code can be made for">;
+def MD : Flag<["-"], "MD">, In<[Compile]>, HelpText<"Write a dependency file for make beside the output">;
+def MF : Separate<["-"], "MF">, In<[Compile]>, MetaVarName<"FILE">, HelpText<"Name of the dependency file">;
+def MT : Separate<["-"], "MT">, In<[Compile]>, MetaVarName<"TARGET">, HelpText<"Target named in the dependency file">;
+
+defm inputs : Value<"inputs", "DIR", "Read NAME.npy for each input and param, and for states that have one", [Run]>;
+defm outputs : Value<"outputs", "DIR", "Write NAME.npy for each output and final state", [Run]>;
+defm random : Value<"random", "SEED", "Draw the inputs within their declared ranges", drawn>;
+defm tokens : Value<"tokens", "N", "Tokens of a drawn sequence", drawn>;
+defm batch : Value<"batch", "N", "Sequences to draw (default 1)", drawn>;
+defm heads : Value<"heads", "N", "Heads to draw (default 1)", drawn>;
+def oracle : Flag<["--"], "oracle">, In<[Run]>, HelpText<"Interpret the rule in float64 instead of compiling it">;
+def step : Flag<["--"], "step">, In<[Run, Bench]>, HelpText<"Call the one-token function for each token">;
+defm rounds : Value<"rounds", "N", "Random problems to try (default 3)", [Verify]>;
+defm repeat : Value<"repeat", "N", "Timed calls (default: enough for a second)", [Bench]>;
+defm threads : Value<"threads", "N", "Threads (default: one per core)", [Run, Bench]>;
+def json : Flag<["--"], "json">, In<[Bench, Check, Explain]>, HelpText<"Print JSON">;
+
+def warning : Joined<["-"], "W">, Every, MetaVarName<"CLASS">,
+    HelpText<"-Wno-CLASS, -Werror, -Werror=CLASS; classes: unused, perf, numerics, spectral">;
+defm error_limit : Value<"error-limit", "N", "Errors to print; 0 for all (default 20)",
+                         [Compile, Check, Run, Verify, Bench, Explain, Diff]>;
+defm diagnostics_format : Value<"diagnostics-format", "text|json", "How diagnostics are printed",
+                                [Compile, Check, Run, Verify, Bench, Explain, Diff]>;
+def help : Flag<["--"], "help">, Every, HelpText<"Print this help">;
+def h : Flag<["-"], "h">, Every, Alias<help>;
+def version : Flag<["--"], "version">, Every, HelpText<"Print the version">;

@@ -1,0 +1,103 @@
+// Runs the stages.
+#include "lib/Driver/Pipeline.h"
+#include "lib/Algebra/Passes.h"
+#include "mlir/Pass/PassManager.h"
+#include "mlir/Transforms/Passes.h"
+#include "llvm/Support/FileUtilities.h"
+#include "llvm/Support/FormatVariadic.h"
+
+using namespace mlir;
+using namespace recur;
+
+namespace {
+struct StageText {
+  llvm::StringLiteral name, postcondition;
+};
+// The stages before those of the target.
+constexpr StageText ruleStages[] = {
+    {"recur", "the spec is one rule, with the text's order of evaluation"},
+    {"differentiate", "no gradient is left, and declared ranges hold as far as they can be seen"},
+    {"bind", "every dimension has a size"},
+    {"simplify", "products stand in their cheapest order, and nothing is computed twice"},
+};
+} // namespace
+
+void recur::printStages(raw_ostream &os) {
+  for (const StageText &stage : ruleStages)
+    os << llvm::formatv("{0,-16}{1}\n", stage.name, stage.postcondition);
+  for (const cpu::Stage &stage : cpu::stages())
+    os << llvm::formatv("{0,-16}{1}\n", stage.name, stage.postcondition);
+}
+
+bool recur::isStage(StringRef name) {
+  return llvm::any_of(ruleStages, [&](const StageText &stage) { return stage.name == name; }) ||
+         llvm::any_of(cpu::stages(), [&](const cpu::Stage &stage) { return stage.name == name; });
+}
+
+bool StageWatcher::after(StringRef stage, Operation *ir) {
+  auto print = [&](raw_ostream &os) {
+    ir->print(os, OpPrintingFlags().elideLargeElementsAttrs());
+    os << "\n";
+  };
+  if (llvm::is_contained(options.printAfter, stage) || llvm::is_contained(options.printAfter, "all")) {
+    llvm::errs() << "// IR after '" << stage << "'\n";
+    print(llvm::errs());
+  }
+  if (options.saveTemps)
+    llvm::consumeError(llvm::writeToOutput(stem + "." + stage.str() + ".mlir", [&](raw_ostream &os) {
+      print(os);
+      return llvm::Error::success();
+    }));
+  if (options.untilAfter != stage)
+    return false;
+  llvm::raw_string_ostream os(text);
+  print(os);
+  return true;
+}
+
+LogicalResult recur::differentiateRule(ModuleOp module) {
+  PassManager pm(module.getContext());
+  pm.addNestedPass<RuleOp>(createRecurDifferentiate());
+  pm.addNestedPass<RuleOp>(createRecurCheckRanges());
+  return pm.run(module);
+}
+
+LogicalResult recur::bindRule(RuleOp rule, const llvm::StringMap<int64_t> &sizes) {
+  if (failed(bindDimensions(rule, sizes)))
+    return failure();
+  SmallVector<StringAttr> left = rule.symbols();
+  if (left.empty())
+    return success();
+  std::string names, example;
+  for (StringAttr symbol : left) {
+    names += (names.empty() ? "'" : "', '") + symbol.str();
+    example += (example.empty() ? "" : ",") + symbol.str() + "=" + (symbol.size() > 1 ? "128" : "4");
+  }
+  InFlightDiagnostic error = emitError(rule.getLoc())
+                             << (left.size() == 1 ? "dimension " : "dimensions ") << names << "' "
+                             << (left.size() == 1 ? "has" : "have") << " no size";
+  error.attachNote() << "give it on the command line, such as --bind " << example;
+  return error;
+}
+
+LogicalResult recur::simplifyRule(ModuleOp module) {
+  PassManager pm(module.getContext());
+  OpPassManager &rule = pm.nest<RuleOp>();
+  rule.addPass(createRecurDropAssumptions());
+  rule.addPass(createCanonicalizerPass());
+  rule.addPass(createRecurReassociate());
+  rule.addPass(createCanonicalizerPass());
+  rule.addPass(createCSEPass());
+  return pm.run(module);
+}
+
+FailureOr<cpu::Kernel> recur::lowerToKernel(ModuleOp module, const cpu::KernelOptions &options,
+                                            llvm::LLVMContext &context, StageWatcher &watcher) {
+  for (const cpu::Stage &stage : cpu::stages()) {
+    if (failed(cpu::runStage(stage, module, options)))
+      return failure();
+    if (watcher.after(stage.name, module))
+      return cpu::Kernel();
+  }
+  return cpu::translateKernel(module, context);
+}

@@ -1,0 +1,44 @@
+// The arrays that a rule is run on: read from files or drawn at random, checked against the rule's arguments.
+#pragma once
+
+#include "dialect/recur/Recur.h"
+#include "lib/Driver/Array.h"
+#include "llvm/ADT/StringMap.h"
+
+#include <map>
+
+namespace recur {
+
+/// Arrays by name and the sizes they agree on. Inputs are [batch, token, head, dims..], params [head, dims..], states
+/// [sequence, head, dims..], whatever the files left out.
+struct Problem {
+  int64_t batch = 1, tokens = 0, heads = 1;
+  std::map<std::string, Array> inputs, params;
+  /// Given initial states, then final states.
+  std::map<std::string, Array> states;
+  std::map<std::string, Array> outputs;
+  /// The file gave arrays without batch and head axes: one sequence of one head.
+  bool single = false;
+};
+
+/// The own dimensions of an argument: micro-steps, rows, columns, without the literal 1s.
+llvm::SmallVector<mlir::Attribute> ownDims(mlir::Type type);
+
+/// Reads NAME.npy from a folder for each input and param, and for each state where there is one, and finds the sizes of
+/// symbolic dimensions that `sizes` does not have.
+mlir::LogicalResult readProblem(RuleOp rule, llvm::StringRef folder, llvm::StringMap<int64_t> &sizes, Problem &problem);
+
+/// Draws the inputs and params of a rule whose dimensions are bound, within their declared ranges (an open end at
+/// infinity is drawn from a normal distribution), vectors declared `unit` with norm 1.
+void drawProblem(RuleOp rule, uint64_t seed, Problem &problem);
+
+/// Writes an output or a state for each NAME.npy.
+mlir::LogicalResult writeProblem(const Problem &problem, llvm::StringRef folder, bool float64, std::string &error);
+
+/// Runs the rule's meaning in float64; fills outputs and states.
+mlir::LogicalResult runOracle(RuleOp rule, Problem &problem);
+
+/// |x - reference| / |reference| in the Frobenius norm; the absolute norm where the reference is zero.
+double relativeError(const Array &x, const Array &reference);
+
+} // namespace recur

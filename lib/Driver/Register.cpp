@@ -1,0 +1,19 @@
+// What the tools know.
+#include "lib/Driver/Register.h"
+#include "lib/Algebra/Passes.h"
+#include "lib/Cpu/Cpu.h"
+#include "mlir/InitAllDialects.h"
+#include "mlir/InitAllPasses.h"
+
+void recur::registerAll(mlir::DialectRegistry &registry) {
+  registry.insert<RecurDialect>();
+  cpu::registerCpuDialects(registry);
+}
+
+void recur::registerAllForTools(mlir::DialectRegistry &registry) {
+  mlir::registerAllDialects(registry);
+  mlir::registerAllPasses();
+  registerAll(registry);
+  registerRecurAlgebraPasses();
+  cpu::registerCpuPasses();
+}

@@ -1,0 +1,415 @@
+#include "lib/Frontend/ParserImpl.h"
+#include "llvm/ADT/StringSwitch.h"
+#include <optional>
+
+using namespace llvm;
+
+namespace recur::frontend {
+
+Spec parse(const SourceFile &file, DiagnosticEngine &diags) {
+  diags.setFile(&file);
+  if (!file.checkText(diags)) {
+    Spec empty;
+    empty.file = &file;
+    return empty;
+  }
+  return Parser(file, diags).run();
+}
+
+Parser::Parser(const SourceFile &file, DiagnosticEngine &diags)
+    : file(file), diags(diags), context(*spec.context), tokens(lex(file, diags)) {
+  spec.file = &file;
+}
+
+Spec Parser::run() {
+  while (!at(TokenKind::End)) {
+    if (accept(TokenKind::Newline))
+      continue;
+    if (at(TokenKind::RightBrace)) {
+      diags.error(take().range, "'}' closes nothing");
+      continue;
+    }
+    Stmt *parsed = statement();
+    if (parsed)
+      spec.items.push_back(parsed);
+    if (!parsed || !endOfStatement())
+      recover();
+  }
+  return std::move(spec);
+}
+
+//===----------------------------------------------------------------------===//
+// Tokens
+//===----------------------------------------------------------------------===//
+
+const Token &Parser::peek() {
+  if (brackets)
+    while (tokens[position].kind == TokenKind::Newline && text(tokens[position]) != ";" &&
+           tokens[position + 1].kind != TokenKind::End)
+      ++position;
+  return tokens[position];
+}
+
+const Token &Parser::peekNext() {
+  peek();
+  return tokens[std::min(position + 1, tokens.size() - 1)];
+}
+
+const Token &Parser::take() {
+  const Token &token = peek();
+  if (token.kind == TokenKind::LeftParen || token.kind == TokenKind::LeftBracket)
+    ++brackets;
+  else if ((token.kind == TokenKind::RightParen || token.kind == TokenKind::RightBracket) && brackets)
+    --brackets;
+  last = token.range;
+  if (token.kind != TokenKind::End)
+    ++position;
+  return token;
+}
+
+bool Parser::accept(TokenKind kind) {
+  if (!at(kind))
+    return false;
+  take();
+  return true;
+}
+
+std::string Parser::shown(const Token &token) const {
+  if (token.kind == TokenKind::Name || token.kind == TokenKind::Number)
+    return ("'" + text(token) + "'").str();
+  return describe(token.kind).str();
+}
+
+Diagnostic &Parser::unexpected(const Twine &expected) {
+  const Token &token = peek();
+  // The end of a statement is shown behind what stands before it.
+  SourceRange at = token.range;
+  if (token.kind == TokenKind::Newline || token.kind == TokenKind::End)
+    at = {last.end, last.end};
+  // An unknown character was reported by the lexer.
+  if (token.kind == TokenKind::Unknown)
+    return reported;
+  Diagnostic &error = diags.error(at, "expected " + expected + ", got " + shown(token));
+  if (token.afterLineEnd)
+    error.note(last, "the statement goes on here, because the line before ends in an operator or comma");
+  return error;
+}
+
+bool Parser::expect(TokenKind kind, const Twine &where) {
+  if (accept(kind))
+    return true;
+  unexpected(describe(kind) + where);
+  return false;
+}
+
+bool Parser::close(const Token &open, TokenKind kind) {
+  if (accept(kind))
+    return true;
+  unexpected(describe(kind)).note(open.range, "to match this " + describe(open.kind));
+  return false;
+}
+
+void Parser::abandon() {
+  position = tokens.size() - 1;
+  brackets = braces = 0;
+}
+
+bool Parser::enter() {
+  if (++nesting <= maxNesting)
+    return true;
+  if (!at(TokenKind::End)) {
+    diags.error(peek().range, "this is nested deeper than " + Twine(maxNesting) + " levels");
+    abandon();
+  }
+  return false;
+}
+
+void Parser::recover() {
+  brackets = 0;
+  unsigned open = 0;
+  while (!at(TokenKind::End)) {
+    if (at(TokenKind::LeftBrace))
+      ++open;
+    else if (at(TokenKind::RightBrace)) {
+      if (open == 0 && braces)
+        return; // ends the body around
+      open -= open != 0;
+    } else if (at(TokenKind::Newline) && open == 0)
+      return;
+    take();
+  }
+}
+
+bool Parser::endOfStatement() {
+  if (at(TokenKind::Newline) || at(TokenKind::End) || (braces && at(TokenKind::RightBrace)))
+    return true;
+  const Token &token = peek();
+  if (!token.afterLineEnd &&
+      (token.kind == TokenKind::Name || token.kind == TokenKind::Number || token.kind == TokenKind::LeftParen)) {
+    SourceRange gap = {last.end, token.range.begin};
+    unexpected("an operator or the end of the statement").fix(gap, "*").note("a product needs '*'");
+    return false;
+  }
+  unexpected("the end of the statement");
+  return false;
+}
+
+//===----------------------------------------------------------------------===//
+// Statements
+//===----------------------------------------------------------------------===//
+
+static std::optional<StmtKind> keywordOf(StringRef word) {
+  return StringSwitch<std::optional<StmtKind>>(word)
+      .Case("rule", StmtKind::Rule)
+      .Case("input", StmtKind::Input)
+      .Case("param", StmtKind::Param)
+      .Case("state", StmtKind::State)
+      .Case("output", StmtKind::Output)
+      .Case("const", StmtKind::Const)
+      .Case("dim", StmtKind::Dimension)
+      .Case("fn", StmtKind::Function)
+      .Case("for", StmtKind::For)
+      .Case("block", StmtKind::Block)
+      .Default(std::nullopt);
+}
+
+Stmt *Parser::statement() {
+  if (!at(TokenKind::Name)) {
+    unexpected("a statement");
+    return nullptr;
+  }
+  // Keywords are words only where a declaration may start, and no name is assigned: `input = 1` is fine.
+  if (peekNext().kind != TokenKind::Equal) {
+    if (std::optional<StmtKind> kind = keywordOf(text(peek()))) {
+      uint32_t begin = take().range.begin;
+      Stmt *parsed = *kind == StmtKind::Function ? function()
+                     : *kind == StmtKind::For    ? loop()
+                     : *kind == StmtKind::Block  ? block()
+                                                 : declaration(*kind);
+      if (parsed)
+        parsed->range = {begin, last.end};
+      return parsed;
+    }
+  }
+  return assignment();
+}
+
+static bool isOperator(TokenKind kind) {
+  return kind >= TokenKind::Plus && kind <= TokenKind::DotSlash;
+}
+
+Stmt *Parser::assignment() {
+  Stmt *stmt = context.make<Stmt>();
+  const Token first = take();
+  Ident name = ident(first);
+  stmt->names = context.copy<Ident>(name);
+  if (!accept(TokenKind::Equal)) {
+    TokenKind next = peek().kind;
+    Diagnostic &error = unexpected("'=' after '" + name.name + "'");
+    if (next == TokenKind::Name) {
+      for (StringRef word : {"rule", "input", "param", "state", "output", "const", "dim", "for", "block"})
+        if (word.edit_distance(name.name, /*AllowReplacements=*/true, 2) <= 2)
+          error.note("did you mean '" + word + "'?");
+    } else if (isOperator(next) && peekNext().kind == TokenKind::Equal) {
+      error.note("there are no updates such as '+=': write '" + name.name + " = " + name.name + " + ...'");
+    }
+    return nullptr;
+  }
+  stmt->value = expression();
+  stmt->range = {first.range.begin, last.end};
+  return stmt->value ? stmt : nullptr;
+}
+
+bool Parser::names(Stmt *stmt) {
+  std::vector<Ident> list;
+  do {
+    if (!at(TokenKind::Name)) {
+      unexpected("a name");
+      return false;
+    }
+    list.push_back(ident(take()));
+  } while (accept(TokenKind::Comma));
+  stmt->names = context.copy<Ident>(list);
+  return true;
+}
+
+Stmt *Parser::declaration(StmtKind kind) {
+  Stmt *stmt = context.make<Stmt>();
+  stmt->kind = kind;
+  if (!names(stmt))
+    return nullptr;
+  bool single = kind == StmtKind::Rule || kind == StmtKind::Const;
+  if (single && stmt->names.size() > 1) {
+    diags.error(stmt->names[1].range, "expected one name");
+    return nullptr;
+  }
+  if (kind == StmtKind::Input || kind == StmtKind::Param || kind == StmtKind::State) {
+    if (!expect(TokenKind::Colon, " and a shape") || !shape(stmt) || !facts(stmt))
+      return nullptr;
+  }
+  bool hasValue = kind == StmtKind::Const;
+  if (hasValue ? !expect(TokenKind::Equal, "") : !(kind == StmtKind::State && accept(TokenKind::Equal)))
+    return hasValue ? nullptr : stmt;
+  stmt->value = expression();
+  return stmt->value ? stmt : nullptr;
+}
+
+bool Parser::dim(DimSyntax &dim) {
+  const Token &token = peek();
+  dim.range = token.range;
+  if (token.kind == TokenKind::Name) {
+    dim.name = text(take());
+    return true;
+  }
+  if (token.kind == TokenKind::Number && token.value >= 1 && token.value <= (1 << 24) &&
+      token.value == static_cast<double>(static_cast<int64_t>(token.value))) {
+    dim.value = static_cast<int64_t>(take().value);
+    return true;
+  }
+  unexpected("a dimension: a name or a positive integer");
+  return false;
+}
+
+bool Parser::shape(Stmt *stmt) {
+  ShapeSyntax *shape = stmt->shape = context.make<ShapeSyntax>();
+  StringRef word = at(TokenKind::Name) ? text(peek()) : StringRef();
+  int form = StringSwitch<int>(word).Case("scalar", 0).Case("vector", 1).Case("matrix", 2).Case("diag", 3).Default(-1);
+  if (form < 0) {
+    unexpected("a shape: scalar, vector(n), matrix(m, n) or diag(n)");
+    return false;
+  }
+  uint32_t begin = take().range.begin;
+  shape->form = static_cast<ShapeSyntax::Form>(form);
+  shape->numDims = form == ShapeSyntax::Scalar ? 0 : form == ShapeSyntax::Matrix ? 2 : 1;
+  if (shape->numDims) {
+    const Token open = peek();
+    if (!expect(TokenKind::LeftParen, " after '" + word + "'"))
+      return false;
+    for (unsigned i = 0; i < shape->numDims; ++i)
+      if ((i && !expect(TokenKind::Comma, ": a " + word + " has " + Twine(shape->numDims) + " dimensions")) ||
+          !dim(shape->dims[i]))
+        return false;
+    if (!close(open, TokenKind::RightParen))
+      return false;
+  }
+  if (at(TokenKind::LeftBracket)) {
+    const Token open = take();
+    shape->hasSteps = true;
+    if (!dim(shape->steps) || !close(open, TokenKind::RightBracket))
+      return false;
+  }
+  shape->range = {begin, last.end};
+  return true;
+}
+
+bool Parser::facts(Stmt *stmt) {
+  while (true) {
+    if (!stmt->unit && atWord("unit")) {
+      take();
+      stmt->unit = true;
+      continue;
+    }
+    if (stmt->interval || !atWord("in"))
+      return true;
+    take();
+    IntervalSyntax *interval = stmt->interval = context.make<IntervalSyntax>();
+    const Token open = peek();
+    if (!at(TokenKind::LeftParen) && !at(TokenKind::LeftBracket)) {
+      unexpected("a range such as [0, 1) after 'in'");
+      return false;
+    }
+    take();
+    interval->loOpen = open.kind == TokenKind::LeftParen;
+    if (!(interval->lo = expression()) || !expect(TokenKind::Comma, " between the bounds of a range") ||
+        !(interval->hi = expression()))
+      return false;
+    interval->hiOpen = at(TokenKind::RightParen);
+    if (!interval->hiOpen && !at(TokenKind::RightBracket)) {
+      unexpected("')' or ']'").note(open.range, "to close this range");
+      return false;
+    }
+    take();
+    interval->range = {open.range.begin, last.end};
+  }
+}
+
+bool Parser::parameter(Parameter &parameter) {
+  if (!at(TokenKind::Name)) {
+    unexpected("a parameter's name");
+    return false;
+  }
+  parameter.name = ident(take());
+  return !accept(TokenKind::Equal) || (parameter.defaultValue = expression());
+}
+
+Stmt *Parser::function() {
+  Stmt *stmt = context.make<Stmt>();
+  stmt->kind = StmtKind::Function;
+  if (!names(stmt))
+    return nullptr;
+  const Token open = peek();
+  if (!expect(TokenKind::LeftParen, " and the parameters"))
+    return nullptr;
+  std::vector<Parameter> list;
+  if (!at(TokenKind::RightParen))
+    do {
+      if (!parameter(list.emplace_back()))
+        return nullptr;
+    } while (accept(TokenKind::Comma));
+  if (!close(open, TokenKind::RightParen) || !facts(stmt) || !expect(TokenKind::Equal, ""))
+    return nullptr;
+  stmt->parameters = context.copy<Parameter>(list);
+  stmt->value = expression();
+  return stmt->value ? stmt : nullptr;
+}
+
+Stmt *Parser::loop() {
+  Stmt *stmt = context.make<Stmt>();
+  stmt->kind = StmtKind::For;
+  if (!names(stmt))
+    return nullptr;
+  if (!atWord("in")) {
+    unexpected("'in' and the loop's bounds");
+    return nullptr;
+  }
+  take();
+  if (!(stmt->lo = expression()) || !expect(TokenKind::DotDot, " between the loop's bounds") ||
+      !(stmt->hi = expression()) || !body(stmt))
+    return nullptr;
+  return stmt;
+}
+
+Stmt *Parser::block() {
+  Stmt *stmt = context.make<Stmt>();
+  stmt->kind = StmtKind::Block;
+  if (!at(TokenKind::Number) && !at(TokenKind::Name)) {
+    unexpected("the number of tokens of a block");
+    return nullptr;
+  }
+  if (!(stmt->value = primary()) || !body(stmt))
+    return nullptr;
+  return stmt;
+}
+
+bool Parser::body(Stmt *stmt) {
+  const Token open = peek();
+  if (!expect(TokenKind::LeftBrace, "") || !enter())
+    return false;
+  ++braces;
+  std::vector<Stmt *> list;
+  while (!at(TokenKind::RightBrace) && !at(TokenKind::End)) {
+    if (accept(TokenKind::Newline))
+      continue;
+    Stmt *parsed = statement();
+    if (parsed)
+      list.push_back(parsed);
+    if (!parsed || !endOfStatement())
+      recover();
+  }
+  stmt->body = context.copy<Stmt *>(list);
+  braces -= braces != 0;
+  leave();
+  return close(open, TokenKind::RightBrace);
+}
+
+} // namespace recur::frontend

@@ -1,0 +1,54 @@
+// RUN: recur-opt %s --canonicalize | FileCheck %s
+
+// CHECK-LABEL: recur.rule @folds
+recur.rule @folds(input "x" %x: !recur.mat<d x 1>, input "m" %m: !recur.mat<d x d>) -> ("o", "p", "q") init {
+  recur.yield
+} body {
+  %0 = recur.constant 0.0 : !recur.mat<d x 1>
+  %1 = recur.constant 1.0 : !recur.mat<1 x 1>
+  %eye = recur.identity : !recur.mat<d x d>
+  // x + 0, 1 * x, x / 1, I * x and transposing twice are x.
+  %a = recur.add %0, %x : !recur.mat<d x 1>, !recur.mat<d x 1>
+  %b = recur.mul %1, %a : !recur.mat<1 x 1>, !recur.mat<d x 1>
+  %c = recur.div %b, %1 : !recur.mat<d x 1>, !recur.mat<1 x 1>
+  %d = recur.matmul %eye, %c : !recur.mat<d x d>, !recur.mat<d x 1>
+  %e = recur.transpose %d : !recur.mat<d x 1>
+  %f = recur.transpose %e : !recur.mat<1 x d>
+  // A product with zero is zero.
+  %z = recur.matmul %m, %0 : !recur.mat<d x d>, !recur.mat<d x 1>
+  // Numbers fold.
+  %two = recur.add %1, %1 : !recur.mat<1 x 1>, !recur.mat<1 x 1>
+  %four = recur.pow %two, %two : !recur.mat<1 x 1>, !recur.mat<1 x 1>
+  // CHECK-DAG: %[[Z:.*]] = recur.constant 0.000000e+00 : <d x 1>
+  // CHECK-DAG: %[[FOUR:.*]] = recur.constant 4.000000e+00 : <1 x 1>
+  // CHECK: recur.yield %x, %[[Z]], %[[FOUR]]
+  recur.yield %f, %z, %four : !recur.mat<d x 1>, !recur.mat<d x 1>, !recur.mat<1 x 1>
+}
+
+// A number that is not finite stays an expression.
+// CHECK-LABEL: recur.rule @infinite
+recur.rule @infinite(input "x" %x: !recur.mat<1 x 1>) -> ("o") init {
+  recur.yield
+} body {
+  %0 = recur.constant 0.0 : !recur.mat<1 x 1>
+  // CHECK: recur.log
+  %1 = recur.log %0 : !recur.mat<1 x 1>
+  %2 = recur.add %1, %x : !recur.mat<1 x 1>, !recur.mat<1 x 1>
+  recur.yield %2 : !recur.mat<1 x 1>
+}
+
+// A product with a scalar scales; the transpose of a product goes to its factors.
+// CHECK-LABEL: recur.rule @products
+recur.rule @products(input "x" %x: !recur.mat<d x 1>, input "y" %y: !recur.mat<e x 1>, input "s" %s: !recur.mat<1 x 1>)
+    -> ("o", "p") init {
+  recur.yield
+} body {
+  // CHECK: recur.mul %x, %s
+  %0 = recur.matmul %x, %s : !recur.mat<d x 1>, !recur.mat<1 x 1>
+  %yT = recur.transpose %y : !recur.mat<e x 1>
+  %1 = recur.matmul %x, %yT : !recur.mat<d x 1>, !recur.mat<1 x e>
+  // CHECK: %[[XT:.*]] = recur.transpose %x
+  // CHECK: recur.matmul %y, %[[XT]]
+  %2 = recur.transpose %1 : !recur.mat<d x e>
+  recur.yield %0, %2 : !recur.mat<d x 1>, !recur.mat<e x d>
+}

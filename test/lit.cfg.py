@@ -1,0 +1,25 @@
+# Runs the text tests: every file with a RUN line.
+import os
+
+
+import lit.formats
+
+config.name = "recur"
+config.test_format = lit.formats.ShTest(False)
+config.suffixes = [".mlir", ".rec", ".test"]
+config.excludes = ["Inputs"]
+config.test_source_root = os.path.dirname(__file__)
+config.test_exec_root = os.path.join(config.recur_build, "test")
+
+bin_path = os.path.join(config.recur_build, "bin")
+config.environment["PATH"] = os.pathsep.join([bin_path, config.llvm_bin, os.environ["PATH"]])
+config.environment["FILECHECK_OPTS"] = "-enable-var-scope"
+config.substitutions.append(("%specs", os.path.join(os.path.dirname(config.test_source_root), "specs")))
+config.substitutions.append(("%root", os.path.dirname(config.test_source_root)))
+config.substitutions.append(("%build", config.recur_build))
+config.substitutions.append(("%python", "/usr/bin/python3"))
+config.substitutions.append(("%cc", config.cc))
+config.substitutions.append(("%cxx", config.cxx))
+if config.sanitize:
+    config.available_features.add("sanitize")
+    config.environment["ASAN_OPTIONS"] = "detect_leaks=0:detect_container_overflow=0"

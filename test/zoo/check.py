@@ -1,0 +1,161 @@
+"""Compares recurc with the references, for every spec of the zoo and every rule of test/rules.
+
+    /usr/bin/python3 test/zoo/check.py [--recurc build/bin/recurc] [--only PATTERN] [--mode MODE] [--case CASE]
+
+Modes: `oracle`, the interpreter against the reference; `f32` and `bf16`, compiled code against the
+reference on the same (rounded) inputs; `step`, the step function token by token against forward. Errors are
+relative Frobenius norms per sequence and head, the largest of them. One line per spec and mode; exit code 1
+if anything failed.
+"""
+import argparse
+import fnmatch
+import os
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from inputs import CASES, draw, round_to_bf16
+from reference import reference
+from signatures import ALL
+
+ROOT = Path(__file__).resolve().parents[2]
+FLAGS = {"oracle": ["--oracle"], "f32": [], "bf16": ["--dtype", "bf16"], "step": ["--step"]}
+# For tame and for nasty inputs.
+LIMITS = {"oracle": (1e-10, 1e-10), "f32": (2e-6, 2e-5), "bf16": (5e-3, 5e-3), "step": (1e-6, 1e-6)}
+
+# Five Newton-Schulz steps magnify a rounding error of the momentum by up to 3.4445^5.
+MAGNIFIES = {"atlas": 10}
+
+# Block-stale gradients and attention forms: recurc interprets them and must say that it does not compile them
+# yet.
+ORACLE_ONLY = {"ttt_linear", "ttt_mlp", "lact", "softmax_attention", "alibi", "fox", "deltaformer", "path",
+               "path_absolute"}
+REFUSAL = "only in the oracle for now"
+
+
+class Failure(Exception):
+    """A check that did not hold, in one line."""
+
+
+def run_recurc(recurc, rule, mode, arrays, folder):
+    """Run the rule on the arrays; returns the process and the arrays it wrote."""
+    inputs, outputs = folder / "in", folder / mode
+    inputs.mkdir(exist_ok=True)
+    outputs.mkdir()
+    for name, x in arrays.items():
+        np.save(inputs / f"{name}.npy", x.astype(np.float32))
+    command = [recurc, "run", ROOT / rule.file, "--inputs", inputs, "--outputs", outputs, *FLAGS[mode]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return done, {path.stem: np.load(path) for path in outputs.glob("*.npy")}
+
+
+def results(recurc, rule, mode, arrays, folder):
+    """What the rule computes, or a failure."""
+    done, found = run_recurc(recurc, rule, mode, arrays, folder)
+    if done.returncode:
+        text = done.stderr.strip().splitlines() or ["no message"]
+        raise Failure(f"exit code {done.returncode}: {text[0]}")
+    return found
+
+
+def distance(found, expected, heads_axis):
+    """The largest relative error of any sequence and head; infinite where a value is not finite."""
+    if found.shape != expected.shape:
+        raise Failure(f"shape {list(found.shape)}, expected {list(expected.shape)}")
+    axes = tuple(axis for axis in range(1, expected.ndim) if axis != heads_axis)
+    length = lambda x: np.sqrt((x * x).sum(axis=axes))
+    error, size = length(found.astype(np.float64) - expected), length(expected)
+    error = np.where(error == 0, 0, error / np.maximum(size, 1e-300))
+    return float(np.where(np.isfinite(error), error, np.inf).max())
+
+
+def compare(rule, found, expected):
+    """The largest error of outputs and final states, and the name of the worst."""
+    errors = {}
+    for name, x in expected.items():
+        if name not in found:
+            raise Failure(f"'{name}' was not written")
+        errors[name] = distance(found[name], x, 2 if name in rule.outputs else 1)
+    worst = max(errors, key=errors.get)
+    return errors[worst], worst
+
+
+def rounded(rule, arrays):
+    """Inputs and parameters in bfloat16; states stay in float32."""
+    states = {s.name for s in rule.states}
+    return {name: x if name in states else round_to_bf16(x) for name, x in arrays.items()}
+
+
+def check_case(recurc, rule, mode, case):
+    """One call in one mode: the error over its limit, and a description."""
+    arrays = draw(rule, case)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        if mode == "bf16":
+            arrays = rounded(rule, arrays)
+        found = results(recurc, rule, mode, arrays, folder)
+        expected = results(recurc, rule, "f32", arrays, folder) if mode == "step" else reference(rule, arrays)
+        error, worst = compare(rule, found, expected)
+    limit = LIMITS[mode][case.nasty] * (MAGNIFIES.get(rule.name, 1) if mode == "f32" else 1)
+    return error / limit, f"{error:.1e} ({case.name} {worst})"
+
+
+def check_refusal(recurc, rule, mode):
+    """The rule is not compiled, and the error says so."""
+    with tempfile.TemporaryDirectory() as folder:
+        done, found = run_recurc(recurc, rule, mode, draw(rule, CASES[2]), Path(folder))
+    if done.returncode != 1 or REFUSAL not in done.stderr:
+        raise Failure(f"expected exit code 1 and '{REFUSAL}', got {done.returncode}: {done.stderr[:200]}")
+    if found:
+        raise Failure("wrote output beside its error")
+    return "refused, as it should be"
+
+
+def check(recurc, rule, mode, cases):
+    """All cases of a rule in one mode: whether it passed, and its line."""
+    try:
+        if mode != "oracle" and rule.name in ORACLE_ONLY:
+            passed, text = True, check_refusal(recurc, rule, mode)
+        else:
+            excess, text = max(check_case(recurc, rule, mode, case) for case in cases)
+            passed = excess < 1
+    except Failure as failure:
+        passed, text = False, str(failure)
+    except subprocess.TimeoutExpired:
+        passed, text = False, "timed out"
+    return passed, f"{'ok  ' if passed else 'FAIL'} {rule.name:28} {mode:6} {text}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--recurc", default=ROOT / "build/bin/recurc",
+                        help="the compiler (default: %(default)s)")
+    parser.add_argument("--only", default="*", help="names of rules to check, a shell pattern")
+    parser.add_argument("--mode", action="append", choices=FLAGS, help="default: all of them")
+    parser.add_argument("--case", action="append", choices=[case.name for case in CASES],
+                        help="default: carry and nasty")
+    parser.add_argument("-j", type=int, default=os.cpu_count(), help="checks side by side")
+    options = parser.parse_args()
+
+    np.seterr(all="ignore")
+    cases = [case for case in CASES if case.name in (options.case or ["carry", "nasty"])]
+    known = {path.stem for folder in ("specs", "test/rules") for path in (ROOT / folder).glob("*.rec")}
+    failed = sorted(known ^ ALL.keys())
+    for name in failed:
+        print(f"FAIL {name:28} a spec without a signature, or a signature without a spec")
+    jobs = [(rule, mode) for rule in ALL.values() if fnmatch.fnmatch(rule.name, options.only)
+            for mode in options.mode or FLAGS]
+    with ThreadPoolExecutor(options.j) as pool:
+        for passed, line in pool.map(lambda job: check(options.recurc, *job, cases), jobs):
+            print(line, flush=True)
+            failed += [] if passed else [line]
+    print(f"{len(jobs) + len(known ^ ALL.keys()) - len(failed)} passed, {len(failed)} failed")
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()

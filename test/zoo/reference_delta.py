@@ -1,0 +1,94 @@
+"""Rules that read their state: the delta family. Conventions as in reference_linear.py."""
+import numpy as np
+
+from functions import exp, l2norm, outer, scale, sigmoid
+
+
+def delta_step(S, k, v, b):
+    """Move what S stores under k towards v by the fraction b."""
+    return S + b * outer(v - S @ k, k)
+
+
+def deltanet(x, s):
+    s.S = delta_step(s.S, x.k, x.v, x.b)
+    return scale(x.q) * s.S @ x.q
+
+
+def gated_deltanet(x, s):
+    s.S = delta_step(exp(x.g) * s.S, l2norm(x.k), x.v, x.b)
+    return scale(x.q) * s.S @ l2norm(x.q)
+
+
+def one_line(x, s):
+    s.S = x.a * s.S @ (np.eye(len(x.k)) - x.b * outer(x.k, x.k)) + x.b * outer(x.v, x.k)
+    return s.S @ x.q
+
+
+def comba(x, s):
+    k, p = l2norm(x.k), l2norm(x.p)
+    s.S = exp(x.g) * s.S + x.b * outer(x.v - s.S @ p, k)  # reads before the decay
+    return scale(x.q) * s.S @ l2norm(x.q)
+
+
+def kda(x, s):
+    s.S = delta_step(s.S * exp(x.g), l2norm(x.k), x.v, x.b)
+    return scale(x.q) * s.S @ l2norm(x.q)
+
+
+def deltaproduct(x, s):
+    s.S = exp(x.g) * s.S
+    for k, v, b in zip(x.k, x.v, x.b):
+        s.S = delta_step(s.S, k, v, b)
+    return scale(x.q) * s.S @ x.q
+
+
+def dplr(x, s):
+    s.S = s.S * exp(x.g) + outer(s.S @ x.a, x.b) + outer(x.v, x.k)
+    return scale(x.q) * s.S @ x.q
+
+
+def rwkv7(x, s):
+    kk = l2norm(x.kk)
+    s.S = s.S * exp(x.w) - outer(s.S @ kk, kk * x.a) + outer(x.v, x.k)
+    return s.S @ x.r
+
+
+def longhorn(x, s):
+    # The minimiser of |S' - S|^2 + b |S' k - v|^2, from its normal equations rather than the closed form.
+    A = np.eye(len(x.k)) + x.b * outer(x.k, x.k)
+    s.S = np.linalg.solve(A, (s.S + x.b * outer(x.v, x.k)).T).T
+    return s.S @ x.q
+
+
+def vector_beta(x, s):
+    s.S = s.S + outer(x.b * (x.v - s.S @ x.k), x.k)
+    return s.S @ x.q
+
+
+def two_reads(x, s):
+    s.S = exp(x.g) * s.S - x.b * outer(s.S @ x.k, x.k) - x.c * outer(s.S @ x.p, x.p) + outer(x.v, x.k)
+    return s.S @ x.q
+
+
+def two_outputs(x, s):
+    S = exp(x.g) * s.S
+    s.S = delta_step(S, x.k, x.v, x.b)
+    return {"o": s.S @ x.q, "p": S @ x.k}
+
+
+def two_sided(x, s):
+    s.S = s.S - x.b * outer(s.S @ x.k, x.k) - x.c * outer(x.w, x.w @ s.S) + outer(x.v, x.k)
+    return s.S @ x.q
+
+
+def saturated_write(x, s):
+    s.S = exp(x.g) * s.S
+    s.S = s.S + outer(np.tanh(x.v - s.S @ x.k), x.k)
+    return s.S @ x.q
+
+
+def micro_decay(x, s):
+    for k, v, a, b in zip(x.k, x.v, x.a, x.b):
+        u = l2norm(k)
+        s.S = a * (s.S - b * outer(s.S @ u, u)) + outer(v, u)
+    return sigmoid(x.r) * (s.S @ x.q)

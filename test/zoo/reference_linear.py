@@ -1,0 +1,108 @@
+"""Linear attention and its kin: decays and writes, no reads. One function per rule: one token of one head.
+
+`x` holds the token's inputs, the head's parameters, `head`, `heads` and the token's index `t`; `s` the
+states, which the function replaces. What it returns is the output (several outputs: a dict). A state S is
+dv x dk.
+"""
+import numpy as np
+
+from functions import elu, exp, l2norm, outer, rmsnorm, rope, scale, softmax
+
+
+def linear_attention(x, s):
+    s.S = s.S + outer(x.v, x.k)
+    return scale(x.q) * s.S @ x.q
+
+
+def linear_attention_normalised(x, s):
+    s.S = s.S + outer(x.v, x.k)
+    s.z = s.z + x.k
+    q = scale(x.q) * x.q
+    return s.S @ q / (s.z @ q + 1e-10)
+
+
+def linear_attention_feature_map(x, s):
+    q, k = elu(x.q) + 1, elu(x.k) + 1
+    s.S = s.S + outer(x.v, k)
+    s.z = s.z + k
+    return s.S @ q / (s.z @ q + 1e-6)
+
+
+def linear_attention_rmsnorm(x, s):
+    s.S = s.S + outer(x.v, x.k)
+    return x.w * rmsnorm(s.S @ x.q)
+
+
+def retnet(x, s):
+    s.S = (1 - 2.0 ** (-5 - x.head)) * s.S + outer(x.v, rope(x.k, x.t))
+    return scale(x.q) * s.S @ rope(x.q, x.t)
+
+
+def lightning(x, s):
+    layer, layers = 0, 24
+    s.S = exp(-8 / x.heads * (1 - layer / layers) * x.head) * s.S + outer(x.v, x.k)
+    return scale(x.q) * s.S @ x.q
+
+
+def simple_gla(x, s):
+    s.S = exp(x.g) * s.S + outer(x.v, x.k)
+    return scale(x.q) * s.S @ x.q
+
+
+def mamba2(x, s):
+    s.S = exp(x.dt * x.A) * s.S + outer(x.dt * x.x, x.B)
+    return s.S @ x.C + x.D * x.x
+
+
+def gla(x, s):
+    s.S = s.S * exp(x.g) + outer(x.v, x.k)  # numpy scales the columns
+    return scale(x.q) * s.S @ x.q
+
+
+def hgrn2(x, s):
+    s.S = s.S * exp(x.g) + outer(x.v, 1 - exp(x.g))
+    return scale(x.q) * s.S @ x.q
+
+
+def rwkv6(x, s):
+    o = (s.S + outer(x.v, x.u * x.k)) @ x.r
+    s.S = s.S * exp(x.w) + outer(x.v, x.k)
+    return o
+
+
+def gsa(x, s):
+    s.Sk = exp(x.g)[:, None] * s.Sk + outer(x.s, x.k)
+    s.Sv = s.Sv * exp(x.g) + outer(x.v, x.s)
+    return s.Sv @ softmax(s.Sk @ (scale(x.q) * x.q))
+
+
+def value_decay(x, s):
+    s.S = exp(x.h)[:, None] * s.S * exp(x.g) + outer(x.v, x.k)
+    return s.S @ x.q
+
+
+def signed_decay(x, s):
+    s.S = x.a * s.S + outer(x.v, x.k)
+    return s.S @ x.q
+
+
+def cascade(x, s):
+    s.R = x.a * s.R + outer(x.v, x.k)
+    s.S = x.b * s.S + (1 - x.b) * s.R
+    return s.S @ x.q
+
+
+def trapezoid(x, s):
+    s.S = x.a * s.S + x.b * outer(s.v1, s.k1) + x.c * outer(x.v, x.k)
+    s.k1, s.v1 = x.k, x.v
+    return s.S @ x.q
+
+
+def dense_transition(x, s):
+    s.S = s.S @ x.R + outer(x.v, x.k)
+    return s.S @ x.q
+
+
+def ema(x, s):
+    s.h = x.a * s.h + (1 - x.a) * x.x
+    return s.h

@@ -1,0 +1,153 @@
+"""What each rule takes: its inputs, parameters and states with their shapes and the kind of values they may
+have.
+
+Written by hand beside the references, so that a spec whose names or shapes drift from them is noticed. One
+line per rule: name | inputs | parameters | states, each as NAME:KIND(DIMS) or, with n micro-steps,
+NAME:KIND(DIMS)[n]. Kinds are the functions of inputs.py; states without a kind may hold anything.
+"""
+import re
+from dataclasses import dataclass, field
+
+TABLE = """
+linear_attention            | q:query(dk) k:key(dk) v:value(dv) | | S(dv,dk)
+linear_attention_normalised | q:positive(dk) k:positive(dk) v:value(dv) | | S(dv,dk) z:positive(dk)
+linear_attention_feature_map| q:query(dk) k:key(dk) v:value(dv) | | S(dv,dk) z:positive(dk)
+linear_attention_rmsnorm    | q:query(dk) k:key(dk) v:value(dv) | w:real(dv) | S(dv,dk)
+retnet                      | q:query(dk) k:key(dk) v:value(dv) | | S(dv,dk)
+lightning                   | q:query(dk) k:key(dk) v:value(dv) | | S(dv,dk)
+simple_gla                  | q:query(dk) k:key(dk) v:value(dv) g:log_decay() | | S(dv,dk)
+mamba2                      | x:value(d) dt:step() B:key(n) C:query(n) | A:rate() D:real() | S(d,n)
+gla                         | q:query(dk) k:key(dk) v:value(dv) g:log_decay(dk) | | S(dv,dk)
+hgrn2                       | q:query(dk) v:value(dv) g:log_decay(dk) | | S(dv,dk)
+rwkv6                       | r:query(dk) k:key(dk) v:value(dv) w:log_decay(dk) | u:real(dk) | S(dv,dk)
+rwkv7                       | r:query(dk) k:key(dk) kk:key(dk) v:value(dv) w:log_decay_06(dk) a:gate(dk) | | \
+                              S(dv,dk)
+deltanet                    | q:query(dk) k:unit(dk) v:value(dv) b:gate_2() | | S(dv,dk)
+deltanet_loss               | q:query(dk) k:unit(dk) v:value(dv) b:gate_2() | | S(dv,dk)
+gated_deltanet              | q:query(dk) k:key(dk) v:value(dv) g:log_decay() b:gate_2() | | S(dv,dk)
+gated_deltanet_loss         | q:query(dk) k:key(dk) v:value(dv) g:log_decay() b:gate_2() | | S(dv,dk)
+comba                       | q:query(dk) k:key(dk) p:key(dk) v:value(dv) g:log_decay() b:gate() | | S(dv,dk)
+kda                         | q:query(dk) k:key(dk) v:value(dv) g:log_decay_5(dk) b:gate() | | S(dv,dk)
+deltaproduct                | q:query(dk) k:unit(dk)[n] v:value(dv)[n] b:gate_2()[n] g:log_decay() | | \
+                              S(dv,dk)
+dplr                        | q:query(dk) k:key(dk) a:unit(dk) b:unit(dk) v:value(dv) g:log_decay(dk) | | \
+                              S(dv,dk)
+longhorn                    | q:query(dk) k:key(dk) v:value(dv) b:step() | | S(dv,dk)
+mlstm                       | q:query(dk) k:key(dk) v:value(dv) i:logit() f:logit() | | S:real(dv,dk) \
+                              z:real(dk) m:real()
+slstm                       | xz:logit(d) xi:logit(d) xf:logit(d) xo:logit(d) | Rz:recurrent(d,d) \
+                              Ri:recurrent(d,d) Rf:recurrent(d,d) Ro:recurrent(d,d) | h:bounded(d) \
+                              c:bounded(d) n:positive(d) m:real(d)
+titans                      | q:query(dk) k:key(dk) v:value(dv) eta:gate() theta:gate() al:gate() | | \
+                              S(dv,dk) M:real(dv,dk)
+mesanet                     | q:query(dk) k:key(dk) v:value(dv) g:log_decay() b:gate() | lamb:ridge(dk) | \
+                              G(dv,dk) H:gram(dk,dk)
+mesanet_cg                  | q:query(dk) k:key(dk) v:value(dv) g:log_decay() b:gate() | lamb:ridge(dk) | \
+                              G(dv,dk) H:gram(dk,dk)
+rls                         | q:query(dk) k:key(dk) v:value(dv) g:slow() b:gate() | lamb:ridge() | \
+                              S(dv,dk) P:gram(dk,dk)
+gsa                         | q:query(dk) k:key(dk) v:value(dv) s:gate(m) g:log_decay(m) | | Sk(m,dk) Sv(dv,m)
+ttt_linear                  | q:query(d) k:key(d) v:value(d) eta:small() | w:real(d) b:real(d) | \
+                              S:weights(d,d) c:real(d) G:weights(d,d) e:real(d)
+ttt_mlp                     | q:query(d) k:key(d) v:value(d) eta:small() | w:real(d) b:real(d) \
+                              A1:weights(dh,d) c1:real(dh) A2:weights(d,dh) c2:real(d) | \
+                              W1:weights(dh,d) b1:real(dh) W2:weights(d,dh) b2:real(d)
+lact                        | q:query(dk) k:unit(dk) v:value(dv) a:small() b:small() c:small() e:gate() | \
+                              A1:weights(dh,dk) A2:weights(dv,dh) A3:weights(dh,dk) r1:positive(dh) \
+                              r2:positive(dv) r3:positive(dh) | W1:weights(dh,dk) W2:weights(dv,dh) \
+                              W3:weights(dh,dk) M1:weights(dh,dk) M2:weights(dv,dh) M3:weights(dh,dk)
+titans_mlp                  | q:query(dk) k:key(dk) v:value(dv) eta:gate() theta:small() al:small() | \
+                              A1:weights(dh,dk) A2:weights(dv,dh) | W1:weights(dh,dk) W2:weights(dv,dh) \
+                              M1:weights(dh,dk) M2:weights(dv,dh)
+atlas                       | q:query(dk) k:key(dk) v:value(dv) c:gate() al:gate() eta:small() \
+                              theta:gate() | | S:real(dv,dk) M:real(dv,dk) k1:key(dk) k2:key(dk) \
+                              v1:real(dv) v2:real(dv) c1:gate() c2:gate()
+mamba1                      | x:value(d) dt:step(d) B:key(n) C:query(n) | A:rate(d,n) D:real(d) | S(d,n)
+lru                         | x:value(d) | a:pole(n) b:pole(n) Br:weights(n,d) Bi:weights(n,d) \
+                              Cr:weights(d,n) Ci:weights(d,n) D:real(d) | hr(n) hi(n)
+hgrn                        | x:value(d) g:log_decay(d) | | h(d)
+rwkv4                       | k:logit(d) v:value(d) | w:rate(d) u:real(d) | num:real(d) den:positive(d) \
+                              m:real(d)
+gru                         | xz:logit(d) xr:logit(d) xn:logit(d) | Rz:recurrent(d,d) Rr:recurrent(d,d) \
+                              Rn:recurrent(d,d) bn:real(d) | h:bounded(d)
+lstm                        | xi:logit(d) xf:logit(d) xg:logit(d) xo:logit(d) | Ri:recurrent(d,d) \
+                              Rf:recurrent(d,d) Rg:recurrent(d,d) Ro:recurrent(d,d) | h:bounded(d) \
+                              c:bounded(d)
+softmax_attention           | q:query(dk) k:key(dk) v:value(dv) | |
+alibi                       | q:query(dk) k:key(dk) v:value(dv) | |
+fox                         | q:query(dk) k:key(dk) v:value(dv) g:log_decay() | |
+deltaformer                 | q:query(dk) k:key(dk) v:value(dv) b:gate() | |
+path                        | q:query(dk) k:key(dk) w:key(dk) v:value(dv) b:gate_2() | |
+path_absolute               | q:query(dk) k:key(dk) w:key(dk) v:value(dv) b:gate_2() | | P:real(dk,dk)
+"""
+
+RULES = """
+one_line                    | q:query(dk) k:key(dk) v:value(dv) a:gate() b:gate() | | S(dv,dk)
+ema                         | x:value() a:gate() | | h()
+vector_beta                 | q:query(dk) k:unit(dk) v:value(dv) b:gate(dv) | | S(dv,dk)
+two_reads                   | q:query(dk) k:unit(dk) p:unit(dk) v:value(dv) b:half() c:half() \
+                              g:log_decay() | | S(dv,dk)
+two_outputs                 | q:query(dk) k:unit(dk) v:value(dv) b:gate() g:log_decay() | | S(dv,dk)
+two_sided                   | q:query(dk) k:unit(dk) v:value(dv) w:unit(dv) b:gate() c:gate() | | S(dv,dk)
+value_decay                 | q:query(dk) k:key(dk) v:value(dv) g:log_decay_5(dk) h:log_decay(dv) | | S(dv,dk)
+signed_decay                | q:query(dk) k:key(dk) v:value(dv) a:sign() | | S(dv,dk)
+momentum_vector_decay       | q:query(dk) k:unit(dk) v:value(dv) g:log_decay(dk) theta:gate() al:gate() | | \
+                              S(dv,dk) M:real(dv,dk)
+nesterov                    | q:query(dk) k:unit(dk) v:value(dv) eta:gate() theta:gate() | | S(dv,dk) \
+                              M:real(dv,dk)
+cascade                     | q:query(dk) k:key(dk) v:value(dv) a:gate() b:gate() | | R(dv,dk) S(dv,dk)
+trapezoid                   | q:query(dk) k:key(dk) v:value(dv) a:gate() b:real() c:real() | | S(dv,dk) \
+                              k1:key(dk) v1:real(dv)
+weighted_loss               | q:query(dk) k:unit(dk) v:value(dv) w:gate(dv) b:gate() | | S(dv,dk)
+saturated_write             | q:query(dk) k:unit(dk) v:value(dv) g:log_decay() | | S:real(dv,dk)
+second_moment               | q:query(dk) k:unit(dk) v:value(dv) b:gate() r:gate() | | S:real(dv,dk) \
+                              D:positive(dv,dk)
+dense_transition            | q:query(dk) k:key(dk) v:value(dv) | R:recurrent(dk,dk) | S(dv,dk)
+micro_decay                 | q:query(dk) k:key(dk)[n] v:value(dv)[n] a:gate()[n] b:gate_2()[n] \
+                              r:real(dv) | | S(dv,dk)
+"""
+
+OUTPUTS = {"two_outputs": ["o", "p"], **{name: ["O"] for name in (
+    "softmax_attention", "alibi", "fox", "deltaformer", "path", "path_absolute")}}
+
+SMALL_STATE_LONG_SEQUENCE = {"dk": 6, "dv": 5, "dh": 7}
+
+
+@dataclass
+class Tensor:
+    """An argument of a rule: its name, the kind of its values, its dimensions by name, micro-steps first."""
+    name: str
+    kind: str
+    dims: list
+
+
+@dataclass
+class Rule:
+    """The arguments of one rule."""
+    name: str
+    file: str
+    inputs: list = field(default_factory=list)
+    params: list = field(default_factory=list)
+    states: list = field(default_factory=list)
+
+    @property
+    def outputs(self):
+        return OUTPUTS.get(self.name, ["o"])
+
+
+def tensors(text):
+    """Parse NAME:KIND(DIMS)[STEPS] ..; the kind `anything` where it is left out."""
+    found = re.findall(r"(\w+)(?::(\w+))?\(([\w,]*)\)(?:\[(\w+)\])?", text)
+    return [Tensor(name, kind or "anything", ([steps] if steps else []) + [d for d in dims.split(",") if d])
+            for name, kind, dims, steps in found]
+
+
+def rules(table, folder):
+    """The rules of a table, whose specs lie in a folder."""
+    lines = [line for line in table.replace("\\\n", " ").splitlines() if line.strip()]
+    for line in lines:
+        name, *parts = [part.strip() for part in line.split("|")]
+        yield Rule(name, f"{folder}/{name}.rec", *[tensors(part) for part in parts])
+
+
+ALL = {rule.name: rule for rule in [*rules(TABLE, "specs"), *rules(RULES, "test/rules")]}
