@@ -204,7 +204,7 @@ Placement::Placement(RuleOp rule, const Grid &grid) : vectorAxis(grid.lanes == 1
 
 Grid cuda::chooseGrid(RuleOp rule) {
   constexpr int64_t entriesPerThread = 64;
-  int64_t entries = 1, rows = 1, cols = 1;
+  int64_t entries = 0, rows = 1, cols = 1;
   for (BlockArgument argument : rule.getBody().getArguments()) {
     ArgKind kind = rule.getArg(argument).getKind();
     if (kind != ArgKind::State && kind != ArgKind::Param)

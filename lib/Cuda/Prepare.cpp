@@ -44,6 +44,9 @@ static void expandIterations(SolveOp op) {
 }
 
 FailureOr<PreparedRule> cuda::prepareRule(RuleOp rule, const llvm::StringMap<int64_t> &sizes) {
+  for (BlockOp block : rule.getBody().getOps<BlockOp>())
+    return block.emitError() << (block.getSize() ? "statements per block of tokens" : "a product over the whole sequence")
+                             << " cannot be compiled for a GPU";
   PreparedRule prepared;
   prepared.module = ModuleOp::create(rule.getLoc());
   OpBuilder b = OpBuilder::atBlockEnd(prepared.module->getBody());
