@@ -10,10 +10,6 @@
 #include <memory>
 #include <string>
 
-namespace llvm {
-class TargetMachine;
-}
-
 namespace recur::cpu {
 
 /// The type of a tensor's entries in memory. Computations and states are f32.
@@ -86,9 +82,6 @@ mlir::FailureOr<Kernel> translateKernel(mlir::ModuleOp module, llvm::LLVMContext
 
 /// All stages and the translation. The rule is not changed. Fails after a diagnostic at the op that cannot be compiled.
 mlir::FailureOr<Kernel> buildKernel(RuleOp rule, const KernelOptions &options, llvm::LLVMContext &context);
-
-/// Sets the module's target and runs LLVM's optimiser at a level from 0 to 3.
-void optimize(llvm::Module &module, llvm::TargetMachine &machine, unsigned level);
 
 /// Makes everything known that the stages need: dialects, their interfaces and translations.
 void registerCpuDialects(mlir::DialectRegistry &registry);

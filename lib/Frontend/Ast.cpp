@@ -83,6 +83,9 @@ void printExpr(const Expr &expr, raw_ostream &os, int atLeast) {
     return;
   }
   switch (expr.kind) {
+  case ExprKind::Invalid:
+    os << '?';
+    return;
   case ExprKind::Number:
   case ExprKind::Name:
     os << expr.text;
@@ -275,7 +278,7 @@ void print(const Spec &spec, raw_ostream &os) {
 //===----------------------------------------------------------------------===//
 
 static void dumpExpr(const Expr &expr, raw_ostream &os, unsigned indent) {
-  static constexpr StringLiteral kinds[] = {"number", "name", "negate", "add", "subtract", "multiply",
+  static constexpr StringLiteral kinds[] = {"invalid", "number", "name", "negate", "add", "subtract", "multiply",
                                             "divide", "element-multiply", "element-divide", "power",
                                             "transpose", "norm", "index", "stale", "call"};
   os.indent(indent) << kinds[static_cast<unsigned>(expr.kind)];

@@ -25,6 +25,7 @@ struct Ident {
 };
 
 enum class ExprKind {
+  Invalid, // what the parser could not understand; fits everywhere
   Number,
   Name,
   Negate,
@@ -128,7 +129,7 @@ struct Stmt {
   llvm::ArrayRef<Stmt *> body;
 
   // Filled in by sema.
-  const Symbol *symbol = nullptr; // Assign: what is assigned; For: the loop's variable
+  Symbol *symbol = nullptr;       // Assign: what is assigned; For: the loop's variable
   int64_t blockSize = 0;          // Block
 
   bool is(StmtKind k) const { return kind == k; }
@@ -158,6 +159,7 @@ struct Spec {
   const SourceFile *file = nullptr;
   std::unique_ptr<AstContext> context = std::make_unique<AstContext>();
   std::vector<Stmt *> items; // declarations and statements in the order of the text
+  bool incomplete = false;   // a declaration is missing whose absence would change what the rest means
 };
 
 /// The spelling of an operator: "+", ".*"; empty for kinds that are no operator.

@@ -27,7 +27,8 @@ static constexpr Primitive primitives[] = {
     {"sum", PrimitiveOp::Sum, PrimitiveShape::SumAll, 1},
     {"vsum", PrimitiveOp::VectorSum, PrimitiveShape::Reduce, 1},
     {"vmax", PrimitiveOp::VectorMax, PrimitiveShape::Reduce, 1},
-    {"vlen", PrimitiveOp::VectorLength, PrimitiveShape::Length, 1},
+    {"vlen", PrimitiveOp::VectorLength, PrimitiveShape::Count, 1},
+    {"count", PrimitiveOp::Count, PrimitiveShape::Count, 1},
     {"rope", PrimitiveOp::Rope, PrimitiveShape::Vector, 1, ropeOptions},
     {"diag", PrimitiveOp::Diag, PrimitiveShape::MakeDiag, 1},
     {"inv", PrimitiveOp::Inverse, PrimitiveShape::Square, 1},
@@ -37,7 +38,8 @@ static constexpr Primitive primitives[] = {
 };
 
 // "Of a vector" means: over the entries of a vector, and over each row of a matrix. vsum and vmax keep the
-// reduced dimension as 1, so their results broadcast.
+// reduced dimension as 1, so their results broadcast; vlen is the number of entries they run over, and count that of
+// all entries.
 static constexpr StringLiteral preludeText = R"(
 fn relu(x) in [0, inf) = max(x, 0)
 fn elu(x) in [-1, inf) = max(x, 0) + exp(min(x, 0)) - 1
@@ -46,6 +48,7 @@ fn gelu(x) = 1/2*x.*(1 + erf(x/sqrt(2)))
 fn logsigmoid(x) in (-inf, 0] = -softplus(-x)
 fn clamp(x, lo, hi) = min(max(x, lo), hi)
 fn dot(x, y) = sum(x.*y)
+fn mean(x) = sum(x)/count(x)
 fn vmean(x) = vsum(x)/vlen(x)
 fn centered(x) = x - vmean(x)
 fn l2norm(x, eps=1e-6) unit = x./sqrt(vsum(x.*x) + eps)

@@ -9,7 +9,7 @@ enum class PrimitiveShape {
   Elementwise, // operands broadcast
   SumAll,      // a scalar from all entries
   Reduce,      // over the entries of a vector, or of each row of a matrix
-  Length,      // the number of entries that Reduce runs over
+  Count,       // a scalar from the shape alone
   Vector,      // a vector to a vector of the same shape
   MakeDiag,    // a vector to a diagonal matrix
   Square,      // a square matrix to one of the same shape
@@ -21,7 +21,7 @@ enum class PrimitiveShape {
 /// What code is generated for a primitive; IRGen has one line for each.
 enum class PrimitiveOp {
   Exp, Log, Sqrt, Abs, Sigmoid, Tanh, Softplus, Erf, Sin, Cos, Max, Min,
-  Sum, VectorSum, VectorMax, VectorLength, Rope, Diag, Inverse, Solve, Decay, Gradient,
+  Sum, VectorSum, VectorMax, VectorLength, Count, Rope, Diag, Inverse, Solve, Decay, Gradient,
 };
 
 /// One built-in function.

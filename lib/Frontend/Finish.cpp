@@ -30,7 +30,6 @@ void Sema::finishShapes() {
   checkDiagonals();
   checkDimensions();
   checkLevels();
-  checkGradients();
 }
 
 /// A transposed scalar is a sign that a declaration or a name is wrong.
@@ -225,9 +224,6 @@ void Sema::checkLevels() {
     if (!stmt->is(StmtKind::Block))
       visitBody(visitBody, *stmt);
 }
-
-/// `grad(L, S)` where L does not read S is a mistake: the text between has given S a new value, or it is a typo.
-void Sema::checkGradients() {}
 
 void Sema::warnUnused() {
   for (const Symbol &symbol : program->symbols) {

@@ -50,6 +50,8 @@ Value IRGen::value(const Expr &expr) {
   if (std::optional<double> known = evaluate(expr); known && expr.shape.isScalar())
     return number(*known, loc);
   switch (expr.kind) {
+  case ExprKind::Invalid:
+    break;
   case ExprKind::Number:
     return number(expr.value, loc);
   case ExprKind::Name:
@@ -205,6 +207,10 @@ Value IRGen::emitPrimitive(const Expr &expr) {
     return reduce(Reduction::Max, operand(0), !ofRows, ofRows, loc);
   case PrimitiveOp::VectorLength:
     return make<SizeOp>(loc, dim(ofRows ? shape.cols : shape.rows));
+  case PrimitiveOp::Count: {
+    Value rows = make<SizeOp>(loc, dim(shape.rows)), cols = make<SizeOp>(loc, dim(shape.cols));
+    return make<MulOp>(loc, rows, cols);
+  }
   case PrimitiveOp::Rope: {
     const Expr *base = option("base");
     return RopeOp::create(builder, loc, operand(0), values.lookup(position),

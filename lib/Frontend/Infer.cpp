@@ -41,6 +41,8 @@ ShapeVar Sema::shapeOf(const Symbol &symbol) {
   case SymbolKind::State:
   case SymbolKind::Local:
     if (declaration) {
+      if (!declaration->shape)
+        return symbolShapes[&symbol] = solver.errorShape();
       shape = declaredShape(*declaration->shape);
       break;
     }
@@ -98,7 +100,7 @@ void Sema::inferStatement(const Stmt &stmt) {
     return;
   ShapeVar value = infer(*stmt.value);
   ShapeVar target = shapeOf(*stmt.symbol);
-  assignedTo[stmt.value] = own[stmt.symbol->name];
+  assignedTo[stmt.value] = stmt.symbol;
   // A number fills whatever the name turns out to be: `x = 0` before a sum.
   if (stmt.value->is(ExprKind::Number)) {
     solver.add(Default{Convention::FilledScalar, target});
@@ -106,7 +108,8 @@ void Sema::inferStatement(const Stmt &stmt) {
   }
   solver.because(stmt.range, stmt.symbol);
   solver.propagate([&](const Constraint &c, DimVar a, DimVar b) { conflict(c, a, b); });
-  if (solver.unify(target.rows, value.rows) && solver.unify(target.cols, value.cols))
+  bool rows = solver.unify(target.rows, value.rows);
+  if (rows && solver.unify(target.cols, value.cols))
     return;
   Diagnostic &error =
       diags.error(stmt.value->range, "'" + stmt.symbol->name + "' is " + solver.describe(target) +
@@ -114,7 +117,7 @@ void Sema::inferStatement(const Stmt &stmt) {
   if (!(stmt.symbol->range == stmt.name().range))
     error.note(stmt.symbol->range,
                "'" + stmt.symbol->name + "' was " + (stmt.symbol->declared ? "declared" : "first assigned") + " here");
-  noteOrigins(error, {target.rows, target.cols, value.rows, value.cols});
+  noteOrigins(error, {rows ? target.cols : target.rows, rows ? value.cols : value.rows});
 }
 
 //===----------------------------------------------------------------------===//
@@ -140,9 +143,13 @@ void Sema::require(Expr &expr, ShapeVar wanted, const Twine &rule) {
 
 ShapeVar Sema::inferKind(Expr &expr) {
   switch (expr.kind) {
+  case ExprKind::Invalid:
+    return solver.errorShape();
   case ExprKind::Number:
     return solver.scalar();
   case ExprKind::Name: {
+    if (!expr.symbol)
+      return solver.errorShape();
     if (!expr.symbol->is(SymbolKind::Identity))
       return shapeOf(*expr.symbol);
     solver.because(expr.range);
@@ -179,7 +186,8 @@ ShapeVar Sema::inferKind(Expr &expr) {
     return solver.scalar();
   case ExprKind::Transpose: {
     ShapeVar operand = infer(*expr.operand());
-    if (expr.operand()->is(ExprKind::Name) && expr.operand()->symbol->is(SymbolKind::Input))
+    const Symbol *symbol = expr.operand()->symbol;
+    if (symbol && symbol->is(SymbolKind::Input))
       solver.add(Default{Convention::TransposedIsVector, operand});
     if (!solver.isScalar(operand))
       return operand.transposed();
@@ -203,13 +211,17 @@ ShapeVar Sema::inferKind(Expr &expr) {
     return inferPrimitive(expr);
   for (auto [operand, symbol] : zip(expr.operands, expr.arguments))
     symbolShapes[symbol] = infer(*operand);
-  return infer(*expr.body);
+  if (expr.body)
+    return infer(*expr.body);
+  for (Expr *operand : expr.operands)
+    infer(*operand);
+  return solver.errorShape(); // a call that was reported
 }
 
 /// Does a name of that kind occur?
 static bool mentions(const Expr &expr, ArrayRef<SymbolKind> kinds) {
   if (expr.is(ExprKind::Name))
-    return is_contained(kinds, expr.symbol->kind);
+    return expr.symbol && is_contained(kinds, expr.symbol->kind);
   return any_of(expr.operands, [&](const Expr *operand) { return mentions(*operand, kinds); });
 }
 
@@ -248,15 +260,14 @@ ShapeVar Sema::inferPrimitive(Expr &expr) {
     solver.add(Default{Convention::OperandsAgree, result, constraint});
     return result;
   }
-  case PrimitiveShape::SumAll:
-    return solver.scalar();
   case PrimitiveShape::Reduce: {
     ShapeVar result = solver.freshShape();
     solver.add(Constraint{Relation::Reduce, x, x, result, &expr});
     solver.add(Default{Convention::FunctionOfVector, x});
     return result;
   }
-  case PrimitiveShape::Length:
+  case PrimitiveShape::SumAll:
+  case PrimitiveShape::Count:
     return solver.scalar();
   case PrimitiveShape::Vector:
     require(*expr.operand(), {x.rows, solver.one()}, name + " needs a vector");
@@ -292,6 +303,8 @@ ShapeVar Sema::inferPrimitive(Expr &expr) {
 
 /// Notes where the names in an expression were declared.
 void Sema::noteDeclared(Diagnostic &error, const Expr &expr) {
+  if (expr.is(ExprKind::Name) && !expr.symbol)
+    return;
   if (expr.is(ExprKind::Name) && expr.symbol->declared && error.notes.size() < 4)
     error.note(expr.symbol->range, "'" + expr.symbol->name + "' was declared here");
   if (expr.is(ExprKind::Name) && expr.symbol->is(SymbolKind::Argument))
@@ -338,7 +351,7 @@ void Sema::conflict(const Constraint &c, DimVar a, DimVar b) {
   error.highlight(x->range).highlight(y->range);
   noteDeclared(error, *x);
   noteDeclared(error, *y);
-  noteOrigins(error, {c.a.rows, c.a.cols, c.b.rows, c.b.cols, a, b});
+  noteOrigins(error, {a, b});
 }
 
 //===----------------------------------------------------------------------===//

@@ -29,13 +29,29 @@ Spec Parser::run() {
       diags.error(take().range, "'}' closes nothing");
       continue;
     }
-    Stmt *parsed = statement();
-    if (parsed)
+    if (Stmt *parsed = wholeStatement())
       spec.items.push_back(parsed);
-    if (!parsed || !endOfStatement())
-      recover();
   }
   return std::move(spec);
+}
+
+/// A statement up to its end. What could be understood of a broken one is kept, so that its names are known.
+Stmt *Parser::wholeStatement() {
+  broken = false;
+  Stmt *parsed = statement();
+  if (parsed && !broken && !endOfStatement()) {
+    broken = true;
+    if (parsed->value)
+      parsed->value = invalid();
+  }
+  if (!parsed || broken)
+    recover();
+  return parsed;
+}
+
+Expr *Parser::invalid() {
+  broken = true;
+  return context.make(ExprKind::Invalid, last, last);
 }
 
 //===----------------------------------------------------------------------===//
@@ -84,15 +100,22 @@ Diagnostic &Parser::unexpected(const Twine &expected) {
   const Token &token = peek();
   // The end of a statement is shown behind what stands before it.
   SourceRange at = token.range;
-  if (token.kind == TokenKind::Newline || token.kind == TokenKind::End)
+  bool atLineEnd = brackets && startsLine();
+  if (token.kind == TokenKind::Newline || token.kind == TokenKind::End || atLineEnd)
     at = {last.end, last.end};
-  // An unknown character was reported by the lexer.
-  if (token.kind == TokenKind::Unknown)
+  // An unknown character was reported by the lexer, and what made the parser give up as well.
+  if (token.kind == TokenKind::Unknown || abandoned)
     return reported;
-  Diagnostic &error = diags.error(at, "expected " + expected + ", got " + shown(token));
-  if (token.afterLineEnd)
-    error.note(last, "the statement goes on here, because the line before ends in an operator or comma");
+  Diagnostic &error = diags.error(at, "expected " + expected + ", got " +
+                                          (atLineEnd ? "the end of the line" : shown(token)));
+  if (token.afterLineEnd || (position > 0 && tokens[position - 1].afterLineEnd))
+    error.note(last, "the statement goes on here, as the line before ends in an operator or comma");
   return error;
+}
+
+bool Parser::startsLine() {
+  peek();
+  return position > 0 && tokens[position - 1].kind == TokenKind::Newline;
 }
 
 bool Parser::expect(TokenKind kind, const Twine &where) {
@@ -112,6 +135,7 @@ bool Parser::close(const Token &open, TokenKind kind) {
 void Parser::abandon() {
   position = tokens.size() - 1;
   brackets = braces = 0;
+  abandoned = true;
 }
 
 bool Parser::enter() {
@@ -125,18 +149,21 @@ bool Parser::enter() {
 }
 
 void Parser::recover() {
+  // A bracket that was left open does not take the next line with it.
+  if (brackets && startsLine())
+    --position;
   brackets = 0;
   unsigned open = 0;
-  while (!at(TokenKind::End)) {
-    if (at(TokenKind::LeftBrace))
-      ++open;
-    else if (at(TokenKind::RightBrace)) {
-      if (open == 0 && braces)
-        return; // ends the body around
-      open -= open != 0;
-    } else if (at(TokenKind::Newline) && open == 0)
+  for (; tokens[position].kind != TokenKind::End; ++position) {
+    TokenKind kind = tokens[position].kind;
+    if (kind == TokenKind::Newline && open == 0)
       return;
-    take();
+    if (kind == TokenKind::RightBrace && open == 0 && braces)
+      return; // ends the body around
+    if (kind == TokenKind::LeftBrace)
+      ++open;
+    else if (kind == TokenKind::RightBrace && open)
+      --open;
   }
 }
 
@@ -188,6 +215,7 @@ Stmt *Parser::statement() {
                                                  : declaration(*kind);
       if (parsed)
         parsed->range = {begin, last.end};
+      spec.incomplete |= !parsed;
       return parsed;
     }
   }
@@ -210,14 +238,17 @@ Stmt *Parser::assignment() {
       for (StringRef word : {"rule", "input", "param", "state", "output", "const", "dim", "for", "block"})
         if (word.edit_distance(name.name, /*AllowReplacements=*/true, 2) <= 2)
           error.note("did you mean '" + word + "'?");
+      spec.incomplete = true;
+      return nullptr;
     } else if (isOperator(next) && peekNext().kind == TokenKind::Equal) {
       error.note("there are no updates such as '+=': write '" + name.name + " = " + name.name + " + ...'");
     }
-    return nullptr;
+    stmt->value = invalid();
+  } else if (!(stmt->value = expression())) {
+    stmt->value = invalid();
   }
-  stmt->value = expression();
   stmt->range = {first.range.begin, last.end};
-  return stmt->value ? stmt : nullptr;
+  return stmt;
 }
 
 bool Parser::names(Stmt *stmt) {
@@ -244,14 +275,23 @@ Stmt *Parser::declaration(StmtKind kind) {
     return nullptr;
   }
   if (kind == StmtKind::Input || kind == StmtKind::Param || kind == StmtKind::State) {
-    if (!expect(TokenKind::Colon, " and a shape") || !shape(stmt) || !facts(stmt))
-      return nullptr;
+    if (!expect(TokenKind::Colon, " and a shape") || !shape(stmt) || !facts(stmt)) {
+      stmt->shape = nullptr;
+      stmt->interval = nullptr;
+      broken = true;
+      return stmt;
+    }
   }
-  bool hasValue = kind == StmtKind::Const;
-  if (hasValue ? !expect(TokenKind::Equal, "") : !(kind == StmtKind::State && accept(TokenKind::Equal)))
-    return hasValue ? nullptr : stmt;
-  stmt->value = expression();
-  return stmt->value ? stmt : nullptr;
+  if (kind == StmtKind::Const) {
+    stmt->value = expect(TokenKind::Equal, "") ? expression() : nullptr;
+  } else if (kind == StmtKind::State && accept(TokenKind::Equal)) {
+    stmt->value = expression();
+  } else {
+    return stmt;
+  }
+  if (!stmt->value)
+    stmt->value = invalid();
+  return stmt;
 }
 
 bool Parser::dim(DimSyntax &dim) {
@@ -400,11 +440,8 @@ bool Parser::body(Stmt *stmt) {
   while (!at(TokenKind::RightBrace) && !at(TokenKind::End)) {
     if (accept(TokenKind::Newline))
       continue;
-    Stmt *parsed = statement();
-    if (parsed)
+    if (Stmt *parsed = wholeStatement())
       list.push_back(parsed);
-    if (!parsed || !endOfStatement())
-      recover();
   }
   stmt->body = context.copy<Stmt *>(list);
   braces -= braces != 0;

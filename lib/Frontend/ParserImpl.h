@@ -14,6 +14,7 @@ public:
 
 private:
   // Statements. Null: a syntax error, already reported.
+  Stmt *wholeStatement();
   Stmt *statement();
   Stmt *declaration(StmtKind kind);
   Stmt *function();
@@ -31,6 +32,7 @@ private:
   void recover();
 
   // Expressions.
+  Expr *invalid();
   Expr *expression();
   Expr *term();
   Expr *unary();
@@ -47,6 +49,8 @@ private:
   bool at(TokenKind kind) { return peek().kind == kind; }
   bool accept(TokenKind kind);
   bool expect(TokenKind kind, const llvm::Twine &where);
+  /// Is the next token the first of its line?
+  bool startsLine();
   bool atWord(llvm::StringRef word) { return at(TokenKind::Name) && text(peek()) == word; }
   /// Closes the bracket opened by `open`.
   bool close(const Token &open, TokenKind kind);
@@ -69,6 +73,8 @@ private:
   unsigned brackets = 0; // open ( and [
   unsigned braces = 0;   // open {
   unsigned nesting = 0;
+  bool abandoned = false;
+  bool broken = false; // the current statement has a syntax error, but what is known of it is kept
   SourceRange last;    // of the token taken last
   Diagnostic reported; // takes the notes of an error that was reported before
 };

@@ -95,9 +95,8 @@ void Sema::resolveStatement(Stmt &stmt, Context where) {
     return;
   }
   resolve(*stmt.value, {where});
-  Symbol &symbol = *own[stmt.name().name];
+  Symbol &symbol = assigned(stmt.name());
   stmt.symbol = &symbol;
-  assignedSoFar.insert(&symbol);
   StringRef name = symbol.name;
   SourceRange at = stmt.name().range;
   for (const Symbol *counter : counters)
@@ -117,6 +116,19 @@ void Sema::resolveStatement(Stmt &stmt, Context where) {
   if (!isNew && first->second.first != level)
     diags.error(at, "state '" + name + "' is assigned both for each token and once per block")
         .note(first->second.second, "the other assignment is here");
+}
+
+/// The symbol that an assignment gives a value. A local that has one already is a new local of the same name, which
+/// may have another shape; in a loop it stays the same one, carried from step to step.
+Symbol &Sema::assigned(const Ident &ident) {
+  Symbol *symbol = own[ident.name];
+  if (!assignedSoFar.insert(symbol).second && symbol->is(SymbolKind::Local) && counters.empty()) {
+    Symbol &version = addSymbol(SymbolKind::Local, ident.name, ident.range);
+    version.level = symbol->level;
+    own[ident.name] = symbol = &version;
+    assignedSoFar.insert(symbol);
+  }
+  return *symbol;
 }
 
 void Sema::resolveLoop(Stmt &stmt, Context where) {
@@ -296,7 +308,7 @@ const Symbol *Sema::rows(StringRef name, SourceRange at, const Scope &scope) {
   }
   readSymbols.insert(token);
   Symbol *&symbol = others[name];
-  if (!symbol) {
+  if (!symbol || symbol->of != token) {
     symbol = &addSymbol(SymbolKind::Rows, context.save(name), at);
     symbol->of = token;
     symbol->level = scope.context == Context::Block ? Level::Block : Level::Sequence;
@@ -353,9 +365,13 @@ bool Sema::checkUse(const Symbol &symbol, SourceRange at, const Scope &scope) {
 
 void Sema::unknownName(StringRef name, SourceRange at, const Twine &where) {
   Diagnostic &error = diags.error(at, "unknown name '" + name + "'" + where);
+  if (name.size() < 3)
+    return; // everything is near to a short name
   for (const auto &entry : own)
-    if (entry.getKey().edit_distance(name, /*AllowReplacements=*/true, 1) <= 1 && entry.getKey() != name)
+    if (entry.getKey() != name && entry.getKey().edit_distance(name, /*AllowReplacements=*/true, 1) <= 1) {
       error.note("did you mean '" + entry.getKey() + "'?");
+      return;
+    }
 }
 
 void Sema::resolveIndex(Expr &expr, const Scope &scope) {

@@ -13,8 +13,8 @@ std::unique_ptr<Program> check(const SourceFile &file, DiagnosticEngine &diags) 
 }
 
 std::unique_ptr<Program> check(Spec spec, DiagnosticEngine &diags) {
-  // What was not understood would be missed here: more errors about it say nothing.
-  if (diags.hasErrors())
+  // What is missing would be missed here: more errors about it say nothing.
+  if (spec.incomplete || !spec.file)
     return nullptr;
   return Sema(std::move(spec), diags).run();
 }
@@ -35,8 +35,7 @@ std::unique_ptr<Program> Sema::run() {
   classify();
   resolveItems();
   chooseOutputs();
-  if (diags.hasErrors())
-    return nullptr;
+  // Shapes are checked even where names were wrong; what is unknown by then fits everywhere.
   inferShapes();
   if (diags.hasErrors())
     return nullptr;
@@ -308,10 +307,12 @@ void Sema::chooseOutputs() {
   }
   if (!outputNames.empty())
     return;
+  // The last local; one of a block only where there is no other, as it has no value for each token.
   Symbol *last = nullptr;
   auto visit = [&](auto &self, const Stmt &stmt) -> void {
-    if (stmt.is(StmtKind::Assign) && own[stmt.name().name]->is(SymbolKind::Local))
-      last = own[stmt.name().name];
+    Symbol *symbol = stmt.is(StmtKind::Assign) ? own[stmt.name().name] : nullptr;
+    if (symbol && symbol->is(SymbolKind::Local) && (!last || symbol->level != Level::Block))
+      last = symbol;
     for (const Stmt *inner : stmt.body)
       self(self, *inner);
   };

@@ -56,6 +56,7 @@ private:
   // Resolve.cpp: names to symbols, in the order of the text.
   void resolveItems();
   void resolveStatement(Stmt &stmt, Context context);
+  Symbol &assigned(const Ident &ident);
   void resolveLoop(Stmt &stmt, Context context);
   void resolveBlock(Stmt &stmt);
   void resolveInterval(const Stmt &item);
@@ -108,7 +109,6 @@ private:
   void checkIdentities();
   void checkDimensions();
   void checkLevels();
-  void checkGradients();
   void warnUnused();
   void listSymbols();
 

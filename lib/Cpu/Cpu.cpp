@@ -1,0 +1,177 @@
+// The stages from a rule to LLVM.
+#include "lib/Cpu/Cpu.h"
+#include "lib/Cpu/Passes.h"
+#include "mlir/Conversion/Passes.h"
+#include "mlir/Dialect/Arith/Transforms/BufferizableOpInterfaceImpl.h"
+#include "mlir/Dialect/Arith/Transforms/Passes.h"
+#include "mlir/Dialect/Bufferization/Transforms/FuncBufferizableOpInterfaceImpl.h"
+#include "mlir/Dialect/Bufferization/Transforms/Passes.h"
+#include "mlir/Dialect/ControlFlow/IR/ControlFlow.h"
+#include "mlir/Dialect/Linalg/Transforms/AllInterfaces.h"
+#include "mlir/Dialect/MemRef/Transforms/Passes.h"
+#include "mlir/Dialect/SCF/Transforms/BufferizableOpInterfaceImpl.h"
+#include "mlir/Dialect/Tensor/IR/TensorInferTypeOpInterfaceImpl.h"
+#include "mlir/Dialect/Tensor/Transforms/BufferizableOpInterfaceImpl.h"
+#include "mlir/Dialect/Tensor/Transforms/SubsetInsertionOpInterfaceImpl.h"
+#include "mlir/Target/LLVMIR/Dialect/Builtin/BuiltinToLLVMIRTranslation.h"
+#include "mlir/Target/LLVMIR/Dialect/LLVMIR/LLVMToLLVMIRTranslation.h"
+#include "mlir/Target/LLVMIR/ModuleTranslation.h"
+#include "mlir/Transforms/Passes.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cpu;
+
+//===----------------------------------------------------------------------===//
+// Tensors
+//===----------------------------------------------------------------------===//
+
+// The number of dimensions of a type, bound or not, that are not the literal 1.
+static int rankOf(Type type) {
+  if (auto steps = dyn_cast<StepsType>(type))
+    return 1 + rankOf(steps.getStep());
+  auto mat = cast<MatType>(type);
+  return !isOne(mat.getRows()) + !isOne(mat.getCols());
+}
+
+SmallVector<KernelTensor> cpu::kernelTensors(RuleOp rule) {
+  SmallVector<KernelTensor> tensors;
+  auto add = [&](Role role, ArgKind kind) {
+    for (BlockArgument argument : rule.argumentsOf(kind))
+      tensors.push_back(
+          {role, rule.getArg(argument).getName().getValue(), argument.getType(), rankOf(argument.getType())});
+  };
+  add(Role::Input, ArgKind::Input);
+  add(Role::Param, ArgKind::Param);
+  add(Role::InitialState, ArgKind::State);
+  for (auto [name, value] : llvm::zip(rule.getOutputs().getAsRange<StringAttr>(), rule.yieldedOutputs()))
+    tensors.push_back({Role::Output, name.getValue(), value.getType(), rankOf(value.getType())});
+  add(Role::FinalState, ArgKind::State);
+  return tensors;
+}
+
+//===----------------------------------------------------------------------===//
+// Stages
+//===----------------------------------------------------------------------===//
+
+static void populateLinalg(OpPassManager &pm, const KernelOptions &options) {
+  RecurToLinalgOptions own;
+  own.symbol = options.symbol;
+  for (TensorFormat format : options.tensors) {
+    own.dtypes.push_back(format.dtype);
+    own.ranks.push_back(format.rank);
+  }
+  own.vectorWidth = options.vectorWidth;
+  pm.addPass(createRecurToLinalg(own));
+}
+
+static void populateFused(OpPassManager &pm, const KernelOptions &) {
+  pm.addPass(createLoopInvariantCodeMotionPass());
+  pm.addNestedPass<func::FuncOp>(createFuseElementwise());
+}
+
+static void populateBuffers(OpPassManager &pm, const KernelOptions &) {
+  pm.addPass(bufferization::createEmptyTensorEliminationPass());
+  pm.addPass(bufferization::createOneShotBufferizePass());
+  pm.addPass(createCanonicalizerPass());
+  pm.addPass(createCSEPass());
+  pm.addNestedPass<func::FuncOp>(createPlanScratch());
+}
+
+static void populateVectors(OpPassManager &pm, const KernelOptions &options) {
+  OpPassManager &functions = pm.nest<func::FuncOp>();
+  functions.addPass(createApproximateMath());
+  functions.addPass(createLinalgToVectors({options.vectorWidth, options.accumulators}));
+  functions.addPass(createCSEPass());
+}
+
+static void populateLlvm(OpPassManager &pm, const KernelOptions &) {
+  pm.addNestedPass<func::FuncOp>(createPackArguments());
+  pm.addPass(createSCFToControlFlowPass());
+  pm.addPass(memref::createExpandStridedMetadataPass());
+  pm.addPass(createLowerAffinePass());
+  arith::ArithExpandOpsPassOptions expand;
+  expand.includeBf16 = true;
+  pm.addPass(arith::createArithExpandOpsPass(expand));
+  ConvertVectorToLLVMPassOptions vectors;
+  vectors.reassociateFPReductions = true;
+  pm.addPass(createConvertVectorToLLVMPass(vectors));
+  pm.addPass(createFinalizeMemRefToLLVMConversionPass());
+  pm.addPass(createConvertMathToLLVMPass());
+  pm.addPass(createArithToLLVMConversionPass());
+  pm.addPass(createConvertIndexToLLVMPass());
+  pm.addPass(createUBToLLVMConversionPass());
+  pm.addPass(createConvertControlFlowToLLVMPass());
+  pm.addPass(createConvertFuncToLLVMPass());
+  pm.addPass(createReconcileUnrealizedCastsPass());
+}
+
+ArrayRef<Stage> cpu::stages() {
+  static const Stage all[] = {
+      {"linalg", "a function loops over the tokens, whose arithmetic is linalg on tensors", populateLinalg},
+      {"fused", "what does not depend on the token is computed before the loop, and chains of elementwise ops are one op",
+       populateFused},
+      {"buffers", "there are no tensors, states are updated in place, and all memory is the caller's", populateBuffers},
+      {"vectors", "all loops are explicit, the innermost over vectors, and no function of libm is left in them",
+       populateVectors},
+      {"llvm-dialect", "the function has the kernel's calling convention and consists of the LLVM dialect",
+       populateLlvm},
+  };
+  return all;
+}
+
+OwningOpRef<ModuleOp> cpu::isolateRule(RuleOp rule) {
+  OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
+  module->push_back(rule->clone());
+  return module;
+}
+
+LogicalResult cpu::runStage(const Stage &stage, ModuleOp module, const KernelOptions &options) {
+  PassManager pm(module.getContext());
+  pm.enableVerifier(false);
+  stage.populate(pm, options);
+  return pm.run(module);
+}
+
+FailureOr<Kernel> cpu::translateKernel(ModuleOp module, llvm::LLVMContext &context) {
+  Kernel kernel;
+  for (auto function : module.getOps<LLVM::LLVMFuncOp>())
+    if (auto bytes = function->getAttrOfType<IntegerAttr>(scratchBytesAttr)) {
+      kernel.scratchBytes = bytes.getInt();
+      function->removeAttr(scratchBytesAttr);
+    }
+  kernel.module = translateModuleToLLVMIR(module, context);
+  if (!kernel.module)
+    return failure();
+  return kernel;
+}
+
+FailureOr<Kernel> cpu::buildKernel(RuleOp rule, const KernelOptions &options, llvm::LLVMContext &context) {
+  OwningOpRef<ModuleOp> module = isolateRule(rule);
+  for (const Stage &stage : stages())
+    if (failed(runStage(stage, *module, options)))
+      return failure();
+  return translateKernel(*module, context);
+}
+
+//===----------------------------------------------------------------------===//
+// Registration
+//===----------------------------------------------------------------------===//
+
+void cpu::registerCpuDialects(DialectRegistry &registry) {
+  registry.insert<RecurDialect, affine::AffineDialect, arith::ArithDialect, bufferization::BufferizationDialect,
+                  cf::ControlFlowDialect, func::FuncDialect, linalg::LinalgDialect, math::MathDialect,
+                  memref::MemRefDialect, scf::SCFDialect, tensor::TensorDialect, vector::VectorDialect,
+                  LLVM::LLVMDialect>();
+  arith::registerBufferizableOpInterfaceExternalModels(registry);
+  bufferization::func_ext::registerBufferizableOpInterfaceExternalModels(registry);
+  linalg::registerAllDialectInterfaceImplementations(registry);
+  scf::registerBufferizableOpInterfaceExternalModels(registry);
+  tensor::registerBufferizableOpInterfaceExternalModels(registry);
+  tensor::registerInferTypeOpInterfaceExternalModels(registry);
+  tensor::registerSubsetOpInterfaceExternalModels(registry);
+  registerBuiltinDialectTranslation(registry);
+  registerLLVMDialectTranslation(registry);
+}
+
+void cpu::registerCpuPasses() { registerRecurCpuPasses(); }

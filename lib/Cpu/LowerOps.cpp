@@ -1,0 +1,241 @@
+// The ops of a rule's regions as linalg on tensors.
+#include "lib/Cpu/LowerOps.h"
+#include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/Bufferization/IR/Bufferization.h"
+#include "mlir/Dialect/Linalg/IR/Linalg.h"
+#include "mlir/Dialect/Math/IR/Math.h"
+#include "mlir/Dialect/MemRef/IR/MemRef.h"
+#include "mlir/Dialect/SCF/IR/SCF.h"
+#include "mlir/Dialect/Tensor/IR/Tensor.h"
+#include "mlir/Dialect/Vector/IR/VectorOps.h"
+#include "llvm/ADT/TypeSwitch.h"
+
+#include <cmath>
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cpu;
+
+static std::array<int64_t, 2> sizesOf(Value value) { return {matType(value).numRows(), matType(value).numCols()}; }
+
+Value cpu::toIndex(OpBuilder &b, Location loc, Value scalar) {
+  Value integer = arith::FPToSIOp::create(b, loc, b.getI64Type(), scalar);
+  return arith::IndexCastOp::create(b, loc, b.getIndexType(), integer);
+}
+Value cpu::toScalar(OpBuilder &b, Location loc, Value index) {
+  Value integer = arith::IndexCastOp::create(b, loc, b.getI64Type(), index);
+  return arith::SIToFPOp::create(b, loc, b.getF32Type(), integer);
+}
+
+LogicalResult OpLowering::lower(Block &block) {
+  for (Operation &op : block.without_terminator())
+    if (failed(lower(op)))
+      return failure();
+  return success();
+}
+
+LogicalResult OpLowering::lower(Operation &op) {
+  if (auto loop = dyn_cast<ForOp>(op))
+    return lowerFor(loop);
+  MatrixBuilder m(b, op.getLoc());
+  auto operand = [&](unsigned i) { return matrices.lookup(op.getOperand(i)); };
+  auto unsupported = [&](StringRef what) {
+    op.emitError() << what << " run only in the oracle for now";
+    return std::nullopt;
+  };
+  std::optional<Matrix> result =
+      TypeSwitch<Operation *, std::optional<Matrix>>(&op)
+          .Case([&](ElementwiseOp each) { return lowerElementwise(each); })
+          .Case([&](ConstantOp constant) {
+            return m.constant(sizesOf(constant), constant.getValue().convertToDouble());
+          })
+          .Case([&](SizeOp size) { return m.constant({1, 1}, cast<IntegerAttr>(size.getDim()).getInt()); })
+          .Case([&](IdentityOp) { return m.diagonal(m.constant({sizesOf(op.getResult(0))[0], 1}, 1)); })
+          .Case([&](DiagOp) { return m.diagonal(operand(0)); })
+          .Case([&](ExtractOp extract) { return lowerExtract(extract); })
+          .Case([&](MatmulOp) { return m.product(operand(0), operand(1)); })
+          .Case([&](TransposeOp) { return operand(0).transposed(); })
+          .Case([&](ReduceOp reduce) {
+            return m.reduce(reduce.getKind(), operand(0), reduce.getRows(), reduce.getCols());
+          })
+          .Case([&](BroadcastOp) { return Matrix{operand(0).value, operand(0).axes, sizesOf(op.getResult(0))}; })
+          .Case([&](RopeOp rope) { return lowerRope(rope); })
+          .Case([&](SolveOp solve) {
+            if (std::optional<int64_t> iterations = solve.getIterations())
+              return solveIteratively(m, operand(0), operand(1), *iterations, solve.getEps().convertToDouble());
+            return solveExactly(m, operand(0), operand(1), vectorWidth);
+          })
+          .Case<BlockOp, MaskOp, DecayOp>([&](Operation *) { return unsupported("attention forms and block statements"); })
+          .Case([&](InverseOp) { return unsupported("inverses of general matrices"); })
+          .Default([&](Operation *) { return unsupported("ops of this kind"); });
+  if (!result)
+    return failure();
+  matrices[op.getResult(0)] = *result;
+  return success();
+}
+
+Matrix OpLowering::lowerElementwise(ElementwiseOp op) {
+  MatrixBuilder m(b, op.getLoc());
+  SmallVector<Matrix> operands;
+  for (Value operand : op->getOperands())
+    operands.push_back(matrices.lookup(operand));
+  return m.map(sizesOf(op->getResult(0)), operands,
+               [&](ValueRange entries) { return op.lower(b, op.getLoc(), entries); });
+}
+
+Matrix OpLowering::lowerExtract(ExtractOp op) {
+  MatrixBuilder m(b, op.getLoc());
+  Location loc = op.getLoc();
+  Value all = steps.lookup(op.getSteps());
+  auto type = cast<RankedTensorType>(all.getType());
+  Value first = arith::ConstantIndexOp::create(b, loc, 1);
+  Value last = arith::ConstantIndexOp::create(b, loc, type.getDimSize(0));
+  Value counter = integers.lookup(op.getIndex());
+  if (!counter) { // an expression: keep it inside whatever its value
+    counter = toIndex(b, loc, matrices.lookup(op.getIndex()).value);
+    counter = arith::MaxSIOp::create(b, loc, arith::MinSIOp::create(b, loc, counter, last), first);
+  }
+  Value place = arith::SubIOp::create(b, loc, counter, first);
+  MatType step = op.getType();
+  SmallVector<unsigned, 2> axes = naturalAxes(step);
+  std::array<int64_t, 2> sizes = sizesOf(op);
+  if (axes.empty())
+    return {tensor::ExtractOp::create(b, loc, all, place), {}, sizes};
+  SmallVector<OpFoldResult> offsets(type.getRank(), b.getIndexAttr(0)), strides(type.getRank(), b.getIndexAttr(1)),
+      lengths;
+  for (int64_t length : type.getShape())
+    lengths.push_back(b.getIndexAttr(length));
+  offsets[0] = place;
+  lengths[0] = b.getIndexAttr(1);
+  auto stored = cast<RankedTensorType>(storageType(b.getContext(), axes, sizes));
+  return {tensor::ExtractSliceOp::create(b, loc, stored, all, offsets, lengths, strides), axes, sizes};
+}
+
+LogicalResult OpLowering::lowerFor(ForOp op) {
+  Location loc = op.getLoc();
+  MatrixBuilder m(b, loc);
+  SmallVector<Value> inits;
+  for (Value init : op.getInits())
+    inits.push_back(m.stored(matrices.lookup(init), naturalAxes(matType(init))));
+  Value zero = arith::ConstantIndexOp::create(b, loc, 0), one = arith::ConstantIndexOp::create(b, loc, 1);
+  Value count = arith::ConstantIndexOp::create(b, loc, cast<IntegerAttr>(op.getCount()).getInt());
+  auto loop = scf::ForOp::create(b, loc, zero, count, one, inits);
+  OpBuilder::InsertionGuard guard(b);
+  b.setInsertionPointToStart(loop.getBody());
+  Value counter = arith::AddIOp::create(b, loc, loop.getInductionVar(), one);
+  integers[op.getCounter()] = counter;
+  matrices[op.getCounter()] = {toScalar(b, loc, counter), {}, {1, 1}};
+  for (auto [argument, carried] : llvm::zip(op.getCarried(), loop.getRegionIterArgs()))
+    matrices[argument] = {carried, naturalAxes(matType(argument)), sizesOf(argument)};
+  if (failed(lower(op.getBody().front())))
+    return failure();
+  SmallVector<Matrix> next;
+  for (Value value : op.getYield().getValues())
+    next.push_back(matrices.lookup(value));
+  scf::YieldOp::create(b, loc, storeCarried(m, next, loop.getRegionIterArgs()));
+  for (auto [result, value] : llvm::zip(op.getResults(), loop.getResults()))
+    matrices[result] = {value, naturalAxes(matType(result)), sizesOf(result)};
+  rotations.clear();
+  return success();
+}
+
+SmallVector<Value> cpu::storeCarried(MatrixBuilder &m, ArrayRef<Matrix> next, ValueRange carried) {
+  OpBuilder &b = m.builder();
+  Location loc = m.location();
+  SmallVector<Value> values;
+  for (auto [matrix, argument] : llvm::zip(next, carried)) {
+    SmallVector<unsigned, 2> axes;
+    for (unsigned axis : {0u, 1u})
+      if (matrix.sizes[axis] > 1)
+        axes.push_back(axis);
+    Value value = m.stored(matrix, axes);
+    // Another loop's or step's value may be overwritten before it is copied here.
+    if (value != argument && isa<RankedTensorType>(value.getType()) && isa<BlockArgument>(value))
+      value = bufferization::AllocTensorOp::create(b, loc, cast<RankedTensorType>(value.getType()), ValueRange(), value);
+    values.push_back(value);
+  }
+  for (auto [value, argument] : llvm::zip(values, carried))
+    if (value != argument && isa<RankedTensorType>(value.getType()))
+      value = bufferization::MaterializeInDestinationOp::create(b, loc, value, argument)->getResult(0);
+  return values;
+}
+
+//===----------------------------------------------------------------------===//
+// Rotary position embedding
+//===----------------------------------------------------------------------===//
+
+// cos and sin of position * base^(-2i/n) for every pair i. The angle is float64: at a position of a million an f32
+// has no correct digit left after the comma.
+std::pair<Value, Value> OpLowering::rotation(RopeOp op, int64_t pairs) {
+  Value position = op.getPosition();
+  auto &known = rotations[{position, matType(op).numElements(), op.getBaseAttr()}];
+  if (known.first)
+    return known;
+  Location loc = op.getLoc();
+  Type f64 = b.getF64Type();
+  Value place;
+  if (Value integer = integers.lookup(position)) {
+    place = arith::SIToFPOp::create(b, loc, f64, arith::IndexCastOp::create(b, loc, b.getI64Type(), integer));
+  } else {
+    place = arith::ExtFOp::create(b, loc, f64, matrices.lookup(position).value);
+  }
+  SmallVector<double> frequencies;
+  double base = op.getBase().convertToDouble(), n = matType(op).numElements();
+  for (int64_t i = 0; i < pairs; ++i)
+    frequencies.push_back(std::pow(base, -2.0 * i / n));
+  auto tableType = RankedTensorType::get(pairs, f64);
+  Value table = arith::ConstantOp::create(b, loc, DenseElementsAttr::get(tableType, ArrayRef<double>(frequencies)));
+  Value empty = tensor::EmptyOp::create(b, loc, pairs, b.getF32Type());
+  AffineMap map = b.getMultiDimIdentityMap(1);
+  auto generic = linalg::GenericOp::create(
+      b, loc, {empty.getType(), empty.getType()}, table, {empty, empty}, {map, map, map},
+      {mlir::utils::IteratorType::parallel}, [&](OpBuilder &nested, Location loc, ValueRange entries) {
+        Value angle = arith::MulFOp::create(nested, loc, entries[0], place);
+        auto [cosine, sine] = cosineAndSine(nested, loc, angle);
+        linalg::YieldOp::create(nested, loc, {cosine, sine});
+      });
+  return known = {generic.getResult(0), generic.getResult(1)};
+}
+
+Matrix OpLowering::lowerRope(RopeOp op) {
+  Location loc = op.getLoc();
+  MatrixBuilder m(b, loc);
+  Matrix x = matrices.lookup(op.getOperand());
+  int64_t n = x.sizes[0], pairs = n / 2;
+  if (pairs == 0)
+    return x;
+  auto [cosine, sine] = rotation(op, pairs);
+  // Entry (i, s) of the pairs is x[2i + s]; both halves of a pair are read by one loop over the pairs.
+  auto bufferType = [&](int64_t length) {
+    return MemRefType::get(length, b.getF32Type(), StridedLayoutAttr::get(b.getContext(), ShapedType::kDynamic, {1}));
+  };
+  auto readOnly = [&](Value tensor, int64_t length) -> Value {
+    return bufferization::ToBufferOp::create(b, loc, bufferType(length), tensor, /*read_only=*/true);
+  };
+  Value source = readOnly(m.stored(x, {0}), n), c = readOnly(cosine, pairs), s = readOnly(sine, pairs);
+  Value target = memref::AllocOp::create(b, loc, MemRefType::get(n, b.getF32Type()));
+  auto rotate = [&](int64_t width, Value first) {
+    auto half = VectorType::get(width, b.getF32Type()), whole = VectorType::get(2 * width, b.getF32Type());
+    Value place = arith::MulIOp::create(b, loc, first, arith::ConstantIndexOp::create(b, loc, 2));
+    Value both = vector::LoadOp::create(b, loc, whole, source, place);
+    auto split = vector::DeinterleaveOp::create(b, loc, both);
+    Value cosines = vector::LoadOp::create(b, loc, half, c, first);
+    Value sines = vector::LoadOp::create(b, loc, half, s, first);
+    auto mul = [&](Value p, Value q) -> Value { return arith::MulFOp::create(b, loc, p, q); };
+    Value even = arith::SubFOp::create(b, loc, mul(split.getRes1(), cosines), mul(split.getRes2(), sines));
+    Value odd = arith::AddFOp::create(b, loc, mul(split.getRes1(), sines), mul(split.getRes2(), cosines));
+    vector::StoreOp::create(b, loc, vector::InterleaveOp::create(b, loc, even, odd), target, place);
+  };
+  // Strips of a full vector, then of half of it, and so on.
+  int64_t start = 0;
+  for (int64_t width = vectorWidth; width > 0; width /= 2)
+    for (; start + width <= pairs; start += width)
+      rotate(width, arith::ConstantIndexOp::create(b, loc, start));
+  if (n % 2) { // the last entry of an odd vector stays
+    Value last = arith::ConstantIndexOp::create(b, loc, n - 1);
+    memref::StoreOp::create(b, loc, memref::LoadOp::create(b, loc, source, last), target, last);
+  }
+  Type type = storageType(b.getContext(), {0}, x.sizes);
+  Value result = bufferization::ToTensorOp::create(b, loc, type, target, /*restrict=*/true);
+  return {result, {0}, x.sizes};
+}

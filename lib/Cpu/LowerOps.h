@@ -1,0 +1,53 @@
+// The ops of a rule's regions as linalg on tensors.
+#pragma once
+#include "lib/Cpu/Matrices.h"
+
+namespace recur::cpu {
+
+/// Lowers the ops of one region at a builder's place. Values of the recur dialect are looked up and entered in
+/// `matrices`, inputs with micro-steps in `steps`.
+class OpLowering {
+public:
+  OpLowering(mlir::OpBuilder &b, unsigned vectorWidth) : b(b), vectorWidth(vectorWidth) {}
+
+  llvm::DenseMap<mlir::Value, Matrix> matrices;
+  /// Tensors with the micro-step first.
+  llvm::DenseMap<mlir::Value, mlir::Value> steps;
+  /// The scalars that are known to be integers: positions and counters, as index.
+  llvm::DenseMap<mlir::Value, mlir::Value> integers;
+
+  /// Lowers a block up to its terminator. Fails after a diagnostic at the op that has no sequential code.
+  mlir::LogicalResult lower(mlir::Block &block);
+
+private:
+  mlir::LogicalResult lower(mlir::Operation &op);
+  Matrix lowerElementwise(ElementwiseOp op);
+  Matrix lowerExtract(ExtractOp op);
+  Matrix lowerRope(RopeOp op);
+  mlir::LogicalResult lowerFor(ForOp op);
+  std::pair<mlir::Value, mlir::Value> rotation(RopeOp op, int64_t pairs);
+
+  mlir::OpBuilder &b;
+  unsigned vectorWidth;
+  /// The cosines and sines already computed for a position, by position, number of pairs and base.
+  llvm::DenseMap<std::tuple<mlir::Value, int64_t, mlir::Attribute>, std::pair<mlir::Value, mlir::Value>> rotations;
+};
+
+/// The x with matrix * x = rhs for a symmetric positive definite matrix, by elimination without pivoting.
+Matrix solveExactly(MatrixBuilder &m, Matrix matrix, Matrix rhs, unsigned vectorWidth);
+
+/// The result of that many conjugate gradient steps from zero.
+Matrix solveIteratively(MatrixBuilder &m, Matrix matrix, Matrix rhs, int64_t iterations, double eps);
+
+/// What a loop yields: each matrix, computed in the place of the carried value of the same position.
+llvm::SmallVector<mlir::Value> storeCarried(MatrixBuilder &m, llvm::ArrayRef<Matrix> next, mlir::ValueRange carried);
+
+/// The cosine and sine of a float64, each as f32.
+std::pair<mlir::Value, mlir::Value> cosineAndSine(mlir::OpBuilder &b, mlir::Location loc, mlir::Value angle);
+
+/// A f32 scalar as index, towards zero.
+mlir::Value toIndex(mlir::OpBuilder &b, mlir::Location loc, mlir::Value scalar);
+/// An index as f32.
+mlir::Value toScalar(mlir::OpBuilder &b, mlir::Location loc, mlir::Value index);
+
+} // namespace recur::cpu

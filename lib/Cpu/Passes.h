@@ -1,0 +1,34 @@
+// The passes of the CPU code generator.
+#pragma once
+#include "lib/Cpu/Cpu.h"
+#include "mlir/Dialect/Affine/IR/AffineOps.h"
+#include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/Bufferization/IR/Bufferization.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Dialect/LLVMIR/LLVMDialect.h"
+#include "mlir/Dialect/Linalg/IR/Linalg.h"
+#include "mlir/Dialect/Math/IR/Math.h"
+#include "mlir/Dialect/MemRef/IR/MemRef.h"
+#include "mlir/Dialect/SCF/IR/SCF.h"
+#include "mlir/Dialect/Tensor/IR/Tensor.h"
+#include "mlir/Dialect/Vector/IR/VectorOps.h"
+#include "mlir/Pass/Pass.h"
+
+namespace recur::cpu {
+#define GEN_PASS_DECL
+#include "lib/Cpu/Passes.h.inc"
+
+#define GEN_PASS_REGISTRATION
+#include "lib/Cpu/Passes.h.inc"
+
+/// The attribute of a function that says how many bytes of scratch memory it needs.
+constexpr llvm::StringLiteral scratchBytesAttr = "recur.scratch_bytes";
+
+/// The attribute of a linalg op on buffers that promises that the entries of each row of its operands are neighbours,
+/// where their types do not say so.
+constexpr llvm::StringLiteral denseAttr = "recur.dense";
+
+/// Lets products and sums of floats under `op` contract to fused operations; nothing else about them is relaxed.
+void allowContraction(mlir::Operation *op);
+
+} // namespace recur::cpu

@@ -1,0 +1,81 @@
+// The passes of the CPU code generator. The flag of a pass is the name of its file.
+#ifndef RECUR_CPU_PASSES
+#define RECUR_CPU_PASSES
+
+include "mlir/Pass/PassBase.td"
+
+def RecurToLinalg : Pass<"recur-to-linalg", "::mlir::ModuleOp"> {
+  let summary = "turn a rule into a function that loops over tokens";
+  let description = [{
+    The function's arguments are one strided memref for each tensor (inputs, params, initial states, outputs, final
+    states; a tensor with one value per token has the token first), the span (tokens, position, head, heads) and the
+    scratch memory. States are the loop's carried values; a token's arithmetic is linalg on f32 tensors, scalars are
+    plain f32.
+  }];
+  let options = [
+    Option<"symbol", "symbol", "std::string", "\"kernel\"", "name of the function">,
+    ListOption<"dtypes", "dtypes", "::recur::cpu::DType", "type of each tensor's entries", [{
+      llvm::cl::values(clEnumValN(::recur::cpu::DType::F32, "f32", "float"),
+                       clEnumValN(::recur::cpu::DType::BF16, "bf16", "bfloat16"),
+                       clEnumValN(::recur::cpu::DType::F16, "f16", "half"))
+    }]>,
+    ListOption<"ranks", "ranks", "int", "number of dimensions of each tensor without the token's">,
+    Option<"vectorWidth", "vector-width", "unsigned", "16", "f32 entries in a vector register">,
+  ];
+  let dependentDialects = [
+    "::mlir::affine::AffineDialect", "::mlir::arith::ArithDialect", "::mlir::bufferization::BufferizationDialect",
+    "::mlir::func::FuncDialect", "::mlir::linalg::LinalgDialect", "::mlir::math::MathDialect",
+    "::mlir::memref::MemRefDialect", "::mlir::scf::SCFDialect", "::mlir::tensor::TensorDialect",
+    "::mlir::vector::VectorDialect",
+  ];
+}
+
+def FuseElementwise : Pass<"fuse-elementwise", "::mlir::func::FuncOp"> {
+  let summary = "merge elementwise ops into the op that uses them";
+  let description = [{
+    Only within a block and only where nothing is computed more often than before, so that what is hoisted stays hoisted
+    and an exponential of a vector is not computed again for every row of a matrix.
+  }];
+}
+
+def ApproximateMath : Pass<"approximate-math", "::mlir::func::FuncOp"> {
+  let summary = "write functions of f32 as polynomials";
+  let description = [{
+    exp, log, log1p, tanh, erf, sin and cos become arithmetic that works on vectors as well, exact to about two units in
+    the last place and like libm's for infinities, NaN and results that underflow. A power with a constant exponent
+    that is a small integer or a half becomes products and roots.
+  }];
+  let dependentDialects = ["::mlir::arith::ArithDialect", "::mlir::math::MathDialect"];
+}
+
+def PlanScratch : Pass<"plan-scratch", "::mlir::func::FuncOp"> {
+  let summary = "give every buffer a place in the scratch memory";
+  let description = [{
+    Each memref.alloc becomes a view of the function's last argument. Buffers that are not in use at the same time share
+    memory. The bytes needed become the attribute `recur.scratch_bytes` of the function.
+  }];
+  let statistics = [Statistic<"numBuffers", "buffers", "Buffers placed">];
+}
+
+def LinalgToVectors : Pass<"linalg-to-vectors", "::mlir::func::FuncOp"> {
+  let summary = "write linalg on buffers as loops over vectors";
+  let options = [
+    Option<"vectorWidth", "vector-width", "unsigned", "16", "f32 entries in a vector register">,
+    Option<"accumulators", "accumulators", "unsigned", "8", "sums kept in registers at once">,
+  ];
+  let dependentDialects = [
+    "::mlir::affine::AffineDialect", "::mlir::arith::ArithDialect", "::mlir::memref::MemRefDialect",
+    "::mlir::scf::SCFDialect", "::mlir::vector::VectorDialect",
+  ];
+}
+
+def PackArguments : Pass<"pack-arguments", "::mlir::func::FuncOp"> {
+  let summary = "give the function the calling convention of kernels";
+  let description = [{
+    The arguments become three pointers: to an array of pointers to memref descriptors, to the span, and to the scratch
+    memory.
+  }];
+  let dependentDialects = ["::mlir::LLVM::LLVMDialect"];
+}
+
+#endif

@@ -1,0 +1,48 @@
+// RUN: recur-opt %s --pass-pipeline='builtin.module(recur.rule(recur-reassociate,canonicalize,cse))' | FileCheck %s
+
+// A product with I - b k k^T becomes one matrix-vector product and one outer product.
+// CHECK-LABEL: recur.rule @erase
+recur.rule @erase(input "k" %k: !recur.mat<dk x 1>, input "b" %b: !recur.mat<1 x 1>, state "S" %S: !recur.mat<dv x dk>) -> ("o") init {
+  %z = recur.constant 0.0 : !recur.mat<dv x dk>
+  recur.yield %z : !recur.mat<dv x dk>
+} body {
+  %I = recur.identity : !recur.mat<dk x dk>
+  %kT = recur.transpose %k : !recur.mat<dk x 1>
+  %bk = recur.mul %b, %k : !recur.mat<1 x 1>, !recur.mat<dk x 1>
+  %kk = recur.matmul %bk, %kT : !recur.mat<dk x 1>, !recur.mat<1 x dk>
+  %P = recur.sub %I, %kk : !recur.mat<dk x dk>, !recur.mat<dk x dk>
+  // CHECK-NOT: <dk x dk>
+  // CHECK: %[[SK:.*]] = recur.matmul %S, %{{.*}} : <dv x dk>, <dk x 1>
+  // CHECK: recur.matmul %{{.*}}, %{{.*}} : <dv x 1>, <1 x dk>
+  // CHECK: recur.sub %S
+  %1 = recur.matmul %S, %P : !recur.mat<dv x dk>, !recur.mat<dk x dk>
+  recur.yield %1, %b : !recur.mat<dv x dk>, !recur.mat<1 x 1>
+}
+
+// The factors of a chain are multiplied in the cheapest order, wherever the text put its brackets.
+// CHECK-LABEL: recur.rule @chain
+recur.rule @chain(input "A" %A: !recur.mat<d x d>, input "B" %B: !recur.mat<d x d>, input "x" %x: !recur.mat<d x 1>) -> ("o") init {
+  recur.yield
+} body {
+  // CHECK: %[[BX:.*]] = recur.matmul %B, %x
+  // CHECK: %[[ABX:.*]] = recur.matmul %A, %[[BX]]
+  // CHECK: recur.yield %[[ABX]]
+  %AB = recur.matmul %A, %B : !recur.mat<d x d>, !recur.mat<d x d>
+  %0 = recur.matmul %AB, %x : !recur.mat<d x d>, !recur.mat<d x 1>
+  recur.yield %0 : !recur.mat<d x 1>
+}
+
+// A diagonal is never a matrix: it scales the vector beside it.
+// CHECK-LABEL: recur.rule @diagonal
+recur.rule @diagonal(input "a" %a: !recur.mat<d x 1>, input "x" %x: !recur.mat<d x 1>, state "S" %S: !recur.mat<e x d>) -> ("o") init {
+  %z = recur.constant 0.0 : !recur.mat<e x d>
+  recur.yield %z : !recur.mat<e x d>
+} body {
+  // CHECK-NOT: recur.diag
+  // CHECK: %[[AX:.*]] = recur.mul %a, %x
+  // CHECK: recur.matmul %S, %[[AX]]
+  %D = recur.diag %a : !recur.mat<d x 1>
+  %SD = recur.matmul %S, %D : !recur.mat<e x d>, !recur.mat<d x d>
+  %o = recur.matmul %SD, %x : !recur.mat<e x d>, !recur.mat<d x 1>
+  recur.yield %S, %o : !recur.mat<e x d>, !recur.mat<e x 1>
+}
