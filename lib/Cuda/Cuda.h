@@ -55,15 +55,15 @@ struct Kernel {
   llvm::SmallVector<Entry> entries;
 };
 
-/// The sequential kernel of a rule whose gradients are expressions: one block of threads for each sequence, head and
-/// slab of independent rows, one token after the other, states in registers. `sizes` binds its dimensions; the rule is
-/// not changed. Fails after a diagnostic at the op that cannot be compiled.
-mlir::FailureOr<Kernel> buildSequential(RuleOp rule, const llvm::StringMap<int64_t> &sizes,
-                                        const KernelOptions &options);
+/// The sequential kernel of a bound and simplified rule: one block of threads for each sequence, head and slab of
+/// independent rows, one token after the other, states in registers. `symbolic` is the rule before its dimensions were
+/// bound, which tells a vector of one entry from a scalar. Neither is changed. Fails after a diagnostic at the op that
+/// cannot be compiled.
+mlir::FailureOr<Kernel> buildSequential(RuleOp rule, RuleOp symbolic, const KernelOptions &options);
 
 /// The same, before it is translated: a module of llvm, nvvm, scf, arith and math ops.
 mlir::FailureOr<mlir::OwningOpRef<mlir::ModuleOp>>
-emitSequential(RuleOp rule, const llvm::StringMap<int64_t> &sizes, const KernelOptions &options,
+emitSequential(RuleOp rule, RuleOp symbolic, const KernelOptions &options,
                llvm::SmallVectorImpl<Entry> &entries);
 
 /// Lowers a module of entry points to PTX.

@@ -1,5 +1,4 @@
 #include "lib/Cuda/Prepare.h"
-#include "lib/Algebra/Passes.h"
 
 using namespace mlir;
 using namespace recur;
@@ -43,27 +42,22 @@ static void expandIterations(SolveOp op) {
   op.erase();
 }
 
-FailureOr<PreparedRule> cuda::prepareRule(RuleOp rule, const llvm::StringMap<int64_t> &sizes) {
+FailureOr<OwningOpRef<ModuleOp>> cuda::prepareRule(RuleOp rule) {
   for (BlockOp block : rule.getBody().getOps<BlockOp>())
     return block.emitError() << (block.getSize() ? "statements per block of tokens" : "a product over the whole sequence")
                              << " cannot be compiled for a GPU";
-  PreparedRule prepared;
-  prepared.module = ModuleOp::create(rule.getLoc());
-  OpBuilder b = OpBuilder::atBlockEnd(prepared.module->getBody());
-  prepared.unbound = cast<RuleOp>(b.clone(*rule));
-  prepared.unbound.setSymName((rule.getSymName() + ".unbound").str());
-  prepared.bound = cast<RuleOp>(b.clone(*rule));
-  if (failed(bindDimensions(prepared.bound, sizes)))
-    return failure();
-  if (auto open = prepared.bound.symbols(); !open.empty())
+  if (auto open = rule.symbols(); !open.empty())
     return rule.emitError() << "dimension '" << open.front().getValue() << "' has no size";
+  OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
+  OpBuilder b = OpBuilder::atBlockEnd(module->getBody());
+  auto copy = cast<RuleOp>(b.clone(*rule));
   SmallVector<SolveOp> solves;
-  prepared.bound.walk([&](SolveOp op) {
+  copy.walk([&](SolveOp op) {
     if (op.getIterations())
       solves.push_back(op);
   });
   llvm::for_each(solves, expandIterations);
-  return prepared;
+  return module;
 }
 
 void cuda::takePart(RuleOp rule, const IndexClasses &classes, unsigned index, int64_t slab) {

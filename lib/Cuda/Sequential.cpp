@@ -294,13 +294,12 @@ static int64_t chooseSlab(RuleOp rule, const IndexClasses &classes, unsigned ind
   return slab;
 }
 
-FailureOr<OwningOpRef<ModuleOp>> cuda::emitSequential(RuleOp rule, const llvm::StringMap<int64_t> &sizes,
-                                                      const KernelOptions &options,
+FailureOr<OwningOpRef<ModuleOp>> cuda::emitSequential(RuleOp rule, RuleOp symbolic, const KernelOptions &options,
                                                       SmallVectorImpl<Entry> &entries) {
-  FailureOr<PreparedRule> prepared = prepareRule(rule, sizes);
+  FailureOr<OwningOpRef<ModuleOp>> prepared = prepareRule(rule);
   if (failed(prepared))
     return failure();
-  RuleOp bound = prepared->bound;
+  RuleOp bound = *(*prepared)->getOps<RuleOp>().begin();
   IndexClasses classes(bound);
   unsigned shared = classes.bestIndependent();
   int64_t shards = 1, slab = 0;
@@ -312,7 +311,11 @@ FailureOr<OwningOpRef<ModuleOp>> cuda::emitSequential(RuleOp rule, const llvm::S
     shared = 0;
   else
     takePart(bound, classes, shared, slab);
-  SmallVector<TensorArgument> tensors = listTensors(prepared->unbound, bound, classes, shared, options);
+  SmallVector<TensorArgument> tensors = listTensors(symbolic, bound, classes, shared, options);
+  constexpr size_t maxTensors = 62; // as many as fit into a kernel's parameters
+  if (tensors.size() > maxTensors)
+    return rule.emitError() << "a rule for a GPU has at most " << maxTensors
+                            << " inputs, params, outputs and twice its states, got: " << tensors.size();
   Grid grid = chooseGrid(bound);
   Placement placement(bound, grid);
 
@@ -351,10 +354,9 @@ FailureOr<OwningOpRef<ModuleOp>> cuda::emitSequential(RuleOp rule, const llvm::S
   return module;
 }
 
-FailureOr<Kernel> cuda::buildSequential(RuleOp rule, const llvm::StringMap<int64_t> &sizes,
-                                        const KernelOptions &options) {
+FailureOr<Kernel> cuda::buildSequential(RuleOp rule, RuleOp symbolic, const KernelOptions &options) {
   Kernel kernel;
-  FailureOr<OwningOpRef<ModuleOp>> module = emitSequential(rule, sizes, options, kernel.entries);
+  FailureOr<OwningOpRef<ModuleOp>> module = emitSequential(rule, symbolic, options, kernel.entries);
   if (failed(module))
     return failure();
   FailureOr<std::string> ptx = translateToPtx(**module, options.chip);

@@ -4,19 +4,19 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-SmallVector<TensorArgument> cuda::listTensors(RuleOp unbound, RuleOp bound, const IndexClasses &classes,
+SmallVector<TensorArgument> cuda::listTensors(RuleOp symbolic, RuleOp bound, const IndexClasses &classes,
                                               unsigned shardedClass, const KernelOptions &options) {
   SmallVector<TensorArgument> tensors;
   FloatType f32 = Float32Type::get(bound.getContext());
-  auto add = [&](Value symbolic, Value value, BlockArgument argument, StringRef name, bool hasToken, bool isState) {
+  auto add = [&](Value unbound, Value value, BlockArgument argument, StringRef name, bool hasToken, bool isState) {
     TensorArgument tensor;
     tensor.argument = argument;
     tensor.type = value.getType();
     tensor.hasToken = hasToken;
     auto element = options.elements.find(name);
     tensor.element = isState || element == options.elements.end() ? f32 : element->second;
-    MatType type = entryType(symbolic.getType());
-    tensor.own[0] = isa<StepsType>(symbolic.getType());
+    MatType type = entryType(unbound.getType());
+    tensor.own[0] = isa<StepsType>(unbound.getType());
     tensor.own[1] = !isOne(type.getRows());
     tensor.own[2] = !isOne(type.getCols());
     for (int dim : {0, 1})
@@ -25,16 +25,16 @@ SmallVector<TensorArgument> cuda::listTensors(RuleOp unbound, RuleOp bound, cons
     tensors.push_back(tensor);
   };
   auto addArguments = [&](ArgKind kind, bool hasToken, bool withArgument) {
-    for (auto [symbolic, argument] : llvm::zip(unbound.argumentsOf(kind), bound.argumentsOf(kind)))
-      add(symbolic, argument, withArgument ? argument : BlockArgument(), bound.getArg(argument).getName(), hasToken,
+    for (auto [unbound, argument] : llvm::zip(symbolic.argumentsOf(kind), bound.argumentsOf(kind)))
+      add(unbound, argument, withArgument ? argument : BlockArgument(), bound.getArg(argument).getName(), hasToken,
           kind == ArgKind::State);
   };
   addArguments(ArgKind::Input, true, true);
   addArguments(ArgKind::Param, false, true);
   addArguments(ArgKind::State, false, true);
-  for (auto [name, symbolic, value] :
-       llvm::zip(bound.getOutputs().getAsRange<StringAttr>(), unbound.yieldedOutputs(), bound.yieldedOutputs()))
-    add(symbolic, value, {}, name, true, false);
+  for (auto [name, unbound, value] :
+       llvm::zip(bound.getOutputs().getAsRange<StringAttr>(), symbolic.yieldedOutputs(), bound.yieldedOutputs()))
+    add(unbound, value, {}, name, true, false);
   addArguments(ArgKind::State, false, false);
   return tensors;
 }

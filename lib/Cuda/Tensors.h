@@ -21,9 +21,8 @@ struct TensorArgument {
   MatType entry() const { return entryType(type); }
 };
 
-/// Lists the tensors of a rule. `unbound` is the rule before its dimensions were bound, which tells a vector of one
-/// entry from a scalar; `bound` the same one after. `shardedClass` may be 0.
-llvm::SmallVector<TensorArgument> listTensors(RuleOp unbound, RuleOp bound, const IndexClasses &classes,
+/// Lists the tensors of a rule. `symbolic` is the rule before its dimensions were bound, `bound` after. `shardedClass` may be 0.
+llvm::SmallVector<TensorArgument> listTensors(RuleOp symbolic, RuleOp bound, const IndexClasses &classes,
                                               unsigned shardedClass, const KernelOptions &options);
 
 /// Reads and writes tensors. The layout of the argument block is that of recur_cuda_call in runtime/include/recur/abi.h.

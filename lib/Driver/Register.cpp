@@ -2,12 +2,14 @@
 #include "lib/Driver/Register.h"
 #include "lib/Algebra/Passes.h"
 #include "lib/Cpu/Cpu.h"
+#include "lib/Cuda/Cuda.h"
 #include "mlir/InitAllDialects.h"
 #include "mlir/InitAllPasses.h"
 
 void recur::registerAll(mlir::DialectRegistry &registry) {
   registry.insert<RecurDialect>();
   cpu::registerCpuDialects(registry);
+  cuda::registerCudaDialects(registry);
 }
 
 void recur::registerAllForTools(mlir::DialectRegistry &registry) {
