@@ -3,6 +3,7 @@
 #include "lib/Cuda/Prepare.h"
 #include "lib/Cuda/Tensors.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
+#include "mlir/Dialect/Math/IR/Math.h"
 
 using namespace mlir;
 using namespace recur;
@@ -320,7 +321,7 @@ FailureOr<OwningOpRef<ModuleOp>> cuda::emitSequential(RuleOp rule, RuleOp symbol
   Placement placement(bound, grid);
 
   MLIRContext *context = rule.getContext();
-  context->loadDialect<LLVM::LLVMDialect, NVVM::NVVMDialect, scf::SCFDialect>();
+  context->loadDialect<arith::ArithDialect, LLVM::LLVMDialect, math::MathDialect, NVVM::NVVMDialect, scf::SCFDialect>();
   OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
   ImplicitLocOpBuilder b(rule.getLoc(), context);
   b.setInsertionPointToEnd(module->getBody());
