@@ -166,11 +166,19 @@ LogicalResult BodyEmitter::emitLoop(ForOp op, LoadStep loadStep) {
 }
 
 void BodyEmitter::emitElementwise(ElementwiseOp op) {
-  build(op->getResult(0), [&](const Tile &tile, int64_t r, int64_t c) {
+  // Quotients by a common divisor are products with its reciprocal: a division costs as much as ten products.
+  llvm::DenseMap<Value, Value> reciprocals;
+  bool isShared = isa<DivOp>(op) && op->getOperand(1).getType() != op->getResult(0).getType();
+  build(op->getResult(0), [&](const Tile &tile, int64_t r, int64_t c) -> Value {
     SmallVector<Value> operands;
     for (Value operand : op->getOperands())
       operands.push_back(like(operand, tile).at(r, c));
-    return op.lower(b, b.getLoc(), operands);
+    if (!isShared)
+      return op.lower(b, b.getLoc(), operands);
+    Value &reciprocal = reciprocals[operands[1]];
+    if (!reciprocal)
+      reciprocal = arith::DivFOp::create(b, threads.number(1), operands[1]);
+    return arith::MulFOp::create(b, operands[0], reciprocal);
   });
 }
 
