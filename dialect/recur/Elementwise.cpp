@@ -4,6 +4,7 @@
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/IR/Builders.h"
+#include "mlir/IR/PatternMatch.h"
 
 #include <cmath>
 
@@ -163,6 +164,27 @@ OpFoldResult MulOp::fold(FoldAdaptor adaptor) {
   if (isConstant(adaptor.getLhs(), 1) && getRhs().getType() == getType())
     return getRhs();
   return foldConstants(*this, adaptor.getOperands());
+}
+
+namespace {
+// A matrix with the same number in every entry scales.
+struct ConstantScale : OpRewritePattern<MulOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(MulOp op, PatternRewriter &rewriter) const override {
+    for (unsigned i : {0, 1}) {
+      auto scale = op->getOperand(i).getDefiningOp<ConstantOp>();
+      if (!scale || scale.getType().isScalar() || op->getOperand(1 - i).getType() != op.getType())
+        continue;
+      Value number = ConstantOp::create(rewriter, op.getLoc(), scale.getValue().convertToDouble());
+      rewriter.replaceOpWithNewOp<MulOp>(op, number, op->getOperand(1 - i));
+      return success();
+    }
+    return failure();
+  }
+};
+} // namespace
+void MulOp::getCanonicalizationPatterns(RewritePatternSet &patterns, MLIRContext *context) {
+  patterns.add<ConstantScale>(context);
 }
 
 ELEMENTWISE(DivOp)

@@ -344,7 +344,9 @@ class Recur_Binary<string mnemonic, string what, list<Trait> traits = []> : Recu
 
 def Recur_AddOp : Recur_Binary<"add", "sum", [Commutative]>;
 def Recur_SubOp : Recur_Binary<"sub", "difference">;
-def Recur_MulOp : Recur_Binary<"mul", "product of entries", [Commutative]>;
+def Recur_MulOp : Recur_Binary<"mul", "product of entries", [Commutative]> {
+  let hasCanonicalizer = 1;
+}
 def Recur_DivOp : Recur_Binary<"div", "quotient of entries">;
 def Recur_MaxOp : Recur_Binary<"max", "larger entry", [Commutative]>;
 def Recur_MinOp : Recur_Binary<"min", "smaller entry", [Commutative]>;

@@ -37,4 +37,9 @@ def RecurReassociate : Pass<"recur-reassociate", "::recur::RuleOp"> {
   }];
 }
 
+def RecurNormalise : Pass<"recur-normalise", "::recur::RuleOp"> {
+  let summary = "print the class and the normal form of the update; unrolls loops over micro-steps";
+  let description = "Expects recur-differentiate, recur-drop-assumptions, canonicalize and cse before it.";
+}
+
 #endif

@@ -66,8 +66,9 @@ static void populateLinalg(OpPassManager &pm, const KernelOptions &options) {
 }
 
 static void populateFused(OpPassManager &pm, const KernelOptions &) {
-  pm.addPass(createLoopInvariantCodeMotionPass());
-  pm.addNestedPass<func::FuncOp>(createFuseElementwise());
+  OpPassManager &functions = pm.nest<func::FuncOp>();
+  functions.addPass(createHoistInvariants());
+  functions.addPass(createFuseElementwise());
 }
 
 static void populateBuffers(OpPassManager &pm, const KernelOptions &) {

@@ -111,12 +111,20 @@ Matrix OpLowering::lowerExtract(ExtractOp op) {
   return {tensor::ExtractSliceOp::create(b, loc, stored, all, offsets, lengths, strides), axes, sizes};
 }
 
+// A copy in memory of its own.
+static Value ownCopy(OpBuilder &b, Location loc, Value tensor) {
+  return bufferization::AllocTensorOp::create(b, loc, cast<RankedTensorType>(tensor.getType()), ValueRange(), tensor);
+}
+
 LogicalResult OpLowering::lowerFor(ForOp op) {
   Location loc = op.getLoc();
   MatrixBuilder m(b, loc);
   SmallVector<Value> inits;
-  for (Value init : op.getInits())
-    inits.push_back(m.stored(matrices.lookup(init), naturalAxes(matType(init))));
+  for (Value init : op.getInits()) {
+    Value value = m.stored(matrices.lookup(init), naturalAxes(matType(init)));
+    bool isTaken = isa<RankedTensorType>(value.getType()) && llvm::is_contained(inits, value);
+    inits.push_back(isTaken ? ownCopy(b, loc, value) : value);
+  }
   Value zero = arith::ConstantIndexOp::create(b, loc, 0), one = arith::ConstantIndexOp::create(b, loc, 1);
   Value count = arith::ConstantIndexOp::create(b, loc, cast<IntegerAttr>(op.getCount()).getInt());
   auto loop = scf::ForOp::create(b, loc, zero, count, one, inits);
@@ -139,6 +147,15 @@ LogicalResult OpLowering::lowerFor(ForOp op) {
   return success();
 }
 
+// Follows results of loops back to what the outermost of them started from; `first` is the loop that takes it.
+static Value startOf(Value value, scf::ForOp &first) {
+  while (auto loop = value.getDefiningOp<scf::ForOp>()) {
+    first = loop;
+    value = loop.getInits()[cast<OpResult>(value).getResultNumber()];
+  }
+  return value;
+}
+
 SmallVector<Value> cpu::storeCarried(MatrixBuilder &m, ArrayRef<Matrix> next, ValueRange carried) {
   OpBuilder &b = m.builder();
   Location loc = m.location();
@@ -151,12 +168,29 @@ SmallVector<Value> cpu::storeCarried(MatrixBuilder &m, ArrayRef<Matrix> next, Va
     Value value = m.stored(matrix, axes);
     // Another loop's or step's value may be overwritten before it is copied here.
     if (value != argument && isa<RankedTensorType>(value.getType()) && isa<BlockArgument>(value))
-      value = bufferization::AllocTensorOp::create(b, loc, cast<RankedTensorType>(value.getType()), ValueRange(), value);
+      value = ownCopy(b, loc, value);
     values.push_back(value);
   }
-  for (auto [value, argument] : llvm::zip(values, carried))
-    if (value != argument && isa<RankedTensorType>(value.getType()))
-      value = bufferization::MaterializeInDestinationOp::create(b, loc, value, argument)->getResult(0);
+  for (auto [value, argument] : llvm::zip(values, carried)) {
+    if (value == argument || !isa<RankedTensorType>(value.getType()))
+      continue;
+    scf::ForOp first;
+    Value start = startOf(value, first);
+    if (llvm::is_contained(carried, start)) {
+      // An inner loop may update the carried value in place, unless that is another one or its old value is still read.
+      bool isReadLater = llvm::any_of(start.getUsers(), [&](Operation *user) {
+        Operation *beside = first->getBlock()->findAncestorOpInBlock(*user);
+        return beside && first->isBeforeInBlock(beside);
+      });
+      if (start == argument && !isReadLater)
+        continue;
+      OpBuilder before(first);
+      for (OpOperand &init : first.getInitArgsMutable())
+        if (init.get() == start)
+          init.set(ownCopy(before, loc, start));
+    }
+    value = bufferization::MaterializeInDestinationOp::create(b, loc, value, argument)->getResult(0);
+  }
   return values;
 }
 

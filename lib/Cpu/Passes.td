@@ -30,6 +30,15 @@ def RecurToLinalg : Pass<"recur-to-linalg", "::mlir::ModuleOp"> {
   ];
 }
 
+def HoistInvariants : Pass<"hoist-invariants", "::mlir::func::FuncOp"> {
+  let summary = "move what does not depend on the token before the loop";
+  let description = [{
+    Everything but the places and the zeros that results start from: outside of the loop these would have to be copied for
+    every token.
+  }];
+  let statistics = [Statistic<"numHoisted", "hoisted", "Ops moved out of a loop">];
+}
+
 def FuseElementwise : Pass<"fuse-elementwise", "::mlir::func::FuncOp"> {
   let summary = "merge elementwise ops into the op that uses them";
   let description = [{

@@ -278,9 +278,9 @@ void print(const Spec &spec, raw_ostream &os) {
 //===----------------------------------------------------------------------===//
 
 static void dumpExpr(const Expr &expr, raw_ostream &os, unsigned indent) {
-  static constexpr StringLiteral kinds[] = {"invalid", "number", "name", "negate", "add", "subtract", "multiply",
-                                            "divide", "element-multiply", "element-divide", "power",
-                                            "transpose", "norm", "index", "stale", "call"};
+  static constexpr StringLiteral kinds[] = {
+      "invalid",          "number",         "name",  "negate",    "add",  "subtract", "multiply", "divide",
+      "element-multiply", "element-divide", "power", "transpose", "norm", "index",    "stale",    "call"};
   os.indent(indent) << kinds[static_cast<unsigned>(expr.kind)];
   if (!expr.text.empty())
     os << ' ' << expr.text;

@@ -3,8 +3,9 @@
 #include "lib/Frontend/Shape.h"
 #include "lib/Frontend/SourceFile.h"
 #include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/SmallString.h"
+#include "llvm/ADT/Twine.h"
 #include "llvm/Support/Allocator.h"
-#include "llvm/Support/StringSaver.h"
 #include <vector>
 
 namespace llvm {
@@ -46,10 +47,10 @@ enum class ExprKind {
 /// One expression. Nodes live in the arena of their tree and are trivially destructible.
 struct Expr {
   ExprKind kind = ExprKind::Number;
-  SourceRange range;  // the whole expression
-  SourceRange anchor; // where a caret belongs: the operator, or the name
-  unsigned depth = 1; // height of the tree, bounded by the parser
-  double value = 0;   // Number
+  SourceRange range;    // the whole expression
+  SourceRange anchor;   // where a caret belongs: the operator, or the name
+  unsigned depth = 1;   // height of the tree, bounded by the parser
+  double value = 0;     // Number
   llvm::StringRef text; // Number: as written; Name, Call: the name
   llvm::MutableArrayRef<Expr *> operands;
   llvm::ArrayRef<llvm::StringRef> labels; // Call: one per operand, empty where positional
@@ -95,17 +96,17 @@ struct IntervalSyntax {
 };
 
 enum class StmtKind {
-  Rule,     // rule NAME
-  Input,    // input NAMES : SHAPE [in RANGE] [unit]
-  Param,    // param NAMES : SHAPE [in RANGE] [unit]
-  State,    // state NAME : SHAPE [= VALUE]
-  Output,   // output NAMES
-  Const,    // const NAME = VALUE
+  Rule,      // rule NAME
+  Input,     // input NAMES : SHAPE [in RANGE] [unit]
+  Param,     // param NAMES : SHAPE [in RANGE] [unit]
+  State,     // state NAME : SHAPE [= VALUE]
+  Output,    // output NAMES
+  Const,     // const NAME = VALUE
   Dimension, // dim NAMES
-  Function, // fn NAME(PARAMETERS) [in RANGE] [unit] = VALUE
-  Assign,   // NAME = VALUE
-  For,      // for NAME in LO..HI { BODY }
-  Block,    // block SIZE { BODY }
+  Function,  // fn NAME(PARAMETERS) [in RANGE] [unit] = VALUE
+  Assign,    // NAME = VALUE
+  For,       // for NAME in LO..HI { BODY }
+  Block,     // block SIZE { BODY }
 };
 
 /// A parameter of a function; a default makes the argument optional.
@@ -129,8 +130,8 @@ struct Stmt {
   llvm::ArrayRef<Stmt *> body;
 
   // Filled in by sema.
-  Symbol *symbol = nullptr;       // Assign: what is assigned; For: the loop's variable
-  int64_t blockSize = 0;          // Block
+  Symbol *symbol = nullptr; // Assign: what is assigned; For: the loop's variable
+  int64_t blockSize = 0;    // Block
 
   bool is(StmtKind k) const { return kind == k; }
   const Ident &name() const { return names.front(); }
@@ -139,19 +140,26 @@ struct Stmt {
 /// Owns the nodes of a tree and the strings made for it.
 class AstContext {
 public:
-  template <typename T> T *make() { return new (allocator) T(); }
+  template <typename T>
+  T *make() {
+    return new (allocator) T();
+  }
   Expr *make(ExprKind kind, SourceRange range, SourceRange anchor, llvm::ArrayRef<Expr *> operands = {});
   Expr *makeNumber(double value, SourceRange range);
-  template <typename T> llvm::MutableArrayRef<T> copy(llvm::ArrayRef<T> from) {
+  template <typename T>
+  llvm::MutableArrayRef<T> copy(llvm::ArrayRef<T> from) {
     T *to = allocator.Allocate<T>(from.size());
     std::uninitialized_copy(from.begin(), from.end(), to);
     return {to, from.size()};
   }
-  llvm::StringRef save(const llvm::Twine &text) { return strings.save(text); }
+  llvm::StringRef save(const llvm::Twine &text) {
+    llvm::SmallString<32> buffer;
+    llvm::ArrayRef<char> saved = copy(llvm::ArrayRef<char>(text.toStringRef(buffer)));
+    return {saved.data(), saved.size()};
+  }
 
 private:
   llvm::BumpPtrAllocator allocator;
-  llvm::StringSaver strings{allocator};
 };
 
 /// A parsed spec. Names are views into the source file, which must outlive it.

@@ -38,8 +38,8 @@ static constexpr Primitive primitives[] = {
 };
 
 // "Of a vector" means: over the entries of a vector, and over each row of a matrix. vsum and vmax keep the
-// reduced dimension as 1, so their results broadcast; vlen is the number of entries they run over, and count that of
-// all entries.
+// reduced dimension as 1, so their results broadcast; vlen is the number of entries they run over, and count
+// that of all entries.
 static constexpr StringLiteral preludeText = R"(
 fn relu(x) in [0, inf) = max(x, 0)
 fn elu(x) in [-1, inf) = max(x, 0) + exp(min(x, 0)) - 1

@@ -20,8 +20,29 @@ enum class PrimitiveShape {
 
 /// What code is generated for a primitive; IRGen has one line for each.
 enum class PrimitiveOp {
-  Exp, Log, Sqrt, Abs, Sigmoid, Tanh, Softplus, Erf, Sin, Cos, Max, Min,
-  Sum, VectorSum, VectorMax, VectorLength, Count, Rope, Diag, Inverse, Solve, Decay, Gradient,
+  Exp,
+  Log,
+  Sqrt,
+  Abs,
+  Sigmoid,
+  Tanh,
+  Softplus,
+  Erf,
+  Sin,
+  Cos,
+  Max,
+  Min,
+  Sum,
+  VectorSum,
+  VectorMax,
+  VectorLength,
+  Count,
+  Rope,
+  Diag,
+  Inverse,
+  Solve,
+  Decay,
+  Gradient,
 };
 
 /// One built-in function.
@@ -29,7 +50,7 @@ struct Primitive {
   llvm::StringLiteral name;
   PrimitiveOp op;
   PrimitiveShape shape;
-  unsigned operands;                           // values, given by position
+  unsigned operands;                                // values, given by position
   llvm::ArrayRef<llvm::StringLiteral> options = {}; // constants, given by name, each optional
 };
 

@@ -59,12 +59,13 @@ void Sema::resolvePrimitive(Expr &expr, const Primitive &primitive, const Scope 
   unsigned given = 0;
   for (auto [operand, label] : zip(expr.operands, expr.labels)) {
     if (!label.empty()) {
+      unsigned before = diags.numErrors();
       resolve(*operand, {Context::Constant, scope.functions});
       if (!is_contained(primitive.options, label))
         diags.error(operand->range, "'" + expr.text + "' has no argument named '" + label + "'");
       else if (std::optional<double> value = evaluate(*operand))
         operand->value = *value;
-      else
+      else if (diags.numErrors() == before)
         diags.error(operand->range, "'" + label + "' is fixed when compiling: it must be a number");
       continue;
     }
@@ -86,7 +87,8 @@ void Sema::resolvePrimitive(Expr &expr, const Primitive &primitive, const Scope 
     return resolveGradient(expr);
   case PrimitiveOp::Decay:
     if (!scope.overTokens())
-      diags.error(expr.anchor, "'decay' is a matrix over tokens, which only statements over a sequence or block have");
+      diags.error(expr.anchor,
+                  "'decay' is a matrix over tokens, which only statements over a sequence or block have");
     return;
   case PrimitiveOp::Rope:
     readSymbols.insert(builtin("t"));
@@ -134,11 +136,12 @@ bool Sema::bindArguments(Expr &expr, const Stmt &function, SmallVectorImpl<Expr 
       at = find_if(function.parameters, [&](const Parameter &p) { return p.name.name == label; }) -
            function.parameters.begin();
     if (at >= bound.size()) {
-      signature(label.empty() ? diags.error(operand->range, "'" + expr.text + "' takes " + Twine(bound.size()) +
-                                                                " argument" + (bound.size() == 1 ? "" : "s") +
-                                                                ", got: " + Twine(expr.operands.size()))
-                              : diags.error(operand->range,
-                                            "'" + expr.text + "' has no argument named '" + label + "'"));
+      signature(
+          label.empty()
+              ? diags.error(operand->range, "'" + expr.text + "' takes " + Twine(bound.size()) + " argument" +
+                                                (bound.size() == 1 ? "" : "s") +
+                                                ", got: " + Twine(expr.operands.size()))
+              : diags.error(operand->range, "'" + expr.text + "' has no argument named '" + label + "'"));
       return false;
     }
     if (bound[at]) {
@@ -151,8 +154,8 @@ bool Sema::bindArguments(Expr &expr, const Stmt &function, SmallVectorImpl<Expr 
     if (bound[i])
       continue;
     if (!parameter.defaultValue) {
-      signature(diags.error(expr.anchor,
-                            "'" + expr.text + "' needs an argument '" + parameter.name.name + "'"));
+      signature(
+          diags.error(expr.anchor, "'" + expr.text + "' needs an argument '" + parameter.name.name + "'"));
       return false;
     }
     bound[i] = clone(*parameter.defaultValue, expr.range);

@@ -93,8 +93,7 @@ Diagnostic &DiagnosticEngine::remark(SourceRange at, const Twine &message) {
 
 Diagnostic &DiagnosticEngine::warning(WarningClass warning, SourceRange at, const Twine &message) {
   Level level = levels[static_cast<unsigned>(warning)];
-  Diagnostic made =
-      make(level == Level::Error ? Severity::Error : Severity::Warning, current, at, message);
+  Diagnostic made = make(level == Level::Error ? Severity::Error : Severity::Warning, current, at, message);
   made.warning = warning;
   if (level == Level::Ignored)
     return dropped.emplace_back(std::move(made));
@@ -257,7 +256,8 @@ void DiagnosticEngine::render(raw_ostream &os, Format format) const {
   for (const Diagnostic *d : sorted)
     renderText(os, *d, colors);
   if (errorLimit != 0 && errors > errorLimit)
-    os << "error: " << errors - errorLimit << " more errors are not shown, the limit is " << errorLimit << '\n';
+    os << "error: " << errors - errorLimit << " more errors are not shown, the limit is " << errorLimit
+       << '\n';
 }
 
 } // namespace recur::frontend

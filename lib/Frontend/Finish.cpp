@@ -36,7 +36,8 @@ void Sema::finishShapes() {
 void Sema::checkTranspose(const Expr &expr) {
   const Expr &operand = *expr.operand();
   if (!operand.is(ExprKind::Name) || operand.symbol->is(SymbolKind::Argument)) {
-    diags.error(expr.range, shown(expr) + " needs a vector or a matrix, but " + shown(operand) + " is a scalar");
+    diags.error(expr.range,
+                shown(expr) + " needs a vector or a matrix, but " + shown(operand) + " is a scalar");
     return;
   }
   const Symbol &symbol = *operand.symbol;
@@ -93,7 +94,8 @@ void Sema::markDiagonals() {
       const_cast<Symbol *>(symbol)->shape.diag = stmt->shape->form == ShapeSyntax::Diag;
   // A local is a diag if all it is assigned is. Assume so, and take it back until nothing changes.
   for (auto [value, symbol] : assignedTo)
-    if (symbol->is(SymbolKind::Local) && symbol->shape.rows == symbol->shape.cols && !symbol->shape.isScalar())
+    if (symbol->is(SymbolKind::Local) && symbol->shape.rows == symbol->shape.cols &&
+        !symbol->shape.isScalar())
       symbol->shape.diag = true;
   for (bool changed = true; changed;) {
     changed = false;
@@ -115,8 +117,9 @@ void Sema::checkDiagonals() {
   for (const Expr *expr : inferred) {
     if (const Symbol *symbol = assignedTo.lookup(expr))
       if (symbol->shape.diag && !expr->shape.diag && !expr->is(ExprKind::Number))
-        diags.error(expr->range, "'" + symbol->name + "' is a " + symbol->shape.str() + ", but it is assigned a " +
-                                     expr->shape.str())
+        diags
+            .error(expr->range, "'" + symbol->name + "' is a " + symbol->shape.str() +
+                                    ", but it is assigned a " + expr->shape.str())
             .note(symbol->range, "'" + symbol->name + "' was declared here");
     if (!isElementwise(*expr) || expr->operands.size() != 2)
       continue;
@@ -204,13 +207,14 @@ void Sema::checkLevels() {
       diags.error(symbol.range, "state '" + symbol.name + "' has one " + (rows ? "row" : "column") +
                                     " per token, but the size of a state is fixed");
     if (symbol.output && symbol.level != Level::Token && (cols || !rows))
-      diags.error(symbol.range, "output '" + symbol.name +
-                                    "' needs one row for each token, but it is a " + symbol.shape.str());
+      diags.error(symbol.range, "output '" + symbol.name + "' needs one row for each token, but it is a " +
+                                    symbol.shape.str());
   }
   auto visit = [&](auto &self, const Expr &expr) -> void {
     if (expr.is(ExprKind::Name) && expr.symbol->level == Level::Block && expr.symbol->is(SymbolKind::Local) &&
         overTokens(expr.symbol->shape.rows))
-      diags.error(expr.range, "'" + expr.symbol->name + "' has one row per token of the block; for one token it cannot be read");
+      diags.error(expr.range, "'" + expr.symbol->name +
+                                  "' has one row per token of the block; for one token it cannot be read");
     for (const Expr *operand : expr.operands)
       self(self, *operand);
   };
@@ -231,7 +235,8 @@ void Sema::warnUnused() {
       continue;
     if (symbol.declared && (symbol.is(SymbolKind::Input) || symbol.is(SymbolKind::Param)))
       diags.warning(WarningClass::Unused, symbol.range,
-                    Twine(symbol.is(SymbolKind::Input) ? "input" : "param") + " '" + symbol.name + "' is never read");
+                    Twine(symbol.is(SymbolKind::Input) ? "input" : "param") + " '" + symbol.name +
+                        "' is never read");
     if (symbol.is(SymbolKind::Local))
       diags.warning(WarningClass::Unused, symbol.range, "'" + symbol.name + "' is assigned but never read");
   }

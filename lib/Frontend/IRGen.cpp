@@ -56,8 +56,8 @@ OwningOpRef<ModuleOp> IRGen::run() {
 
 Location IRGen::location(SourceRange range) {
   LineColumn begin = program.file->lineColumn(range.begin), end = program.file->lineColumn(range.end);
-  return FileLineColRange::get(builder.getStringAttr(program.file->name()), begin.line, begin.column, end.line,
-                               end.column);
+  return FileLineColRange::get(builder.getStringAttr(program.file->name()), begin.line, begin.column,
+                               end.line, end.column);
 }
 
 Attribute IRGen::dim(const Dim &dim) {
@@ -82,8 +82,9 @@ RangeAttr IRGen::range(const Interval &interval) {
 
 void IRGen::addArgument(ArgKind kind, StringRef name, Type type, const Symbol *symbol, int64_t block) {
   bool declares = symbol && kind != ArgKind::Stale;
-  auto attribute = ArgAttr::get(&context, kind, builder.getStringAttr(name),
-                                declares ? range(symbol->interval) : RangeAttr(), declares && symbol->unit, block);
+  auto attribute =
+      ArgAttr::get(&context, kind, builder.getStringAttr(name),
+                   declares ? range(symbol->interval) : RangeAttr(), declares && symbol->unit, block);
   arguments.push_back({attribute, type, symbol});
 }
 
@@ -110,7 +111,8 @@ void IRGen::collectArguments() {
     if (kind == ArgKind::Input)
       continue;
     // `rope` needs the position even where the spec has a `t` of its own.
-    bool taken = llvm::any_of(arguments, [&](const Argument &a) { return a.attribute.getName() == symbol.name; });
+    bool taken =
+        llvm::any_of(arguments, [&](const Argument &a) { return a.attribute.getName() == symbol.name; });
     addArgument(kind, taken ? (symbol.name + "_").str() : symbol.name.str(), scalar, &symbol);
     if (kind == ArgKind::Position)
       position = &symbol;
@@ -158,7 +160,8 @@ void IRGen::emitStatement(const Stmt &stmt) {
   case StmtKind::For:
     return emitLoop(stmt);
   case StmtKind::Block:
-    return emitOverTokens(SmallVector<const Stmt *>(stmt.body.begin(), stmt.body.end()), stmt.blockSize, stmt.range);
+    return emitOverTokens(SmallVector<const Stmt *>(stmt.body.begin(), stmt.body.end()), stmt.blockSize,
+                          stmt.range);
   default:
     llvm_unreachable("declarations are no statements");
   }
@@ -299,8 +302,8 @@ void IRGen::emitOverTokens(ArrayRef<const Stmt *> stmts, int64_t size, SourceRan
     if (symbol->shape.rows.symbol == tokenDim && symbol->output) {
       perToken.push_back(symbol);
       rowTypes.push_back(type(Program::perToken(*symbol)));
-    } else if (symbol->is(SymbolKind::State) || (symbol->shape.rows.symbol != tokenDim &&
-                                                 isReadOutside(*symbol, stmts))) {
+    } else if (symbol->is(SymbolKind::State) ||
+               (symbol->shape.rows.symbol != tokenDim && isReadOutside(*symbol, stmts))) {
       whole.push_back(symbol);
       wholeTypes.push_back(type(symbol->shape));
     }
@@ -363,7 +366,8 @@ DiagnosticBridge::DiagnosticBridge(MLIRContext &context, DiagnosticEngine &diags
           severity = Severity::Remark;
         auto inFile = [&](Location loc) {
           FileLineColRange place = placeOf(loc);
-          return place && diags.file() && place.getFilename() == diags.file()->name() ? place : FileLineColRange();
+          return place && diags.file() && place.getFilename() == diags.file()->name() ? place
+                                                                                      : FileLineColRange();
         };
         auto begin = [](FileLineColRange at) { return LineColumn{at.getStartLine(), at.getStartColumn()}; };
         auto end = [](FileLineColRange at) { return LineColumn{at.getEndLine(), at.getEndColumn()}; };

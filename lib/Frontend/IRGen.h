@@ -8,8 +8,8 @@
 
 namespace recur::frontend {
 
-/// One module with one recur.rule. Locations are ranges of the spec's file. Gradients are recur.gradient ops and
-/// promises recur.assume ops; passes of lib/Algebra remove them.
+/// One module with one recur.rule. Locations are ranges of the spec's file. Gradients are recur.gradient ops
+/// and promises recur.assume ops; passes of lib/Algebra remove them.
 mlir::OwningOpRef<mlir::ModuleOp> emitIR(const Program &program, mlir::MLIRContext &context);
 
 /// Parses, checks and emits a spec. Null, and errors in `diags`, when it is not well formed.

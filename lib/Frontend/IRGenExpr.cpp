@@ -105,7 +105,8 @@ Value IRGen::emitName(const Expr &expr) {
   }
 }
 
-template <typename OpT> static Value build(OpBuilder &builder, Location loc, Value lhs, Value rhs) {
+template <typename OpT>
+static Value build(OpBuilder &builder, Location loc, Value lhs, Value rhs) {
   return builder.createOrFold<OpT>(loc, lhs, rhs);
 }
 
@@ -167,7 +168,9 @@ Value IRGen::emitCall(const Expr &expr) {
 
 Value IRGen::emitPrimitive(const Expr &expr) {
   Location loc = location(expr);
-  auto operand = [&](unsigned i) { return expr.shape.diag ? value(*expr.operand(i)) : matrix(*expr.operand(i)); };
+  auto operand = [&](unsigned i) {
+    return expr.shape.diag ? value(*expr.operand(i)) : matrix(*expr.operand(i));
+  };
   auto option = [&](StringRef name) -> const Expr * {
     const auto *found = llvm::find(expr.labels, name);
     return found == expr.labels.end() ? nullptr : expr.operand(found - expr.labels.begin());

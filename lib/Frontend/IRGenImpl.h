@@ -20,7 +20,8 @@ private:
 
   // Structure.
   void collectArguments();
-  void addArgument(ArgKind kind, llvm::StringRef name, mlir::Type type, const Symbol *symbol, int64_t block = 0);
+  void addArgument(ArgKind kind, llvm::StringRef name, mlir::Type type, const Symbol *symbol,
+                   int64_t block = 0);
   void bindArguments(mlir::Region &region, bool init);
   void emitInit(mlir::Region &region);
   void emitStatement(const Stmt &stmt);
@@ -56,7 +57,8 @@ private:
   RangeAttr range(const Interval &interval);
   mlir::Location location(SourceRange range);
   mlir::Location location(const Expr &expr) { return location(expr.range); }
-  template <typename OpT, typename... Args> mlir::Value make(mlir::Location loc, Args &&...args) {
+  template <typename OpT, typename... Args>
+  mlir::Value make(mlir::Location loc, Args &&...args) {
     return builder.createOrFold<OpT>(loc, std::forward<Args>(args)...);
   }
 

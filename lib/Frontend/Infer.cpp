@@ -47,9 +47,10 @@ ShapeVar Sema::shapeOf(const Symbol &symbol) {
       break;
     }
     shape = solver.freshShape();
-    if (symbol.is(SymbolKind::Input) && StringRef("qkv").contains(symbol.name[0])) {
+    if (!symbol.is(SymbolKind::Local) && StringRef("qkv").contains(symbol.name[0])) {
       solver.suggestName(shape.rows, symbol.name[0] == 'v' ? "dv" : "dk");
-      solver.add(Default{Convention::NamedVector, shape});
+      if (symbol.is(SymbolKind::Input))
+        solver.add(Default{Convention::NamedVector, shape});
     }
     break;
   case SymbolKind::Const:
@@ -89,6 +90,9 @@ void Sema::inferShapes() {
     inferStatement(*item);
   auto report = [&](const Constraint &c, DimVar a, DimVar b) { conflict(c, a, b); };
   solver.solve(report);
+  for (const auto &[expr, rule] : scalars)
+    require(*expr, solver.scalar(), rule);
+  solver.solve(report);
   settleAmbiguous();
 }
 
@@ -96,7 +100,8 @@ void Sema::inferStatement(const Stmt &stmt) {
   if (stmt.is(StmtKind::For) || stmt.is(StmtKind::Block))
     for (const Stmt *inner : stmt.body)
       inferStatement(*inner);
-  if (!stmt.is(StmtKind::Assign))
+  if (!stmt.is(StmtKind::Assign) ||
+      !stmt.symbol) // without a symbol it stands where none may, and was reported
     return;
   ShapeVar value = infer(*stmt.value);
   ShapeVar target = shapeOf(*stmt.symbol);
@@ -115,8 +120,8 @@ void Sema::inferStatement(const Stmt &stmt) {
       diags.error(stmt.value->range, "'" + stmt.symbol->name + "' is " + solver.describe(target) +
                                          ", but it is assigned " + solver.describe(value));
   if (!(stmt.symbol->range == stmt.name().range))
-    error.note(stmt.symbol->range,
-               "'" + stmt.symbol->name + "' was " + (stmt.symbol->declared ? "declared" : "first assigned") + " here");
+    error.note(stmt.symbol->range, "'" + stmt.symbol->name + "' was " +
+                                       (stmt.symbol->declared ? "declared" : "first assigned") + " here");
   noteOrigins(error, {rows ? target.cols : target.rows, rows ? value.cols : value.rows});
 }
 
@@ -132,13 +137,20 @@ ShapeVar Sema::infer(Expr &expr) {
 }
 
 /// Demands that an expression has a shape; `rule` says why.
-void Sema::require(Expr &expr, ShapeVar wanted, const Twine &rule) {
+void Sema::require(const Expr &expr, ShapeVar wanted, const Twine &rule) {
   ShapeVar shape = exprShapes[&expr];
   solver.because(expr.range);
   if (solver.unify(shape.rows, wanted.rows) && solver.unify(shape.cols, wanted.cols))
     return;
-  Diagnostic &error = diags.error(expr.range, rule + ", but " + shown(expr) + " is " + solver.describe(shape));
+  Diagnostic &error =
+      diags.error(expr.range, rule + ", but " + shown(expr) + " is " + solver.describe(shape));
   noteDeclared(error, expr);
+}
+
+/// Demands a scalar, but lets whatever else is said of the expression speak first: the error is then better.
+void Sema::requireScalar(const Expr &expr, const Twine &rule) {
+  solver.add(Default{Convention::ScalarOperand, exprShapes[&expr]});
+  scalars.emplace_back(&expr, rule.str());
 }
 
 ShapeVar Sema::inferKind(Expr &expr) {
@@ -175,13 +187,13 @@ ShapeVar Sema::inferKind(Expr &expr) {
   case ExprKind::Divide: {
     ShapeVar left = infer(*expr.operand(0));
     infer(*expr.operand(1));
-    require(*expr.operand(1), solver.scalar(), "'/' divides by a scalar ('./' entry by entry)");
+    requireScalar(*expr.operand(1), "'/' divides by a scalar ('./' entry by entry)");
     return left;
   }
   case ExprKind::Power:
     for (Expr *operand : expr.operands) {
       infer(*operand);
-      require(*operand, solver.scalar(), "'^' is the power of a scalar");
+      requireScalar(*operand, "'^' is the power of a scalar");
     }
     return solver.scalar();
   case ExprKind::Transpose: {
@@ -199,7 +211,7 @@ ShapeVar Sema::inferKind(Expr &expr) {
     return solver.scalar();
   case ExprKind::Index: {
     infer(*expr.operand(1));
-    require(*expr.operand(1), solver.scalar(), "an index is a scalar");
+    requireScalar(*expr.operand(1), "an index is a scalar");
     return infer(*expr.operand(0));
   }
   case ExprKind::Stale:
@@ -247,7 +259,7 @@ ShapeVar Sema::inferPrimitive(Expr &expr) {
   for (auto [i, operand] : enumerate(expr.operands)) {
     shapes.push_back(infer(*operand));
     if (i >= primitive.operands)
-      require(*operand, solver.scalar(), "'" + expr.labels[i] + "' is a number");
+      requireScalar(*operand, "'" + expr.labels[i] + "' is a number");
   }
   std::string name = ("'" + expr.text + "'").str();
   ShapeVar x = shapes[0];
@@ -282,16 +294,18 @@ ShapeVar Sema::inferPrimitive(Expr &expr) {
     return x;
   case PrimitiveShape::Solve:
     require(*expr.operand(0), {x.rows, x.rows}, name + " needs a square matrix");
-    require(*expr.operand(1), {x.rows, shapes[1].cols}, name + " needs a right side with the rows of the matrix");
+    require(*expr.operand(1), {x.rows, shapes[1].cols},
+            name + " needs a right side with the rows of the matrix");
     if (!expr.labels.empty() && is_contained(expr.labels, "iterations"))
-      require(*expr.operand(1), {x.rows, solver.one()}, name + " by iterations needs a vector on the right side");
+      require(*expr.operand(1), {x.rows, solver.one()},
+              name + " by iterations needs a vector on the right side");
     solver.add(Default{Convention::FunctionOfVector, shapes[1]});
     return shapes[1];
   case PrimitiveShape::Decay:
-    require(*expr.operand(), solver.scalar(), name + " needs a scalar for each token");
+    requireScalar(*expr.operand(), name + " needs a scalar for each token");
     return {solver.named(tokenDim), solver.named(tokenDim)};
   case PrimitiveShape::Gradient:
-    require(*expr.operand(0), solver.scalar(), name + " differentiates a scalar");
+    requireScalar(*expr.operand(0), name + " differentiates a scalar");
     return shapes[1];
   }
   llvm_unreachable("all primitives have a shape");
@@ -329,9 +343,10 @@ void Sema::conflict(const Constraint &c, DimVar a, DimVar b) {
   const Expr &expr = *c.at;
   std::string left = solver.describe(c.a), right = solver.describe(c.b);
   if (c.relation == Relation::Reduce) {
-    noteDeclared(diags.error(expr.range, shown(expr) + " needs a vector or a matrix of rows, but its argument is " +
-                                             left),
-                 *expr.operand());
+    noteDeclared(
+        diags.error(expr.range,
+                    shown(expr) + " needs a vector or a matrix of rows, but its argument is " + left),
+        *expr.operand());
     return;
   }
   if (assignedTo.count(&expr) == 0 && expr.operands.size() < 2) {
@@ -345,8 +360,9 @@ void Sema::conflict(const Constraint &c, DimVar a, DimVar b) {
   // Inside an inlined function all places are that of the call.
   if (x->range == expr.range)
     operands = "the left one is " + left + " and the right one " + right;
-  std::string rule = c.relation == Relation::Product ? "needs as many columns on the left as rows on the right"
-                                                     : "needs operands of one shape";
+  std::string rule = c.relation == Relation::Product
+                         ? "needs as many columns on the left as rows on the right"
+                         : "needs operands of one shape";
   Diagnostic &error = diags.error(expr.anchor, "'" + op + "' " + rule + ", but " + operands);
   error.highlight(x->range).highlight(y->range);
   noteDeclared(error, *x);
@@ -368,16 +384,17 @@ bool Sema::settle(const Symbol &symbol) {
   std::vector<Reading> readings;
   for (unsigned kind = 0; kind < 3 && readings.size() < 2; ++kind) {
     Reading reading{solver, {}};
-    bool fits = kind > 0 ? reading.solver.makeSized(shape.rows) : reading.solver.unify(shape.rows, solver.one());
-    fits = fits && (kind > 1 ? reading.solver.makeSized(shape.cols)
-                             : reading.solver.unify(shape.cols, solver.one()));
+    bool fits =
+        kind > 0 ? reading.solver.makeSized(shape.rows) : reading.solver.unify(shape.rows, solver.one());
+    fits = fits &&
+           (kind > 1 ? reading.solver.makeSized(shape.cols) : reading.solver.unify(shape.cols, solver.one()));
     reading.solver.solve([&](const Constraint &, DimVar, DimVar) { fits = false; });
     if (!fits)
       continue;
     ShapeVar settled = shape;
     bool square = kind == 2 && reading.solver.same(settled.rows, settled.cols);
     auto dim = [&](DimVar d) { return Shape{reading.solver.finish(d, context), {}, false}.rows.str(); };
-    reading.text = kind == 0 ? "scalar"
+    reading.text = kind == 0   ? "scalar"
                    : kind == 1 ? "vector(" + dim(shape.rows) + ")"
                    : square    ? "diag(" + dim(shape.rows) + ")"
                                : "matrix(" + dim(shape.rows) + ", " + dim(shape.cols) + ")";
@@ -388,10 +405,11 @@ bool Sema::settle(const Symbol &symbol) {
     return true;
   }
   StringRef keyword = symbol.is(SymbolKind::State) ? "state " : "input ";
-  Diagnostic &error = diags.error(symbol.range, "the shape of '" + symbol.name + "' is ambiguous: declare it");
+  Diagnostic &error =
+      diags.error(symbol.range, "the shape of '" + symbol.name + "' is ambiguous: declare it");
   for (const Reading &reading : readings)
-    error.note(Twine(&reading == &readings.front() ? "one reading: '" : "another: '") + keyword + symbol.name +
-               " : " + reading.text + "'");
+    error.note(Twine(&reading == &readings.front() ? "one reading: '" : "another: '") + keyword +
+               symbol.name + " : " + reading.text + "'");
   return false;
 }
 

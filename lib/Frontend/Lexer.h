@@ -45,9 +45,9 @@ llvm::StringRef describe(TokenKind kind);
 struct Token {
   TokenKind kind = TokenKind::End;
   SourceRange range;
-  double value = 0;           // Number
-  bool spaceBefore = false;   // blank or line end before it
-  bool afterLineEnd = false;  // on a new line because the line before ended in an operator
+  double value = 0;          // Number
+  bool spaceBefore = false;  // blank or line end before it
+  bool afterLineEnd = false; // on a new line because the line before ended in an operator
 };
 
 /// All tokens of a text, the last one being End. A line end is a token only where a statement may end:

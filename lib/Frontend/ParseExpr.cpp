@@ -22,8 +22,8 @@ Expr *Parser::expression() {
     Expr *right = term();
     if (!right)
       return nullptr;
-    left = make(op.kind == TokenKind::Plus ? ExprKind::Add : ExprKind::Subtract, cover(left->range, right->range),
-                op.range, {left, right});
+    left = make(op.kind == TokenKind::Plus ? ExprKind::Add : ExprKind::Subtract,
+                cover(left->range, right->range), op.range, {left, right});
   }
   return left;
 }
@@ -124,7 +124,8 @@ Expr *Parser::postfix() {
         return nullptr;
       }
       Expr *size = primary();
-      expr = size ? make(ExprKind::Stale, cover(expr->range, size->range), expr->range, {expr, size}) : nullptr;
+      expr =
+          size ? make(ExprKind::Stale, cover(expr->range, size->range), expr->range, {expr, size}) : nullptr;
     } else {
       return expr;
     }

@@ -11,6 +11,7 @@ Spec parse(const SourceFile &file, DiagnosticEngine &diags) {
   if (!file.checkText(diags)) {
     Spec empty;
     empty.file = &file;
+    empty.incomplete = true;
     return empty;
   }
   return Parser(file, diags).run();
@@ -106,8 +107,8 @@ Diagnostic &Parser::unexpected(const Twine &expected) {
   // An unknown character was reported by the lexer, and what made the parser give up as well.
   if (token.kind == TokenKind::Unknown || abandoned)
     return reported;
-  Diagnostic &error = diags.error(at, "expected " + expected + ", got " +
-                                          (atLineEnd ? "the end of the line" : shown(token)));
+  Diagnostic &error =
+      diags.error(at, "expected " + expected + ", got " + (atLineEnd ? "the end of the line" : shown(token)));
   if (token.afterLineEnd || (position > 0 && tokens[position - 1].afterLineEnd))
     error.note(last, "the statement goes on here, as the line before ends in an operator or comma");
   return error;
@@ -171,8 +172,8 @@ bool Parser::endOfStatement() {
   if (at(TokenKind::Newline) || at(TokenKind::End) || (braces && at(TokenKind::RightBrace)))
     return true;
   const Token &token = peek();
-  if (!token.afterLineEnd &&
-      (token.kind == TokenKind::Name || token.kind == TokenKind::Number || token.kind == TokenKind::LeftParen)) {
+  if (!token.afterLineEnd && (token.kind == TokenKind::Name || token.kind == TokenKind::Number ||
+                              token.kind == TokenKind::LeftParen)) {
     SourceRange gap = {last.end, token.range.begin};
     unexpected("an operator or the end of the statement").fix(gap, "*").note("a product needs '*'");
     return false;
@@ -222,9 +223,7 @@ Stmt *Parser::statement() {
   return assignment();
 }
 
-static bool isOperator(TokenKind kind) {
-  return kind >= TokenKind::Plus && kind <= TokenKind::DotSlash;
-}
+static bool isOperator(TokenKind kind) { return kind >= TokenKind::Plus && kind <= TokenKind::DotSlash; }
 
 Stmt *Parser::assignment() {
   Stmt *stmt = context.make<Stmt>();
@@ -313,7 +312,12 @@ bool Parser::dim(DimSyntax &dim) {
 bool Parser::shape(Stmt *stmt) {
   ShapeSyntax *shape = stmt->shape = context.make<ShapeSyntax>();
   StringRef word = at(TokenKind::Name) ? text(peek()) : StringRef();
-  int form = StringSwitch<int>(word).Case("scalar", 0).Case("vector", 1).Case("matrix", 2).Case("diag", 3).Default(-1);
+  int form = StringSwitch<int>(word)
+                 .Case("scalar", 0)
+                 .Case("vector", 1)
+                 .Case("matrix", 2)
+                 .Case("diag", 3)
+                 .Default(-1);
   if (form < 0) {
     unexpected("a shape: scalar, vector(n), matrix(m, n) or diag(n)");
     return false;

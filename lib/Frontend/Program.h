@@ -10,21 +10,21 @@ namespace recur::frontend {
 class DiagnosticEngine;
 
 enum class SymbolKind {
-  Input,     // one value per token and head
-  Param,     // one value per head
-  State,     // carried from token to token
-  Const,     // fixed when compiling, perhaps per head
-  Local,     // assigned by statements
-  Counter,   // of a `for`, from 1
-  Dimension, // a dimension as a number
-  Rows,      // the matrix whose rows are the values of a token value, one per token of the block or sequence
-  Argument,  // of an inlined function
-  Position,  // `t`
-  Head,      // `head`
-  Heads,     // `heads`
-  Infinity,  // `inf`
-  Identity,  // `I`
-  Mask,      // `M`
+  Input,      // one value per token and head
+  Param,      // one value per head
+  State,      // carried from token to token
+  Const,      // fixed when compiling, perhaps per head
+  Local,      // assigned by statements
+  Counter,    // of a `for`, from 1
+  Dimension,  // a dimension as a number
+  Rows,       // the matrix whose rows are the values of a token value, one per token of the block or sequence
+  Argument,   // of an inlined function
+  Position,   // `t`
+  Head,       // `head`
+  Heads,      // `heads`
+  Infinity,   // `inf`
+  Identity,   // `I`
+  Mask,       // `M`
   StrictMask, // `Mx`
 };
 
@@ -44,14 +44,14 @@ struct Symbol {
   bool declared = false; // by a declaration of the spec
   Level level = Level::Token;
   Shape shape;
-  Interval interval; // of every entry; a promise for inputs and params
-  bool unit = false; // the norm is 1
-  std::optional<Dim> steps;  // Input: micro-steps per token
-  Expr *value = nullptr;     // Const: its value. State: its initial value, null means zero
+  Interval interval;            // of every entry; a promise for inputs and params
+  bool unit = false;            // the norm is 1
+  std::optional<Dim> steps;     // Input: micro-steps per token
+  Expr *value = nullptr;        // Const: its value. State: its initial value, null means zero
   std::optional<double> number; // Const: the value where it is one number
   const Symbol *of = nullptr;   // Rows: the token value
   bool output = false;
-  bool stale = false;           // State: `S@n` occurs
+  bool stale = false; // State: `S@n` occurs
 
   bool is(SymbolKind k) const { return kind == k; }
 };
@@ -68,13 +68,14 @@ struct Program {
   std::vector<const Stmt *> sequence; // over the whole sequence, after `body`: attention forms
   bool usesPosition = false;
   int64_t blockSize = 0; // of `S@n` and `block n`; 0: none
-  Spec spec; // owns the tree
+  Spec spec;             // owns the tree
 
   /// What one token has of an output: an attention form computes all of them as rows.
   static Shape perToken(const Symbol &output);
 };
 
-/// Parses and checks a spec. Null, and errors in `diags`, when it is not well formed. `file` must outlive the result.
+/// Parses and checks a spec. Null, and errors in `diags`, when it is not well formed. `file` must outlive the
+/// result.
 std::unique_ptr<Program> check(const SourceFile &file, DiagnosticEngine &diags);
 
 /// Checks a parsed spec.

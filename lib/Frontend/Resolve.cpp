@@ -68,7 +68,8 @@ void Sema::resolveInterval(const Stmt &item) {
 /// The numbers that bound a range; nothing, and an error, where a bound is no number.
 std::optional<Interval> Sema::evaluateInterval(const IntervalSyntax &syntax) {
   Interval interval;
-  for (auto [expr, bound] : {std::make_pair(syntax.lo, &interval.lo), std::make_pair(syntax.hi, &interval.hi)}) {
+  for (auto [expr, bound] :
+       {std::make_pair(syntax.lo, &interval.lo), std::make_pair(syntax.hi, &interval.hi)}) {
     unsigned before = diags.numErrors();
     resolve(*expr, {Context::Constant});
     std::optional<double> value = evaluate(*expr);
@@ -103,23 +104,29 @@ void Sema::resolveStatement(Stmt &stmt, Context where) {
     if (counter->name == name)
       diags.error(at, "'" + name + "' counts the steps of a loop and cannot be assigned in it")
           .note(counter->range, "the loop is here");
-  Level level = where == Context::Token ? Level::Token : where == Context::Block ? Level::Block : Level::Sequence;
-  if (symbol.is(SymbolKind::Local) ? symbol.level != level : symbol.is(SymbolKind::Input) && level != Level::Token)
+  Level level = where == Context::Token   ? Level::Token
+                : where == Context::Block ? Level::Block
+                                          : Level::Sequence;
+  if (symbol.is(SymbolKind::Local) ? symbol.level != level
+                                   : symbol.is(SymbolKind::Input) && level != Level::Token)
     diags.error(at, "'" + name + "' is assigned both for each token and over all tokens")
         .note(symbol.range, "'" + name + "' is first seen here");
   if (!symbol.is(SymbolKind::State))
     return;
   if (level == Level::Sequence)
-    diags.error(at, Twine(contextName(where)) + " cannot assign a state, but '" + name +
-                        "' is read before it is assigned and so is one");
+    diags
+        .error(at, Twine(contextName(where)) + " cannot assign a state, but '" + name +
+                       "' is read before it is assigned and so is one")
+        .note("a statement with Q, K, V, M, Mx or decay is over the whole sequence, unless the spec declares "
+              "them");
   auto [first, isNew] = stateLevels.try_emplace(&symbol, level, at);
   if (!isNew && first->second.first != level)
     diags.error(at, "state '" + name + "' is assigned both for each token and once per block")
         .note(first->second.second, "the other assignment is here");
 }
 
-/// The symbol that an assignment gives a value. A local that has one already is a new local of the same name, which
-/// may have another shape; in a loop it stays the same one, carried from step to step.
+/// The symbol that an assignment gives a value. A local that has one already is a new local of the same name,
+/// which may have another shape; in a loop it stays the same one, carried from step to step.
 Symbol &Sema::assigned(const Ident &ident) {
   Symbol *symbol = own[ident.name];
   if (!assignedSoFar.insert(symbol).second && symbol->is(SymbolKind::Local) && counters.empty()) {
@@ -139,7 +146,8 @@ void Sema::resolveLoop(Stmt &stmt, Context where) {
   Symbol &counter = addSymbol(SymbolKind::Counter, stmt.name().name, stmt.name().range);
   counter.level = Level::Head;
   stmt.symbol = &counter;
-  // The upper bound is an integer or a dimension; a name that nothing else introduces becomes a dimension here.
+  // The upper bound is an integer or a dimension; a name that nothing else introduces becomes a dimension
+  // here.
   Expr &hi = *stmt.hi;
   if (hi.is(ExprKind::Name) && !own.count(hi.text))
     dims.try_emplace(hi.text, hi.range);
@@ -176,7 +184,9 @@ int64_t Sema::blockSize(Expr &size) {
   }
   int64_t tokens = static_cast<int64_t>(*value);
   if (program->blockSize && program->blockSize != tokens)
-    diags.error(size.range, "all blocks of a rule have one size, but this one has " + Twine(tokens) + " tokens")
+    diags
+        .error(size.range,
+               "all blocks of a rule have one size, but this one has " + Twine(tokens) + " tokens")
         .note(blockRange, "this one has " + Twine(program->blockSize));
   program->blockSize = tokens;
   blockRange = size.range;
@@ -230,8 +240,8 @@ void Sema::resolveName(Expr &expr, const Scope &scope) {
   if (!symbol || !checkUse(*symbol, expr.range, scope))
     return;
   if (symbol->steps && symbol->is(SymbolKind::Input)) {
-    diags.error(expr.range, "'" + name + "' has " + symbol->steps->str() + " values per token: write " + name +
-                                "[j] in a loop over them");
+    diags.error(expr.range, "'" + name + "' has " + symbol->steps->str() + " values per token: write " +
+                                name + "[j] in a loop over them");
     return;
   }
   expr.symbol = symbol;
@@ -295,9 +305,12 @@ const Symbol *Sema::rows(StringRef name, SourceRange at, const Scope &scope) {
   const Symbol *token = find(tokenName, at, scope);
   if (!token)
     token = implicitInput(tokenName, at);
-  bool perToken = token->is(SymbolKind::Input) || (token->is(SymbolKind::Local) && token->level == Level::Token);
+  bool perToken =
+      token->is(SymbolKind::Input) || (token->is(SymbolKind::Local) && token->level == Level::Token);
   if (!perToken || token->steps) {
-    diags.error(at, "'" + name + "' would be the rows of '" + tokenName + "', which is not one value per token")
+    diags
+        .error(at,
+               "'" + name + "' would be the rows of '" + tokenName + "', which is not one value per token")
         .note("declare '" + name + "' if it is a name of its own");
     return nullptr;
   }
@@ -320,7 +333,8 @@ const Symbol *Sema::rows(StringRef name, SourceRange at, const Scope &scope) {
 bool Sema::checkUse(const Symbol &symbol, SourceRange at, const Scope &scope) {
   readSymbols.insert(&symbol);
   StringRef name = symbol.name;
-  bool perToken = symbol.level == Level::Token && !symbol.is(SymbolKind::State) && !symbol.is(SymbolKind::Argument);
+  bool perToken =
+      symbol.level == Level::Token && !symbol.is(SymbolKind::State) && !symbol.is(SymbolKind::Argument);
   switch (scope.context) {
   case Context::Constant:
   case Context::Initial: {
@@ -329,14 +343,16 @@ bool Sema::checkUse(const Symbol &symbol, SourceRange at, const Scope &scope) {
       allowed &= !symbol.is(SymbolKind::Param);
     if (allowed)
       break;
-    diags.error(at, Twine(scope.context == Context::Constant ? "a constant" : "an initial value") + " cannot use '" +
-                        name + "', which is not fixed when compiling")
+    diags
+        .error(at, Twine(scope.context == Context::Constant ? "a constant" : "an initial value") +
+                       " cannot use '" + name + "', which is not fixed when compiling")
         .note(symbol.range, "'" + name + "' is introduced here");
     return false;
   }
   case Context::Token:
     if (symbol.is(SymbolKind::Mask) || symbol.is(SymbolKind::StrictMask)) {
-      diags.error(at, "'" + name + "' is the causal mask, which only statements over a sequence or block have");
+      diags.error(at,
+                  "'" + name + "' is the causal mask, which only statements over a sequence or block have");
       return false;
     }
     break;
@@ -395,8 +411,8 @@ void Sema::resolveIndex(Expr &expr, const Scope &scope) {
   if (number && (*number < 1 || *number != static_cast<double>(static_cast<int64_t>(*number)) ||
                  (symbol->steps && !symbol->steps->isSymbol() && *number > symbol->steps->value)))
     diags.error(index.range, "micro-steps count from 1" +
-                                 Twine(symbol->steps ? " to " + symbol->steps->str() : "") + ", got: " +
-                                 formatNumber(*number));
+                                 Twine(symbol->steps ? " to " + symbol->steps->str() : "") +
+                                 ", got: " + formatNumber(*number));
 }
 
 void Sema::resolveStale(Expr &expr, const Scope &scope) {

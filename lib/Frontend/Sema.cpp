@@ -1,5 +1,5 @@
-#include "lib/Frontend/SemaImpl.h"
 #include "lib/Frontend/Parser.h"
+#include "lib/Frontend/SemaImpl.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 
@@ -163,7 +163,8 @@ void Sema::checkFunctionNames(const Expr &expr, const Stmt &function) {
       break;
   }
   unknownName(expr.text, expr.range,
-              "; function '" + function.name().name + "' may use its parameters and what is fixed when compiling");
+              "; function '" + function.name().name +
+                  "' may use its parameters and what is fixed when compiling");
 }
 
 //===----------------------------------------------------------------------===//
@@ -188,8 +189,10 @@ void Sema::declareAssigned(const Stmt &stmt) {
   }
   const Symbol &symbol = *entry->second;
   if (symbol.is(SymbolKind::Param) || symbol.is(SymbolKind::Const))
-    diags.error(ident.range, "'" + ident.name + "' is a " + (symbol.is(SymbolKind::Param) ? "param" : "const") +
-                                 " and cannot be assigned")
+    diags
+        .error(ident.range, "'" + ident.name + "' is a " +
+                                (symbol.is(SymbolKind::Param) ? "param" : "const") +
+                                " and cannot be assigned")
         .note(symbol.range, "'" + ident.name + "' was declared here");
 }
 

@@ -23,7 +23,8 @@ enum class Context {
 
 struct Scope {
   Context context = Context::Token;
-  unsigned functions = ~0u; // how many of the spec's functions may be called: those above a function's own line
+  unsigned functions =
+      ~0u; // how many of the spec's functions may be called: those above a function's own line
   const llvm::StringMap<const Symbol *> *arguments = nullptr; // inside a function's body: the only names
   SourceRange call = {};                                      // inside a function's body: the outermost call
   unsigned callDepth = 0;
@@ -45,8 +46,10 @@ private:
   void checkFunctionNames(const Expr &expr, const Stmt &function);
   void collectAssigned(llvm::ArrayRef<Stmt *> items);
   void declareAssigned(const Stmt &stmt);
-  void findStates(llvm::ArrayRef<Stmt *> items, llvm::StringSet<> &assigned, llvm::SmallVectorImpl<llvm::StringRef> &counters);
-  void readEarly(const Expr &expr, const llvm::StringSet<> &assigned, llvm::ArrayRef<llvm::StringRef> counters);
+  void findStates(llvm::ArrayRef<Stmt *> items, llvm::StringSet<> &assigned,
+                  llvm::SmallVectorImpl<llvm::StringRef> &counters);
+  void readEarly(const Expr &expr, const llvm::StringSet<> &assigned,
+                 llvm::ArrayRef<llvm::StringRef> counters);
   void classify();
   bool overSequence(const Stmt &stmt) const;
   bool overSequence(const Expr &expr) const;
@@ -91,7 +94,8 @@ private:
   ShapeVar shapeOf(const Symbol &symbol);
   ShapeVar declaredShape(const ShapeSyntax &syntax);
   DimVar declaredDim(const DimSyntax &syntax);
-  void require(Expr &expr, ShapeVar shape, const llvm::Twine &rule);
+  void require(const Expr &expr, ShapeVar shape, const llvm::Twine &rule);
+  void requireScalar(const Expr &expr, const llvm::Twine &rule);
   void conflict(const Constraint &constraint, DimVar a, DimVar b);
   void noteOrigins(Diagnostic &error, llvm::ArrayRef<DimVar> dims);
   void noteDeclared(Diagnostic &error, const Expr &expr);
@@ -122,21 +126,23 @@ private:
   DiagnosticEngine &diags;
   const SourceFile &file;
 
-  llvm::StringMap<Symbol *> own;           // declared or assigned
-  llvm::StringMap<Symbol *> others;        // rows and built-in names
-  llvm::StringMap<SourceRange> dims;       // names of dimensions that declarations use
-  std::vector<const Stmt *> functions;     // of the spec
+  llvm::StringMap<Symbol *> own;       // declared or assigned
+  llvm::StringMap<Symbol *> others;    // rows and built-in names
+  llvm::StringMap<SourceRange> dims;   // names of dimensions that declarations use
+  std::vector<const Stmt *> functions; // of the spec
   std::vector<Ident> outputNames;
-  llvm::SmallVector<Symbol *> counters;    // of the loops around
+  llvm::SmallVector<Symbol *> counters; // of the loops around
   llvm::DenseSet<const Symbol *> assignedSoFar, readSymbols;
   llvm::DenseMap<const Symbol *, std::pair<Level, SourceRange>> stateLevels; // where each is assigned
-  SourceRange blockRange;                  // of what fixed the block's size
-  unsigned cloned = 0;                     // nodes made for inlined functions
-  bool isWhole = false;                    // some statement is over the whole sequence
+  SourceRange blockRange;                                                    // of what fixed the block's size
+  unsigned cloned = 0;  // nodes made for inlined functions
+  bool isWhole = false; // some statement is over the whole sequence
 
   ShapeSolver solver;
   llvm::DenseMap<const Symbol *, ShapeVar> symbolShapes;
   llvm::DenseMap<const Expr *, ShapeVar> exprShapes;
+  std::vector<std::pair<const Expr *, std::string>>
+      scalars;                  // must be, by the rule given, once all is inferred
   std::vector<Expr *> inferred; // every expression with a shape, operands first
   llvm::DenseMap<const Symbol *, const Stmt *> declarations;
   llvm::DenseMap<const Expr *, Symbol *> assignedTo; // of the values of assignments

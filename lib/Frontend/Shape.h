@@ -14,7 +14,9 @@ struct Dim {
   bool isOne() const { return symbol.empty() && value == 1; }
   bool isSymbol() const { return !symbol.empty(); }
   std::string str() const { return isSymbol() ? symbol.str() : std::to_string(value); }
-  bool operator==(const Dim &other) const { return symbol == other.symbol && (isSymbol() || value == other.value); }
+  bool operator==(const Dim &other) const {
+    return symbol == other.symbol && (isSymbol() || value == other.value);
+  }
   bool operator!=(const Dim &other) const { return !(*this == other); }
 };
 

@@ -280,6 +280,7 @@ bool ShapeSolver::apply(const Default &rule) {
       return false;
     return makeSized(c.a.cols);
   }
+  case Convention::ScalarOperand:
   case Convention::LeadingIsScalar:
   case Convention::FilledScalar:
     if (isKnown(s) || isNonScalar(s) || hasError(s))

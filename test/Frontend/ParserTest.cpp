@@ -6,7 +6,8 @@ using namespace recur::frontend;
 static std::string tokens(llvm::StringRef text) {
   SourceFile file("t.rec", text);
   DiagnosticEngine diags;
-  std::string out = "";
+  diags.setFile(&file);
+  std::string out;
   for (const Token &token : lex(file, diags))
     if (token.kind != TokenKind::End)
       out += (token.kind == TokenKind::Newline ? "$" : file.text(token.range).str()) + " ";
@@ -59,12 +60,15 @@ TEST(Parser, RoundTripsTheLanguage) {
 
 TEST(Parser, KeepsStructure) {
   EXPECT_EQ(roundTrip("o = a*(b*c) - (d - e) + (-f)^2 - -g"), "o = a*(b*c) - (d - e) + (-f)^2 - -g\n");
-  EXPECT_EQ(roundTrip("o = ||x| - |y||^2 + (a + b)T.T + k[j]T"), "o = ||x| - |y||^2 + (a + b).T.T + k[j].T\n");
+  EXPECT_EQ(roundTrip("o = ||x| - |y||^2 + (a + b)T.T + k[j]T"),
+            "o = ||x| - |y||^2 + (a + b).T.T + k[j].T\n");
   EXPECT_EQ(roundTrip("o = a^b^-c + (a^b)^c"), "o = a^b^-c + (a^b)^c\n");
   EXPECT_EQ(roundTrip("o = S@16*k + solve(A, x, iterations=30, eps=1e-5)"),
             "o = S@16*k + solve(A, x, iterations=30, eps=1e-5)\n");
-  EXPECT_EQ(roundTrip("input a, b : diag(n)[3] in (-inf, 2*c] unit"), "input a, b : diag(n)[3] in (-inf, 2*c] unit\n");
-  EXPECT_EQ(roundTrip("fn f(x, e=1e-6) in [0, 1) unit = x./(x + e)"), "fn f(x, e=1e-6) in [0, 1) unit = x./(x + e)\n");
+  EXPECT_EQ(roundTrip("input a, b : diag(n)[3] in (-inf, 2*c] unit"),
+            "input a, b : diag(n)[3] in (-inf, 2*c] unit\n");
+  EXPECT_EQ(roundTrip("fn f(x, e=1e-6) in [0, 1) unit = x./(x + e)"),
+            "fn f(x, e=1e-6) in [0, 1) unit = x./(x + e)\n");
   EXPECT_EQ(roundTrip("for j in 1..n {block 2 { a = b; c = d }}"),
             "for j in 1..n {\n  block 2 {\n    a = b\n    c = d\n  }\n}\n");
   EXPECT_EQ(roundTrip("o = (a\n + b\n)"), "o = a + b\n");
@@ -86,7 +90,8 @@ TEST(Parser, ReportsEveryError) {
             "6:7 expected '|', got the end of the statement\n");
   EXPECT_EQ(errorsOf("a = f(x=1, 2)"), "1:12 an argument without a name cannot follow one with a name\n");
   EXPECT_EQ(errorsOf("a = b \xe2\x88\x92 c"), "1:7 character '\xe2\x88\x92' has no meaning here\n");
-  EXPECT_EQ(errorsOf("input a : vector(0)"), "1:18 expected a dimension: a name or a positive integer, got '0'\n");
+  EXPECT_EQ(errorsOf("input a : vector(0)"),
+            "1:18 expected a dimension: a name or a positive integer, got '0'\n");
   EXPECT_EQ(errorsOf("input a : matrix(n)"), "1:19 expected ',': a matrix has 2 dimensions, got ')'\n");
 }
 

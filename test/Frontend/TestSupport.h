@@ -35,14 +35,16 @@ inline std::string checked(llvm::StringRef text) {
   return symbols;
 }
 
-template <typename T> std::string dumped(const T &tree) {
+template <typename T>
+std::string dumped(const T &tree) {
   std::string text;
   llvm::raw_string_ostream os(text);
   dump(tree, os);
   return text;
 }
 
-template <typename T> std::string printed(const T &tree) {
+template <typename T>
+std::string printed(const T &tree) {
   std::string text;
   llvm::raw_string_ostream os(text);
   print(tree, os);

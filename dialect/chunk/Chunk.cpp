@@ -1,0 +1,230 @@
+// Dialect and verifiers.
+#include "dialect/chunk/Chunk.h"
+#include "mlir/IR/Builders.h"
+#include "mlir/IR/DialectImplementation.h"
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::chunk;
+
+#include "dialect/chunk/ChunkDialect.cpp.inc"
+#include "dialect/chunk/ChunkEnums.cpp.inc"
+#define GET_TYPEDEF_CLASSES
+#include "dialect/chunk/ChunkTypes.cpp.inc"
+#define GET_ATTRDEF_CLASSES
+#include "dialect/chunk/ChunkAttrs.cpp.inc"
+#define GET_OP_CLASSES
+#include "dialect/chunk/ChunkOps.cpp.inc"
+
+void ChunkDialect::initialize() {
+  addTypes<
+#define GET_TYPEDEF_LIST
+#include "dialect/chunk/ChunkTypes.cpp.inc"
+      >();
+  addAttributes<
+#define GET_ATTRDEF_LIST
+#include "dialect/chunk/ChunkAttrs.cpp.inc"
+      >();
+  addOperations<
+#define GET_OP_LIST
+#include "dialect/chunk/ChunkOps.cpp.inc"
+      >();
+}
+
+static MatType squareOf(MatType rows) { return MatType::get(rows.getContext(), rows.getRows(), rows.getRows()); }
+
+// The number of channels of a decay fits a matrix: 1, or a channel for each of its columns.
+static bool fits(DecayType decay, MatType rows, bool scalarToo) {
+  MatType of = decay.getOf();
+  return of.getRows() == rows.getRows() && (of.getCols() == rows.getCols() || (scalarToo && isOne(of.getCols())));
+}
+
+//===----------------------------------------------------------------------===//
+// Structure
+//===----------------------------------------------------------------------===//
+
+Type MapOp::tokenType(Type rows) {
+  if (auto tokens = dyn_cast<TokensType>(rows))
+    return tokens.getValue();
+  auto type = cast<MatType>(rows);
+  Attribute one = MatType::scalar(rows.getContext()).getRows();
+  return MatType::get(rows.getContext(), type.getCols(), one);
+}
+
+Type MapOp::rowsType(Type token, Attribute length) {
+  auto type = dyn_cast<MatType>(token);
+  if (!type || !isOne(type.getCols()))
+    return TokensType::get(token.getContext(), token);
+  return MatType::get(token.getContext(), length, type.getRows());
+}
+
+chunk::YieldOp MapOp::getYield() { return cast<chunk::YieldOp>(getBody().front().getTerminator()); }
+
+LogicalResult MapOp::verify() {
+  SmallVector<Type> arguments(getCarried().getTypes()), yields(getCarried().getTypes());
+  for (Value rows : getRows())
+    arguments.push_back(tokenType(rows.getType()));
+  llvm::append_range(arguments, getShared().getTypes());
+  if (!llvm::equal(getBody().getArgumentTypes(), arguments)) // chunk_map_c1
+    return emitOpError() << "must have the carried values, a token of each row value and the shared values as arguments";
+  for (Value result : getResults())
+    yields.push_back(tokenType(result.getType()));
+  if (getBody().front().empty() || !isa<chunk::YieldOp>(getBody().front().back()) ||
+      !llvm::equal(getYield().getValues().getTypes(), yields) || !llvm::equal(getLast().getTypes(), getCarried().getTypes()))
+    return emitOpError() << "must yield the carried values, then a token of each result"; // chunk_map_c2
+  return success();
+}
+
+chunk::YieldOp ProgramOp::getBodyYield() { return cast<chunk::YieldOp>(getBody().front().getTerminator()); }
+
+SmallVector<BlockArgument> ProgramOp::argumentsOf(ArgKind kind) {
+  SmallVector<BlockArgument> arguments;
+  for (BlockArgument argument : getBody().getArguments())
+    if (getArg(argument.getArgNumber()).getKind() == kind)
+      arguments.push_back(argument);
+  return arguments;
+}
+
+static bool isInitArgument(ArgKind kind) {
+  return kind == ArgKind::Param || kind == ArgKind::Head || kind == ArgKind::Heads;
+}
+
+void ProgramOp::getAsmBlockArgumentNames(Region &region, OpAsmSetValueNameFn setName) {
+  unsigned next = 0;
+  for (ArgAttr arg : getArgs().getAsRange<ArgAttr>())
+    if ((&region == &getBody() || isInitArgument(arg.getKind())) && next < region.getNumArguments())
+      setName(region.getArgument(next++), arg.getName().getValue());
+}
+
+LogicalResult ProgramOp::verifyRegions() {
+  if (getBody().getNumArguments() != getArgs().size()) // chunk_program_c1
+    return emitOpError() << "must have one argument in its body for each of its " << getArgs().size()
+                         << " args, got: " << getBody().getNumArguments();
+  SmallVector<Type> states;
+  for (BlockArgument argument : getBody().getArguments()) {
+    ArgAttr arg = getArg(argument.getArgNumber());
+    if (arg.getKind() == ArgKind::Stale) // chunk_program_c3
+      return emitOpError() << "cannot have a stale argument, got: " << arg;
+    auto type = dyn_cast<MatType>(argument.getType());
+    bool perToken = arg.getKind() == ArgKind::Input || arg.getKind() == ArgKind::Position;
+    if (perToken && type && type.getRows() != getLengthAttr())
+      return emitOpError() << "'" << arg.getName().getValue() << "' must have " << getLength() << " rows, got: " << type;
+    if (arg.getKind() == ArgKind::State)
+      states.push_back(argument.getType());
+  }
+  auto yield = dyn_cast<chunk::YieldOp>(getBody().front().back());
+  TypeRange yielded = yield ? TypeRange(yield.getValues().getTypes()) : TypeRange();
+  if (yielded.size() != states.size() + getOutputs().size() ||
+      !llvm::equal(yielded.take_front(states.size()), states) ||
+      !llvm::all_of(yielded.drop_front(states.size()), [&](Type type) {
+        return cast<MatType>(type).getRows() == getLengthAttr();
+      })) // chunk_program_c2
+    return emitOpError() << "must yield its " << states.size() << " states and then " << getOutputs().size()
+                         << " outputs with " << getLength() << " rows";
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Decays
+//===----------------------------------------------------------------------===//
+
+LogicalResult chunk::DecayOp::inferReturnTypes(MLIRContext *context, std::optional<Location>, ValueRange operands, DictionaryAttr,
+                                        OpaqueProperties, RegionRange, SmallVectorImpl<Type> &results) {
+  results.push_back(DecayType::get(context, matType(operands[0])));
+  return success();
+}
+
+LogicalResult chunk::DecayOp::verify() {
+  if (getLog() && getLog().getType() != getFactors().getType()) // chunk_decay_c1
+    return emitOpError() << "must have logarithms of the factors' type, got: " << getLog().getType();
+  return success();
+}
+
+LogicalResult CascadeOp::verify() {
+  int64_t n = getType().getStates();
+  if (int64_t(getFactors().size()) != n * n) // chunk_cascade_c1
+    return emitOpError() << "must have " << n * n << " factors, got: " << getFactors().size();
+  for (Value factor : getFactors())
+    if (factor.getType() != getType().getOf() || !isOne(getType().getOf().getCols()))
+      return emitOpError() << "must have scalar factors, one per token, got: " << factor.getType();
+  return success();
+}
+
+template <typename OpT> static LogicalResult verifyEntry(OpT op) {
+  auto cascade = dyn_cast<CascadeType>(op.getDecay().getType());
+  uint64_t states = cascade ? cascade.getStates() : 1;
+  if (op.getTo() >= states || op.getFrom() >= states) // chunk_mask_c2
+    return op.emitOpError() << "must name one of " << states << " states, got: " << op.getTo() << " and " << op.getFrom();
+  return success();
+}
+
+static MatType factorsOf(Type decay) {
+  if (auto cascade = dyn_cast<CascadeType>(decay))
+    return cascade.getOf();
+  return cast<DecayType>(decay).getOf();
+}
+
+LogicalResult chunk::MaskOp::verify() {
+  MatType of = factorsOf(getDecay().getType());
+  if (!isOne(of.getCols()) || getType() != squareOf(of)) // chunk_mask_c1
+    return emitOpError() << "needs a scalar decay and gives a square matrix, got: " << of << " and " << getType();
+  return verifyEntry(*this);
+}
+
+LogicalResult WeightsOp::verify() {
+  MatType of = factorsOf(getDecay().getType());
+  MatType row = MatType::get(getContext(), of.getCols(), MatType::scalar(getContext()).getCols());
+  if (getType() != (getSpan() == Span::Whole ? row : of)) // chunk_weights_c1
+    return emitOpError() << "must give " << (getSpan() == Span::Whole ? row : of) << ", got: " << getType();
+  return verifyEntry(*this);
+}
+
+//===----------------------------------------------------------------------===//
+// Between tokens
+//===----------------------------------------------------------------------===//
+
+LogicalResult GramOp::verify() {
+  auto type = cast<MatType>(getLhs().getType());
+  if (getDecay() && !fits(getDecay().getType(), type, true)) // chunk_gram_c1
+    return emitOpError() << "must have a scalar decay or one for each column of " << type << ", got: "
+                         << getDecay().getType();
+  if (getType() != squareOf(type)) // chunk_gram_c2
+    return emitOpError() << "must give " << squareOf(type) << ", got: " << getType();
+  return success();
+}
+
+LogicalResult MixOp::verify() {
+  auto type = cast<MatType>(getValues().getType());
+  if (getScores().getType() != squareOf(type) || getType() != type) // chunk_mix_c1
+    return emitOpError() << "must have scores of type " << squareOf(type) << " and give " << type << ", got: "
+                         << getScores().getType() << " and " << getType();
+  if (!fits(getDecay().getType(), type, false)) // chunk_mix_c2
+    return emitOpError() << "must have a decay for each column of " << type << ", got: " << getDecay().getType();
+  return success();
+}
+
+LogicalResult TriSolveOp::verify() {
+  size_t n = getRhs().size();
+  if (n == 0 || getBlocks().size() != n * n || getResults().size() != n) // chunk_tri_solve_c1
+    return emitOpError() << "must have " << n * n << " blocks for " << n << " right sides, got: " << getBlocks().size();
+  auto type = cast<MatType>(getRhs().front().getType());
+  for (Value block : getBlocks())
+    if (block.getType() != squareOf(type)) // chunk_tri_solve_c2
+      return emitOpError() << "must have blocks of type " << squareOf(type) << ", got: " << block.getType();
+  for (Type other : llvm::concat<const Type>(llvm::to_vector(getRhs().getTypes()), llvm::to_vector(getResultTypes())))
+    if (other != type) // chunk_tri_solve_c3
+      return emitOpError() << "must have right sides and results of one type, got: " << type << " and " << other;
+  if (getDecay() && !fits(getDecay().getType(), type, false))
+    return emitOpError() << "must have a decay for each column of " << type << ", got: " << getDecay().getType();
+  return success();
+}
+
+LogicalResult ScanOp::verify() {
+  Type type = getResult().getType();
+  Type token = MapOp::tokenType(type);
+  if (getFactors().getType() != type || getWrites().getType() != type || getInit().getType() != token ||
+      getLast().getType() != token) // chunk_scan_c1
+    return emitOpError() << "must have factors and writes of type " << type << " and states of type " << token;
+  return success();
+}

@@ -1,0 +1,205 @@
+// The operations. Constraints are numbered; a verifier names the one it found broken, and so does its test.
+#ifndef CHUNK_OPS
+#define CHUNK_OPS
+
+include "dialect/chunk/ChunkDialect.td"
+include "dialect/chunk/ChunkEnums.td"
+include "dialect/recur/RecurAttrs.td"
+include "mlir/IR/OpAsmInterface.td"
+include "mlir/IR/RegionKindInterface.td"
+include "mlir/IR/SymbolInterfaces.td"
+include "mlir/Interfaces/InferTypeOpInterface.td"
+include "mlir/Interfaces/SideEffectInterfaces.td"
+
+class Chunk_Op<string mnemonic, list<Trait> traits = []> : Op<Chunk_Dialect, mnemonic, traits>;
+
+//===----------------------------------------------------------------------===//
+// Structure
+//===----------------------------------------------------------------------===//
+
+def Chunk_ProgramOp : Chunk_Op<"program", [Symbol, IsolatedFromAbove,
+    DeclareOpInterfaceMethods<OpAsmOpInterface, ["getAsmBlockArgumentNames"]>]> {
+  let summary = "what one head does with a chunk of tokens";
+  let description = [{
+    The body runs once per chunk, in the order of the chunks. `length` is the symbol of the number of tokens in it; the
+    last chunk of a sequence may be shorter. Its arguments are those of the rule: an input that is a vector as the
+    matrix of its rows, another input as `!chunk.tokens`, the position as C x 1, states and parameters as they are. It
+    yields the states at the chunk's end and then the outputs, one row per token. `init` is that of the rule.
+
+    Constraints: chunk_program_c1: the body has one argument for each of `args`, of the type above. chunk_program_c2: it
+    yields the states, with their types, then the outputs, matrices of `length` rows. chunk_program_c3: no argument is
+    stale.
+  }];
+  let arguments = (ins SymbolNameAttr:$sym_name, StrAttr:$length, Recur_ArgArray:$args, StrArrayAttr:$outputs);
+  let regions = (region SizedRegion<1>:$init, SizedRegion<1>:$body);
+  let assemblyFormat = [{
+    $sym_name `length` `(` $length `)` $args `->` $outputs attr-dict-with-keyword `init` $init `body` $body
+  }];
+  let hasRegionVerifier = 1;
+  let extraClassDeclaration = [{
+    ArgAttr getArg(unsigned index) { return ::llvm::cast<ArgAttr>(getArgs()[index]); }
+    YieldOp getBodyYield();
+    /// The body's arguments of one kind, in order.
+    ::llvm::SmallVector<::mlir::BlockArgument> argumentsOf(ArgKind kind);
+  }];
+}
+
+def Chunk_YieldOp : Chunk_Op<"yield", [Pure, Terminator, ParentOneOf<["ProgramOp", "MapOp"]>]> {
+  let summary = "end a region with its results";
+  let arguments = (ins Variadic<Recur_Mat>:$values);
+  let assemblyFormat = "attr-dict ($values^ `:` type($values))?";
+}
+
+def Chunk_MapOp : Chunk_Op<"map", [IsolatedFromAbove, SingleBlock, RecursiveMemoryEffects, AttrSizedOperandSegments,
+    AttrSizedResultSegments]> {
+  let summary = "a function of one token, for all tokens of the chunk";
+  let description = [{
+    A row of a matrix in `rows` enters as a column, a `!chunk.tokens` as its value; `shared` is the same for all. Each
+    value of the region becomes the row of a matrix or, when it is no column, an entry of `!chunk.tokens`. With `carried`
+    the tokens run in order: the region takes the carried values first and yields their successors first.
+
+    Constraints: chunk_map_c1: the region's arguments are `carried`, one token of each of `rows`, `shared`.
+    chunk_map_c2: it yields the carried values, then one token of each result.
+  }];
+  let arguments = (ins Variadic<Recur_Mat>:$carried, Variadic<Chunk_TokenValue>:$rows, Variadic<Recur_Mat>:$shared);
+  let results = (outs Variadic<Recur_Mat>:$last, Variadic<Chunk_TokenValue>:$results);
+  let regions = (region SizedRegion<1>:$body);
+  let assemblyFormat = [{
+    (`carried` `(` $carried^ `:` type($carried) `)`)? (`rows` `(` $rows^ `:` type($rows) `)`)?
+    (`shared` `(` $shared^ `:` type($shared) `)`)? `->` (`last` `(` type($last)^ `)`)? `(` type($results) `)` $body
+    attr-dict
+  }];
+  let hasVerifier = 1;
+  let extraClassDeclaration = [{
+    YieldOp getYield();
+    /// What one token of a row value is.
+    static ::mlir::Type tokenType(::mlir::Type rows);
+    /// The type that collects values of one token over a chunk of `length` tokens.
+    static ::mlir::Type rowsType(::mlir::Type token, ::mlir::Attribute length);
+  }];
+}
+
+//===----------------------------------------------------------------------===//
+// Decays
+//===----------------------------------------------------------------------===//
+
+def Chunk_DecayOp : Chunk_Op<"decay", [Pure, DeclareOpInterfaceMethods<InferTypeOpInterface>]> {
+  let summary = "the products of decay factors";
+  let description = [{
+    `log`, where it is there, holds the logarithms of the factors; floating point then sums logarithms and exponentiates
+    differences. Constraint: chunk_decay_c1: `log` has the type of `factors`.
+  }];
+  let arguments = (ins Recur_Mat:$factors, Optional<Recur_Mat>:$log);
+  let results = (outs Chunk_Decay:$result);
+  let assemblyFormat = "$factors `:` type($factors) (`log` $log^ `:` type($log))? attr-dict";
+  let hasVerifier = 1;
+}
+
+def Chunk_CascadeOp : Chunk_Op<"cascade", [Pure]> {
+  let summary = "the products of transition matrices of states that are coupled by scalars";
+  let description = [{
+    `factors` are the entries of token t's matrix, row by row. Products run from later tokens (left) to earlier ones.
+    Constraint: chunk_cascade_c1: there are n*n factors, C x 1.
+  }];
+  let arguments = (ins Variadic<Recur_Mat>:$factors);
+  let results = (outs Chunk_Cascade:$result);
+  let assemblyFormat = "$factors attr-dict `:` type($factors) `->` type($result)";
+  let hasVerifier = 1;
+}
+
+def Chunk_MaskOp : Chunk_Op<"mask", [Pure]> {
+  let summary = "a scalar decay between any two tokens, C x C";
+  let description = [{
+    Row t, column j: the product of the factors in reach, and 0 where j is out of reach. For a cascade the entry
+    (`to`, `from`) of that product of matrices.
+    Constraints: chunk_mask_c1: the decay is scalar. chunk_mask_c2: `to` and `from` are states of the cascade.
+  }];
+  let arguments = (ins AnyTypeOf<[Chunk_Decay, Chunk_Cascade]>:$decay, Chunk_ReachAttr:$reach,
+                       DefaultValuedAttr<I64Attr, "0">:$to, DefaultValuedAttr<I64Attr, "0">:$from);
+  let results = (outs Recur_Mat:$result);
+  let assemblyFormat = "$reach $decay attr-dict `:` type($decay) `->` type($result)";
+  let hasVerifier = 1;
+}
+
+def Chunk_WeightsOp : Chunk_Op<"weights", [Pure]> {
+  let summary = "the decay of each token over a stretch of the chunk";
+  let description = [{
+    One row per token, a column per channel; for `whole` the one row as a column. For a cascade the entry (`to`, `from`).
+    Constraint: chunk_weights_c1: the result has the factors' type, or its transposed row.
+  }];
+  let arguments = (ins AnyTypeOf<[Chunk_Decay, Chunk_Cascade]>:$decay, Chunk_SpanAttr:$span,
+                       DefaultValuedAttr<I64Attr, "0">:$to, DefaultValuedAttr<I64Attr, "0">:$from);
+  let results = (outs Recur_Mat:$result);
+  let assemblyFormat = "$span $decay attr-dict `:` type($decay) `->` type($result)";
+  let hasVerifier = 1;
+}
+
+//===----------------------------------------------------------------------===//
+// Between tokens
+//===----------------------------------------------------------------------===//
+
+def Chunk_GramOp : Chunk_Op<"gram", [Pure, AllTypesMatch<["lhs", "rhs"]>]> {
+  let summary = "decayed inner products of the rows of two matrices, masked";
+  let description = [{
+    result[t,j] = sum over c of lhs[t,c] rhs[j,c] d[t,j,c], where d is the product of the factors in reach (1 without a
+    decay), and 0 where j is out of reach.
+    Constraints: chunk_gram_c1: the decay is scalar or has a channel for each column. chunk_gram_c2: the result is
+    square with the operands' rows.
+  }];
+  let arguments = (ins Recur_Mat:$lhs, Recur_Mat:$rhs, Optional<Chunk_Decay>:$decay, Chunk_ReachAttr:$reach);
+  let results = (outs Recur_Mat:$result);
+  let assemblyFormat = "$reach $lhs `,` $rhs (`decay` $decay^ `:` type($decay))? attr-dict `:` type($lhs) `->` type($result)";
+  let hasVerifier = 1;
+}
+
+def Chunk_MixOp : Chunk_Op<"mix", [Pure]> {
+  let summary = "sums rows by scores while the channels decay";
+  let description = [{
+    result[t,c] = sum over j of scores[t,j] values[j,c] d[t,j,c]: a decay on the value axis. `scores` is 0 where j is out
+    of reach. Constraints: chunk_mix_c1: the shapes fit. chunk_mix_c2: the decay has a channel for each column.
+  }];
+  let arguments = (ins Recur_Mat:$scores, Recur_Mat:$values, Chunk_Decay:$decay, Chunk_ReachAttr:$reach);
+  let results = (outs Recur_Mat:$result);
+  let assemblyFormat = [{
+    $reach $scores `,` $values `decay` $decay attr-dict `:` type($scores) `,` type($values) `,` type($decay) `->`
+    type($result)
+  }];
+  let hasVerifier = 1;
+}
+
+def Chunk_TriSolveOp : Chunk_Op<"tri_solve", [Pure, AttrSizedOperandSegments]> {
+  let summary = "solve (I + N) U = R, N strictly lower triangular";
+  let description = [{
+    With n unknown streams N has n*n blocks, row by row, and the unknowns are ordered by token first, then by stream: a
+    block below the diagonal of blocks may have a diagonal, the others may not. With a decay on the value axis each
+    column c is solved with the entries N[t,j] d[t,j,c].
+    Constraints: chunk_tri_solve_c1: there are n*n blocks for n right sides. chunk_tri_solve_c2: the blocks are square
+    and fit. chunk_tri_solve_c3: the right sides have equal types, the decay a channel for each of their columns.
+  }];
+  let arguments = (ins Variadic<Recur_Mat>:$blocks, Variadic<Recur_Mat>:$rhs, Optional<Chunk_Decay>:$decay,
+                       DefaultValuedAttr<Chunk_ReachAttr, "Reach::Before">:$reach);
+  let results = (outs Variadic<Recur_Mat>:$results);
+  let assemblyFormat = [{
+    $blocks `,` `rhs` `(` $rhs `)` (`decay` `(` $decay^ `:` type($decay) `)` $reach)? attr-dict `:` type($blocks) `,`
+    type($rhs) `->` type($results)
+  }];
+  let hasVerifier = 1;
+}
+
+def Chunk_ScanOp : Chunk_Op<"scan", [Pure]> {
+  let summary = "an elementwise recurrence: each entry on its own";
+  let description = [{
+    s_t = factors_t .* s_{t-1} + writes_t from s_0 = `init`. Gives s_t (or, `before`, s_{t-1}) for each token, and s_C.
+    The pairs (factor, write) compose associatively, so that tokens need not run in order.
+    Constraint: chunk_scan_c1: factors, writes and result have one type, `init` and the last state that of one token.
+  }];
+  let arguments = (ins Chunk_TokenValue:$factors, Chunk_TokenValue:$writes, Recur_Mat:$init, UnitAttr:$before);
+  let results = (outs Chunk_TokenValue:$result, Recur_Mat:$last);
+  let assemblyFormat = [{
+    (`before` $before^)? $factors `,` $writes `from` $init attr-dict `:` type($factors) `,` type($writes) `,`
+    type($init) `->` type($result) `,` type($last)
+  }];
+  let hasVerifier = 1;
+}
+
+#endif

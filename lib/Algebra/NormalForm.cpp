@@ -1,0 +1,270 @@
+// Which states run ahead, what is read out, and the class of a rule.
+#include "lib/Algebra/Expander.h"
+#include "mlir/IR/IRMapping.h"
+
+using namespace mlir;
+using namespace recur;
+
+bool OldTerm::isDiagonal() const {
+  auto diagonal = [](const Factor &f) { return f.diagonal; };
+  return !transposed && llvm::all_of(left, diagonal) && llvm::all_of(right, diagonal);
+}
+
+std::optional<Decay> NormalForm::decay(unsigned state) const {
+  const OldTerm *own = nullptr;
+  for (const OldTerm &term : update(state).old)
+    if (term.state == state) {
+      if (own || !term.isDiagonal())
+        return std::nullopt;
+      own = &term;
+    }
+  Decay decay;
+  if (!own) {
+    decay.c.number = 0; // the old state is forgotten
+    return decay;
+  }
+  decay.c = own->c;
+  for (const Factor &factor : own->left)
+    decay.left.push_back(factor.value);
+  for (const Factor &factor : own->right)
+    decay.right.push_back(factor.value);
+  decay.elementwise.assign(own->elementwise.begin(), own->elementwise.end());
+  return decay;
+}
+
+StringRef recur::className(RuleClass ruleClass) {
+  static constexpr const char *names[] = {"C0", "C1", "C2", "C3", "C4", "C5", "C6", "C7", "C8", "I", "S", "Q", "N"};
+  return names[unsigned(ruleClass)];
+}
+
+LogicalResult recur::unrollSteps(RuleOp rule) {
+  SmallVector<ForOp> loops;
+  rule.getBody().walk([&](ForOp loop) { loops.push_back(loop); });
+  for (ForOp loop : loops) { // inner loops come first
+    auto count = dyn_cast<IntegerAttr>(loop.getCount());
+    if (!count)
+      return loop.emitError() << "the number of micro-steps '" << dimText(loop.getCount()) << "' is not bound";
+    OpBuilder builder(loop);
+    SmallVector<Value> carried(loop.getInits());
+    for (int64_t j = 1; j <= count.getInt(); ++j) {
+      IRMapping map;
+      map.map(loop.getCounter(), ConstantOp::create(builder, loop.getLoc(), double(j)).getResult());
+      map.map(loop.getCarried(), carried);
+      for (Operation &op : loop.getBody().front().without_terminator())
+        builder.clone(op, map);
+      for (auto [value, yielded] : llvm::zip(carried, loop.getYield().getValues()))
+        value = map.lookupOrDefault(yielded);
+    }
+    loop.replaceAllUsesWith(carried);
+    loop.erase();
+  }
+  return success();
+}
+
+namespace {
+using StateSet = llvm::SmallBitVector;
+
+class Normaliser {
+public:
+  explicit Normaliser(RuleOp rule) : rule(rule), tokens(rule) {
+    nf.rule = rule;
+    nf.states = rule.argumentsOf(ArgKind::State);
+    nf.ahead.assign(nf.states.size(), false);
+  }
+
+  NormalForm run() {
+    if (auto block = rule.getBody().getOps<BlockOp>(); !block.empty())
+      return refuse(nf.states.empty() ? RuleClass::Q : RuleClass::S, (*block.begin()).getLoc(),
+                    nf.states.empty() ? "the outputs are written over the whole sequence"
+                                      : "a state is computed once per block of tokens");
+    if (auto stale = rule.argumentsOf(ArgKind::Stale); !stale.empty())
+      return refuse(RuleClass::S, stale[0].getLoc(), "a state at the start of a block is read");
+    findDependences();
+    while (true) {
+      nf.reads.clear();
+      nf.rows.clear();
+      nf.versions.clear();
+      nf.stateDependent.clear();
+      for (auto &[value, states] : dependences)
+        if (dependsOnRest(value))
+          nf.stateDependent.insert(value);
+      Expander expander(nf, tokens);
+      std::optional<unsigned> failed = expandUpdates(expander);
+      if (!failed) {
+        for (Value output : rule.yieldedOutputs())
+          if (!readOut(expander, output))
+            return refuse(implicit ? RuleClass::I : RuleClass::N, expander.blame);
+        nf.ruleClass = classify();
+        return std::move(nf);
+      }
+      if (!moveAhead(*failed))
+        return refuse(RuleClass::N, expander.blame);
+    }
+  }
+
+private:
+  NormalForm refuse(RuleClass ruleClass, std::optional<Location> loc, std::string text) {
+    return refuse(ruleClass, Blame{loc, std::move(text)});
+  }
+  NormalForm refuse(RuleClass ruleClass, Blame blame) {
+    nf.affine = false;
+    nf.ahead.assign(nf.states.size(), false);
+    nf.ruleClass = ruleClass;
+    nf.blame.push_back(std::move(blame));
+    return std::move(nf);
+  }
+
+  // For every value the states that it was computed from, in this token.
+  void findDependences() {
+    for (auto [index, state] : llvm::enumerate(nf.states))
+      dependences[state] = StateSet(nf.states.size()), dependences[state].set(index);
+    for (Operation &op : rule.getBody().front().without_terminator()) {
+      StateSet set(nf.states.size());
+      for (Value operand : op.getOperands())
+        if (auto known = dependences.find(operand); known != dependences.end())
+          set |= known->second;
+      if (set.any())
+        for (Value result : op.getResults())
+          dependences[result] = set;
+    }
+    // The states that a state depends on through any number of tokens.
+    closure.assign(nf.states.size(), StateSet(nf.states.size()));
+    for (auto [set, yielded] : llvm::zip(closure, rule.yieldedStates()))
+      if (auto known = dependences.find(yielded); known != dependences.end())
+        set = known->second;
+    for (unsigned k = 0; k < closure.size(); ++k)
+      for (StateSet &set : closure)
+        if (set.test(k))
+          set |= closure[k];
+  }
+
+  bool dependsOnRest(Value value) {
+    const StateSet &set = dependences[value];
+    return llvm::any_of(set.set_bits(), [&](unsigned state) { return !nf.ahead[state]; });
+  }
+
+  // Expands the new states; the one that is not affine, least entangled first.
+  std::optional<unsigned> expandUpdates(Expander &expander) {
+    SmallVector<unsigned> order = llvm::to_vector(llvm::seq<unsigned>(0, nf.states.size()));
+    llvm::sort(order, [&](unsigned a, unsigned b) {
+      return std::pair(closure[a].count(), a) < std::pair(closure[b].count(), b);
+    });
+    nf.updates.assign(nf.states.size(), Row::none);
+    for (unsigned state : order) {
+      if (nf.ahead[state])
+        continue;
+      std::optional<unsigned> version = expander.versionOf(rule.yieldedStates()[state]);
+      if (!version)
+        return state;
+      nf.updates[state] = *version;
+    }
+    return std::nullopt;
+  }
+
+  // A state that is not affine can still be computed ahead of others, or what it depends on can. False when neither
+  // leaves a state that is not ahead.
+  bool moveAhead(unsigned failed) {
+    StateSet others = closure[failed];
+    for (unsigned state = 0; state < nf.states.size(); ++state)
+      if (nf.ahead[state] || closure[state].test(failed))
+        others.reset(state);
+    others.reset(failed);
+    StateSet moved = others.any() ? others : closure[failed];
+    if (others.none())
+      moved.set(failed);
+    for (unsigned state : moved.set_bits())
+      nf.ahead[state] = true;
+    return !llvm::all_of(nf.ahead, [](bool ahead) { return ahead; });
+  }
+
+  // Finds the rows that an output is computed from. False, with the expander's blame set, when there are none.
+  bool readOut(Expander &expander, Value value) {
+    if (nf.isTokenOnly(value) || llvm::is_contained(visited, value))
+      return true;
+    visited.push_back(value);
+    expander.blame = Blame();
+    Operation *op = value.getDefiningOp();
+    bool newState = llvm::is_contained(rule.yieldedStates(), value);
+    MatType type = matType(value);
+    bool isVector = !isMatrix(type);
+    bool readsState = !op || newState;
+    if (op)
+      for (Value operand : op->getOperands())
+        readsState |= !nf.isTokenOnly(operand) && isMatrix(matType(operand));
+    if (isa_and_nonnull<MatmulOp, ReduceOp>(op) && isVector)
+      for (Value operand : op->getOperands())
+        readsState |= !nf.isTokenOnly(operand) && expander.carriesState(operand);
+    if (auto solve = dyn_cast_or_null<SolveOp>(op); solve && !nf.isTokenOnly(solve.getMatrix()))
+      implicit = true;
+    if (!readsState || !isVector) {
+      if (!op || isMatrix(type)) {
+        expander.blame = {value.getLoc(), "'" + notation(value) + "' is read as a whole"};
+        return false;
+      }
+      return llvm::all_of(op->getOperands(), [&](Value operand) { return readOut(expander, operand); });
+    }
+    if (!op || newState) { // a vector state is its version read with the scalar 1
+      std::optional<unsigned> row = expander.rowOf(value, Side::Right, tokens.one(value.getLoc()), value.getLoc());
+      if (isOne(type.getRows()) && !type.isScalar())
+        row = expander.rowOf(value, Side::Left, tokens.one(value.getLoc()), value.getLoc());
+      if (!row)
+        return false;
+      nf.readouts.push_back({value, *row, isOne(type.getRows()) && !type.isScalar()});
+      return true;
+    }
+    const Sum *sum = expander.expand(value);
+    if (!sum)
+      return false;
+    bool flipped = isOne(type.getRows()) && !type.isScalar();
+    std::optional<unsigned> row = expander.rowOf(Sum(*sum), flipped, type, value.getLoc());
+    if (!row)
+      return false;
+    nf.readouts.push_back({value, *row, flipped});
+    return true;
+  }
+
+  RuleClass classify() {
+    bool scalar = false, diagonal = false, coupled = false, erase = false, elementwise = false, dense = false;
+    for (auto [state, index] : llvm::enumerate(nf.updates)) {
+      if (index == Row::none)
+        continue;
+      for (const OldTerm &term : nf.versions[index].old) {
+        elementwise |= !term.elementwise.empty();
+        dense |= !term.isDiagonal() || (term.state != state && !term.isScalar());
+        coupled |= term.state != state;
+        diagonal |= !term.left.empty() || !term.right.empty();
+        scalar |= !term.c.isOne();
+      }
+      for (const Write &write : nf.versions[index].writes)
+        erase |= write.isErase();
+    }
+    for (auto [state, ahead] : llvm::enumerate(nf.ahead))
+      if (ahead && usesMaximum(rule.yieldedStates()[state]))
+        return RuleClass::C8;
+    if (dense)
+      return RuleClass::C7;
+    if (elementwise)
+      return RuleClass::C6;
+    if (coupled)
+      return erase ? RuleClass::C5 : RuleClass::C4;
+    return erase ? RuleClass::C3 : diagonal ? RuleClass::C2 : scalar ? RuleClass::C1 : RuleClass::C0;
+  }
+
+  bool usesMaximum(Value value) {
+    Operation *op = value.getDefiningOp();
+    if (!op || !dependences.contains(value))
+      return false;
+    return isa<MaxOp, MinOp>(op) || llvm::any_of(op->getOperands(), [&](Value v) { return usesMaximum(v); });
+  }
+
+  RuleOp rule;
+  TokenBuilder tokens;
+  NormalForm nf;
+  llvm::MapVector<Value, StateSet> dependences;
+  SmallVector<StateSet> closure;
+  SmallVector<Value> visited;
+  bool implicit = false;
+};
+} // namespace
+
+NormalForm recur::normalise(RuleOp rule) { return Normaliser(rule).run(); }

@@ -1,0 +1,254 @@
+#include "lib/Algebra/Terms.h"
+#include "mlir/IR/Builders.h"
+
+using namespace mlir;
+using namespace recur;
+
+// A diagonal may be given as a column or as a row.
+static Attribute diagonalLength(MatType type) { return isOne(type.getCols()) ? type.getRows() : type.getCols(); }
+Attribute Factor::rows() const {
+  MatType type = matType(value);
+  return diagonal ? diagonalLength(type) : transposed ? type.getCols() : type.getRows();
+}
+Attribute Factor::cols() const {
+  MatType type = matType(value);
+  return diagonal ? diagonalLength(type) : transposed ? type.getRows() : type.getCols();
+}
+
+bool recur::isMatrix(MatType type) { return !isOne(type.getRows()) && !isOne(type.getCols()); }
+
+SmallVector<Term> recur::multiplyTerms(ArrayRef<Term> lhs, ArrayRef<Term> rhs) {
+  SmallVector<Term> result;
+  for (const Term &l : lhs)
+    for (const Term &r : rhs) {
+      Term term = l;
+      term.negative ^= r.negative;
+      llvm::append_range(term.scalars, r.scalars);
+      llvm::append_range(term.chain, r.chain);
+      result.push_back(term);
+    }
+  return result;
+}
+
+namespace {
+double sizeOf(Attribute dim) {
+  auto number = dyn_cast<IntegerAttr>(dim);
+  return number ? number.getInt() : 64;
+}
+
+// True when the term is cheaper as a chain than as a matrix.
+bool isCheap(const Term &term) {
+  bool diagonal = llvm::all_of(term.chain, [](const Factor &f) { return f.diagonal; });
+  return diagonal || llvm::any_of(llvm::drop_begin(term.chain), [](const Factor &f) { return isOne(f.rows()); });
+}
+
+bool areCheap(ArrayRef<Term> terms) { return terms.size() <= maxTerms && llvm::all_of(terms, isCheap); }
+
+SmallVector<Term> leaf(Value value) {
+  Term term;
+  term.chain.push_back({value});
+  return {term};
+}
+
+SmallVector<Term> expand(Value value);
+
+// The terms of a product with an entrywise factor: a scalar, or a vector along one side of a matrix.
+SmallVector<Term> expandScaled(MulOp op, Value scale, Value scaled) {
+  MatType type = matType(scale), to = matType(scaled);
+  SmallVector<Term> terms = expand(scaled);
+  if (type.isScalar()) {
+    for (Term &term : terms)
+      term.scalars.push_back(scale);
+    return terms;
+  }
+  if (!isMatrix(to) || isMatrix(type))
+    return leaf(op);
+  bool left = type.isVector();
+  for (Term &term : terms)
+    term.chain.insert(left ? term.chain.begin() : term.chain.end(), Factor{scale, false, true});
+  return terms;
+}
+
+// The value as a sum of terms.
+SmallVector<Term> expand(Value value) {
+  Operation *op = value.getDefiningOp();
+  if (!op)
+    return leaf(value);
+  if (isa<IdentityOp>(op))
+    return {Term()};
+  if (auto diag = dyn_cast<DiagOp>(op)) {
+    Term term;
+    term.chain.push_back({diag.getOperand(), false, true});
+    return {term};
+  }
+  if (auto neg = dyn_cast<NegOp>(op)) {
+    SmallVector<Term> terms = expand(neg.getOperand());
+    for (Term &term : terms)
+      term.negative ^= true;
+    return terms;
+  }
+  if (auto transpose = dyn_cast<TransposeOp>(op)) {
+    SmallVector<Term> terms = expand(transpose.getOperand());
+    for (Term &term : terms) {
+      std::reverse(term.chain.begin(), term.chain.end());
+      for (Factor &factor : term.chain)
+        factor = factor.flipped();
+    }
+    return terms;
+  }
+  if (auto mul = dyn_cast<MulOp>(op)) {
+    MatType lhs = matType(mul.getLhs()), rhs = matType(mul.getRhs()), type = mul.getType();
+    if (type.isScalar() || (lhs == type && rhs == type))
+      return leaf(value);
+    if (rhs == type)
+      return expandScaled(mul, mul.getLhs(), mul.getRhs());
+    if (lhs == type)
+      return expandScaled(mul, mul.getRhs(), mul.getLhs());
+    return leaf(value);
+  }
+  if (isa<AddOp, SubOp>(op)) {
+    // Sums of vectors are as cheap as their terms.
+    if (!isMatrix(matType(value)) || op->getOperand(0).getType() != value.getType() ||
+        op->getOperand(1).getType() != value.getType())
+      return leaf(value);
+    SmallVector<Term> terms = expand(op->getOperand(0)), right = expand(op->getOperand(1));
+    for (Term &term : right) {
+      term.negative ^= isa<SubOp>(op);
+      terms.push_back(term);
+    }
+    return areCheap(terms) ? terms : leaf(value);
+  }
+  if (auto matmul = dyn_cast<MatmulOp>(op)) {
+    SmallVector<Term> terms = multiplyTerms(expand(matmul.getLhs()), expand(matmul.getRhs()));
+    // A vector or a matrix that others use too is computed once, unless the chain is cheaper.
+    if (matmul->hasOneUse() || (isMatrix(matmul.getType()) && areCheap(terms)))
+      return terms.size() <= maxTerms ? terms : leaf(value);
+  }
+  return leaf(value);
+}
+
+// Builds values from terms.
+class Emitter {
+public:
+  Emitter(OpBuilder &builder, Location loc, MatType type) : builder(builder), loc(loc), type(type) {}
+
+  Value sum(ArrayRef<Term> terms) {
+    Value result;
+    // Positive terms first, so that a negation is rarely needed.
+    for (bool negative : {false, true})
+      for (const Term &term : terms) {
+        if (term.negative != negative)
+          continue;
+        Value value = chain(term);
+        if (!result)
+          result = negative ? NegOp::create(builder, loc, value).getResult() : value;
+        else
+          result = negative ? SubOp::create(builder, loc, result, value).getResult()
+                            : AddOp::create(builder, loc, result, value).getResult();
+      }
+    return result;
+  }
+
+private:
+  // Scalars go to the factor or partial product with the fewest entries.
+  Value chain(const Term &term) {
+    factors = term.chain;
+    Value scale;
+    for (Value scalar : term.scalars)
+      scale = scale ? MulOp::create(builder, loc, scale, scalar).getResult() : scalar;
+    if (factors.empty()) {
+      Value unit = IdentityOp::create(builder, loc, type);
+      return scale ? MulOp::create(builder, loc, scale, unit).getResult() : unit;
+    }
+    plan();
+    pendingScale = scale;
+    smallest = std::numeric_limits<double>::infinity();
+    findSmallest(0, factors.size());
+    Value result = build(0, factors.size());
+    if (pendingScale)
+      result = MulOp::create(builder, loc, pendingScale, result);
+    return result;
+  }
+
+  // The cheapest order of the products, by dynamic programming over intervals of factors.
+  void plan() {
+    size_t n = factors.size();
+    cost.assign(n + 1, SmallVector<double>(n + 1, 0));
+    split.assign(n + 1, SmallVector<size_t>(n + 1, 0));
+    for (size_t length = 2; length <= n; ++length)
+      for (size_t begin = 0; begin + length <= n; ++begin) {
+        size_t end = begin + length;
+        cost[begin][end] = std::numeric_limits<double>::infinity();
+        for (size_t middle = begin + 1; middle < end; ++middle) {
+          double flops = sizeOf(factors[begin].rows()) * sizeOf(factors[end - 1].cols());
+          if (!isDiagonal(begin, middle) && !isDiagonal(middle, end))
+            flops *= sizeOf(factors[middle].rows());
+          flops += cost[begin][middle] + cost[middle][end];
+          if (flops < cost[begin][end]) {
+            cost[begin][end] = flops;
+            split[begin][end] = middle;
+          }
+        }
+      }
+  }
+
+  bool isDiagonal(size_t begin, size_t end) const {
+    return llvm::all_of(ArrayRef(factors).slice(begin, end - begin), [](const Factor &f) { return f.diagonal; });
+  }
+
+  double entries(size_t begin, size_t end) const {
+    double rows = sizeOf(factors[begin].rows());
+    return isDiagonal(begin, end) ? rows : rows * sizeOf(factors[end - 1].cols());
+  }
+
+  void findSmallest(size_t begin, size_t end) {
+    if (double n = entries(begin, end); n < smallest) {
+      smallest = n;
+      scaleAt = {begin, end};
+    }
+    if (end - begin > 1) {
+      findSmallest(begin, split[begin][end]);
+      findSmallest(split[begin][end], end);
+    }
+  }
+
+  Value build(size_t begin, size_t end) {
+    Value result = end - begin == 1 ? single(factors[begin]) : join(begin, split[begin][end], end);
+    if (pendingScale && scaleAt == std::pair(begin, end))
+      result = MulOp::create(builder, loc, std::exchange(pendingScale, {}), result);
+    return result;
+  }
+
+  // A diagonal as a column, anything else as its matrix.
+  Value single(const Factor &factor) {
+    bool row = factor.diagonal && !isOne(matType(factor.value).getCols());
+    return factor.transposed || row ? builder.createOrFold<TransposeOp>(loc, factor.value) : factor.value;
+  }
+
+  Value join(size_t begin, size_t middle, size_t end) {
+    bool left = isDiagonal(begin, middle), right = isDiagonal(middle, end);
+    Value lhs = build(begin, middle), rhs = build(middle, end);
+    if (left)
+      return MulOp::create(builder, loc, lhs, rhs);
+    if (right)
+      return MulOp::create(builder, loc, lhs, builder.createOrFold<TransposeOp>(loc, rhs));
+    return MatmulOp::create(builder, loc, lhs, rhs);
+  }
+
+  OpBuilder &builder;
+  Location loc;
+  MatType type;
+  SmallVector<Factor> factors;
+  SmallVector<SmallVector<double>> cost;
+  SmallVector<SmallVector<size_t>> split;
+  Value pendingScale;
+  double smallest = 0;
+  std::pair<size_t, size_t> scaleAt;
+};
+} // namespace
+
+SmallVector<Term> recur::expandTerms(Value value) { return expand(value); }
+
+Value recur::emitTerms(OpBuilder &builder, Location loc, MatType type, ArrayRef<Term> terms) {
+  return Emitter(builder, loc, type).sum(terms);
+}

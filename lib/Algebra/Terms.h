@@ -1,0 +1,45 @@
+// Values as sums of terms, terms as scalars times a chain of factors: what the algebra of this library works on.
+#pragma once
+
+#include "dialect/recur/Recur.h"
+
+namespace recur {
+
+/// A factor of a chain: a matrix, or a vector that acts as a diagonal.
+struct Factor {
+  mlir::Value value;
+  bool transposed = false;
+  bool diagonal = false;
+
+  mlir::Attribute rows() const;
+  mlir::Attribute cols() const;
+  Factor flipped() const { return {value, !diagonal && !transposed, diagonal}; }
+  bool operator==(const Factor &other) const {
+    return value == other.value && transposed == other.transposed && diagonal == other.diagonal;
+  }
+};
+
+/// The product of a sign, scalars and a chain of matrices.
+struct Term {
+  bool negative = false;
+  llvm::SmallVector<mlir::Value> scalars;
+  llvm::SmallVector<Factor> chain; // empty: the identity
+};
+
+/// Sums with more terms than this stay as they are.
+constexpr size_t maxTerms = 32;
+
+/// True when neither dimension is the literal 1.
+bool isMatrix(MatType type);
+
+/// The value as a sum of terms. Sums inside are opened only where their terms are cheaper than the sum: identities,
+/// diagonals, products through a dimension of 1.
+llvm::SmallVector<Term> expandTerms(mlir::Value value);
+
+/// All products of a term of `lhs` with one of `rhs`.
+llvm::SmallVector<Term> multiplyTerms(llvm::ArrayRef<Term> lhs, llvm::ArrayRef<Term> rhs);
+
+/// Builds a sum of terms as a value of that type, each product in its cheapest order (unbound dimensions count as 64).
+mlir::Value emitTerms(mlir::OpBuilder &builder, mlir::Location loc, MatType type, llvm::ArrayRef<Term> terms);
+
+} // namespace recur

@@ -1,0 +1,210 @@
+// The chunk program of a rule: its frame, the groups of states in order, outputs and final states.
+#include "lib/Derive/Derive.h"
+#include "lib/Derive/Group.h"
+#include "mlir/Pass/PassManager.h"
+#include "mlir/Transforms/Passes.h"
+
+using namespace mlir;
+using namespace recur;
+
+namespace {
+class Deriver {
+public:
+  explicit Deriver(const NormalForm &nf) : nf(nf), rule(nf.rule) {}
+
+  Derivation run() {
+    if (!nf.affine) {
+      derivation.reason = nf.blame.empty() ? "the update is not affine" : nf.blame.front().text;
+      return std::move(derivation);
+    }
+    derivation.program = makeProgram();
+    TokenRows tokens(nf, *derivation.program);
+    DeriveContext context{nf, tokens, rule.getLoc(), derivation.steps, {}};
+    cx = &context;
+    if (failed(build())) {
+      derivation.program = nullptr;
+      derivation.reason = context.reason;
+      return std::move(derivation);
+    }
+    PassManager pm(rule.getContext(), chunk::ProgramOp::getOperationName());
+    pm.addPass(createCanonicalizerPass());
+    pm.addPass(createCSEPass());
+    if (failed(pm.run(*derivation.program)))
+      derivation.reason = "the derived program is not well formed";
+    return std::move(derivation);
+  }
+
+private:
+  // A symbol that no dimension of the rule has.
+  StringAttr lengthSymbol() {
+    SmallVector<StringAttr> symbols = rule.symbols();
+    StringAttr length = StringAttr::get(rule.getContext(), "C");
+    for (unsigned n = 1; llvm::is_contained(symbols, length); ++n)
+      length = StringAttr::get(rule.getContext(), "C" + Twine(n));
+    return length;
+  }
+
+  OwningOpRef<chunk::ProgramOp> makeProgram() {
+    OpBuilder b(rule.getContext());
+    StringAttr length = lengthSymbol();
+    auto program =
+        chunk::ProgramOp::create(b, rule.getLoc(), rule.getSymNameAttr(), length, rule.getArgs(), rule.getOutputs());
+    IRMapping map;
+    rule.getInit().cloneInto(&program.getInit(), map);
+    Operation *end = program.getInit().front().getTerminator();
+    b.setInsertionPoint(end);
+    chunk::YieldOp::create(b, end->getLoc(), end->getOperands());
+    end->erase();
+    Block *body = b.createBlock(&program.getBody());
+    for (BlockArgument argument : rule.getBody().getArguments()) {
+      ArgKind kind = rule.getArg(argument).getKind();
+      bool perToken = kind == ArgKind::Input || kind == ArgKind::Position;
+      body->addArgument(perToken ? chunk::MapOp::rowsType(argument.getType(), length) : argument.getType(),
+                        argument.getLoc());
+    }
+    return OwningOpRef<chunk::ProgramOp>(program);
+  }
+
+  LogicalResult build() {
+    if (failed(makeGroups()))
+      return failure();
+    for (auto &group : groups)
+      if (failed(group->prepare()) || failed(group->eliminate([&](unsigned row) { return rowValue(row); })))
+        return failure();
+    SmallVector<std::pair<Readout, Value>> known;
+    for (const Readout &readout : nf.readouts) {
+      Value rows = rowValue(readout.row);
+      if (!rows)
+        return failure();
+      known.push_back({readout, rows});
+    }
+    SmallVector<Value> yields;
+    for (auto [index, state] : llvm::enumerate(nf.states)) {
+      if (nf.ahead[index]) {
+        yields.push_back(cx->tokens.aheadState(index));
+        continue;
+      }
+      for (auto &group : groups)
+        if (group->contains(index))
+          yields.push_back(group->finalState(index));
+    }
+    llvm::append_range(yields, cx->tokens.outputs(known));
+    chunk::YieldOp::create(cx->b(), rule.getLoc(), yields);
+    cx->tokens.finish();
+    return success();
+  }
+
+  // States that are coupled form a group; groups come in the order in which they read each other.
+  LogicalResult makeGroups() {
+    unsigned count = nf.states.size();
+    SmallVector<unsigned> leader = llvm::to_vector(llvm::seq<unsigned>(0, count));
+    for (unsigned state = 0; state < count; ++state)
+      if (!nf.ahead[state])
+        for (const OldTerm &term : nf.update(state).old) {
+          unsigned from = leader[term.state], to = leader[state];
+          for (unsigned &l : leader)
+            l = l == from ? to : l;
+        }
+    SmallVector<SmallVector<unsigned>> members;
+    for (unsigned l = 0; l < count; ++l) {
+      SmallVector<unsigned> group;
+      for (unsigned state = 0; state < count; ++state)
+        if (leader[state] == l && !nf.ahead[state])
+          group.push_back(state);
+      if (!group.empty())
+        members.push_back(group);
+    }
+    SmallVector<std::unique_ptr<Group>> waiting;
+    for (auto &group : members)
+      waiting.push_back(std::make_unique<Group>(*cx, group));
+    while (!waiting.empty()) {
+      auto ready = llvm::find_if(waiting, [&](const std::unique_ptr<Group> &group) {
+        return llvm::none_of(waiting, [&](const std::unique_ptr<Group> &other) {
+          return other != group && updateReads(*group, *other);
+        });
+      });
+      if (ready == waiting.end())
+        return cx->fail("states that are not coupled by scalars read each other");
+      groups.push_back(std::move(*ready));
+      waiting.erase(ready);
+    }
+    return success();
+  }
+
+  bool updateReads(const Group &group, const Group &other) {
+    for (unsigned state = 0; state < nf.states.size(); ++state)
+      if (group.contains(state))
+        for (const Write &write : nf.update(state).writes)
+          for (const Column *column : {&write.column, &write.row})
+            if (column->kind == Column::RowOf && other.reads(column->index))
+              return true;
+    return false;
+  }
+
+  // The rows of the chunk for a row of the normal form.
+  Value rowValue(unsigned index) {
+    if (Value cached = rows.lookup(index))
+      return cached;
+    for (auto &group : groups)
+      if (group->reads(index))
+        if (Value value = group->finalRow(index))
+          return rows[index] = value;
+    const Row row = nf.rows[index];
+    if (!row.inOldReads) {
+      (void)cx->fail("a state with a decay of full rank is read");
+      return {};
+    }
+    Value sum;
+    for (const RowTerm &term : row.terms) {
+      Value value = mapped(term.map, columnValue(term.column));
+      if (!value)
+        return {};
+      sum = cx->add(sum, cx->scale(term.c, value));
+    }
+    return rows[index] = sum;
+  }
+
+  Value columnValue(const Column &column) {
+    if (column.kind == Column::Known)
+      return cx->tokens.rows(column.value);
+    if (column.kind == Column::RowOf)
+      return rowValue(column.index);
+    const Read &read = nf.reads[column.index];
+    for (auto &group : groups)
+      if (group->contains(read.state))
+        return group->finalRead(read);
+    return {};
+  }
+
+  // Token-only factors on the left of a column act on rows from the right.
+  Value mapped(ArrayRef<Factor> map, Value value) {
+    for (const Factor &factor : llvm::reverse(map)) {
+      if (!value)
+        return {};
+      if (factor.diagonal) {
+        auto transposed = factor.value.getDefiningOp<TransposeOp>();
+        value = cx->mul(value, cx->tokens.rows(transposed ? transposed.getOperand() : factor.value));
+      } else if (cx->tokens.isShared(factor.value)) {
+        Value matrix = cx->tokens.shared(factor.value);
+        value = cx->matmul(value, factor.transposed ? matrix : cx->transpose(matrix));
+      } else if (factor.transposed && isOne(matType(factor.value).getCols())) { // an inner product
+        Value product = cx->mul(cx->tokens.rows(factor.value), value);
+        value = ReduceOp::create(cx->b(), cx->loc, Reduction::Sum, product, false, true);
+      } else {
+        (void)cx->fail("'" + notation(factor.value) + "' multiplies what was read from a state");
+        return {};
+      }
+    }
+    return value;
+  }
+
+  const NormalForm &nf;
+  RuleOp rule;
+  Derivation derivation;
+  DeriveContext *cx = nullptr;
+  SmallVector<std::unique_ptr<Group>> groups;
+  DenseMap<unsigned, Value> rows;
+};
+} // namespace
+
+Derivation recur::derive(const NormalForm &nf) { return Deriver(nf).run(); }

@@ -1,0 +1,42 @@
+// From one token's update to the chunk form.
+//
+// Every state is unrolled over the chunk: H_t = decay * H_0 + sum over streams of key_j (payload_j)T. A payload that
+// depends on reads of the state is an unknown row; substituted into each other, the unknown rows of a chunk solve one
+// unit lower triangular system.
+#pragma once
+
+#include "dialect/chunk/Chunk.h"
+#include "lib/Algebra/NormalForm.h"
+#include "mlir/IR/OwningOpRef.h"
+
+namespace recur {
+
+/// One step of a derivation: "eliminate" and the equations that it gives, a line each.
+struct DerivationStep {
+  std::string name;
+  std::vector<std::string> lines;
+};
+
+struct Derivation {
+  /// The chunk program; null when the rule keeps its sequential form.
+  mlir::OwningOpRef<chunk::ProgramOp> program;
+  /// Why there is no chunk program, for a remark.
+  std::string reason;
+  std::vector<DerivationStep> steps;
+};
+
+/// Derives the chunk program of a rule in normal form. Values may be appended to the rule's body.
+Derivation derive(const NormalForm &nf);
+
+/// Compares the program with the rule in F_p on random inputs, for several chunk sizes and ragged ends. Empty when they
+/// agree; else the first difference ("output 'o', token 5, entry 2, chunks of 4"). Dimensions need not be bound.
+std::string prove(RuleOp rule, chunk::ProgramOp program, unsigned rounds = 1);
+
+/// True when two rules are the same function of inputs and states, decided over F_p; else `difference` says where they
+/// differ first. The rules must have arguments of the same names and shapes.
+bool sameRule(RuleOp a, RuleOp b, std::string &difference);
+
+/// The steps as text, as `recurc explain` prints them.
+std::string printDerivation(const Derivation &derivation);
+
+} // namespace recur

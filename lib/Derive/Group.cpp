@@ -1,0 +1,224 @@
+// What a group is: its key side, its decays and its streams.
+#include "lib/Derive/Group.h"
+
+using namespace mlir;
+using namespace recur;
+
+bool Group::reads(unsigned index) const {
+  for (const RowTerm &term : cx.nf.rows[index].terms) {
+    if (term.column.kind == Column::OldRead && contains(cx.nf.reads[term.column.index].state))
+      return true;
+    if (term.column.kind == Column::RowOf && reads(term.column.index))
+      return true;
+  }
+  return false;
+}
+
+LogicalResult Group::prepare() {
+  if (failed(orient()) || failed(findDecays()) || failed(findStreams()))
+    return failure();
+  for (unsigned state : states) {
+    Value stored = cx.tokens.shared(cx.nf.states[state]);
+    initial.push_back(keySide == Side::Right ? cx.transpose(stored) : stored);
+  }
+  return success();
+}
+
+// Reads that the update itself makes decide the side; else the readout does.
+LogicalResult Group::orient() {
+  std::optional<Side> side;
+  bool twoSided = false;
+  std::function<void(unsigned)> visit = [&](unsigned row) {
+    for (const RowTerm &term : cx.nf.rows[row].terms) {
+      if (term.column.kind == Column::RowOf)
+        visit(term.column.index);
+      if (term.column.kind != Column::OldRead || !contains(cx.nf.reads[term.column.index].state))
+        continue;
+      Side found = cx.nf.reads[term.column.index].side;
+      twoSided |= side && *side != found;
+      side = found;
+    }
+  };
+  for (unsigned state : states)
+    for (const Write &write : cx.nf.update(state).writes)
+      for (const Column *column : {&write.column, &write.row})
+        if (column->kind == Column::RowOf && reads(column->index)) {
+          visit(column->index);
+          twoSided |= side && *side != (column == &write.column ? Side::Right : Side::Left);
+        }
+  if (twoSided)
+    return cx.fail("the update reads '" + notation(cx.nf.states[states[0]]) + "' from both sides: their unknown scalars "
+                   "and vectors do not form one triangular system");
+  if (!side)
+    for (const Readout &readout : cx.nf.readouts)
+      if (!side && reads(readout.row))
+        visit(readout.row);
+  keySide = side.value_or(Side::Right);
+  return success();
+}
+
+// A column of a diagonal, however it is stored.
+static Value diagonalColumn(Value value) {
+  auto transposed = value.getDefiningOp<TransposeOp>();
+  return transposed && isOne(matType(value).getRows()) ? transposed.getOperand() : value;
+}
+
+// The product of factors, and its logarithm where each of them is an exponential.
+static std::pair<Value, Value> productOf(OpBuilder &b, Location loc, const Coefficient &c, ArrayRef<Value> columns) {
+  Value product, log;
+  bool isExp = c.number == 1;
+  auto times = [&](Value factor) {
+    product = product ? MulOp::create(b, loc, product, factor).getResult() : factor;
+    auto exp = factor.getDefiningOp<ExpOp>();
+    isExp &= bool(exp);
+    if (isExp)
+      log = log ? AddOp::create(b, loc, log, exp.getOperand()).getResult() : exp.getOperand();
+  };
+  for (Value column : columns)
+    times(column);
+  for (Value factor : c.factors)
+    times(factor);
+  if (c.number != 1) {
+    Value number = ConstantOp::create(b, loc, c.number);
+    product = product ? MulOp::create(b, loc, number, product).getResult() : number;
+  }
+  return {product, isExp ? log : Value()};
+}
+
+LogicalResult Group::findDecays() {
+  const NormalForm &nf = cx.nf;
+  OpBuilder atToken(RuleOp(nf.rule).getBody().front().getTerminator());
+  auto decayOf = [&](const Coefficient &c, ArrayRef<Value> columns) -> Value {
+    if (c.isOne() && columns.empty())
+      return {};
+    auto [product, log] = productOf(atToken, cx.loc, c, columns);
+    Value factors = cx.tokens.rows(product);
+    return chunk::DecayOp::create(cx.b(), cx.loc, factors, log ? cx.tokens.rows(log) : Value());
+  };
+  if (states.size() == 1) {
+    std::optional<Decay> decay = nf.decay(states[0]);
+    if (!decay || !decay->elementwise.empty())
+      return cx.fail("'" + notation(nf.states[states[0]]) + "' is multiplied by a matrix of full rank");
+    SmallVector<Value> key, value;
+    for (Value diagonal : keySide == Side::Right ? decay->right : decay->left)
+      key.push_back(diagonalColumn(diagonal));
+    for (Value diagonal : keySide == Side::Right ? decay->left : decay->right)
+      value.push_back(diagonalColumn(diagonal));
+    keyDecay = decayOf(decay->c, key);
+    valueDecay = decayOf({}, value);
+    return success();
+  }
+  SmallVector<Value> entries;
+  for (unsigned to : states)
+    for (unsigned from : states) {
+      const OldTerm *found = nullptr;
+      for (const OldTerm &term : nf.update(to).old)
+        if (term.state == from)
+          found = !found && term.isScalar() ? &term : nullptr;
+      for (const OldTerm &term : nf.update(to).old)
+        if (!term.isScalar())
+          return cx.fail("'" + notation(nf.states[to]) + "' is coupled to '" + notation(nf.states[term.state]) +
+                         "' by more than a scalar");
+      Coefficient c;
+      if (found)
+        c = found->c;
+      else
+        c.number = 0;
+      Value scalar = buildCoefficient(atToken, cx.loc, c);
+      entries.push_back(cx.tokens.rows(scalar ? scalar : ConstantOp::create(atToken, cx.loc, 1.0).getResult()));
+    }
+  auto type = chunk::CascadeType::get(atToken.getContext(), states.size(), matType(entries[0]));
+  cascade = chunk::CascadeOp::create(cx.b(), cx.loc, type, entries);
+  return success();
+}
+
+static bool samePayload(ArrayRef<std::pair<Coefficient, Column>> a, ArrayRef<std::pair<Coefficient, Column>> b) {
+  return llvm::equal(a, b, [](const auto &x, const auto &y) {
+    return x.first == y.first && x.second.kind == y.second.kind && x.second.value == y.second.value &&
+           x.second.index == y.second.index;
+  });
+}
+
+LogicalResult Group::findStreams() {
+  for (auto [member, state] : llvm::enumerate(states)) {
+    size_t first = streams.size();
+    std::vector<Stream> own;
+    for (const Write &write : cx.nf.update(state).writes) {
+      const Column &key = keySide == Side::Right ? write.row : write.column;
+      const Column &payload = keySide == Side::Right ? write.column : write.row;
+      if (write.matrix || key.kind != Column::Known)
+        return cx.fail("a matrix of full rank is added to '" + notation(cx.nf.states[state]) + "'");
+      auto stream = llvm::find_if(own, [&](const Stream &s) { return s.key == key.value; });
+      if (stream == own.end()) {
+        own.push_back({key.value, {}, {unsigned(member)}, false, {}, {}});
+        stream = std::prev(own.end());
+      }
+      stream->payload.push_back({write.c, payload});
+      stream->unknown |= payload.kind == Column::RowOf && reads(payload.index);
+    }
+    for (Stream &stream : own) {
+      auto same = llvm::find_if(streams, [&](const Stream &s) {
+        return s.key == stream.key && samePayload(s.payload, stream.payload);
+      });
+      if (same != streams.end() && same < streams.begin() + first)
+        same->into.push_back(member);
+      else
+        streams.push_back(std::move(stream));
+    }
+  }
+  // Within a token a payload may depend on those of earlier rows only.
+  auto lastRow = [](const Stream &stream) {
+    unsigned last = 0;
+    for (const auto &[c, column] : stream.payload)
+      if (column.kind == Column::RowOf)
+        last = std::max(last, column.index);
+    return last;
+  };
+  std::sort(streams.begin(), streams.end(), [&](const Stream &a, const Stream &b) { return lastRow(a) < lastRow(b); });
+  return success();
+}
+
+static bool sameOld(ArrayRef<OldTerm> a, ArrayRef<OldTerm> b) {
+  return llvm::equal(a, b, [](const OldTerm &x, const OldTerm &y) {
+    return x.state == y.state && x.c == y.c && x.transposed == y.transposed && x.left == y.left && x.right == y.right &&
+           x.elementwise == y.elementwise;
+  });
+}
+
+static bool sameWrite(const Write &a, const Write &b) {
+  auto same = [](const Column &x, const Column &y) {
+    return x.kind == y.kind && x.value == y.value && x.index == y.index;
+  };
+  return a.c == b.c && a.matrix == b.matrix && same(a.column, b.column) && same(a.row, b.row);
+}
+
+std::optional<Group::Place> Group::placeOf(const Row &row) const {
+  if (row.version == Row::none)
+    return std::nullopt;
+  const Version &version = cx.nf.versions[row.version];
+  for (auto [member, state] : llvm::enumerate(states)) {
+    if (version.value == cx.nf.states[state])
+      return Place{unsigned(member), false, SmallVector<bool>(streams.size(), false)};
+    const Version &update = cx.nf.update(state);
+    if (!sameOld(version.old, update.old))
+      continue;
+    // Each stream into this state has been written whole, or not at all.
+    Place place{unsigned(member), true, SmallVector<bool>(streams.size(), false)};
+    size_t matched = 0;
+    for (auto [index, stream] : llvm::enumerate(streams)) {
+      size_t parts = 0, seen = 0;
+      for (const Write &write : update.writes) {
+        const Column &key = keySide == Side::Right ? write.row : write.column;
+        if (key.value != stream.key || !llvm::is_contained(stream.into, member))
+          continue;
+        ++parts;
+        seen += llvm::any_of(version.writes, [&](const Write &w) { return sameWrite(w, write); });
+      }
+      place.seen[index] = parts && seen == parts;
+      matched += place.seen[index] ? parts : 0;
+    }
+    if (matched == version.writes.size())
+      return place;
+  }
+  return std::nullopt;
+}

@@ -1,0 +1,101 @@
+// A group of states that scalars couple (mostly one state), unrolled over the chunk.
+#pragma once
+
+#include "lib/Derive/Derive.h"
+#include "lib/Derive/TokenRows.h"
+
+#include <functional>
+
+namespace recur {
+
+/// Rows that are known up to unknown streams: base + sum of scores[s] * U_s. Null stands for zero.
+struct RowValue {
+  mlir::Value base;
+  llvm::SmallVector<mlir::Value> scores; // by stream, C x C
+};
+
+/// What all groups of one derivation share.
+struct DeriveContext {
+  const NormalForm &nf;
+  TokenRows &tokens;
+  mlir::Location loc;
+  std::vector<DerivationStep> &steps;
+  std::string reason; // set on failure
+
+  mlir::OpBuilder &b() { return tokens.builder; }
+  mlir::Value add(mlir::Value x, mlir::Value y);
+  mlir::Value sub(mlir::Value x, mlir::Value y);
+  mlir::Value mul(mlir::Value x, mlir::Value y);
+  mlir::Value matmul(mlir::Value x, mlir::Value y);
+  mlir::Value transpose(mlir::Value x);
+  /// c * x for rows x; null c is 1.
+  mlir::Value scale(const Coefficient &c, mlir::Value x);
+  mlir::LogicalResult fail(std::string why);
+  void note(llvm::StringRef step, std::string line);
+};
+
+class Group {
+public:
+  Group(DeriveContext &context, llvm::ArrayRef<unsigned> members) : cx(context), states(members) {}
+
+  /// Picks the key side and the decays. Fails with a reason when the group has no chunk form.
+  mlir::LogicalResult prepare();
+  /// Unrolls the states and solves for the unknown rows; `known` gives rows of groups that were eliminated before.
+  mlir::LogicalResult eliminate(llvm::function_ref<mlir::Value(unsigned row)> known);
+  /// A row of this group's states, C x n; null when it is no read of a state before or after its update.
+  mlir::Value finalRow(unsigned row);
+  /// A read of an old state, C x n.
+  mlir::Value finalRead(const Read &read);
+  /// The state at the chunk's end, as the rule stores it.
+  mlir::Value finalState(unsigned state);
+  bool contains(unsigned state) const { return llvm::is_contained(states, state); }
+  /// True when a row reads this group's states, directly or through other rows.
+  bool reads(unsigned row) const;
+
+private:
+  // Rank-1 terms with one key: sum over tokens of key_j payload_jT, into the member states `into` (indices).
+  struct Stream {
+    mlir::Value key; // token-only column of the rule
+    llvm::SmallVector<std::pair<Coefficient, Column>> payload;
+    llvm::SmallVector<unsigned> into;
+    bool unknown = false;
+    mlir::Value keys, values; // rows of the chunk
+  };
+  struct Place { // of a row among the group's states: what it has seen
+    unsigned member;
+    bool after; // reads with this token's decay, streams in `seen` included
+    llvm::SmallVector<bool> seen;
+  };
+
+  mlir::LogicalResult orient();
+  mlir::LogicalResult findDecays();
+  mlir::LogicalResult findStreams();
+  std::optional<Place> placeOf(const Row &row) const;
+  bool sideIsKey(Side side) const { return side == keySide; }
+
+  /// Scores of rows `vectors` (on the key side) against a stream, through the decays to `member`.
+  mlir::Value scores(mlir::Value vectors, const Stream &stream, unsigned member, chunk::Reach reach);
+  mlir::Value masked(mlir::Value vectors, mlir::Value keys, mlir::Value decay, llvm::ArrayRef<unsigned> from,
+                     unsigned member, chunk::Reach reach);
+  /// What the initial states give to rows that read `member` with `vectors`.
+  mlir::Value carried(mlir::Value vectors, unsigned member, bool after, bool otherSide);
+  std::optional<RowValue> rowValue(unsigned row, llvm::function_ref<mlir::Value(unsigned)> known);
+  RowValue readValue(mlir::Value vector, unsigned member, bool after, llvm::ArrayRef<bool> seen);
+  mlir::Value otherSideRead(mlir::Value vector, unsigned member, bool after, llvm::ArrayRef<bool> seen);
+  mlir::Value finish(const RowValue &value, bool after);
+  mlir::Value apply(mlir::Value scores, mlir::Value values, bool after);
+  mlir::LogicalResult solve(llvm::function_ref<mlir::Value(unsigned)> known);
+  unsigned indexOf(unsigned state) const { return llvm::find(states, state) - states.begin(); }
+
+  DeriveContext &cx;
+  llvm::SmallVector<unsigned> states;
+  Side keySide = Side::Right;
+  std::vector<Stream> streams;
+  mlir::Value keyDecay, valueDecay; // !chunk.decay, C x 1 or with channels; null: none
+  mlir::Value cascade;              // for several states
+  llvm::SmallVector<mlir::Value> initial; // keys x values
+  llvm::DenseMap<unsigned, RowValue> rowCache;
+  bool readsBefore = false, readsAfter = false; // by unknown rows
+};
+
+} // namespace recur

@@ -1,0 +1,419 @@
+// Ops one after another.
+#include "lib/Derive/Machine.h"
+#include "lib/Derive/Operations.h"
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+using namespace recur;
+
+namespace {
+template <typename F> class Machine {
+public:
+  // A matrix, or one for each micro-step, or (tokens) one after the other for each token.
+  using Values = std::vector<Dense<F>>;
+  DenseMap<Value, Values> values;
+  int64_t length = 1; // what a symbol stands for: the tokens of the chunk
+
+  LogicalResult run(Block &block) {
+    for (Operation &op : block.without_terminator())
+      if (failed(run(op)))
+        return failure();
+    return success();
+  }
+  const Dense<F> &get(Value value) { return values.find(value)->second.front(); }
+  void set(Value value, Dense<F> matrix) {
+    Values &slot = values[value];
+    slot.resize(1);
+    slot[0] = std::move(matrix);
+  }
+
+private:
+  LogicalResult run(Operation &op) {
+    auto result = [&](Dense<F> matrix) {
+      set(op.getResult(0), std::move(matrix));
+      return success();
+    };
+    return TypeSwitch<Operation *, LogicalResult>(&op)
+        .Case([&](ElementwiseOp e) { return result(elementwise(e)); })
+        .Case([&](ConstantOp c) { return result(filled(c.getType(), number<F>(c.getValue().convertToDouble()))); })
+        .Case([&](SizeOp s) { return result(Dense<F>(1, 1, number<F>(size(s.getDim())))); })
+        .Case([&](IdentityOp i) { return result(identity(size(i.getType().getRows()))); })
+        .Case([&](ExtractOp e) { return extract(e); })
+        .Case([&](MatmulOp m) { return result(multiply(get(m.getLhs()), get(m.getRhs()))); })
+        .Case([&](TransposeOp t) { return result(transpose(get(t.getOperand()))); })
+        .Case([&](ReduceOp r) { return result(reduce(r)); })
+        .Case([&](BroadcastOp b) { return result(broadcast(b)); })
+        .Case([&](DiagOp d) { return result(diagonal(get(d.getOperand()))); })
+        .Case([&](SolveOp s) { return solve(s); })
+        .Case([&](InverseOp i) {
+          const Dense<F> &m = get(i.getOperand());
+          return result(eliminate(m, identity(m.rows)));
+        })
+        .Case([&](RopeOp r) { return result(rope(r)); })
+        .Case([&](AssumeOp a) { return result(get(a.getOperand())); })
+        .Case([&](chunk::MapOp m) { return map(m); })
+        .Case([&](chunk::DecayOp d) {
+          decays[d] = Decays<F>(get(d.getFactors()), d.getLog() ? &get(d.getLog()) : nullptr);
+          return success();
+        })
+        .Case([&](chunk::CascadeOp c) {
+          Values entries;
+          for (Value factor : c.getFactors())
+            entries.push_back(get(factor));
+          decays[c] = Decays<F>(entries, c.getType().getStates());
+          return success();
+        })
+        .Case([&](chunk::MaskOp m) {
+          return result(decays[m.getDecay()].mask(m.getReach(), m.getTo(), m.getFrom()));
+        })
+        .Case([&](chunk::WeightsOp w) {
+          return result(decays[w.getDecay()].weights(w.getSpan(), w.getTo(), w.getFrom()));
+        })
+        .Case([&](chunk::GramOp g) { return result(gram(g)); })
+        .Case([&](chunk::MixOp m) {
+          return result(decays[m.getDecay()].mix(get(m.getScores()), get(m.getValues()), m.getReach()));
+        })
+        .Case([&](chunk::TriSolveOp s) {
+          Values blocks, rhs;
+          for (Value block : s.getBlocks())
+            blocks.push_back(get(block));
+          for (Value side : s.getRhs())
+            rhs.push_back(get(side));
+          rhs = triangularSolve<F>(blocks, rhs, s.getDecay() ? &decays[s.getDecay()] : nullptr, s.getReach());
+          for (auto [value, solved] : llvm::zip(s.getResults(), rhs))
+            set(value, solved);
+          return success();
+        })
+        .Case([&](chunk::ScanOp s) { return scan(s); })
+        .Default([](Operation *other) { return other->emitOpError() << "cannot be run here"; });
+  }
+
+  int64_t size(Attribute dim) {
+    auto bound = dyn_cast<IntegerAttr>(dim);
+    return bound ? bound.getInt() : length;
+  }
+  Dense<F> filled(MatType type, F value) { return Dense<F>(size(type.getRows()), size(type.getCols()), value); }
+
+  static Dense<F> identity(int64_t n) {
+    Dense<F> result(n, n);
+    for (int64_t i = 0; i < n; ++i)
+      result.at(i, i) = number<F>(1);
+    return result;
+  }
+
+  Dense<F> elementwise(ElementwiseOp op) {
+    SmallVector<const Dense<F> *> operands;
+    int64_t rows = 1, cols = 1;
+    for (Value operand : op->getOperands()) {
+      operands.push_back(&get(operand));
+      rows = operands.back()->rows == 1 ? rows : operands.back()->rows;
+      cols = operands.back()->cols == 1 ? cols : operands.back()->cols;
+    }
+    Dense<F> result(rows, cols);
+    SmallVector<F> entries(operands.size());
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < cols; ++j) {
+        for (auto [entry, m] : llvm::zip(entries, operands))
+          entry = m->at(m->rows == 1 ? 0 : i, m->cols == 1 ? 0 : j);
+        result.at(i, j) = evaluateEntry(op, entries);
+      }
+    return result;
+  }
+
+  LogicalResult extract(ExtractOp op) {
+    const Values &steps = values.find(op.getSteps())->second;
+    F index = get(op.getIndex()).at(0, 0);
+    for (size_t step = 0; step < steps.size(); ++step)
+      if (index == number<F>(step + 1)) {
+        set(op, steps[step]);
+        return success();
+      }
+    return op.emitOpError() << "reads no micro-step";
+  }
+
+  Dense<F> reduce(ReduceOp op) {
+    const Dense<F> &m = get(op.getOperand());
+    bool sum = op.getKind() == Reduction::Sum;
+    Dense<F> result = filled(op.getType(), F());
+    std::vector<SmallVector<F>> parts(result.data.size());
+    for (int64_t i = 0; i < m.rows; ++i)
+      for (int64_t j = 0; j < m.cols; ++j)
+        parts[(op.getRows() ? 0 : i) * result.cols + (op.getCols() ? 0 : j)].push_back(m.at(i, j));
+    for (auto [entry, part] : llvm::zip(result.data, parts)) {
+      if (sum)
+        for (F x : part)
+          entry += x;
+      else if constexpr (std::is_same_v<F, Fp>)
+        entry = cut("max", part);
+      else
+        entry = *llvm::max_element(part);
+    }
+    return result;
+  }
+
+  Dense<F> broadcast(BroadcastOp op) {
+    const Dense<F> &m = get(op.getOperand());
+    Dense<F> result = filled(op.getType(), F());
+    for (int64_t i = 0; i < result.rows; ++i)
+      for (int64_t j = 0; j < result.cols; ++j)
+        result.at(i, j) = m.at(m.rows == 1 ? 0 : i, m.cols == 1 ? 0 : j);
+    return result;
+  }
+
+  static Dense<F> diagonal(const Dense<F> &v) {
+    Dense<F> result(v.rows, v.rows);
+    for (int64_t i = 0; i < v.rows; ++i)
+      result.at(i, i) = v.at(i, 0);
+    return result;
+  }
+
+  // Iterations of conjugate gradients are cut to the exact solution in F_p (a rational function), run as they are else.
+  LogicalResult solve(SolveOp op) {
+    const Dense<F> &a = get(op.getMatrix()), &rhs = get(op.getRhs());
+    if (std::is_same_v<F, Fp> || !op.getIterations()) {
+      set(op, eliminate(a, rhs));
+      return success();
+    }
+    auto dot = [](const Dense<F> &x, const Dense<F> &y) {
+      F sum = F();
+      for (size_t i = 0; i < x.data.size(); ++i)
+        sum += x.data[i] * y.data[i];
+      return sum;
+    };
+    F eps = number<F>(op.getEps().convertToDouble());
+    auto quotient = [&](F num, F den) { return den + eps == F() ? F() : num / (den + eps); };
+    Dense<F> x(rhs.rows, 1), r = rhs, p = rhs;
+    F rr = dot(r, r);
+    for (int64_t step = 0; step < int64_t(*op.getIterations()); ++step) {
+      Dense<F> ap = multiply(a, p);
+      F alpha = quotient(rr, dot(p, ap));
+      for (int64_t i = 0; i < x.rows; ++i) {
+        x.at(i, 0) += alpha * p.at(i, 0);
+        r.at(i, 0) -= alpha * ap.at(i, 0);
+      }
+      F next = dot(r, r), beta = quotient(next, rr);
+      for (int64_t i = 0; i < x.rows; ++i)
+        p.at(i, 0) = r.at(i, 0) + beta * p.at(i, 0);
+      rr = next;
+    }
+    set(op, x);
+    return success();
+  }
+
+  Dense<F> rope(RopeOp op) {
+    Dense<F> x = get(op.getOperand());
+    F position = get(op.getPosition()).at(0, 0);
+    for (int64_t i = 0; i + 1 < x.rows; i += 2) {
+      F sine, cosine;
+      if constexpr (std::is_same_v<F, Fp>) {
+        sine = cut("rope.sin", {position, Fp(i)});
+        cosine = cut("rope.cos", {position, Fp(i)});
+      } else {
+        double angle = position * std::pow(op.getBase().convertToDouble(), -double(i) / x.rows);
+        sine = std::sin(angle);
+        cosine = std::cos(angle);
+      }
+      F a = x.at(i, 0), b = x.at(i + 1, 0);
+      x.at(i, 0) = a * cosine - b * sine;
+      x.at(i + 1, 0) = a * sine + b * cosine;
+    }
+    return x;
+  }
+
+  Dense<F> gram(chunk::GramOp op) {
+    const Dense<F> &lhs = get(op.getLhs()), &rhs = get(op.getRhs());
+    if (op.getDecay())
+      return decays[op.getDecay()].gram(lhs, rhs, op.getReach());
+    Dense<F> result = multiply(lhs, transpose(rhs));
+    for (int64_t t = 0; t < result.rows; ++t)
+      for (int64_t j = t + (op.getReach() == chunk::Reach::Inclusive); j < result.cols; ++j)
+        result.at(t, j) = F();
+    return result;
+  }
+
+  // One token of a value with a row (or several matrices) per token.
+  Values tokenOf(Value rows, int64_t t) {
+    const Values &all = values.find(rows)->second;
+    if (isa<chunk::TokensType>(rows.getType())) {
+      size_t steps = all.size() / length;
+      return Values(all.begin() + t * steps, all.begin() + (t + 1) * steps);
+    }
+    Dense<F> column(all[0].cols, 1);
+    for (int64_t i = 0; i < column.rows; ++i)
+      column.at(i, 0) = all[0].at(t, i);
+    return {column};
+  }
+
+  void appendToken(Value rows, const Dense<F> &token) {
+    Values &all = values[rows];
+    if (isa<chunk::TokensType>(rows.getType())) {
+      all.push_back(token);
+      return;
+    }
+    all.resize(1);
+    all[0].rows += 1;
+    all[0].cols = token.rows;
+    all[0].data.insert(all[0].data.end(), token.data.begin(), token.data.end());
+  }
+
+  LogicalResult map(chunk::MapOp op) {
+    SmallVector<Dense<F>> carried;
+    for (Value value : op.getCarried())
+      carried.push_back(get(value));
+    for (Value value : op.getResults())
+      values[value].clear();
+    for (int64_t t = 0; t < length; ++t) {
+      unsigned next = 0;
+      for (const Dense<F> &value : carried)
+        set(op.getBody().getArgument(next++), value);
+      for (Value rows : op.getRows()) {
+        Values token = tokenOf(rows, t);
+        values[op.getBody().getArgument(next++)] = std::move(token);
+      }
+      for (Value shared : op.getShared()) {
+        Values copy = values[shared];
+        values[op.getBody().getArgument(next++)] = std::move(copy);
+      }
+      if (failed(run(op.getBody().front())))
+        return failure();
+      auto yielded = op.getYield().getValues().begin();
+      for (Dense<F> &value : carried)
+        value = get(*yielded++);
+      for (Value result : op.getResults())
+        appendToken(result, Dense<F>(get(*yielded++)));
+    }
+    for (auto [last, value] : llvm::zip(op.getLast(), carried))
+      set(last, value);
+    return success();
+  }
+
+  LogicalResult scan(chunk::ScanOp op) {
+    Dense<F> state = get(op.getInit());
+    values[op.getResult()].clear();
+    for (int64_t t = 0; t < length; ++t) {
+      if (op.getBefore())
+        appendToken(op.getResult(), state);
+      Dense<F> factor = tokenOf(op.getFactors(), t)[0], write = tokenOf(op.getWrites(), t)[0];
+      for (size_t i = 0; i < state.data.size(); ++i)
+        state.data[i] = factor.data[i] * state.data[i] + write.data[i];
+      if (!op.getBefore())
+        appendToken(op.getResult(), state);
+    }
+    set(op.getLast(), state);
+    return success();
+  }
+
+  DenseMap<Value, Decays<F>> decays;
+};
+
+// The rule's own initial states, where the caller gives none.
+template <typename F> LogicalResult initialise(ArrayAttr args, Region &init, Call<F> &call) {
+  Machine<F> machine;
+  unsigned next = 0, param = 0;
+  for (ArgAttr arg : args.getAsRange<ArgAttr>()) {
+    if (arg.getKind() == ArgKind::Param)
+      machine.set(init.getArgument(next++), call.params[param++]);
+    else if (arg.getKind() == ArgKind::Head || arg.getKind() == ArgKind::Heads)
+      machine.set(init.getArgument(next++),
+                  Dense<F>(1, 1, number<F>(arg.getKind() == ArgKind::Head ? call.head : call.heads)));
+  }
+  if (failed(machine.run(init.front())))
+    return failure();
+  call.states.resize(init.front().getTerminator()->getNumOperands());
+  for (auto [state, value] : llvm::zip(call.states, init.front().getTerminator()->getOperands()))
+    if (state.data.empty())
+      state = machine.get(value);
+  return success();
+}
+
+// Gives a body's arguments their values for the tokens begin .. end-1.
+template <typename F>
+void bind(Machine<F> &machine, ArrayAttr args, Region &body, Call<F> &call, int64_t begin, int64_t end, bool rows) {
+  unsigned input = 0, param = 0, state = 0;
+  for (BlockArgument argument : body.getArguments()) {
+    auto arg = cast<ArgAttr>(args[argument.getArgNumber()]);
+    switch (arg.getKind()) {
+    case ArgKind::Input: {
+      auto &tokens = call.inputs[input++];
+      std::vector<Dense<F>> values;
+      for (int64_t t = begin; t < end; ++t)
+        values.insert(values.end(), tokens[t].begin(), tokens[t].end());
+      if (rows && isa<MatType>(argument.getType())) {
+        Dense<F> matrix(end - begin, values[0].rows);
+        matrix.data.clear();
+        for (const Dense<F> &value : values)
+          matrix.data.insert(matrix.data.end(), value.data.begin(), value.data.end());
+        values = {matrix};
+      }
+      machine.values[argument] = std::move(values);
+      break;
+    }
+    case ArgKind::Param:
+      machine.set(argument, call.params[param++]);
+      break;
+    case ArgKind::State:
+      machine.set(argument, call.states[state++]);
+      break;
+    case ArgKind::Position: {
+      Dense<F> position(end - begin, 1);
+      for (int64_t t = begin; t < end; ++t)
+        position.at(t - begin, 0) = number<F>(call.position + t);
+      machine.set(argument, position);
+      break;
+    }
+    default:
+      machine.set(argument, Dense<F>(1, 1, number<F>(arg.getKind() == ArgKind::Head ? call.head : call.heads)));
+    }
+  }
+}
+} // namespace
+
+template <typename F> LogicalResult recur::runRule(RuleOp rule, Call<F> &call) {
+  if (failed(initialise(rule.getArgs(), rule.getInit(), call)))
+    return failure();
+  call.outputs.assign(rule.getOutputs().size(), {});
+  Machine<F> machine;
+  for (int64_t t = 0; t < call.tokens; ++t) {
+    bind(machine, rule.getArgs(), rule.getBody(), call, t, t + 1, false);
+    if (failed(machine.run(rule.getBody().front())))
+      return failure();
+    for (auto [state, value] : llvm::zip(call.states, rule.yieldedStates()))
+      state = machine.get(value);
+    for (auto [output, value] : llvm::zip(call.outputs, rule.yieldedOutputs()))
+      output.push_back(machine.get(value));
+  }
+  return success();
+}
+
+template <typename F> LogicalResult recur::runProgram(chunk::ProgramOp program, Call<F> &call, int64_t size) {
+  if (failed(initialise(program.getArgs(), program.getInit(), call)))
+    return failure();
+  call.outputs.assign(program.getOutputs().size(), {});
+  Machine<F> machine;
+  for (int64_t begin = 0; begin < call.tokens; begin += size) {
+    int64_t end = std::min(call.tokens, begin + size);
+    machine.length = end - begin;
+    bind(machine, program.getArgs(), program.getBody(), call, begin, end, true);
+    if (failed(machine.run(program.getBody().front())))
+      return failure();
+    auto yielded = program.getBodyYield().getValues().begin();
+    for (Dense<F> &state : call.states)
+      state = machine.get(*yielded++);
+    for (auto &output : call.outputs) {
+      const Dense<F> &rows = machine.get(*yielded++);
+      for (int64_t t = 0; t < rows.rows; ++t) {
+        Dense<F> token(rows.cols, 1);
+        std::copy_n(rows.data.begin() + t * rows.cols, rows.cols, token.data.begin());
+        output.push_back(token);
+      }
+    }
+  }
+  return success();
+}
+
+#define INSTANTIATE(F)                                                                  \
+  template LogicalResult recur::runRule<F>(RuleOp, Call<F> &);                          \
+  template LogicalResult recur::runProgram<F>(chunk::ProgramOp, Call<F> &, int64_t);
+INSTANTIATE(Fp)
+INSTANTIATE(double)
+INSTANTIATE(float)

@@ -1,0 +1,225 @@
+#include "lib/Derive/Operations.h"
+
+using namespace mlir;
+using namespace recur;
+using chunk::Reach;
+using chunk::Span;
+
+//===----------------------------------------------------------------------===//
+// Functions
+//===----------------------------------------------------------------------===//
+
+Fp recur::cut(StringRef function, ArrayRef<Fp> operands) {
+  auto mix = [](uint64_t x) { // splitmix64
+    x += 0x9e3779b97f4a7c15;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    return x ^ (x >> 31);
+  };
+  uint64_t state = 0;
+  for (char c : function)
+    state = mix(state ^ uint8_t(c));
+  for (Fp operand : operands)
+    state = mix(state ^ operand.value);
+  return Fp(1 + state % (Fp::prime - 1));
+}
+
+Fp recur::evaluateEntry(ElementwiseOp op, ArrayRef<Fp> x) {
+  Operation *operation = op;
+  if (isa<AddOp>(operation))
+    return x[0] + x[1];
+  if (isa<SubOp>(operation))
+    return x[0] - x[1];
+  if (isa<MulOp>(operation))
+    return x[0] * x[1];
+  if (isa<DivOp>(operation))
+    return x[0] / x[1];
+  if (isa<NegOp>(operation))
+    return Fp() - x[0];
+  if (operation->hasTrait<OpTrait::IsCommutative>() && x[0].value > x[1].value)
+    return cut(operation->getName().getStringRef(), {x[1], x[0]});
+  return cut(operation->getName().getStringRef(), x);
+}
+double recur::evaluateEntry(ElementwiseOp op, ArrayRef<double> x) { return op.evaluate(x); }
+float recur::evaluateEntry(ElementwiseOp op, ArrayRef<float> x) {
+  SmallVector<double> wide(x);
+  return op.evaluate(wide);
+}
+
+//===----------------------------------------------------------------------===//
+// Decays
+//===----------------------------------------------------------------------===//
+
+template <typename F> Decays<F>::Decays(Dense<F> given, const Dense<F> *log) : factors(std::move(given)) {
+  if constexpr (!std::is_same_v<F, Fp>) {
+    if (!log)
+      return;
+    sums = Dense<F>(factors.rows + 1, factors.cols);
+    zeros.assign((factors.rows + 1) * factors.cols, 0);
+    for (int64_t t = 0; t < factors.rows; ++t)
+      for (int64_t c = 0; c < factors.cols; ++c) {
+        bool zero = !(log->at(t, c) > -std::numeric_limits<F>::infinity());
+        sums.at(t + 1, c) = sums.at(t, c) + (zero ? F() : log->at(t, c));
+        zeros[(t + 1) * factors.cols + c] = zeros[t * factors.cols + c] + zero;
+      }
+  }
+}
+
+template <typename F>
+Decays<F>::Decays(std::vector<Dense<F>> entries, int64_t states) : entries(std::move(entries)), states(states) {
+  factors.rows = this->entries.front().rows;
+  factors.cols = 1;
+}
+
+template <typename F> F Decays<F>::product(int64_t begin, int64_t end, int64_t channel) const {
+  if constexpr (!std::is_same_v<F, Fp>) {
+    if (sums.rows) {
+      if (end <= begin)
+        return F(1);
+      if (zeros[end * factors.cols + channel] != zeros[begin * factors.cols + channel])
+        return F(0);
+      return std::exp(sums.at(end, channel) - sums.at(begin, channel));
+    }
+  }
+  F result = number<F>(1);
+  for (int64_t t = begin; t < end; ++t)
+    result *= factors.at(t, channel);
+  return result;
+}
+
+template <typename F> F Decays<F>::entry(int64_t begin, int64_t end, int64_t to, int64_t from) const {
+  if (entries.empty())
+    return product(begin, end, 0);
+  // Column `from` of the product of the matrices, later ones on the left.
+  std::vector<F> column(states);
+  column[from] = number<F>(1);
+  for (int64_t t = begin; t < end; ++t) {
+    std::vector<F> next(states);
+    for (int64_t i = 0; i < states; ++i)
+      for (int64_t j = 0; j < states; ++j)
+        next[i] += entries[i * states + j].at(t, 0) * column[j];
+    column = std::move(next);
+  }
+  return column[to];
+}
+
+template <typename F> Dense<F> Decays<F>::mask(Reach reach, int64_t to, int64_t from) const {
+  Dense<F> result(factors.rows, factors.rows);
+  for (int64_t t = 0; t < factors.rows; ++t)
+    for (int64_t j = 0; j < t + (reach == Reach::Inclusive); ++j)
+      result.at(t, j) = entry(j + 1, reach == Reach::Before ? t : t + 1, to, from);
+  return result;
+}
+
+template <typename F> Dense<F> Decays<F>::weights(Span span, int64_t to, int64_t from) const {
+  int64_t tokens = factors.rows;
+  Dense<F> result(span == Span::Whole ? factors.cols : tokens, span == Span::Whole ? 1 : factors.cols);
+  for (int64_t c = 0; c < factors.cols; ++c) {
+    auto stretch = [&](int64_t begin, int64_t end) {
+      return entries.empty() ? product(begin, end, c) : entry(begin, end, to, from);
+    };
+    if (span == Span::Whole)
+      result.at(c, 0) = stretch(0, tokens);
+    else
+      for (int64_t t = 0; t < tokens; ++t)
+        result.at(t, c) = span == Span::Rest ? stretch(t + 1, tokens) : stretch(0, span == Span::Until ? t : t + 1);
+  }
+  return result;
+}
+
+template <typename F> Dense<F> Decays<F>::gram(const Dense<F> &lhs, const Dense<F> &rhs, Reach reach) const {
+  constexpr int64_t block = std::is_same_v<F, Fp> ? 1 : 16;
+  int64_t tokens = lhs.rows, late = reach == Reach::Before ? 0 : 1;
+  auto channel = [&](int64_t c) { return factors.cols == 1 ? 0 : c; };
+  Dense<F> result(tokens, tokens);
+  for (int64_t r = 0; r < tokens; r += block) {
+    // Tokens before the block meet it at its first token: both exponents are at most 0.
+    int64_t end = std::min(tokens, r + block);
+    Dense<F> rows(end - r, lhs.cols), cols(r, lhs.cols);
+    for (int64_t c = 0; c < lhs.cols; ++c) {
+      for (int64_t t = r; t < end; ++t)
+        rows.at(t - r, c) = lhs.at(t, c) * product(r, t + late, channel(c));
+      for (int64_t j = 0; j < r; ++j)
+        cols.at(j, c) = rhs.at(j, c) * product(j + 1, r, channel(c));
+    }
+    for (int64_t t = r; t < end; ++t) {
+      for (int64_t j = 0; j < r; ++j)
+        for (int64_t c = 0; c < lhs.cols; ++c)
+          result.at(t, j) += rows.at(t - r, c) * cols.at(j, c);
+      for (int64_t j = r; j < t + (reach == Reach::Inclusive); ++j) // exact within the block
+        for (int64_t c = 0; c < lhs.cols; ++c)
+          result.at(t, j) += lhs.at(t, c) * rhs.at(j, c) * product(j + 1, t + late, channel(c));
+    }
+  }
+  return result;
+}
+
+template <typename F>
+Dense<F> Decays<F>::mix(const Dense<F> &scores, const Dense<F> &values, Reach reach) const {
+  Dense<F> result(values.rows, values.cols);
+  for (int64_t t = 0; t < values.rows; ++t)
+    for (int64_t j = 0; j < t + (reach == Reach::Inclusive); ++j)
+      for (int64_t c = 0; c < values.cols; ++c)
+        result.at(t, c) += scores.at(t, j) * values.at(j, c) * between(j, t, c, reach);
+  return result;
+}
+
+//===----------------------------------------------------------------------===//
+// Systems
+//===----------------------------------------------------------------------===//
+
+template <typename F>
+std::vector<Dense<F>> recur::triangularSolve(ArrayRef<Dense<F>> blocks, std::vector<Dense<F>> rhs,
+                                             const Decays<F> *decay, Reach reach) {
+  size_t streams = rhs.size();
+  for (int64_t t = 0; t < rhs[0].rows; ++t)
+    for (size_t s = 0; s < streams; ++s)
+      for (size_t other = 0; other < streams; ++other) {
+        const Dense<F> &block = blocks[s * streams + other];
+        for (int64_t j = 0; j < t + (other < s); ++j)
+          for (int64_t c = 0; c < rhs[s].cols; ++c) {
+            F factor = block.at(t, j);
+            if (decay)
+              factor *= decay->between(j, t, c, reach);
+            rhs[s].at(t, c) -= factor * rhs[other].at(j, c);
+          }
+      }
+  return rhs;
+}
+
+template <typename F> Dense<F> recur::eliminate(Dense<F> a, Dense<F> x) {
+  for (int64_t p = 0; p < a.rows; ++p) {
+    int64_t pivot = p;
+    for (int64_t i = p + 1; i < a.rows; ++i) {
+      if constexpr (std::is_same_v<F, Fp>)
+        pivot = a.at(pivot, p) == Fp() ? i : pivot;
+      else
+        pivot = std::fabs(a.at(i, p)) > std::fabs(a.at(pivot, p)) ? i : pivot;
+    }
+    for (Dense<F> *m : {&a, &x})
+      for (int64_t j = 0; j < m->cols; ++j)
+        std::swap(m->at(p, j), m->at(pivot, j));
+    F scale = number<F>(1) / a.at(p, p);
+    for (Dense<F> *m : {&a, &x})
+      for (int64_t j = 0; j < m->cols; ++j)
+        m->at(p, j) *= scale;
+    for (int64_t i = 0; i < a.rows; ++i) {
+      F factor = a.at(i, p);
+      if (i == p)
+        continue;
+      for (Dense<F> *m : {&a, &x})
+        for (int64_t j = 0; j < m->cols; ++j)
+          m->at(i, j) -= factor * m->at(p, j);
+    }
+  }
+  return x;
+}
+
+#define INSTANTIATE(F)                                                                                                 \
+  template class recur::Decays<F>;                                                                                     \
+  template std::vector<Dense<F>> recur::triangularSolve(ArrayRef<Dense<F>>, std::vector<Dense<F>>, const Decays<F> *,  \
+                                                        Reach);                                                        \
+  template Dense<F> recur::eliminate(Dense<F>, Dense<F>);
+INSTANTIATE(Fp)
+INSTANTIATE(double)
+INSTANTIATE(float)

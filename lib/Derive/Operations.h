@@ -1,0 +1,75 @@
+// Linear algebra of the machine, for each kind of number.
+#pragma once
+
+#include "dialect/chunk/Chunk.h"
+#include "lib/Derive/Numbers.h"
+
+namespace recur {
+
+/// The elementwise functions and constants of a kind of number.
+template <typename F> F number(double value) {
+  if constexpr (std::is_same_v<F, Fp>)
+    return Fp::fromDouble(value);
+  else
+    return F(value);
+}
+Fp evaluateEntry(ElementwiseOp op, llvm::ArrayRef<Fp> operands);
+double evaluateEntry(ElementwiseOp op, llvm::ArrayRef<double> operands);
+float evaluateEntry(ElementwiseOp op, llvm::ArrayRef<float> operands);
+
+/// A pseudo-random element that depends on the name and the operands: a cut function.
+Fp cut(llvm::StringRef function, llvm::ArrayRef<Fp> operands);
+
+template <typename F> Dense<F> multiply(const Dense<F> &lhs, const Dense<F> &rhs) {
+  Dense<F> result(lhs.rows, rhs.cols);
+  for (int64_t i = 0; i < lhs.rows; ++i)
+    for (int64_t k = 0; k < lhs.cols; ++k)
+      for (int64_t j = 0; j < rhs.cols; ++j)
+        result.at(i, j) += lhs.at(i, k) * rhs.at(k, j);
+  return result;
+}
+
+template <typename F> Dense<F> transpose(const Dense<F> &m) {
+  Dense<F> result(m.cols, m.rows);
+  for (int64_t i = 0; i < m.rows; ++i)
+    for (int64_t j = 0; j < m.cols; ++j)
+      result.at(j, i) = m.at(i, j);
+  return result;
+}
+
+/// The products of decays over stretches of a chunk, one column per channel; or of n x n transition matrices.
+template <typename F> class Decays {
+public:
+  Decays() = default;
+  Decays(Dense<F> factors, const Dense<F> *log);
+  Decays(std::vector<Dense<F>> entries, int64_t states);
+
+  /// The product of the factors of tokens begin .. end-1 in a channel.
+  F product(int64_t begin, int64_t end, int64_t channel) const;
+  Dense<F> mask(chunk::Reach reach, int64_t to, int64_t from) const;
+  Dense<F> weights(chunk::Span span, int64_t to, int64_t from) const;
+  Dense<F> gram(const Dense<F> &lhs, const Dense<F> &rhs, chunk::Reach reach) const;
+  Dense<F> mix(const Dense<F> &scores, const Dense<F> &values, chunk::Reach reach) const;
+  F between(int64_t j, int64_t t, int64_t channel, chunk::Reach reach) const {
+    return product(j + 1, reach == chunk::Reach::Before ? t : t + 1, channel);
+  }
+
+private:
+  F entry(int64_t begin, int64_t end, int64_t to, int64_t from) const;
+
+  Dense<F> factors;
+  Dense<F> sums;              // inclusive sums of the finite logarithms, if there are logarithms
+  std::vector<int64_t> zeros; // how many factors up to a token and channel are exactly 0
+  std::vector<Dense<F>> entries;
+  int64_t states = 1;
+};
+
+/// Forward substitution for (I + N) U = R, blocks ordered by token first.
+template <typename F>
+std::vector<Dense<F>> triangularSolve(llvm::ArrayRef<Dense<F>> blocks, std::vector<Dense<F>> rhs,
+                                      const Decays<F> *decay, chunk::Reach reach);
+
+/// Solves a general system by elimination (exact in F_p).
+template <typename F> Dense<F> eliminate(Dense<F> matrix, Dense<F> rhs);
+
+} // namespace recur

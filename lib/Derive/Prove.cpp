@@ -1,0 +1,185 @@
+// Derivations tested exactly, on random inputs in F_p.
+#include "lib/Derive/Derive.h"
+#include "lib/Derive/Machine.h"
+#include "mlir/IR/AttrTypeSubElements.h"
+
+#include <random>
+
+using namespace mlir;
+using namespace recur;
+
+namespace {
+// Replaces every dimension but 1 by a small one: equal ones by equal ones.
+class Shrinker {
+public:
+  explicit Shrinker(StringAttr length = {}) : length(length) {}
+
+  void shrink(Operation *op) {
+    AttrTypeReplacer replacer;
+    replacer.addReplacement([&](MatType type) {
+      return MatType::get(type.getContext(), small(type.getRows()), small(type.getCols()));
+    });
+    replacer.recursivelyReplaceElementsIn(op, /*replaceAttrs=*/false, /*replaceLocs=*/false, /*replaceTypes=*/true);
+    op->walk([&](SizeOp size) { size.setDimAttr(small(size.getDim())); });
+  }
+
+  Attribute small(Attribute dim) {
+    if (isOne(dim) || dim == length)
+      return dim;
+    auto [entry, inserted] = sizes.try_emplace(dim, Attribute());
+    if (inserted) // 3, 2, 4, 5, 6, ..
+      entry->second = Builder(dim.getContext()).getI64IntegerAttr(sizes.size() == 1 ? 3 : sizes.size() == 2 ? 2 : sizes.size() + 1);
+    return entry->second;
+  }
+
+private:
+  StringAttr length;
+  DenseMap<Attribute, Attribute> sizes;
+};
+
+class Random {
+public:
+  explicit Random(uint64_t seed) : engine(seed) {}
+  Fp next() { return Fp(1 + engine() % (Fp::prime - 1)); }
+  Dense<Fp> matrix(Type type) {
+    auto mat = cast<MatType>(type);
+    Dense<Fp> result(mat.numRows(), mat.numCols());
+    for (Fp &entry : result.data)
+      entry = next();
+    return result;
+  }
+
+private:
+  std::mt19937_64 engine;
+};
+
+// Random arguments of a rule with bound dimensions.
+Call<Fp> randomCall(RuleOp rule, int64_t tokens, uint64_t seed) {
+  Random random(seed);
+  Call<Fp> call;
+  call.tokens = tokens;
+  call.heads = 2;
+  call.position = 5;
+  for (BlockArgument argument : rule.getBody().getArguments()) {
+    Type type = argument.getType();
+    switch (rule.getArg(argument).getKind()) {
+    case ArgKind::Input: {
+      auto &values = call.inputs.emplace_back(tokens);
+      auto steps = dyn_cast<StepsType>(type);
+      int64_t count = steps ? cast<IntegerAttr>(steps.getCount()).getInt() : 1;
+      for (auto &token : values)
+        for (int64_t step = 0; step < count; ++step)
+          token.push_back(random.matrix(steps ? steps.getStep() : type));
+      break;
+    }
+    case ArgKind::Param:
+      call.params.push_back(random.matrix(type));
+      break;
+    case ArgKind::State:
+      call.states.push_back(random.matrix(type));
+      break;
+    default:
+      break;
+    }
+  }
+  return call;
+}
+
+std::string entryText(const Twine &what, size_t entry) { return (what + ", entry " + Twine(entry)).str(); }
+
+// Where two runs differ first.
+std::string difference(RuleOp rule, const Call<Fp> &a, const Call<Fp> &b) {
+  for (int64_t t = 0; t < a.tokens; ++t)
+    for (auto [index, name] : llvm::enumerate(rule.getOutputs().getAsRange<StringAttr>()))
+      for (size_t i = 0; i < a.outputs[index][t].data.size(); ++i)
+        if (a.outputs[index][t].data[i] != b.outputs[index][t].data[i])
+          return entryText("output '" + name.getValue() + "', token " + Twine(t), i);
+  for (auto [index, state] : llvm::enumerate(rule.argumentsOf(ArgKind::State)))
+    for (size_t i = 0; i < a.states[index].data.size(); ++i)
+      if (a.states[index].data[i] != b.states[index].data[i])
+        return entryText("final state '" + rule.getArg(state).getName().getValue() + "'", i);
+  return {};
+}
+} // namespace
+
+std::string recur::prove(RuleOp rule, chunk::ProgramOp program, unsigned rounds) {
+  OwningOpRef<RuleOp> smallRule(rule.clone());
+  OwningOpRef<chunk::ProgramOp> smallProgram(program.clone());
+  Shrinker shrinker(program.getLengthAttr());
+  shrinker.shrink(*smallRule);
+  shrinker.shrink(*smallProgram);
+  constexpr int64_t tokens = 12;
+  auto compare = [&](uint64_t seed) -> std::string {
+    Call<Fp> call = randomCall(*smallRule, tokens, seed), expected = call;
+    if (failed(runRule(*smallRule, expected)))
+      return "the rule cannot be run in F_p";
+    for (int64_t size : {4, 5, 12, 1}) { // with and without a ragged end, one chunk, one token
+      Call<Fp> found = call;
+      if (failed(runProgram(*smallProgram, found, size)))
+        return "the program cannot be run in F_p";
+      if (std::string where = difference(*smallRule, expected, found); !where.empty())
+        return where + ", in chunks of " + std::to_string(size);
+    }
+    return {};
+  };
+  for (unsigned round = 0; round < rounds; ++round) {
+    std::string where = compare(2 * round + 1);
+    // A division by zero may spoil one draw, not two.
+    if (!where.empty() && !compare(2 * round + 2).empty())
+      return where;
+  }
+  return {};
+}
+
+bool recur::sameRule(RuleOp a, RuleOp b, std::string &where) {
+  OwningOpRef<RuleOp> smallA(a.clone()), smallB(b.clone());
+  Shrinker shrinker;
+  shrinker.shrink(*smallA);
+  shrinker.shrink(*smallB);
+  // Arguments are matched by kind and name.
+  auto indexIn = [](RuleOp rule, ArgAttr arg) -> std::optional<unsigned> {
+    unsigned index = 0;
+    for (BlockArgument argument : rule.argumentsOf(arg.getKind())) {
+      if (rule.getArg(argument).getName() == arg.getName())
+        return index;
+      ++index;
+    }
+    return std::nullopt;
+  };
+  constexpr int64_t tokens = 6;
+  Call<Fp> callA = randomCall(*smallA, tokens, 1), callB = randomCall(*smallB, tokens, 1);
+  for (auto [from, to] : {std::pair(&smallA, &smallB), std::pair(&smallB, &smallA)})
+    for (BlockArgument argument : (*from)->getBody().getArguments()) {
+      ArgAttr arg = (*from)->getArg(argument);
+      if (arg.getKind() >= ArgKind::Position)
+        continue;
+      BlockArgument other = (*to)->findArgument(arg.getKind(), arg.getName());
+      if (!other || other.getType() != argument.getType()) {
+        where = "argument '" + arg.getName().str() + "' is not in both rules with one shape";
+        return false;
+      }
+      if (from == &smallB)
+        continue;
+      unsigned i = *indexIn(*smallA, arg), j = *indexIn(*smallB, arg);
+      if (arg.getKind() == ArgKind::Input)
+        callB.inputs[j] = callA.inputs[i];
+      else if (arg.getKind() == ArgKind::Param)
+        callB.params[j] = callA.params[i];
+      else
+        callB.states[j] = callA.states[i];
+    }
+  if (a.getOutputs() != b.getOutputs()) {
+    where = "the outputs have different names";
+    return false;
+  }
+  if (failed(runRule(*smallA, callA)) || failed(runRule(*smallB, callB))) {
+    where = "one of the rules cannot be run in F_p";
+    return false;
+  }
+  std::vector<Dense<Fp>> ordered;
+  for (BlockArgument state : smallA->argumentsOf(ArgKind::State))
+    ordered.push_back(callB.states[*indexIn(*smallB, smallA->getArg(state))]);
+  callB.states = ordered;
+  where = difference(*smallA, callA, callB);
+  return where.empty();
+}

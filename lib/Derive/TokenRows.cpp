@@ -1,0 +1,219 @@
+#include "lib/Derive/TokenRows.h"
+#include "mlir/IR/IRMapping.h"
+
+using namespace mlir;
+using namespace recur;
+
+TokenRows::TokenRows(const NormalForm &nf, chunk::ProgramOp program)
+    : builder(program.getContext()), length(program.getLengthAttr()), nf(nf), program(program) {
+  builder.setInsertionPointToEnd(&program.getBody().front());
+  for (Operation **mark : {&sharedEnd, &anchor})
+    *mark = UnrealizedConversionCastOp::create(builder, program.getLoc(), MatType::scalar(program.getContext()), {});
+}
+
+TokenRows::Source TokenRows::source(Value value) {
+  if (auto known = sources.find(value); known != sources.end())
+    return known->second;
+  Source result = Shared;
+  if (auto argument = dyn_cast<BlockArgument>(value)) {
+    ArgKind kind = RuleOp(nf.rule).getArg(argument).getKind();
+    result = kind == ArgKind::State                                   ? Ahead
+             : kind == ArgKind::Input || kind == ArgKind::Position ? Token
+                                                                     : Shared;
+  } else {
+    for (Value operand : value.getDefiningOp()->getOperands())
+      result = std::max(result, source(operand));
+  }
+  return sources[value] = result;
+}
+
+bool TokenRows::isShared(Value value) { return source(value) == Shared; }
+
+Value TokenRows::clone(OpBuilder &builder, Value value, IRMapping &map) {
+  if (Value known = map.lookupOrNull(value))
+    return known;
+  Operation *op = value.getDefiningOp();
+  for (Value operand : op->getOperands())
+    clone(builder, operand, map);
+  builder.clone(*op, map);
+  return map.lookup(value);
+}
+
+Value TokenRows::shared(Value value) {
+  OpBuilder before(sharedEnd);
+  for (BlockArgument argument : RuleOp(nf.rule).getBody().getArguments())
+    sharedMap.map(argument, program.getBody().getArgument(argument.getArgNumber()));
+  return clone(before, value, sharedMap);
+}
+
+Value TokenRows::placeholder(Value value) {
+  OpBuilder before(anchor);
+  Type type = chunk::MapOp::rowsType(value.getType(), length);
+  return UnrealizedConversionCastOp::create(before, value.getLoc(), type, {}).getResult(0);
+}
+
+Value TokenRows::rows(Value value) {
+  Source from = source(value);
+  if (from == Shared) {
+    Value row = builder.createOrFold<TransposeOp>(value.getLoc(), shared(value));
+    auto type = cast<MatType>(chunk::MapOp::rowsType(value.getType(), length));
+    return builder.createOrFold<BroadcastOp>(value.getLoc(), type, row);
+  }
+  if (auto argument = dyn_cast<BlockArgument>(value); argument && from == Token)
+    return program.getBody().getArgument(argument.getArgNumber());
+  Value &known = (from == Ahead ? ahead : plain)[value];
+  if (!known)
+    known = placeholder(value);
+  return known;
+}
+
+Value TokenRows::aheadState(unsigned state) {
+  Value &known = aheadStates[state];
+  if (!known) {
+    OpBuilder before(anchor);
+    known = UnrealizedConversionCastOp::create(before, program.getLoc(), nf.states[state].getType(), {}).getResult(0);
+  }
+  return known;
+}
+
+void TokenRows::collect(Value value, Leaves &leaves, DenseSet<Value> &seen, function_ref<bool(Value)> isLeaf) {
+  if (!seen.insert(value).second)
+    return;
+  if (isLeaf(value)) {
+    (source(value) == Shared ? leaves.shared : leaves.rows).push_back(value);
+    return;
+  }
+  if (Operation *op = value.getDefiningOp())
+    for (Value operand : op->getOperands())
+      collect(operand, leaves, seen, isLeaf);
+}
+
+void TokenRows::buildMap(ArrayRef<std::pair<Value, Value>> requests, bool isAhead) {
+  RuleOp rule = nf.rule;
+  // Ahead, what does not depend on the carried states is computed for all tokens first.
+  auto isLeaf = [&](Value value) {
+    if (isa<BlockArgument>(value))
+      return source(value) != Ahead;
+    auto type = dyn_cast<MatType>(value.getType());
+    return isAhead && source(value) == Token && type && isOne(type.getCols());
+  };
+  Leaves leaves;
+  DenseSet<Value> seen;
+  for (auto &[value, placeholder] : requests)
+    collect(value, leaves, seen, isLeaf);
+  SmallVector<Value> carried, carriedIn, rowsIn, sharedIn;
+  SmallVector<Type> types, lastTypes;
+  for (auto [index, state] : llvm::enumerate(nf.states))
+    if (isAhead && nf.ahead[index]) {
+      collect(rule.yieldedStates()[index], leaves, seen, isLeaf);
+      carried.push_back(state);
+      carriedIn.push_back(program.getBody().getArgument(state.getArgNumber()));
+      lastTypes.push_back(state.getType());
+    }
+  for (Value leaf : leaves.rows)
+    rowsIn.push_back(rows(leaf));
+  for (Value leaf : leaves.shared)
+    sharedIn.push_back(shared(leaf));
+  for (auto &[value, placeholder] : requests)
+    types.push_back(placeholder.getType());
+
+  OpBuilder b(anchor);
+  if (!isAhead)
+    b.setInsertionPointAfter(sharedEnd);
+  auto map = chunk::MapOp::create(b, rule.getLoc(), lastTypes, types, carriedIn, rowsIn, sharedIn);
+  Block *block = b.createBlock(&map.getBody());
+  IRMapping mapping;
+  for (Value leaf : llvm::concat<Value>(carried, leaves.rows, leaves.shared))
+    mapping.map(leaf, block->addArgument(leaf.getType(), leaf.getLoc()));
+  SmallVector<Value> yields;
+  for (auto [index, isAheadState] : llvm::enumerate(nf.ahead))
+    if (isAhead && isAheadState)
+      yields.push_back(clone(b, rule.yieldedStates()[index], mapping));
+  for (auto &[value, placeholder] : requests)
+    yields.push_back(clone(b, value, mapping));
+  chunk::YieldOp::create(b, rule.getLoc(), yields);
+  for (auto [request, result] : llvm::zip(requests, map.getResults()))
+    Value(request.second).replaceAllUsesWith(result);
+  unsigned last = 0;
+  for (auto [index, isAheadState] : llvm::enumerate(nf.ahead))
+    if (isAhead && isAheadState) {
+      if (Value placeholder = aheadStates.lookup(index))
+        placeholder.replaceAllUsesWith(map.getLast()[last]);
+      ++last;
+    }
+}
+
+void TokenRows::finish() {
+  if (llvm::any_of(nf.ahead, [](bool isAhead) { return isAhead; }))
+    buildMap(ahead.takeVector(), true);
+  if (!plain.empty())
+    buildMap(plain.takeVector(), false);
+  for (Operation &op : llvm::make_early_inc_range(program.getBody().front()))
+    if (isa<UnrealizedConversionCastOp>(op))
+      op.erase();
+}
+
+SmallVector<Value> TokenRows::outputs(ArrayRef<std::pair<Readout, Value>> known) {
+  RuleOp rule = nf.rule;
+  // Outputs that are rows need no function.
+  auto rowsOf = [&](Value value) -> Value {
+    for (const auto &[readout, rows] : known)
+      if (readout.value == value && !readout.transposed)
+        return rows;
+    return nf.isTokenOnly(value) ? rows(value) : Value();
+  };
+  SmallVector<Value> results;
+  for (Value output : rule.yieldedOutputs())
+    results.push_back(rowsOf(output));
+  if (llvm::all_of(results, [](Value value) { return bool(value); }))
+    return results;
+  DenseMap<Value, std::pair<Value, bool>> given;
+  for (const auto &[readout, rows] : known)
+    given[readout.value] = {rows, readout.transposed};
+  auto isLeaf = [&](Value value) {
+    if (given.contains(value))
+      return true;
+    auto type = dyn_cast<MatType>(value.getType());
+    return nf.isTokenOnly(value) && (isa<BlockArgument>(value) || (type && isOne(type.getCols()))) &&
+           !isa_and_nonnull<ConstantOp, SizeOp>(value.getDefiningOp());
+  };
+  Leaves leaves;
+  DenseSet<Value> seen;
+  SmallVector<Type> types;
+  SmallVector<Value> wanted, rowsIn, sharedIn;
+  for (auto [output, result] : llvm::zip(rule.yieldedOutputs(), results))
+    if (!result) {
+      sources.try_emplace(output, Ahead);
+      wanted.push_back(output);
+      types.push_back(chunk::MapOp::rowsType(output.getType(), length));
+    }
+  for (auto &entry : given)
+    sources[entry.first] = Token;
+  for (Value output : wanted)
+    collect(output, leaves, seen, isLeaf);
+  for (Value leaf : leaves.rows)
+    rowsIn.push_back(given.contains(leaf) ? given[leaf].first : rows(leaf));
+  for (Value leaf : leaves.shared)
+    sharedIn.push_back(shared(leaf));
+  auto map = chunk::MapOp::create(builder, rule.getLoc(), TypeRange(), types, ValueRange(), rowsIn, sharedIn);
+  OpBuilder b(program.getContext());
+  Block *block = b.createBlock(&map.getBody());
+  IRMapping mapping;
+  for (auto [leaf, in] : llvm::zip(leaves.rows, rowsIn)) {
+    Value argument = block->addArgument(chunk::MapOp::tokenType(in.getType()), leaf.getLoc());
+    if (given.contains(leaf) && given[leaf].second)
+      argument = b.createOrFold<TransposeOp>(leaf.getLoc(), argument);
+    mapping.map(leaf, argument);
+  }
+  for (Value leaf : leaves.shared)
+    mapping.map(leaf, block->addArgument(leaf.getType(), leaf.getLoc()));
+  SmallVector<Value> yields;
+  for (Value output : wanted)
+    yields.push_back(clone(b, output, mapping));
+  chunk::YieldOp::create(b, rule.getLoc(), yields);
+  unsigned next = 0;
+  for (Value &result : results)
+    if (!result)
+      result = map.getResults()[next++];
+  return results;
+}

@@ -1,0 +1,57 @@
+// Token-only values of a rule as matrices of a chunk program: one row per token.
+#pragma once
+
+#include "dialect/chunk/Chunk.h"
+#include "lib/Algebra/NormalForm.h"
+#include "mlir/IR/IRMapping.h"
+#include "llvm/ADT/MapVector.h"
+
+namespace recur {
+
+/// Asks for values of the rule while the body of the program is being built; `finish` then puts the functions that
+/// compute them (chunk.map) at the body's start.
+class TokenRows {
+public:
+  TokenRows(const NormalForm &nf, chunk::ProgramOp program);
+
+  /// A token-only column as the C x n matrix of its rows; any other value as `!chunk.tokens`.
+  mlir::Value rows(mlir::Value value);
+  /// True when the value is the same for all tokens.
+  bool isShared(mlir::Value value);
+  /// Such a value, in the program's body.
+  mlir::Value shared(mlir::Value value);
+  /// The new value of a state that runs ahead.
+  mlir::Value aheadState(unsigned state);
+  /// Outputs from rows of the body: `known` gives the rule's values that the rows stand for.
+  llvm::SmallVector<mlir::Value> outputs(llvm::ArrayRef<std::pair<Readout, mlir::Value>> known);
+  void finish();
+
+  /// Builds at the end of the program's body.
+  mlir::OpBuilder builder;
+  mlir::StringAttr length;
+
+private:
+  /// What a value depends on within the token.
+  enum Source { Shared, Token, Ahead };
+  Source source(mlir::Value value);
+  mlir::Value placeholder(mlir::Value value);
+  void buildMap(llvm::ArrayRef<std::pair<mlir::Value, mlir::Value>> requests, bool ahead);
+  /// Clones what `values` are computed from, up to mapped values; block arguments and `stop`s become leaves.
+  struct Leaves {
+    llvm::SmallVector<mlir::Value> rows, shared;
+  };
+  void collect(mlir::Value value, Leaves &leaves, llvm::DenseSet<mlir::Value> &seen,
+               llvm::function_ref<bool(mlir::Value)> isLeaf);
+  static mlir::Value clone(mlir::OpBuilder &builder, mlir::Value value, mlir::IRMapping &map);
+
+  const NormalForm &nf;
+  chunk::ProgramOp program;
+  mlir::Operation *sharedEnd; // shared values stand before it
+  mlir::Operation *anchor;    // maps stand between the two
+  llvm::DenseMap<mlir::Value, Source> sources;
+  llvm::MapVector<mlir::Value, mlir::Value> plain, ahead; // requested values and what stands for them
+  llvm::DenseMap<unsigned, mlir::Value> aheadStates;
+  mlir::IRMapping sharedMap;
+};
+
+} // namespace recur
