@@ -64,6 +64,7 @@ template <typename PassOptions> static PassOptions loweringOptions(const KernelO
     own.ranks.push_back(format.rank);
   }
   own.vectorWidth = options.vectorWidth;
+  own.hasBf16Pairs = options.hasBf16Pairs;
   return own;
 }
 

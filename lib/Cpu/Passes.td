@@ -15,9 +15,10 @@ class LoweringPass<string flag, string text> : Pass<flag, "::mlir::ModuleOp"> {
     }]>,
     ListOption<"ranks", "ranks", "int", "number of dimensions of each tensor without the token's">,
     Option<"vectorWidth", "vector-width", "unsigned", "16", "f32 entries in a vector register">,
+    Option<"hasBf16Pairs", "bf16-pairs", "bool", "false", "the target multiplies pairs of bf16">,
   ];
   let dependentDialects = [
-    "::mlir::affine::AffineDialect", "::mlir::arith::ArithDialect", "::mlir::bufferization::BufferizationDialect",
+    "::mlir::LLVM::LLVMDialect", "::mlir::affine::AffineDialect", "::mlir::arith::ArithDialect", "::mlir::bufferization::BufferizationDialect",
     "::mlir::func::FuncDialect", "::mlir::linalg::LinalgDialect", "::mlir::math::MathDialect",
     "::mlir::memref::MemRefDialect", "::mlir::scf::SCFDialect", "::mlir::tensor::TensorDialect",
     "::mlir::vector::VectorDialect",

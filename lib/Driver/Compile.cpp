@@ -5,6 +5,7 @@
 #include "lib/Driver/Problem.h"
 #include "llvm/IR/LLVMContext.h"
 #include "llvm/Transforms/Utils/Cloning.h"
+#include <recur/abi.h>
 
 using namespace mlir;
 using namespace recur;
@@ -171,6 +172,7 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session, const 
     options.symbol = info.name + "_kernel_" + std::to_string(index);
     options.tensors = formats;
     options.vectorWidth = target.vectorWidth;
+    options.hasBf16Pairs = target.required & RECUR_CPU_AVX512_BF16;
     OwningOpRef<ModuleOp> copy = module->clone();
     FailureOr<cpu::Kernel> kernel = lowerToKernel(*copy, options, context, watcher);
     if (failed(kernel))
