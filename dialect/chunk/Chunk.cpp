@@ -228,3 +228,12 @@ LogicalResult ScanOp::verify() {
     return emitOpError() << "must have factors and writes of type " << type << " and states of type " << token;
   return success();
 }
+
+LogicalResult ConjugateGradientsOp::verifyRegions() {
+  Block &block = getProduct().front();
+  auto yield = dyn_cast<chunk::YieldOp>(block.back());
+  if (block.getNumArguments() != 1 || block.getArgument(0).getType() != getType() || !yield ||
+      !llvm::equal(yield.getValues().getTypes(), ArrayRef<Type>(getType()))) // chunk_conjugate_gradients_c1
+    return emitOpError() << "must multiply a matrix of type " << getType() << " in its region";
+  return success();
+}

@@ -44,7 +44,7 @@ def Chunk_ProgramOp : Chunk_Op<"program", [Symbol, IsolatedFromAbove,
   }];
 }
 
-def Chunk_YieldOp : Chunk_Op<"yield", [Pure, Terminator, ParentOneOf<["ProgramOp", "MapOp"]>]> {
+def Chunk_YieldOp : Chunk_Op<"yield", [Pure, Terminator, ParentOneOf<["ProgramOp", "MapOp", "ConjugateGradientsOp"]>]> {
   let summary = "end a region with its results";
   let arguments = (ins Variadic<Recur_Mat>:$values);
   let assemblyFormat = "attr-dict ($values^ `:` type($values))?";
@@ -200,6 +200,21 @@ def Chunk_ScanOp : Chunk_Op<"scan", [Pure]> {
     type($init) `->` type($result) `,` type($last)
   }];
   let hasVerifier = 1;
+}
+
+def Chunk_ConjugateGradientsOp : Chunk_Op<"conjugate_gradients", [SingleBlock, RecursiveMemoryEffects,
+    AllTypesMatch<["rhs", "result"]>]> {
+  let summary = "solve one symmetric system for each token";
+  let description = [{
+    Row t of the result is what `iterations` steps of conjugate gradients from zero make of row t of `rhs`; the region
+    multiplies each row by its token's matrix. Quotients are num / (den + eps), and 0 where den + eps is 0.
+    Constraint: chunk_conjugate_gradients_c1: the region takes and yields one matrix of the type of `rhs`.
+  }];
+  let arguments = (ins Recur_Mat:$rhs, I64Attr:$iterations, F64Attr:$eps);
+  let results = (outs Recur_Mat:$result);
+  let regions = (region SizedRegion<1>:$product);
+  let assemblyFormat = "$rhs `iterations` $iterations `eps` $eps `:` type($rhs) $product attr-dict";
+  let hasRegionVerifier = 1;
 }
 
 #endif

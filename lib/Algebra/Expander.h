@@ -33,7 +33,9 @@ public:
   /// With `flipped` the sum is a row vector and the result its transpose. `type` is the sum's.
   std::optional<unsigned> rowOf(const Sum &sum, bool flipped, MatType type, mlir::Location loc);
   /// The row `version` * `vector`, where the vector depends on rows that were read out before.
-  std::optional<unsigned> laterRow(mlir::Value version, mlir::Value vector, mlir::Location loc);
+  /// With a `solution` it is the solution of version * x = vector.
+  std::optional<unsigned> laterRow(mlir::Value version, mlir::Value vector, mlir::Location loc,
+                                   mlir::Value solution = {});
   /// True when a term of the value's sum is an old state and not a row.
   bool carriesState(mlir::Value value);
 

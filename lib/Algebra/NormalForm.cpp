@@ -194,8 +194,10 @@ private:
     if (isa_and_nonnull<MatmulOp, ReduceOp>(op) && isVector)
       for (Value operand : op->getOperands())
         readsState |= !nf.isTokenOnly(operand) && expander.carriesState(operand);
-    if (auto solve = dyn_cast_or_null<SolveOp>(op); solve && !nf.isTokenOnly(solve.getMatrix()))
+    if (auto solve = dyn_cast_or_null<SolveOp>(op); solve && !nf.isTokenOnly(solve.getMatrix())) {
       implicit = true;
+      return readSolution(expander, solve);
+    }
     if (!readsState || !isVector) {
       if (!op || isMatrix(type)) {
         expander.blame = {value.getLoc(), "'" + notation(value) + "' is read as a whole"};
@@ -234,7 +236,23 @@ private:
     return true;
   }
 
+  // A system whose matrix is a state and something token-only: iterations need products with it, nothing more.
+  bool readSolution(Expander &expander, SolveOp solve) {
+    expander.blame = {solve.getLoc(), "'" + notation(solve) + "' needs the state itself; conjugate gradients "
+                                      "(iterations=..) need products with it only"};
+    if (!solve.getIterations() || !readOut(expander, solve.getRhs()))
+      return false;
+    expander.blame = Blame();
+    std::optional<unsigned> row =
+        expander.laterRow(solve.getMatrix(), solve.getRhs(), solve.getLoc(), solve.getResult());
+    if (row)
+      nf.readouts.push_back({solve, *row});
+    return row.has_value();
+  }
+
   RuleClass classify() {
+    if (implicit)
+      return RuleClass::I;
     bool scalar = false, diagonal = false, coupled = false, erase = false, elementwise = false, dense = false;
     for (auto [state, index] : llvm::enumerate(nf.updates)) {
       if (index == Row::none)

@@ -62,6 +62,8 @@ struct Row {
   /// False when reads of the old state do not add up to the row: the version has a decay of full rank, or `vector`
   /// depends on rows that were read out before.
   bool inOldReads = true;
+  /// Set for the solution x of version * x = vector, a recur.solve.
+  mlir::Value solution;
 };
 
 /// c * left * S * right, or c * left * ST * right; `elementwise` factors (token-only matrices) multiply S first.

@@ -46,7 +46,7 @@ std::optional<unsigned> Expander::rowOf(Value version, Side side, Value vector, 
     return std::nullopt;
   MatType type = side == Side::Right ? matType(version) : matType(version).transposed();
   Attribute one = MatType::scalar(loc.getContext()).getRows();
-  Row row{*read, side, vector, MatType::get(loc.getContext(), type.getRows(), one), {}, loc};
+  Row row{*read, side, vector, MatType::get(loc.getContext(), type.getRows(), one), {}, loc, true, {}};
   for (const Monomial &m : Sum(*expand(version)))
     if (!addTo(row, side == Side::Right ? m : transpose(m), vector))
       return std::nullopt;
@@ -55,12 +55,12 @@ std::optional<unsigned> Expander::rowOf(Value version, Side side, Value vector, 
   return rowIndex[key] = nf.rows.size() - 1;
 }
 
-std::optional<unsigned> Expander::laterRow(Value version, Value vector, Location loc) {
+std::optional<unsigned> Expander::laterRow(Value version, Value vector, Location loc, Value solution) {
   std::optional<unsigned> read = versionOf(version);
   if (!read)
     return std::nullopt;
   MatType type = MatType::get(loc.getContext(), matType(version).getRows(), matType(vector).getCols());
-  nf.rows.push_back(Row{*read, Side::Right, vector, type, {}, loc, false});
+  nf.rows.push_back(Row{*read, Side::Right, vector, type, {}, loc, false, solution});
   return nf.rows.size() - 1;
 }
 
@@ -104,7 +104,7 @@ bool Expander::addTo(Row &row, const Monomial &m, Value vector) {
 }
 
 std::optional<unsigned> Expander::rowOf(const Sum &sum, bool flipped, MatType type, Location loc) {
-  Row row{Row::none, Side::Right, {}, flipped ? type.transposed() : type, {}, loc};
+  Row row{Row::none, Side::Right, {}, flipped ? type.transposed() : type, {}, loc, true, {}};
   Value one = tokens.one(loc);
   for (Monomial m : sum)
     if (failed(cutReads(m)) || !addTo(row, flipped ? transpose(m) : m, one))

@@ -49,7 +49,11 @@ Value TokenBuilder::chain(Location loc, MatType type, ArrayRef<Factor> factors) 
     return factors[0].value;
   Term term;
   term.chain.assign(factors.begin(), factors.end());
-  return intern([&] { return emitTerms(builder, loc, type, term); });
+  return intern([&] {
+    Value value = emitTerms(builder, loc, type, term);
+    // A product of diagonals comes as a column.
+    return value.getType() == type ? value : DiagOp::create(builder, loc, value).getResult();
+  });
 }
 
 Value TokenBuilder::one(Location loc) {

@@ -87,7 +87,7 @@ private:
       // What reads a state may itself come from earlier rows.
       if (Value vector = nf.rows[readout.row].vector; vector && !nf.isTokenOnly(vector))
         cx->tokens.define(vector, cx->tokens.epilogue(vector, known)[0]);
-      Value rows = rowValue(readout.row);
+      Value rows = nf.rows[readout.row].solution ? solution(nf.rows[readout.row]) : rowValue(readout.row);
       if (!rows)
         return failure();
       known.push_back({readout, rows});
@@ -176,6 +176,26 @@ private:
       sum = cx->add(sum, cx->scale(term.c, value));
     }
     return rows[index] = sum;
+  }
+
+  // Conjugate gradients for all tokens at once: each product with the state is a readout.
+  Value solution(const Row &row) {
+    auto solve = row.solution.getDefiningOp<SolveOp>();
+    Value rhs = cx->tokens.rows(row.vector);
+    auto op = chunk::ConjugateGradientsOp::create(cx->b(), cx->loc, rhs.getType(), rhs, *solve.getIterations(),
+                                                  solve.getEps());
+    OpBuilder::InsertionGuard guard(cx->b());
+    Block *block = cx->b().createBlock(&op.getProduct(), {}, rhs.getType(), cx->loc);
+    Value product;
+    for (auto &group : groups)
+      if (!product)
+        product = group->multiplyRows(nf.versions[row.version], block->getArgument(0));
+    if (!product) {
+      (void)cx->fail("the matrix of '" + notation(row.solution) + "' is no state with token-only terms");
+      return {};
+    }
+    chunk::YieldOp::create(cx->b(), cx->loc, product);
+    return op.getResult();
   }
 
   Value columnValue(const Column &column) {

@@ -70,10 +70,9 @@ Value Group::apply(Value scores, Value values, bool after) {
 
 static Reach reachOf(bool after, bool seen) { return !after ? Reach::Before : seen ? Reach::Inclusive : Reach::Strict; }
 
-RowValue Group::readValue(Value vector, unsigned member, bool after, ArrayRef<bool> seen) {
+RowValue Group::readValue(Value vectors, unsigned member, bool after, ArrayRef<bool> seen) {
   RowValue result;
   result.scores.assign(streams.size(), Value());
-  Value vectors = cx.tokens.rows(vector);
   result.base = carried(vectors, member, after, false);
   for (auto [index, stream] : llvm::enumerate(streams)) {
     Value score = scores(vectors, stream, member, reachOf(after, seen[index]));
@@ -120,7 +119,7 @@ std::optional<RowValue> Group::rowValue(unsigned index, function_ref<Value(unsig
   }
   if (std::optional<Place> place = placeOf(row); place && sideIsKey(row.side)) {
     (place->after ? readsAfter : readsBefore) = true;
-    return rowCache[index] = readValue(row.vector, place->member, place->after, place->seen);
+    return rowCache[index] = readValue(cx.tokens.rows(row.vector), place->member, place->after, place->seen);
   }
   auto addRow = [&](const Coefficient &c, const RowValue &part) {
     result.base = cx.add(result.base, cx.scale(c, part.base));
@@ -144,7 +143,7 @@ std::optional<RowValue> Group::rowValue(unsigned index, function_ref<Value(unsig
     } else {
       const Read &read = cx.nf.reads[term.column.index];
       readsBefore = true;
-      addRow(term.c, readValue(read.vector, indexOf(read.state), false, SmallVector<bool>(streams.size(), false)));
+      addRow(term.c, readValue(cx.tokens.rows(read.vector), indexOf(read.state), false, SmallVector<bool>(streams.size(), false)));
     }
   }
   return rowCache[index] = result;
@@ -234,7 +233,7 @@ Value Group::finalRow(unsigned index) {
   std::optional<Place> place = placeOf(row);
   if (!place)
     return {};
-  return sideIsKey(row.side) ? finish(readValue(row.vector, place->member, place->after, place->seen), place->after)
+  return sideIsKey(row.side) ? finish(readValue(cx.tokens.rows(row.vector), place->member, place->after, place->seen), place->after)
                              : otherSideRead(row.vector, place->member, place->after, place->seen);
 }
 
@@ -242,8 +241,39 @@ Value Group::finalRead(const Read &read) {
   if (scanFactors)
     return scanRow(true, read.side, read.vector);
   SmallVector<bool> seen(streams.size(), false);
-  return sideIsKey(read.side) ? finish(readValue(read.vector, indexOf(read.state), false, seen), false)
+  return sideIsKey(read.side) ? finish(readValue(cx.tokens.rows(read.vector), indexOf(read.state), false, seen), false)
                               : otherSideRead(read.vector, indexOf(read.state), false, seen);
+}
+
+Value Group::multiplyRows(const Version &version, Value vectors) {
+  if (scanFactors || keySide != Side::Right)
+    return {};
+  for (auto [member, state] : llvm::enumerate(states)) {
+    const Version &update = cx.nf.update(state);
+    auto isNew = [&](const Write &write) {
+      return llvm::any_of(update.writes, [&](const Write &other) { return sameWrite(write, other); });
+    };
+    if (!sameOld(version.old, update.old) || !llvm::all_of(update.writes, [&](const Write &write) {
+          return llvm::any_of(version.writes, [&](const Write &other) { return sameWrite(write, other); });
+        }))
+      continue;
+    Value result = finish(readValue(vectors, member, true, SmallVector<bool>(streams.size(), true)), true);
+    for (const Write &write : version.writes) {
+      if (isNew(write))
+        continue;
+      auto diagonal = write.matrix ? write.matrix.getDefiningOp<DiagOp>() : DiagOp();
+      Value part;
+      if (diagonal)
+        part = cx.mul(cx.tokens.rows(diagonal.getOperand()), vectors);
+      else if (write.matrix && cx.tokens.isShared(write.matrix))
+        part = cx.matmul(vectors, cx.transpose(cx.tokens.shared(write.matrix)));
+      else
+        return {};
+      result = cx.add(result, cx.scale(write.c, part));
+    }
+    return result;
+  }
+  return {};
 }
 
 Value Group::finalState(unsigned state) {

@@ -195,14 +195,14 @@ LogicalResult Group::findStreams() {
   return success();
 }
 
-static bool sameOld(ArrayRef<OldTerm> a, ArrayRef<OldTerm> b) {
+bool recur::sameOld(ArrayRef<OldTerm> a, ArrayRef<OldTerm> b) {
   return llvm::equal(a, b, [](const OldTerm &x, const OldTerm &y) {
     return x.state == y.state && x.c == y.c && x.transposed == y.transposed && x.left == y.left && x.right == y.right &&
            x.elementwise == y.elementwise;
   });
 }
 
-static bool sameWrite(const Write &a, const Write &b) {
+bool recur::sameWrite(const Write &a, const Write &b) {
   auto same = [](const Column &x, const Column &y) {
     return x.kind == y.kind && x.value == y.value && x.index == y.index;
   };

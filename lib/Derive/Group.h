@@ -34,6 +34,10 @@ struct DeriveContext {
   void note(llvm::StringRef step, std::string line);
 };
 
+/// True when old parts, or writes, are the same terms.
+bool sameOld(llvm::ArrayRef<OldTerm> a, llvm::ArrayRef<OldTerm> b);
+bool sameWrite(const Write &a, const Write &b);
+
 class Group {
 public:
   Group(DeriveContext &context, llvm::ArrayRef<unsigned> members) : cx(context), states(members) {}
@@ -46,6 +50,9 @@ public:
   mlir::Value finalRow(unsigned row);
   /// A read of an old state, C x n.
   mlir::Value finalRead(const Read &read);
+  /// Rows `vectors`, each multiplied by what `version` is at its token: a new state plus token-only matrices. Null when
+  /// it is no such version.
+  mlir::Value multiplyRows(const Version &version, mlir::Value vectors);
   /// The state at the chunk's end, as the rule stores it.
   mlir::Value finalState(unsigned state);
   bool contains(unsigned state) const { return llvm::is_contained(states, state); }
@@ -85,7 +92,7 @@ private:
   /// What the initial states give to rows that read `member` with `vectors`.
   mlir::Value carried(mlir::Value vectors, unsigned member, bool after, bool otherSide);
   std::optional<RowValue> rowValue(unsigned row, llvm::function_ref<mlir::Value(unsigned)> known);
-  RowValue readValue(mlir::Value vector, unsigned member, bool after, llvm::ArrayRef<bool> seen);
+  RowValue readValue(mlir::Value vectors, unsigned member, bool after, llvm::ArrayRef<bool> seen);
   mlir::Value otherSideRead(mlir::Value vector, unsigned member, bool after, llvm::ArrayRef<bool> seen);
   mlir::Value finish(const RowValue &value, bool after);
   mlir::Value apply(mlir::Value scores, mlir::Value values, bool after);

@@ -85,6 +85,7 @@ private:
           return success();
         })
         .Case([&](chunk::ScanOp s) { return scan(s); })
+        .Case([&](chunk::ConjugateGradientsOp c) { return solveRows(c); })
         .Default([](Operation *other) { return other->emitOpError() << "cannot be run here"; });
   }
 
@@ -167,36 +168,27 @@ private:
     return result;
   }
 
-  // Iterations of conjugate gradients are cut to the exact solution in F_p (a rational function), run as they are else.
   LogicalResult solve(SolveOp op) {
     const Dense<F> &a = get(op.getMatrix()), &rhs = get(op.getRhs());
-    if (std::is_same_v<F, Fp> || !op.getIterations()) {
-      set(op, eliminate(a, rhs));
-      return success();
-    }
-    auto dot = [](const Dense<F> &x, const Dense<F> &y) {
-      F sum = F();
-      for (size_t i = 0; i < x.data.size(); ++i)
-        sum += x.data[i] * y.data[i];
-      return sum;
-    };
-    F eps = number<F>(op.getEps().convertToDouble());
-    auto quotient = [&](F num, F den) { return den + eps == F() ? F() : num / (den + eps); };
-    Dense<F> x(rhs.rows, 1), r = rhs, p = rhs;
-    F rr = dot(r, r);
-    for (int64_t step = 0; step < int64_t(*op.getIterations()); ++step) {
-      Dense<F> ap = multiply(a, p);
-      F alpha = quotient(rr, dot(p, ap));
-      for (int64_t i = 0; i < x.rows; ++i) {
-        x.at(i, 0) += alpha * p.at(i, 0);
-        r.at(i, 0) -= alpha * ap.at(i, 0);
-      }
-      F next = dot(r, r), beta = quotient(next, rr);
-      for (int64_t i = 0; i < x.rows; ++i)
-        p.at(i, 0) = r.at(i, 0) + beta * p.at(i, 0);
-      rr = next;
-    }
-    set(op, x);
+    set(op, op.getIterations() ? *conjugateGradients<F>(rhs, *op.getIterations(), number<F>(op.getEps().convertToDouble()),
+                                                       [&](const Dense<F> &p) { return multiply(a, p); })
+                               : eliminate(a, rhs));
+    return success();
+  }
+
+  LogicalResult solveRows(chunk::ConjugateGradientsOp op) {
+    Block &product = op.getProduct().front();
+    std::optional<Dense<F>> solved = conjugateGradients<F>(
+        transpose(get(op.getRhs())), op.getIterations(), number<F>(op.getEps().convertToDouble()),
+        [&](const Dense<F> &columns) -> std::optional<Dense<F>> {
+          set(product.getArgument(0), transpose(columns));
+          if (failed(run(product)))
+            return std::nullopt;
+          return transpose(get(product.getTerminator()->getOperand(0)));
+        });
+    if (!solved)
+      return failure();
+    set(op, transpose(*solved));
     return success();
   }
 

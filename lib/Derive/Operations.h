@@ -68,6 +68,44 @@ template <typename F>
 std::vector<Dense<F>> triangularSolve(llvm::ArrayRef<Dense<F>> blocks, std::vector<Dense<F>> rhs,
                                       const Decays<F> *decay, chunk::Reach reach);
 
+/// Conjugate gradients from zero, for every column of `rhs` on its own: in any field the same rational function.
+/// `product` multiplies all columns; nothing when it does not.
+template <typename F>
+std::optional<Dense<F>> conjugateGradients(const Dense<F> &rhs, int64_t iterations, F eps,
+                                           llvm::function_ref<std::optional<Dense<F>>(const Dense<F> &)> product) {
+  Dense<F> x(rhs.rows, rhs.cols), r = rhs, p = rhs;
+  auto dots = [](const Dense<F> &a, const Dense<F> &b) {
+    std::vector<F> sums(a.cols);
+    for (int64_t i = 0; i < a.rows; ++i)
+      for (int64_t j = 0; j < a.cols; ++j)
+        sums[j] += a.at(i, j) * b.at(i, j);
+    return sums;
+  };
+  auto quotient = [&](F num, F den) { return den + eps == F() ? F() : num / (den + eps); };
+  std::vector<F> rr = dots(r, r);
+  for (int64_t step = 0; step < iterations; ++step) {
+    std::optional<Dense<F>> ap = product(p);
+    if (!ap)
+      return std::nullopt;
+    std::vector<F> pap = dots(p, *ap);
+    for (int64_t j = 0; j < x.cols; ++j) {
+      F alpha = quotient(rr[j], pap[j]);
+      for (int64_t i = 0; i < x.rows; ++i) {
+        x.at(i, j) += alpha * p.at(i, j);
+        r.at(i, j) -= alpha * ap->at(i, j);
+      }
+    }
+    std::vector<F> next = dots(r, r);
+    for (int64_t j = 0; j < x.cols; ++j) {
+      F beta = quotient(next[j], rr[j]);
+      for (int64_t i = 0; i < x.rows; ++i)
+        p.at(i, j) = r.at(i, j) + beta * p.at(i, j);
+    }
+    rr = next;
+  }
+  return x;
+}
+
 /// Solves a general system by elimination (exact in F_p).
 template <typename F> Dense<F> eliminate(Dense<F> matrix, Dense<F> rhs);
 
