@@ -22,8 +22,8 @@ public:
       tokenNames[argument] = arg.getName().str();
     }
     for (Operation &op : program.getBody().front().without_terminator()) {
-      if (auto map = dyn_cast<chunk::MapOp>(op))
-        writeMap(map, tokens);
+      if (auto map = dyn_cast<chunk::MapOp>(op)) // of rows that were read out, or of tokens alone
+        writeMap(map, dependsOnStates(map) ? results : tokens);
       else if (auto decay = dyn_cast<chunk::DecayOp>(op))
         writeDecay(decay, tokens);
       else if (auto cascade = dyn_cast<chunk::CascadeOp>(op))
@@ -32,6 +32,8 @@ public:
         writeSolve(solve, system);
       else if (auto scan = dyn_cast<chunk::ScanOp>(op))
         writeScan(scan, system);
+      else if (auto iterations = dyn_cast<chunk::ConjugateGradientsOp>(op))
+        writeIterations(iterations, system);
       else if (!op.getResult(0).hasOneUse() && isa<MatmulOp, chunk::GramOp, chunk::MixOp>(op))
         name(op.getResult(0), isa<chunk::GramOp>(op) ? "A" : "P", system);
     }
@@ -117,6 +119,24 @@ private:
     }
     if (solve.getDecay())
       step.lines.push_back("each value channel with its decays " + names[solve.getDecay()]);
+  }
+
+  static bool dependsOnStates(chunk::MapOp map) {
+    return llvm::any_of(map.getRows(), [](Value rows) {
+      Operation *op = rows.getDefiningOp();
+      auto inner = dyn_cast_or_null<chunk::MapOp>(op);
+      return op && (inner ? dependsOnStates(inner) : !isa<BroadcastOp>(op));
+    });
+  }
+
+  void writeIterations(chunk::ConjugateGradientsOp op, DerivationStep &step) {
+    std::string name = "Z" + std::to_string(++counters["Z"]);
+    Block &product = op.getProduct().front();
+    names[product.getArgument(0)] = "P";
+    step.lines.push_back(name + " = " + std::to_string(op.getIterations()) + " conjugate gradient steps from zero for " +
+                         text(op.getRhs(), 0) + ", one system per token; its product is");
+    step.lines.push_back("P ↦ " + text(product.getTerminator()->getOperand(0), 0));
+    names[op] = name;
   }
 
   void writeScan(chunk::ScanOp scan, DerivationStep &step) {

@@ -6,6 +6,7 @@
 namespace recur {
 #define GEN_PASS_DEF_RECURDERIVE
 #define GEN_PASS_DEF_RECURPROVE
+#define GEN_PASS_DEF_RECURDIFF
 #define GEN_PASS_DEF_RECURMEASURE
 #include "lib/Derive/Passes.h.inc"
 } // namespace recur
@@ -83,6 +84,19 @@ struct Measure : recur::impl::RecurMeasureBase<Measure> {
           }
         }
     }
+  }
+};
+
+struct Diff : recur::impl::RecurDiffBase<Diff> {
+  void runOnOperation() override {
+    SmallVector<RuleOp> rules(getOperation().getOps<RuleOp>());
+    if (rules.size() < 2)
+      return;
+    for (RuleOp rule : rules)
+      if (failed(unrollSteps(rule)))
+        return signalPassFailure();
+    std::string where;
+    llvm::outs() << (sameRule(rules[0], rules[1], where) ? "the same rule" : "different rules: " + where) << "\n";
   }
 };
 } // namespace

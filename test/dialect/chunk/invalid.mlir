@@ -200,3 +200,17 @@ chunk.program @chunk_scan_c1 length("C") [#recur.arg<input "k">, #recur.arg<stat
     -> !recur.mat<C x dk>, !recur.mat<1 x dk>
   chunk.yield %e, %h : !recur.mat<1 x dk>, !recur.mat<C x dk>
 }
+
+// -----
+
+chunk.program @chunk_conjugate_gradients_c1 length("C") [#recur.arg<input "k">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>):
+  // expected-error@+1 {{must multiply a matrix of type '!recur.mat<C x dk>' in its region}}
+  %z = chunk.conjugate_gradients %k iterations 3 eps 0.0 : !recur.mat<C x dk> {
+  ^bb0(%p: !recur.mat<dk x 1>):
+    chunk.yield %p : !recur.mat<dk x 1>
+  }
+  chunk.yield %z : !recur.mat<C x dk>
+}
