@@ -7,12 +7,14 @@
 #include "mlir/Dialect/Bufferization/Transforms/FuncBufferizableOpInterfaceImpl.h"
 #include "mlir/Dialect/Bufferization/Transforms/Passes.h"
 #include "mlir/Dialect/ControlFlow/IR/ControlFlow.h"
+#include "mlir/Dialect/Func/Extensions/InlinerExtension.h"
 #include "mlir/Dialect/Linalg/Transforms/AllInterfaces.h"
 #include "mlir/Dialect/MemRef/Transforms/Passes.h"
 #include "mlir/Dialect/SCF/Transforms/BufferizableOpInterfaceImpl.h"
 #include "mlir/Dialect/Tensor/IR/TensorInferTypeOpInterfaceImpl.h"
 #include "mlir/Dialect/Tensor/Transforms/BufferizableOpInterfaceImpl.h"
 #include "mlir/Dialect/Tensor/Transforms/SubsetInsertionOpInterfaceImpl.h"
+#include "mlir/IR/Verifier.h"
 #include "mlir/Target/LLVMIR/Dialect/Builtin/BuiltinToLLVMIRTranslation.h"
 #include "mlir/Target/LLVMIR/Dialect/LLVMIR/LLVMToLLVMIRTranslation.h"
 #include "mlir/Target/LLVMIR/ModuleTranslation.h"
@@ -54,15 +56,21 @@ SmallVector<KernelTensor> cpu::kernelTensors(RuleOp rule) {
 // Stages
 //===----------------------------------------------------------------------===//
 
-static void populateLinalg(OpPassManager &pm, const KernelOptions &options) {
-  RecurToLinalgOptions own;
+template <typename PassOptions> static PassOptions loweringOptions(const KernelOptions &options) {
+  PassOptions own;
   own.symbol = options.symbol;
-  for (TensorFormat format : options.tensors) {
-    own.dtypes.push_back(format.dtype);
-    own.ranks.push_back(format.rank);
-  }
+  for (TensorFormat format : options.tensors)
+    own.formats.push_back(formatText(format));
   own.vectorWidth = options.vectorWidth;
-  pm.addPass(createRecurToLinalg(own));
+  return own;
+}
+
+static void populateLinalg(OpPassManager &pm, const KernelOptions &options) {
+  if (options.sweep)
+    pm.addPass(createRecurSweep(loweringOptions<RecurSweepOptions>(options)));
+  pm.addPass(createRecurToLinalg(loweringOptions<RecurToLinalgOptions>(options)));
+  if (options.sweep)
+    pm.addPass(createInlinerPass());
 }
 
 static void populateFused(OpPassManager &pm, const KernelOptions &) {
@@ -76,7 +84,9 @@ static void populateBuffers(OpPassManager &pm, const KernelOptions &) {
   pm.addPass(bufferization::createOneShotBufferizePass());
   pm.addPass(createCanonicalizerPass());
   pm.addPass(createCSEPass());
-  pm.addNestedPass<func::FuncOp>(createPlanScratch());
+  OpPassManager &functions = pm.nest<func::FuncOp>();
+  functions.addPass(createFuseLoops());
+  functions.addPass(createPlanScratch());
 }
 
 static void populateVectors(OpPassManager &pm, const KernelOptions &options) {
@@ -129,9 +139,9 @@ OwningOpRef<ModuleOp> cpu::isolateRule(RuleOp rule) {
 
 LogicalResult cpu::runStage(const Stage &stage, ModuleOp module, const KernelOptions &options) {
   PassManager pm(module.getContext());
-  pm.enableVerifier(false);
+  pm.enableVerifier(false); // once for the stage is enough
   stage.populate(pm, options);
-  return pm.run(module);
+  return success(succeeded(pm.run(module)) && succeeded(verify(module)));
 }
 
 FailureOr<Kernel> cpu::translateKernel(ModuleOp module, llvm::LLVMContext &context) {
@@ -166,6 +176,7 @@ void cpu::registerCpuDialects(DialectRegistry &registry) {
                   LLVM::LLVMDialect>();
   arith::registerBufferizableOpInterfaceExternalModels(registry);
   bufferization::func_ext::registerBufferizableOpInterfaceExternalModels(registry);
+  func::registerInlinerExtension(registry);
   linalg::registerAllDialectInterfaceImplementations(registry);
   scf::registerBufferizableOpInterfaceExternalModels(registry);
   tensor::registerBufferizableOpInterfaceExternalModels(registry);

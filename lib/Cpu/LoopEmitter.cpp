@@ -171,14 +171,15 @@ static Operation *combiner(linalg::LinalgOp op, OpOperand &init) {
 
 // Loads the sums at this place of the parallel loops, adds over the reduction loops, stores.
 SmallVector<Value> LoopEmitter::sumUp() {
+  if (isVectorLoopIn(reductions)) {
+    sumAlongVectors();
+    return {};
+  }
   SmallVector<Value> current;
   for (const Instance &instance : instances())
     for (OpOperand *sum : sums)
       current.push_back(load(*sum, instance));
-  auto others = llvm::to_vector(
-      llvm::make_filter_range(reductions, [&](unsigned loop) { return static_cast<int>(loop) != vectorLoop; }));
-  current = isVectorLoopIn(reductions) ? sumAlongVectors(others, current)
-                           : nest(reductions, current, [&](ValueRange inner) { return body(inner); });
+  current = nest(reductions, current, [&](ValueRange inner) { return body(inner); });
   auto value = current.begin();
   for (const Instance &instance : instances())
     for (OpOperand *sum : sums)
@@ -187,33 +188,120 @@ SmallVector<Value> LoopEmitter::sumUp() {
 }
 
 // Every lane of a vector has its own sum, and they meet at the end.
-SmallVector<Value> LoopEmitter::sumAlongVectors(ArrayRef<unsigned> others, ValueRange start) {
-  SmallVector<Value> current(start);
+void LoopEmitter::sumAlongVectors() {
+  SmallVector<Instance> all = instances();
+  unsigned count = sums.size();
+  auto others = llvm::to_vector(
+      llvm::make_filter_range(reductions, [&](unsigned loop) { return static_cast<int>(loop) != vectorLoop; }));
+  // For each sum one vector with the entries of all instances.
+  SmallVector<Value> totals;
+  for (OpOperand *sum : sums)
+    totals.push_back(loadTogether(*sum, all));
   for (const Segment &segment : segments(vectorLoop)) {
-    SmallVector<Value> lanes = current;
-    if (segment.width > 1)
-      for (auto [i, lane] : llvm::enumerate(lanes)) {
-        bool isAdd = isa<arith::AddFOp>(combiner(op, *sums[i % sums.size()]));
-        double neutral = isAdd ? 0 : -std::numeric_limits<double>::infinity();
-        auto type = VectorType::get(segment.width, lane.getType());
-        FloatAttr number = b.getFloatAttr(lane.getType(), neutral);
-        lane = arith::ConstantOp::create(b, loc, DenseElementsAttr::get(type, number));
-      }
+    SmallVector<Value> lanes;
+    for (size_t i = 0; i < all.size() * count; ++i) {
+      Type type = getElementTypeOrSelf(totals[i % count]);
+      if (segment.width > 1)
+        type = VectorType::get(segment.width, type);
+      lanes.push_back(neutral(*sums[i % count], type));
+    }
     lanes = nest(others, lanes, [&](ValueRange inner) {
       return pass(vectorLoop, segment, inner, [&](ValueRange innermost) { return body(innermost); });
     });
-    for (auto [i, lane] : llvm::enumerate(lanes)) {
-      if (segment.width == 1) {
-        current[i] = lane;
-        continue;
-      }
-      bool isAdd = isa<arith::AddFOp>(combiner(op, *sums[i % sums.size()]));
-      auto kind = isAdd ? vector::CombiningKind::ADD : vector::CombiningKind::MAXIMUMF;
-      current[i] = vector::ReductionOp::create(b, loc, kind, lane, current[i]);
+    for (auto [k, sum] : llvm::enumerate(sums)) {
+      SmallVector<Value> own;
+      for (size_t i = 0; i < all.size(); ++i)
+        own.push_back(lanes[i * count + k]);
+      totals[k] = combine(*sum, totals[k], gather(*sum, own));
     }
   }
   places[vectorLoop] = {};
-  return current;
+  for (auto [sum, total] : llvm::zip(sums, totals))
+    storeTogether(*sum, all, total);
+}
+
+Value LoopEmitter::neutral(OpOperand &sum, Type type) {
+  bool isAdd = isa<arith::AddFOp>(combiner(op, sum));
+  FloatAttr number =
+      b.getFloatAttr(getElementTypeOrSelf(type), isAdd ? 0 : -std::numeric_limits<double>::infinity());
+  if (auto vector = dyn_cast<VectorType>(type))
+    return arith::ConstantOp::create(b, loc, DenseElementsAttr::get(vector, number));
+  return arith::ConstantOp::create(b, loc, number);
+}
+
+Value LoopEmitter::combine(OpOperand &sum, Value x, Value y) {
+  if (isa<arith::AddFOp>(combiner(op, sum)))
+    return arith::AddFOp::create(b, loc, x, y);
+  return arith::MaximumFOp::create(b, loc, x, y);
+}
+
+// Adds up the lanes of each vector, giving one vector with a lane for each. Pairs of vectors are folded into one, then
+// pairs of these: the fewest shuffles. A vector is made of groups of lanes that belong to one sum; a fold takes the
+// first half of every group of both and adds the second halves.
+Value LoopEmitter::gather(OpOperand &sum, ArrayRef<Value> vectors) {
+  auto type = dyn_cast<VectorType>(vectors[0].getType());
+  if (!type)
+    return vectors.size() == 1 ? vectors[0] : joined(vectors);
+  int64_t lanes = type.getNumElements();
+  if (!llvm::isPowerOf2_64(vectors.size()) || static_cast<int64_t>(vectors.size()) > lanes) {
+    SmallVector<Value> scalars;
+    for (Value vector : vectors)
+      scalars.push_back(gather(sum, vector));
+    return joined(scalars);
+  }
+  SmallVector<Value> folded(vectors);
+  for (int64_t group = lanes; group > 1; group /= 2) {
+    bool isPaired = folded.size() > 1;
+    SmallVector<int64_t> first, second;
+    int64_t width = cast<VectorType>(folded[0].getType()).getNumElements();
+    for (int64_t start = 0; start < (isPaired ? 2 : 1) * width; start += group)
+      for (int64_t lane = 0; lane < group / 2; ++lane) {
+        first.push_back(start + lane);
+        second.push_back(start + group / 2 + lane);
+      }
+    SmallVector<Value> next;
+    for (size_t i = 0; i < folded.size(); i += isPaired ? 2 : 1) {
+      Value other = folded[isPaired ? i + 1 : i];
+      next.push_back(combine(sum, vector::ShuffleOp::create(b, loc, folded[i], other, first),
+                             vector::ShuffleOp::create(b, loc, folded[i], other, second)));
+    }
+    folded = std::move(next);
+  }
+  return vectors.size() == 1 ? vector::ExtractOp::create(b, loc, folded[0], 0).getResult() : folded[0];
+}
+
+Value LoopEmitter::joined(ArrayRef<Value> scalars) {
+  auto type = VectorType::get(scalars.size(), scalars[0].getType());
+  return vector::FromElementsOp::create(b, loc, type, scalars);
+}
+
+// Whether the entries of an operand for all instances are neighbours.
+bool LoopEmitter::isRun(OpOperand &operand) {
+  for (unsigned loop : parallel)
+    if (places[loop].jam > 1 && strideAlong(operand, loop) != 1)
+      return false;
+  return llvm::count_if(parallel, [&](unsigned loop) { return places[loop].jam > 1; }) == 1;
+}
+
+Value LoopEmitter::loadTogether(OpOperand &operand, ArrayRef<Instance> all) {
+  if (all.size() > 1 && isRun(operand)) {
+    Type entry = cast<MemRefType>(operand.get().getType()).getElementType();
+    return vector::LoadOp::create(b, loc, VectorType::get(all.size(), entry), operand.get(),
+                                  indices(operand, all.front()));
+  }
+  SmallVector<Value> scalars = llvm::map_to_vector(all, [&](const Instance &each) { return load(operand, each); });
+  return scalars.size() == 1 ? scalars[0] : joined(scalars);
+}
+
+void LoopEmitter::storeTogether(OpOperand &operand, ArrayRef<Instance> all, Value value) {
+  if (all.size() > 1 && isRun(operand)) {
+    vector::StoreOp::create(b, loc, value, operand.get(), indices(operand, all.front()));
+    return;
+  }
+  for (auto [i, instance] : llvm::enumerate(all)) {
+    Value entry = all.size() == 1 ? value : vector::ExtractOp::create(b, loc, value, i).getResult();
+    store(operand, instance, entry);
+  }
 }
 
 //===----------------------------------------------------------------------===//

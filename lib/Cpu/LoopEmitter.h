@@ -41,7 +41,15 @@ private:
   llvm::SmallVector<mlir::Value> nest(llvm::ArrayRef<unsigned> loops, mlir::ValueRange sums, Next next);
 
   llvm::SmallVector<mlir::Value> sumUp();
-  llvm::SmallVector<mlir::Value> sumAlongVectors(llvm::ArrayRef<unsigned> others, mlir::ValueRange sums);
+  void sumAlongVectors();
+  mlir::Value neutral(mlir::OpOperand &sum, mlir::Type type);
+  mlir::Value combine(mlir::OpOperand &sum, mlir::Value x, mlir::Value y);
+  mlir::Value gather(mlir::OpOperand &sum, llvm::ArrayRef<mlir::Value> vectors);
+  mlir::Value joined(llvm::ArrayRef<mlir::Value> scalars);
+  bool isRun(mlir::OpOperand &operand);
+  mlir::Value loadTogether(mlir::OpOperand &operand, llvm::ArrayRef<Instance> all);
+  void storeTogether(mlir::OpOperand &operand, llvm::ArrayRef<Instance> all, mlir::Value value);
+
   llvm::SmallVector<mlir::Value> body(mlir::ValueRange sums);
   mlir::Value apply(mlir::Operation &op, const Instance &instance, mlir::IRMapping &values);
   llvm::SmallVector<Instance> instances();

@@ -140,7 +140,8 @@ LogicalResult OpLowering::lowerFor(ForOp op) {
   SmallVector<Matrix> next;
   for (Value value : op.getYield().getValues())
     next.push_back(matrices.lookup(value));
-  scf::YieldOp::create(b, loc, storeCarried(m, next, loop.getRegionIterArgs()));
+  if (!next.empty()) // else the loop has its terminator
+    scf::YieldOp::create(b, loc, storeCarried(m, next, loop.getRegionIterArgs()));
   for (auto [result, value] : llvm::zip(op.getResults(), loop.getResults()))
     matrices[result] = {value, naturalAxes(matType(result)), sizesOf(result)};
   rotations.clear();

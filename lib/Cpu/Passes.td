@@ -4,22 +4,11 @@
 
 include "mlir/Pass/PassBase.td"
 
-def RecurToLinalg : Pass<"recur-to-linalg", "::mlir::ModuleOp"> {
-  let summary = "turn a rule into a function that loops over tokens";
-  let description = [{
-    The function's arguments are one strided memref for each tensor (inputs, params, initial states, outputs, final
-    states; a tensor with one value per token has the token first), the span (tokens, position, head, heads) and the
-    scratch memory. States are the loop's carried values; a token's arithmetic is linalg on f32 tensors, scalars are
-    plain f32.
-  }];
+class LoweringPass<string flag, string text> : Pass<flag, "::mlir::ModuleOp"> {
+  let summary = text;
   let options = [
     Option<"symbol", "symbol", "std::string", "\"kernel\"", "name of the function">,
-    ListOption<"dtypes", "dtypes", "::recur::cpu::DType", "type of each tensor's entries", [{
-      llvm::cl::values(clEnumValN(::recur::cpu::DType::F32, "f32", "float"),
-                       clEnumValN(::recur::cpu::DType::BF16, "bf16", "bfloat16"),
-                       clEnumValN(::recur::cpu::DType::F16, "f16", "half"))
-    }]>,
-    ListOption<"ranks", "ranks", "int", "number of dimensions of each tensor without the token's">,
+    ListOption<"formats", "formats", "std::string", "TYPE or TYPE:RANK for each tensor; types: f32, bf16, f16">,
     Option<"vectorWidth", "vector-width", "unsigned", "16", "f32 entries in a vector register">,
   ];
   let dependentDialects = [
@@ -28,6 +17,24 @@ def RecurToLinalg : Pass<"recur-to-linalg", "::mlir::ModuleOp"> {
     "::mlir::memref::MemRefDialect", "::mlir::scf::SCFDialect", "::mlir::tensor::TensorDialect",
     "::mlir::vector::VectorDialect",
   ];
+}
+
+def RecurSweep : LoweringPass<"recur-sweep", "turn a rule with one matrix state into a function that sweeps over it"> {
+  let description = [{
+    Only where the state's columns do not see each other (see SweepPlan.h); other rules stay. The function has the
+    arguments that recur-to-linalg gives it. What does not depend on the state becomes a function of its own, which is
+    called for each chunk of tokens and is to be inlined; so is the loop over tokens, for tensors whose entries are not
+    neighbours.
+  }];
+}
+
+def RecurToLinalg : LoweringPass<"recur-to-linalg", "turn a rule into a function that loops over tokens"> {
+  let description = [{
+    The function's arguments are one strided memref for each tensor (inputs, params, initial states, outputs, final
+    states; a tensor with one value per token has the token first), the span (tokens, position, head, heads) and the
+    scratch memory. States are the loop's carried values; a token's arithmetic is linalg on f32 tensors, scalars are
+    plain f32.
+  }];
 }
 
 def HoistInvariants : Pass<"hoist-invariants", "::mlir::func::FuncOp"> {
@@ -45,6 +52,7 @@ def FuseElementwise : Pass<"fuse-elementwise", "::mlir::func::FuncOp"> {
     Only within a block and only where nothing is computed more often than before, so that what is hoisted stays hoisted
     and an exponential of a vector is not computed again for every row of a matrix.
   }];
+  let dependentDialects = ["::mlir::linalg::LinalgDialect", "::mlir::tensor::TensorDialect"];
 }
 
 def ApproximateMath : Pass<"approximate-math", "::mlir::func::FuncOp"> {
@@ -57,12 +65,22 @@ def ApproximateMath : Pass<"approximate-math", "::mlir::func::FuncOp"> {
   let dependentDialects = ["::mlir::arith::ArithDialect", "::mlir::math::MathDialect"];
 }
 
+def FuseLoops : Pass<"fuse-loops", "::mlir::func::FuncOp"> {
+  let summary = "merge the update of a matrix with a sum over the result";
+  let description = [{
+    Works on linalg on buffers: `S = a*S + u*kT` and `o = S*q` become one op with two results, whose rows pass through the
+    registers once.
+  }];
+  let statistics = [Statistic<"numMerged", "merged", "Loops merged">];
+}
+
 def PlanScratch : Pass<"plan-scratch", "::mlir::func::FuncOp"> {
   let summary = "give every buffer a place in the scratch memory";
   let description = [{
     Each memref.alloc becomes a view of the function's last argument. Buffers that are not in use at the same time share
     memory. The bytes needed become the attribute `recur.scratch_bytes` of the function.
   }];
+  let dependentDialects = ["::mlir::arith::ArithDialect", "::mlir::memref::MemRefDialect"];
   let statistics = [Statistic<"numBuffers", "buffers", "Buffers placed">];
 }
 
@@ -84,7 +102,7 @@ def PackArguments : Pass<"pack-arguments", "::mlir::func::FuncOp"> {
     The arguments become three pointers: to an array of pointers to memref descriptors, to the span, and to the scratch
     memory.
   }];
-  let dependentDialects = ["::mlir::LLVM::LLVMDialect"];
+  let dependentDialects = ["::mlir::arith::ArithDialect", "::mlir::LLVM::LLVMDialect"];
 }
 
 #endif

@@ -11,6 +11,23 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cpu;
 
+static constexpr StringLiteral dtypeNames[] = {"f32", "bf16", "f16"};
+
+std::string cpu::formatText(TensorFormat format) {
+  std::string text = dtypeNames[static_cast<int>(format.dtype)].str();
+  return format.rank < 0 ? text : text + ":" + std::to_string(format.rank);
+}
+
+std::optional<TensorFormat> cpu::parseFormat(StringRef text) {
+  auto [name, rank] = text.split(':');
+  TensorFormat format;
+  const auto *found = llvm::find(dtypeNames, name);
+  if (found == std::end(dtypeNames) || (!rank.empty() && rank.getAsInteger(10, format.rank)))
+    return std::nullopt;
+  format.dtype = static_cast<DType>(found - dtypeNames);
+  return format;
+}
+
 namespace {
 
 /// One tensor of the caller: an argument of the function.
@@ -30,6 +47,7 @@ public:
   KernelBuilder(RuleOp rule, ArrayRef<TensorFormat> formats, unsigned vectorWidth)
       : rule(rule), formats(formats), vectorWidth(vectorWidth), b(rule), loc(rule.getLoc()) {}
   LogicalResult build(StringRef symbol);
+  func::FuncOp getFunction() { return function; }
 
 private:
   LogicalResult checkRule();
@@ -321,7 +339,8 @@ LogicalResult KernelBuilder::tokenLoop(OpLowering &lowering) {
   SmallVector<Matrix> next;
   for (Value state : rule.yieldedStates())
     next.push_back(lowering.matrices.lookup(state));
-  scf::YieldOp::create(b, loc, storeCarried(m, next, loop.getRegionIterArgs()));
+  if (!states.empty()) // without states the builder has ended the loop's body
+    scf::YieldOp::create(b, loc, storeCarried(m, next, loop.getRegionIterArgs()));
 
   b.setInsertionPointAfter(loop);
   for (auto [view, result] : llvm::zip(viewsOf(Role::FinalState), loop.getResults())) {
@@ -363,16 +382,30 @@ LogicalResult KernelBuilder::build(StringRef symbol) {
   return success();
 }
 
+FailureOr<func::FuncOp> cpu::lowerTokenLoop(RuleOp rule, StringRef symbol, ArrayRef<TensorFormat> formats,
+                                            unsigned vectorWidth) {
+  KernelBuilder builder(rule, formats, vectorWidth);
+  if (failed(builder.build(symbol)))
+    return failure();
+  return builder.getFunction();
+}
+
 namespace {
 struct RecurToLinalg : recur::cpu::impl::RecurToLinalgBase<RecurToLinalg> {
   using RecurToLinalgBase::RecurToLinalgBase;
 
   void runOnOperation() override {
-    SmallVector<TensorFormat> formats;
-    for (size_t i = 0, e = std::max(dtypes.size(), ranks.size()); i < e; ++i)
-      formats.push_back({i < dtypes.size() ? dtypes[i] : DType::F32, i < ranks.size() ? ranks[i] : -1});
+    SmallVector<TensorFormat> parsed;
+    for (const std::string &text : formats) {
+      std::optional<TensorFormat> format = parseFormat(text);
+      if (!format) {
+        getOperation().emitError() << "a format must be f32, bf16 or f16, or such a type and ':' and a rank, got: " << text;
+        return signalPassFailure();
+      }
+      parsed.push_back(*format);
+    }
     for (RuleOp rule : llvm::make_early_inc_range(getOperation().getOps<RuleOp>()))
-      if (failed(KernelBuilder(rule, formats, vectorWidth).build(symbol)))
+      if (failed(KernelBuilder(rule, parsed, vectorWidth).build(symbol)))
         return signalPassFailure();
   }
 };

@@ -19,7 +19,8 @@ STATE_SCALES = [1e4, 1e-20, 1.0, 0.0]
 @dataclass(frozen=True)
 class Case:
     """One call: how many sequences, tokens and heads, whether keys and queries are shared by two heads each,
-    whether the states start from given values, and whether the values are nasty."""
+    whether the states start from given values, whether the values are nasty, and how many times the usual sizes of
+    vectors it has."""
     name: str
     batch: int
     tokens: int
@@ -27,10 +28,12 @@ class Case:
     grouped: bool = False
     initial: bool = False
     nasty: bool = False
+    times: int = 1
 
 
 CASES = [Case("tame", 2, 37, 3), Case("carry", 2, 21, 4, grouped=True, initial=True),
-         Case("one", 1, 1, 2, initial=True), Case("nasty", 1, 43, 4, initial=True, nasty=True)]
+         Case("one", 1, 1, 2, initial=True), Case("nasty", 1, 43, 4, initial=True, nasty=True),
+         Case("wide", 1, 9, 1, times=4)]
 
 
 class Draw:
@@ -170,7 +173,7 @@ ADJUST = {"dplr": oppose, "comba": read_key_near_key}
 
 def draw(rule, case):
     """The arrays of one call by name, float32 values held as float64."""
-    dims = dict(DIMS)
+    dims = {d: n if d == "n" else n * case.times for d, n in DIMS.items()}
     tokens = case.tokens
     if rule.name == "lact":
         dims.update(SMALL_STATE_LONG_SEQUENCE)

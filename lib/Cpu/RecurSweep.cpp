@@ -1,0 +1,94 @@
+// From a rule to its sweep.
+#include "lib/Cpu/SweepKernel.h"
+
+namespace recur::cpu {
+#define GEN_PASS_DEF_RECURSWEEP
+#include "lib/Cpu/Passes.h.inc"
+} // namespace recur::cpu
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cpu;
+
+// Formats of a rule made from another: tensors that the other has too are held alike (outputs only where the rule
+// `writes` them), all else is f32.
+static SmallVector<TensorFormat> formatsOf(RuleOp rule, RuleOp original, ArrayRef<TensorFormat> formats, bool writes) {
+  SmallVector<TensorFormat> result;
+  if (formats.empty())
+    return result;
+  auto originals = kernelTensors(original);
+  for (const KernelTensor &tensor : kernelTensors(rule)) {
+    bool same = writes || tensor.role != Role::Output;
+    auto found = llvm::find_if(originals, [&](const KernelTensor &other) {
+      return same && other.role == tensor.role && other.name == tensor.name;
+    });
+    result.push_back(found == originals.end() ? TensorFormat() : formats[found - originals.begin()]);
+  }
+  return result;
+}
+
+// Replaces the rule by functions, if the sweep fits it.
+static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFormat> formats, unsigned vectorWidth) {
+  SweepPlanResult result = planSweep(rule);
+  if (!result.plan)
+    return success();
+  SweepPlan &plan = *result.plan;
+  OpBuilder builder(rule);
+  SmallVector<Role> roles;
+  for (const KernelTensor &tensor : kernelTensors(rule))
+    roles.push_back(tensor.role);
+  Location loc = rule.getLoc();
+
+  auto lower = [&](OwningOpRef<ModuleOp> module, StringRef name, bool writes) {
+    auto part = *module->getOps<RuleOp>().begin();
+    part->moveBefore(rule);
+    return lowerTokenLoop(part, (symbol + name).str(), formatsOf(part, rule, formats, writes), vectorWidth);
+  };
+  FailureOr<func::FuncOp> packer = lower(buildPackRule(plan, rule), "_pack", /*writes=*/false);
+  FailureOr<func::FuncOp> epilogue = func::FuncOp();
+  if (plan.hasEpilogue)
+    epilogue = lower(buildEpilogue(plan), "_epilogue", /*writes=*/true);
+  if (failed(packer) || failed(epilogue))
+    return failure();
+  FailureOr<func::FuncOp> tokenLoop = lowerTokenLoop(rule, (symbol + "_tokens").str(), formats, vectorWidth);
+  if (failed(tokenLoop))
+    return failure();
+  packer->setPrivate();
+  if (*epilogue)
+    epilogue->setPrivate();
+  tokenLoop->setPrivate();
+
+  builder.setInsertionPoint(*tokenLoop);
+  auto kernel = func::FuncOp::create(builder, loc, symbol, tokenLoop->getFunctionType());
+  builder.setInsertionPointToStart(kernel.addEntryBlock());
+  VectorBuilder b(loc, builder, vectorWidth);
+  SweepOptions options = SweepOptions::choose(plan.shape, vectorWidth, vectorWidth == 16 ? 32 : 16);
+  PlannedRule planned(plan, options, roles, kernel, *packer, *epilogue);
+  b.branch(
+      arith::AndIOp::create(b, planned.hasTokens(b), planned.isDense(b)), TypeRange(),
+      [&] {
+        planned.emit(b);
+        return SmallVector<Value>();
+      },
+      [&] {
+        func::CallOp::create(b, *tokenLoop, kernel.getArguments());
+        return SmallVector<Value>();
+      });
+  func::ReturnOp::create(b);
+  return success();
+}
+
+namespace {
+struct RecurSweep : recur::cpu::impl::RecurSweepBase<RecurSweep> {
+  using RecurSweepBase::RecurSweepBase;
+
+  void runOnOperation() override {
+    SmallVector<TensorFormat> formats;
+    for (size_t i = 0, e = std::max(dtypes.size(), ranks.size()); i < e; ++i)
+      formats.push_back({i < dtypes.size() ? dtypes[i] : DType::F32, i < ranks.size() ? ranks[i] : -1});
+    for (RuleOp rule : llvm::make_early_inc_range(getOperation().getOps<RuleOp>()))
+      if (failed(sweepRule(rule, symbol, formats, vectorWidth)))
+        return signalPassFailure();
+  }
+};
+} // namespace

@@ -1,0 +1,65 @@
+// Compiles the text of a rule and calls its kernel.
+#pragma once
+#include "lib/Cpu/Cpu.h"
+#include "mlir/IR/MLIRContext.h"
+#include "llvm/ExecutionEngine/Orc/LLJIT.h"
+
+#include <random>
+
+namespace recur::test {
+
+/// A tensor of one sequence and head, with the memref descriptor that kernels take.
+class Tensor {
+public:
+  /// `gap` > 1 leaves that many places for each entry of the last dimension.
+  Tensor(std::vector<int64_t> shape, cpu::DType dtype = cpu::DType::F32, int64_t gap = 1);
+  Tensor(Tensor &&) = default;
+
+  /// A tensor that the caller does not give.
+  static Tensor absent(int64_t rank);
+  /// Entries drawn evenly from an interval.
+  static Tensor random(std::vector<int64_t> shape, double lo, double hi, unsigned seed,
+                       cpu::DType dtype = cpu::DType::F32, int64_t gap = 1);
+
+  double get(std::vector<int64_t> place) const;
+  void set(std::vector<int64_t> place, double value);
+  void *descriptor() { return words.data(); }
+  const std::vector<int64_t> &shape() const { return sizes; }
+
+private:
+  int64_t offsetOf(const std::vector<int64_t> &place) const;
+
+  cpu::DType dtype;
+  std::vector<int64_t> sizes, strides;
+  std::vector<char> memory;
+  std::vector<int64_t> words;
+};
+
+/// What a kernel is told about the part of the work it does.
+struct Span {
+  int64_t tokens, position = 0, head = 0, heads = 1;
+};
+
+/// A compiled rule.
+class Kernel {
+public:
+  /// Compiles the rule in `text`; on failure ok() is false and error() says why.
+  explicit Kernel(llvm::StringRef text, cpu::KernelOptions options = {});
+
+  bool ok() const { return function != nullptr; }
+  const std::string &error() const { return message; }
+  int64_t scratchBytes() const { return bytes; }
+  /// Calls the kernel. Checks that it stays inside its scratch memory.
+  void operator()(std::vector<Tensor *> tensors, Span span);
+
+private:
+  std::string message;
+  std::unique_ptr<llvm::orc::LLJIT> jit;
+  void (*function)(void *const *, const Span *, void *) = nullptr;
+  int64_t bytes = 0;
+};
+
+/// The largest difference of two tensors relative to the largest entry of `expected`.
+double difference(const Tensor &actual, const Tensor &expected);
+
+} // namespace recur::test
