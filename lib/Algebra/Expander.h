@@ -68,7 +68,8 @@ private:
   bool addTo(Version &version, Monomial m);
   /// The row c * left * row, as a column that `left` is no part of any more.
   Column mapped(llvm::ArrayRef<Factor> left, unsigned row, mlir::Location loc);
-  template <typename TermT, typename EqualFn> void mergeEqual(std::vector<TermT> &terms, EqualFn equal);
+  template <typename TermT, typename EqualFn>
+  void mergeEqual(std::vector<TermT> &terms, EqualFn equal);
   void mergeDiagonals(Version &version);
   unsigned readOf(unsigned state, Side side, mlir::Value vector);
 

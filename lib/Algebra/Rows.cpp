@@ -13,7 +13,8 @@ unsigned Expander::readOf(unsigned state, Side side, Value vector) {
 }
 
 // Sums the coefficients of equal terms.
-template <typename TermT, typename EqualFn> void Expander::mergeEqual(std::vector<TermT> &terms, EqualFn equal) {
+template <typename TermT, typename EqualFn>
+void Expander::mergeEqual(std::vector<TermT> &terms, EqualFn equal) {
   std::vector<TermT> merged;
   for (TermT &term : terms) {
     auto same = llvm::find_if(merged, [&](const TermT &other) { return equal(term, other); });
@@ -35,7 +36,9 @@ template <typename TermT, typename EqualFn> void Expander::mergeEqual(std::vecto
 static bool sameColumn(const Column &a, const Column &b) {
   return a.kind == b.kind && a.value == b.value && a.index == b.index;
 }
-static bool sameRowTerm(const RowTerm &a, const RowTerm &b) { return a.map == b.map && sameColumn(a.column, b.column); }
+static bool sameRowTerm(const RowTerm &a, const RowTerm &b) {
+  return a.map == b.map && sameColumn(a.column, b.column);
+}
 
 std::optional<unsigned> Expander::rowOf(Value version, Side side, Value vector, Location loc) {
   auto key = std::make_tuple(version, unsigned(side), vector);
@@ -83,7 +86,8 @@ bool Expander::addTo(Row &row, const Monomial &m, Value vector) {
     }
     term.map.assign(m.left.begin(), m.left.end());
     term.column.kind = Column::OldRead;
-    term.column.index = readOf(m.index, m.transposed ? Side::Left : Side::Right, column(right, term.c, m.loc));
+    term.column.index =
+        readOf(m.index, m.transposed ? Side::Left : Side::Right, column(right, term.c, m.loc));
     break;
   case Monomial::RowOf:
     row.inOldReads &= nf.rows[m.index].inOldReads;
@@ -115,9 +119,9 @@ std::optional<unsigned> Expander::rowOf(const Sum &sum, bool flipped, MatType ty
       row.terms[0].column.kind == Column::RowOf)
     return row.terms[0].column.index;
   for (auto [index, other] : llvm::enumerate(nf.rows))
-    if (other.version == Row::none && llvm::equal(other.terms, row.terms, [](const RowTerm &a, const RowTerm &b) {
-          return a.c == b.c && sameRowTerm(a, b);
-        }))
+    if (other.version == Row::none &&
+        llvm::equal(other.terms, row.terms,
+                    [](const RowTerm &a, const RowTerm &b) { return a.c == b.c && sameRowTerm(a, b); }))
       return index;
   nf.rows.push_back(std::move(row));
   return nf.rows.size() - 1;
@@ -168,7 +172,8 @@ std::optional<unsigned> Expander::versionOf(Value value) {
   Version version{value, {}, {}};
   for (const Monomial &m : Sum(*sum))
     if (!addTo(version, m)) {
-      fail(value.getDefiningOp(), "'" + notation(value) + "' multiplies what was read from a state by a matrix");
+      fail(value.getDefiningOp(),
+           "'" + notation(value) + "' multiplies what was read from a state by a matrix");
       return std::nullopt;
     }
   mergeEqual(version.writes, [](const Write &a, const Write &b) {
@@ -230,16 +235,19 @@ bool Expander::addTo(Version &version, Monomial m) {
   return true;
 }
 
-// Old parts of one state that are all diagonal on the same side are one diagonal: S - S*diag(a) is S*diag(1 - a).
+// Old parts of one state that are all diagonal on the same side are one diagonal: S - S*diag(a) is S*diag(1 -
+// a).
 void Expander::mergeDiagonals(Version &version) {
   Location loc = nf.rule.getLoc();
   for (bool onLeft : {true, false}) {
     std::vector<OldTerm> kept;
     for (OldTerm &term : version.old) {
       auto fits = [&](const OldTerm &t) {
-        return t.isDiagonal() && t.elementwise.empty() && !t.transposed && (onLeft ? t.right : t.left).empty();
+        return t.isDiagonal() && t.elementwise.empty() && !t.transposed &&
+               (onLeft ? t.right : t.left).empty();
       };
-      auto same = llvm::find_if(kept, [&](const OldTerm &t) { return t.state == term.state && fits(t) && fits(term); });
+      auto same = llvm::find_if(
+          kept, [&](const OldTerm &t) { return t.state == term.state && fits(t) && fits(term); });
       if (same == kept.end()) {
         kept.push_back(std::move(term));
         continue;
@@ -249,7 +257,8 @@ void Expander::mergeDiagonals(Version &version) {
       auto diagonal = [&](const OldTerm &t) {
         Value value = ones;
         for (const Factor &factor : onLeft ? t.left : t.right) {
-          Value column = isOne(matType(factor.value).getCols()) ? factor.value : tokens.transpose(loc, factor.value);
+          Value column =
+              isOne(matType(factor.value).getCols()) ? factor.value : tokens.transpose(loc, factor.value);
           value = value == ones ? column : tokens.multiply(loc, value, column);
         }
         return value;

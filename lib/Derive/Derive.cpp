@@ -58,8 +58,8 @@ private:
   OwningOpRef<chunk::ProgramOp> makeProgram() {
     OpBuilder b(rule.getContext());
     StringAttr length = lengthSymbol();
-    auto program =
-        chunk::ProgramOp::create(b, rule.getLoc(), rule.getSymNameAttr(), length, rule.getArgs(), rule.getOutputs());
+    auto program = chunk::ProgramOp::create(b, rule.getLoc(), rule.getSymNameAttr(), length, rule.getArgs(),
+                                            rule.getOutputs());
     IRMapping map;
     rule.getInit().cloneInto(&program.getInit(), map);
     Operation *end = program.getInit().front().getTerminator();
@@ -182,8 +182,8 @@ private:
   Value solution(const Row &row) {
     auto solve = row.solution.getDefiningOp<SolveOp>();
     Value rhs = cx->tokens.rows(row.vector);
-    auto op = chunk::ConjugateGradientsOp::create(cx->b(), cx->loc, rhs.getType(), rhs, *solve.getIterations(),
-                                                  solve.getEps());
+    auto op = chunk::ConjugateGradientsOp::create(cx->b(), cx->loc, rhs.getType(), rhs,
+                                                  *solve.getIterations(), solve.getEps());
     OpBuilder::InsertionGuard guard(cx->b());
     Block *block = cx->b().createBlock(&op.getProduct(), {}, rhs.getType(), cx->loc);
     Value product;

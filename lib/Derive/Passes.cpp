@@ -1,3 +1,4 @@
+// The passes of Passes.td.
 #include "lib/Derive/Passes.h"
 #include "lib/Derive/Derive.h"
 #include "lib/Derive/Measure.h"
@@ -24,7 +25,8 @@ struct Derive : recur::impl::RecurDeriveBase<Derive> {
         return signalPassFailure();
       Derivation derivation = derive(normalise(rule));
       if (!derivation.program) {
-        emitRemark(rule.getLoc()) << "'" << rule.getSymName() << "' keeps its sequential form: " << derivation.reason;
+        emitRemark(rule.getLoc()) << "'" << rule.getSymName()
+                                  << "' keeps its sequential form: " << derivation.reason;
         continue;
       }
       if (explain)
@@ -73,9 +75,10 @@ struct Measure : recur::impl::RecurMeasureBase<Measure> {
           if (failed(found))
             return signalPassFailure();
           bool isTame = temper == Temper::Tame;
-          std::string text = llvm::formatv("'{0}' in chunks of {1} on {2} inputs is off by {3:e} in float64 and {4:e} in "
-                                           "float32",
-                                           rule.getSymName(), chunk, isTame ? "tame" : "nasty", found->f64, found->f32);
+          std::string text =
+              llvm::formatv("'{0}' in chunks of {1} on {2} inputs is off by {3:e} in float64 and {4:e} in "
+                            "float32",
+                            rule.getSymName(), chunk, isTame ? "tame" : "nasty", found->f64, found->f32);
           if (print)
             llvm::outs() << text << "\n";
           if (!(found->f64 <= f64) || !(found->f32 <= (isTame ? tame : nasty))) {
@@ -96,7 +99,8 @@ struct Diff : recur::impl::RecurDiffBase<Diff> {
       if (failed(unrollSteps(rule)))
         return signalPassFailure();
     std::string where;
-    llvm::outs() << (sameRule(rules[0], rules[1], where) ? "the same rule" : "different rules: " + where) << "\n";
+    llvm::outs() << (sameRule(rules[0], rules[1], where) ? "the same rule" : "different rules: " + where)
+                 << "\n";
   }
 };
 } // namespace
