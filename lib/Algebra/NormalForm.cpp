@@ -92,6 +92,8 @@ public:
           nf.stateDependent.insert(value);
       Expander expander(nf, tokens);
       std::optional<unsigned> failed = expandUpdates(expander);
+      if (!failed && moveKeysAhead())
+        continue;
       if (!failed) {
         for (Value output : rule.yieldedOutputs())
           if (!readOut(expander, output))
@@ -177,6 +179,37 @@ private:
     for (unsigned state : moved.set_bits())
       nf.ahead[state] = true;
     return !llvm::all_of(nf.ahead, [](bool ahead) { return ahead; });
+  }
+
+  // A vector that the updates of other states read (the last token's key, a running mean) costs little token
+  // by token, and then it is like an input. True when there was one.
+  bool moveKeysAhead() {
+    StateSet moved(nf.states.size());
+    auto isVector = [&](unsigned state) { return !isMatrix(matType(nf.states[state])); };
+    for (auto [state, version] : llvm::enumerate(nf.updates)) {
+      if (version == Row::none)
+        continue;
+      for (const Write &write : nf.versions[version].writes)
+        for (const Column *column : {&write.column, &write.row}) {
+          SmallVector<unsigned> rows;
+          if (column->kind == Column::RowOf)
+            rows.push_back(column->index);
+          while (!rows.empty())
+            for (const RowTerm &term : nf.rows[rows.pop_back_val()].terms) {
+              if (term.column.kind == Column::RowOf)
+                rows.push_back(term.column.index);
+              if (term.column.kind != Column::OldRead)
+                continue;
+              unsigned read = nf.reads[term.column.index].state;
+              if (!closure[read].test(state) && isVector(read) &&
+                  llvm::all_of(closure[read].set_bits(), isVector))
+                moved |= closure[read], moved.set(read);
+            }
+        }
+    }
+    for (unsigned state : moved.set_bits())
+      nf.ahead[state] = true;
+    return moved.any();
   }
 
   // Finds the rows that an output is computed from. False, with the expander's blame set, when there are

@@ -41,6 +41,8 @@ static bool sameRowTerm(const RowTerm &a, const RowTerm &b) {
 }
 
 std::optional<unsigned> Expander::rowOf(Value version, Side side, Value vector, Location loc) {
+  if (auto transposed = version.getDefiningOp<TransposeOp>())
+    return rowOf(transposed.getOperand(), side == Side::Right ? Side::Left : Side::Right, vector, loc);
   auto key = std::make_tuple(version, unsigned(side), vector);
   if (auto known = rowIndex.find(key); known != rowIndex.end())
     return known->second;

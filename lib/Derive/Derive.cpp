@@ -224,6 +224,9 @@ private:
       } else if (factor.transposed && isOne(matType(factor.value).getCols())) { // an inner product
         Value product = cx->mul(cx->tokens.rows(factor.value), value);
         value = ReduceOp::create(cx->b(), cx->loc, Reduction::Sum, product, false, true);
+      } else if (isOne(matType(value).getCols()) &&
+                 isOne(matType(factor.value).getCols())) { // a scalar scales it
+        value = cx->mul(value, cx->tokens.rows(factor.value));
       } else {
         (void)cx->fail("'" + notation(factor.value) + "' multiplies what was read from a state");
         return {};
