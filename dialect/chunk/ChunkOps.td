@@ -180,8 +180,8 @@ def Chunk_TriSolveOp : Chunk_Op<"tri_solve", [Pure, AttrSizedOperandSegments]> {
                        DefaultValuedAttr<Chunk_ReachAttr, "Reach::Before">:$reach);
   let results = (outs Variadic<Recur_Mat>:$results);
   let assemblyFormat = [{
-    $blocks `,` `rhs` `(` $rhs `)` (`decay` `(` $decay^ `:` type($decay) `)` $reach)? attr-dict `:` type($blocks) `,`
-    type($rhs) `->` type($results)
+    `blocks` `(` $blocks `:` type($blocks) `)` `rhs` `(` $rhs `:` type($rhs) `)`
+    (`decay` `(` $decay^ `:` type($decay) `)` $reach)? attr-dict `->` type($results)
   }];
   let hasVerifier = 1;
 }

@@ -173,7 +173,9 @@ mlir::Value buildCoefficient(mlir::OpBuilder &builder, mlir::Location loc, const
 std::string printNormalForm(const NormalForm &nf);
 
 /// A value as the papers write it: "exp(g)", "b*(v - S*k)".
+/// `names` says what block arguments are called that are no argument of a rule.
 std::string notation(mlir::Value value);
+std::string notation(mlir::Value value, const llvm::DenseMap<mlir::Value, std::string> &names);
 
 /// Unrolls loops over micro-steps; fails, with an error, when a count is unbound.
 mlir::LogicalResult unrollSteps(RuleOp rule);

@@ -20,7 +20,11 @@ std::string number(double value) {
   return text.str().str();
 }
 
-Text write(Value value, unsigned depth) {
+using Names = DenseMap<Value, std::string>;
+
+Text write(Value value, unsigned depth, const Names &names) {
+  if (auto known = names.find(value); known != names.end())
+    return {known->second, Atom};
   if (auto argument = dyn_cast<BlockArgument>(value)) {
     if (auto rule = dyn_cast<RuleOp>(argument.getOwner()->getParentOp()))
       return {rule.getArg(argument).getName().str(), Atom};
@@ -29,7 +33,7 @@ Text write(Value value, unsigned depth) {
   Operation *op = value.getDefiningOp();
   if (depth == 0)
     return {"..", Atom};
-  auto operand = [&](unsigned i) { return write(op->getOperand(i), depth - 1); };
+  auto operand = [&](unsigned i) { return write(op->getOperand(i), depth - 1, names); };
   auto infix = [&](StringRef symbol, Precedence precedence, bool strict = false) {
     return Text{operand(0).at(precedence) + symbol.str() + operand(1).at(strict ? Atom : precedence), precedence};
   };
@@ -70,4 +74,5 @@ Text write(Value value, unsigned depth) {
 }
 } // namespace
 
-std::string recur::notation(Value value) { return write(value, 6).text; }
+std::string recur::notation(Value value, const DenseMap<Value, std::string> &names) { return write(value, 6, names).text; }
+std::string recur::notation(Value value) { return notation(value, Names()); }

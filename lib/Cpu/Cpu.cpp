@@ -7,6 +7,7 @@
 #include "mlir/Dialect/Bufferization/Transforms/FuncBufferizableOpInterfaceImpl.h"
 #include "mlir/Dialect/Bufferization/Transforms/Passes.h"
 #include "mlir/Dialect/ControlFlow/IR/ControlFlow.h"
+#include "mlir/Dialect/Func/Extensions/InlinerExtension.h"
 #include "mlir/Dialect/Linalg/Transforms/AllInterfaces.h"
 #include "mlir/Dialect/MemRef/Transforms/Passes.h"
 #include "mlir/Dialect/SCF/Transforms/BufferizableOpInterfaceImpl.h"
@@ -55,13 +56,21 @@ SmallVector<KernelTensor> cpu::kernelTensors(RuleOp rule) {
 // Stages
 //===----------------------------------------------------------------------===//
 
-static void populateLinalg(OpPassManager &pm, const KernelOptions &options) {
-  RecurToLinalgOptions own;
+template <typename PassOptions> static PassOptions loweringOptions(const KernelOptions &options) {
+  PassOptions own;
   own.symbol = options.symbol;
   for (TensorFormat format : options.tensors)
     own.formats.push_back(formatText(format));
   own.vectorWidth = options.vectorWidth;
-  pm.addPass(createRecurToLinalg(own));
+  return own;
+}
+
+static void populateLinalg(OpPassManager &pm, const KernelOptions &options) {
+  if (options.sweep)
+    pm.addPass(createRecurSweep(loweringOptions<RecurSweepOptions>(options)));
+  pm.addPass(createRecurToLinalg(loweringOptions<RecurToLinalgOptions>(options)));
+  if (options.sweep)
+    pm.addPass(createInlinerPass());
 }
 
 static void populateFused(OpPassManager &pm, const KernelOptions &) {
@@ -167,6 +176,7 @@ void cpu::registerCpuDialects(DialectRegistry &registry) {
                   LLVM::LLVMDialect>();
   arith::registerBufferizableOpInterfaceExternalModels(registry);
   bufferization::func_ext::registerBufferizableOpInterfaceExternalModels(registry);
+  func::registerInlinerExtension(registry);
   linalg::registerAllDialectInterfaceImplementations(registry);
   scf::registerBufferizableOpInterfaceExternalModels(registry);
   tensor::registerBufferizableOpInterfaceExternalModels(registry);

@@ -51,6 +51,8 @@ struct KernelOptions {
   unsigned vectorWidth = 16;
   /// How many sums are kept in registers at once, so that they do not wait for each other.
   unsigned accumulators = 8;
+  /// Whether a rule may become a sweep, where that fits; otherwise all become a loop over tokens.
+  bool sweep = true;
 };
 
 /// A part of the way from a rule to LLVM. All stages work on a module with one rule (later one function) in it.

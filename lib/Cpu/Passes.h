@@ -23,7 +23,8 @@ namespace recur::cpu {
 
 /// A tensor's format as pass options write it: "bf16", or "bf16:2" where the rank is given.
 std::string formatText(TensorFormat format);
-std::optional<TensorFormat> parseFormat(llvm::StringRef text);
+/// The inverse for several tensors. Fails after a diagnostic at `op`.
+mlir::FailureOr<llvm::SmallVector<TensorFormat>> parseFormats(mlir::Operation *op, llvm::ArrayRef<std::string> texts);
 
 /// The attribute of a function that says how many bytes of scratch memory it needs.
 constexpr llvm::StringLiteral scratchBytesAttr = "recur.scratch_bytes";
@@ -31,6 +32,11 @@ constexpr llvm::StringLiteral scratchBytesAttr = "recur.scratch_bytes";
 /// The attribute of a linalg op on buffers that promises that the entries of each row of its operands are neighbours,
 /// where their types do not say so.
 constexpr llvm::StringLiteral denseAttr = "recur.dense";
+
+/// Replaces a rule by a function of that name that loops over tokens; see the pass recur-to-linalg. `formats` is as in
+/// KernelOptions. Fails after a diagnostic.
+mlir::FailureOr<mlir::func::FuncOp> lowerTokenLoop(RuleOp rule, llvm::StringRef symbol,
+                                                   llvm::ArrayRef<TensorFormat> formats, unsigned vectorWidth);
 
 /// Lets products and sums of floats under `op` contract to fused operations; nothing else about them is relaxed.
 void allowContraction(mlir::Operation *op);

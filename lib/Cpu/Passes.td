@@ -4,14 +4,8 @@
 
 include "mlir/Pass/PassBase.td"
 
-def RecurToLinalg : Pass<"recur-to-linalg", "::mlir::ModuleOp"> {
-  let summary = "turn a rule into a function that loops over tokens";
-  let description = [{
-    The function's arguments are one strided memref for each tensor (inputs, params, initial states, outputs, final
-    states; a tensor with one value per token has the token first), the span (tokens, position, head, heads) and the
-    scratch memory. States are the loop's carried values; a token's arithmetic is linalg on f32 tensors, scalars are
-    plain f32.
-  }];
+class LoweringPass<string flag, string text> : Pass<flag, "::mlir::ModuleOp"> {
+  let summary = text;
   let options = [
     Option<"symbol", "symbol", "std::string", "\"kernel\"", "name of the function">,
     ListOption<"formats", "formats", "std::string", "TYPE or TYPE:RANK for each tensor; types: f32, bf16, f16">,
@@ -23,6 +17,24 @@ def RecurToLinalg : Pass<"recur-to-linalg", "::mlir::ModuleOp"> {
     "::mlir::memref::MemRefDialect", "::mlir::scf::SCFDialect", "::mlir::tensor::TensorDialect",
     "::mlir::vector::VectorDialect",
   ];
+}
+
+def RecurSweep : LoweringPass<"recur-sweep", "turn a rule with one matrix state into a function that sweeps over it"> {
+  let description = [{
+    Only where the state's columns do not see each other (see SweepPlan.h); other rules stay. The function has the
+    arguments that recur-to-linalg gives it. What does not depend on the state becomes a function of its own, which is
+    called for each chunk of tokens and is to be inlined; so is the loop over tokens, for tensors whose entries are not
+    neighbours.
+  }];
+}
+
+def RecurToLinalg : LoweringPass<"recur-to-linalg", "turn a rule into a function that loops over tokens"> {
+  let description = [{
+    The function's arguments are one strided memref for each tensor (inputs, params, initial states, outputs, final
+    states; a tensor with one value per token has the token first), the span (tokens, position, head, heads) and the
+    scratch memory. States are the loop's carried values; a token's arithmetic is linalg on f32 tensors, scalars are
+    plain f32.
+  }];
 }
 
 def HoistInvariants : Pass<"hoist-invariants", "::mlir::func::FuncOp"> {

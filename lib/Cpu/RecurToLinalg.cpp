@@ -18,14 +18,17 @@ std::string cpu::formatText(TensorFormat format) {
   return format.rank < 0 ? text : text + ":" + std::to_string(format.rank);
 }
 
-std::optional<TensorFormat> cpu::parseFormat(StringRef text) {
-  auto [name, rank] = text.split(':');
-  TensorFormat format;
-  const auto *found = llvm::find(dtypeNames, name);
-  if (found == std::end(dtypeNames) || (!rank.empty() && rank.getAsInteger(10, format.rank)))
-    return std::nullopt;
-  format.dtype = static_cast<DType>(found - dtypeNames);
-  return format;
+FailureOr<SmallVector<TensorFormat>> cpu::parseFormats(Operation *op, ArrayRef<std::string> texts) {
+  SmallVector<TensorFormat> formats;
+  for (StringRef text : texts) {
+    auto [name, rank] = text.split(':');
+    const auto *found = llvm::find(dtypeNames, name);
+    TensorFormat &format = formats.emplace_back();
+    if (found == std::end(dtypeNames) || (!rank.empty() && rank.getAsInteger(10, format.rank)))
+      return op->emitError() << "a format must be f32, bf16 or f16, or such a type and ':' and a rank, got: " << text;
+    format.dtype = static_cast<DType>(found - dtypeNames);
+  }
+  return formats;
 }
 
 namespace {
@@ -47,6 +50,7 @@ public:
   KernelBuilder(RuleOp rule, ArrayRef<TensorFormat> formats, unsigned vectorWidth)
       : rule(rule), formats(formats), vectorWidth(vectorWidth), b(rule), loc(rule.getLoc()) {}
   LogicalResult build(StringRef symbol);
+  func::FuncOp getFunction() { return function; }
 
 private:
   LogicalResult checkRule();
@@ -338,7 +342,7 @@ LogicalResult KernelBuilder::tokenLoop(OpLowering &lowering) {
   SmallVector<Matrix> next;
   for (Value state : rule.yieldedStates())
     next.push_back(lowering.matrices.lookup(state));
-  if (!states.empty()) // else the loop has its terminator
+  if (!states.empty()) // without states the builder has ended the loop's body
     scf::YieldOp::create(b, loc, storeCarried(m, next, loop.getRegionIterArgs()));
 
   b.setInsertionPointAfter(loop);
@@ -381,22 +385,24 @@ LogicalResult KernelBuilder::build(StringRef symbol) {
   return success();
 }
 
+FailureOr<func::FuncOp> cpu::lowerTokenLoop(RuleOp rule, StringRef symbol, ArrayRef<TensorFormat> formats,
+                                            unsigned vectorWidth) {
+  KernelBuilder builder(rule, formats, vectorWidth);
+  if (failed(builder.build(symbol)))
+    return failure();
+  return builder.getFunction();
+}
+
 namespace {
 struct RecurToLinalg : recur::cpu::impl::RecurToLinalgBase<RecurToLinalg> {
   using RecurToLinalgBase::RecurToLinalgBase;
 
   void runOnOperation() override {
-    SmallVector<TensorFormat> parsed;
-    for (const std::string &text : formats) {
-      std::optional<TensorFormat> format = parseFormat(text);
-      if (!format) {
-        getOperation().emitError() << "a format must be f32, bf16 or f16, or such a type and ':' and a rank, got: " << text;
-        return signalPassFailure();
-      }
-      parsed.push_back(*format);
-    }
+    FailureOr<SmallVector<TensorFormat>> parsed = parseFormats(getOperation(), formats);
+    if (failed(parsed))
+      return signalPassFailure();
     for (RuleOp rule : llvm::make_early_inc_range(getOperation().getOps<RuleOp>()))
-      if (failed(KernelBuilder(rule, parsed, vectorWidth).build(symbol)))
+      if (failed(lowerTokenLoop(rule, symbol, *parsed, vectorWidth)))
         return signalPassFailure();
   }
 };

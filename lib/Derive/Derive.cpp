@@ -17,8 +17,15 @@ public:
       derivation.reason = nf.blame.empty() ? "the update is not affine" : nf.blame.front().text;
       return std::move(derivation);
     }
+    std::string text = printNormalForm(nf);
     derivation.program = makeProgram();
     TokenRows tokens(nf, *derivation.program);
+    DerivationStep &affinise = derivation.steps.emplace_back(DerivationStep{"affinise", {}});
+    for (StringRef rest = text; !rest.empty();) {
+      auto [line, tail] = rest.split('\n');
+      affinise.lines.push_back(line.trim().str());
+      rest = tail;
+    }
     DeriveContext context{nf, tokens, rule.getLoc(), derivation.steps, {}};
     cx = &context;
     if (failed(build())) {
@@ -29,8 +36,12 @@ public:
     PassManager pm(rule.getContext(), chunk::ProgramOp::getOperationName());
     pm.addPass(createCanonicalizerPass());
     pm.addPass(createCSEPass());
-    if (failed(pm.run(*derivation.program)))
-      derivation.reason = "the derived program is not well formed";
+    if (failed(pm.run(*derivation.program))) {
+      derivation.program = nullptr;
+      derivation.reason = "internal error: the derived program is not well formed";
+      return std::move(derivation);
+    }
+    explainProgram(*derivation.program, derivation.steps);
     return std::move(derivation);
   }
 

@@ -54,6 +54,11 @@ LogicalResult Group::orient() {
       if (!side && reads(readout.row))
         visit(readout.row);
   keySide = side.value_or(Side::Right);
+  for (unsigned state : states) {
+    std::string name = notation(cx.nf.states[state]);
+    cx.note("orient", keySide == Side::Right ? name + " is read on its right: H = " + name + "ᵀ"
+                                             : name + " is read on its left: H = " + name);
+  }
   return success();
 }
 
@@ -174,6 +179,9 @@ LogicalResult Group::findStreams() {
         last = std::max(last, column.index);
     return last;
   };
+  for (const Stream &stream : streams)
+    cx.note("sort", "key " + notation(stream.key) + (stream.unknown ? ": its payload reads the state, an unknown row"
+                                                                    : ": its payload is known"));
   std::sort(streams.begin(), streams.end(), [&](const Stream &a, const Stream &b) { return lastRow(a) < lastRow(b); });
   return success();
 }

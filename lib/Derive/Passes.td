@@ -13,6 +13,30 @@ def RecurDerive : Pass<"recur-derive", "::mlir::ModuleOp"> {
   }];
   let options = [
     Option<"prove", "prove", "bool", "true", "compare the program with the rule over F_p">,
+    Option<"explain", "explain", "bool", "false", "print the derivation">,
+  ];
+}
+
+def RecurProve : Pass<"recur-prove", "::mlir::ModuleOp"> {
+  let summary = "compare every chunk program NAME_chunk with the rule NAME over F_p";
+  let options = [
+    Option<"rounds", "rounds", "unsigned", "1", "how many random inputs">,
+  ];
+}
+
+def RecurMeasure : Pass<"recur-measure", "::mlir::ModuleOp"> {
+  let summary = "compare chunk programs in floating point with the oracle, and fail above a limit";
+  let description = [{
+    Derives the program of every rule (whose dimensions are bound) and runs it in chunks of 16, 32, 64 and 128 tokens on
+    tame and nasty inputs, in float64 and float32. A rule without a chunk form is passed over.
+  }];
+  let dependentDialects = ["::recur::chunk::ChunkDialect"];
+  let options = [
+    Option<"tokens", "tokens", "int64_t", "150", "the length of the sequence">,
+    Option<"f64", "f64", "double", "1e-11", "the largest error in float64">,
+    Option<"tame", "tame", "double", "2e-6", "the largest error in float32 on tame inputs">,
+    Option<"nasty", "nasty", "double", "2e-5", "the largest error in float32 on nasty inputs">,
+    Option<"print", "print", "bool", "false", "print every error">,
   ];
 }
 

@@ -204,8 +204,11 @@ void recur::drawProblem(RuleOp rule, uint64_t seed, Problem &problem) {
     for (Attribute dim : ownDims(argument.getType()))
       shape.push_back(cast<IntegerAttr>(dim).getInt());
     Array array(shape);
+    // Vectors that promise nothing have a norm of about 1, so that products of many tokens stay of one size.
+    SmallVector<Attribute> own = ownDims(argument.getType());
+    double scale = arg.getRange() || own.empty() ? 1 : 1 / std::sqrt(double(shape.back()));
     for (double &x : array.data) // float32 holds what is drawn
-      x = static_cast<float>(draw(arg.getRange(), generator));
+      x = static_cast<float>(scale * draw(arg.getRange(), generator));
     if (arg.getUnit()) {
       int64_t n = shape.back();
       for (int64_t at = 0; at < array.size(); at += n) {
@@ -218,6 +221,15 @@ void recur::drawProblem(RuleOp rule, uint64_t seed, Problem &problem) {
     }
     (input ? problem.inputs : problem.params)[arg.getName().str()] = std::move(array);
   }
+}
+
+void recur::perturb(Problem &problem, double size, uint64_t seed) {
+  std::mt19937_64 generator(seed);
+  std::uniform_real_distribution<double> relative(1 - size, 1 + size);
+  for (auto *arrays : {&problem.inputs, &problem.params})
+    for (auto &[name, array] : *arrays)
+      for (double &x : array.data)
+        x *= relative(generator);
 }
 
 LogicalResult recur::writeProblem(const Problem &problem, StringRef folder, bool float64, std::string &error) {

@@ -29,14 +29,17 @@ llvm::SmallVector<mlir::Attribute> ownDims(mlir::Type type);
 mlir::LogicalResult readProblem(RuleOp rule, llvm::StringRef folder, llvm::StringMap<int64_t> &sizes, Problem &problem);
 
 /// Draws the inputs and params of a rule whose dimensions are bound, within their declared ranges (an open end at
-/// infinity is drawn from a normal distribution), vectors declared `unit` with norm 1.
+/// infinity is drawn from a normal distribution), vectors declared `unit` with norm 1, others of about that norm.
 void drawProblem(RuleOp rule, uint64_t seed, Problem &problem);
 
 /// Writes an output or a state for each NAME.npy.
 mlir::LogicalResult writeProblem(const Problem &problem, llvm::StringRef folder, bool float64, std::string &error);
 
-/// Runs the rule's meaning in float64; fills outputs and states.
-mlir::LogicalResult runOracle(RuleOp rule, Problem &problem);
+/// Runs the rule's meaning in float64, with states kept in float32 if wanted; fills outputs and states.
+mlir::LogicalResult runOracle(RuleOp rule, Problem &problem, bool roundStates = false);
+
+/// Moves every input and param by a random relative amount of at most `size`.
+void perturb(Problem &problem, double size, uint64_t seed);
 
 /// |x - reference| / |reference| in the Frobenius norm; the absolute norm where the reference is zero.
 double relativeError(const Array &x, const Array &reference);

@@ -54,7 +54,7 @@ fn centered(x) = x - vmean(x)
 fn l2norm(x, eps=1e-6) unit = x./sqrt(vsum(x.*x) + eps)
 fn rmsnorm(x, eps=1e-6) = x./sqrt(vmean(x.*x) + eps)
 fn layernorm(x, eps=1e-6) = rmsnorm(centered(x), eps)
-fn softmax(x) in [0, 1] = exp(x - vmax(x))./vsum(exp(x - vmax(x)))
+fn softmax(x) in [0, 1] = exp(x - max(vmax(x), -1e38))./max(vsum(exp(x - max(vmax(x), -1e38))), 1e-30)
 )";
 
 ArrayRef<Primitive> allPrimitives() { return primitives; }

@@ -22,6 +22,10 @@ public:
       int64_t end = std::min(call.tokens, begin + block - (call.position + begin) % block);
       if (failed(runBlock(begin, end)))
         return failure();
+      if (call.roundStates)
+        for (Matrix &state : call.states)
+          for (double &x : state.data)
+            x = static_cast<float>(x);
       begin = end;
     }
     return success();

@@ -1,0 +1,249 @@
+#include "lib/Cpu/Sweep.h"
+#include "lib/Cpu/SweepPack.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cpu;
+
+namespace {
+// The loops over column blocks, groups and rows.
+class SweepEmitter {
+public:
+  SweepEmitter(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, int64_t group, Value scratch)
+      : b(b), rule(rule), shape(rule.shape), layout(shape, options), group{shape, group},
+        packer(b, rule.shape, layout, this->group, scratch), scratch(scratch), vectors(options.vectors), zero(b.index(0)) {}
+
+  // Tokens `from` to `to` of a chunk that is packed and begins at token `begin`: a positive multiple of the group. Returns
+  // the new scale.
+  Value run(Value begin, Value from, Value to, Value scale) {
+    Value next = packer.coefficients(from, to, scale);
+    b.loop(zero, b.index(layout.blocks), 1, [&](Value block) { columnBlock(begin, from, to, block); });
+    return next;
+  }
+
+private:
+  using Values = VectorBuilder::Values;
+
+  // What a group leaves for the sweep after it: z, and the decay by columns.
+  struct Pending {
+    ArrayRef<Value> writes; // [token][write][vector]
+    ArrayRef<Value> decay;  // [vector], for a decay by columns
+    Value first;            // the group's first token in the chunk
+  };
+
+  int64_t lanes() const { return b.lanes; }
+  int64_t width() const { return b.lanes * vectors; }
+
+  void columnBlock(Value begin, Value from, Value to, Value block) {
+    Value base = b.scale(block, layout.blockStride), column = b.scale(block, width());
+    Values pending = solve(begin, from, block, column, sweep(base, nullptr, from));
+    auto unpack = [&](ValueRange carried, Value first, Values &storage) {
+      storage.assign(carried.begin(), carried.end());
+      size_t writes = group.group * group.writes() * vectors;
+      ArrayRef<Value> all(storage);
+      return Pending{all.take_front(writes), all.drop_front(writes), first};
+    };
+    Values storage;
+    pending = b.loop(b.add(from, group.group), to, group.group, pending, [&](Value first, ValueRange carried) {
+      Pending before = unpack(carried, b.sub(first, group.group), storage);
+      return solve(begin, first, block, column, sweep(base, &before, first));
+    });
+    Pending last = unpack(pending, b.sub(to, group.group), storage);
+    sweep(base, &last, {});
+  }
+
+  // One pass over the rows of a column block: applies what is pending, and reads for the group that begins at `reads`
+  // unless that is null. Returns the sums [token][read][vector].
+  Values sweep(Value base, const Pending *pending, Value reads) {
+    if (!pending || !shape.scalarDecay)
+      return rows(base, pending, reads, {});
+    Value factor = b.loadScalar(scratch, b.add(packer.coefficientsAt(pending->first), group.rescale()));
+    Value usual = arith::CmpFOp::create(b, arith::CmpFPredicate::OEQ, factor, b.number(1));
+    SmallVector<Type> types(reads ? group.group * group.reads() * vectors : 0, b.vector);
+    return b.branch(
+        usual, types, [&] { return rows(base, pending, reads, {}); },
+        [&] { return rows(base, pending, reads, b.splat(factor)); });
+  }
+
+  Values rows(Value base, const Pending *pending, Value reads, Value factor) {
+    int64_t count = reads ? group.group * group.reads() * vectors : 0, partials = group.partialSums();
+    Values sums(count * partials, reads ? b.splat(0.0) : Value());
+    Value packedReads = reads ? packer.rowsAt(reads) : Value();
+    Value packedWrites = pending ? packer.rowsAt(pending->first) : Value();
+    sums = b.loop(zero, b.index(shape.rows), partials, sums, [&](Value i, ValueRange carried) {
+      Values next(carried);
+      for (int64_t part = 0; part < partials; ++part) {
+        Value row = b.add(b.add(base, b.scale(i, width())), part * width());
+        Values h;
+        for (int64_t x = 0; x < vectors; ++x)
+          h.push_back(b.load(scratch, b.add(row, x * lanes())));
+        if (pending)
+          update(h, *pending, b.add(b.add(packedWrites, i), part), factor, row);
+        if (reads)
+          read(h, b.add(b.add(packedReads, i), part), MutableArrayRef(next).slice(part * count, count));
+      }
+      return next;
+    });
+    for (int64_t n = 0; n < count; ++n)
+      for (int64_t part = 1; part < partials; ++part)
+        sums[n] = b.sum(sums[n], sums[part * count + n]);
+    sums.resize(count);
+    return sums;
+  }
+
+  Value packed(Value rows, int64_t token, unsigned slot) {
+    return b.loadSplat(scratch, b.add(rows, slot * layout.rowSlotStride + token * layout.rowStride));
+  }
+
+  void update(Values &h, const Pending &pending, Value packedRows, Value factor, Value row) {
+    if (shape.rowDecay)
+      factor = packed(packedRows, 0, *shape.rowDecay);
+    for (int64_t x = 0; x < vectors; ++x) {
+      h[x] = b.mul(factor, h[x]);
+      if (shape.columnDecay)
+        h[x] = b.mul(pending.decay[x], h[x]);
+    }
+    auto write = pending.writes.begin();
+    for (int64_t t = 0; t < group.group; ++t)
+      for (unsigned slot : shape.writes) {
+        Value e = packed(packedRows, t, slot);
+        for (Value &value : h)
+          value = b.fma(e, *write++, value);
+      }
+    for (auto [x, value] : llvm::enumerate(h))
+      b.store(value, scratch, b.add(row, x * lanes()));
+  }
+
+  void read(ArrayRef<Value> h, Value packedRows, MutableArrayRef<Value> sums) {
+    auto *sum = sums.begin();
+    for (int64_t t = 0; t < group.group; ++t)
+      for (unsigned slot : shape.reads) {
+        Value e = packed(packedRows, t, slot);
+        for (Value value : h) {
+          *sum = b.fma(e, value, *sum);
+          ++sum;
+        }
+      }
+  }
+
+  // From the sums over H as it was before the group: the reads of each token, by substitution, its outputs and its
+  // writes. Returns what Pending holds.
+  Values solve(Value begin, Value first, Value block, Value column, ArrayRef<Value> sums) {
+    Value at = packer.coefficientsAt(first);
+    auto coefficient = [&](int64_t slot) { return b.loadSplat(scratch, b.add(at, slot)); };
+    unsigned reads = group.reads(), writes = group.writes();
+    auto index = [&](int64_t t, unsigned n, unsigned count, int64_t x) { return (t * count + n) * vectors + x; };
+    Values z(group.group * writes * vectors), decays(group.group * vectors);
+    // The decay of columns x by the tokens from `from` to before `to`; null for none.
+    auto columnDecay = [&](int64_t from, int64_t to, int64_t x) {
+      Value product;
+      for (int64_t t = from; shape.columnDecay && t < to; ++t)
+        product = b.mul(product, decays[t * vectors + x]);
+      return product;
+    };
+    for (int64_t t = 0; t < group.group; ++t) {
+      Value inChunk = b.add(first, t), token = b.add(begin, inChunk);
+      rule.enter(b, layout, scratch, {token, inChunk, column, {}}, block);
+      for (int64_t x = 0; x < vectors; ++x) {
+        ColumnStep step{token, inChunk, b.add(column, x * lanes()), {}};
+        for (unsigned r = 0; r < reads; ++r) {
+          Value y = b.mul(sums[index(t, r, reads, x)], columnDecay(0, t, x));
+          if (shape.scalarDecay)
+            y = b.mul(y, coefficient(group.carry(t)));
+          for (int64_t j = 0; j < t; ++j)
+            for (unsigned w = 0; w < writes; ++w)
+              y = b.fma(coefficient(group.gram(t, r, j, w)),
+                        b.mul(z[index(j, w, writes, x)], columnDecay(j + 1, t, x)), y);
+          step.reads.push_back(y);
+        }
+        if (shape.columnDecay)
+          decays[t * vectors + x] = rule.columnDecay(b, layout, scratch, step);
+        for (auto [w, value] : llvm::enumerate(rule.step(b, layout, scratch, step)))
+          z[index(t, w, writes, x)] = value;
+      }
+    }
+    for (int64_t t = 0; t < group.group; ++t)
+      for (unsigned w = 0; w < writes; ++w)
+        for (int64_t x = 0; x < vectors; ++x) {
+          Value &value = z[index(t, w, writes, x)];
+          value = b.mul(value, columnDecay(t + 1, group.group, x));
+          if (shape.scalarDecay)
+            value = b.mul(value, coefficient(group.leave(t)));
+        }
+    for (int64_t x = 0; shape.columnDecay && x < vectors; ++x)
+      z.push_back(columnDecay(0, group.group, x));
+    return z;
+  }
+
+  VectorBuilder &b;
+  SweepRule &rule;
+  const SweepShape &shape;
+  const SweepLayout layout;
+  const SweepGroup group;
+  SweepPacker packer;
+  Value scratch;
+  int64_t vectors;
+  Value zero;
+};
+} // namespace
+
+SweepLayout::SweepLayout(const SweepShape &shape, const SweepOptions &options)
+    : columns(roundUp(shape.columns, options.width())), blocks(columns / options.width()),
+      blockStride(shape.rows * options.width()), rowStride(roundUp(shape.rows, options.lanes)),
+      rowSlotStride(options.chunk * rowStride), columnSlotStride(options.chunk * columns),
+      rowsBegin(roundUp(blocks * blockStride, 16)), columnsBegin(rowsBegin + shape.rowSlots * rowSlotStride),
+      scalarsBegin(columnsBegin + shape.columnSlots * columnSlotStride), scalarSlots(shape.scalarSlots),
+      coefficientsBegin(scalarsBegin + roundUp(options.chunk * scalarSlots, 16)) {}
+
+int64_t SweepLayout::size(const SweepShape &shape, const SweepOptions &options) const {
+  SweepGroup whole{shape, options.group}, single{shape, 1};
+  return coefficientsBegin + std::max(options.chunk / options.group * whole.size(), options.chunk * single.size());
+}
+
+Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, Value tokens, Value scratch) {
+  using Values = VectorBuilder::Values;
+  SweepLayout layout(rule.shape, options);
+  SweepEmitter grouped(b, rule, options, options.group, scratch), single(b, rule, options, 1, scratch);
+  bool scaled = rule.shape.scalarDecay.has_value();
+  auto carry = [](Value value) { return value ? Values{value} : Values(); };
+  auto front = [](ValueRange values) { return values.empty() ? Value() : values.front(); };
+  Value zero = b.index(0);
+  // The groups from `from` to `to`, if there are any.
+  auto some = [&](SweepEmitter &emitter, Value begin, Value from, Value to, Value scale) {
+    Value any = arith::CmpIOp::create(b, arith::CmpIPredicate::ult, from, to);
+    SmallVector<Type> types(scaled ? 1 : 0, b.getF32Type());
+    return front(b.branch(
+        any, types, [&] { return carry(emitter.run(begin, from, to, scale)); }, [&] { return carry(scale); }));
+  };
+  Values scale = scaled ? Values{b.number(1)} : Values();
+  return front(b.loop(zero, tokens, options.chunk, scale, [&](Value begin, ValueRange carried) {
+    Value left = arith::SubIOp::create(b, tokens, begin);
+    Value count = arith::MinUIOp::create(b, left, b.index(options.chunk));
+    rule.pack(b, layout, scratch, begin, count);
+    // The few tokens after the last whole group go one by one.
+    Value rest = arith::RemUIOp::create(b, count, b.index(options.group));
+    Value whole = arith::SubIOp::create(b, count, rest);
+    Value scale = some(grouped, begin, zero, whole, front(carried));
+    if (options.group > 1)
+      scale = some(single, begin, whole, count, scale);
+    rule.finish(b, layout, scratch, begin, count);
+    return carry(scale);
+  }));
+}
+
+SweepOptions SweepOptions::choose(const SweepShape &shape, int64_t lanes, int64_t registers) {
+  SweepOptions best;
+  best.lanes = lanes;
+  int64_t perVector = shape.reads.size() + shape.writes.size();
+  int64_t most = (shape.columns + lanes - 1) / lanes;
+  auto fits = [&](int64_t group, int64_t vectors) {
+    int64_t factors = shape.columnDecay ? vectors : 0;
+    return vectors <= most && group * vectors * perVector + vectors + factors + 2 <= registers - 2;
+  };
+  best.vectors = fits(1, 2) ? 2 : 1;
+  best.group = fits(2, best.vectors) ? 2 : 1;
+  // Packed rows share the first-level cache with a block of columns.
+  int64_t bytes = 4 * roundUp(shape.rows, lanes) * std::max(shape.rowSlots, 1u);
+  best.chunk = std::clamp<int64_t>((32 << 10) / bytes / 8 * 8, 8, 64);
+  return best;
+}

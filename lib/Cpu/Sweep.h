@@ -1,0 +1,95 @@
+// The sweep form of a rule with one matrix state whose columns do not see each other.
+//
+// With H the transpose of the state as most specs write it, rows x columns:
+//
+//   y_r = b_r^T H            reads of the state before the token
+//   z_w = f_w(y_1, y_2, ..)  column by column
+//   H   = decay . H + sum_w e_w z_w^T
+//
+// The reads b_r, the writes e_w and the decay depend on the token alone. A group of a few tokens passes over H in one
+// sweep of its rows, which also adds the writes of the group before; within the group the reads see earlier writes
+// through the inner products of b and e, by substitution.
+#pragma once
+
+#include "lib/Cpu/VectorBuilder.h"
+#include <optional>
+
+namespace recur::cpu {
+
+/// What one token does, apart from the code that computes it. Row vectors (b, e, the decay), columns and scalars are
+/// packed, once per token, into numbered slots.
+struct SweepShape {
+  int64_t rows = 0, columns = 0; // of H
+  unsigned rowSlots = 0, columnSlots = 0, scalarSlots = 0;
+  llvm::SmallVector<unsigned> reads, writes; // the row slot of each
+  std::optional<unsigned> scalarDecay;       // scalar slot
+  std::optional<unsigned> rowDecay;          // row slot; then no slot may serve two reads or writes
+  bool columnDecay = false;                  // SweepRule::columnDecay gives it
+};
+
+/// How the loops are cut.
+struct SweepOptions {
+  int64_t lanes = 16;  // f32 in a register
+  int64_t vectors = 2; // registers across a block of columns
+  int64_t group = 2;   // tokens per sweep
+  int64_t chunk = 32;  // tokens packed at a time, a multiple of `group`
+
+  int64_t width() const { return lanes * vectors; }
+  /// The best cut for a shape on a machine with `registers` vector registers of `lanes` f32.
+  static SweepOptions choose(const SweepShape &shape, int64_t lanes, int64_t registers);
+};
+
+/// Where things are in the scratch memory, an f32 memref. All positions count f32. H comes first, column block by column
+/// block, each rows x width; columns past the last are padding.
+struct SweepLayout {
+  SweepLayout(const SweepShape &shape, const SweepOptions &options);
+
+  int64_t columns;                   // padded to whole blocks
+  int64_t blocks, blockStride;       // of H
+  int64_t rowStride, rowSlotStride;  // of packed rows, from token to token and from slot to slot
+  int64_t columnSlotStride;          // of packed columns; from token to token it is `columns`
+  int64_t rowsBegin, columnsBegin;   // token 0 of slot 0
+  int64_t scalarsBegin, scalarSlots; // the scalars of a token are consecutive
+  int64_t coefficientsBegin;
+
+  /// f32 of scratch memory in all.
+  int64_t size(const SweepShape &shape, const SweepOptions &options) const;
+};
+
+/// What the column code of one token sees: `lanes` columns of H from `column`.
+struct ColumnStep {
+  mlir::Value token, inChunk, column;
+  llvm::SmallVector<mlir::Value> reads; // y
+};
+
+/// The parts of the kernel that differ from rule to rule.
+class SweepRule {
+public:
+  virtual ~SweepRule() = default;
+  SweepShape shape;
+
+  /// Fills all slots of `count` tokens from `begin`. Rows are padded with zeros to their stride.
+  virtual void pack(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch, mlir::Value begin,
+                    mlir::Value count) = 0;
+  /// Called before the column code of a token, for each column block.
+  virtual void enter(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch, const ColumnStep &at,
+                     mlir::Value block) {}
+  /// Computes the outputs of some columns, stores them, and returns z.
+  virtual llvm::SmallVector<mlir::Value> step(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch,
+                                              const ColumnStep &at) = 0;
+  /// The decay of some columns.
+  virtual mlir::Value columnDecay(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch,
+                                  const ColumnStep &at) {
+    return {};
+  }
+  /// Called when all columns of `count` tokens from `begin` are done.
+  virtual void finish(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch, mlir::Value begin,
+                      mlir::Value count) {}
+};
+
+/// Emits the loop over `tokens` tokens on the state in `scratch` (memref<?xf32>). Returns the factor, an f32, that is
+/// left to multiply the state by; null for 1.
+mlir::Value emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, mlir::Value tokens,
+                      mlir::Value scratch);
+
+} // namespace recur::cpu

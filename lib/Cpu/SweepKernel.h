@@ -1,0 +1,49 @@
+// The sweep of a planned rule as a kernel function.
+#pragma once
+
+#include "lib/Cpu/Passes.h"
+#include "lib/Cpu/SweepPlan.h"
+
+namespace recur::cpu {
+
+/// The code of a plan on the arguments of a kernel function (see the pass recur-to-linalg for their order).
+class PlannedRule : public SweepRule {
+public:
+  using Value = mlir::Value;
+
+  /// `roles` are those of the kernel's tensors, `packer` is the function made from buildPackRule's rule.
+  PlannedRule(const SweepPlan &plan, const SweepOptions &options, llvm::ArrayRef<Role> roles,
+              mlir::func::FuncOp kernel, mlir::func::FuncOp packer);
+
+  Value tokenCount() { return tokens; }
+  /// Emits the whole body: from initial to final states.
+  void emit(VectorBuilder &b);
+  /// True, as i1, when the entries of all columns that are read or written in place are neighbours.
+  Value isDense(VectorBuilder &b);
+
+  void pack(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch, mlir::Value begin,
+            mlir::Value count) override;
+  void enter(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch, const ColumnStep &at,
+             mlir::Value block) override;
+  llvm::SmallVector<mlir::Value> step(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch,
+                                      const ColumnStep &at) override;
+  mlir::Value columnDecay(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch,
+                          const ColumnStep &at) override;
+
+private:
+  using Values = VectorBuilder::Values;
+
+  mlir::ValueRange views(Role role);
+  Value mask(VectorBuilder &b, Value column);
+  Value loadInput(VectorBuilder &b, const SweepColumn &column, const ColumnStep &at);
+  void storeOutput(VectorBuilder &b, Value x, Value view, const ColumnStep &at);
+
+  const SweepPlan &plan;
+  SweepOptions options;
+  mlir::func::FuncOp kernel, packer;
+  llvm::SmallVector<Role> roles;
+  Value tokens, position, head, heads;
+  Values sideBuffers; // the states that the packer carries from chunk to chunk
+};
+
+} // namespace recur::cpu

@@ -1,0 +1,38 @@
+// The part of the sweep form that runs once per chunk of tokens.
+#pragma once
+
+#include "lib/Cpu/SweepGroup.h"
+
+namespace recur::cpu {
+
+class SweepPacker {
+public:
+  SweepPacker(VectorBuilder &b, const SweepShape &shape, const SweepLayout &layout, const SweepGroup &group,
+              mlir::Value scratch);
+
+  /// Emits the coefficients of the groups of the packed tokens from `from` to `to` of the chunk. `scale` is the factor
+  /// kept beside the state (null without a scalar decay); returns it as these groups leave it.
+  mlir::Value coefficients(mlir::Value from, mlir::Value to, mlir::Value scale);
+
+  /// The position of row slot 0 of a token of the chunk.
+  mlir::Value rowsAt(mlir::Value inChunk);
+  /// The position of the coefficients of the group that begins at a token of the chunk.
+  mlir::Value coefficientsAt(mlir::Value first);
+
+private:
+  using Value = mlir::Value;
+  using Values = VectorBuilder::Values;
+
+  void eachGram(llvm::function_ref<void(int64_t t, unsigned r, int64_t j, unsigned w)> body);
+  Values innerProducts(Value first);
+  void storeProducts(Value at, llvm::ArrayRef<Value> products);
+  Value scalarCoefficients(Value first, Value at, llvm::ArrayRef<Value> products, Value scale);
+
+  VectorBuilder &b;
+  const SweepShape &shape;
+  const SweepLayout &layout;
+  const SweepGroup &group;
+  Value scratch;
+};
+
+} // namespace recur::cpu

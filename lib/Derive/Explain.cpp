@@ -1,0 +1,226 @@
+// A derivation as text, in the notation of the papers: capitals are matrices with one row per token of the chunk, G is
+// the sum of log decays up to a token (Gx before it), tril and stril are lower triangles with and without the diagonal.
+#include "lib/Derive/Derive.h"
+#include "llvm/ADT/StringMap.h"
+#include "llvm/ADT/TypeSwitch.h"
+#include "llvm/Support/FormatVariadic.h"
+
+using namespace mlir;
+using namespace recur;
+
+namespace {
+// Writes the body of a program as equations; a value that is used once stands where it is used.
+class ProgramWriter {
+public:
+  explicit ProgramWriter(chunk::ProgramOp program) : program(program) {}
+
+  void write(DerivationStep &tokens, DerivationStep &system, DerivationStep &results) {
+    for (BlockArgument argument : program.getBody().getArguments()) {
+      ArgAttr arg = program.getArg(argument.getArgNumber());
+      bool rows = arg.getKind() == ArgKind::Input;
+      names[argument] = rows ? upper(arg.getName().getValue()) : arg.getName().str();
+      tokenNames[argument] = arg.getName().str();
+    }
+    for (Operation &op : program.getBody().front().without_terminator()) {
+      if (auto map = dyn_cast<chunk::MapOp>(op))
+        writeMap(map, tokens);
+      else if (auto decay = dyn_cast<chunk::DecayOp>(op))
+        writeDecay(decay, tokens);
+      else if (auto cascade = dyn_cast<chunk::CascadeOp>(op))
+        writeCascade(cascade, tokens);
+      else if (auto solve = dyn_cast<chunk::TriSolveOp>(op))
+        writeSolve(solve, system);
+      else if (auto scan = dyn_cast<chunk::ScanOp>(op))
+        writeScan(scan, system);
+      else if (!op.getResult(0).hasOneUse() && isa<MatmulOp, chunk::GramOp, chunk::MixOp>(op))
+        name(op.getResult(0), isa<chunk::GramOp>(op) ? "A" : "P", system);
+    }
+    SmallVector<std::string> targets;
+    for (BlockArgument state : program.argumentsOf(ArgKind::State))
+      targets.push_back(names[state] + "'");
+    for (auto output : program.getOutputs().getAsRange<StringAttr>())
+      targets.push_back(upper(output.getValue()));
+    for (auto [target, value] : llvm::zip(targets, program.getBodyYield().getValues()))
+      results.lines.push_back(target + " = " + text(value, 0));
+  }
+
+private:
+  static std::string upper(StringRef text) { return text.size() == 1 ? text.upper() : "rows(" + text.str() + ")"; }
+
+  void name(Value value, StringRef stem, DerivationStep &step) {
+    std::string line = text(value, 0), fresh = stem.str() + std::to_string(++counters[stem]);
+    step.lines.push_back(fresh + " = " + line);
+    names[value] = fresh;
+  }
+
+  // Values of a token are named x1, x2, ..; their rows X1, X2, ..
+  void writeMap(chunk::MapOp map, DerivationStep &step) {
+    unsigned next = 0;
+    for (Value operand : llvm::concat<Value>(llvm::to_vector(map.getCarried()), llvm::to_vector(map.getRows()),
+                                             llvm::to_vector(map.getShared()))) {
+      auto known = tokenNames.find(operand);
+      argumentNames[map.getBody().getArgument(next++)] = known != tokenNames.end() ? known->second : text(operand, 2);
+    }
+    auto yielded = map.getYield().getValues().begin();
+    for (auto [index, last] : llvm::enumerate(map.getLast())) {
+      std::string state = argumentNames[map.getBody().getArgument(index)];
+      names[last] = state + "_C";
+      step.lines.push_back(state + "' = " + notation(*yielded++, argumentNames) + ", token by token");
+    }
+    for (Value result : map.getResults()) {
+      std::string index = std::to_string(++counters["x"]);
+      names[result] = "X" + index;
+      tokenNames[result] = "x" + index;
+      step.lines.push_back("x" + index + " = " + notation(*yielded++, argumentNames));
+    }
+  }
+
+  void writeDecay(chunk::DecayOp decay, DerivationStep &step) {
+    std::string index = std::to_string(++counters["G"]);
+    auto token = [&](Value value) {
+      auto known = tokenNames.find(value);
+      return known != tokenNames.end() ? known->second : text(value, 0);
+    };
+    bool scalar = isOne(matType(decay.getFactors()).getCols());
+    names[decay] = "G" + index;
+    step.lines.push_back("G" + index + " = cumulative " +
+                         (decay.getLog() ? "sum of " + token(decay.getLog()) : "log of " + token(decay.getFactors())) +
+                         (scalar ? ", Γ" + index + "[t,j] = e^(G" + index + "_t - G" + index + "_j)" : ", by channel"));
+  }
+
+  void writeCascade(chunk::CascadeOp cascade, DerivationStep &step) {
+    std::string index = std::to_string(++counters["G"]), line = "[";
+    int64_t states = cascade.getType().getStates(), entry = 0;
+    for (Value factor : cascade.getFactors()) {
+      auto known = tokenNames.find(factor);
+      line += (entry ? entry % states ? ", " : "; " : "") +
+              (known != tokenNames.end() ? known->second : text(factor, 0));
+      ++entry;
+    }
+    names[cascade] = "Γ" + index;
+    step.lines.push_back("Γ" + index + "[t,j] = Φ_t .. Φ_(j+1), Φ = " + line + "]");
+  }
+
+  void writeSolve(chunk::TriSolveOp solve, DerivationStep &step) {
+    size_t streams = solve.getRhs().size();
+    for (auto [index, block] : llvm::enumerate(solve.getBlocks()))
+      step.lines.push_back("N" + (streams == 1 ? "" : std::to_string(index / streams + 1) +
+                                                         std::to_string(index % streams + 1)) +
+                           " = " + text(block, 0));
+    for (auto [index, side, result] : llvm::enumerate(solve.getRhs(), solve.getResults())) {
+      std::string number = streams == 1 ? "" : std::to_string(index + 1);
+      names[result] = "U" + number;
+      std::string line = streams == 1 ? "(I + N) U" : "U" + number;
+      for (size_t other = 0; streams > 1 && other < streams; ++other)
+        line += " + N" + number + std::to_string(other + 1) + " U" + std::to_string(other + 1);
+      step.lines.push_back(line + " = " + text(side, 0));
+    }
+    if (solve.getDecay())
+      step.lines.push_back("each value channel with its decays " + names[solve.getDecay()]);
+  }
+
+  void writeScan(chunk::ScanOp scan, DerivationStep &step) {
+    std::string index = std::to_string(++counters["h"]);
+    names[scan.getResult()] = "h" + index;
+    names[scan.getLast()] = "h" + index + "_C";
+    tokenNames[scan.getResult()] = "h" + index;
+    step.lines.push_back("h" + index + "_t = " + text(scan.getFactors(), 2) + " ⊙ h" + index + "_(t-1) + " +
+                         text(scan.getWrites(), 2) + " from " + text(scan.getInit(), 0) + ", by an associative scan");
+  }
+
+  std::string gammaOf(Value decay) { return isa<chunk::CascadeType>(decay.getType()) ? names[decay] : "Γ" + names[decay].substr(1); }
+
+  // Precedence: 0 sums, 1 products, 2 factors.
+  std::string text(Value value, unsigned needed) {
+    if (auto known = names.find(value); known != names.end())
+      return known->second;
+    auto [result, precedence] = expression(value.getDefiningOp());
+    return precedence < needed ? "(" + result + ")" : result;
+  }
+
+  std::pair<std::string, unsigned> expression(Operation *op) {
+    auto operand = [&](unsigned i, unsigned needed) { return text(op->getOperand(i), needed); };
+    return TypeSwitch<Operation *, std::pair<std::string, unsigned>>(op)
+        .Case([&](AddOp) { return std::pair(operand(0, 0) + " + " + operand(1, 0), 0u); })
+        .Case([&](SubOp) { return std::pair(operand(0, 0) + " - " + operand(1, 1), 0u); })
+        .Case([&](NegOp) { return std::pair("-" + operand(0, 1), 0u); })
+        .Case([&](MatmulOp) { return std::pair(operand(0, 1) + " " + operand(1, 1), 1u); })
+        .Case([&](MulOp mul) {
+          bool diagonal = isOne(matType(mul.getLhs()).getCols()) && !isOne(matType(mul.getLhs()).getRows());
+          bool scalar = matType(mul.getLhs()).isScalar();
+          if (diagonal)
+            return std::pair("diag(" + tokenText(mul.getLhs()) + ") " + operand(1, 1), 1u);
+          return std::pair(operand(0, 1) + (scalar ? " " : " ⊙ ") + operand(1, 1), scalar ? 1u : 0u);
+        })
+        .Case([&](TransposeOp) { return std::pair(operand(0, 2) + "ᵀ", 2u); })
+        .Case([&](chunk::GramOp gram) {
+          std::string decay = gram.getDecay() ? " ⊙ " + gammaOf(gram.getDecay()) : "";
+          bool channels = gram.getDecay() && !isOne(cast<chunk::DecayType>(gram.getDecay().getType()).getOf().getCols());
+          std::string product = operand(0, 1) + " " + operand(1, 2) + "ᵀ";
+          if (channels)
+            product = "Σ_c " + operand(0, 1) + "[t,c] " + operand(1, 2) + "[j,c] e^(" + names[gram.getDecay()] +
+                      (gram.getReach() == chunk::Reach::Before ? "x" : "") + "[t,c] - " + names[gram.getDecay()] + "[j,c])";
+          else if (gram.getDecay() && gram.getReach() == chunk::Reach::Before)
+            product += decay + "⁻";
+          else
+            product += decay;
+          return std::pair((gram.getReach() == chunk::Reach::Inclusive ? "tril(" : "stril(") + product + ")", 2u);
+        })
+        .Case([&](chunk::MaskOp mask) {
+          std::string entry = isa<chunk::CascadeType>(mask.getDecay().getType())
+                                  ? "^" + std::to_string(mask.getTo() + 1) + std::to_string(mask.getFrom() + 1)
+                                  : "";
+          StringRef kind = mask.getReach() == chunk::Reach::Inclusive ? "tril(" : "stril(";
+          return std::pair(kind.str() + gammaOf(mask.getDecay()) + entry +
+                               (mask.getReach() == chunk::Reach::Before ? "⁻)" : ")"),
+                           2u);
+        })
+        .Case([&](chunk::WeightsOp weights) {
+          std::string g = names[weights.getDecay()];
+          if (isa<chunk::CascadeType>(weights.getDecay().getType())) {
+            StringRef span[] = {"[t,0]", "[t-1,0]", "[C,t]", "[C,0]"};
+            return std::pair(g + "^" + std::to_string(weights.getTo() + 1) + std::to_string(weights.getFrom() + 1) +
+                                 span[unsigned(weights.getSpan())].str(),
+                             2u);
+          }
+          std::string exponent[] = {g, g + "x", "(" + g + "_C - " + g + ")", g + "_C"};
+          return std::pair("e^" + exponent[unsigned(weights.getSpan())], 2u);
+        })
+        .Case([&](chunk::MixOp mix) {
+          return std::pair("Σ_j " + operand(0, 2) + "[t,j] e^(" + names[mix.getDecay()] + "_t - " +
+                               names[mix.getDecay()] + "_j) ⊙ " + operand(1, 2) + "_j",
+                           0u);
+        })
+        .Case([&](ReduceOp) { return std::pair("rowsum(" + operand(0, 0) + ")", 2u); })
+        .Case([&](BroadcastOp) { return std::pair(operand(0, 2), 2u); })
+        .Default([&](Operation *) { return std::pair(notation(op->getResult(0), argumentNames), 2u); });
+  }
+
+  // A scale of rows: by its token's name.
+  std::string tokenText(Value value) {
+    auto known = tokenNames.find(value);
+    return known != tokenNames.end() ? known->second : text(value, 0);
+  }
+
+  chunk::ProgramOp program;
+  DenseMap<Value, std::string> names, tokenNames, argumentNames;
+  llvm::StringMap<unsigned> counters;
+};
+} // namespace
+
+void recur::explainProgram(chunk::ProgramOp program, std::vector<DerivationStep> &steps) {
+  DerivationStep tokens{"per token", {}}, system{"eliminate", {}}, results{"emit", {}};
+  ProgramWriter(program).write(tokens, system, results);
+  for (DerivationStep *step : {&tokens, &system, &results})
+    if (!step->lines.empty())
+      steps.push_back(std::move(*step));
+}
+
+std::string recur::printDerivation(const Derivation &derivation) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  for (const DerivationStep &step : derivation.steps)
+    for (auto [index, line] : llvm::enumerate(step.lines))
+      os << llvm::formatv("{0,-12}{1}\n", index ? "" : step.name.c_str(), line);
+  return text;
+}

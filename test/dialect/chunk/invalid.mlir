@@ -1,0 +1,202 @@
+// RUN: recur-opt %s --split-input-file --verify-diagnostics
+
+// Each program is named after the constraint it breaks.
+
+// expected-error@+1 {{must have one argument in its body for each of its 1 args, got: 0}}
+chunk.program @chunk_program_c1 length("C") [#recur.arg<input "k">] -> ["o"] init {
+  chunk.yield
+} body {
+  %0 = recur.constant 0.0 : !recur.mat<C x 1>
+  chunk.yield %0 : !recur.mat<C x 1>
+}
+
+// -----
+
+// expected-error@+1 {{'k' must have C rows, got: '!recur.mat<D x 1>'}}
+chunk.program @chunk_program_c1_rows length("C") [#recur.arg<input "k">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<D x 1>):
+  %0 = recur.constant 0.0 : !recur.mat<C x 1>
+  chunk.yield %0 : !recur.mat<C x 1>
+}
+
+// -----
+
+// expected-error@+1 {{must yield its 0 states and then 1 outputs with C rows}}
+chunk.program @chunk_program_c2 length("C") [#recur.arg<input "k">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x 1>):
+  chunk.yield
+}
+
+// -----
+
+// expected-error@+1 {{cannot have a stale argument, got: #recur.arg<stale "S" block = 16>}}
+chunk.program @chunk_program_c3 length("C") [#recur.arg<stale "S" block = 16>] -> [] init {
+  chunk.yield
+} body {
+^bb0(%S: !recur.mat<d x d>):
+  chunk.yield
+}
+
+// -----
+
+chunk.program @chunk_map_c1 length("C") [#recur.arg<input "k">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>):
+  // expected-error@+1 {{must have the carried values, a token of each row value and the shared values as arguments}}
+  %0 = chunk.map rows(%k : !recur.mat<C x dk>) -> (!recur.mat<C x dk>) {
+  ^bb0(%t: !recur.mat<1 x dk>):
+    %1 = recur.transpose %t : !recur.mat<1 x dk>
+    chunk.yield %1 : !recur.mat<dk x 1>
+  }
+  chunk.yield %0 : !recur.mat<C x dk>
+}
+
+// -----
+
+chunk.program @chunk_map_c2 length("C") [#recur.arg<input "k">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>):
+  // expected-error@+1 {{must yield the carried values, then a token of each result}}
+  %0 = chunk.map rows(%k : !recur.mat<C x dk>) -> (!recur.mat<C x dk>) {
+  ^bb0(%t: !recur.mat<dk x 1>):
+    chunk.yield
+  }
+  chunk.yield %0 : !recur.mat<C x dk>
+}
+
+// -----
+
+chunk.program @chunk_decay_c1 length("C") [#recur.arg<input "k">, #recur.arg<input "a">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>, %a: !recur.mat<C x 1>):
+  // expected-error@+1 {{must have logarithms of the factors' type, got: '!recur.mat<C x 1>'}}
+  %0 = chunk.decay %k : !recur.mat<C x dk> log %a : !recur.mat<C x 1>
+  chunk.yield %a : !recur.mat<C x 1>
+}
+
+// -----
+
+chunk.program @chunk_cascade_c1 length("C") [#recur.arg<input "a">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%a: !recur.mat<C x 1>):
+  // expected-error@+1 {{must have 4 factors, got: 1}}
+  %0 = chunk.cascade %a : !recur.mat<C x 1> -> !chunk.cascade<2, !recur.mat<C x 1>>
+  chunk.yield %a : !recur.mat<C x 1>
+}
+
+// -----
+
+chunk.program @chunk_mask_c1 length("C") [#recur.arg<input "k">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>):
+  %0 = chunk.decay %k : !recur.mat<C x dk>
+  // expected-error@+1 {{needs a scalar decay and gives a square matrix, got: '!recur.mat<C x dk>' and '!recur.mat<C x C>'}}
+  %1 = chunk.mask strict %0 : !chunk.decay<!recur.mat<C x dk>> -> !recur.mat<C x C>
+  chunk.yield %1 : !recur.mat<C x C>
+}
+
+// -----
+
+chunk.program @chunk_mask_c2 length("C") [#recur.arg<input "a">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%a: !recur.mat<C x 1>):
+  %0 = chunk.decay %a : !recur.mat<C x 1>
+  // expected-error@+1 {{must name one of 1 states, got: 1 and 0}}
+  %1 = chunk.mask strict %0 {to = 1} : !chunk.decay<!recur.mat<C x 1>> -> !recur.mat<C x C>
+  chunk.yield %1 : !recur.mat<C x C>
+}
+
+// -----
+
+chunk.program @chunk_weights_c1 length("C") [#recur.arg<input "k">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>):
+  %0 = chunk.decay %k : !recur.mat<C x dk>
+  // expected-error@+1 {{must give '!recur.mat<dk x 1>', got: '!recur.mat<C x dk>'}}
+  %1 = chunk.weights whole %0 : !chunk.decay<!recur.mat<C x dk>> -> !recur.mat<C x dk>
+  chunk.yield %1 : !recur.mat<C x dk>
+}
+
+// -----
+
+chunk.program @chunk_gram_c1 length("C") [#recur.arg<input "k">, #recur.arg<input "v">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>, %v: !recur.mat<C x dv>):
+  %0 = chunk.decay %v : !recur.mat<C x dv>
+  // expected-error@+1 {{must have a scalar decay or one for each column of '!recur.mat<C x dk>'}}
+  %1 = chunk.gram strict %k, %k decay %0 : !chunk.decay<!recur.mat<C x dv>> : !recur.mat<C x dk> -> !recur.mat<C x C>
+  chunk.yield %1 : !recur.mat<C x C>
+}
+
+// -----
+
+chunk.program @chunk_gram_c2 length("C") [#recur.arg<input "k">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>):
+  // expected-error@+1 {{must give '!recur.mat<C x C>', got: '!recur.mat<C x dk>'}}
+  %1 = chunk.gram strict %k, %k : !recur.mat<C x dk> -> !recur.mat<C x dk>
+  chunk.yield %1 : !recur.mat<C x dk>
+}
+
+// -----
+
+chunk.program @chunk_mix_c1 length("C") [#recur.arg<input "k">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>):
+  %0 = chunk.decay %k : !recur.mat<C x dk>
+  // expected-error@+1 {{must have scores of type '!recur.mat<C x C>'}}
+  %1 = chunk.mix strict %k, %k decay %0 : !recur.mat<C x dk>, !recur.mat<C x dk>, !chunk.decay<!recur.mat<C x dk>>
+    -> !recur.mat<C x dk>
+  chunk.yield %1 : !recur.mat<C x dk>
+}
+
+// -----
+
+chunk.program @chunk_tri_solve_c1 length("C") [#recur.arg<input "k">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>):
+  %n = chunk.gram strict %k, %k : !recur.mat<C x dk> -> !recur.mat<C x C>
+  // expected-error@+1 {{must have 1 blocks for 1 right sides, got: 2}}
+  %u = chunk.tri_solve blocks(%n, %n : !recur.mat<C x C>, !recur.mat<C x C>) rhs(%k : !recur.mat<C x dk>)
+    -> !recur.mat<C x dk>
+  chunk.yield %u : !recur.mat<C x dk>
+}
+
+// -----
+
+chunk.program @chunk_tri_solve_c2 length("C") [#recur.arg<input "k">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>):
+  // expected-error@+1 {{must have blocks of type '!recur.mat<C x C>', got: '!recur.mat<C x dk>'}}
+  %u = chunk.tri_solve blocks(%k : !recur.mat<C x dk>) rhs(%k : !recur.mat<C x dk>) -> !recur.mat<C x dk>
+  chunk.yield %u : !recur.mat<C x dk>
+}
+
+// -----
+
+chunk.program @chunk_scan_c1 length("C") [#recur.arg<input "k">, #recur.arg<state "S">] -> ["o"] init {
+  %0 = recur.constant 0.0 : !recur.mat<1 x dk>
+  chunk.yield %0 : !recur.mat<1 x dk>
+} body {
+^bb0(%k: !recur.mat<C x dk>, %S: !recur.mat<1 x dk>):
+  // expected-error@+1 {{must have factors and writes of type '!recur.mat<C x dk>' and states of type '!recur.mat<dk x 1>'}}
+  %h, %e = chunk.scan %k, %k from %S : !recur.mat<C x dk>, !recur.mat<C x dk>, !recur.mat<1 x dk>
+    -> !recur.mat<C x dk>, !recur.mat<1 x dk>
+  chunk.yield %e, %h : !recur.mat<1 x dk>, !recur.mat<C x dk>
+}

@@ -1,0 +1,55 @@
+// RUN: recur-opt %s --verify-roundtrip | FileCheck %s
+// RUN: recur-opt %s --mlir-print-op-generic | recur-opt --verify-roundtrip | FileCheck %s
+
+// CHECK-LABEL: chunk.program @everything length("C") [#recur.arg<input "k">
+chunk.program @everything length("C") [#recur.arg<input "k">, #recur.arg<input "a">, #recur.arg<input "w">,
+    #recur.arg<input "x">, #recur.arg<state "S">] -> ["o"] init {
+  %0 = recur.constant 0.0 : !recur.mat<dk x dv>
+  chunk.yield %0 : !recur.mat<dk x dv>
+} body {
+^bb0(%k: !recur.mat<C x dk>, %a: !recur.mat<C x 1>, %w: !recur.mat<C x dk>, %x: !chunk.tokens<!recur.mat<dk x dv>>,
+     %S: !recur.mat<dk x dv>):
+  // CHECK: chunk.map rows(%a : !recur.mat<C x 1>) -> (!recur.mat<C x 1>) {
+  %g = chunk.map rows(%a : !recur.mat<C x 1>) -> (!recur.mat<C x 1>) {
+  ^bb0(%t: !recur.mat<1 x 1>):
+    %l = recur.log %t : !recur.mat<1 x 1>
+    // CHECK: chunk.yield
+    chunk.yield %l : !recur.mat<1 x 1>
+  }
+  // CHECK: chunk.map carried(%S : !recur.mat<dk x dv>) rows({{.*}}) -> last(!recur.mat<dk x dv>) (!chunk.tokens<!recur.mat<dk x dv>>)
+  %last, %all = chunk.map carried(%S : !recur.mat<dk x dv>) rows(%x : !chunk.tokens<!recur.mat<dk x dv>>)
+      -> last(!recur.mat<dk x dv>) (!chunk.tokens<!recur.mat<dk x dv>>) {
+  ^bb0(%s: !recur.mat<dk x dv>, %t: !recur.mat<dk x dv>):
+    %n = recur.add %s, %t : !recur.mat<dk x dv>, !recur.mat<dk x dv>
+    chunk.yield %n, %s : !recur.mat<dk x dv>, !recur.mat<dk x dv>
+  }
+  // CHECK: chunk.decay %a : <C x 1> log %{{.*}} : !recur.mat<C x 1>
+  %d = chunk.decay %a : !recur.mat<C x 1> log %g : !recur.mat<C x 1>
+  // CHECK: chunk.decay %w : <C x dk>
+  %dw = chunk.decay %w : !recur.mat<C x dk>
+  // CHECK: chunk.cascade
+  %c = chunk.cascade %a, %a, %a, %a : !recur.mat<C x 1>, !recur.mat<C x 1>, !recur.mat<C x 1>, !recur.mat<C x 1>
+    -> !chunk.cascade<2, !recur.mat<C x 1>>
+  // CHECK: chunk.mask strict %{{.*}} {from = 1 : i64} :
+  %m = chunk.mask strict %c {from = 1} : !chunk.cascade<2, !recur.mat<C x 1>> -> !recur.mat<C x C>
+  // CHECK: chunk.weights rest
+  %r = chunk.weights rest %dw : !chunk.decay<!recur.mat<C x dk>> -> !recur.mat<C x dk>
+  // CHECK: chunk.weights whole
+  %h = chunk.weights whole %dw : !chunk.decay<!recur.mat<C x dk>> -> !recur.mat<dk x 1>
+  // CHECK: chunk.gram before %k, %k decay
+  %n = chunk.gram before %k, %k decay %dw : !chunk.decay<!recur.mat<C x dk>> : !recur.mat<C x dk> -> !recur.mat<C x C>
+  // CHECK: chunk.gram inclusive %k, %k :
+  %i = chunk.gram inclusive %k, %k : !recur.mat<C x dk> -> !recur.mat<C x C>
+  // CHECK: chunk.tri_solve blocks(%{{.*}} : !recur.mat<C x C>) rhs(%k : !recur.mat<C x dk>) ->
+  %u = chunk.tri_solve blocks(%n : !recur.mat<C x C>) rhs(%k : !recur.mat<C x dk>) -> !recur.mat<C x dk>
+  // CHECK: chunk.tri_solve {{.*}} decay(
+  %v = chunk.tri_solve blocks(%n : !recur.mat<C x C>) rhs(%k : !recur.mat<C x dk>)
+    decay(%dw : !chunk.decay<!recur.mat<C x dk>>) before -> !recur.mat<C x dk>
+  // CHECK: chunk.mix inclusive
+  %o = chunk.mix inclusive %i, %u decay %dw : !recur.mat<C x C>, !recur.mat<C x dk>, !chunk.decay<!recur.mat<C x dk>>
+    -> !recur.mat<C x dk>
+  // CHECK: chunk.scan before
+  %t, %e = chunk.scan before %x, %x from %S : !chunk.tokens<!recur.mat<dk x dv>>, !chunk.tokens<!recur.mat<dk x dv>>,
+    !recur.mat<dk x dv> -> !chunk.tokens<!recur.mat<dk x dv>>, !recur.mat<dk x dv>
+  chunk.yield %e, %o : !recur.mat<dk x dv>, !recur.mat<C x dk>
+}
