@@ -120,10 +120,14 @@ LogicalResult OpLowering::lowerFor(ForOp op) {
   Location loc = op.getLoc();
   MatrixBuilder m(b, loc);
   SmallVector<Value> inits;
-  for (Value init : op.getInits()) {
+  for (auto [init, carried] : llvm::zip(op.getInits(), op.getCarried())) {
     Value value = m.stored(matrices.lookup(init), naturalAxes(matType(init)));
-    bool isTaken = isa<RankedTensorType>(value.getType()) && llvm::is_contained(inits, value);
-    inits.push_back(isTaken ? ownCopy(b, loc, value) : value);
+    auto type = dyn_cast<RankedTensorType>(value.getType());
+    if (type && carried.use_empty()) // overwritten before it is read
+      value = bufferization::AllocTensorOp::create(b, loc, type, ValueRange());
+    else if (type && llvm::is_contained(inits, value))
+      value = ownCopy(b, loc, value);
+    inits.push_back(value);
   }
   Value zero = arith::ConstantIndexOp::create(b, loc, 0), one = arith::ConstantIndexOp::create(b, loc, 1);
   Value count = arith::ConstantIndexOp::create(b, loc, cast<IntegerAttr>(op.getCount()).getInt());
@@ -142,8 +146,11 @@ LogicalResult OpLowering::lowerFor(ForOp op) {
     next.push_back(matrices.lookup(value));
   if (!next.empty()) // else the loop has its terminator
     scf::YieldOp::create(b, loc, storeCarried(m, next, loop.getRegionIterArgs()));
-  for (auto [result, value] : llvm::zip(op.getResults(), loop.getResults()))
-    matrices[result] = {value, naturalAxes(matType(result)), sizesOf(result)};
+  for (auto [i, result] : llvm::enumerate(op.getResults())) {
+    bool isUnchanged = op.getYield().getValues()[i] == op.getCarried()[i];
+    matrices[result] = isUnchanged ? matrices.lookup(op.getInits()[i])
+                                   : Matrix{loop.getResult(i), naturalAxes(matType(result)), sizesOf(result)};
+  }
   rotations.clear();
   return success();
 }
@@ -167,8 +174,9 @@ SmallVector<Value> cpu::storeCarried(MatrixBuilder &m, ArrayRef<Matrix> next, Va
       if (matrix.sizes[axis] > 1)
         axes.push_back(axis);
     Value value = m.stored(matrix, axes);
-    // Another loop's or step's value may be overwritten before it is copied here.
-    if (value != argument && isa<RankedTensorType>(value.getType()) && isa<BlockArgument>(value))
+    // What another carried value was, or is to become as well, may be overwritten before it is copied here.
+    bool isShared = isa<BlockArgument>(value) || llvm::is_contained(values, value);
+    if (value != argument && isa<RankedTensorType>(value.getType()) && isShared)
       value = ownCopy(b, loc, value);
     values.push_back(value);
   }

@@ -23,9 +23,7 @@ namespace recur::cpu {
 
 /// A tensor's format as pass options write it: "bf16", or "bf16:2" where the rank is given.
 std::string formatText(TensorFormat format);
-std::optional<TensorFormat> parseFormat(llvm::StringRef text);
-
-/// The formats that a pass was given as texts. Fails with an error at `op`.
+/// The inverse for several tensors. Fails after a diagnostic at `op`.
 mlir::FailureOr<llvm::SmallVector<TensorFormat>> parseFormats(mlir::Operation *op, llvm::ArrayRef<std::string> texts);
 
 /// The attribute of a function that says how many bytes of scratch memory it needs.

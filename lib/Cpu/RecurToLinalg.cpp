@@ -18,23 +18,15 @@ std::string cpu::formatText(TensorFormat format) {
   return format.rank < 0 ? text : text + ":" + std::to_string(format.rank);
 }
 
-std::optional<TensorFormat> cpu::parseFormat(StringRef text) {
-  auto [name, rank] = text.split(':');
-  TensorFormat format;
-  const auto *found = llvm::find(dtypeNames, name);
-  if (found == std::end(dtypeNames) || (!rank.empty() && rank.getAsInteger(10, format.rank)))
-    return std::nullopt;
-  format.dtype = static_cast<DType>(found - dtypeNames);
-  return format;
-}
-
 FailureOr<SmallVector<TensorFormat>> cpu::parseFormats(Operation *op, ArrayRef<std::string> texts) {
   SmallVector<TensorFormat> formats;
-  for (const std::string &text : texts) {
-    std::optional<TensorFormat> format = parseFormat(text);
-    if (!format)
+  for (StringRef text : texts) {
+    auto [name, rank] = text.split(':');
+    const auto *found = llvm::find(dtypeNames, name);
+    TensorFormat &format = formats.emplace_back();
+    if (found == std::end(dtypeNames) || (!rank.empty() && rank.getAsInteger(10, format.rank)))
       return op->emitError() << "a format must be f32, bf16 or f16, or such a type and ':' and a rank, got: " << text;
-    formats.push_back(*format);
+    format.dtype = static_cast<DType>(found - dtypeNames);
   }
   return formats;
 }
