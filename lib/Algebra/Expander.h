@@ -32,6 +32,10 @@ public:
   /// The row that equals a sum of rows and token-only columns, for values that are no plain read.
   /// With `flipped` the sum is a row vector and the result its transpose. `type` is the sum's.
   std::optional<unsigned> rowOf(const Sum &sum, bool flipped, MatType type, mlir::Location loc);
+  /// The row `version` * `vector`, where the vector depends on rows that were read out before.
+  /// With a `solution` it is the solution of version * x = vector.
+  std::optional<unsigned> laterRow(mlir::Value version, mlir::Value vector, mlir::Location loc,
+                                   mlir::Value solution = {});
   /// True when a term of the value's sum is an old state and not a row.
   bool carriesState(mlir::Value value);
 
@@ -64,7 +68,8 @@ private:
   bool addTo(Version &version, Monomial m);
   /// The row c * left * row, as a column that `left` is no part of any more.
   Column mapped(llvm::ArrayRef<Factor> left, unsigned row, mlir::Location loc);
-  template <typename TermT, typename EqualFn> void mergeEqual(std::vector<TermT> &terms, EqualFn equal);
+  template <typename TermT, typename EqualFn>
+  void mergeEqual(std::vector<TermT> &terms, EqualFn equal);
   void mergeDiagonals(Version &version);
   unsigned readOf(unsigned state, Side side, mlir::Value vector);
 

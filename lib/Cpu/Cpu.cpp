@@ -59,10 +59,8 @@ SmallVector<KernelTensor> cpu::kernelTensors(RuleOp rule) {
 template <typename PassOptions> static PassOptions loweringOptions(const KernelOptions &options) {
   PassOptions own;
   own.symbol = options.symbol;
-  for (TensorFormat format : options.tensors) {
-    own.dtypes.push_back(format.dtype);
-    own.ranks.push_back(format.rank);
-  }
+  for (TensorFormat format : options.tensors)
+    own.formats.push_back(formatText(format));
   own.vectorWidth = options.vectorWidth;
   own.hasBf16Pairs = options.hasBf16Pairs;
   return own;
@@ -154,6 +152,8 @@ FailureOr<Kernel> cpu::translateKernel(ModuleOp module, llvm::LLVMContext &conte
       kernel.scratchBytes = bytes.getInt();
       function->removeAttr(scratchBytesAttr);
     }
+  auto form = dyn_cast_or_null<StringAttr>(module->removeAttr(formAttr));
+  kernel.form = form ? form.str() : "sequential";
   kernel.module = translateModuleToLLVMIR(module, context);
   if (!kernel.module)
     return failure();

@@ -79,6 +79,8 @@ struct Kernel {
   std::unique_ptr<llvm::Module> module;
   /// The bytes that the function needs at `scratch`, which must be aligned to 64.
   int64_t scratchBytes = 0;
+  /// "sweep" or "sequential".
+  std::string form;
 };
 
 /// What the last stage left as an LLVM module, not yet optimised.

@@ -80,6 +80,7 @@ static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFor
         func::CallOp::create(b, *tokenLoop, kernel.getArguments());
         return SmallVector<Value>();
       });
+  kernel->getParentOp()->setAttr(formAttr, b.getStringAttr("sweep"));
   func::ReturnOp::create(b);
   return success();
 }
@@ -89,11 +90,11 @@ struct RecurSweep : recur::cpu::impl::RecurSweepBase<RecurSweep> {
   using RecurSweepBase::RecurSweepBase;
 
   void runOnOperation() override {
-    SmallVector<TensorFormat> formats;
-    for (size_t i = 0, e = std::max(dtypes.size(), ranks.size()); i < e; ++i)
-      formats.push_back({i < dtypes.size() ? dtypes[i] : DType::F32, i < ranks.size() ? ranks[i] : -1});
+    FailureOr<SmallVector<TensorFormat>> parsed = parseFormats(getOperation(), formats);
+    if (failed(parsed))
+      return signalPassFailure();
     for (RuleOp rule : llvm::make_early_inc_range(getOperation().getOps<RuleOp>()))
-      if (failed(sweepRule(rule, symbol, formats, vectorWidth, hasBf16Pairs)))
+      if (failed(sweepRule(rule, symbol, *parsed, vectorWidth, hasBf16Pairs)))
         return signalPassFailure();
   }
 };
