@@ -34,14 +34,17 @@ struct Delta {
   int64_t decays() const { return decay == Rows ? shape.rows : decay == Columns ? shape.columns : 1; }
 
   std::string text() const {
-    std::string vector = llvm::formatv("!recur.mat<{0} x 1>", shape.rows), turned = llvm::formatv("!recur.mat<1 x {0}>", shape.rows),
+    std::string vector = llvm::formatv("!recur.mat<{0} x 1>", shape.rows),
+                turned = llvm::formatv("!recur.mat<1 x {0}>", shape.rows),
                 value = llvm::formatv("!recur.mat<{0} x 1>", shape.columns),
-                state = llvm::formatv("!recur.mat<{0} x {1}>", shape.columns, shape.rows), one = "!recur.mat<1 x 1>";
+                state = llvm::formatv("!recur.mat<{0} x {1}>", shape.columns, shape.rows),
+                one = "!recur.mat<1 x 1>";
     std::string a = decay == Rows ? turned : decay == Columns ? value : one;
-    std::string text = "recur.rule @r(input \"q\" %q: V, input \"k\" %k: V, input \"v\" %v: W, input \"a\" %a: A, "
-                       "input \"b\" %b: O, state \"S\" %S: M) -> (\"o\") init {\n"
-                       "  %z = recur.constant 0.0 : M\n  recur.yield %z : M\n} body {\n"
-                       "  %t = recur.transpose %k : V\n";
+    std::string text =
+        "recur.rule @r(input \"q\" %q: V, input \"k\" %k: V, input \"v\" %v: W, input \"a\" %a: A, "
+        "input \"b\" %b: O, state \"S\" %S: M) -> (\"o\") init {\n"
+        "  %z = recur.constant 0.0 : M\n  recur.yield %z : M\n} body {\n"
+        "  %t = recur.transpose %k : V\n";
     text += decay == None ? "  %d = recur.add %S, %S : M, M\n  %h = recur.constant 0.5 : O\n"
                             "  %D = recur.mul %h, %d : O, M\n"
                           : "  %D = recur.mul %a, %S : A, M\n";
@@ -51,19 +54,30 @@ struct Delta {
     text += epilogue.empty() ? "  recur.yield %N, %o : M, W\n}" : epilogue + "  recur.yield %N, %p : M, W\n}";
     std::string result;
     for (size_t i = 0; i < text.size(); ++i) {
-      bool type = i >= 2 && text[i - 1] == ' ' && (text[i - 2] == ':' || text[i - 2] == ',') && llvm::isAlpha(text[i]) &&
-                  !llvm::isLower(text[i]);
+      bool type = i >= 2 && text[i - 1] == ' ' && (text[i - 2] == ':' || text[i - 2] == ',') &&
+                  llvm::isAlpha(text[i]) && !llvm::isLower(text[i]);
       if (!type) {
         result += text[i];
         continue;
       }
       switch (text[i]) {
-      case 'V': result += vector; break;
-      case 'W': result += value; break;
-      case 'A': result += a; break;
-      case 'O': result += one; break;
-      case 'T': result += turned; break;
-      default: result += state;
+      case 'V':
+        result += vector;
+        break;
+      case 'W':
+        result += value;
+        break;
+      case 'A':
+        result += a;
+        break;
+      case 'O':
+        result += one;
+        break;
+      case 'T':
+        result += turned;
+        break;
+      default:
+        result += state;
       }
     }
     return result;
@@ -101,7 +115,8 @@ private:
       for (int64_t i = 0; i < decays(); ++i)
         a.set(decays() > 1 ? std::vector<int64_t>{t, i} : std::vector<int64_t>{t}, t % 2 ? 1e-30 : 0);
     Tensor o({tokens, shape.columns}, c.dtype, c.gap), expected({tokens, shape.columns}, c.dtype, c.gap);
-    Tensor S({shape.columns, shape.rows}, DType::F32, c.gap), expectedS({shape.columns, shape.rows}, DType::F32, c.gap);
+    Tensor S({shape.columns, shape.rows}, DType::F32, c.gap),
+        expectedS({shape.columns, shape.rows}, DType::F32, c.gap);
     Tensor none = Tensor::absent(2);
     for (bool again : {false, true}) {
       Tensor *first = again ? &S : &none, *expectedFirst = again ? &expectedS : &none;
