@@ -10,9 +10,10 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cpu;
 
-// Formats of a rule made from another: tensors that the other has too are held alike (outputs only where the rule
-// `writes` them), all else is f32.
-static SmallVector<TensorFormat> formatsOf(RuleOp rule, RuleOp original, ArrayRef<TensorFormat> formats, bool writes) {
+// Formats of a rule made from another: tensors that the other has too are held alike (outputs only where the
+// rule `writes` them), all else is f32.
+static SmallVector<TensorFormat> formatsOf(RuleOp rule, RuleOp original, ArrayRef<TensorFormat> formats,
+                                           bool writes) {
   SmallVector<TensorFormat> result;
   if (formats.empty())
     return result;
@@ -28,8 +29,8 @@ static SmallVector<TensorFormat> formatsOf(RuleOp rule, RuleOp original, ArrayRe
 }
 
 // Replaces the rule by functions, if the sweep fits it.
-static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFormat> formats, unsigned vectorWidth,
-                               bool hasBf16Pairs) {
+static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFormat> formats,
+                               unsigned vectorWidth, bool hasBf16Pairs) {
   SweepPlanResult result = planSweep(rule);
   if (!result.plan)
     return success();

@@ -12,13 +12,14 @@ class SweepEmitter {
 public:
   SweepEmitter(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, int64_t group, Value scratch)
       : b(b), rule(rule), shape(rule.shape), layout(shape, options), group{shape, group},
-        packer(b, rule.shape, layout, this->group, scratch), scratch(scratch), vectors(options.vectors), zero(b.index(0)) {
+        packer(b, rule.shape, layout, this->group, scratch), scratch(scratch), vectors(options.vectors),
+        zero(b.index(0)) {
     if (options.pairs)
       pairs.emplace(b, shape, options, layout, this->group, scratch);
   }
 
-  // Tokens `from` to `to` of a chunk that is packed and begins at token `begin`: a positive multiple of the group. Returns
-  // the new scale.
+  // Tokens `from` to `to` of a chunk that is packed and begins at token `begin`: a positive multiple of the
+  // group. Returns the new scale.
   Value run(Value begin, Value from, Value to, Value scale) {
     Value next = packer.coefficients(from, to, scale);
     if (pairs)
@@ -50,16 +51,17 @@ private:
       return Pending{all.take_front(writes), all.drop_front(writes), first};
     };
     Values storage;
-    pending = b.loop(b.add(from, group.group), to, group.group, pending, [&](Value first, ValueRange carried) {
-      Pending before = unpack(carried, b.sub(first, group.group), storage);
-      return solve(begin, first, block, column, sweep(base, &before, first));
-    });
+    pending =
+        b.loop(b.add(from, group.group), to, group.group, pending, [&](Value first, ValueRange carried) {
+          Pending before = unpack(carried, b.sub(first, group.group), storage);
+          return solve(begin, first, block, column, sweep(base, &before, first));
+        });
     Pending last = unpack(pending, b.sub(to, group.group), storage);
     sweep(base, &last, {});
   }
 
-  // One pass over the rows of a column block: applies what is pending, and reads for the group that begins at `reads`
-  // unless that is null. Returns the sums [token][read][vector].
+  // One pass over the rows of a column block: applies what is pending, and reads for the group that begins at
+  // `reads` unless that is null. Returns the sums [token][read][vector].
   Values sweep(Value base, const Pending *pending, Value reads) {
     if (!pending || !shape.scalarDecay)
       return rows(base, pending, reads, {});
@@ -76,8 +78,8 @@ private:
       Value decay;
       if (pending && shape.rowDecay)
         decay = b.add(packer.rowsAt(pending->first), *shape.rowDecay * layout.rowSlotStride);
-      return pairs->rows(base, pending ? pending->writes : ArrayRef<Value>(), pending ? pending->first : Value(), reads,
-                         factor, decay);
+      return pairs->rows(base, pending ? pending->writes : ArrayRef<Value>(),
+                         pending ? pending->first : Value(), reads, factor, decay);
     }
     int64_t count = reads ? group.group * group.reads() * vectors : 0, partials = group.partialSums();
     Values sums(count * partials, reads ? b.splat(0.0) : Value());
@@ -139,13 +141,15 @@ private:
       }
   }
 
-  // From the sums over H as it was before the group: the reads of each token, by substitution, its outputs and its
-  // writes. Returns what Pending holds.
+  // From the sums over H as it was before the group: the reads of each token, by substitution, its outputs
+  // and its writes. Returns what Pending holds.
   Values solve(Value begin, Value first, Value block, Value column, ArrayRef<Value> sums) {
     Value at = packer.coefficientsAt(first);
     auto coefficient = [&](int64_t slot) { return b.loadSplat(scratch, b.add(at, slot)); };
     unsigned reads = group.reads(), writes = group.writes();
-    auto index = [&](int64_t t, unsigned n, unsigned count, int64_t x) { return (t * count + n) * vectors + x; };
+    auto index = [&](int64_t t, unsigned n, unsigned count, int64_t x) {
+      return (t * count + n) * vectors + x;
+    };
     Values z(group.group * writes * vectors), decays(group.group * vectors);
     // The decay of columns x by the tokens from `from` to before `to`; null for none.
     auto columnDecay = [&](int64_t from, int64_t to, int64_t x) {
@@ -211,12 +215,14 @@ SweepLayout::SweepLayout(const SweepShape &shape, const SweepOptions &options)
       scalarsBegin(columnsBegin + shape.columnSlots * columnSlotStride), scalarSlots(shape.scalarSlots),
       coefficientsBegin(scalarsBegin + roundUp(options.chunk * scalarSlots, 16)) {
   SweepGroup whole{shape, options.group}, single{shape, 1};
-  int64_t coefficients = std::max(options.chunk / options.group * whole.size(), options.chunk * single.size());
+  int64_t coefficients =
+      std::max(options.chunk / options.group * whole.size(), options.chunk * single.size());
   pairsBegin = coefficientsBegin + coefficients;
   size = pairsBegin + (options.pairs ? SweepPairs::size(shape, options) : 0);
 }
 
-Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, Value tokens, Value scratch) {
+Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, Value tokens,
+                     Value scratch) {
   using Values = VectorBuilder::Values;
   SweepLayout layout(rule.shape, options);
   SweepEmitter grouped(b, rule, options, options.group, scratch), single(b, rule, options, 1, scratch);
@@ -229,7 +235,8 @@ Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &opti
     Value any = arith::CmpIOp::create(b, arith::CmpIPredicate::ult, from, to);
     SmallVector<Type> types(scaled ? 1 : 0, b.getF32Type());
     return front(b.branch(
-        any, types, [&] { return carry(emitter.run(begin, from, to, scale)); }, [&] { return carry(scale); }));
+        any, types, [&] { return carry(emitter.run(begin, from, to, scale)); },
+        [&] { return carry(scale); }));
   };
   Values scale = scaled ? Values{b.number(1)} : Values();
   return front(b.loop(zero, tokens, options.chunk, scale, [&](Value begin, ValueRange carried) {

@@ -6,9 +6,9 @@
 //   z_w = f_w(y_1, y_2, ..)  column by column
 //   H   = decay . H + sum_w e_w z_w^T
 //
-// The reads b_r, the writes e_w and the decay depend on the token alone. A group of a few tokens passes over H in one
-// sweep of its rows, which also adds the writes of the group before; within the group the reads see earlier writes
-// through the inner products of b and e, by substitution.
+// The reads b_r, the writes e_w and the decay depend on the token alone. A group of a few tokens passes over
+// H in one sweep of its rows, which also adds the writes of the group before; within the group the reads see
+// earlier writes through the inner products of b and e, by substitution.
 #pragma once
 
 #include "lib/Cpu/VectorBuilder.h"
@@ -16,8 +16,8 @@
 
 namespace recur::cpu {
 
-/// What one token does, apart from the code that computes it. Row vectors (b, e, the decay), columns and scalars are
-/// packed, once per token, into numbered slots.
+/// What one token does, apart from the code that computes it. Row vectors (b, e, the decay), columns and
+/// scalars are packed, once per token, into numbered slots.
 struct SweepShape {
   int64_t rows = 0, columns = 0; // of H
   unsigned rowSlots = 0, columnSlots = 0, scalarSlots = 0;
@@ -34,16 +34,17 @@ struct SweepOptions {
   int64_t group = 2;   // tokens per sweep
   int64_t chunk = 32;  // tokens packed at a time, a multiple of `group`
 
-  bool pairs = false;  // products of pairs of bf16; see SweepPairs.h
+  bool pairs = false; // products of pairs of bf16; see SweepPairs.h
 
   int64_t width() const { return lanes * vectors; }
-  /// The best cut for a shape on a machine with `registers` vector registers of `lanes` f32; with products of `pairs` of
-  /// bf16 where that is possible.
+  /// The best cut for a shape on a machine with `registers` vector registers of `lanes` f32; with products of
+  /// `pairs` of bf16 where that is possible.
   static SweepOptions choose(const SweepShape &shape, int64_t lanes, int64_t registers, bool pairs = false);
 };
 
-/// Where things are in the scratch memory, an f32 memref. All positions count f32. H comes first, column block by column
-/// block, each rows x width; columns past the last are padding. With products of pairs, rows 2r and 2r + 1 are interleaved.
+/// Where things are in the scratch memory, an f32 memref. All positions count f32. H comes first, column
+/// block by column block, each rows x width; columns past the last are padding. With products of pairs, rows
+/// 2r and 2r + 1 are interleaved.
 struct SweepLayout {
   SweepLayout(const SweepShape &shape, const SweepOptions &options);
 
@@ -77,8 +78,8 @@ public:
   virtual void enter(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch, const ColumnStep &at,
                      mlir::Value block) {}
   /// Computes the outputs of some columns, stores them, and returns z.
-  virtual llvm::SmallVector<mlir::Value> step(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch,
-                                              const ColumnStep &at) = 0;
+  virtual llvm::SmallVector<mlir::Value> step(VectorBuilder &b, const SweepLayout &layout,
+                                              mlir::Value scratch, const ColumnStep &at) = 0;
   /// The decay of some columns.
   virtual mlir::Value columnDecay(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch,
                                   const ColumnStep &at) {
@@ -89,8 +90,8 @@ public:
                       mlir::Value count) {}
 };
 
-/// Emits the loop over `tokens` tokens on the state in `scratch` (memref<?xf32>). Returns the factor, an f32, that is
-/// left to multiply the state by; null for 1.
+/// Emits the loop over `tokens` tokens on the state in `scratch` (memref<?xf32>). Returns the factor, an f32,
+/// that is left to multiply the state by; null for 1.
 mlir::Value emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, mlir::Value tokens,
                       mlir::Value scratch);
 

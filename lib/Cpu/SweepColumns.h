@@ -5,14 +5,16 @@
 
 namespace recur::cpu {
 
-/// Builds, for `lanes` columns of one token, what a plan describes. Everything is built where it is first asked for.
+/// Builds, for `lanes` columns of one token, what a plan describes. Everything is built where it is first
+/// asked for.
 class SweepColumns {
 public:
   using Value = mlir::Value;
 
   /// `load` gives a token-only column, `scalar` a packed scalar in every lane.
   SweepColumns(VectorBuilder &b, const SweepPlan &plan, llvm::ArrayRef<Value> reads,
-               llvm::function_ref<Value(const SweepColumn &)> load, llvm::function_ref<Value(unsigned)> scalar)
+               llvm::function_ref<Value(const SweepColumn &)> load,
+               llvm::function_ref<Value(unsigned)> scalar)
       : b(b), plan(plan), reads(reads), load(load), scalar(scalar), rows(plan.rows.size()) {}
 
   Value column(const SweepColumn &column);

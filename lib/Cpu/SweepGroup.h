@@ -5,7 +5,8 @@
 
 namespace recur::cpu {
 
-/// Positions for groups of `group` tokens: the tokens that are left at the end go one by one through the same memory.
+/// Positions for groups of `group` tokens: the tokens that are left at the end go one by one through the same
+/// memory.
 struct SweepGroup {
   const SweepShape &shape;
   int64_t group;
@@ -26,8 +27,8 @@ struct SweepGroup {
   /// The room for one group.
   int64_t size() const { return roundUp(gram(group, 0, 0, 0), 16); }
 
-  /// How many sums a read is split into, over rows that are swept together: a lone token has few sums in flight, and
-  /// each takes one addition per row, whose latency others have to hide.
+  /// How many sums a read is split into, over rows that are swept together: a lone token has few sums in
+  /// flight, and each takes one addition per row, whose latency others have to hide.
   int64_t partialSums() const { return group == 1 && shape.rows % 2 == 0 ? 2 : 1; }
 };
 

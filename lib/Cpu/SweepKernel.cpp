@@ -7,8 +7,8 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cpu;
 
-PlannedRule::PlannedRule(const SweepPlan &plan, const SweepOptions &options, ArrayRef<Role> roles, func::FuncOp kernel,
-                         func::FuncOp packer, func::FuncOp epilogue)
+PlannedRule::PlannedRule(const SweepPlan &plan, const SweepOptions &options, ArrayRef<Role> roles,
+                         func::FuncOp kernel, func::FuncOp packer, func::FuncOp epilogue)
     : plan(plan), options(options), kernel(kernel), packer(packer), epilogue(epilogue), roles(roles) {
   shape = plan.shape;
   auto span = kernel.getArguments().drop_front(roles.size());
@@ -103,7 +103,8 @@ SmallVector<Value> PlannedRule::step(VectorBuilder &b, const SweepLayout &layout
   return writes;
 }
 
-Value PlannedRule::columnDecay(VectorBuilder &b, const SweepLayout &layout, Value scratch, const ColumnStep &at) {
+Value PlannedRule::columnDecay(VectorBuilder &b, const SweepLayout &layout, Value scratch,
+                               const ColumnStep &at) {
   if (plan.columnDecay->kind == SweepColumn::Input)
     return loadInput(b, *plan.columnDecay, at);
   Value token = b.add(b.scale(at.inChunk, layout.columns), layout.columnsBegin);
@@ -111,7 +112,8 @@ Value PlannedRule::columnDecay(VectorBuilder &b, const SweepLayout &layout, Valu
 }
 
 // Asks for the lines of the token one chunk ahead, its share of them at each column block.
-void PlannedRule::enter(VectorBuilder &b, const SweepLayout &layout, Value, const ColumnStep &at, Value block) {
+void PlannedRule::enter(VectorBuilder &b, const SweepLayout &layout, Value, const ColumnStep &at,
+                        Value block) {
   Value last = b.sub(tokenCount, 1);
   Value token = arith::MinUIOp::create(b, b.add(at.token, options.chunk), last);
   auto ask = [&](Value view, bool write) {
@@ -143,7 +145,8 @@ void PlannedRule::enter(VectorBuilder &b, const SweepLayout &layout, Value, cons
 // The part of a view that holds `count` tokens from `begin`, with the view's type.
 static Value tokensOf(VectorBuilder &b, Value view, Value begin, Value count) {
   auto type = cast<MemRefType>(view.getType());
-  SmallVector<OpFoldResult> offsets(type.getRank(), b.getIndexAttr(0)), sizes, ones(type.getRank(), b.getIndexAttr(1));
+  SmallVector<OpFoldResult> offsets(type.getRank(), b.getIndexAttr(0)), sizes,
+      ones(type.getRank(), b.getIndexAttr(1));
   for (int64_t size : type.getShape())
     sizes.push_back(b.getIndexAttr(size));
   offsets[0] = begin;
@@ -189,24 +192,28 @@ void PlannedRule::pack(VectorBuilder &b, const SweepLayout &layout, Value scratc
   for (Value buffer : keptBuffers)
     arguments.push_back(tokensOf(b, buffer, b.index(0), count));
   llvm::append_range(arguments, sideBuffers);
-  llvm::append_range(arguments, Values{count, b.add(position, begin), head, heads, kernel.getArguments().back()});
+  llvm::append_range(arguments,
+                     Values{count, b.add(position, begin), head, heads, kernel.getArguments().back()});
   func::CallOp::create(b, packer, arguments);
 }
 
-void PlannedRule::finish(VectorBuilder &b, const SweepLayout &layout, Value scratch, Value begin, Value count) {
+void PlannedRule::finish(VectorBuilder &b, const SweepLayout &layout, Value scratch, Value begin,
+                         Value count) {
   if (!plan.hasEpilogue)
     return;
   Values arguments = tokens(b, Role::Input, begin, count);
   for (size_t i = 0; i < plan.staged.size(); ++i) {
     int64_t slot = plan.columnValues.size() + i;
     arguments.push_back(slotView(b, epilogue.getArgumentTypes()[arguments.size()], scratch,
-                                 layout.columnsBegin + slot * layout.columnSlotStride, layout.columns, count));
+                                 layout.columnsBegin + slot * layout.columnSlotStride, layout.columns,
+                                 count));
   }
   for (Value buffer : keptBuffers)
     arguments.push_back(tokensOf(b, buffer, b.index(0), count));
   llvm::append_range(arguments, views(Role::Param));
   llvm::append_range(arguments, tokens(b, Role::Output, begin, count));
-  llvm::append_range(arguments, Values{count, b.add(position, begin), head, heads, kernel.getArguments().back()});
+  llvm::append_range(arguments,
+                     Values{count, b.add(position, begin), head, heads, kernel.getArguments().back()});
   func::CallOp::create(b, epilogue, arguments);
 }
 
@@ -227,7 +234,8 @@ void PlannedRule::emit(VectorBuilder &b) {
       sideBuffers.push_back(memref::CastOp::create(b, type, buffer));
     }
   for (size_t i = 0; i < plan.kept.size(); ++i) {
-    auto type = cast<MemRefType>(epilogue.getArgumentTypes()[views(Role::Input).size() + plan.staged.size() + i]);
+    auto type =
+        cast<MemRefType>(epilogue.getArgumentTypes()[views(Role::Input).size() + plan.staged.size() + i]);
     SmallVector<int64_t> sizes(type.getShape());
     sizes[0] = options.chunk;
     Value buffer = memref::AllocOp::create(b, MemRefType::get(sizes, b.getF32Type()));
@@ -272,5 +280,6 @@ void PlannedRule::sweep(VectorBuilder &b, Value scratch, Value initial, Value fi
       [&] { return state.fill(plan.initial), Values(); });
   Value scale = emitSweep(b, *this, options, tokenCount, scratch);
   b.branch(
-      isGiven(b, final), TypeRange(), [&] { return state.store(final, scale), Values(); }, [] { return Values(); });
+      isGiven(b, final), TypeRange(), [&] { return state.store(final, scale), Values(); },
+      [] { return Values(); });
 }

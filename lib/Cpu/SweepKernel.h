@@ -11,8 +11,8 @@ class PlannedRule : public SweepRule {
 public:
   using Value = mlir::Value;
 
-  /// `roles` are those of the kernel's tensors; `packer` and `epilogue` (null without one) are the functions made from
-  /// buildPackRule's and buildEpilogue's rules.
+  /// `roles` are those of the kernel's tensors; `packer` and `epilogue` (null without one) are the functions
+  /// made from buildPackRule's and buildEpilogue's rules.
   PlannedRule(const SweepPlan &plan, const SweepOptions &options, llvm::ArrayRef<Role> roles,
               mlir::func::FuncOp kernel, mlir::func::FuncOp packer, mlir::func::FuncOp epilogue);
 

@@ -10,8 +10,8 @@ public:
   SweepPacker(VectorBuilder &b, const SweepShape &shape, const SweepLayout &layout, const SweepGroup &group,
               mlir::Value scratch);
 
-  /// Emits the coefficients of the groups of the packed tokens from `from` to `to` of the chunk. `scale` is the factor
-  /// kept beside the state (null without a scalar decay); returns it as these groups leave it.
+  /// Emits the coefficients of the groups of the packed tokens from `from` to `to` of the chunk. `scale` is
+  /// the factor kept beside the state (null without a scalar decay); returns it as these groups leave it.
   mlir::Value coefficients(mlir::Value from, mlir::Value to, mlir::Value scale);
 
   /// The position of row slot 0 of a token of the chunk.

@@ -58,7 +58,9 @@ void SweepPairs::pack(Value from, Value to) {
     Value row = b.add(b.add(b.scale(first, layout.rowStride), layout.rowsBegin), i);
     return b.add(row, slot * layout.rowSlotStride + token * layout.rowStride);
   };
-  auto put = [&](Value halves, Value at) { b.store(vector::BitCastOp::create(b, b.vector, halves), scratch, at); };
+  auto put = [&](Value halves, Value at) {
+    b.store(vector::BitCastOp::create(b, b.vector, halves), scratch, at);
+  };
   Value zero = b.index(0);
   b.loop(from, to, group.group, [&](Value first) {
     b.loop(zero, b.index(shape.rows), 2 * lanes, [&](Value i) {
@@ -95,7 +97,8 @@ SmallVector<Value> SweepPairs::operands(ArrayRef<Value> z) {
       // Each column twice, once for each of two rows.
       for (int64_t part = 0; part < 2; ++part) {
         auto quarter = [&](int64_t n) {
-          return shuffle(first, second, [&](int64_t lane) { return n * lanes / 4 + lane / 4 + (lane % 2) * lanes; });
+          return shuffle(first, second,
+                         [&](int64_t lane) { return n * lanes / 4 + lane / 4 + (lane % 2) * lanes; });
         };
         result.push_back(convert(quarter(2 * part), quarter(2 * part + 1)));
       }
@@ -103,8 +106,8 @@ SmallVector<Value> SweepPairs::operands(ArrayRef<Value> z) {
   return result;
 }
 
-SmallVector<Value> SweepPairs::rows(Value base, ArrayRef<Value> writes, Value writtenBy, Value reads, Value factor,
-                                    Value decayRows) {
+SmallVector<Value> SweepPairs::rows(Value base, ArrayRef<Value> writes, Value writtenBy, Value reads,
+                                    Value factor, Value decayRows) {
   int64_t vectors = options.vectors, lanes = b.lanes, count = group.group * group.reads() * vectors;
   Values sums(reads ? count : 0, reads ? b.splat(0.0) : Value());
   Value readRows = reads ? readsAt(reads) : Value(), writeRows = writtenBy ? writesAt(writtenBy) : Value();
@@ -119,7 +122,8 @@ SmallVector<Value> SweepPairs::rows(Value base, ArrayRef<Value> writes, Value wr
         value = b.mul(decay, value);
       auto *write = writes.begin();
       for (int64_t pair = 0; pair < writePairs(); ++pair) {
-        Value e = vector::BitCastOp::create(b, halfType(), splatPair(b.add(b.add(writeRows, i), pair * shape.rows)));
+        Value e = vector::BitCastOp::create(b, halfType(),
+                                            splatPair(b.add(b.add(writeRows, i), pair * shape.rows)));
         for (Value &value : h)
           value = dot(value, e, *write++);
       }

@@ -1,7 +1,8 @@
 // The sweep's pass over the rows with products of pairs of bf16 (AVX512-BF16), twice as many as with f32.
 //
-// The dot product instruction adds the products of two neighbours. For the reads these are two rows of H, for the update
-// two writes. H stays f32, two rows interleaved, so that one conversion gives the operand of the reads.
+// The dot product instruction adds the products of two neighbours. For the reads these are two rows of H, for
+// the update two writes. H stays f32, two rows interleaved, so that one conversion gives the operand of the
+// reads.
 #pragma once
 
 #include "lib/Cpu/SweepGroup.h"
@@ -10,8 +11,8 @@ namespace recur::cpu {
 
 class SweepPairs {
 public:
-  SweepPairs(VectorBuilder &b, const SweepShape &shape, const SweepOptions &options, const SweepLayout &layout,
-             const SweepGroup &group, mlir::Value scratch)
+  SweepPairs(VectorBuilder &b, const SweepShape &shape, const SweepOptions &options,
+             const SweepLayout &layout, const SweepGroup &group, mlir::Value scratch)
       : b(b), shape(shape), options(options), layout(layout), group(group), scratch(scratch) {}
 
   /// f32 of scratch memory that packed operands take, from `layout.pairsBegin`.
@@ -23,8 +24,9 @@ public:
   llvm::SmallVector<mlir::Value> operands(llvm::ArrayRef<mlir::Value> z);
   size_t operandCount() const { return writePairs() * 2 * options.vectors; }
   /// As SweepEmitter::rows.
-  llvm::SmallVector<mlir::Value> rows(mlir::Value base, llvm::ArrayRef<mlir::Value> writes, mlir::Value writtenBy,
-                                      mlir::Value reads, mlir::Value factor, mlir::Value decayRows);
+  llvm::SmallVector<mlir::Value> rows(mlir::Value base, llvm::ArrayRef<mlir::Value> writes,
+                                      mlir::Value writtenBy, mlir::Value reads, mlir::Value factor,
+                                      mlir::Value decayRows);
 
 private:
   using Value = mlir::Value;

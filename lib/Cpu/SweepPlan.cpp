@@ -28,8 +28,10 @@ public:
     moveSideStates();
     plan.form = normalise(rule);
     if (!plan.form.affine)
-      return {std::nullopt, plan.form.blame.empty() ? "its update is not affine" : plan.form.blame.front().text};
-    bool fits = orient() && collectReads() && collectWrites() && collectDecay() && collectRows() && collectOutputs();
+      return {std::nullopt,
+              plan.form.blame.empty() ? "its update is not affine" : plan.form.blame.front().text};
+    bool fits =
+        orient() && collectReads() && collectWrites() && collectDecay() && collectRows() && collectOutputs();
     if (!fits)
       return {std::nullopt, reason};
     plan.shape.rowSlots = plan.rowValues.size();
@@ -50,7 +52,8 @@ private:
     for (Operation &op : rule.getBody().front().without_terminator()) {
       bool depends = false;
       op.walk([&](Operation *inner) {
-        depends |= llvm::any_of(inner->getOperands(), [&](Value operand) { return result.contains(operand); });
+        depends |=
+            llvm::any_of(inner->getOperands(), [&](Value operand) { return result.contains(operand); });
       });
       if (depends)
         result.insert(op.getResults().begin(), op.getResults().end());
@@ -124,8 +127,8 @@ private:
     return plan.rowValues.size() - 1;
   }
 
-  // With a decay by rows the packed reads and writes get the decay multiplied in, each its own; otherwise a vector that
-  // is read and written is packed once.
+  // With a decay by rows the packed reads and writes get the decay multiplied in, each its own; otherwise a
+  // vector that is read and written is packed once.
   unsigned sharedRowSlot(Value value) {
     auto found = llvm::find(plan.rowValues, value);
     if (!hasRowDecay() && found != plan.rowValues.end())
@@ -258,7 +261,8 @@ private:
     return true;
   }
 
-  // Outputs that are elementwise in the columns are computed with them; otherwise all are left to the epilogue.
+  // Outputs that are elementwise in the columns are computed with them; otherwise all are left to the
+  // epilogue.
   bool collectOutputs() {
     for (const Readout &readout : plan.form.readouts)
       plan.columns[readout.value] = {SweepColumn::Row, readout.row};
@@ -328,4 +332,3 @@ private:
 } // namespace
 
 SweepPlanResult cpu::planSweep(RuleOp rule) { return Planner(rule).run(); }
-

@@ -74,8 +74,8 @@ OwningOpRef<ModuleOp> cpu::buildEpilogue(const SweepPlan &plan) {
     for (auto [slot, value] : llvm::enumerate(values)) {
       Value known = mapping.lookup(value);
       known.replaceAllUsesWith(rule.getBody().addArgument(known.getType(), known.getLoc()));
-      args.push_back(ArgAttr::get(builder.getContext(), ArgKind::Input, builder.getStringAttr(name + " " + Twine(slot)), {},
-                                  false, 0));
+      args.push_back(ArgAttr::get(builder.getContext(), ArgKind::Input,
+                                  builder.getStringAttr(name + " " + Twine(slot)), {}, false, 0));
     }
   };
   enter(plan.staged, "read");

@@ -67,12 +67,14 @@ void SweepState::copyTiles(Value state, Value scale, bool isLoad) {
     b.loop(zero, b.index(shape.columns), lanes, [&](Value column) {
       Value corner = at(row, column);
       auto place = [&](int64_t i) {
-        return transposed ? SmallVector<Value>{b.add(column, i), row} : SmallVector<Value>{b.add(row, i), column};
+        return transposed ? SmallVector<Value>{b.add(column, i), row}
+                          : SmallVector<Value>{b.add(row, i), column};
       };
       Values tile;
       // Vector i of the tile in the scratch memory; two interleaved rows are one longer row.
       auto inScratch = [&](int64_t i) {
-        return b.add(corner, options.pairs ? i / 2 * 2 * options.width() + i % 2 * lanes : i * options.width());
+        return b.add(corner,
+                     options.pairs ? i / 2 * 2 * options.width() + i % 2 * lanes : i * options.width());
       };
       for (int64_t i = 0; i < lanes; ++i)
         tile.push_back(isLoad ? Value(vector::LoadOp::create(b, b.vector, state, place(i)))

@@ -5,13 +5,14 @@
 
 namespace recur::cpu {
 
-/// Copies between `state`, a strided memref of f32 of rank 2, and H in `scratch`. `transposed`: H is the transpose of
-/// `state`.
+/// Copies between `state`, a strided memref of f32 of rank 2, and H in `scratch`. `transposed`: H is the
+/// transpose of `state`.
 class SweepState {
 public:
   SweepState(VectorBuilder &b, const SweepShape &shape, const SweepOptions &options, mlir::Value scratch,
              bool transposed)
-      : b(b), shape(shape), options(options), layout(shape, options), scratch(scratch), transposed(transposed) {}
+      : b(b), shape(shape), options(options), layout(shape, options), scratch(scratch),
+        transposed(transposed) {}
 
   void load(mlir::Value state);
   /// Stores H times `scale` (null for 1).

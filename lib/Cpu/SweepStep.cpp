@@ -1,5 +1,5 @@
-// Some rows of the caller's state, one for each lane, are read with every read vector, then updated while they are in the
-// first-level cache.
+// Some rows of the caller's state, one for each lane, are read with every read vector, then updated while
+// they are in the first-level cache.
 #include "lib/Cpu/SweepStep.h"
 
 using namespace mlir;
@@ -9,9 +9,10 @@ using namespace recur::cpu;
 namespace {
 class StepEmitter {
 public:
-  StepEmitter(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, Value scratch, Value from, Value to)
-      : b(b), rule(rule), shape(rule.shape), layout(shape, options), scratch(scratch), from(b.denseView(from)),
-        to(b.denseView(to)), zero(b.index(0)) {}
+  StepEmitter(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, Value scratch, Value from,
+              Value to)
+      : b(b), rule(rule), shape(rule.shape), layout(shape, options), scratch(scratch),
+        from(b.denseView(from)), to(b.denseView(to)), zero(b.index(0)) {}
 
   void emit() {
     b.loop(zero, b.index(shape.columns), b.lanes, [&](Value column) {
@@ -35,7 +36,8 @@ private:
     return b.load(scratch, b.add(i, layout.rowsBegin + slot * layout.rowSlotStride));
   }
 
-  // The inner products of a packed row with `lanes` rows of the state. The first read asks for the rows after these.
+  // The inner products of a packed row with `lanes` rows of the state. The first read asks for the rows after
+  // these.
   Value read(Value column, unsigned slot, bool first) {
     Values sums(b.lanes, b.splat(0.0));
     sums = b.loop(zero, b.index(shape.rows), b.lanes, sums, [&](Value i, ValueRange carried) {
@@ -71,7 +73,8 @@ private:
           odd.push_back(base + (lane | half));
         }
         Value x = values[pair], y = values[pair + 1];
-        next.push_back(b.sum(vector::ShuffleOp::create(b, x, y, even), vector::ShuffleOp::create(b, x, y, odd)));
+        next.push_back(
+            b.sum(vector::ShuffleOp::create(b, x, y, even), vector::ShuffleOp::create(b, x, y, odd)));
       }
       values = next;
     }
@@ -113,7 +116,7 @@ bool cpu::hasSweepStep(const SweepShape &shape, const SweepOptions &options, boo
   return transposed && shape.rows % options.lanes == 0 && shape.columns % options.width() == 0;
 }
 
-void cpu::emitSweepStep(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, Value scratch, Value from,
-                        Value to) {
+void cpu::emitSweepStep(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, Value scratch,
+                        Value from, Value to) {
   StepEmitter(b, rule, options, scratch, from, to).emit();
 }

@@ -15,15 +15,16 @@ Value VectorBuilder::denseView(Value view) {
   auto metadata = memref::ExtractStridedMetadataOp::create(*this, view);
   SmallVector<OpFoldResult> sizes, strides;
   for (auto [index, size] : llvm::enumerate(type.getShape()))
-    sizes.push_back(ShapedType::isDynamic(size) ? OpFoldResult(metadata.getSizes()[index]) : getIndexAttr(size));
+    sizes.push_back(ShapedType::isDynamic(size) ? OpFoldResult(metadata.getSizes()[index])
+                                                : getIndexAttr(size));
   llvm::append_range(strides, metadata.getStrides());
   strides.back() = getIndexAttr(1);
   SmallVector<int64_t> known(type.getRank(), ShapedType::kDynamic);
   known.back() = 1;
   auto layout = StridedLayoutAttr::get(getContext(), ShapedType::kDynamic, known);
   auto dense = MemRefType::get(type.getShape(), type.getElementType(), layout);
-  return memref::ReinterpretCastOp::create(*this, dense, metadata.getBaseBuffer(), OpFoldResult(metadata.getOffset()),
-                                           sizes, strides);
+  return memref::ReinterpretCastOp::create(*this, dense, metadata.getBaseBuffer(),
+                                           OpFoldResult(metadata.getOffset()), sizes, strides);
 }
 
 SmallVector<Value> VectorBuilder::loop(Value lo, Value hi, int64_t step, ValueRange carried,

@@ -7,21 +7,26 @@
 
 namespace recur::cpu {
 
-/// Builds arith, vector, memref and scf ops on indices, f32 scalars and vectors of `lanes` f32. Memory is a rank 1
-/// memref and a position in it.
+/// Builds arith, vector, memref and scf ops on indices, f32 scalars and vectors of `lanes` f32. Memory is a
+/// rank 1 memref and a position in it.
 class VectorBuilder : public mlir::ImplicitLocOpBuilder {
 public:
   using Value = mlir::Value;
   using Values = llvm::SmallVector<Value>;
 
   VectorBuilder(mlir::Location loc, mlir::OpBuilder &builder, int64_t lanes)
-      : ImplicitLocOpBuilder(loc, builder), lanes(lanes), vector(mlir::VectorType::get(lanes, getF32Type())) {}
+      : ImplicitLocOpBuilder(loc, builder), lanes(lanes), vector(mlir::VectorType::get(lanes, getF32Type())) {
+  }
 
   Value index(int64_t value) { return mlir::arith::ConstantIndexOp::create(*this, value); }
   Value add(Value a, Value b) { return mlir::arith::AddIOp::create(*this, a, b); }
   Value add(Value a, int64_t b) { return b ? add(a, index(b)) : a; }
-  Value sub(Value a, int64_t b) { return b ? mlir::arith::SubIOp::create(*this, a, index(b)).getResult() : a; }
-  Value scale(Value a, int64_t b) { return b == 1 ? a : mlir::arith::MulIOp::create(*this, a, index(b)).getResult(); }
+  Value sub(Value a, int64_t b) {
+    return b ? mlir::arith::SubIOp::create(*this, a, index(b)).getResult() : a;
+  }
+  Value scale(Value a, int64_t b) {
+    return b == 1 ? a : mlir::arith::MulIOp::create(*this, a, index(b)).getResult();
+  }
   Value scale(Value a, Value b) { return mlir::arith::MulIOp::create(*this, a, b); }
 
   /// An f32 scalar; `splat` gives it in every lane.
@@ -32,10 +37,14 @@ public:
   Value splat(Value scalar) { return mlir::vector::BroadcastOp::create(*this, vector, scalar); }
 
   /// Products and sums of scalars or of vectors. A null factor stands for 1.
-  Value mul(Value a, Value b) { return !a ? b : !b ? a : mlir::arith::MulFOp::create(*this, a, b).getResult(); }
+  Value mul(Value a, Value b) {
+    return !a ? b : !b ? a : mlir::arith::MulFOp::create(*this, a, b).getResult();
+  }
   Value sum(Value a, Value b) { return mlir::arith::AddFOp::create(*this, a, b); }
   Value fma(Value a, Value b, Value c) { return mlir::vector::FMAOp::create(*this, a, b, c); }
-  Value reduce(Value a) { return mlir::vector::ReductionOp::create(*this, mlir::vector::CombiningKind::ADD, a); }
+  Value reduce(Value a) {
+    return mlir::vector::ReductionOp::create(*this, mlir::vector::CombiningKind::ADD, a);
+  }
 
   Value load(Value memory, Value at) { return mlir::vector::LoadOp::create(*this, vector, memory, at); }
   void store(Value x, Value memory, Value at) { mlir::vector::StoreOp::create(*this, x, memory, at); }

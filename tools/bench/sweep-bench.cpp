@@ -1,14 +1,16 @@
 // Times the sweep form on rules written here by hand, and checks one head against a float64 token loop.
-//   usage: sweep-bench [reads=1] [writes=1] [decay=none|scalar|rows|columns] [tokens=4096] [heads=16] [rows=128]
-//                      [columns=128] [group=0] [vectors=0] [chunk=0] [lanes=16] [least=0.9] [runs=12] [dump=0]
+//   usage: sweep-bench [reads=1] [writes=1] [decay=none|scalar|rows|columns] [tokens=4096] [heads=16]
+//   [rows=128]
+//                      [columns=128] [group=0] [vectors=0] [chunk=0] [lanes=16] [least=0.9] [runs=12]
+//                      [dump=0]
 // A token: z_w = b (v - a k_w^T H) for the first `reads` writes, b v for the others; H = a H + sum k_w z_w^T;
 // o = H^T q, written in terms of the old H.
 #include "lib/Cpu/Sweep.h"
 #include "mlir/Conversion/Passes.h"
-#include "mlir/ExecutionEngine/ExecutionEngine.h"
-#include "mlir/ExecutionEngine/OptUtils.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Dialect/MemRef/Transforms/Passes.h"
+#include "mlir/ExecutionEngine/ExecutionEngine.h"
+#include "mlir/ExecutionEngine/OptUtils.h"
 #include "mlir/IR/Verifier.h"
 #include "mlir/InitAllDialects.h"
 #include "mlir/InitAllExtensions.h"
@@ -19,9 +21,9 @@
 #include "llvm/Support/TargetSelect.h"
 #include "llvm/Target/TargetMachine.h"
 
+#include <immintrin.h>
 #include <map>
 #include <random>
-#include <immintrin.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -34,22 +36,26 @@ enum Decay { None, Scalar, Rows, Columns };
 
 struct Case {
   std::map<std::string, std::string> text{{"decay", "scalar"}};
-  std::map<std::string, double> number{{"reads", 1},  {"writes", 1}, {"tokens", 4096}, {"heads", 16}, {"rows", 128},
-                                       {"columns", 128}, {"group", 0},  {"vectors", 0},   {"chunk", 0},  {"lanes", 16},
-                                       {"least", 0.9},   {"runs", 12},  {"dump", 0}};
+  std::map<std::string, double> number{{"reads", 1},  {"writes", 1},    {"tokens", 4096}, {"heads", 16},
+                                       {"rows", 128}, {"columns", 128}, {"group", 0},     {"vectors", 0},
+                                       {"chunk", 0},  {"lanes", 16},    {"least", 0.9},   {"runs", 12},
+                                       {"dump", 0}};
   int64_t get(const char *name) { return number[name]; }
   Decay decay() {
-    return llvm::StringSwitch<Decay>(text["decay"]).Case("none", None).Case("rows", Rows).Case("columns", Columns)
+    return llvm::StringSwitch<Decay>(text["decay"])
+        .Case("none", None)
+        .Case("rows", Rows)
+        .Case("columns", Columns)
         .Default(Scalar);
   }
 };
 
-// Tensors q [T, heads, rows], k [T, heads, writes, rows], v [T, heads, columns], a [T, heads, 1|rows|columns],
-// b [T, heads], o as v, all flat.
+// Tensors q [T, heads, rows], k [T, heads, writes, rows], v [T, heads, columns], a [T, heads,
+// 1|rows|columns], b [T, heads], o as v, all flat.
 struct HandRule : SweepRule {
-  HandRule(Case &c, ValueRange args) : q(args[0]), k(args[1]), v(args[2]), a(args[3]), b(args[4]), o(args[5]),
-        heads(args[7]), head(args[8]), reads(c.get("reads")), writes(c.get("writes")), decay(c.decay()),
-        chunk(c.get("chunk")) {
+  HandRule(Case &c, ValueRange args)
+      : q(args[0]), k(args[1]), v(args[2]), a(args[3]), b(args[4]), o(args[5]), heads(args[7]), head(args[8]),
+        reads(c.get("reads")), writes(c.get("writes")), decay(c.decay()), chunk(c.get("chunk")) {
     shape.rows = c.get("rows"), shape.columns = c.get("columns");
     // slots: q, k_1.., and with a decay by rows a, a.k_1 ..
     shape.rowSlots = 1 + writes + (decay == Rows ? 1 + reads : 0);
@@ -97,7 +103,9 @@ struct HandRule : SweepRule {
       }
       return sums;
     });
-    auto put = [&](int64_t slot, Value x) { m.storeScalar(x, scratch, m.add(m.scale(inChunk, layout.scalarSlots), layout.scalarsBegin + slot)); };
+    auto put = [&](int64_t slot, Value x) {
+      m.storeScalar(x, scratch, m.add(m.scale(inChunk, layout.scalarSlots), layout.scalarsBegin + slot));
+    };
     Value bt = m.loadScalar(b, one), at = decay == Scalar ? m.loadScalar(a, one) : m.number(1);
     put(0, at);
     put(1, bt);
@@ -106,7 +114,8 @@ struct HandRule : SweepRule {
       put(3 + w, m.reduce(dots[w]));
   }
 
-  SmallVector<Value> step(VectorBuilder &m, const SweepLayout &layout, Value scratch, const ColumnStep &s) override {
+  SmallVector<Value> step(VectorBuilder &m, const SweepLayout &layout, Value scratch,
+                          const ColumnStep &s) override {
     auto scalar = [&](unsigned slot) {
       return m.loadSplat(scratch, m.add(m.scale(s.inChunk, layout.scalarSlots), layout.scalarsBegin + slot));
     };
@@ -243,7 +252,8 @@ int main(int argc, char **argv) {
   Type memory = MemRefType::get(ShapedType::kDynamic, builder.getF32Type()), index = builder.getIndexType();
   SmallVector<Type> types(7, memory);
   types.append(3, index);
-  auto func = func::FuncOp::create(builder, builder.getUnknownLoc(), "kernel", builder.getFunctionType(types, {}));
+  auto func =
+      func::FuncOp::create(builder, builder.getUnknownLoc(), "kernel", builder.getFunctionType(types, {}));
   func->setAttr("llvm.emit_c_interface", builder.getUnitAttr());
   builder.setInsertionPointToStart(func.addEntryBlock());
   VectorBuilder b(builder.getUnknownLoc(), builder, c.get("lanes"));
@@ -263,7 +273,8 @@ int main(int argc, char **argv) {
     module->dump();
   if (failed(verify(*module)) || failed(lower(*module)))
     return 1;
-  auto machine = llvm::cantFail(llvm::cantFail(llvm::orc::JITTargetMachineBuilder::detectHost()).createTargetMachine());
+  auto machine =
+      llvm::cantFail(llvm::cantFail(llvm::orc::JITTargetMachineBuilder::detectHost()).createTargetMachine());
   auto optimise = makeOptimizingTransformer(2, 0, machine.get());
   ExecutionEngineOptions engineOptions;
   engineOptions.transformer = optimise;
@@ -298,20 +309,23 @@ int main(int argc, char **argv) {
   }
   double least = c.number["least"];
   for (int64_t i = 0; i < all * decays; ++i)
-    a[i] = c.decay() == None ? 1 : least == 0 && random() % 10 == 0 ? 0 : least + (1 - least) * uniform(random);
+    a[i] = c.decay() == None                  ? 1
+           : least == 0 && random() % 10 == 0 ? 0
+                                              : least + (1 - least) * uniform(random);
   for (int64_t t = 0; t < all; ++t)
     bb[t] = uniform(random) / writes;
 
-  Descriptor tensors[] = {Descriptor(q), Descriptor(k), Descriptor(v), Descriptor(a), Descriptor(bb), Descriptor(o),
-                          Descriptor(scratch)};
-  auto kernel = reinterpret_cast<void (*)(void *, void *, void *, void *, void *, void *, void *, int64_t, int64_t,
-                                          int64_t)>(symbol);
+  Descriptor tensors[] = {Descriptor(q),  Descriptor(k), Descriptor(v),      Descriptor(a),
+                          Descriptor(bb), Descriptor(o), Descriptor(scratch)};
+  auto kernel = reinterpret_cast<void (*)(void *, void *, void *, void *, void *, void *, void *, int64_t,
+                                          int64_t, int64_t)>(symbol);
   double peak = c.get("lanes") == 16 ? fmaPeak() : 0, best = 1e9;
   for (int64_t run = 0; run < c.get("runs"); ++run) {
     for (int64_t h = 0; h < heads; ++h) {
       double begin = now();
       std::memset(scratch, 0, 4 * rows * roundUp(columns, options.width()));
-      kernel(&tensors[0], &tensors[1], &tensors[2], &tensors[3], &tensors[4], &tensors[5], &tensors[6], heads, h, tokens);
+      kernel(&tensors[0], &tensors[1], &tensors[2], &tensors[3], &tensors[4], &tensors[5], &tensors[6], heads,
+             h, tokens);
       best = std::min(best, (now() - begin) * heads);
     }
   }
@@ -348,12 +362,13 @@ int main(int argc, char **argv) {
     }
   }
   double flops = 2.0 * (reads + 1 + writes) * rows * columns * all;
-  printf("reads %lld writes %lld decay %s, %lldx%lld, %lld tokens, %lld heads; group %lld vectors %lld chunk %lld: "
+  printf("reads %lld writes %lld decay %s, %lldx%lld, %lld tokens, %lld heads; group %lld vectors %lld chunk "
+         "%lld: "
          "%.3f us, %.1f GFLOP/s, %.1f %% of %.1f; error %.2e; compiled in %.0f ms\n",
          (long long)reads, (long long)writes, c.text["decay"].c_str(), (long long)rows, (long long)columns,
          (long long)tokens, (long long)heads, (long long)options.group, (long long)options.vectors,
-         (long long)options.chunk, best * 1e6 / all, flops / best / 1e9, 100 * flops / best / 1e9 / peak, peak,
-         std::sqrt(error / size), compiled * 1e3);
+         (long long)options.chunk, best * 1e6 / all, flops / best / 1e9, 100 * flops / best / 1e9 / peak,
+         peak, std::sqrt(error / size), compiled * 1e3);
   // The JIT's teardown is of no interest.
   fflush(stdout);
   _exit(0);
