@@ -12,7 +12,7 @@ struct Compiled {
   ModelInfo info;
   std::string object;   // bytes of the relocatable object
   std::string assembly; // only where --emit asks
-  std::string llvmText, mlirText;
+  std::string llvmText;
 };
 
 /// What is known about the loaded rule before it is compiled: everything but the variants.
