@@ -32,6 +32,8 @@ public:
   /// The row that equals a sum of rows and token-only columns, for values that are no plain read.
   /// With `flipped` the sum is a row vector and the result its transpose. `type` is the sum's.
   std::optional<unsigned> rowOf(const Sum &sum, bool flipped, MatType type, mlir::Location loc);
+  /// The row `version` * `vector`, where the vector depends on rows that were read out before.
+  std::optional<unsigned> laterRow(mlir::Value version, mlir::Value vector, mlir::Location loc);
   /// True when a term of the value's sum is an old state and not a row.
   bool carriesState(mlir::Value value);
 

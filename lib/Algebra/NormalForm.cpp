@@ -212,6 +212,17 @@ private:
       nf.readouts.push_back({value, *row, isOne(type.getRows()) && !type.isScalar()});
       return true;
     }
+    if (auto product = dyn_cast_or_null<MatmulOp>(op); product && expander.carriesState(product.getLhs()) &&
+                                                       !nf.isTokenOnly(product.getRhs()) && matType(value).isVector()) {
+      // A function of what was read reads another state.
+      if (!readOut(expander, product.getRhs()))
+        return false;
+      expander.blame = Blame();
+      std::optional<unsigned> row = expander.laterRow(product.getLhs(), product.getRhs(), value.getLoc());
+      if (row)
+        nf.readouts.push_back({value, *row});
+      return row.has_value();
+    }
     const Sum *sum = expander.expand(value);
     if (!sum)
       return false;

@@ -59,7 +59,8 @@ struct Row {
   MatType type; // n x 1
   std::vector<RowTerm> terms;
   mlir::Location loc;
-  /// False when the version has a decay of full rank: then reads of the old state do not add up to it.
+  /// False when reads of the old state do not add up to the row: the version has a decay of full rank, or `vector`
+  /// depends on rows that were read out before.
   bool inOldReads = true;
 };
 

@@ -55,6 +55,15 @@ std::optional<unsigned> Expander::rowOf(Value version, Side side, Value vector, 
   return rowIndex[key] = nf.rows.size() - 1;
 }
 
+std::optional<unsigned> Expander::laterRow(Value version, Value vector, Location loc) {
+  std::optional<unsigned> read = versionOf(version);
+  if (!read)
+    return std::nullopt;
+  MatType type = MatType::get(loc.getContext(), matType(version).getRows(), matType(vector).getCols());
+  nf.rows.push_back(Row{*read, Side::Right, vector, type, {}, loc, false});
+  return nf.rows.size() - 1;
+}
+
 bool Expander::addTo(Row &row, const Monomial &m, Value vector) {
   RowTerm term{m.c, {}, {}};
   bool unit = vector == tokens.one(m.loc); // an entry of a column: the column itself

@@ -52,6 +52,8 @@ private:
   void hideAll();
   Constant *tensor(const TensorInfo &tensor);
   Constant *dtype(DType type);
+  Constant *gpuCode(const GpuCode &code);
+  Expected<Constant *> hostKernel(StringRef name);
   Expected<Constant *> variant(const VariantInfo &variant);
   Constant *metadata();
   void entry(StringRef name, bool workspace, Constant *model);
@@ -83,12 +85,42 @@ Constant *Descriptor::dtype(DType type) {
                    sizeof(DLDataType));
 }
 
-Expected<Constant *> Descriptor::variant(const VariantInfo &variant) {
-  Function *kernel = module.getFunction(variant.kernel);
+Constant *Descriptor::gpuCode(const GpuCode &code) {
+  SmallVector<Constant *> entries;
+  for (const GpuEntry &entry : code.entries)
+    entries.push_back(structure({string(entry.name), i32(entry.threads), i32(entry.shards), i64(entry.shared),
+                                 i64(entry.scratch), i64(entry.packed ? RECUR_CUDA_PACKED : 0)},
+                                sizeof(recur_cuda_entry)));
+  Constant *cubin = null;
+  if (!code.cubin.empty()) {
+    GlobalVariable *bytes =
+        global(ConstantDataArray::getString(context, code.cubin, /*AddNull=*/false), "recur.cubin");
+    bytes->setAlignment(Align(64));
+    cubin = bytes;
+  }
+  return global(structure({cubin, code.ptx.empty() ? null : string(code.ptx), i32(code.capability), i32(code.exact),
+                           i32(int64_t(entries.size())), i32(0), array(entries, "recur.entries")},
+                          sizeof(recur_cuda_kernel)),
+                "recur.gpu");
+}
+
+Expected<Constant *> Descriptor::hostKernel(StringRef name) {
+  Function *kernel = module.getFunction(name);
   const auto *type =
       FunctionType::get(Type::getVoidTy(context), {pointer, pointer, pointer}, /*isVarArg=*/false);
   if (!kernel || kernel->isDeclaration() || kernel->getFunctionType() != type)
-    return createStringError("no kernel '" + variant.kernel + "' of type void(ptr, ptr, ptr) in the module");
+    return createStringError("no kernel '" + name + "' of type void(ptr, ptr, ptr) in the module");
+  return kernel;
+}
+
+Expected<Constant *> Descriptor::variant(const VariantInfo &variant) {
+  Constant *kernel = null;
+  if (!variant.gpu) {
+    Expected<Constant *> found = hostKernel(variant.kernel);
+    if (!found)
+      return found.takeError();
+    kernel = *found;
+  }
   SmallVector<Constant *> sizes, types;
   for (const int64_t size : variant.dims)
     sizes.push_back(i64(size));
@@ -97,7 +129,8 @@ Expected<Constant *> Descriptor::variant(const VariantInfo &variant) {
   for (const DType type : variant.dtypes)
     types.push_back(dtype(type));
   return structure({i64(int64_t(variant.target.required)), string(variant.target.name),
-                    array(sizes, "recur.sizes"), array(types, "recur.types"), i64(variant.scratch), kernel},
+                    array(sizes, "recur.sizes"), array(types, "recur.types"), i64(variant.scratch), kernel,
+                    variant.gpu ? gpuCode(*variant.gpu) : null},
                    sizeof(recur_variant));
 }
 

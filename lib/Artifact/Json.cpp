@@ -39,6 +39,18 @@ void writeVariant(json::OStream &json, const ModelInfo &info, const VariantInfo 
       json.attribute(tensor.name, dtypeName(type));
   });
   json.attribute("scratch_bytes", variant.scratch);
+  if (variant.gpu)
+    json.attributeArray("gpu_entries", [&] {
+      for (const GpuEntry &entry : variant.gpu->entries)
+        json.object([&] {
+          json.attribute("name", entry.name);
+          json.attribute("threads", entry.threads);
+          json.attribute("shards", entry.shards);
+          json.attribute("shared_bytes", entry.shared);
+          json.attribute("scratch_bytes", entry.scratch);
+          json.attribute("packed", entry.packed);
+        });
+    });
 }
 
 } // namespace

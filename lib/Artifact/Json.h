@@ -16,7 +16,8 @@ namespace recur {
 ///   tensors      in the order of the arguments: {name, role, shape, doc}; shape with the leading dimensions,
 ///   each a
 ///                name or a number
-///   variants     best first: {target, dims: {symbol: size}, dtypes: {tensor: type}, scratch_bytes}
+///   variants     best first: {target, dims: {symbol: size}, dtypes: {tensor: type}, scratch_bytes}, and
+///                gpu_entries: [{name, threads, shards, shared_bytes, scratch_bytes, packed}] on a GPU
 ///   functions    the symbols that the object defines
 std::string emitJson(const ModelInfo &info, unsigned indent = 2);
 

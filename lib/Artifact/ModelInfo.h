@@ -10,6 +10,7 @@
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/Error.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,25 @@ struct TensorInfo {
   std::string doc;
 };
 
+/// One entry point of a GPU's module, as recur_cuda_entry.
+struct GpuEntry {
+  std::string name;
+  int64_t threads = 0, shards = 1, shared = 0, scratch = 0;
+  /// Needs tensors that are aligned and contiguous in their last dimension.
+  bool packed = false;
+};
+
+/// The code of a variant for a GPU, as recur_cuda_kernel.
+struct GpuCode {
+  /// Machine code, and PTX for later chips; either may be empty.
+  std::string cubin, ptx;
+  /// Ten times the compute capability, and whether nothing else runs it.
+  int capability = 0;
+  bool exact = false;
+  /// Best first.
+  std::vector<GpuEntry> entries;
+};
+
 /// One kernel of a rule and what it was compiled for.
 struct VariantInfo {
   Target target;
@@ -56,6 +76,8 @@ struct VariantInfo {
   int64_t scratch = 0;
   /// The kernel's function in the LLVM module: void(ptr views, ptr span, ptr scratch).
   std::string kernel;
+  /// Instead of a kernel, where the target is a GPU.
+  std::optional<GpuCode> gpu;
 };
 
 /// A compiled rule.

@@ -31,12 +31,20 @@ constexpr Row rows[] = {
      16, "AVX-512 with bfloat16 products"},
 };
 
-/// Known by name, for an error that says so.
-constexpr StringLiteral laterTargets[] = {"sm_80", "sm_90a"};
+struct GpuRow {
+  StringLiteral name, needs;
+};
+
+/// GPUs, from the plainest to the best.
+constexpr GpuRow gpuRows[] = {
+    {"sm_80", "an NVIDIA GPU of compute capability 8.0 or later"},
+    {"sm_90", "an NVIDIA GPU of compute capability 9.0 or later"},
+    {"sm_90a", "an NVIDIA GPU of compute capability 9.0, with all it can do"},
+};
 
 Target makeTarget(unsigned rank) {
   const Row &row = rows[rank];
-  return {row.name.str(), row.cpu.str(), row.features.str(), "", row.required, row.vectorWidth, rank};
+  return {row.name.str(), row.cpu.str(), row.features.str(), "", row.required, row.vectorWidth, /*gpu=*/false, rank};
 }
 
 /// The last row such that the host has all it needs and all that the rows before it need.
@@ -58,6 +66,8 @@ std::string knownNames() {
   std::string names;
   for (const Row &row : rows)
     names += (row.name + ", ").str();
+  for (const GpuRow &row : gpuRows)
+    names += (row.name + ", ").str();
   return names + "native";
 }
 
@@ -69,9 +79,9 @@ Expected<Target> lookupTarget(StringRef name) {
   for (unsigned rank = 0; rank < std::size(rows); ++rank)
     if (rows[rank].name == name)
       return makeTarget(rank);
-  if (is_contained(laterTargets, name))
-    return createStringError("target '" + name + "' is not built into this version, which has " +
-                             knownNames());
+  for (const auto &[index, row] : enumerate(gpuRows))
+    if (row.name == name)
+      return Target{row.name.str(), "x86-64", "", "", 0, 4, /*gpu=*/true, unsigned(std::size(rows) + index)};
   return createStringError("unknown target '" + name + "', known are " + knownNames());
 }
 
@@ -92,6 +102,8 @@ Expected<SmallVector<Target>> parseTargets(StringRef list) {
 
 void printTargets(raw_ostream &os) {
   for (const Row &row : rows)
+    os << left_justify(row.name, 16) << row.needs << '\n';
+  for (const GpuRow &row : gpuRows)
     os << left_justify(row.name, 16) << row.needs << '\n';
   os << left_justify("native", 16) << "the best of these that this machine can run, now "
      << nativeTarget().name << '\n';

@@ -59,10 +59,8 @@ SmallVector<KernelTensor> cpu::kernelTensors(RuleOp rule) {
 template <typename PassOptions> static PassOptions loweringOptions(const KernelOptions &options) {
   PassOptions own;
   own.symbol = options.symbol;
-  for (TensorFormat format : options.tensors) {
-    own.dtypes.push_back(format.dtype);
-    own.ranks.push_back(format.rank);
-  }
+  for (TensorFormat format : options.tensors)
+    own.formats.push_back(formatText(format));
   own.vectorWidth = options.vectorWidth;
   return own;
 }

@@ -21,6 +21,10 @@ namespace recur::cpu {
 #define GEN_PASS_REGISTRATION
 #include "lib/Cpu/Passes.h.inc"
 
+/// A tensor's format as pass options write it: "bf16", or "bf16:2" where the rank is given.
+std::string formatText(TensorFormat format);
+std::optional<TensorFormat> parseFormat(llvm::StringRef text);
+
 /// The attribute of a function that says how many bytes of scratch memory it needs.
 constexpr llvm::StringLiteral scratchBytesAttr = "recur.scratch_bytes";
 

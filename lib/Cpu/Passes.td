@@ -8,12 +8,7 @@ class LoweringPass<string flag, string text> : Pass<flag, "::mlir::ModuleOp"> {
   let summary = text;
   let options = [
     Option<"symbol", "symbol", "std::string", "\"kernel\"", "name of the function">,
-    ListOption<"dtypes", "dtypes", "::recur::cpu::DType", "type of each tensor's entries", [{
-      llvm::cl::values(clEnumValN(::recur::cpu::DType::F32, "f32", "float"),
-                       clEnumValN(::recur::cpu::DType::BF16, "bf16", "bfloat16"),
-                       clEnumValN(::recur::cpu::DType::F16, "f16", "half"))
-    }]>,
-    ListOption<"ranks", "ranks", "int", "number of dimensions of each tensor without the token's">,
+    ListOption<"formats", "formats", "std::string", "TYPE or TYPE:RANK for each tensor; types: f32, bf16, f16">,
     Option<"vectorWidth", "vector-width", "unsigned", "16", "f32 entries in a vector register">,
   ];
   let dependentDialects = [
@@ -57,6 +52,7 @@ def FuseElementwise : Pass<"fuse-elementwise", "::mlir::func::FuncOp"> {
     Only within a block and only where nothing is computed more often than before, so that what is hoisted stays hoisted
     and an exponential of a vector is not computed again for every row of a matrix.
   }];
+  let dependentDialects = ["::mlir::linalg::LinalgDialect", "::mlir::tensor::TensorDialect"];
 }
 
 def ApproximateMath : Pass<"approximate-math", "::mlir::func::FuncOp"> {
@@ -84,6 +80,7 @@ def PlanScratch : Pass<"plan-scratch", "::mlir::func::FuncOp"> {
     Each memref.alloc becomes a view of the function's last argument. Buffers that are not in use at the same time share
     memory. The bytes needed become the attribute `recur.scratch_bytes` of the function.
   }];
+  let dependentDialects = ["::mlir::arith::ArithDialect", "::mlir::memref::MemRefDialect"];
   let statistics = [Statistic<"numBuffers", "buffers", "Buffers placed">];
 }
 
@@ -105,7 +102,7 @@ def PackArguments : Pass<"pack-arguments", "::mlir::func::FuncOp"> {
     The arguments become three pointers: to an array of pointers to memref descriptors, to the span, and to the scratch
     memory.
   }];
-  let dependentDialects = ["::mlir::LLVM::LLVMDialect"];
+  let dependentDialects = ["::mlir::arith::ArithDialect", "::mlir::LLVM::LLVMDialect"];
 }
 
 #endif

@@ -10,18 +10,26 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cpu;
 
-// The packer reads the rule's inputs and params as the caller holds them; all else is f32.
-static SmallVector<TensorFormat> packFormats(RuleOp rule, ArrayRef<TensorFormat> formats) {
-  SmallVector<TensorFormat> result(formats);
-  result.resize(rule.argumentsOf(ArgKind::Input).size() + rule.argumentsOf(ArgKind::Param).size());
-  result.resize(kernelTensors(rule).size());
+// Formats of a rule made from another: tensors that the other has too are held alike (outputs only where the rule
+// `writes` them), all else is f32.
+static SmallVector<TensorFormat> formatsOf(RuleOp rule, RuleOp original, ArrayRef<TensorFormat> formats, bool writes) {
+  SmallVector<TensorFormat> result;
+  if (formats.empty())
+    return result;
+  auto originals = kernelTensors(original);
+  for (const KernelTensor &tensor : kernelTensors(rule)) {
+    bool same = writes || tensor.role != Role::Output;
+    auto found = llvm::find_if(originals, [&](const KernelTensor &other) {
+      return same && other.role == tensor.role && other.name == tensor.name;
+    });
+    result.push_back(found == originals.end() ? TensorFormat() : formats[found - originals.begin()]);
+  }
   return result;
 }
 
 // Replaces the rule by functions, if the sweep fits it.
 static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFormat> formats, unsigned vectorWidth) {
   SweepPlanResult result = planSweep(rule);
-  if (getenv("WHY")) llvm::errs() << "WHY " << symbol << ": " << (result.plan ? std::string("sweep") : result.reason) << "\n";
   if (!result.plan)
     return success();
   SweepPlan &plan = *result.plan;
@@ -31,17 +39,23 @@ static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFor
     roles.push_back(tensor.role);
   Location loc = rule.getLoc();
 
-  OwningOpRef<ModuleOp> packModule = buildPackRule(plan, rule);
-  auto packRule = *packModule->getOps<RuleOp>().begin();
-  packRule->moveBefore(rule);
-  FailureOr<func::FuncOp> packer =
-      lowerTokenLoop(packRule, (symbol + "_pack").str(), packFormats(packRule, formats), vectorWidth);
-  if (failed(packer))
+  auto lower = [&](OwningOpRef<ModuleOp> module, StringRef name, bool writes) {
+    auto part = *module->getOps<RuleOp>().begin();
+    part->moveBefore(rule);
+    return lowerTokenLoop(part, (symbol + name).str(), formatsOf(part, rule, formats, writes), vectorWidth);
+  };
+  FailureOr<func::FuncOp> packer = lower(buildPackRule(plan, rule), "_pack", /*writes=*/false);
+  FailureOr<func::FuncOp> epilogue = func::FuncOp();
+  if (plan.hasEpilogue)
+    epilogue = lower(buildEpilogue(plan), "_epilogue", /*writes=*/true);
+  if (failed(packer) || failed(epilogue))
     return failure();
   FailureOr<func::FuncOp> tokenLoop = lowerTokenLoop(rule, (symbol + "_tokens").str(), formats, vectorWidth);
   if (failed(tokenLoop))
     return failure();
   packer->setPrivate();
+  if (*epilogue)
+    epilogue->setPrivate();
   tokenLoop->setPrivate();
 
   builder.setInsertionPoint(*tokenLoop);
@@ -49,10 +63,9 @@ static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFor
   builder.setInsertionPointToStart(kernel.addEntryBlock());
   VectorBuilder b(loc, builder, vectorWidth);
   SweepOptions options = SweepOptions::choose(plan.shape, vectorWidth, vectorWidth == 16 ? 32 : 16);
-  PlannedRule planned(plan, options, roles, kernel, *packer);
-  Value some = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, planned.tokenCount(), b.index(0));
+  PlannedRule planned(plan, options, roles, kernel, *packer, *epilogue);
   b.branch(
-      arith::AndIOp::create(b, some, planned.isDense(b)), TypeRange(),
+      arith::AndIOp::create(b, planned.hasTokens(b), planned.isDense(b)), TypeRange(),
       [&] {
         planned.emit(b);
         return SmallVector<Value>();

@@ -11,6 +11,23 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cpu;
 
+static constexpr StringLiteral dtypeNames[] = {"f32", "bf16", "f16"};
+
+std::string cpu::formatText(TensorFormat format) {
+  std::string text = dtypeNames[static_cast<int>(format.dtype)].str();
+  return format.rank < 0 ? text : text + ":" + std::to_string(format.rank);
+}
+
+std::optional<TensorFormat> cpu::parseFormat(StringRef text) {
+  auto [name, rank] = text.split(':');
+  TensorFormat format;
+  const auto *found = llvm::find(dtypeNames, name);
+  if (found == std::end(dtypeNames) || (!rank.empty() && rank.getAsInteger(10, format.rank)))
+    return std::nullopt;
+  format.dtype = static_cast<DType>(found - dtypeNames);
+  return format;
+}
+
 namespace {
 
 /// One tensor of the caller: an argument of the function.
@@ -378,11 +395,17 @@ struct RecurToLinalg : recur::cpu::impl::RecurToLinalgBase<RecurToLinalg> {
   using RecurToLinalgBase::RecurToLinalgBase;
 
   void runOnOperation() override {
-    SmallVector<TensorFormat> formats;
-    for (size_t i = 0, e = std::max(dtypes.size(), ranks.size()); i < e; ++i)
-      formats.push_back({i < dtypes.size() ? dtypes[i] : DType::F32, i < ranks.size() ? ranks[i] : -1});
+    SmallVector<TensorFormat> parsed;
+    for (const std::string &text : formats) {
+      std::optional<TensorFormat> format = parseFormat(text);
+      if (!format) {
+        getOperation().emitError() << "a format must be f32, bf16 or f16, or such a type and ':' and a rank, got: " << text;
+        return signalPassFailure();
+      }
+      parsed.push_back(*format);
+    }
     for (RuleOp rule : llvm::make_early_inc_range(getOperation().getOps<RuleOp>()))
-      if (failed(lowerTokenLoop(rule, symbol, formats, vectorWidth)))
+      if (failed(KernelBuilder(rule, parsed, vectorWidth).build(symbol)))
         return signalPassFailure();
   }
 };

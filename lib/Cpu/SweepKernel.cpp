@@ -1,17 +1,18 @@
 #include "lib/Cpu/SweepKernel.h"
 #include "lib/Cpu/SweepColumns.h"
 #include "lib/Cpu/SweepState.h"
+#include "lib/Cpu/SweepStep.h"
 
 using namespace mlir;
 using namespace recur;
 using namespace recur::cpu;
 
 PlannedRule::PlannedRule(const SweepPlan &plan, const SweepOptions &options, ArrayRef<Role> roles, func::FuncOp kernel,
-                         func::FuncOp packer)
-    : plan(plan), options(options), kernel(kernel), packer(packer), roles(roles) {
+                         func::FuncOp packer, func::FuncOp epilogue)
+    : plan(plan), options(options), kernel(kernel), packer(packer), epilogue(epilogue), roles(roles) {
   shape = plan.shape;
   auto span = kernel.getArguments().drop_front(roles.size());
-  tokens = span[0], position = span[1], head = span[2], heads = span[3];
+  tokenCount = span[0], position = span[1], head = span[2], heads = span[3];
 }
 
 ValueRange PlannedRule::views(Role role) {
@@ -23,17 +24,18 @@ ValueRange PlannedRule::views(Role role) {
 // Columns in the caller's tensors
 //===----------------------------------------------------------------------===//
 
+Value PlannedRule::hasTokens(VectorBuilder &b) {
+  return arith::CmpIOp::create(b, arith::CmpIPredicate::ne, tokenCount, b.index(0));
+}
+
 Value PlannedRule::isDense(VectorBuilder &b) {
   Value result = arith::ConstantOp::create(b, b.getBoolAttr(true));
-  auto require = [&](Value view) {
-    auto metadata = memref::ExtractStridedMetadataOp::create(b, view);
-    Value one = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, metadata.getStrides().back(), b.index(1));
-    result = arith::AndIOp::create(b, result, one);
-  };
+  auto require = [&](Value view) { result = arith::AndIOp::create(b, result, b.isDense(view)); };
   for (Value view : views(Role::Input))
     if (cast<MemRefType>(view.getType()).getRank() > 1)
       require(view);
-  llvm::for_each(views(Role::Output), require);
+  if (!plan.hasEpilogue)
+    llvm::for_each(views(Role::Output), require);
   return result;
 }
 
@@ -90,8 +92,14 @@ SmallVector<Value> PlannedRule::step(VectorBuilder &b, const SweepLayout &layout
   Values writes;
   for (const SweepSum &write : plan.writes)
     writes.push_back(columns.sum(write));
-  for (auto [view, value] : llvm::zip(views(Role::Output), plan.outputs))
-    storeOutput(b, columns.output(value), view, at);
+  for (auto [index, value] : llvm::enumerate(plan.staged)) {
+    Value token = b.add(b.scale(at.inChunk, layout.columns), layout.columnsBegin);
+    unsigned slot = plan.columnValues.size() + index;
+    b.store(columns.output(value), scratch, b.add(b.add(token, at.column), slot * layout.columnSlotStride));
+  }
+  if (!plan.hasEpilogue)
+    for (auto [view, value] : llvm::zip(views(Role::Output), plan.outputs))
+      storeOutput(b, columns.output(value), view, at);
   return writes;
 }
 
@@ -104,7 +112,7 @@ Value PlannedRule::columnDecay(VectorBuilder &b, const SweepLayout &layout, Valu
 
 // Asks for the lines of the token one chunk ahead, its share of them at each column block.
 void PlannedRule::enter(VectorBuilder &b, const SweepLayout &layout, Value, const ColumnStep &at, Value block) {
-  Value last = b.sub(tokens, 1);
+  Value last = b.sub(tokenCount, 1);
   Value token = arith::MinUIOp::create(b, b.add(at.token, options.chunk), last);
   auto ask = [&](Value view, bool write) {
     auto type = cast<MemRefType>(view.getType());
@@ -132,17 +140,35 @@ void PlannedRule::enter(VectorBuilder &b, const SweepLayout &layout, Value, cons
 // Around the sweep
 //===----------------------------------------------------------------------===//
 
-void PlannedRule::pack(VectorBuilder &b, const SweepLayout &layout, Value scratch, Value begin, Value count) {
-  Values arguments;
-  for (Value view : views(Role::Input)) {
-    auto type = cast<MemRefType>(view.getType());
-    SmallVector<OpFoldResult> offsets(type.getRank(), b.getIndexAttr(0)), sizes, strides(type.getRank(), b.getIndexAttr(1));
-    for (int64_t size : type.getShape())
-      sizes.push_back(b.getIndexAttr(size));
-    offsets[0] = begin;
-    sizes[0] = count;
-    arguments.push_back(memref::SubViewOp::create(b, type, view, offsets, sizes, strides));
+// The part of a view that holds `count` tokens from `begin`, with the view's type.
+static Value tokensOf(VectorBuilder &b, Value view, Value begin, Value count) {
+  auto type = cast<MemRefType>(view.getType());
+  SmallVector<OpFoldResult> offsets(type.getRank(), b.getIndexAttr(0)), sizes, ones(type.getRank(), b.getIndexAttr(1));
+  for (int64_t size : type.getShape())
+    sizes.push_back(b.getIndexAttr(size));
+  offsets[0] = begin;
+  sizes[0] = count;
+  return memref::SubViewOp::create(b, type, view, offsets, sizes, ones);
+}
+
+SmallVector<Value> PlannedRule::tokens(VectorBuilder &b, Role role, Value begin, Value count) {
+  return llvm::map_to_vector(views(role), [&](Value view) { return tokensOf(b, view, begin, count); });
+}
+
+// A slot of the scratch memory as an argument of that type, token by token.
+static Value slotView(VectorBuilder &b, Type argument, Value scratch, int64_t position, int64_t tokenStride,
+                      Value count) {
+  auto type = cast<MemRefType>(argument);
+  SmallVector<OpFoldResult> sizes = {count}, strides = {b.index(tokenStride)};
+  for (int64_t size : type.getShape().drop_front()) {
+    sizes.push_back(b.getIndexAttr(size));
+    strides.push_back(b.index(1));
   }
+  return memref::ReinterpretCastOp::create(b, type, scratch, OpFoldResult(b.index(position)), sizes, strides);
+}
+
+void PlannedRule::pack(VectorBuilder &b, const SweepLayout &layout, Value scratch, Value begin, Value count) {
+  Values arguments = tokens(b, Role::Input, begin, count);
   llvm::append_range(arguments, views(Role::Param));
   // States that the packer carries: the caller's before the first chunk, then its own.
   Value first = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, begin, b.index(0));
@@ -150,25 +176,38 @@ void PlannedRule::pack(VectorBuilder &b, const SweepLayout &layout, Value scratc
   for (auto [index, view] : llvm::enumerate(views(Role::InitialState)))
     if (index != plan.state)
       arguments.push_back(arith::SelectOp::create(b, first, view, sideBuffers[side++]));
-  auto slot = [&](int64_t position, ArrayRef<int64_t> tokenStrides) {
-    auto type = cast<MemRefType>(packer.getArgumentTypes()[arguments.size()]);
-    SmallVector<OpFoldResult> sizes = {count}, strides;
-    for (int64_t size : type.getShape().drop_front())
-      sizes.push_back(b.getIndexAttr(size));
-    for (int64_t stride : tokenStrides)
-      strides.push_back(b.index(stride));
-    strides.resize(sizes.size());
-    arguments.push_back(memref::ReinterpretCastOp::create(b, type, scratch, OpFoldResult(b.index(position)), sizes, strides));
+  auto slot = [&](int64_t position, int64_t tokenStride) {
+    Type type = packer.getArgumentTypes()[arguments.size()];
+    arguments.push_back(slotView(b, type, scratch, position, tokenStride, count));
   };
-  for (unsigned i = 0; i < shape.rowSlots; ++i)
-    slot(layout.rowsBegin + i * layout.rowSlotStride, {layout.rowStride, 1});
-  for (unsigned i = 0; i < shape.columnSlots; ++i)
-    slot(layout.columnsBegin + i * layout.columnSlotStride, {layout.columns, 1});
-  for (unsigned i = 0; i < shape.scalarSlots; ++i)
-    slot(layout.scalarsBegin + i, {layout.scalarSlots});
+  for (size_t i = 0; i < plan.rowValues.size(); ++i)
+    slot(layout.rowsBegin + i * layout.rowSlotStride, layout.rowStride);
+  for (size_t i = 0; i < plan.columnValues.size(); ++i)
+    slot(layout.columnsBegin + i * layout.columnSlotStride, layout.columns);
+  for (size_t i = 0; i < plan.scalarValues.size(); ++i)
+    slot(layout.scalarsBegin + i, layout.scalarSlots);
+  for (Value buffer : keptBuffers)
+    arguments.push_back(tokensOf(b, buffer, b.index(0), count));
   llvm::append_range(arguments, sideBuffers);
   llvm::append_range(arguments, Values{count, b.add(position, begin), head, heads, kernel.getArguments().back()});
   func::CallOp::create(b, packer, arguments);
+}
+
+void PlannedRule::finish(VectorBuilder &b, const SweepLayout &layout, Value scratch, Value begin, Value count) {
+  if (!plan.hasEpilogue)
+    return;
+  Values arguments = tokens(b, Role::Input, begin, count);
+  for (size_t i = 0; i < plan.staged.size(); ++i) {
+    int64_t slot = plan.columnValues.size() + i;
+    arguments.push_back(slotView(b, epilogue.getArgumentTypes()[arguments.size()], scratch,
+                                 layout.columnsBegin + slot * layout.columnSlotStride, layout.columns, count));
+  }
+  for (Value buffer : keptBuffers)
+    arguments.push_back(tokensOf(b, buffer, b.index(0), count));
+  llvm::append_range(arguments, views(Role::Param));
+  llvm::append_range(arguments, tokens(b, Role::Output, begin, count));
+  llvm::append_range(arguments, Values{count, b.add(position, begin), head, heads, kernel.getArguments().back()});
+  func::CallOp::create(b, epilogue, arguments);
 }
 
 static Value isGiven(VectorBuilder &b, Value view) {
@@ -187,22 +226,51 @@ void PlannedRule::emit(VectorBuilder &b) {
       Value buffer = memref::AllocOp::create(b, MemRefType::get(type.getShape(), b.getF32Type()));
       sideBuffers.push_back(memref::CastOp::create(b, type, buffer));
     }
+  for (size_t i = 0; i < plan.kept.size(); ++i) {
+    auto type = cast<MemRefType>(epilogue.getArgumentTypes()[views(Role::Input).size() + plan.staged.size() + i]);
+    SmallVector<int64_t> sizes(type.getShape());
+    sizes[0] = options.chunk;
+    Value buffer = memref::AllocOp::create(b, MemRefType::get(sizes, b.getF32Type()));
+    keptBuffers.push_back(memref::CastOp::create(b, type, buffer));
+  }
   if (layout.rowStride != shape.rows || layout.columns != shape.columns)
     b.loop(b.index(layout.rowsBegin), b.index(layout.scalarsBegin), b.lanes,
            [&](Value i) { b.store(b.splat(0.0), scratch, i); });
 
-  SweepState state(b, shape, options, scratch, plan.transposed);
   Value initial = views(Role::InitialState)[plan.state], final = views(Role::FinalState)[plan.state];
-  auto nothing = [] { return Values(); };
-  b.branch(
-      isGiven(b, initial), TypeRange(), [&] { return state.load(initial), Values(); },
-      [&] { return state.fill(plan.initial), Values(); });
-  Value scale = emitSweep(b, *this, options, tokens, scratch);
-  b.branch(isGiven(b, final), TypeRange(), [&] { return state.store(final, scale), Values(); }, nothing);
+  auto whole = [&] { return sweep(b, scratch, initial, final), Values(); };
+  if (!hasSweepStep(shape, options, plan.transposed)) {
+    whole();
+  } else {
+    auto step = [&] {
+      pack(b, layout, scratch, b.index(0), b.index(1));
+      emitSweepStep(b, *this, options, scratch, initial, final);
+      finish(b, layout, scratch, b.index(0), b.index(1));
+      return Values();
+    };
+    Value alone = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, tokenCount, b.index(1));
+    for (Value view : {initial, final}) {
+      alone = arith::AndIOp::create(b, alone, isGiven(b, view));
+      alone = arith::AndIOp::create(b, alone, b.isDense(view));
+    }
+    b.branch(alone, TypeRange(), step, whole);
+  }
   Values finals(views(Role::FinalState));
   finals.erase(finals.begin() + plan.state);
   for (size_t side = 0; side < finals.size(); ++side)
     b.branch(
         isGiven(b, finals[side]), TypeRange(),
-        [&] { return memref::CopyOp::create(b, sideBuffers[side], finals[side]), Values(); }, nothing);
+        [&] { return memref::CopyOp::create(b, sideBuffers[side], finals[side]), Values(); },
+        [] { return Values(); });
+}
+
+// From the initial to the final state of the matrix, by way of the sweep's own layout.
+void PlannedRule::sweep(VectorBuilder &b, Value scratch, Value initial, Value final) {
+  SweepState state(b, shape, options, scratch, plan.transposed);
+  b.branch(
+      isGiven(b, initial), TypeRange(), [&] { return state.load(initial), Values(); },
+      [&] { return state.fill(plan.initial), Values(); });
+  Value scale = emitSweep(b, *this, options, tokenCount, scratch);
+  b.branch(
+      isGiven(b, final), TypeRange(), [&] { return state.store(final, scale), Values(); }, [] { return Values(); });
 }

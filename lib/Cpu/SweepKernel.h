@@ -11,11 +11,13 @@ class PlannedRule : public SweepRule {
 public:
   using Value = mlir::Value;
 
-  /// `roles` are those of the kernel's tensors, `packer` is the function made from buildPackRule's rule.
+  /// `roles` are those of the kernel's tensors; `packer` and `epilogue` (null without one) are the functions made from
+  /// buildPackRule's and buildEpilogue's rules.
   PlannedRule(const SweepPlan &plan, const SweepOptions &options, llvm::ArrayRef<Role> roles,
-              mlir::func::FuncOp kernel, mlir::func::FuncOp packer);
+              mlir::func::FuncOp kernel, mlir::func::FuncOp packer, mlir::func::FuncOp epilogue);
 
-  Value tokenCount() { return tokens; }
+  /// True, as i1, when there is a token to run.
+  Value hasTokens(VectorBuilder &b);
   /// Emits the whole body: from initial to final states.
   void emit(VectorBuilder &b);
   /// True, as i1, when the entries of all columns that are read or written in place are neighbours.
@@ -29,21 +31,26 @@ public:
                                       const ColumnStep &at) override;
   mlir::Value columnDecay(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch,
                           const ColumnStep &at) override;
+  void finish(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch, mlir::Value begin,
+              mlir::Value count) override;
 
 private:
   using Values = VectorBuilder::Values;
 
   mlir::ValueRange views(Role role);
+  void sweep(VectorBuilder &b, Value scratch, Value initial, Value final);
+  Values tokens(VectorBuilder &b, Role role, Value begin, Value count);
   Value mask(VectorBuilder &b, Value column);
   Value loadInput(VectorBuilder &b, const SweepColumn &column, const ColumnStep &at);
   void storeOutput(VectorBuilder &b, Value x, Value view, const ColumnStep &at);
 
   const SweepPlan &plan;
   SweepOptions options;
-  mlir::func::FuncOp kernel, packer;
+  mlir::func::FuncOp kernel, packer, epilogue;
   llvm::SmallVector<Role> roles;
-  Value tokens, position, head, heads;
+  Value tokenCount, position, head, heads;
   Values sideBuffers; // the states that the packer carries from chunk to chunk
+  Values keptBuffers; // what the epilogue needs of each token of a chunk
 };
 
 } // namespace recur::cpu

@@ -33,7 +33,7 @@ public:
     if (!fits)
       return {std::nullopt, reason};
     plan.shape.rowSlots = plan.rowValues.size();
-    plan.shape.columnSlots = plan.columnValues.size();
+    plan.shape.columnSlots = plan.columnValues.size() + plan.staged.size();
     plan.shape.scalarSlots = plan.scalarValues.size();
     return {std::move(plan), ""};
   }
@@ -258,16 +258,42 @@ private:
     return true;
   }
 
-  // The epilogue has to be elementwise in the columns: walks it from the outputs to the readouts.
+  // Outputs that are elementwise in the columns are computed with them; otherwise all are left to the epilogue.
   bool collectOutputs() {
     for (const Readout &readout : plan.form.readouts)
       plan.columns[readout.value] = {SweepColumn::Row, readout.row};
+    size_t columns = plan.columnValues.size(), scalars = plan.scalarValues.size();
     for (Value output : rule.yieldedOutputs().take_front(outputCount)) {
-      if (matType(output).numElements() != plan.shape.columns || !collect(output))
-        return fail("an output is not computed column by column");
       plan.outputs.push_back(output);
+      plan.hasEpilogue |= matType(output).numElements() != plan.shape.columns || !collect(output);
     }
-    return true;
+    if (!plan.hasEpilogue)
+      return true;
+    plan.columnValues.resize(columns);
+    plan.scalarValues.resize(scalars);
+    llvm::DenseSet<Value> seen;
+    return llvm::all_of(plan.outputs, [&](Value output) { return stage(output, seen); });
+  }
+
+  // Walks the epilogue from an output to the readouts and to token-only values.
+  bool stage(Value value, llvm::DenseSet<Value> &seen) {
+    if (!seen.insert(value).second)
+      return true;
+    if (llvm::any_of(plan.form.readouts, [&](const Readout &readout) { return readout.value == value; })) {
+      plan.staged.push_back(value);
+      return true;
+    }
+    if (plan.form.isTokenOnly(value)) {
+      auto argument = dyn_cast<BlockArgument>(value);
+      bool side = argument && llvm::is_contained(plan.sideArguments, argument.getArgNumber());
+      if (isa<MatType>(value.getType()) && (!argument || side) && !matchPattern(value, m_Constant()))
+        plan.kept.push_back(value);
+      return true;
+    }
+    Operation *op = value.getDefiningOp();
+    if (!op || op->getNumRegions())
+      return fail("an output is not computed from readouts");
+    return llvm::all_of(op->getOperands(), [&](Value operand) { return stage(operand, seen); });
   }
 
   bool collect(Value value) {
@@ -283,12 +309,12 @@ private:
       else if (size == plan.shape.columns)
         plan.columns[value] = knownColumn(value);
       else
-        return fail("an output is not computed column by column");
+        return false;
       return true;
     }
     Operation *op = value.getDefiningOp();
     if (!op || size != plan.shape.columns || !isa<ElementwiseOp, TransposeOp, BroadcastOp>(op))
-      return fail("an output is not computed column by column");
+      return false;
     return llvm::all_of(op->getOperands(), [&](Value operand) { return collect(operand); });
   }
 
@@ -303,45 +329,3 @@ private:
 
 SweepPlanResult cpu::planSweep(RuleOp rule) { return Planner(rule).run(); }
 
-OwningOpRef<ModuleOp> cpu::buildPackRule(const SweepPlan &plan, RuleOp original) {
-  OwningOpRef<ModuleOp> module = ModuleOp::create(original.getLoc());
-  OpBuilder builder(module->getBodyRegion());
-  IRMapping mapping;
-  RuleOp whole = plan.form.rule;
-  auto rule = cast<RuleOp>(builder.clone(*whole.getOperation(), mapping));
-  BlockArgument matrix = rule.argumentsOf(ArgKind::State).front();
-
-  SmallVector<Attribute> args(rule.getArgs().getValue()), names;
-  for (unsigned index : plan.sideArguments) {
-    auto arg = cast<ArgAttr>(args[index]);
-    args[index] = ArgAttr::get(builder.getContext(), ArgKind::State, arg.getName(), arg.getRange(), arg.getUnit(), 0);
-  }
-  args.erase(args.begin() + matrix.getArgNumber());
-  SmallVector<Value> yielded(rule.yieldedOutputs().take_back(plan.sideArguments.size()));
-  auto yield = [&](ArrayRef<Value> values, StringRef name) {
-    for (auto [slot, value] : llvm::enumerate(values)) {
-      yielded.push_back(mapping.lookup(value));
-      names.push_back(builder.getStringAttr(name + Twine(slot)));
-    }
-  };
-  yield(plan.rowValues, "row");
-  yield(plan.columnValues, "column");
-  yield(plan.scalarValues, "scalar");
-  rule.getBodyYield().getValuesMutable().assign(yielded);
-
-  rule.getInit().getBlocks().clear();
-  IRMapping initMapping;
-  original.getInit().cloneInto(&rule.getInit(), initMapping);
-  SmallVector<Value> inits(rule.getInitYield().getValues());
-  inits.erase(inits.begin() + plan.state);
-  rule.getInitYield().getValuesMutable().assign(inits);
-
-  for (Region *region : {&rule.getInit(), &rule.getBody()})
-    for (Operation &op : llvm::make_early_inc_range(llvm::reverse(region->front())))
-      if (isOpTriviallyDead(&op))
-        op.erase();
-  rule.getBody().eraseArgument(matrix.getArgNumber());
-  rule.setArgsAttr(builder.getArrayAttr(args));
-  rule.setOutputsAttr(builder.getArrayAttr(names));
-  return module;
-}

@@ -51,6 +51,11 @@ struct SweepPlan {
   /// What the outputs are computed from, by value: readouts as rows of the normal form, token-only columns and scalars.
   llvm::DenseMap<mlir::Value, SweepColumn> columns;
   llvm::DenseMap<mlir::Value, SweepFactor> scalars;
+  /// Outputs that are not computed column by column (a norm of a readout, say) are left to a rule of its own, without
+  /// states, which runs once all columns of a chunk are done. It has the rule's inputs and, after them, the readouts
+  /// (`staged`, in column slots after those of `columnValues`) and what else it needs of a token (`kept`).
+  bool hasEpilogue = false;
+  llvm::SmallVector<mlir::Value> staged, kept;
 };
 
 /// The plan for a rule whose dimensions are bound, or why the sweep does not fit it.
@@ -61,7 +66,10 @@ struct SweepPlanResult {
 SweepPlanResult planSweep(RuleOp rule);
 
 /// The rule that packs: the part of `rule` that does not depend on the matrix, with all other states. Its outputs are the
-/// row slots, the column slots and the scalar slots, in order. Built into a module of its own.
+/// row slots, the column slots, the scalar slots and what the epilogue keeps, in order. Built into a module of its own.
 mlir::OwningOpRef<mlir::ModuleOp> buildPackRule(const SweepPlan &plan, RuleOp rule);
+
+/// The epilogue as a rule, in a module of its own.
+mlir::OwningOpRef<mlir::ModuleOp> buildEpilogue(const SweepPlan &plan);
 
 } // namespace recur::cpu

@@ -27,10 +27,8 @@ Value SweepState::at(Value row, Value column) {
 void SweepState::copy(Value state, Value scale, bool isLoad) {
   if (shape.rows % b.lanes || shape.columns % b.lanes)
     return copyEntries(state, scale, isLoad);
-  auto metadata = memref::ExtractStridedMetadataOp::create(b, state);
-  Value dense = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, metadata.getStrides().back(), b.index(1));
   b.branch(
-      dense, TypeRange(),
+      b.isDense(state), TypeRange(),
       [&] {
         copyTiles(state, scale, isLoad);
         return Values();

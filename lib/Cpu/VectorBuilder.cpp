@@ -4,6 +4,11 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cpu;
 
+Value VectorBuilder::isDense(Value view) {
+  auto metadata = memref::ExtractStridedMetadataOp::create(*this, view);
+  return arith::CmpIOp::create(*this, arith::CmpIPredicate::eq, metadata.getStrides().back(), index(1));
+}
+
 // Not by memref.cast: that folds into the loads and stores, which then see the old type.
 Value VectorBuilder::denseView(Value view) {
   auto type = cast<MemRefType>(view.getType());

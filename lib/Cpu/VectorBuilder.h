@@ -44,6 +44,8 @@ public:
   /// A scalar of memory in every lane; one instruction on x86.
   Value loadSplat(Value memory, Value at) { return splat(loadScalar(memory, at)); }
 
+  /// Whether the entries along a strided memref's last dimension are neighbours, as i1.
+  Value isDense(Value view);
   /// A strided memref whose innermost stride is known to be 1, with a type that says so.
   Value denseView(Value view);
 

@@ -84,6 +84,9 @@ private:
         return failure();
     SmallVector<std::pair<Readout, Value>> known;
     for (const Readout &readout : nf.readouts) {
+      // What reads a state may itself come from earlier rows.
+      if (Value vector = nf.rows[readout.row].vector; vector && !nf.isTokenOnly(vector))
+        cx->tokens.define(vector, cx->tokens.epilogue(vector, known)[0]);
       Value rows = rowValue(readout.row);
       if (!rows)
         return failure();
@@ -99,7 +102,7 @@ private:
         if (group->contains(index))
           yields.push_back(group->finalState(index));
     }
-    llvm::append_range(yields, cx->tokens.outputs(known));
+    llvm::append_range(yields, cx->tokens.epilogue(llvm::to_vector(rule.yieldedOutputs()), known));
     chunk::YieldOp::create(cx->b(), rule.getLoc(), yields);
     cx->tokens.finish();
     return success();

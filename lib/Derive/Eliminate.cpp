@@ -162,6 +162,8 @@ Value Group::finish(const RowValue &value, bool after) {
 //===----------------------------------------------------------------------===//
 
 LogicalResult Group::eliminate(function_ref<Value(unsigned)> known) {
+  if (scanFactors)
+    return success();
   for (Stream &stream : streams) {
     stream.keys = cx.tokens.rows(stream.key);
     if (stream.unknown)
@@ -222,6 +224,13 @@ LogicalResult Group::solve(function_ref<Value(unsigned)> known) {
 
 Value Group::finalRow(unsigned index) {
   const Row row = cx.nf.rows[index];
+  if (scanFactors) {
+    if (row.version == Row::none)
+      return {};
+    Value read = cx.nf.versions[row.version].value;
+    bool before = read == cx.nf.states[states[0]];
+    return before || row.version == cx.nf.updates[states[0]] ? scanRow(before, row.side, row.vector) : Value();
+  }
   std::optional<Place> place = placeOf(row);
   if (!place)
     return {};
@@ -230,12 +239,16 @@ Value Group::finalRow(unsigned index) {
 }
 
 Value Group::finalRead(const Read &read) {
+  if (scanFactors)
+    return scanRow(true, read.side, read.vector);
   SmallVector<bool> seen(streams.size(), false);
   return sideIsKey(read.side) ? finish(readValue(read.vector, indexOf(read.state), false, seen), false)
                               : otherSideRead(read.vector, indexOf(read.state), false, seen);
 }
 
 Value Group::finalState(unsigned state) {
+  if (scanFactors)
+    return scan(scans[1] && !scans[0]).getLast();
   unsigned member = indexOf(state);
   Value result;
   if (cascade) {

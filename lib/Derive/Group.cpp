@@ -5,6 +5,11 @@ using namespace mlir;
 using namespace recur;
 
 bool Group::reads(unsigned index) const {
+  const Row &row = cx.nf.rows[index];
+  if (row.version != Row::none && !row.inOldReads)
+    for (const OldTerm &term : cx.nf.versions[row.version].old)
+      if (contains(term.state))
+        return true;
   for (const RowTerm &term : cx.nf.rows[index].terms) {
     if (term.column.kind == Column::OldRead && contains(cx.nf.reads[term.column.index].state))
       return true;
@@ -15,7 +20,11 @@ bool Group::reads(unsigned index) const {
 }
 
 LogicalResult Group::prepare() {
-  if (failed(orient()) || failed(findDecays()) || failed(findStreams()))
+  if (failed(orient()))
+    return failure();
+  if (wantsScan())
+    return prepareScan();
+  if (failed(findDecays()) || failed(findStreams()))
     return failure();
   for (unsigned state : states) {
     Value stored = cx.tokens.shared(cx.nf.states[state]);

@@ -68,6 +68,11 @@ private:
   };
 
   mlir::LogicalResult orient();
+  bool wantsScan() const;
+  mlir::LogicalResult prepareScan();
+  /// All states of the chunk, after each token or before it.
+  chunk::ScanOp scan(bool before);
+  mlir::Value scanRow(bool before, Side side, mlir::Value vector);
   mlir::LogicalResult findDecays();
   mlir::LogicalResult findStreams();
   std::optional<Place> placeOf(const Row &row) const;
@@ -95,6 +100,8 @@ private:
   mlir::Value cascade;              // for several states
   llvm::SmallVector<mlir::Value> initial; // keys x values
   llvm::DenseMap<unsigned, RowValue> rowCache;
+  mlir::Value scanFactors, scanWrites; // set for a scan
+  chunk::ScanOp scans[2];
   bool readsBefore = false, readsAfter = false; // by unknown rows
 };
 

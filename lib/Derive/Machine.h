@@ -2,8 +2,8 @@
 //
 // In F_p a function that is no field operation (exp, max, ..) is cut: its result is a pseudo-random element that depends
 // on the function and its operands alone, so that both sides of a comparison see the same symbol and nothing else is
-// known of it. In floating point decays take the numerically safe path: differences of logarithms or products of
-// factors over later tokens, with references every 16 tokens.
+// known of it. In floating point decays take the numerically safe path: sums of logarithms or products of factors over
+// later tokens only, with references every 16 tokens.
 #pragma once
 
 #include "dialect/chunk/Chunk.h"

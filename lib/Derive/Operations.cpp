@@ -50,19 +50,10 @@ float recur::evaluateEntry(ElementwiseOp op, ArrayRef<float> x) {
 // Decays
 //===----------------------------------------------------------------------===//
 
-template <typename F> Decays<F>::Decays(Dense<F> given, const Dense<F> *log) : factors(std::move(given)) {
-  if constexpr (!std::is_same_v<F, Fp>) {
-    if (!log)
-      return;
-    sums = Dense<F>(factors.rows + 1, factors.cols);
-    zeros.assign((factors.rows + 1) * factors.cols, 0);
-    for (int64_t t = 0; t < factors.rows; ++t)
-      for (int64_t c = 0; c < factors.cols; ++c) {
-        bool zero = !(log->at(t, c) > -std::numeric_limits<F>::infinity());
-        sums.at(t + 1, c) = sums.at(t, c) + (zero ? F() : log->at(t, c));
-        zeros[(t + 1) * factors.cols + c] = zeros[t * factors.cols + c] + zero;
-      }
-  }
+template <typename F>
+Decays<F>::Decays(Dense<F> given, const Dense<F> *log) : factors(std::move(given)) {
+  if (log && !std::is_same_v<F, Fp>)
+    logarithms = *log;
 }
 
 template <typename F>
@@ -71,14 +62,15 @@ Decays<F>::Decays(std::vector<Dense<F>> entries, int64_t states) : entries(std::
   factors.cols = 1;
 }
 
+// Sums of logarithms are formed over the stretch itself: differences of running sums would lose what is small after a
+// strong decay, and a logarithm of -inf.
 template <typename F> F Decays<F>::product(int64_t begin, int64_t end, int64_t channel) const {
   if constexpr (!std::is_same_v<F, Fp>) {
-    if (sums.rows) {
-      if (end <= begin)
-        return F(1);
-      if (zeros[end * factors.cols + channel] != zeros[begin * factors.cols + channel])
-        return F(0);
-      return std::exp(sums.at(end, channel) - sums.at(begin, channel));
+    if (logarithms.rows) {
+      F sum = 0;
+      for (int64_t t = begin; t < end; ++t)
+        sum += logarithms.at(t, channel);
+      return std::exp(sum);
     }
   }
   F result = number<F>(1);

@@ -58,8 +58,7 @@ private:
   F entry(int64_t begin, int64_t end, int64_t to, int64_t from) const;
 
   Dense<F> factors;
-  Dense<F> sums;              // inclusive sums of the finite logarithms, if there are logarithms
-  std::vector<int64_t> zeros; // how many factors up to a token and channel are exactly 0
+  Dense<F> logarithms; // empty where the factors have none
   std::vector<Dense<F>> entries;
   int64_t states = 1;
 };

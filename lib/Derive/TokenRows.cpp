@@ -53,11 +53,14 @@ Value TokenRows::placeholder(Value value) {
 }
 
 Value TokenRows::rows(Value value) {
+  if (Value given = defined.lookup(value))
+    return given;
   Source from = source(value);
-  if (from == Shared) {
+  auto type = dyn_cast<MatType>(value.getType());
+  if (from == Shared && type && isOne(type.getCols())) {
     Value row = builder.createOrFold<TransposeOp>(value.getLoc(), shared(value));
-    auto type = cast<MatType>(chunk::MapOp::rowsType(value.getType(), length));
-    return builder.createOrFold<BroadcastOp>(value.getLoc(), type, row);
+    auto rowsType = cast<MatType>(chunk::MapOp::rowsType(type, length));
+    return builder.createOrFold<BroadcastOp>(value.getLoc(), rowsType, row);
   }
   if (auto argument = dyn_cast<BlockArgument>(value); argument && from == Token)
     return program.getBody().getArgument(argument.getArgNumber());
@@ -153,9 +156,8 @@ void TokenRows::finish() {
       op.erase();
 }
 
-SmallVector<Value> TokenRows::outputs(ArrayRef<std::pair<Readout, Value>> known) {
-  RuleOp rule = nf.rule;
-  // Outputs that are rows need no function.
+SmallVector<Value> TokenRows::epilogue(ArrayRef<Value> values, ArrayRef<std::pair<Readout, Value>> known) {
+  // Values that are rows need no function.
   auto rowsOf = [&](Value value) -> Value {
     for (const auto &[readout, rows] : known)
       if (readout.value == value && !readout.transposed)
@@ -163,8 +165,8 @@ SmallVector<Value> TokenRows::outputs(ArrayRef<std::pair<Readout, Value>> known)
     return nf.isTokenOnly(value) ? rows(value) : Value();
   };
   SmallVector<Value> results;
-  for (Value output : rule.yieldedOutputs())
-    results.push_back(rowsOf(output));
+  for (Value value : values)
+    results.push_back(rowsOf(value));
   if (llvm::all_of(results, [](Value value) { return bool(value); }))
     return results;
   DenseMap<Value, std::pair<Value, bool>> given;
@@ -181,9 +183,8 @@ SmallVector<Value> TokenRows::outputs(ArrayRef<std::pair<Readout, Value>> known)
   DenseSet<Value> seen;
   SmallVector<Type> types;
   SmallVector<Value> wanted, rowsIn, sharedIn;
-  for (auto [output, result] : llvm::zip(rule.yieldedOutputs(), results))
+  for (auto [output, result] : llvm::zip(values, results))
     if (!result) {
-      sources.try_emplace(output, Ahead);
       wanted.push_back(output);
       types.push_back(chunk::MapOp::rowsType(output.getType(), length));
     }
@@ -195,7 +196,7 @@ SmallVector<Value> TokenRows::outputs(ArrayRef<std::pair<Readout, Value>> known)
     rowsIn.push_back(given.contains(leaf) ? given[leaf].first : rows(leaf));
   for (Value leaf : leaves.shared)
     sharedIn.push_back(shared(leaf));
-  auto map = chunk::MapOp::create(builder, rule.getLoc(), TypeRange(), types, ValueRange(), rowsIn, sharedIn);
+  auto map = chunk::MapOp::create(builder, program.getLoc(), TypeRange(), types, ValueRange(), rowsIn, sharedIn);
   OpBuilder b(program.getContext());
   Block *block = b.createBlock(&map.getBody());
   IRMapping mapping;
@@ -210,7 +211,7 @@ SmallVector<Value> TokenRows::outputs(ArrayRef<std::pair<Readout, Value>> known)
   SmallVector<Value> yields;
   for (Value output : wanted)
     yields.push_back(clone(b, output, mapping));
-  chunk::YieldOp::create(b, rule.getLoc(), yields);
+  chunk::YieldOp::create(b, program.getLoc(), yields);
   unsigned next = 0;
   for (Value &result : results)
     if (!result)

@@ -22,8 +22,11 @@ public:
   mlir::Value shared(mlir::Value value);
   /// The new value of a state that runs ahead.
   mlir::Value aheadState(unsigned state);
-  /// Outputs from rows of the body: `known` gives the rule's values that the rows stand for.
-  llvm::SmallVector<mlir::Value> outputs(llvm::ArrayRef<std::pair<Readout, mlir::Value>> known);
+  /// The rows of `values` of the rule, which may be any function of those in `known` (and of token-only ones).
+  llvm::SmallVector<mlir::Value> epilogue(llvm::ArrayRef<mlir::Value> values,
+                                          llvm::ArrayRef<std::pair<Readout, mlir::Value>> known);
+  /// Lets `rows` stand for a value that depends on states.
+  void define(mlir::Value value, mlir::Value rows) { defined[value] = rows; }
   void finish();
 
   /// Builds at the end of the program's body.
@@ -51,6 +54,7 @@ private:
   llvm::DenseMap<mlir::Value, Source> sources;
   llvm::MapVector<mlir::Value, mlir::Value> plain, ahead; // requested values and what stands for them
   llvm::DenseMap<unsigned, mlir::Value> aheadStates;
+  llvm::DenseMap<mlir::Value, mlir::Value> defined;
   mlir::IRMapping sharedMap;
 };
 

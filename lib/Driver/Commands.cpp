@@ -211,7 +211,7 @@ static std::unique_ptr<MLIRContext> makeContext() {
   registerAll(registry);
   // Rules are small: threads cost more than they bring.
   auto context = std::make_unique<MLIRContext>(registry, MLIRContext::Threading::DISABLED);
-  context->loadDialect<RecurDialect>();
+  context->loadDialect<RecurDialect, chunk::ChunkDialect>();
   return context;
 }
 
@@ -240,8 +240,7 @@ int recur::runCommandLine(llvm::ArrayRef<const char *> arguments) {
   case Command::Explain:
     return explainCommand(session);
   case Command::Diff:
-    session.diags.error("'recurc diff' is not part of this version");
-    return session.finish();
+    return diffCommand(session);
   }
   return 70;
 }

@@ -18,4 +18,5 @@ int runCommand(Session &session);
 int verifyCommand(Session &session);
 int benchCommand(Session &session);
 int explainCommand(Session &session);
+int diffCommand(Session &first);
 } // namespace recur

@@ -2,6 +2,7 @@
 #include "lib/Driver/Compile.h"
 #include "lib/Artifact/Descriptor.h"
 #include "lib/Artifact/Object.h"
+#include "lib/Cuda/Cuda.h"
 #include "lib/Driver/Problem.h"
 #include "llvm/IR/LLVMContext.h"
 #include "llvm/Transforms/Utils/Cloning.h"
@@ -27,12 +28,30 @@ static std::string shapeDoc(Type type, ArgAttr arg) {
   return text;
 }
 
+FailureOr<std::unique_ptr<Analysis>> recur::analyse(Session &session, ModuleOp simplified) {
+  auto analysis = std::make_unique<Analysis>();
+  analysis->module = cast<ModuleOp>(simplified->clone());
+  RuleOp rule = *analysis->module->getOps<RuleOp>().begin();
+  if (failed(unrollSteps(rule)))
+    return failure();
+  // The derivation is compared with the rule as it is now, before normalising adds to it.
+  OwningOpRef<ModuleOp> before = analysis->module->clone();
+  analysis->normalForm = normalise(rule);
+  analysis->derivation = derive(analysis->normalForm);
+  if (!analysis->derivation.program)
+    return analysis;
+  std::string difference = prove(*before->getOps<RuleOp>().begin(), *analysis->derivation.program);
+  if (difference.empty())
+    return analysis;
+  session.diags.error("internal error: the derived chunk form is not the rule: " + difference);
+  return failure();
+}
+
 ModelInfo recur::describe(Session &session) {
   RuleOp rule = session.rule();
   ModelInfo info;
   info.name = rule.getSymName().str();
   info.spec = session.file().text().str();
-  info.ruleClass = "N";
   info.form = "sequential";
   info.precision = "f32 states, products and sums";
   info.compiler = compilerVersion();
@@ -115,6 +134,37 @@ static SmallVector<cpu::TensorFormat> kernelFormats(RuleOp rule, const ModelInfo
   return formats;
 }
 
+static FloatType elementType(MLIRContext &context, DType type) {
+  if (type == DType::F32)
+    return Float32Type::get(&context);
+  return type == DType::BF16 ? FloatType(BFloat16Type::get(&context)) : FloatType(Float16Type::get(&context));
+}
+
+// The code of a bound and simplified rule for one GPU.
+static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const ModelInfo &info, ArrayRef<DType> types,
+                                        const Target &target) {
+  llvm::Expected<cuda::Chip> chip = cuda::lookupChip(target.name);
+  if (failed(report(session, chip.takeError())))
+    return failure();
+  cuda::KernelOptions options;
+  options.symbol = info.name;
+  options.chip = *chip;
+  for (auto [tensor, type] : llvm::zip(info.tensors, types))
+    if (tensor.role != Role::State)
+      options.elements[tensor.name] = elementType(session.context, type);
+  FailureOr<cuda::Kernel> kernel = cuda::buildSequential(rule, session.rule(), options);
+  if (failed(kernel))
+    return failure();
+  llvm::Expected<cuda::Cubin> cubin = cuda::assemble(kernel->ptx, *chip);
+  if (failed(report(session, cubin.takeError())))
+    return failure();
+  GpuCode code{std::move(cubin->code), chip->exact ? "" : std::move(kernel->ptx), chip->capability, chip->exact, {}};
+  for (const cuda::Entry &entry : kernel->entries)
+    code.entries.push_back({entry.name, entry.threads, entry.shards, entry.sharedBytes, entry.scratchBytes,
+                            entry.packed});
+  return code;
+}
+
 FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session, const llvm::StringMap<int64_t> &sizes,
                                                         StageWatcher &watcher) {
   auto compiled = std::make_unique<Compiled>();
@@ -143,32 +193,47 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session, const 
   if (watcher.after("simplify", *module))
     return std::unique_ptr<Compiled>();
 
+  FailureOr<std::unique_ptr<Analysis>> analysis = analyse(session, *module);
+  if (failed(analysis))
+    return failure();
+  info.ruleClass = className((*analysis)->normalForm.ruleClass).str();
+
   llvm::LLVMContext context;
   std::unique_ptr<llvm::Module> whole;
   for (auto [index, target] : llvm::enumerate(*targets)) {
-    cpu::KernelOptions options;
-    options.symbol = info.name + "_kernel_" + std::to_string(index);
-    options.tensors = formats;
-    options.vectorWidth = target.vectorWidth;
-    OwningOpRef<ModuleOp> copy = module->clone();
-    FailureOr<cpu::Kernel> kernel = lowerToKernel(*copy, options, context, watcher);
-    if (failed(kernel))
-      return failure();
-    if (!kernel->module)
-      return std::unique_ptr<Compiled>();
     VariantInfo variant;
     variant.target = target;
     for (const std::string &dim : info.dims)
       variant.dims.push_back(sizes.lookup(dim));
     variant.dtypes = *types;
-    variant.scratch = kernel->scratchBytes;
-    variant.kernel = options.symbol;
+    auto part = std::make_unique<llvm::Module>("", context);
+    SmallVector<StringRef> exported;
+    if (target.gpu) {
+      FailureOr<GpuCode> code = compileForGpu(session, rule, info, *types, target);
+      if (failed(code))
+        return failure();
+      variant.gpu = std::move(*code);
+    } else {
+      cpu::KernelOptions options;
+      options.symbol = variant.kernel = info.name + "_kernel_" + std::to_string(index);
+      options.tensors = formats;
+      options.vectorWidth = target.vectorWidth;
+      OwningOpRef<ModuleOp> copy = module->clone();
+      FailureOr<cpu::Kernel> kernel = lowerToKernel(*copy, options, context, watcher);
+      if (failed(kernel))
+        return failure();
+      if (!kernel->module)
+        return std::unique_ptr<Compiled>();
+      variant.scratch = kernel->scratchBytes;
+      part = std::move(kernel->module);
+      exported.push_back(variant.kernel);
+    }
+    llvm::Error error = prepareModule(*part, target, exported);
     info.variants.push_back(std::move(variant));
-    llvm::Error error = prepareModule(*kernel->module, target, {options.symbol});
     if (!error && whole)
-      error = linkModules(*whole, std::move(kernel->module));
+      error = linkModules(*whole, std::move(part));
     else if (!error)
-      whole = std::move(kernel->module);
+      whole = std::move(part);
     if (failed(report(session, std::move(error))))
       return failure();
   }

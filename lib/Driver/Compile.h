@@ -2,6 +2,7 @@
 #pragma once
 
 #include "lib/Artifact/ModelInfo.h"
+#include "lib/Derive/Derive.h"
 #include "lib/Driver/Pipeline.h"
 #include "lib/Driver/Session.h"
 
@@ -14,6 +15,15 @@ struct Compiled {
   std::string assembly; // only where --emit asks
   std::string llvmText;
 };
+
+/// Sorts the loaded rule into its class and derives its chunk form, which is proved; both on a copy. `module` owns the copy
+/// and has its sizes bound. Fails after a diagnostic, also when the proof fails, which is an internal error.
+struct Analysis {
+  mlir::OwningOpRef<mlir::ModuleOp> module;
+  NormalForm normalForm;
+  Derivation derivation;
+};
+mlir::FailureOr<std::unique_ptr<Analysis>> analyse(Session &session, mlir::ModuleOp simplified);
 
 /// What is known about the loaded rule before it is compiled: everything but the variants.
 ModelInfo describe(Session &session);

@@ -59,18 +59,29 @@ void costs(RuleOp rule, raw_ostream &os) {
 LogicalResult explain(Session &session, std::string &text) {
   llvm::raw_string_ostream os(text);
   ModelInfo info = describe(session);
-  os << "rule: " << info.name << "\nclass: " << info.ruleClass << "\nform: " << info.form
+  OwningOpRef<ModuleOp> module = cpu::isolateRule(session.rule());
+  bool sized = !session.sizes().empty() || session.rule().symbols().empty();
+  if ((sized && failed(bindRule(*module->getOps<RuleOp>().begin(), session.sizes()))) ||
+      failed(simplifyRule(*module)))
+    return failure();
+  FailureOr<std::unique_ptr<Analysis>> analysis = analyse(session, *module);
+  if (failed(analysis))
+    return failure();
+  const NormalForm &form = (*analysis)->normalForm;
+  os << "rule: " << info.name << "\nclass: " << className(form.ruleClass) << "\nform: " << info.form
      << "\nprecision: " << info.precision << "\n";
   for (const TensorInfo &tensor : info.tensors)
     os << roleName(tensor.role) << " " << tensor.name << " : " << tensor.doc << "\n";
-  if (session.sizes().empty() && !session.rule().symbols().empty()) {
+  for (const Blame &blame : form.blame)
+    os << "not faster because: " << blame.text << "\n";
+  os << "\n" << printDerivation((*analysis)->derivation);
+  if (!(*analysis)->derivation.reason.empty())
+    os << "no chunk form: " << (*analysis)->derivation.reason << "\n";
+  os << "\n";
+  if (sized)
+    costs(*module->getOps<RuleOp>().begin(), os);
+  else
     os << "cost: bind the dimensions to see it (--bind)\n";
-    return success();
-  }
-  OwningOpRef<ModuleOp> module = cpu::isolateRule(session.rule());
-  if (failed(bindRule(*module->getOps<RuleOp>().begin(), session.sizes())) || failed(simplifyRule(*module)))
-    return failure();
-  costs(*module->getOps<RuleOp>().begin(), os);
   return success();
 }
 } // namespace

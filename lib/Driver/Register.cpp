@@ -2,6 +2,7 @@
 #include "lib/Driver/Register.h"
 #include "lib/Algebra/Passes.h"
 #include "lib/Cpu/Cpu.h"
+#include "lib/Cuda/Cuda.h"
 #include "lib/Derive/Passes.h"
 #include "mlir/InitAllDialects.h"
 #include "mlir/InitAllPasses.h"
@@ -9,6 +10,7 @@
 void recur::registerAll(mlir::DialectRegistry &registry) {
   registry.insert<RecurDialect, chunk::ChunkDialect>();
   cpu::registerCpuDialects(registry);
+  cuda::registerCudaDialects(registry);
 }
 
 void recur::registerAllForTools(mlir::DialectRegistry &registry) {

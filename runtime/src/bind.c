@@ -140,10 +140,27 @@ static int32_t check_counts(recur_i_call *call) {
   return code;
 }
 
+/** The first output says where the call runs. */
+static int32_t find_device(recur_i_call *call) {
+  const recur_i_operand *output = call->operands;
+  while (output->tensor->role != RECUR_OUTPUT)
+    ++output;
+  call->device = output->argument->device;
+  call->cuda = call->device.device_type == kDLCUDA;
+  if (call->cuda)
+    return recur_i_cuda_begin(call);
+  if (call->device.device_type == kDLCPU)
+    return RECUR_OK;
+  return RECUR_I_FAIL(call, RECUR_ERROR_DEVICE, "'%s' must be on the CPU or on a CUDA device, but it is on device type %d",
+                      output->tensor->name, (int)call->device.device_type);
+}
+
 int32_t recur_i_bind(recur_i_call *call, const DLTensor *const *args) {
   if (!args)
     return RECUR_I_FAIL(call, RECUR_ERROR_NULL, "'args' is NULL");
   int32_t code = collect(call, args);
+  if (!code)
+    code = find_device(call);
   for (int32_t i = 0; i < call->operand_count && !code; ++i)
     if (call->operands[i].argument)
       code = recur_i_check_operand(call, &call->operands[i]);

@@ -140,6 +140,8 @@ static int32_t run(const recur_model *model, bool step, const void *args, void *
     code = recur_i_check_data(&call);
   if (code)
     return code;
+  if (call.cuda)
+    return recur_i_cuda_launch(&call, workspace, where ? where->cuda_stream : NULL);
   const recur_i_loop loop = recur_i_loop_now(where);
   if (where && (where->threads < 0 || where->threads > loop.threads))
     return RECUR_I_FAIL(&call, RECUR_ERROR_THREADS,
@@ -170,6 +172,8 @@ static int64_t workspace_size(const recur_model *model, bool step, const void *a
   const int32_t code = begin(&call, model, step, args);
   if (code)
     return code;
+  if (call.cuda)
+    return recur_i_cuda_workspace(&call);
   const int64_t workers = min(recur_threads(), call.sequences * call.heads);
   const int64_t bytes = workers * scratch_step(call.variant);
   return bytes ? bytes + SCRATCH_ALIGNMENT : 0;

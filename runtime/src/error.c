@@ -77,6 +77,8 @@ const char *recur_error_name(int32_t code) {
     return "RECUR_ERROR_WORKSPACE";
   case RECUR_ERROR_THREADS:
     return "RECUR_ERROR_THREADS";
+  case RECUR_ERROR_CUDA:
+    return "RECUR_ERROR_CUDA";
   }
   return "unknown";
 }

@@ -35,6 +35,22 @@ bool recur_i_cpu_has(uint64_t features);
 /** Appends the names of RECUR_CPU_* bits, "x86-64" for none. */
 void recur_i_append_features(recur_i_text *text, uint64_t features);
 
+/* ---- cuda.c ---- */
+
+typedef struct recur_i_call recur_i_call;
+
+/** Loads the driver on first use and finds the capability of the call's device. */
+int32_t recur_i_cuda_begin(recur_i_call *call);
+
+/** Whether a GPU of that capability runs the code. */
+bool recur_i_cuda_runs(const recur_cuda_kernel *kernel, int32_t capability);
+
+/** Bytes of workspace for the chosen variant. */
+int64_t recur_i_cuda_workspace(const recur_i_call *call);
+
+/** Launches the chosen variant. */
+int32_t recur_i_cuda_launch(const recur_i_call *call, void *workspace, void *stream);
+
 /* ---- settings.c ---- */
 
 /** Who is told of errors. */
@@ -87,16 +103,19 @@ typedef struct recur_i_indices {
 } recur_i_indices;
 
 /** A call from its arguments to its kernel. */
-typedef struct recur_i_call {
+struct recur_i_call {
   const recur_model *model;
   const char *entry; /**< "forward" or "step" */
   bool step;
+  bool cuda;          /**< the tensors are on a GPU */
+  DLDevice device;    /**< where they are */
+  int32_t capability; /**< of the GPU: ten times its compute capability */
   recur_i_indices cu_seqlens, state_index, positions;
   int64_t batch, tokens, heads, sequences;
   const recur_variant *variant;
   int32_t operand_count;
   recur_i_operand operands[RECUR_MAX_TENSORS]; /**< in the kernel's order; cleared as they are added */
-} recur_i_call;
+};
 
 /** recur_i_fail with the call's names. */
 #define RECUR_I_FAIL(call, code, ...) recur_i_fail((call)->model, (call)->entry, code, __VA_ARGS__)

@@ -30,13 +30,33 @@ const char *recur_i_axis_name(const recur_i_call *call, const recur_i_operand *o
   return "head";
 }
 
+static void append_device(recur_i_text *text, DLDevice device) {
+  switch ((int)device.device_type) {
+  case kDLCPU:
+    recur_i_append(text, "on the CPU");
+    return;
+  case kDLCUDA:
+    recur_i_append(text, "on CUDA device %d", device.device_id);
+    return;
+  default:
+    recur_i_append(text, "on device type %d", (int)device.device_type);
+  }
+}
+
+/** Whether a tensor is where the first output is. Integer tensors may also be in host memory that the GPU reads. */
 static int32_t check_device(const recur_i_call *call, const char *prefix, const char *name,
-                            const DLTensor *argument) {
-  if (argument->device.device_type == kDLCPU)
+                            const DLTensor *argument, bool is_index) {
+  const DLDevice wanted = call->device, found = argument->device;
+  if (found.device_type == wanted.device_type && (!call->cuda || found.device_id == wanted.device_id))
     return RECUR_OK;
-  return RECUR_I_FAIL(call, RECUR_ERROR_DEVICE,
-                      "'%s%s' must be on the CPU (device type %d), but it is on device type %d", prefix, name,
-                      (int)kDLCPU, (int)argument->device.device_type);
+  const int type = (int)found.device_type;
+  if (call->cuda && is_index && (type == kDLCUDAHost || type == kDLCUDAManaged))
+    return RECUR_OK;
+  recur_i_text must = {{0}, 0}, is = {{0}, 0};
+  append_device(&must, wanted);
+  append_device(&is, found);
+  return RECUR_I_FAIL(call, RECUR_ERROR_DEVICE, "'%s%s' must be %s, as the first output, but it is %s", prefix,
+                      name, must.data, is.data);
 }
 
 /** Adds one dimension to the elements reached below and above the first; true on overflow. */
@@ -118,7 +138,7 @@ int32_t recur_i_check_operand(const recur_i_call *call, recur_i_operand *operand
   const DLTensor *argument = operand->argument;
   const char *name = operand->tensor->name;
   const int32_t ndim = operand->lead + operand->tensor->rank;
-  int32_t code = check_device(call, operand->prefix, name, argument);
+  int32_t code = check_device(call, operand->prefix, name, argument, false);
   if (code)
     return code;
   if (argument->ndim != ndim) {
@@ -140,7 +160,7 @@ int32_t recur_i_check_operand(const recur_i_call *call, recur_i_operand *operand
 
 int32_t recur_i_check_indices(const recur_i_call *call, recur_i_indices *indices) {
   const DLTensor *argument = indices->argument;
-  const int32_t code = check_device(call, "", indices->name, argument);
+  const int32_t code = check_device(call, "", indices->name, argument, true);
   if (code)
     return code;
   const DLDataType type = argument->dtype;

@@ -166,19 +166,30 @@ int32_t recur_i_choose_variant(recur_i_call *call) {
   if (code)
     return code;
   recur_i_text targets = {{0}, 0};
-  int count = 0;
+  int count = 0, elsewhere = 0;
   for (int32_t v = 0; v < call->model->variant_count; ++v) {
     const recur_variant *variant = &call->model->variants[v];
     if (!fits(call, variant, sizes))
       continue;
-    if (recur_i_cpu_has(variant->features)) {
+    if (call->cuda != (variant->cuda != NULL)) {
+      ++elsewhere;
+      continue;
+    }
+    if (variant->cuda ? recur_i_cuda_runs(variant->cuda, call->capability) : recur_i_cpu_has(variant->features)) {
       call->variant = variant;
       return RECUR_OK;
     }
     recur_i_append(&targets, "%s%s", separator(&count), variant->target);
   }
-  if (!count)
+  if (!count && !elsewhere)
     return fail_combination(call, sizes);
+  if (!count)
+    return RECUR_I_FAIL(call, RECUR_ERROR_TARGET, "the tensors are on %s, but nothing was compiled for one",
+                        call->cuda ? "a GPU" : "the CPU");
+  if (call->cuda)
+    return RECUR_I_FAIL(call, RECUR_ERROR_TARGET,
+                        "this was compiled for %s, but CUDA device %d has compute capability %d.%d", targets.data,
+                        call->device.device_id, call->capability / 10, call->capability % 10);
   recur_i_text machine = {{0}, 0};
   recur_i_append_features(&machine, recur_cpu_features());
   return RECUR_I_FAIL(call, RECUR_ERROR_TARGET, "this was compiled for %s, but this machine only has %s",

@@ -63,14 +63,73 @@ typedef void (*recur_kernel)(void *const *views, const recur_span *span, void *s
 #define RECUR_CPU_AMX_BF16 (UINT64_C(1) << 6)
 #define RECUR_CPU_AMX_INT8 (UINT64_C(1) << 7)
 
-/** One compiled kernel and what it was compiled for. */
+/* ---- Kernels for NVIDIA GPUs ---- */
+
+/** One tensor of a launch. Strides in elements. Fields are 8 bytes each, as kernels read them. */
+typedef struct recur_cuda_tensor {
+  void *data;                  /**< first element; NULL where an optional state is absent */
+  int64_t sequence;            /**< from a sequence (or slot) to the next; 0 for params and packed tokens */
+  int64_t token;               /**< from a token to the next; 0 where there are none */
+  int64_t head;                /**< from a group of heads to the next */
+  int64_t group;               /**< heads that share one */
+  int64_t own[RECUR_MAX_RANK]; /**< of its own dimensions */
+} recur_cuda_tensor;
+
+/** cu_seqlens, state_index or positions: in memory that the device reads. */
+typedef struct recur_cuda_index {
+  const void *data; /**< first entry */
+  int64_t stride;   /**< from an entry to the next, in elements */
+  int64_t bits;     /**< 32 or 64; 0 where it was not given */
+} recur_cuda_index;
+
+/** The parameter of a kernel, by value; `tensors` has as many as the rule has, in the order of recur_kernel's
+ * views. Block b works on shard b % shards of head b / shards % heads of sequence b / shards / heads. */
+typedef struct recur_cuda_call {
+  int64_t tokens, heads; /**< of each sequence, unless cu_seqlens says; of a token */
+  int64_t slots;         /**< state slots; a sequence whose state_index is not below it is left alone */
+  void *scratch;         /**< the workspace */
+  recur_cuda_index cu_seqlens, state_index, positions;
+  int64_t reserved[3];
+  recur_cuda_tensor tensors[RECUR_MAX_TENSORS];
+} recur_cuda_call;
+
+/** Bits of recur_cuda_entry.flags. */
+enum {
+  /** Tensors with dimensions of their own start at a multiple of 16 bytes, their last stride is 1 and all others
+   * are multiples of 4. */
+  RECUR_CUDA_PACKED = 1
+};
+
+/** One entry point of a module and how it is launched. */
+typedef struct recur_cuda_entry {
+  const char *name;  /**< in the module */
+  int32_t threads;   /**< of a block */
+  int32_t shards;    /**< blocks of one head of one sequence */
+  int64_t shared;    /**< bytes of shared memory of a block */
+  int64_t scratch;   /**< bytes of the workspace of a block */
+  int64_t flags;     /**< RECUR_CUDA_* */
+} recur_cuda_entry;
+
+/** The code of one variant for GPUs. */
+typedef struct recur_cuda_kernel {
+  const void *cubin;               /**< machine code, or NULL */
+  const char *ptx;                 /**< text for later chips, or NULL */
+  int32_t capability;              /**< ten times the compute capability it was compiled for: 90 */
+  int32_t exact;                   /**< 1: runs on no other capability */
+  int32_t entry_count;             /**< at least one */
+  int32_t reserved;                /**< 0 */
+  const recur_cuda_entry *entries; /**< best first: the first whose flags hold is launched */
+} recur_cuda_kernel;
+
+/** One compiled kernel and what it was compiled for. A variant for GPUs has `cuda` and no `kernel`. */
 typedef struct recur_variant {
   uint64_t features;        /**< RECUR_CPU_* bits the machine must have */
   const char *target;       /**< its name on recurc's command line, such as "x86-64-v3" */
   const int64_t *dims;      /**< recur_model.dim_count sizes */
   const DLDataType *dtypes; /**< recur_model.tensor_count element types */
   int64_t scratch;          /**< bytes of scratch memory of one worker */
-  recur_kernel kernel;      /**< the code */
+  recur_kernel kernel;      /**< the code for a CPU, or NULL */
+  const recur_cuda_kernel *cuda; /**< the code for GPUs, or NULL */
 } recur_variant;
 
 /** Bits of recur_model.flags. */

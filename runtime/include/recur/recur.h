@@ -39,7 +39,7 @@ extern "C" {
  * was included before. A program that uses both includes dlpack.h first. */
 #ifndef DLPACK_DLPACK_H_
 
-/** Where data lives. Compiled code of this version runs on kDLCPU. */
+/** Where data lives. Compiled code runs on kDLCPU and kDLCUDA. */
 #ifdef __cplusplus
 typedef enum : int32_t {
 #else
@@ -92,7 +92,7 @@ typedef enum recur_error {
   RECUR_OK = 0,
   RECUR_ERROR_VERSION = -1,    /**< the object was compiled for another version of librecur_rt */
   RECUR_ERROR_NULL = -2,       /**< a pointer that must be given is NULL */
-  RECUR_ERROR_DEVICE = -3,     /**< a tensor is not on the CPU */
+  RECUR_ERROR_DEVICE = -3,     /**< a tensor is not where the others are */
   RECUR_ERROR_DTYPE = -4,      /**< an element type the object was not compiled for */
   RECUR_ERROR_SHAPE = -5,      /**< a rank or a size that does not fit */
   RECUR_ERROR_STRIDE = -6,     /**< written elements that overlap, or a tensor past the address space */
@@ -103,7 +103,8 @@ typedef enum recur_error {
   RECUR_ERROR_VARIANT = -11,   /**< no variant in the object was compiled for this combination */
   RECUR_ERROR_TARGET = -12,    /**< no variant in the object runs on this machine */
   RECUR_ERROR_WORKSPACE = -13, /**< a workspace is needed and NULL was given */
-  RECUR_ERROR_THREADS = -14    /**< more threads than the workspace is counted for */
+  RECUR_ERROR_THREADS = -14,   /**< more threads than the workspace is counted for */
+  RECUR_ERROR_CUDA = -15       /**< the CUDA driver is missing, or it failed */
 } recur_error;
 
 /** The text of the last error in this thread, "" before the first; never NULL. It is a lower-case sentence
@@ -145,7 +146,8 @@ typedef struct recur_stream {
   recur_parallel_for parallel_for; /**< the loop of this call; NULL: the process's */
   void *context;                   /**< handed to parallel_for */
   int32_t threads;                 /**< workers of this call, at most recur_threads(); 0: recur_threads() */
-  void *cuda_stream;               /**< a CUstream; unused on the CPU */
+  void *cuda_stream;               /**< a CUstream (or cudaStream_t) of the tensors' device; unused on the CPU. The
+                                    * call only enqueues work on it, and can be captured into a graph. */
 } recur_stream;
 
 struct recur_model;

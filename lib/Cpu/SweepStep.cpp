@@ -1,0 +1,119 @@
+// Some rows of the caller's state, one for each lane, are read with every read vector, then updated while they are in the
+// first-level cache.
+#include "lib/Cpu/SweepStep.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cpu;
+
+namespace {
+class StepEmitter {
+public:
+  StepEmitter(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, Value scratch, Value from, Value to)
+      : b(b), rule(rule), shape(rule.shape), layout(shape, options), scratch(scratch), from(b.denseView(from)),
+        to(b.denseView(to)), zero(b.index(0)) {}
+
+  void emit() {
+    b.loop(zero, b.index(shape.columns), b.lanes, [&](Value column) {
+      ColumnStep step{zero, zero, column, {}};
+      for (unsigned slot : shape.reads)
+        step.reads.push_back(read(column, slot, /*first=*/step.reads.empty()));
+      Values writes = rule.step(b, layout, scratch, step);
+      // One lane of each is needed at a time: through memory, where H would be.
+      if (shape.columnDecay)
+        writes.push_back(rule.columnDecay(b, layout, scratch, step));
+      for (auto [index, value] : llvm::enumerate(writes))
+        b.store(value, scratch, b.index(index * b.lanes));
+      update(column, writes.size());
+    });
+  }
+
+private:
+  using Values = VectorBuilder::Values;
+
+  Value packed(unsigned slot, Value i) {
+    return b.load(scratch, b.add(i, layout.rowsBegin + slot * layout.rowSlotStride));
+  }
+
+  // The inner products of a packed row with `lanes` rows of the state. The first read asks for the rows after these.
+  Value read(Value column, unsigned slot, bool first) {
+    Values sums(b.lanes, b.splat(0.0));
+    sums = b.loop(zero, b.index(shape.rows), b.lanes, sums, [&](Value i, ValueRange carried) {
+      Values next(carried);
+      Value e = packed(slot, i);
+      for (int64_t lane = 0; lane < b.lanes; ++lane) {
+        Value row = b.add(column, lane);
+        if (first)
+          prefetch(b.add(row, b.lanes), i);
+        next[lane] = b.fma(e, vector::LoadOp::create(b, b.vector, from, ValueRange{row, i}), next[lane]);
+      }
+      return next;
+    });
+    return sumLanes(sums);
+  }
+
+  void prefetch(Value row, Value i) {
+    Value last = b.index(shape.columns - 1);
+    row = arith::MinUIOp::create(b, row, last);
+    memref::PrefetchOp::create(b, from, ValueRange{row, i}, /*isWrite=*/false, 3, /*isDataCache=*/true);
+  }
+
+  // The vector of the sums over each vector's lanes, by halves.
+  Value sumLanes(Values values) {
+    for (int64_t half = 1; half < b.lanes; half *= 2) {
+      Values next;
+      for (size_t pair = 0; pair < values.size(); pair += 2) {
+        SmallVector<int64_t> even, odd;
+        for (int64_t lane = 0; lane < b.lanes; ++lane) {
+          // Lanes with this bit come from the second vector; each is added to its neighbour across the bit.
+          int64_t base = lane & half ? b.lanes : 0;
+          even.push_back(base + (lane & ~half));
+          odd.push_back(base + (lane | half));
+        }
+        Value x = values[pair], y = values[pair + 1];
+        next.push_back(b.sum(vector::ShuffleOp::create(b, x, y, even), vector::ShuffleOp::create(b, x, y, odd)));
+      }
+      values = next;
+    }
+    return values.front();
+  }
+
+  void update(Value column, size_t stored) {
+    Value scalarDecay;
+    if (shape.scalarDecay)
+      scalarDecay = b.loadSplat(scratch, b.index(layout.scalarsBegin + *shape.scalarDecay));
+    b.loop(zero, b.index(b.lanes), 1, [&](Value lane) {
+      Value row = b.add(column, lane), decay = scalarDecay;
+      if (shape.columnDecay)
+        decay = b.mul(decay, b.loadSplat(scratch, b.add(lane, (stored - 1) * b.lanes)));
+      Values z;
+      for (size_t w = 0; w < shape.writes.size(); ++w)
+        z.push_back(b.loadSplat(scratch, b.add(lane, w * b.lanes)));
+      b.loop(zero, b.index(shape.rows), b.lanes, [&](Value i) {
+        Value h = vector::LoadOp::create(b, b.vector, from, ValueRange{row, i});
+        h = b.mul(decay, h);
+        if (shape.rowDecay)
+          h = b.mul(packed(*shape.rowDecay, i), h);
+        for (auto [w, slot] : llvm::enumerate(shape.writes))
+          h = b.fma(z[w], packed(slot, i), h);
+        vector::StoreOp::create(b, h, to, ValueRange{row, i});
+      });
+    });
+  }
+
+  VectorBuilder &b;
+  SweepRule &rule;
+  const SweepShape &shape;
+  const SweepLayout layout;
+  Value scratch, from, to, zero;
+};
+} // namespace
+
+bool cpu::hasSweepStep(const SweepShape &shape, const SweepOptions &options, bool transposed) {
+  return transposed && shape.rows % options.lanes == 0 && shape.columns % options.width() == 0;
+}
+
+void cpu::emitSweepStep(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, Value scratch, Value from,
+                        Value to) {
+  StepEmitter(b, rule, options, scratch, from, to).emit();
+}

@@ -1,0 +1,16 @@
+// One token on the caller's state, in place.
+#pragma once
+
+#include "lib/Cpu/Sweep.h"
+
+namespace recur::cpu {
+
+/// True when emitSweepStep can do it: H is the transpose of the caller's state and fills whole registers.
+bool hasSweepStep(const SweepShape &shape, const SweepOptions &options, bool transposed);
+
+/// Emits one packed token (the chunk's first) on states of `columns` x `rows` whose rows are dense. `from` and `to` may be
+/// the same memory. The state is read from memory once and written once.
+void emitSweepStep(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, mlir::Value scratch,
+                   mlir::Value from, mlir::Value to);
+
+} // namespace recur::cpu

@@ -1,0 +1,47 @@
+// The ops of a rule as code of one thread.
+#pragma once
+#include "lib/Cuda/Threads.h"
+
+namespace recur::cuda {
+
+/// Emits regions of a rule. Values are tiles in the layouts that the placement asks for.
+class BodyEmitter {
+public:
+  /// Reads micro-step `index` (an i64, from 0) of a steps argument.
+  using LoadStep = llvm::function_ref<Tile(mlir::BlockArgument, mlir::Value index, Axis)>;
+
+  BodyEmitter(Threads &threads, const Placement &placement) : threads(threads), b(threads.b), placement(placement) {}
+
+  /// Gives a value its tile along the tile's axis.
+  void set(mlir::Value value, Tile tile);
+  const Tile &get(mlir::Value value, Axis axis);
+  bool has(mlir::Value value, Axis axis) const { return tiles[axis].count(value); }
+
+  /// Emits the needed ops of a block but its terminator.
+  mlir::LogicalResult emitBlock(mlir::Block &block, LoadStep loadStep);
+
+private:
+  mlir::LogicalResult emit(mlir::Operation *op, LoadStep loadStep);
+  mlir::LogicalResult emitLoop(ForOp op, LoadStep loadStep);
+  void emitElementwise(ElementwiseOp op);
+  void emitMatmul(MatmulOp op);
+  void emitMatrixProduct(MatmulOp op);
+  void emitReduce(ReduceOp op);
+  void emitRope(RopeOp op);
+  void emitSolve(mlir::Operation *op, mlir::Value matrix, mlir::Value rhs, bool pivot);
+  /// Sums or compares a tile's entries over rows, columns or both.
+  Tile reduce(const Tile &tile, bool rows, bool cols, Reduction kind, MatType type);
+  /// Sets a result in all needed layouts; where an axis is not the tile's, entries move through shared memory.
+  void setMoved(mlir::Value value, const Tile &tile);
+  /// Makes the result's tile in each needed layout from its entries.
+  void build(mlir::Value result, llvm::function_ref<mlir::Value(const Tile &, int64_t, int64_t)> entry);
+  Staged stage(mlir::Value value);
+  const Tile &like(mlir::Value operand, const Tile &result);
+
+  Threads &threads;
+  mlir::ImplicitLocOpBuilder &b;
+  const Placement &placement;
+  llvm::DenseMap<mlir::Value, Tile> tiles[2];
+};
+
+} // namespace recur::cuda

@@ -1,0 +1,85 @@
+// Kernels for NVIDIA GPUs: a rule with a fixed-size state becomes PTX, and with NVIDIA's ptxas machine code of a chip.
+#pragma once
+#include "dialect/recur/Recur.h"
+#include "mlir/IR/OwningOpRef.h"
+#include "mlir/IR/BuiltinOps.h"
+#include "llvm/ADT/StringMap.h"
+#include "llvm/Support/Error.h"
+
+#include <string>
+
+namespace recur::cuda {
+
+/// A chip to generate code for.
+struct Chip {
+  /// Its name to LLVM and ptxas: "sm_90a".
+  llvm::StringRef name;
+  /// The PTX version that it is given, as a feature of LLVM's target.
+  llvm::StringRef features;
+  /// The compute capability, 80 for 8.0, and whether only that one runs the code.
+  int capability;
+  bool exact;
+  /// Bytes of shared memory that one block may have.
+  int64_t sharedBytes;
+};
+
+/// Finds a chip by name; the error names what there is.
+llvm::Expected<Chip> lookupChip(llvm::StringRef name);
+
+/// How the caller holds the tensors of a rule.
+struct KernelOptions {
+  /// Prefix of the entry points.
+  std::string symbol = "kernel";
+  /// The element type of each input, param and output by name; f32 where nothing is said. States are f32.
+  llvm::StringMap<mlir::FloatType> elements;
+  Chip chip;
+};
+
+/// One entry point of a module and how it is launched.
+struct Entry {
+  std::string name;
+  /// Threads of a block.
+  int64_t threads = 0;
+  /// Blocks for one head of one sequence.
+  int64_t shards = 1;
+  /// Bytes of shared memory, and of the workspace, of a block.
+  int64_t sharedBytes = 0, scratchBytes = 0;
+  /// Tensors must start at a multiple of 16 bytes, their innermost stride be 1 and the others multiples of 4.
+  bool packed = false;
+};
+
+/// A compiled rule.
+struct Kernel {
+  std::string ptx;
+  /// Best first.
+  llvm::SmallVector<Entry> entries;
+};
+
+/// The sequential kernel of a bound and simplified rule: one block of threads for each sequence, head and slab of
+/// independent rows, one token after the other, states in registers. `symbolic` is the rule before its dimensions were
+/// bound, which tells a vector of one entry from a scalar. Neither is changed. Fails after a diagnostic at the op that
+/// cannot be compiled.
+mlir::FailureOr<Kernel> buildSequential(RuleOp rule, RuleOp symbolic, const KernelOptions &options);
+
+/// The same, before it is translated: a module of llvm, nvvm, scf, arith and math ops.
+mlir::FailureOr<mlir::OwningOpRef<mlir::ModuleOp>>
+emitSequential(RuleOp rule, RuleOp symbolic, const KernelOptions &options,
+               llvm::SmallVectorImpl<Entry> &entries);
+
+/// Lowers a module of entry points to PTX.
+mlir::FailureOr<std::string> translateToPtx(mlir::ModuleOp module, const Chip &chip);
+
+/// What ptxas made of a module.
+struct Cubin {
+  std::string code;
+  /// ptxas' report: registers, spills, warnings.
+  std::string report;
+};
+
+/// Runs ptxas, which is looked for in CUDA_HOME/bin, then CUDA_PATH/bin, then PATH, then /usr/local/cuda/bin.
+llvm::Expected<Cubin> assemble(llvm::StringRef ptx, const Chip &chip, bool lineInfo = false);
+
+/// Makes everything known that this folder needs: dialects, their interfaces and translations.
+void registerCudaDialects(mlir::DialectRegistry &registry);
+
+} // namespace recur::cuda

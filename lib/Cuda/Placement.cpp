@@ -1,0 +1,224 @@
+#include "lib/Cuda/Placement.h"
+#include "llvm/ADT/TypeSwitch.h"
+#include "llvm/Support/MathExtras.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+int64_t Grid::owned(int64_t n, int axis) const {
+  if (n == 1)
+    return 1;
+  int64_t v = packet(n, axis);
+  return llvm::divideCeil(n, v * extent(axis)) * v;
+}
+
+Layout cuda::layoutOf(MatType type, Axis axis) {
+  bool rows = type.numRows() != 1, cols = type.numCols() != 1;
+  if (rows && cols)
+    return {axis, 1 - axis};
+  return {rows ? axis : -1, cols ? axis : -1};
+}
+
+static bool isMatrix(MatType type) { return type.numRows() != 1 && type.numCols() != 1; }
+
+Axis cuda::operandAxis(MatType operand, MatType result, Axis axis) {
+  if (operand.numElements() == 1)
+    return 0;
+  if (isMatrix(operand) || !isMatrix(result))
+    return axis;
+  return operand.numRows() != 1 ? axis : 1 - axis;
+}
+
+Axis cuda::matrixAxis(Value matrix) {
+  auto transpose = matrix.getDefiningOp<TransposeOp>();
+  return transpose && isMatrix(matType(matrix)) ? 1 : 0;
+}
+
+//===----------------------------------------------------------------------===//
+// Demands
+//===----------------------------------------------------------------------===//
+
+void Placement::demand(Value value, Axis axis) {
+  if (isa<MatType>(value.getType()) && matType(value).numElements() == 1)
+    axis = 0;
+  unsigned &held = demands[value];
+  changed |= !(held & (1 << axis));
+  held |= 1 << axis;
+}
+
+void Placement::demandLike(Value operand, MatType result, Axis axis) {
+  demand(operand, operandAxis(matType(operand), result, axis));
+}
+
+void Placement::demandAny(Value value) {
+  if (!isNeeded(value))
+    demand(value, natural(value));
+}
+
+Axis Placement::commonAxis(ValueRange values) const {
+  unsigned common = 3;
+  for (Value value : values)
+    common &= demands.lookup(value);
+  return common & 1 ? 0 : 1;
+}
+
+void Placement::demandTogether(ValueRange values) {
+  unsigned common = 3, held = 0;
+  for (Value value : values) {
+    common &= demands.lookup(value);
+    held |= demands.lookup(value);
+  }
+  if (common)
+    return;
+  Axis axis = held == 1 ? 0 : held ? 1 : natural(values.front());
+  for (Value value : values)
+    demand(value, axis);
+}
+
+// The axis in which a value comes out of its op; sums within a warp are the cheapest, so that is what inputs get.
+Axis Placement::natural(Value value) const {
+  MatType type = entryType(value.getType());
+  if (isMatrix(type))
+    return matrixAxis(value);
+  if (type.numElements() == 1)
+    return 0;
+  Operation *op = value.getDefiningOp();
+  if (!op)
+    return vectorAxis;
+  if (auto product = dyn_cast<MatmulOp>(op)) {
+    if (isMatrix(matType(product.getLhs())))
+      return matrixAxis(product.getLhs());
+    if (isMatrix(matType(product.getRhs())))
+      return 1 - matrixAxis(product.getRhs());
+  }
+  if (auto reduce = dyn_cast<ReduceOp>(op))
+    return type.numRows() != 1 ? 0 : 1;
+  for (Value operand : op->getOperands())
+    if (isa<MatType>(operand.getType()) && matType(operand).numElements() != 1) {
+      unsigned held = demands.lookup(operand);
+      return held == 1 ? 0 : held == 2 ? 1 : natural(operand);
+    }
+  return vectorAxis;
+}
+
+void Placement::visitMatmul(MatmulOp op, unsigned wanted) {
+  Value lhs = op.getLhs(), rhs = op.getRhs();
+  MatType left = matType(lhs), right = matType(rhs);
+  if (left.numCols() == 1) { // an outer product, or a scaling
+    for (Axis axis : {0, 1})
+      if (wanted & (1 << axis)) {
+        demandLike(lhs, op.getType(), axis);
+        demandLike(rhs, op.getType(), axis);
+      }
+  } else if (left.numRows() == 1 && right.numCols() == 1) {
+    demandTogether({lhs, rhs});
+  } else if (right.numCols() == 1) {
+    demand(lhs, matrixAxis(lhs));
+    demand(rhs, 1 - matrixAxis(lhs));
+  } else if (left.numRows() == 1) {
+    demand(rhs, matrixAxis(rhs));
+    demand(lhs, matrixAxis(rhs));
+  } else {
+    demandAny(lhs);
+    demandAny(rhs);
+  }
+}
+
+void Placement::visit(Operation *op) {
+  unsigned wanted = 0;
+  for (Value result : op->getResults())
+    wanted |= demands.lookup(result);
+  if (!wanted)
+    return;
+  auto each = [&](auto action) {
+    for (Axis axis : {0, 1})
+      if (wanted & (1 << axis))
+        action(axis);
+  };
+  TypeSwitch<Operation *>(op)
+      .Case([&](MatmulOp m) { visitMatmul(m, wanted); })
+      .Case([&](TransposeOp t) {
+        each([&](Axis axis) { demand(t.getOperand(), isMatrix(t.getType()) ? 1 - axis : axis); });
+      })
+      .Case([&](ReduceOp r) { demandAny(r.getOperand()); })
+      .Case<ElementwiseOp, BroadcastOp, AssumeOp>([&](auto e) {
+        for (Value operand : e->getOperands())
+          each([&](Axis axis) { demandLike(operand, matType(e->getResult(0)), axis); });
+      })
+      .Case([&](RopeOp r) {
+        each([&](Axis axis) { demand(r.getOperand(), axis); });
+        demand(r.getPosition(), 0);
+      })
+      .Case([&](DiagOp d) { each([&](Axis axis) { demand(d.getOperand(), axis); }); })
+      .Case([&](ExtractOp e) { demand(e.getIndex(), 0); })
+      .Case([&](ForOp loop) {
+        for (auto [init, argument, yielded, result] :
+             llvm::zip(loop.getInits(), loop.getCarried(), loop.getYield().getValues(), loop.getResults())) {
+          // What the loop carries, all ends hold in the same ways.
+          unsigned held = demands.lookup(argument) | demands.lookup(result);
+          for (Axis axis : {0, 1})
+            if (held & (1 << axis))
+              for (Value end : {init, Value(argument), yielded, Value(result)})
+                demand(end, axis);
+        }
+        visitRegion(loop.getBody().front());
+      })
+      .Default([&](Operation *other) {
+        for (Value operand : other->getOperands())
+          demandAny(operand);
+      });
+}
+
+void Placement::visitRegion(Block &block) {
+  for (Operation &op : llvm::reverse(block.without_terminator()))
+    visit(&op);
+}
+
+Placement::Placement(RuleOp rule, const Grid &grid) : vectorAxis(grid.lanes == 1 ? 0 : 1) {
+  auto states = rule.argumentsOf(ArgKind::State);
+  while (changed) {
+    changed = false;
+    for (Value output : rule.yieldedOutputs())
+      demandAny(output);
+    for (auto [state, yielded, init] : llvm::zip(states, rule.yieldedStates(), rule.getInitYield().getValues())) {
+      demandAny(state); // stored at the end, though nothing may read it
+      for (Axis axis : {0, 1})
+        if (needs(state, axis)) {
+          demand(yielded, axis);
+          demand(init, axis);
+        }
+    }
+    for (BlockArgument stale : rule.argumentsOf(ArgKind::Stale))
+      for (Axis axis : {0, 1})
+        if (needs(stale, axis))
+          demand(rule.findArgument(ArgKind::State, rule.getArg(stale).getName()), axis);
+    visitRegion(rule.getBody().front());
+    visitRegion(rule.getInit().front());
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Grid
+//===----------------------------------------------------------------------===//
+
+Grid cuda::chooseGrid(RuleOp rule) {
+  constexpr int64_t entriesPerThread = 64;
+  int64_t entries = 0, rows = 1, cols = 1;
+  for (BlockArgument argument : rule.getBody().getArguments()) {
+    ArgKind kind = rule.getArg(argument).getKind();
+    if (kind != ArgKind::State && kind != ArgKind::Param)
+      continue;
+    MatType type = matType(argument);
+    rows = std::max(rows, type.numRows());
+    cols = std::max(cols, type.numCols());
+    if (kind == ArgKind::State || isMatrix(type))
+      entries += type.numElements();
+  }
+  Grid grid;
+  grid.lanes = cols == 1 ? 1 : std::clamp<int64_t>(llvm::PowerOf2Ceil(llvm::divideCeil(cols, 16)), 4, 32);
+  if (cols == 1)
+    entries = rows * entriesPerThread / 4;
+  grid.threads = std::clamp<int64_t>(llvm::PowerOf2Ceil(llvm::divideCeil(entries, entriesPerThread)), 32, 512);
+  return grid;
+}

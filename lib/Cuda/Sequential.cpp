@@ -1,0 +1,368 @@
+// The kernel around a rule's body: which tokens, states in, the loop over tokens, states out.
+#include "lib/Cuda/BodyEmitter.h"
+#include "lib/Cuda/Prepare.h"
+#include "lib/Cuda/Tensors.h"
+#include "mlir/Dialect/LLVMIR/NVVMDialect.h"
+#include "mlir/Dialect/Math/IR/Math.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+namespace {
+// Emits one entry point.
+class SequentialEmitter {
+public:
+  SequentialEmitter(ImplicitLocOpBuilder &b, RuleOp rule, ArrayRef<TensorArgument> tensors, const Grid &grid,
+                    const Placement &placement, int64_t shards, int64_t slab, Entry &entry)
+      : b(b), rule(rule), tensors(tensors), placement(placement), threads(b, grid), body(threads, placement),
+        shards(shards), slab(slab), entry(entry), inputs(rule.argumentsOf(ArgKind::Input).size()),
+        params(rule.argumentsOf(ArgKind::Param).size()), states(rule.argumentsOf(ArgKind::State)),
+        stale(rule.argumentsOf(ArgKind::Stale)), outputs(rule.getOutputs().size()) {}
+
+  LogicalResult run(LLVM::LLVMFuncOp function, int64_t sharedLimit);
+
+private:
+  unsigned initialTensor(unsigned state) const { return inputs + params + state; }
+  unsigned outputTensor(unsigned output) const { return inputs + params + states.size() + output; }
+  unsigned finalTensor(unsigned state) const { return inputs + params + states.size() + outputs + state; }
+
+  void findPart(TensorAccess &access);
+  LogicalResult setStates(TensorAccess &access);
+  LogicalResult runTokens(TensorAccess &access);
+  LogicalResult emitToken(TensorAccess &access, Value token);
+  void setBuiltins(Block &block, Value position);
+  // What is carried from token to token: states and stale states in all their layouts.
+  SmallVector<Value> carriedOf(ValueRange stateValues);
+  void setCarried(ValueRange entries);
+  template <typename Action>
+  void forLayouts(Value value, Action action) {
+    for (Axis axis : {0, 1})
+      if (placement.needs(value, axis))
+        action(axis);
+  }
+  template <typename Action>
+  void forFetches(Action action) {
+    for (unsigned i = 0; i < inputs; ++i)
+      if (!isa<StepsType>(tensors[i].type))
+        forLayouts(tensors[i].argument, [&](Axis axis) { action(i, axis); });
+  }
+
+  ImplicitLocOpBuilder &b;
+  RuleOp rule;
+  ArrayRef<TensorArgument> tensors;
+  const Placement &placement;
+  Threads threads;
+  BodyEmitter body;
+  int64_t shards, slab;
+  Entry &entry;
+  unsigned inputs, params;
+  SmallVector<BlockArgument> states, stale;
+  unsigned outputs;
+  // Of this block: i64.
+  Value head, heads, tokens, position, isPresent;
+};
+} // namespace
+
+void SequentialEmitter::findPart(TensorAccess &access) {
+  auto i64 = [&](int64_t n) { return threads.constant(n, 64); };
+  Value block = NVVM::BlockIdXOp::create(b, b.getI32Type());
+  Value shard = arith::RemUIOp::create(b, block, threads.constant(shards));
+  Value pair = arith::DivUIOp::create(b, block, threads.constant(shards));
+  heads = access.word(TensorAccess::Heads);
+  tokens = access.word(TensorAccess::Tokens);
+  Value narrowHeads = arith::TruncIOp::create(b, b.getI32Type(), heads);
+  head = arith::ExtUIOp::create(b, b.getI64Type(), arith::RemUIOp::create(b, pair, narrowHeads));
+  Value sequence = arith::ExtUIOp::create(b, b.getI64Type(), arith::DivUIOp::create(b, pair, narrowHeads));
+  // Index tensors are in device memory, so nobody has looked at them: a sequence stays within the tokens, and one whose
+  // slot does not exist is left alone.
+  auto within = [&](Value x, Value low) -> Value {
+    return arith::MinSIOp::create(b, arith::MaxSIOp::create(b, x, low), tokens);
+  };
+  Value next = arith::AddIOp::create(b, sequence, i64(1));
+  Value begin = within(access.index(TensorAccess::CuSeqlens, sequence, i64(0)), i64(0));
+  Value end = within(access.index(TensorAccess::CuSeqlens, next, tokens), begin);
+  tokens = arith::SubIOp::create(b, end, begin);
+  position = access.index(TensorAccess::Positions, sequence, i64(0));
+  Value slot = access.index(TensorAccess::StateIndex, sequence, sequence);
+  isPresent = arith::CmpIOp::create(b, arith::CmpIPredicate::ult, slot, access.word(TensorAccess::Slots));
+  access.locate(sequence, slot, begin, head, shard, slab);
+}
+
+void SequentialEmitter::setBuiltins(Block &block, Value at) {
+  bool isBody = &block == &rule.getBody().front();
+  unsigned next = 0;
+  for (ArgAttr arg : rule.getArgs().getAsRange<ArgAttr>()) {
+    ArgKind kind = arg.getKind();
+    bool inInit = kind == ArgKind::Param || kind == ArgKind::Head || kind == ArgKind::Heads;
+    if (!isBody && !inInit)
+      continue;
+    Value argument = block.getArgument(next++);
+    Value number = kind == ArgKind::Position ? at : kind == ArgKind::Head ? head
+                   : kind == ArgKind::Heads  ? heads : Value();
+    if (!number || !placement.isNeeded(argument))
+      continue;
+    Tile tile = threads.shape(matType(argument), 0);
+    tile.entries.push_back(arith::SIToFPOp::create(b, b.getF32Type(), number));
+    body.set(argument, tile);
+  }
+}
+
+SmallVector<Value> SequentialEmitter::carriedOf(ValueRange stateValues) {
+  SmallVector<Value> entries;
+  for (unsigned i = 0; i < states.size(); ++i)
+    forLayouts(states[i], [&](Axis axis) { llvm::append_range(entries, body.get(stateValues[i], axis).entries); });
+  for (BlockArgument argument : stale)
+    forLayouts(argument, [&](Axis axis) { llvm::append_range(entries, body.get(argument, axis).entries); });
+  return entries;
+}
+
+void SequentialEmitter::setCarried(ValueRange entries) {
+  for (ArrayRef<BlockArgument> arguments : {ArrayRef(states), ArrayRef(stale)})
+    for (BlockArgument argument : arguments)
+      forLayouts(argument, [&](Axis axis) {
+        Tile tile = threads.shape(matType(argument), axis);
+        size_t count = tile.rows * tile.cols;
+        tile.entries.assign(entries.begin(), entries.begin() + count);
+        entries = entries.drop_front(count);
+        body.set(argument, tile);
+      });
+}
+
+LogicalResult SequentialEmitter::setStates(TensorAccess &access) {
+  // Params are kept for the whole sequence; the init region has arguments of its own for them.
+  unsigned next = 0, param = 0;
+  for (BlockArgument argument : rule.getBody().getArguments()) {
+    ArgKind kind = rule.getArg(argument).getKind();
+    if (kind != ArgKind::Param && kind != ArgKind::Head && kind != ArgKind::Heads)
+      continue;
+    BlockArgument inInit = rule.getInit().getArgument(next++);
+    if (kind != ArgKind::Param)
+      continue;
+    for (Axis axis : {0, 1})
+      if (placement.needs(argument, axis) || placement.needs(inInit, axis)) {
+        Tile tile = access.load(inputs + param, axis, {});
+        body.set(argument, tile);
+        body.set(inInit, tile);
+      }
+    ++param;
+  }
+  setBuiltins(rule.getInit().front(), {});
+  if (failed(body.emitBlock(rule.getInit().front(), {})))
+    return failure();
+  for (unsigned i = 0; i < states.size(); ++i)
+    forLayouts(states[i], [&](Axis axis) {
+      const Tile initial = body.get(rule.getInitYield().getValues()[i], axis);
+      SmallVector<Type> types(initial.entries.size(), b.getF32Type());
+      auto choice = scf::IfOp::create(b, types, access.isGiven(initialTensor(i)), true);
+      OpBuilder::InsertionGuard guard(b);
+      b.setInsertionPointToStart(choice.thenBlock());
+      scf::YieldOp::create(b, access.load(initialTensor(i), axis, {}).entries);
+      b.setInsertionPointToStart(choice.elseBlock());
+      scf::YieldOp::create(b, initial.entries);
+      Tile tile = initial;
+      tile.entries.assign(choice.getResults().begin(), choice.getResults().end());
+      body.set(states[i], tile);
+    });
+  for (BlockArgument argument : stale)
+    forLayouts(argument, [&](Axis axis) {
+      body.set(argument, body.get(rule.findArgument(ArgKind::State, rule.getArg(argument).getName()), axis));
+    });
+  return success();
+}
+
+LogicalResult SequentialEmitter::emitToken(TensorAccess &access, Value token) {
+  Value at = arith::AddIOp::create(b, position, token);
+  setBuiltins(rule.getBody().front(), at);
+  // A stale state is renewed where a block begins, and at the first token of the call.
+  for (BlockArgument argument : stale) {
+    ArgAttr arg = rule.getArg(argument);
+    Value phase = arith::RemUIOp::create(b, at, threads.constant(arg.getBlock(), 64));
+    Value zero = threads.constant(0, 64);
+    Value begins = arith::OrIOp::create(b, arith::CmpIOp::create(b, arith::CmpIPredicate::eq, phase, zero),
+                                        arith::CmpIOp::create(b, arith::CmpIPredicate::eq, token, zero));
+    forLayouts(argument, [&](Axis axis) {
+      Tile tile = body.get(argument, axis);
+      const Tile &state = body.get(rule.findArgument(ArgKind::State, arg.getName()), axis);
+      for (auto [entry, fresh] : llvm::zip(tile.entries, state.entries))
+        entry = arith::SelectOp::create(b, begins, fresh, entry);
+      body.set(argument, tile);
+    });
+  }
+  auto loadStep = [&](BlockArgument steps, Value index, Axis axis) {
+    unsigned tensor = llvm::find_if(tensors, [&](const auto &t) { return t.argument == steps; }) - tensors.begin();
+    return access.load(tensor, axis, token, index);
+  };
+  if (failed(body.emitBlock(rule.getBody().front(), loadStep)))
+    return failure();
+  b.setLoc(rule.getLoc());
+  for (auto [i, output] : llvm::enumerate(rule.yieldedOutputs()))
+    access.store(outputTensor(i), body.get(output, placement.anyOf(output)), token);
+  return success();
+}
+
+LogicalResult SequentialEmitter::runTokens(TensorAccess &access) {
+  SmallVector<Value> initial = carriedOf(SmallVector<Value>(states.begin(), states.end()));
+  SmallVector<Type> types(initial.size(), b.getF32Type());
+  Value zero = threads.constant(0, 64), one = threads.constant(1, 64);
+  Value any = arith::CmpIOp::create(b, arith::CmpIPredicate::sgt, tokens, zero);
+  auto guarded = scf::IfOp::create(b, types, any, true);
+  LogicalResult status = success();
+  {
+    OpBuilder::InsertionGuard guard(b);
+    b.setInsertionPointToStart(guarded.elseBlock());
+    scf::YieldOp::create(b, initial);
+    b.setInsertionPointToStart(guarded.thenBlock());
+    // Inputs are fetched one token ahead, so that their way from memory hides behind a token's work.
+    SmallVector<Value> carried = initial;
+    forFetches([&](unsigned i, Axis axis) { llvm::append_range(carried, access.fetch(i, axis, zero)); });
+    Value last = arith::SubIOp::create(b, tokens, one);
+    auto loop = threads.forLoop(zero, tokens, one, carried, [&](Value token, ValueRange entries) {
+      setCarried(entries.take_front(initial.size()));
+      ValueRange fetched = entries.drop_front(initial.size());
+      SmallVector<Value> ahead;
+      Value next = arith::MinSIOp::create(b, arith::AddIOp::create(b, token, one), last);
+      forFetches([&](unsigned i, Axis axis) {
+        SmallVector<Value> values = access.fetch(i, axis, next);
+        body.set(tensors[i].argument, access.unpack(i, axis, fetched.take_front(values.size())));
+        fetched = fetched.drop_front(values.size());
+        llvm::append_range(ahead, values);
+      });
+      threads.communicates = false;
+      status = emitToken(access, token);
+      if (failed(status))
+        return SmallVector<Value>(entries);
+      if (threads.communicates)
+        threads.barrier();
+      SmallVector<Value> results = carriedOf(rule.yieldedStates());
+      llvm::append_range(results, ahead);
+      return results;
+    });
+    scf::YieldOp::create(b, loop.getResults().take_front(initial.size()));
+  }
+  if (succeeded(status))
+    setCarried(guarded.getResults());
+  return status;
+}
+
+LogicalResult SequentialEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLimit) {
+  threads.sharedLimit = sharedLimit;
+  TensorAccess access(threads, function.getArgument(0), tensors, entry.packed);
+  auto shared = function->getParentOfType<ModuleOp>().lookupSymbol<LLVM::GlobalOp>("recur_shared");
+  Value base = LLVM::AddressOfOp::create(b, shared);
+  // The block's part of the workspace; how much that is, is known at the end.
+  Value size = arith::ConstantIntOp::create(b, 0, 64);
+  Value block = arith::ExtUIOp::create(b, b.getI64Type(), NVVM::BlockIdXOp::create(b, b.getI32Type()));
+  Value scratch = access.pointer(TensorAccess::Scratch);
+  scratch = LLVM::GEPOp::create(b, scratch.getType(), b.getI8Type(), scratch,
+                                ValueRange{arith::MulIOp::create(b, block, size)});
+  threads.begin(base, scratch);
+  findPart(access);
+  LogicalResult status = success();
+  threads.when(isPresent, [&] {
+    status = setStates(access);
+    if (succeeded(status) && threads.communicates)
+      threads.barrier();
+    if (succeeded(status))
+      status = runTokens(access);
+    if (failed(status))
+      return;
+    for (unsigned i = 0; i < states.size(); ++i)
+      threads.when(access.isGiven(finalTensor(i)), [&] {
+        access.store(finalTensor(i), body.get(states[i], placement.anyOf(states[i])), {});
+      });
+  });
+  size.getDefiningOp<arith::ConstantOp>().setValueAttr(b.getI64IntegerAttr(threads.scratchBytes));
+  LLVM::ReturnOp::create(b, ValueRange());
+  entry.sharedBytes = threads.sharedBytes;
+  entry.scratchBytes = threads.scratchBytes;
+  return status;
+}
+
+//===----------------------------------------------------------------------===//
+// The module
+//===----------------------------------------------------------------------===//
+
+// The largest part of a class such that a block's states stay within a number of entries.
+static int64_t chooseSlab(RuleOp rule, const IndexClasses &classes, unsigned index) {
+  constexpr int64_t blockEntries = 8192, smallest = 16;
+  int64_t size = classes.sizeOf(index), entries = 0;
+  for (Value state : rule.argumentsOf(ArgKind::State))
+    entries += matType(state).numElements();
+  int64_t slab = size;
+  while (entries / size * slab > blockEntries && slab % 8 == 0 && slab / 2 >= smallest)
+    slab /= 2;
+  return slab;
+}
+
+FailureOr<OwningOpRef<ModuleOp>> cuda::emitSequential(RuleOp rule, RuleOp symbolic, const KernelOptions &options,
+                                                      SmallVectorImpl<Entry> &entries) {
+  FailureOr<OwningOpRef<ModuleOp>> prepared = prepareRule(rule);
+  if (failed(prepared))
+    return failure();
+  RuleOp bound = *(*prepared)->getOps<RuleOp>().begin();
+  IndexClasses classes(bound);
+  unsigned shared = classes.bestIndependent();
+  int64_t shards = 1, slab = 0;
+  if (shared) {
+    slab = chooseSlab(bound, classes, shared);
+    shards = classes.sizeOf(shared) / slab;
+  }
+  if (shards == 1)
+    shared = 0;
+  else
+    takePart(bound, classes, shared, slab);
+  SmallVector<TensorArgument> tensors = listTensors(symbolic, bound, classes, shared, options);
+  constexpr size_t maxTensors = 62; // as many as fit into a kernel's parameters
+  if (tensors.size() > maxTensors)
+    return rule.emitError() << "a rule for a GPU has at most " << maxTensors
+                            << " inputs, params, outputs and twice its states, got: " << tensors.size();
+  Grid grid = chooseGrid(bound);
+  Placement placement(bound, grid);
+
+  MLIRContext *context = rule.getContext();
+  context->loadDialect<arith::ArithDialect, LLVM::LLVMDialect, math::MathDialect, NVVM::NVVMDialect, scf::SCFDialect>();
+  OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
+  ImplicitLocOpBuilder b(rule.getLoc(), context);
+  b.setInsertionPointToEnd(module->getBody());
+  LLVM::GlobalOp::create(b, LLVM::LLVMArrayType::get(b.getI8Type(), 0), /*isConstant=*/false, LLVM::Linkage::External,
+                         "recur_shared", Attribute(), /*alignment=*/16, /*addrSpace=*/3);
+  int64_t words = TensorAccess::TensorsBegin + int64_t(tensors.size()) * TensorAccess::TensorWords;
+  for (bool packed : {true, false}) {
+    Entry entry;
+    entry.name = options.symbol + (packed ? "_packed" : "_strided");
+    entry.packed = packed;
+    entry.threads = grid.threads;
+    entry.shards = shards;
+    b.setInsertionPointToEnd(module->getBody());
+    b.setLoc(rule.getLoc());
+    Type pointer = LLVM::LLVMPointerType::get(context);
+    auto type = LLVM::LLVMFunctionType::get(LLVM::LLVMVoidType::get(context), {pointer});
+    auto function = LLVM::LLVMFuncOp::create(b, entry.name, type);
+    function->setAttr(NVVM::NVVMDialect::getKernelFuncAttrName(), b.getUnitAttr());
+    function->setAttr(NVVM::NVVMDialect::getMaxntidAttrName(),
+                      b.getDenseI32ArrayAttr({int32_t(grid.threads), 1, 1}));
+    function.setArgAttr(0, LLVM::LLVMDialect::getByValAttrName(),
+                        TypeAttr::get(LLVM::LLVMArrayType::get(b.getI64Type(), words)));
+    function.setArgAttr(0, LLVM::LLVMDialect::getAlignAttrName(), b.getI64IntegerAttr(8));
+    function.setArgAttr(0, NVVM::NVVMDialect::getGridConstantAttrName(), b.getUnitAttr());
+    b.setInsertionPointToStart(function.addEntryBlock(b));
+    SequentialEmitter emitter(b, bound, tensors, grid, placement, shards, slab, entry);
+    if (failed(emitter.run(function, options.chip.sharedBytes)))
+      return failure();
+    entries.push_back(entry);
+  }
+  return module;
+}
+
+FailureOr<Kernel> cuda::buildSequential(RuleOp rule, RuleOp symbolic, const KernelOptions &options) {
+  Kernel kernel;
+  FailureOr<OwningOpRef<ModuleOp>> module = emitSequential(rule, symbolic, options, kernel.entries);
+  if (failed(module))
+    return failure();
+  FailureOr<std::string> ptx = translateToPtx(**module, options.chip);
+  if (failed(ptx))
+    return failure();
+  kernel.ptx = std::move(*ptx);
+  return kernel;
+}

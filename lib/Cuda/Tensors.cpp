@@ -1,0 +1,225 @@
+#include "lib/Cuda/Tensors.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+SmallVector<TensorArgument> cuda::listTensors(RuleOp symbolic, RuleOp bound, const IndexClasses &classes,
+                                              unsigned shardedClass, const KernelOptions &options) {
+  SmallVector<TensorArgument> tensors;
+  FloatType f32 = Float32Type::get(bound.getContext());
+  auto add = [&](Value unbound, Value value, BlockArgument argument, StringRef name, bool hasToken, bool isState) {
+    TensorArgument tensor;
+    tensor.argument = argument;
+    tensor.type = value.getType();
+    tensor.hasToken = hasToken;
+    auto element = options.elements.find(name);
+    tensor.element = isState || element == options.elements.end() ? f32 : element->second;
+    MatType type = entryType(unbound.getType());
+    tensor.own[0] = isa<StepsType>(unbound.getType());
+    tensor.own[1] = !isOne(type.getRows());
+    tensor.own[2] = !isOne(type.getCols());
+    for (int dim : {0, 1})
+      if (shardedClass && classes.classOf(value, dim) == shardedClass)
+        tensor.shardedDim = dim;
+    tensors.push_back(tensor);
+  };
+  auto addArguments = [&](ArgKind kind, bool hasToken, bool withArgument) {
+    for (auto [unbound, argument] : llvm::zip(symbolic.argumentsOf(kind), bound.argumentsOf(kind)))
+      add(unbound, argument, withArgument ? argument : BlockArgument(), bound.getArg(argument).getName(), hasToken,
+          kind == ArgKind::State);
+  };
+  addArguments(ArgKind::Input, true, true);
+  addArguments(ArgKind::Param, false, true);
+  addArguments(ArgKind::State, false, true);
+  for (auto [name, unbound, value] :
+       llvm::zip(bound.getOutputs().getAsRange<StringAttr>(), symbolic.yieldedOutputs(), bound.yieldedOutputs()))
+    add(unbound, value, {}, name, true, false);
+  addArguments(ArgKind::State, false, false);
+  return tensors;
+}
+
+Value TensorAccess::word(int64_t index) {
+  Value at = LLVM::GEPOp::create(b, call.getType(), b.getI64Type(), call, ArrayRef<LLVM::GEPArg>{int32_t(index)});
+  return LLVM::LoadOp::create(b, b.getI64Type(), at);
+}
+
+Value TensorAccess::pointer(int64_t index) {
+  auto global = LLVM::LLVMPointerType::get(b.getContext(), 1);
+  return LLVM::IntToPtrOp::create(b, global, word(index));
+}
+
+Value TensorAccess::index(Field field, Value at, Value otherwise) {
+  // {data, stride, bits}, bits 0 where it was not given.
+  Value bits = word(field + 2), data = pointer(field);
+  Value position = arith::MulIOp::create(b, at, word(field + 1));
+  auto is = [&](int64_t size) {
+    return arith::CmpIOp::create(b, arith::CmpIPredicate::eq, bits, threads.constant(size, 64)).getResult();
+  };
+  auto read = [&](Type type) {
+    Value address = LLVM::GEPOp::create(b, data.getType(), type, data, position);
+    return LLVM::LoadOp::create(b, type, address).getResult();
+  };
+  auto wide = scf::IfOp::create(b, b.getI64Type(), is(64), true);
+  OpBuilder::InsertionGuard guard(b);
+  b.setInsertionPointToStart(wide.thenBlock());
+  scf::YieldOp::create(b, read(b.getI64Type()));
+  b.setInsertionPointToStart(wide.elseBlock());
+  auto narrow = scf::IfOp::create(b, b.getI64Type(), is(32), true);
+  scf::YieldOp::create(b, narrow.getResult(0));
+  b.setInsertionPointToStart(narrow.thenBlock());
+  scf::YieldOp::create(b, arith::ExtSIOp::create(b, b.getI64Type(), read(b.getI32Type())).getResult());
+  b.setInsertionPointToStart(narrow.elseBlock());
+  scf::YieldOp::create(b, otherwise);
+  return wide.getResult(0);
+}
+
+static int64_t base(unsigned tensor) { return TensorAccess::TensorsBegin + tensor * TensorAccess::TensorWords; }
+
+void TensorAccess::locate(Value sequence, Value slot, Value firstToken, Value head, Value shard, int64_t slab) {
+  auto times = [&](Value x, Value y) { return arith::MulIOp::create(b, x, y).getResult(); };
+  auto plus = [&](Value x, Value y) { return arith::AddIOp::create(b, x, y).getResult(); };
+  for (auto [i, tensor] : llvm::enumerate(tensors)) {
+    int64_t at = base(i);
+    bool isParam = tensor.argument && !tensor.hasToken &&
+                   cast<RuleOp>(tensor.argument.getOwner()->getParentOp()).getArg(tensor.argument).getKind() ==
+                       ArgKind::Param;
+    Value group = arith::DivUIOp::create(b, arith::TruncIOp::create(b, b.getI32Type(), head),
+                                         arith::TruncIOp::create(b, b.getI32Type(), word(at + Group)));
+    Value offset = times(arith::ExtUIOp::create(b, b.getI64Type(), group), word(at + Head));
+    if (tensor.hasToken) {
+      offset = plus(offset, times(sequence, word(at + Sequence)));
+      offset = plus(offset, times(firstToken, word(at + Token)));
+    } else if (!isParam) {
+      offset = plus(offset, times(slot, word(at + Sequence)));
+    }
+    if (tensor.shardedDim >= 0) {
+      // The stride of the dimension: own dimensions that the tensor lacks take no place.
+      int place = tensor.own[0] + (tensor.shardedDim == 1 && tensor.own[1]);
+      Value part = times(arith::ExtUIOp::create(b, b.getI64Type(), shard), threads.constant(slab, 64));
+      offset = plus(offset, times(part, word(at + Own + place)));
+    }
+    Value data = pointer(at + Data);
+    first.push_back(LLVM::GEPOp::create(b, data.getType(), tensor.element, data, offset));
+  }
+}
+
+Value TensorAccess::isGiven(unsigned tensor) {
+  return arith::CmpIOp::create(b, arith::CmpIPredicate::ne, word(base(tensor) + Data), threads.constant(0, 64));
+}
+
+void TensorAccess::forPackets(unsigned index, const Tile &tile, Value token, Value step, bool clamp,
+                              llvm::function_ref<void(int64_t, int64_t, int64_t, Value)> body) {
+  const TensorArgument &tensor = tensors[index];
+  MatType type = tensor.entry();
+  Layout layout = layoutOf(type, tile.axis);
+  int64_t at = base(index), rows = type.numRows(), cols = type.numCols();
+  auto offsetBy = [&](Value offset, Value count, Value stride) -> Value {
+    Value more = arith::MulIOp::create(b, count, stride);
+    return offset ? arith::AddIOp::create(b, offset, more).getResult() : more;
+  };
+  Value start;
+  if (tensor.hasToken)
+    start = offsetBy(start, token, word(at + Token));
+  int place = 0;
+  if (tensor.own[0])
+    start = offsetBy(start, step, word(at + Own + place++));
+  // Strides of rows and columns; the innermost one is 1 where the caller promised so.
+  int last = tensor.own[0] + tensor.own[1] + tensor.own[2] - 1;
+  auto strideOf = [&](bool present) -> Value {
+    if (!present)
+      return {};
+    Value stride = packed && place == last ? threads.constant(1, 64) : word(at + Own + place);
+    ++place;
+    return stride;
+  };
+  Value rowStride = strideOf(tensor.own[1]), colStride = strideOf(tensor.own[2]);
+  bool alongCols = tensor.own[2];
+  int64_t inner = alongCols ? cols : rows;
+  int innerAxis = alongCols ? layout.cols : layout.rows;
+  int64_t width = 1;
+  if (packed && innerAxis >= 0 && inner % threads.grid.packet(inner, innerAxis) == 0)
+    width = threads.grid.packet(inner, innerAxis);
+  auto position = [&](int axis, int64_t n, int64_t owned, Value stride, Value offset) -> Value {
+    if (axis < 0 || !stride)
+      return offset;
+    Value i = threads.index(axis, n, owned);
+    if (clamp)
+      if (Value exists = threads.valid(axis, n, owned))
+        i = arith::SelectOp::create(b, exists, i, threads.constant(0));
+    return offsetBy(offset, arith::ExtUIOp::create(b, b.getI64Type(), i), stride);
+  };
+  for (int64_t r = 0; r < tile.rows; r += alongCols ? 1 : width)
+    for (int64_t c = 0; c < tile.cols; c += alongCols ? width : 1) {
+      Value offset = position(layout.rows, rows, r, rowStride, start);
+      offset = position(layout.cols, cols, c, colStride, offset);
+      Value address = first[index];
+      if (offset)
+        address = LLVM::GEPOp::create(b, address.getType(), tensor.element, address, offset);
+      body(r, c, width, address);
+    }
+}
+
+SmallVector<Value> TensorAccess::fetch(unsigned index, Axis axis, Value token, Value step) {
+  SmallVector<Value> fetched;
+  Tile tile = threads.shape(tensors[index].entry(), axis);
+  FloatType element = tensors[index].element;
+  forPackets(index, tile, token, step, /*clamp=*/true, [&](int64_t, int64_t, int64_t width, Value address) {
+    Type type = width == 1 ? Type(element) : VectorType::get(width, element);
+    unsigned alignment = width * element.getWidth() / 8;
+    fetched.push_back(LLVM::LoadOp::create(b, type, address, alignment));
+  });
+  return fetched;
+}
+
+Tile TensorAccess::unpack(unsigned index, Axis axis, ValueRange fetched) {
+  Tile tile = threads.shape(tensors[index].entry(), axis);
+  bool alongCols = tensors[index].own[2];
+  tile.entries.resize(tile.rows * tile.cols);
+  size_t next = 0;
+  int64_t width = 1;
+  if (auto vector = dyn_cast<VectorType>(fetched.front().getType()))
+    width = vector.getNumElements();
+  for (int64_t r = 0; r < tile.rows; r += alongCols ? 1 : width)
+    for (int64_t c = 0; c < tile.cols; c += alongCols ? width : 1) {
+      Value packet = fetched[next++];
+      for (int64_t i = 0; i < width; ++i) {
+        int64_t row = alongCols ? r : r + i, col = alongCols ? c + i : c;
+        Value entry = width == 1 ? packet
+                                 : LLVM::ExtractElementOp::create(b, packet, threads.constant(i)).getResult();
+        if (!entry.getType().isF32())
+          entry = arith::ExtFOp::create(b, b.getF32Type(), entry);
+        if (Value exists = threads.valid(tile, row, col))
+          entry = arith::SelectOp::create(b, exists, entry, threads.number(0));
+        tile.entries[row * tile.cols + col] = entry;
+      }
+    }
+  return tile;
+}
+
+Tile TensorAccess::load(unsigned index, Axis axis, Value token, Value step) {
+  return unpack(index, axis, fetch(index, axis, token, step));
+}
+
+void TensorAccess::store(unsigned index, const Tile &tile, Value token) {
+  FloatType element = tensors[index].element;
+  bool alongCols = tensors[index].own[2];
+  threads.when(threads.isWriter(tile), [&] {
+    forPackets(index, tile, token, {}, /*clamp=*/false, [&](int64_t r, int64_t c, int64_t width, Value address) {
+      threads.when(threads.valid(tile, r, c), [&] {
+        auto narrow = [&](int64_t i) -> Value {
+          Value entry = alongCols ? tile.at(r, c + i) : tile.at(r + i, c);
+          return element.getWidth() == 32 ? entry : arith::TruncFOp::create(b, element, entry).getResult();
+        };
+        Value stored = narrow(0);
+        if (width > 1) {
+          Value packet = LLVM::PoisonOp::create(b, VectorType::get(width, element));
+          for (int64_t i = 0; i < width; ++i)
+            packet = LLVM::InsertElementOp::create(b, packet, narrow(i), threads.constant(i));
+          stored = packet;
+        }
+        LLVM::StoreOp::create(b, stored, address, width * element.getWidth() / 8);
+      });
+    });
+  });
+}

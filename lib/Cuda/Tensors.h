@@ -1,0 +1,69 @@
+// The tensors of a kernel in device memory, as the run-time library hands them over.
+#pragma once
+#include "lib/Cuda/Cuda.h"
+#include "lib/Cuda/Threads.h"
+
+namespace recur::cuda {
+
+/// One tensor of a kernel. They come in the order inputs, params, initial states, outputs, final states.
+struct TensorArgument {
+  /// The value that the tensor is loaded into or stored from; null for outputs and final states.
+  mlir::BlockArgument argument;
+  /// Its type, dimensions bound, that of the block's part where the block has only a part.
+  mlir::Type type;
+  mlir::FloatType element;
+  bool hasToken = false;
+  /// Whether the caller's tensor has a dimension for micro-steps, rows and columns.
+  bool own[3] = {false, false, false};
+  /// 0 or 1 if blocks share out the rows or columns.
+  int shardedDim = -1;
+
+  MatType entry() const { return entryType(type); }
+};
+
+/// Lists the tensors of a rule. `symbolic` is the rule before its dimensions were bound, `bound` after. `shardedClass` may be 0.
+llvm::SmallVector<TensorArgument> listTensors(RuleOp symbolic, RuleOp bound, const IndexClasses &classes,
+                                              unsigned shardedClass, const KernelOptions &options);
+
+/// Reads and writes tensors. The layout of the argument block is that of recur_cuda_call in runtime/include/recur/abi.h.
+class TensorAccess {
+public:
+  TensorAccess(Threads &threads, mlir::Value call, llvm::ArrayRef<TensorArgument> tensors, bool packed)
+      : threads(threads), b(threads.b), call(call), tensors(tensors), packed(packed) {}
+
+  /// Fields of the call: its head.
+  enum Field { Tokens, Heads, Slots, Scratch, CuSeqlens, StateIndex = 7, Positions = 10, TensorsBegin = 16 };
+  /// Fields of one tensor.
+  enum TensorField { Data, Sequence, Token, Head, Group, Own, TensorWords = 8 };
+
+  mlir::Value word(int64_t index);
+  mlir::Value pointer(int64_t index);
+  /// Entry `at` of one of the three index tensors, or `otherwise` where it was not given.
+  mlir::Value index(Field field, mlir::Value at, mlir::Value otherwise);
+
+  /// Finds the first entry of every tensor for this block's part.
+  void locate(mlir::Value sequence, mlir::Value slot, mlir::Value firstToken, mlir::Value head, mlir::Value shard,
+              int64_t slab);
+  /// Whether an optional tensor was given.
+  mlir::Value isGiven(unsigned tensor);
+
+  /// The memory operations of a load, and what they gave; apart, so that a token's can run ahead.
+  llvm::SmallVector<mlir::Value> fetch(unsigned tensor, Axis axis, mlir::Value token, mlir::Value step = {});
+  Tile unpack(unsigned tensor, Axis axis, mlir::ValueRange fetched);
+  Tile load(unsigned tensor, Axis axis, mlir::Value token, mlir::Value step = {});
+  void store(unsigned tensor, const Tile &tile, mlir::Value token);
+
+private:
+  /// Calls `body(r, c, width, pointer)` for each packet of entries that lie together in memory.
+  void forPackets(unsigned tensor, const Tile &tile, mlir::Value token, mlir::Value step, bool clamp,
+                  llvm::function_ref<void(int64_t, int64_t, int64_t, mlir::Value)> body);
+
+  Threads &threads;
+  mlir::ImplicitLocOpBuilder &b;
+  mlir::Value call;
+  llvm::ArrayRef<TensorArgument> tensors;
+  bool packed;
+  llvm::SmallVector<mlir::Value> first;
+};
+
+} // namespace recur::cuda

@@ -1,0 +1,159 @@
+// From the ops of a kernel to PTX.
+#include "lib/Cuda/Cuda.h"
+#include "mlir/Conversion/ArithToLLVM/ArithToLLVM.h"
+#include "mlir/Conversion/ControlFlowToLLVM/ControlFlowToLLVM.h"
+#include "mlir/Conversion/MathToLLVM/MathToLLVM.h"
+#include "mlir/Conversion/NVVMToLLVM/NVVMToLLVM.h"
+#include "mlir/Conversion/ReconcileUnrealizedCasts/ReconcileUnrealizedCasts.h"
+#include "mlir/Conversion/SCFToControlFlow/SCFToControlFlow.h"
+#include "mlir/Dialect/ControlFlow/IR/ControlFlow.h"
+#include "mlir/Dialect/LLVMIR/NVVMDialect.h"
+#include "mlir/Dialect/Math/IR/Math.h"
+#include "mlir/Dialect/Math/Transforms/Passes.h"
+#include "mlir/IR/ImplicitLocOpBuilder.h"
+#include "mlir/Pass/PassManager.h"
+#include "mlir/Target/LLVMIR/Dialect/Builtin/BuiltinToLLVMIRTranslation.h"
+#include "mlir/Target/LLVMIR/Dialect/LLVMIR/LLVMToLLVMIRTranslation.h"
+#include "mlir/Target/LLVMIR/Dialect/NVVM/NVVMToLLVMIRTranslation.h"
+#include "mlir/Target/LLVMIR/Export.h"
+#include "mlir/Transforms/GreedyPatternRewriteDriver.h"
+#include "mlir/Transforms/Passes.h"
+#include "llvm/IR/LegacyPassManager.h"
+#include "llvm/IR/Module.h"
+#include "llvm/MC/TargetRegistry.h"
+#include "llvm/Passes/PassBuilder.h"
+#include "llvm/Support/TargetSelect.h"
+#include "llvm/Target/TargetMachine.h"
+
+using namespace mlir;
+using namespace recur;
+
+namespace {
+// exp2 of x*log2(e) by the special function unit, corrected for the rounding of the product. Exact at -inf and inf.
+struct ExpOnUnit : OpRewritePattern<math::ExpOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(math::ExpOp op, PatternRewriter &rewriter) const override {
+    if (!op.getType().isF32())
+      return failure();
+    ImplicitLocOpBuilder b(op.getLoc(), rewriter);
+    auto number = [&](float x) { return arith::ConstantOp::create(b, b.getF32FloatAttr(x)).getResult(); };
+    constexpr double log2e = 1.4426950408889634;
+    constexpr float high = float(log2e), low = float(log2e - high), ln2 = 0.693147181f;
+    // Past these the result is 0 or inf anyhow.
+    Value x = arith::MinimumFOp::create(b, arith::MaximumFOp::create(b, op.getOperand(), number(-150)), number(150));
+    Value exponent = arith::MulFOp::create(b, x, number(high));
+    Value error = math::FmaOp::create(b, x, number(high), arith::NegFOp::create(b, exponent));
+    error = math::FmaOp::create(b, x, number(low), error);
+    Value power =
+        LLVM::InlineAsmOp::create(b, b.getF32Type(), exponent, "ex2.approx.f32 $0, $1;", "=f,f",
+                                  /*has_side_effects=*/false, /*is_align_stack=*/false,
+                                  LLVM::TailCallKind::None, LLVM::AsmDialectAttr(), ArrayAttr())
+            .getResult(0);
+    Value correction = arith::MulFOp::create(b, error, number(ln2));
+    // Infinite results have no correction: inf * 0 would be none.
+    Value scaled = arith::MulFOp::create(b, power, correction);
+    Value isFinite = arith::CmpFOp::create(b, arith::CmpFPredicate::ONE, power,
+                                           number(std::numeric_limits<float>::infinity()));
+    scaled = arith::SelectOp::create(b, isFinite, scaled, number(0));
+    rewriter.replaceOp(op, arith::AddFOp::create(b, power, scaled));
+    return success();
+  }
+};
+
+struct ApproximateMath : PassWrapper<ApproximateMath, OperationPass<ModuleOp>> {
+  MLIR_DEFINE_EXPLICIT_INTERNAL_INLINE_TYPE_ID(ApproximateMath)
+  void runOnOperation() override {
+    RewritePatternSet patterns(&getContext());
+    patterns.add<ExpOnUnit>(&getContext(), /*benefit=*/2);
+    math::populateExpansionPatterns(patterns, {"powf"});
+    populateMathPolynomialApproximationPatterns(patterns, [](StringRef name) {
+      return llvm::is_contained({"math.log", "math.log2", "math.log1p", "math.tanh", "math.erf", "math.sin", "math.cos"},
+                                name);
+    });
+    if (failed(applyPatternsGreedily(getOperation(), std::move(patterns))))
+      signalPassFailure();
+  }
+};
+} // namespace
+
+static LogicalResult lowerToLlvm(ModuleOp module) {
+  PassManager manager(module.getContext());
+  manager.addPass(createCanonicalizerPass());
+  manager.addPass(createCSEPass());
+  manager.addPass(std::make_unique<ApproximateMath>());
+  manager.addPass(createSCFToControlFlowPass());
+  manager.addPass(createConvertMathToLLVMPass());
+  manager.addPass(createConvertNVVMToLLVMPass());
+  manager.addPass(createArithToLLVMConversionPass());
+  manager.addPass(createConvertControlFlowToLLVMPass());
+  manager.addPass(createReconcileUnrealizedCastsPass());
+  return manager.run(module);
+}
+
+static std::unique_ptr<llvm::TargetMachine> makeMachine(const cuda::Chip &chip) {
+  static bool once = [] {
+    LLVMInitializeNVPTXTargetInfo();
+    LLVMInitializeNVPTXTarget();
+    LLVMInitializeNVPTXTargetMC();
+    LLVMInitializeNVPTXAsmPrinter();
+    return true;
+  }();
+  (void)once;
+  llvm::Triple triple("nvptx64-nvidia-cuda");
+  std::string error;
+  const llvm::Target *target = llvm::TargetRegistry::lookupTarget(triple, error);
+  assert(target && "LLVM is built with the NVPTX target");
+  llvm::TargetOptions options;
+  options.AllowFPOpFusion = llvm::FPOpFusion::Fast;
+  return std::unique_ptr<llvm::TargetMachine>(target->createTargetMachine(
+      triple, chip.name, chip.features, options, llvm::Reloc::PIC_, std::nullopt, llvm::CodeGenOptLevel::Aggressive));
+}
+
+static void optimize(llvm::Module &module, llvm::TargetMachine &machine) {
+  llvm::PassBuilder builder(&machine);
+  llvm::LoopAnalysisManager loops;
+  llvm::FunctionAnalysisManager functions;
+  llvm::CGSCCAnalysisManager components;
+  llvm::ModuleAnalysisManager modules;
+  builder.registerModuleAnalyses(modules);
+  builder.registerCGSCCAnalyses(components);
+  builder.registerFunctionAnalyses(functions);
+  builder.registerLoopAnalyses(loops);
+  builder.crossRegisterProxies(loops, functions, components, modules);
+  builder.buildPerModuleDefaultPipeline(llvm::OptimizationLevel::O2).run(module, modules);
+}
+
+FailureOr<std::string> cuda::translateToPtx(ModuleOp module, const Chip &chip) {
+  if (failed(lowerToLlvm(module)))
+    return failure();
+  llvm::LLVMContext context;
+  std::unique_ptr<llvm::Module> translated = translateModuleToLLVMIR(module, context, "recur");
+  if (!translated)
+    return failure();
+  std::unique_ptr<llvm::TargetMachine> machine = makeMachine(chip);
+  translated->setTargetTriple(machine->getTargetTriple());
+  translated->setDataLayout(machine->createDataLayout());
+  // Code that threads run together must not be moved into branches.
+  for (llvm::Function &function : *translated)
+    for (llvm::BasicBlock &block : function)
+      for (llvm::Instruction &instruction : block)
+        if (auto *call = dyn_cast<llvm::CallInst>(&instruction); call && call->isInlineAsm() && call->mayHaveSideEffects())
+          call->setConvergent();
+  optimize(*translated, *machine);
+  llvm::SmallString<0> text;
+  llvm::raw_svector_ostream stream(text);
+  llvm::legacy::PassManager emit;
+  if (machine->addPassesToEmitFile(emit, stream, nullptr, llvm::CodeGenFileType::AssemblyFile))
+    return module.emitError() << "LLVM cannot write PTX";
+  emit.run(*translated);
+  return text.str().str();
+}
+
+void cuda::registerCudaDialects(DialectRegistry &registry) {
+  registry.insert<RecurDialect, arith::ArithDialect, cf::ControlFlowDialect, LLVM::LLVMDialect, math::MathDialect,
+                  NVVM::NVVMDialect, scf::SCFDialect>();
+  registerBuiltinDialectTranslation(registry);
+  registerLLVMDialectTranslation(registry);
+  registerNVVMDialectTranslation(registry);
+  registerConvertNVVMToLLVMInterface(registry);
+}

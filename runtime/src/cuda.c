@@ -1,0 +1,322 @@
+/* cuda.c: kernels on NVIDIA GPUs through the driver, which is looked for when a tensor on a GPU comes along.
+ *
+ * A call only enqueues a launch: it neither waits nor allocates, so that it can be captured into a graph. The first
+ * call of a kernel in a context loads its code. */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What is used of the driver's interface, declared as cuda.h has it. */
+typedef int CUresult;
+typedef int CUdevice;
+typedef struct CUctx_st *CUcontext;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUstream_st *CUstream;
+enum { CU_CAPABILITY_MAJOR = 75, CU_CAPABILITY_MINOR = 76, CU_MAX_DYNAMIC_SHARED = 8, CU_CAPTURE_RELAXED = 2 };
+
+static struct {
+  CUresult (*init)(unsigned);
+  CUresult (*get_error_string)(CUresult, const char **);
+  CUresult (*device_get)(CUdevice *, int);
+  CUresult (*device_get_attribute)(int *, int, CUdevice);
+  CUresult (*ctx_get_current)(CUcontext *);
+  CUresult (*ctx_get_device)(CUdevice *);
+  CUresult (*ctx_get_id)(CUcontext, unsigned long long *); /* since CUDA 12.0; may be NULL */
+  CUresult (*ctx_push_current)(CUcontext);
+  CUresult (*ctx_pop_current)(CUcontext *);
+  CUresult (*primary_ctx_retain)(CUcontext *, CUdevice);
+  CUresult (*exchange_capture_mode)(int *);
+  CUresult (*module_load_data)(CUmodule *, const void *);
+  CUresult (*module_get_function)(CUfunction *, CUmodule, const char *);
+  CUresult (*func_set_attribute)(CUfunction, int, int);
+  CUresult (*launch_kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                            CUstream, void **, void **);
+} driver;
+
+static const struct {
+  const char *name;
+  void *slot;
+  bool optional;
+} symbols[] = {{"cuInit", &driver.init, false},
+               {"cuGetErrorString", &driver.get_error_string, false},
+               {"cuDeviceGet", &driver.device_get, false},
+               {"cuDeviceGetAttribute", &driver.device_get_attribute, false},
+               {"cuCtxGetCurrent", &driver.ctx_get_current, false},
+               {"cuCtxGetDevice", &driver.ctx_get_device, false},
+               {"cuCtxGetId", &driver.ctx_get_id, true},
+               {"cuCtxPushCurrent_v2", &driver.ctx_push_current, false},
+               {"cuCtxPopCurrent_v2", &driver.ctx_pop_current, false},
+               {"cuDevicePrimaryCtxRetain", &driver.primary_ctx_retain, false},
+               {"cuThreadExchangeStreamCaptureMode", &driver.exchange_capture_mode, false},
+               {"cuModuleLoadData", &driver.module_load_data, false},
+               {"cuModuleGetFunction", &driver.module_get_function, false},
+               {"cuFuncSetAttribute", &driver.func_set_attribute, false},
+               {"cuLaunchKernel", &driver.launch_kernel, false}};
+
+static pthread_once_t loaded = PTHREAD_ONCE_INIT;
+static char load_error[256]; /* "" once the driver is there */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static void load_driver(void) {
+  void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    strncpy(load_error, "libcuda.so.1, the CUDA driver, cannot be loaded: is one installed?", sizeof load_error - 1);
+    return;
+  }
+  for (size_t i = 0; i < sizeof symbols / sizeof *symbols; ++i) {
+    void *symbol = dlsym(library, symbols[i].name);
+    if (!symbol && !symbols[i].optional) {
+      strcpy(load_error, "the CUDA driver is too old: it has no ");
+      strncat(load_error, symbols[i].name, sizeof load_error - strlen(load_error) - 1);
+      return;
+    }
+    memcpy(symbols[i].slot, &symbol, sizeof symbol);
+  }
+  const CUresult result = driver.init(0);
+  if (result) {
+    const char *text = NULL;
+    driver.get_error_string(result, &text);
+    strcpy(load_error, "the CUDA driver does not start: ");
+    strncat(load_error, text ? text : "unknown error", sizeof load_error - strlen(load_error) - 1);
+  }
+}
+
+static int32_t fail_driver(const recur_i_call *call, const char *what, CUresult result) {
+  const char *text = NULL;
+  driver.get_error_string(result, &text);
+  return RECUR_I_FAIL(call, RECUR_ERROR_CUDA, "%s failed on CUDA device %d: %s (error %d)", what,
+                      call->device.device_id, text ? text : "unknown error", result);
+}
+
+int32_t recur_i_cuda_begin(recur_i_call *call) {
+  pthread_once(&loaded, load_driver);
+  if (load_error[0])
+    return RECUR_I_FAIL(call, RECUR_ERROR_CUDA, "%s", load_error);
+  CUdevice device = 0;
+  int major = 0, minor = 0;
+  CUresult result = driver.device_get(&device, call->device.device_id);
+  if (!result)
+    result = driver.device_get_attribute(&major, CU_CAPABILITY_MAJOR, device);
+  if (!result)
+    result = driver.device_get_attribute(&minor, CU_CAPABILITY_MINOR, device);
+  if (result)
+    return fail_driver(call, "looking for the device", result);
+  call->capability = 10 * major + minor;
+  return RECUR_OK;
+}
+
+/** Machine code runs on the same major capability and later minors. */
+static bool runs_code(const recur_cuda_kernel *kernel, int32_t capability) {
+  if (!kernel->cubin || kernel->exact)
+    return kernel->cubin && capability == kernel->capability;
+  return capability / 10 == kernel->capability / 10 && capability >= kernel->capability;
+}
+
+bool recur_i_cuda_runs(const recur_cuda_kernel *kernel, int32_t capability) {
+  return runs_code(kernel, capability) || (kernel->ptx && !kernel->exact && capability >= kernel->capability);
+}
+
+/* ---- Code in contexts ---- */
+
+enum { MAX_ENTRIES = 8 };
+
+/** A kernel's functions in one context. Nodes are added at the head and stay. */
+typedef struct node {
+  struct node *next;
+  const recur_cuda_kernel *kernel;
+  unsigned long long context;
+  CUfunction functions[MAX_ENTRIES];
+} node;
+static _Atomic(node *) nodes;
+
+static const node *find(const recur_cuda_kernel *kernel, unsigned long long context) {
+  const node *n = atomic_load_explicit(&nodes, memory_order_acquire);
+  while (n && (n->kernel != kernel || n->context != context))
+    n = n->next;
+  return n;
+}
+
+/** Loads a kernel's code into the current context; the mutex is held. */
+static int32_t load_code(const recur_i_call *call, unsigned long long context, const node **out) {
+  const recur_cuda_kernel *kernel = call->variant->cuda;
+  node *n = calloc(1, sizeof *n);
+  if (!n)
+    return RECUR_I_FAIL(call, RECUR_ERROR_CUDA, "there is no memory for the kernel's handles");
+  n->kernel = kernel;
+  n->context = context;
+  /* Loading is no work on a stream: it must not break a capture that is under way. */
+  int mode = CU_CAPTURE_RELAXED;
+  driver.exchange_capture_mode(&mode);
+  CUmodule module = NULL;
+  const bool code = runs_code(kernel, call->capability);
+  CUresult result = driver.module_load_data(&module, code ? kernel->cubin : (const void *)kernel->ptx);
+  for (int32_t e = 0; e < kernel->entry_count && e < MAX_ENTRIES && !result; ++e) {
+    result = driver.module_get_function(&n->functions[e], module, kernel->entries[e].name);
+    if (!result && kernel->entries[e].shared)
+      result = driver.func_set_attribute(n->functions[e], CU_MAX_DYNAMIC_SHARED, (int)kernel->entries[e].shared);
+  }
+  driver.exchange_capture_mode(&mode);
+  if (result) {
+    free(n);
+    return fail_driver(call, code ? "loading the kernel" : "compiling the kernel's PTX", result);
+  }
+  n->next = atomic_load_explicit(&nodes, memory_order_relaxed);
+  atomic_store_explicit(&nodes, n, memory_order_release);
+  *out = n;
+  return RECUR_OK;
+}
+
+/** The kernel's functions in the current context. */
+static int32_t find_code(const recur_i_call *call, CUcontext current, const node **out) {
+  unsigned long long context = (unsigned long long)(uintptr_t)current;
+  if (driver.ctx_get_id)
+    driver.ctx_get_id(current, &context);
+  *out = find(call->variant->cuda, context);
+  if (*out)
+    return RECUR_OK;
+  pthread_mutex_lock(&mutex);
+  *out = find(call->variant->cuda, context);
+  const int32_t code = *out ? RECUR_OK : load_code(call, context, out);
+  pthread_mutex_unlock(&mutex);
+  return code;
+}
+
+/** Makes a context of the call's device current. `pushed` says whether it must be taken away again. */
+static int32_t enter(const recur_i_call *call, CUcontext *context, bool *pushed) {
+  CUdevice wanted = 0, device = 0;
+  *pushed = false;
+  CUresult result = driver.device_get(&wanted, call->device.device_id);
+  if (!result)
+    result = driver.ctx_get_current(context);
+  if (!result && *context && !driver.ctx_get_device(&device) && device == wanted)
+    return RECUR_OK;
+  /* The device's own context lives as long as the process: kernels stay loaded in it. */
+  if (!result)
+    result = driver.primary_ctx_retain(context, wanted);
+  if (!result)
+    result = driver.ctx_push_current(*context);
+  if (result)
+    return fail_driver(call, "making a context", result);
+  *pushed = true;
+  return RECUR_OK;
+}
+
+/* ---- Launches ---- */
+
+/** Whether a tensor may be read in packets of four. */
+static bool is_packed(const recur_i_operand *operand) {
+  if (!operand->argument || operand->empty || !operand->tensor->rank)
+    return true;
+  const int32_t last = operand->argument->ndim - 1;
+  if ((uintptr_t)operand->data % 16)
+    return false;
+  for (int32_t axis = 0; axis < last; ++axis)
+    if (operand->strides[axis] % 4)
+      return false;
+  return operand->argument->shape[last] < 2 || operand->strides[last] == 1;
+}
+
+static const recur_cuda_entry *choose_entry(const recur_i_call *call, int32_t *index) {
+  const recur_cuda_kernel *kernel = call->variant->cuda;
+  bool packed = true;
+  for (int32_t i = 0; i < call->operand_count; ++i)
+    packed &= is_packed(&call->operands[i]);
+  *index = 0;
+  while (*index + 1 < kernel->entry_count && (kernel->entries[*index].flags & RECUR_CUDA_PACKED) && !packed)
+    ++*index;
+  return &kernel->entries[*index];
+}
+
+int64_t recur_i_cuda_workspace(const recur_i_call *call) {
+  int64_t most = 0;
+  for (int32_t e = 0; e < call->variant->cuda->entry_count; ++e) {
+    const recur_cuda_entry *entry = &call->variant->cuda->entries[e];
+    const int64_t bytes = entry->scratch * entry->shards * call->sequences * call->heads;
+    most = bytes > most ? bytes : most;
+  }
+  return most;
+}
+
+static recur_cuda_index describe_index(const recur_i_indices *indices) {
+  if (!indices->argument)
+    return (recur_cuda_index){NULL, 0, 0};
+  return (recur_cuda_index){indices->data, indices->stride, indices->argument->dtype.bits};
+}
+
+static recur_cuda_tensor describe_tensor(const recur_i_call *call, const recur_i_operand *operand) {
+  recur_cuda_tensor t = {.group = 1};
+  if (!operand->argument)
+    return t;
+  const int32_t head_axis = operand->lead - 1;
+  t.data = operand->data;
+  t.head = operand->strides[head_axis];
+  t.group = call->heads / operand->argument->shape[head_axis];
+  if (operand->lead == 3)
+    t.token = operand->strides[1];
+  if (operand->lead > 1 && !(operand->lead == 3 && call->cu_seqlens.argument))
+    t.sequence = operand->strides[0];
+  for (int32_t i = 0; i < operand->tensor->rank; ++i)
+    t.own[i] = operand->strides[operand->lead + i];
+  return t;
+}
+
+/** The slots of the smallest state. */
+static int64_t count_slots(const recur_i_call *call) {
+  int64_t slots = INT64_MAX;
+  for (int32_t i = 0; i < call->operand_count; ++i) {
+    const recur_i_operand *operand = &call->operands[i];
+    if (operand->lead == 2 && operand->argument && operand->argument->shape[0] < slots)
+      slots = operand->argument->shape[0];
+  }
+  return slots;
+}
+
+int32_t recur_i_cuda_launch(const recur_i_call *call, void *workspace, void *stream) {
+  int32_t index = 0;
+  const recur_cuda_entry *entry = choose_entry(call, &index);
+  int64_t blocks = 0;
+  if (__builtin_mul_overflow(call->sequences * call->heads, (int64_t)entry->shards, &blocks) || blocks > INT32_MAX)
+    return RECUR_I_FAIL(call, RECUR_ERROR_SHAPE, "%" PRId64 " sequences of %" PRId64 " heads are too many for a GPU",
+                        call->sequences, call->heads);
+  if (entry->scratch && blocks && !workspace)
+    return RECUR_I_FAIL(call, RECUR_ERROR_WORKSPACE, "'workspace' is NULL, but %s_%s_workspace asks for %" PRId64
+                        " bytes on the GPU", call->model->name, call->entry, recur_i_cuda_workspace(call));
+  if (entry->scratch && (uintptr_t)workspace % 16)
+    return RECUR_I_FAIL(call, RECUR_ERROR_ALIGNMENT, "'workspace' must start at a multiple of 16 bytes on a GPU");
+  if (!blocks)
+    return RECUR_OK;
+  recur_cuda_call parameter = {.tokens = call->tokens,
+                               .heads = call->heads,
+                               .slots = count_slots(call),
+                               .scratch = workspace,
+                               .cu_seqlens = describe_index(&call->cu_seqlens),
+                               .state_index = describe_index(&call->state_index),
+                               .positions = describe_index(&call->positions)};
+  for (int32_t i = 0; i < call->operand_count; ++i)
+    parameter.tensors[i] = describe_tensor(call, &call->operands[i]);
+
+  CUcontext context = NULL;
+  bool pushed = false;
+  const node *code = NULL;
+  int32_t status = enter(call, &context, &pushed);
+  if (!status)
+    status = find_code(call, context, &code);
+  if (!status) {
+    void *parameters[] = {&parameter};
+    const CUresult result =
+        driver.launch_kernel(code->functions[index], (unsigned)blocks, 1, 1, (unsigned)entry->threads, 1, 1,
+                             (unsigned)entry->shared, (CUstream)stream, parameters, NULL);
+    if (result)
+      status = fail_driver(call, "launching the kernel", result);
+  }
+  if (pushed)
+    driver.ctx_pop_current(&context);
+  return status;
+}

@@ -1,0 +1,13 @@
+s/\([<x ]\)dk\([ >x]\)/\116\2/g
+s/\([<x ]\)dk\([ >x]\)/\116\2/g
+s/\([<x ]\)dv\([ >x]\)/\112\2/g
+s/\([<x ]\)dv\([ >x]\)/\112\2/g
+s/<d x/<12 x/g
+s/x d>/x 12>/g
+s/<n x/<4 x/g
+s/x n>/x 4>/g
+s/recur.size dk/recur.size 16/
+s/recur.size dv/recur.size 12/
+s/<m x/<6 x/g
+s/x m>/x 6>/g
+s/recur.size d$/recur.size 12/
