@@ -32,12 +32,15 @@ void ChunkDialect::initialize() {
       >();
 }
 
-static MatType squareOf(MatType rows) { return MatType::get(rows.getContext(), rows.getRows(), rows.getRows()); }
+static MatType squareOf(MatType rows) {
+  return MatType::get(rows.getContext(), rows.getRows(), rows.getRows());
+}
 
 // The number of channels of a decay fits a matrix: 1, or a channel for each of its columns.
 static bool fits(DecayType decay, MatType rows, bool scalarToo) {
   MatType of = decay.getOf();
-  return of.getRows() == rows.getRows() && (of.getCols() == rows.getCols() || (scalarToo && isOne(of.getCols())));
+  return of.getRows() == rows.getRows() &&
+         (of.getCols() == rows.getCols() || (scalarToo && isOne(of.getCols())));
 }
 
 //===----------------------------------------------------------------------===//
@@ -67,11 +70,13 @@ LogicalResult MapOp::verify() {
     arguments.push_back(tokenType(rows.getType()));
   llvm::append_range(arguments, getShared().getTypes());
   if (!llvm::equal(getBody().getArgumentTypes(), arguments)) // chunk_map_c1
-    return emitOpError() << "must have the carried values, a token of each row value and the shared values as arguments";
+    return emitOpError()
+           << "must have the carried values, a token of each row value and the shared values as arguments";
   for (Value result : getResults())
     yields.push_back(tokenType(result.getType()));
   if (getBody().front().empty() || !isa<chunk::YieldOp>(getBody().front().back()) ||
-      !llvm::equal(getYield().getValues().getTypes(), yields) || !llvm::equal(getLast().getTypes(), getCarried().getTypes()))
+      !llvm::equal(getYield().getValues().getTypes(), yields) ||
+      !llvm::equal(getLast().getTypes(), getCarried().getTypes()))
     return emitOpError() << "must yield the carried values, then a token of each result"; // chunk_map_c2
   return success();
 }
@@ -109,7 +114,8 @@ LogicalResult ProgramOp::verifyRegions() {
     auto type = dyn_cast<MatType>(argument.getType());
     bool perToken = arg.getKind() == ArgKind::Input || arg.getKind() == ArgKind::Position;
     if (perToken && type && type.getRows() != getLengthAttr())
-      return emitOpError() << "'" << arg.getName().getValue() << "' must have " << getLength() << " rows, got: " << type;
+      return emitOpError() << "'" << arg.getName().getValue() << "' must have " << getLength()
+                           << " rows, got: " << type;
     if (arg.getKind() == ArgKind::State)
       states.push_back(argument.getType());
   }
@@ -129,8 +135,9 @@ LogicalResult ProgramOp::verifyRegions() {
 // Decays
 //===----------------------------------------------------------------------===//
 
-LogicalResult chunk::DecayOp::inferReturnTypes(MLIRContext *context, std::optional<Location>, ValueRange operands, DictionaryAttr,
-                                        OpaqueProperties, RegionRange, SmallVectorImpl<Type> &results) {
+LogicalResult chunk::DecayOp::inferReturnTypes(MLIRContext *context, std::optional<Location>,
+                                               ValueRange operands, DictionaryAttr, OpaqueProperties,
+                                               RegionRange, SmallVectorImpl<Type> &results) {
   results.push_back(DecayType::get(context, matType(operands[0])));
   return success();
 }
@@ -151,11 +158,13 @@ LogicalResult CascadeOp::verify() {
   return success();
 }
 
-template <typename OpT> static LogicalResult verifyEntry(OpT op) {
+template <typename OpT>
+static LogicalResult verifyEntry(OpT op) {
   auto cascade = dyn_cast<CascadeType>(op.getDecay().getType());
   uint64_t states = cascade ? cascade.getStates() : 1;
   if (op.getTo() >= states || op.getFrom() >= states) // chunk_mask_c2
-    return op.emitOpError() << "must name one of " << states << " states, got: " << op.getTo() << " and " << op.getFrom();
+    return op.emitOpError() << "must name one of " << states << " states, got: " << op.getTo() << " and "
+                            << op.getFrom();
   return success();
 }
 
@@ -168,7 +177,8 @@ static MatType factorsOf(Type decay) {
 LogicalResult chunk::MaskOp::verify() {
   MatType of = factorsOf(getDecay().getType());
   if (!isOne(of.getCols()) || getType() != squareOf(of)) // chunk_mask_c1
-    return emitOpError() << "needs a scalar decay and gives a square matrix, got: " << of << " and " << getType();
+    return emitOpError() << "needs a scalar decay and gives a square matrix, got: " << of << " and "
+                         << getType();
   return verifyEntry(*this);
 }
 
@@ -187,8 +197,8 @@ LogicalResult WeightsOp::verify() {
 LogicalResult GramOp::verify() {
   auto type = cast<MatType>(getLhs().getType());
   if (getDecay() && !fits(getDecay().getType(), type, true)) // chunk_gram_c1
-    return emitOpError() << "must have a scalar decay or one for each column of " << type << ", got: "
-                         << getDecay().getType();
+    return emitOpError() << "must have a scalar decay or one for each column of " << type
+                         << ", got: " << getDecay().getType();
   if (getType() != squareOf(type)) // chunk_gram_c2
     return emitOpError() << "must give " << squareOf(type) << ", got: " << getType();
   return success();
@@ -197,34 +207,54 @@ LogicalResult GramOp::verify() {
 LogicalResult MixOp::verify() {
   auto type = cast<MatType>(getValues().getType());
   if (getScores().getType() != squareOf(type) || getType() != type) // chunk_mix_c1
-    return emitOpError() << "must have scores of type " << squareOf(type) << " and give " << type << ", got: "
-                         << getScores().getType() << " and " << getType();
+    return emitOpError() << "must have scores of type " << squareOf(type) << " and give " << type
+                         << ", got: " << getScores().getType() << " and " << getType();
   if (!fits(getDecay().getType(), type, false)) // chunk_mix_c2
-    return emitOpError() << "must have a decay for each column of " << type << ", got: " << getDecay().getType();
+    return emitOpError() << "must have a decay for each column of " << type
+                         << ", got: " << getDecay().getType();
   return success();
 }
 
 LogicalResult TriSolveOp::verify() {
   size_t n = getRhs().size();
   if (n == 0 || getBlocks().size() != n * n || getResults().size() != n) // chunk_tri_solve_c1
-    return emitOpError() << "must have " << n * n << " blocks for " << n << " right sides, got: " << getBlocks().size();
+    return emitOpError() << "must have " << n * n << " blocks for " << n
+                         << " right sides, got: " << getBlocks().size();
   auto type = cast<MatType>(getRhs().front().getType());
   for (Value block : getBlocks())
     if (block.getType() != squareOf(type)) // chunk_tri_solve_c2
       return emitOpError() << "must have blocks of type " << squareOf(type) << ", got: " << block.getType();
-  for (Type other : llvm::concat<const Type>(llvm::to_vector(getRhs().getTypes()), llvm::to_vector(getResultTypes())))
+  for (Type other :
+       llvm::concat<const Type>(llvm::to_vector(getRhs().getTypes()), llvm::to_vector(getResultTypes())))
     if (other != type) // chunk_tri_solve_c3
-      return emitOpError() << "must have right sides and results of one type, got: " << type << " and " << other;
+      return emitOpError() << "must have right sides and results of one type, got: " << type << " and "
+                           << other;
   if (getDecay() && !fits(getDecay().getType(), type, false))
-    return emitOpError() << "must have a decay for each column of " << type << ", got: " << getDecay().getType();
+    return emitOpError() << "must have a decay for each column of " << type
+                         << ", got: " << getDecay().getType();
   return success();
 }
 
 LogicalResult ScanOp::verify() {
-  Type type = getResult().getType();
-  Type token = MapOp::tokenType(type);
-  if (getFactors().getType() != type || getWrites().getType() != type || getInit().getType() != token ||
-      getLast().getType() != token) // chunk_scan_c1
-    return emitOpError() << "must have factors and writes of type " << type << " and states of type " << token;
+  size_t n = getInit().size();
+  if (n == 0 || getFactors().size() != n * n || getWrites().size() != n || getResults().size() != n ||
+      getLast().size() != n) // chunk_scan_c1
+    return emitOpError() << "must have " << n * n << " factors and " << n << " writes for " << n << " states";
+  Type type = getWrites().front().getType(), token = MapOp::tokenType(type);
+  auto is = [](Type expected) { return [=](Type type) { return type == expected; }; };
+  if (!llvm::all_of(getFactors().getTypes(), is(type)) || !llvm::all_of(getWrites().getTypes(), is(type)) ||
+      !llvm::all_of(getResults().getTypes(), is(type)) || !llvm::all_of(getInit().getTypes(), is(token)) ||
+      !llvm::all_of(getLast().getTypes(), is(token))) // chunk_scan_c2
+    return emitOpError() << "must have factors and writes of type " << type << " and states of type "
+                         << token;
+  return success();
+}
+
+LogicalResult ConjugateGradientsOp::verifyRegions() {
+  Block &block = getProduct().front();
+  auto yield = dyn_cast<chunk::YieldOp>(block.back());
+  if (block.getNumArguments() != 1 || block.getArgument(0).getType() != getType() || !yield ||
+      !llvm::equal(yield.getValues().getTypes(), ArrayRef<Type>(getType()))) // chunk_conjugate_gradients_c1
+    return emitOpError() << "must multiply a matrix of type " << getType() << " in its region";
   return success();
 }

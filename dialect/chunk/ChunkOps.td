@@ -44,7 +44,7 @@ def Chunk_ProgramOp : Chunk_Op<"program", [Symbol, IsolatedFromAbove,
   }];
 }
 
-def Chunk_YieldOp : Chunk_Op<"yield", [Pure, Terminator, ParentOneOf<["ProgramOp", "MapOp"]>]> {
+def Chunk_YieldOp : Chunk_Op<"yield", [Pure, Terminator, ParentOneOf<["ProgramOp", "MapOp", "ConjugateGradientsOp"]>]> {
   let summary = "end a region with its results";
   let arguments = (ins Variadic<Recur_Mat>:$values);
   let assemblyFormat = "attr-dict ($values^ `:` type($values))?";
@@ -186,20 +186,38 @@ def Chunk_TriSolveOp : Chunk_Op<"tri_solve", [Pure, AttrSizedOperandSegments]> {
   let hasVerifier = 1;
 }
 
-def Chunk_ScanOp : Chunk_Op<"scan", [Pure]> {
+def Chunk_ScanOp : Chunk_Op<"scan", [Pure, AttrSizedOperandSegments, AttrSizedResultSegments]> {
   let summary = "an elementwise recurrence: each entry on its own";
   let description = [{
-    s_t = factors_t .* s_{t-1} + writes_t from s_0 = `init`. Gives s_t (or, `before`, s_{t-1}) for each token, and s_C.
-    The pairs (factor, write) compose associatively, so that tokens need not run in order.
-    Constraint: chunk_scan_c1: factors, writes and result have one type, `init` and the last state that of one token.
+    With one state, s_t = factors_t .* s_{t-1} + writes_t from s_0 = `init`. With n states that are coupled entry by
+    entry, `factors` are the n*n entries of a matrix, row by row. Gives s_t (or, `before`, s_{t-1}) for each token, and
+    s_C. The pairs (factors, writes) compose associatively, so that tokens need not run in order.
+    Constraints: chunk_scan_c1: there are n*n factors, n writes, states and results for n states. chunk_scan_c2: factors,
+    writes and results have one type, `init` and the last states that of one token.
   }];
-  let arguments = (ins Chunk_TokenValue:$factors, Chunk_TokenValue:$writes, Recur_Mat:$init, UnitAttr:$before);
-  let results = (outs Chunk_TokenValue:$result, Recur_Mat:$last);
+  let arguments = (ins Variadic<Chunk_TokenValue>:$factors, Variadic<Chunk_TokenValue>:$writes,
+                       Variadic<Recur_Mat>:$init, UnitAttr:$before);
+  let results = (outs Variadic<Chunk_TokenValue>:$results, Variadic<Recur_Mat>:$last);
   let assemblyFormat = [{
-    (`before` $before^)? $factors `,` $writes `from` $init attr-dict `:` type($factors) `,` type($writes) `,`
-    type($init) `->` type($result) `,` type($last)
+    (`before` $before^)? `factors` `(` $factors `:` type($factors) `)` `writes` `(` $writes `:` type($writes) `)`
+    `from` `(` $init `:` type($init) `)` attr-dict `->` type($results) `last` `(` type($last) `)`
   }];
   let hasVerifier = 1;
+}
+
+def Chunk_ConjugateGradientsOp : Chunk_Op<"conjugate_gradients", [SingleBlock, RecursiveMemoryEffects,
+    AllTypesMatch<["rhs", "result"]>]> {
+  let summary = "solve one symmetric system for each token";
+  let description = [{
+    Row t of the result is what `iterations` steps of conjugate gradients from zero make of row t of `rhs`; the region
+    multiplies each row by its token's matrix. Quotients are num / (den + eps), and 0 where den + eps is 0.
+    Constraint: chunk_conjugate_gradients_c1: the region takes and yields one matrix of the type of `rhs`.
+  }];
+  let arguments = (ins Recur_Mat:$rhs, I64Attr:$iterations, F64Attr:$eps);
+  let results = (outs Recur_Mat:$result);
+  let regions = (region SizedRegion<1>:$product);
+  let assemblyFormat = "$rhs `iterations` $iterations `eps` $eps `:` type($rhs) $product attr-dict";
+  let hasRegionVerifier = 1;
 }
 
 #endif

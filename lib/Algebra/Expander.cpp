@@ -62,7 +62,8 @@ Expander::MaybeSum Expander::compute(Value value) {
     return sum;
   }
   if (isa<AddOp, SubOp>(op)) {
-    MaybeSum lhs = broadcast(op->getOperand(0), matType(value)), rhs = broadcast(op->getOperand(1), matType(value));
+    MaybeSum lhs = broadcast(op->getOperand(0), matType(value)),
+             rhs = broadcast(op->getOperand(1), matType(value));
     if (!lhs || !rhs)
       return std::nullopt;
     for (Monomial &m : *rhs) {
@@ -108,7 +109,8 @@ Expander::MaybeSum Expander::broadcast(Value value, MatType type) {
         return fail(value.getDefiningOp(), "'" + notation(value) + "' is repeated");
     }
     if (isOne(from.getCols()) && !isOne(type.getCols()))
-      (m.leaf == Monomial::None ? m.left : m.right).push_back(Factor{tokens.ones(m.loc, type.getCols()), true});
+      (m.leaf == Monomial::None ? m.left : m.right)
+          .push_back(Factor{tokens.ones(m.loc, type.getCols()), true});
   }
   return sum;
 }
@@ -150,7 +152,8 @@ Expander::MaybeSum Expander::scaled(Value dependent, Value factor, Operation *op
       Value matrix = tokens.chain(m.loc, to, m.left);
       m.left.assign(1, Factor{tokens.multiply(m.loc, factor, matrix)});
     } else {
-      return fail(op, "'" + notation(op->getResult(0)) + "' scales the entries of what was read from a state");
+      return fail(op,
+                  "'" + notation(op->getResult(0)) + "' scales the entries of what was read from a state");
     }
   }
   return sum;
@@ -163,7 +166,8 @@ Expander::MaybeSum Expander::reduced(ReduceOp op) {
   if (auto mul = operand.getDefiningOp<MulOp>(); mul && matType(operand).isVector() && op.getRows()) {
     for (unsigned i : {0, 1}) {
       Value token = mul->getOperand(i), other = mul->getOperand(1 - i);
-      if (nf.isTokenOnly(token) && token.getType() == operand.getType() && other.getType() == operand.getType())
+      if (nf.isTokenOnly(token) && token.getType() == operand.getType() &&
+          other.getType() == operand.getType())
         return matmul(tokens.transpose(loc, token), other, op);
     }
   }
@@ -217,7 +221,8 @@ Expander::MaybeSum Expander::matmul(Value lhs, Value rhs, Operation *op) {
     }
     Monomial m{token.c, {}, {}, Monomial::RowOf, 0, leftToken, {}, loc};
     tokens.multiply(m.c, scale);
-    Value vector = leftToken ? columnOfRow(chain.drop_front(cut), m.c, loc) : column(chain.take_front(cut), m.c, loc);
+    Value vector =
+        leftToken ? columnOfRow(chain.drop_front(cut), m.c, loc) : column(chain.take_front(cut), m.c, loc);
     std::optional<unsigned> row = rowOf(dependent, leftToken ? Side::Left : Side::Right, vector, loc);
     if (!row)
       return std::nullopt;
@@ -301,7 +306,8 @@ MatType Expander::leafType(const Monomial &m) {
 Monomial Expander::transpose(const Monomial &m) {
   Monomial result = m;
   auto flip = [](ArrayRef<Factor> chain) {
-    return llvm::to_vector<2>(llvm::map_range(llvm::reverse(chain), [](const Factor &f) { return f.flipped(); }));
+    return llvm::to_vector<2>(
+        llvm::map_range(llvm::reverse(chain), [](const Factor &f) { return f.flipped(); }));
   };
   result.left = flip(m.leaf == Monomial::None ? m.left : m.right);
   result.right = m.leaf == Monomial::None ? decltype(m.right)() : flip(m.left);
@@ -313,7 +319,8 @@ Value Expander::column(ArrayRef<Factor> chain, Coefficient &c, Location loc) {
   if (chain.empty())
     return tokens.one(loc);
   Builder b(nf.rule.getContext());
-  Value value = tokens.chain(loc, MatType::get(b.getContext(), chain.front().rows(), b.getI64IntegerAttr(1)), chain);
+  Value value =
+      tokens.chain(loc, MatType::get(b.getContext(), chain.front().rows(), b.getI64IntegerAttr(1)), chain);
   // Its scale goes to the coefficient: equal directions are to be equal values.
   SmallVector<Term> terms = expandTerms(value);
   if (terms.size() == 1 && terms[0].chain.size() == 1 && !terms[0].chain[0].diagonal &&

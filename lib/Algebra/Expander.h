@@ -33,7 +33,9 @@ public:
   /// With `flipped` the sum is a row vector and the result its transpose. `type` is the sum's.
   std::optional<unsigned> rowOf(const Sum &sum, bool flipped, MatType type, mlir::Location loc);
   /// The row `version` * `vector`, where the vector depends on rows that were read out before.
-  std::optional<unsigned> laterRow(mlir::Value version, mlir::Value vector, mlir::Location loc);
+  /// With a `solution` it is the solution of version * x = vector.
+  std::optional<unsigned> laterRow(mlir::Value version, mlir::Value vector, mlir::Location loc,
+                                   mlir::Value solution = {});
   /// True when a term of the value's sum is an old state and not a row.
   bool carriesState(mlir::Value value);
 
@@ -66,7 +68,8 @@ private:
   bool addTo(Version &version, Monomial m);
   /// The row c * left * row, as a column that `left` is no part of any more.
   Column mapped(llvm::ArrayRef<Factor> left, unsigned row, mlir::Location loc);
-  template <typename TermT, typename EqualFn> void mergeEqual(std::vector<TermT> &terms, EqualFn equal);
+  template <typename TermT, typename EqualFn>
+  void mergeEqual(std::vector<TermT> &terms, EqualFn equal);
   void mergeDiagonals(Version &version);
   unsigned readOf(unsigned state, Side side, mlir::Value vector);
 

@@ -33,7 +33,8 @@ std::optional<Decay> NormalForm::decay(unsigned state) const {
 }
 
 StringRef recur::className(RuleClass ruleClass) {
-  static constexpr const char *names[] = {"C0", "C1", "C2", "C3", "C4", "C5", "C6", "C7", "C8", "I", "S", "Q", "N"};
+  static constexpr const char *names[] = {"C0", "C1", "C2", "C3", "C4", "C5", "C6",
+                                          "C7", "C8", "I",  "S",  "Q",  "N"};
   return names[unsigned(ruleClass)];
 }
 
@@ -43,7 +44,8 @@ LogicalResult recur::unrollSteps(RuleOp rule) {
   for (ForOp loop : loops) { // inner loops come first
     auto count = dyn_cast<IntegerAttr>(loop.getCount());
     if (!count)
-      return loop.emitError() << "the number of micro-steps '" << dimText(loop.getCount()) << "' is not bound";
+      return loop.emitError() << "the number of micro-steps '" << dimText(loop.getCount())
+                              << "' is not bound";
     OpBuilder builder(loop);
     SmallVector<Value> carried(loop.getInits());
     for (int64_t j = 1; j <= count.getInt(); ++j) {
@@ -90,6 +92,8 @@ public:
           nf.stateDependent.insert(value);
       Expander expander(nf, tokens);
       std::optional<unsigned> failed = expandUpdates(expander);
+      if (!failed && moveKeysAhead())
+        continue;
       if (!failed) {
         for (Value output : rule.yieldedOutputs())
           if (!readOut(expander, output))
@@ -161,8 +165,8 @@ private:
     return std::nullopt;
   }
 
-  // A state that is not affine can still be computed ahead of others, or what it depends on can. False when neither
-  // leaves a state that is not ahead.
+  // A state that is not affine can still be computed ahead of others, or what it depends on can. False when
+  // neither leaves a state that is not ahead.
   bool moveAhead(unsigned failed) {
     StateSet others = closure[failed];
     for (unsigned state = 0; state < nf.states.size(); ++state)
@@ -177,7 +181,39 @@ private:
     return !llvm::all_of(nf.ahead, [](bool ahead) { return ahead; });
   }
 
-  // Finds the rows that an output is computed from. False, with the expander's blame set, when there are none.
+  // A vector that the updates of other states read (the last token's key, a running mean) costs little token
+  // by token, and then it is like an input. True when there was one.
+  bool moveKeysAhead() {
+    StateSet moved(nf.states.size());
+    auto isVector = [&](unsigned state) { return !isMatrix(matType(nf.states[state])); };
+    for (auto [state, version] : llvm::enumerate(nf.updates)) {
+      if (version == Row::none)
+        continue;
+      for (const Write &write : nf.versions[version].writes)
+        for (const Column *column : {&write.column, &write.row}) {
+          SmallVector<unsigned> rows;
+          if (column->kind == Column::RowOf)
+            rows.push_back(column->index);
+          while (!rows.empty())
+            for (const RowTerm &term : nf.rows[rows.pop_back_val()].terms) {
+              if (term.column.kind == Column::RowOf)
+                rows.push_back(term.column.index);
+              if (term.column.kind != Column::OldRead)
+                continue;
+              unsigned read = nf.reads[term.column.index].state;
+              if (!closure[read].test(state) && isVector(read) &&
+                  llvm::all_of(closure[read].set_bits(), isVector))
+                moved |= closure[read], moved.set(read);
+            }
+        }
+    }
+    for (unsigned state : moved.set_bits())
+      nf.ahead[state] = true;
+    return moved.any();
+  }
+
+  // Finds the rows that an output is computed from. False, with the expander's blame set, when there are
+  // none.
   bool readOut(Expander &expander, Value value) {
     if (nf.isTokenOnly(value) || llvm::is_contained(visited, value))
       return true;
@@ -192,10 +228,15 @@ private:
       for (Value operand : op->getOperands())
         readsState |= !nf.isTokenOnly(operand) && isMatrix(matType(operand));
     if (isa_and_nonnull<MatmulOp, ReduceOp>(op) && isVector)
-      for (Value operand : op->getOperands())
-        readsState |= !nf.isTokenOnly(operand) && expander.carriesState(operand);
-    if (auto solve = dyn_cast_or_null<SolveOp>(op); solve && !nf.isTokenOnly(solve.getMatrix()))
+      for (Value operand :
+           op->getOperands()) // a vector state is read by inner products; a matrix maps what was read
+        readsState |= !nf.isTokenOnly(operand) &&
+                      (isa<ReduceOp>(op) || type.isScalar() || isMatrix(matType(operand))) &&
+                      expander.carriesState(operand);
+    if (auto solve = dyn_cast_or_null<SolveOp>(op); solve && !nf.isTokenOnly(solve.getMatrix())) {
       implicit = true;
+      return readSolution(expander, solve);
+    }
     if (!readsState || !isVector) {
       if (!op || isMatrix(type)) {
         expander.blame = {value.getLoc(), "'" + notation(value) + "' is read as a whole"};
@@ -204,7 +245,8 @@ private:
       return llvm::all_of(op->getOperands(), [&](Value operand) { return readOut(expander, operand); });
     }
     if (!op || newState) { // a vector state is its version read with the scalar 1
-      std::optional<unsigned> row = expander.rowOf(value, Side::Right, tokens.one(value.getLoc()), value.getLoc());
+      std::optional<unsigned> row =
+          expander.rowOf(value, Side::Right, tokens.one(value.getLoc()), value.getLoc());
       if (isOne(type.getRows()) && !type.isScalar())
         row = expander.rowOf(value, Side::Left, tokens.one(value.getLoc()), value.getLoc());
       if (!row)
@@ -213,7 +255,8 @@ private:
       return true;
     }
     if (auto product = dyn_cast_or_null<MatmulOp>(op); product && expander.carriesState(product.getLhs()) &&
-                                                       !nf.isTokenOnly(product.getRhs()) && matType(value).isVector()) {
+                                                       !nf.isTokenOnly(product.getRhs()) &&
+                                                       matType(value).isVector()) {
       // A function of what was read reads another state.
       if (!readOut(expander, product.getRhs()))
         return false;
@@ -234,14 +277,33 @@ private:
     return true;
   }
 
+  // A system whose matrix is a state and something token-only: iterations need products with it, nothing
+  // more.
+  bool readSolution(Expander &expander, SolveOp solve) {
+    expander.blame = {solve.getLoc(), "'" + notation(solve) +
+                                          "' needs the state itself; conjugate gradients "
+                                          "(iterations=..) need products with it only"};
+    if (!solve.getIterations() || !readOut(expander, solve.getRhs()))
+      return false;
+    expander.blame = Blame();
+    std::optional<unsigned> row =
+        expander.laterRow(solve.getMatrix(), solve.getRhs(), solve.getLoc(), solve.getResult());
+    if (row)
+      nf.readouts.push_back({solve, *row});
+    return row.has_value();
+  }
+
   RuleClass classify() {
+    if (implicit)
+      return RuleClass::I;
     bool scalar = false, diagonal = false, coupled = false, erase = false, elementwise = false, dense = false;
     for (auto [state, index] : llvm::enumerate(nf.updates)) {
       if (index == Row::none)
         continue;
       for (const OldTerm &term : nf.versions[index].old) {
-        elementwise |= !term.elementwise.empty();
-        dense |= !term.isDiagonal() || (term.state != state && !term.isScalar());
+        bool vectors = isOne(matType(nf.states[state]).getCols()) && term.isDiagonal();
+        elementwise |= !term.elementwise.empty() || (term.state != state && !term.isScalar() && vectors);
+        dense |= !term.isDiagonal() || (term.state != state && !term.isScalar() && !vectors);
         coupled |= term.state != state;
         diagonal |= !term.left.empty() || !term.right.empty();
         scalar |= !term.c.isOne();

@@ -1,11 +1,14 @@
-// The normal form of one token's update: every new state is an affine function of the OLD states, sorted into kinds.
+// The normal form of one token's update: every new state is an affine function of the OLD states, sorted into
+// kinds.
 //
-//   S_i' = sum of c * L * S_m * R         old parts: decay (m = i, diagonal L, R), coupling (m != i, scalar), else dense
+//   S_i' = sum of c * L * S_m * R         old parts: decay (m = i, diagonal L, R), coupling (m != i, scalar),
+//   else dense
 //        + sum of c * column * rowT       writes: both token-only, or one of them a row (an erase term)
 //
-// A *row* is a vector that depends on the old states: a version of a state (the old one, the new one or one between)
-// read with a token-only vector. Rows are numbered so that each depends on reads of the old states and on earlier
-// rows only; micro-steps stay linear in their number. "token-only" means independent of every state.
+// A *row* is a vector that depends on the old states: a version of a state (the old one, the new one or one
+// between) read with a token-only vector. Rows are numbered so that each depends on reads of the old states
+// and on earlier rows only; micro-steps stay linear in their number. "token-only" means independent of every
+// state.
 #pragma once
 
 #include "dialect/recur/Recur.h"
@@ -18,13 +21,16 @@ namespace recur {
 /// Where a vector stands when it reads a state: S*d on the right, dT*S on the left. Both give columns.
 enum class Side { Left, Right };
 
-/// number * factors[0] * factors[1] * ..: token-only scalars, sorted, so that equal products are equal structs.
+/// number * factors[0] * factors[1] * ..: token-only scalars, sorted, so that equal products are equal
+/// structs.
 struct Coefficient {
   double number = 1;
   llvm::SmallVector<mlir::Value, 2> factors;
 
   bool isOne() const { return number == 1 && factors.empty(); }
-  bool operator==(const Coefficient &other) const { return number == other.number && factors == other.factors; }
+  bool operator==(const Coefficient &other) const {
+    return number == other.number && factors == other.factors;
+  }
 };
 
 /// One read of an old state: S*vector (Right) or (vectorT*S)T (Left). `vector` is a token-only column.
@@ -41,16 +47,16 @@ struct Column {
   unsigned index = 0; // OldRead: into `reads`; RowOf: into `rows`
 };
 
-/// c * map * column. `map` holds token-only factors, leftmost first: diagonals, matrices, or a row vector (an inner
-/// product); it is empty in most rules.
+/// c * map * column. `map` holds token-only factors, leftmost first: diagonals, matrices, or a row vector (an
+/// inner product); it is empty in most rules.
 struct RowTerm {
   Coefficient c;
   llvm::SmallVector<Factor, 1> map;
   Column column;
 };
 
-/// A vector that depends on the old states: `version` read with `vector`, spelled out as the sum of `terms`. Every term
-/// reads an old state, an earlier row, or is token-only.
+/// A vector that depends on the old states: `version` read with `vector`, spelled out as the sum of `terms`.
+/// Every term reads an old state, an earlier row, or is token-only.
 struct Row {
   static constexpr unsigned none = ~0u;
   unsigned version; // index into `versions`; `none` for a plain combination of other rows
@@ -59,12 +65,15 @@ struct Row {
   MatType type; // n x 1
   std::vector<RowTerm> terms;
   mlir::Location loc;
-  /// False when reads of the old state do not add up to the row: the version has a decay of full rank, or `vector`
-  /// depends on rows that were read out before.
+  /// False when reads of the old state do not add up to the row: the version has a decay of full rank, or
+  /// `vector` depends on rows that were read out before.
   bool inOldReads = true;
+  /// Set for the solution x of version * x = vector, a recur.solve.
+  mlir::Value solution;
 };
 
-/// c * left * S * right, or c * left * ST * right; `elementwise` factors (token-only matrices) multiply S first.
+/// c * left * S * right, or c * left * ST * right; `elementwise` factors (token-only matrices) multiply S
+/// first.
 struct OldTerm {
   Coefficient c;
   unsigned state = 0;
@@ -79,8 +88,8 @@ struct OldTerm {
   bool isDiagonal() const;
 };
 
-/// c * column * rowT. At most one of the two depends on a state: an erase term; otherwise a write. A value of full rank
-/// stands in `matrix` instead (c * matrix).
+/// c * column * rowT. At most one of the two depends on a state: an erase term; otherwise a write. A value of
+/// full rank stands in `matrix` instead (c * matrix).
 struct Write {
   Coefficient c;
   Column column, row;
@@ -126,27 +135,29 @@ struct Blame {
   std::string text;
 };
 
-/// The decay of a state when its own old part is diagonal: S' = c * diag(left) * S * diag(right) .* elementwise + ..
+/// The decay of a state when its own old part is diagonal: S' = c * diag(left) * S * diag(right) .*
+/// elementwise + ..
 struct Decay {
   Coefficient c;
   llvm::SmallVector<mlir::Value, 1> left, right, elementwise; // products of columns, of columns, of matrices
   bool isIdentity() const { return c.isOne() && left.empty() && right.empty() && elementwise.empty(); }
 };
 
-/// The normal form of a rule. It refers to values of the rule's body; token-only values that had to be made (inner
-/// products, scaled vectors) were appended to the body, before its terminator.
+/// The normal form of a rule. It refers to values of the rule's body; token-only values that had to be made
+/// (inner products, scaled vectors) were appended to the body, before its terminator.
 struct NormalForm {
   RuleOp rule;
   llvm::SmallVector<mlir::BlockArgument> states;
-  llvm::SmallVector<bool> ahead;        // states that run ahead; they have no update below
-  llvm::SmallVector<Read> reads;        // distinct reads of old states
-  std::vector<Row> rows;                // in order of dependence
-  std::vector<Version> versions;        // all versions that are read, and the new states
-  llvm::SmallVector<unsigned> updates;  // updates[i]: the version that is the new state i (Row::none: ahead)
-  /// Values of the body that the rest of the rule (the epilogue) computes the outputs from. The epilogue is the ops
-  /// between these, token-only values and the yielded outputs.
+  llvm::SmallVector<bool> ahead;       // states that run ahead; they have no update below
+  llvm::SmallVector<Read> reads;       // distinct reads of old states
+  std::vector<Row> rows;               // in order of dependence
+  std::vector<Version> versions;       // all versions that are read, and the new states
+  llvm::SmallVector<unsigned> updates; // updates[i]: the version that is the new state i (Row::none: ahead)
+  /// Values of the body that the rest of the rule (the epilogue) computes the outputs from. The epilogue is
+  /// the ops between these, token-only values and the yielded outputs.
   llvm::SmallVector<Readout> readouts;
-  /// Set when an update or a readout is not affine; then only `states`, `ruleClass` and `blame` mean something.
+  /// Set when an update or a readout is not affine; then only `states`, `ruleClass` and `blame` mean
+  /// something.
   bool affine = true;
   RuleClass ruleClass = RuleClass::C0;
   std::vector<Blame> blame;
@@ -160,8 +171,9 @@ struct NormalForm {
   llvm::DenseSet<mlir::Value> stateDependent;
 };
 
-/// Computes the normal form. The rule must be differentiated, without assumptions and after CSE; `recur.for` loops must
-/// have bound counts (they are unrolled here). Values are appended to the body; its meaning does not change.
+/// Computes the normal form. The rule must be differentiated, without assumptions and after CSE; `recur.for`
+/// loops must have bound counts (they are unrolled here). Values are appended to the body; its meaning does
+/// not change.
 NormalForm normalise(RuleOp rule);
 
 /// "C3", ..; the name that `class: ` lines print.

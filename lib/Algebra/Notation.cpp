@@ -35,7 +35,8 @@ Text write(Value value, unsigned depth, const Names &names) {
     return {"..", Atom};
   auto operand = [&](unsigned i) { return write(op->getOperand(i), depth - 1, names); };
   auto infix = [&](StringRef symbol, Precedence precedence, bool strict = false) {
-    return Text{operand(0).at(precedence) + symbol.str() + operand(1).at(strict ? Atom : precedence), precedence};
+    return Text{operand(0).at(precedence) + symbol.str() + operand(1).at(strict ? Atom : precedence),
+                precedence};
   };
   if (auto constant = dyn_cast<ConstantOp>(op))
     return {number(constant.getValue().convertToDouble()), Atom};
@@ -59,7 +60,8 @@ Text write(Value value, unsigned depth, const Names &names) {
     return {operand(0).at(Atom) + "^" + operand(1).at(Atom), Product};
   if (isa<TransposeOp>(op)) {
     Text inner = operand(0);
-    bool shortName = inner.precedence == Atom && llvm::all_of(inner.text, [](char c) { return llvm::isAlpha(c); });
+    bool shortName =
+        inner.precedence == Atom && llvm::all_of(inner.text, [](char c) { return llvm::isAlpha(c); });
     return {inner.at(Atom) + (shortName ? "T" : ".T"), Atom};
   }
   if (auto extract = dyn_cast<ExtractOp>(op))
@@ -67,12 +69,16 @@ Text write(Value value, unsigned depth, const Names &names) {
   if (isa<BroadcastOp, AssumeOp>(op))
     return operand(0);
   std::string text = (isa<ReduceOp>(op) ? cast<ReduceOp>(op).getKind() == Reduction::Sum ? "sum" : "max"
-                                        : op->getName().stripDialect()).str() + "(";
+                                        : op->getName().stripDialect())
+                         .str() +
+                     "(";
   for (unsigned i = 0; i < op->getNumOperands(); ++i)
     text += (i ? ", " : "") + operand(i).text;
   return {text + ")", Atom};
 }
 } // namespace
 
-std::string recur::notation(Value value, const DenseMap<Value, std::string> &names) { return write(value, 6, names).text; }
+std::string recur::notation(Value value, const DenseMap<Value, std::string> &names) {
+  return write(value, 6, names).text;
+}
 std::string recur::notation(Value value) { return notation(value, Names()); }

@@ -29,9 +29,13 @@ public:
       return;
     for (auto [index, row] : llvm::enumerate(nf.rows)) {
       os << "  y" << index + 1;
-      if (row.version != Row::none)
+      if (row.solution)
+        os << " = " << notation(row.solution);
+      else if (row.version != Row::none)
         os << " = " << read(notation(nf.versions[row.version].value), row.side, row.vector);
-      os << " = " << terms(row.terms) << "\n";
+      if (row.inOldReads)
+        os << " = " << terms(row.terms);
+      os << "\n";
     }
     for (auto [index, version] : llvm::enumerate(nf.updates))
       if (version != Row::none)

@@ -13,7 +13,8 @@ unsigned Expander::readOf(unsigned state, Side side, Value vector) {
 }
 
 // Sums the coefficients of equal terms.
-template <typename TermT, typename EqualFn> void Expander::mergeEqual(std::vector<TermT> &terms, EqualFn equal) {
+template <typename TermT, typename EqualFn>
+void Expander::mergeEqual(std::vector<TermT> &terms, EqualFn equal) {
   std::vector<TermT> merged;
   for (TermT &term : terms) {
     auto same = llvm::find_if(merged, [&](const TermT &other) { return equal(term, other); });
@@ -35,9 +36,13 @@ template <typename TermT, typename EqualFn> void Expander::mergeEqual(std::vecto
 static bool sameColumn(const Column &a, const Column &b) {
   return a.kind == b.kind && a.value == b.value && a.index == b.index;
 }
-static bool sameRowTerm(const RowTerm &a, const RowTerm &b) { return a.map == b.map && sameColumn(a.column, b.column); }
+static bool sameRowTerm(const RowTerm &a, const RowTerm &b) {
+  return a.map == b.map && sameColumn(a.column, b.column);
+}
 
 std::optional<unsigned> Expander::rowOf(Value version, Side side, Value vector, Location loc) {
+  if (auto transposed = version.getDefiningOp<TransposeOp>())
+    return rowOf(transposed.getOperand(), side == Side::Right ? Side::Left : Side::Right, vector, loc);
   auto key = std::make_tuple(version, unsigned(side), vector);
   if (auto known = rowIndex.find(key); known != rowIndex.end())
     return known->second;
@@ -46,7 +51,7 @@ std::optional<unsigned> Expander::rowOf(Value version, Side side, Value vector, 
     return std::nullopt;
   MatType type = side == Side::Right ? matType(version) : matType(version).transposed();
   Attribute one = MatType::scalar(loc.getContext()).getRows();
-  Row row{*read, side, vector, MatType::get(loc.getContext(), type.getRows(), one), {}, loc};
+  Row row{*read, side, vector, MatType::get(loc.getContext(), type.getRows(), one), {}, loc, true, {}};
   for (const Monomial &m : Sum(*expand(version)))
     if (!addTo(row, side == Side::Right ? m : transpose(m), vector))
       return std::nullopt;
@@ -55,12 +60,12 @@ std::optional<unsigned> Expander::rowOf(Value version, Side side, Value vector, 
   return rowIndex[key] = nf.rows.size() - 1;
 }
 
-std::optional<unsigned> Expander::laterRow(Value version, Value vector, Location loc) {
+std::optional<unsigned> Expander::laterRow(Value version, Value vector, Location loc, Value solution) {
   std::optional<unsigned> read = versionOf(version);
   if (!read)
     return std::nullopt;
   MatType type = MatType::get(loc.getContext(), matType(version).getRows(), matType(vector).getCols());
-  nf.rows.push_back(Row{*read, Side::Right, vector, type, {}, loc, false});
+  nf.rows.push_back(Row{*read, Side::Right, vector, type, {}, loc, false, solution});
   return nf.rows.size() - 1;
 }
 
@@ -83,7 +88,8 @@ bool Expander::addTo(Row &row, const Monomial &m, Value vector) {
     }
     term.map.assign(m.left.begin(), m.left.end());
     term.column.kind = Column::OldRead;
-    term.column.index = readOf(m.index, m.transposed ? Side::Left : Side::Right, column(right, term.c, m.loc));
+    term.column.index =
+        readOf(m.index, m.transposed ? Side::Left : Side::Right, column(right, term.c, m.loc));
     break;
   case Monomial::RowOf:
     row.inOldReads &= nf.rows[m.index].inOldReads;
@@ -104,7 +110,7 @@ bool Expander::addTo(Row &row, const Monomial &m, Value vector) {
 }
 
 std::optional<unsigned> Expander::rowOf(const Sum &sum, bool flipped, MatType type, Location loc) {
-  Row row{Row::none, Side::Right, {}, flipped ? type.transposed() : type, {}, loc};
+  Row row{Row::none, Side::Right, {}, flipped ? type.transposed() : type, {}, loc, true, {}};
   Value one = tokens.one(loc);
   for (Monomial m : sum)
     if (failed(cutReads(m)) || !addTo(row, flipped ? transpose(m) : m, one))
@@ -115,9 +121,9 @@ std::optional<unsigned> Expander::rowOf(const Sum &sum, bool flipped, MatType ty
       row.terms[0].column.kind == Column::RowOf)
     return row.terms[0].column.index;
   for (auto [index, other] : llvm::enumerate(nf.rows))
-    if (other.version == Row::none && llvm::equal(other.terms, row.terms, [](const RowTerm &a, const RowTerm &b) {
-          return a.c == b.c && sameRowTerm(a, b);
-        }))
+    if (other.version == Row::none &&
+        llvm::equal(other.terms, row.terms,
+                    [](const RowTerm &a, const RowTerm &b) { return a.c == b.c && sameRowTerm(a, b); }))
       return index;
   nf.rows.push_back(std::move(row));
   return nf.rows.size() - 1;
@@ -168,7 +174,8 @@ std::optional<unsigned> Expander::versionOf(Value value) {
   Version version{value, {}, {}};
   for (const Monomial &m : Sum(*sum))
     if (!addTo(version, m)) {
-      fail(value.getDefiningOp(), "'" + notation(value) + "' multiplies what was read from a state by a matrix");
+      fail(value.getDefiningOp(),
+           "'" + notation(value) + "' multiplies what was read from a state by a matrix");
       return std::nullopt;
     }
   mergeEqual(version.writes, [](const Write &a, const Write &b) {
@@ -230,16 +237,19 @@ bool Expander::addTo(Version &version, Monomial m) {
   return true;
 }
 
-// Old parts of one state that are all diagonal on the same side are one diagonal: S - S*diag(a) is S*diag(1 - a).
+// Old parts of one state that are all diagonal on the same side are one diagonal: S - S*diag(a) is S*diag(1 -
+// a).
 void Expander::mergeDiagonals(Version &version) {
   Location loc = nf.rule.getLoc();
   for (bool onLeft : {true, false}) {
     std::vector<OldTerm> kept;
     for (OldTerm &term : version.old) {
       auto fits = [&](const OldTerm &t) {
-        return t.isDiagonal() && t.elementwise.empty() && !t.transposed && (onLeft ? t.right : t.left).empty();
+        return t.isDiagonal() && t.elementwise.empty() && !t.transposed &&
+               (onLeft ? t.right : t.left).empty();
       };
-      auto same = llvm::find_if(kept, [&](const OldTerm &t) { return t.state == term.state && fits(t) && fits(term); });
+      auto same = llvm::find_if(
+          kept, [&](const OldTerm &t) { return t.state == term.state && fits(t) && fits(term); });
       if (same == kept.end()) {
         kept.push_back(std::move(term));
         continue;
@@ -249,7 +259,8 @@ void Expander::mergeDiagonals(Version &version) {
       auto diagonal = [&](const OldTerm &t) {
         Value value = ones;
         for (const Factor &factor : onLeft ? t.left : t.right) {
-          Value column = isOne(matType(factor.value).getCols()) ? factor.value : tokens.transpose(loc, factor.value);
+          Value column =
+              isOne(matType(factor.value).getCols()) ? factor.value : tokens.transpose(loc, factor.value);
           value = value == ones ? column : tokens.multiply(loc, value, column);
         }
         return value;

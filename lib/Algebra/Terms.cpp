@@ -1,3 +1,7 @@
+// Terms of values, and values from terms.
+//
+// Expanding a sum inside a product pays only when its terms are cheaper than their sum: identities,
+// diagonals, products through a dimension of 1. A sum with a dense term stays one factor.
 #include "lib/Algebra/Terms.h"
 #include "mlir/IR/Builders.h"
 
@@ -5,7 +9,9 @@ using namespace mlir;
 using namespace recur;
 
 // A diagonal may be given as a column or as a row.
-static Attribute diagonalLength(MatType type) { return isOne(type.getCols()) ? type.getRows() : type.getCols(); }
+static Attribute diagonalLength(MatType type) {
+  return isOne(type.getCols()) ? type.getRows() : type.getCols();
+}
 Attribute Factor::rows() const {
   MatType type = matType(value);
   return diagonal ? diagonalLength(type) : transposed ? type.getCols() : type.getRows();
@@ -39,7 +45,8 @@ double sizeOf(Attribute dim) {
 // True when the term is cheaper as a chain than as a matrix.
 bool isCheap(const Term &term) {
   bool diagonal = llvm::all_of(term.chain, [](const Factor &f) { return f.diagonal; });
-  return diagonal || llvm::any_of(llvm::drop_begin(term.chain), [](const Factor &f) { return isOne(f.rows()); });
+  return diagonal ||
+         llvm::any_of(llvm::drop_begin(term.chain), [](const Factor &f) { return isOne(f.rows()); });
 }
 
 bool areCheap(ArrayRef<Term> terms) { return terms.size() <= maxTerms && llvm::all_of(terms, isCheap); }
@@ -193,7 +200,8 @@ private:
   }
 
   bool isDiagonal(size_t begin, size_t end) const {
-    return llvm::all_of(ArrayRef(factors).slice(begin, end - begin), [](const Factor &f) { return f.diagonal; });
+    return llvm::all_of(ArrayRef(factors).slice(begin, end - begin),
+                        [](const Factor &f) { return f.diagonal; });
   }
 
   double entries(size_t begin, size_t end) const {

@@ -1,4 +1,5 @@
-// Values as sums of terms, terms as scalars times a chain of factors: what the algebra of this library works on.
+// Values as sums of terms, terms as scalars times a chain of factors: what the algebra of this library works
+// on.
 #pragma once
 
 #include "dialect/recur/Recur.h"
@@ -32,14 +33,15 @@ constexpr size_t maxTerms = 32;
 /// True when neither dimension is the literal 1.
 bool isMatrix(MatType type);
 
-/// The value as a sum of terms. Sums inside are opened only where their terms are cheaper than the sum: identities,
-/// diagonals, products through a dimension of 1.
+/// The value as a sum of terms. Sums inside are opened only where their terms are cheaper than the sum:
+/// identities, diagonals, products through a dimension of 1.
 llvm::SmallVector<Term> expandTerms(mlir::Value value);
 
 /// All products of a term of `lhs` with one of `rhs`.
 llvm::SmallVector<Term> multiplyTerms(llvm::ArrayRef<Term> lhs, llvm::ArrayRef<Term> rhs);
 
-/// Builds a sum of terms as a value of that type, each product in its cheapest order (unbound dimensions count as 64).
+/// Builds a sum of terms as a value of that type, each product in its cheapest order (unbound dimensions
+/// count as 64).
 mlir::Value emitTerms(mlir::OpBuilder &builder, mlir::Location loc, MatType type, llvm::ArrayRef<Term> terms);
 
 } // namespace recur

@@ -1,3 +1,4 @@
+// Equal expressions as one value.
 #include "lib/Algebra/TokenBuilder.h"
 #include "mlir/IR/Matchers.h"
 
@@ -27,7 +28,8 @@ TokenBuilder::TokenBuilder(RuleOp rule)
       known.insert(&op);
 }
 
-template <typename MakeFn> Value TokenBuilder::intern(MakeFn make) {
+template <typename MakeFn>
+Value TokenBuilder::intern(MakeFn make) {
   Operation *last = terminator->getPrevNode();
   Value value = make();
   for (Operation *op = last ? last->getNextNode() : &terminator->getBlock()->front(); op != terminator;) {
@@ -49,7 +51,11 @@ Value TokenBuilder::chain(Location loc, MatType type, ArrayRef<Factor> factors) 
     return factors[0].value;
   Term term;
   term.chain.assign(factors.begin(), factors.end());
-  return intern([&] { return emitTerms(builder, loc, type, term); });
+  return intern([&] {
+    Value value = emitTerms(builder, loc, type, term);
+    // A product of diagonals comes as a column.
+    return value.getType() == type ? value : DiagOp::create(builder, loc, value).getResult();
+  });
 }
 
 Value TokenBuilder::one(Location loc) {
@@ -58,8 +64,9 @@ Value TokenBuilder::one(Location loc) {
 
 Value TokenBuilder::ones(Location loc, Attribute size) {
   Attribute single = builder.getI64IntegerAttr(1);
-  return intern(
-      [&] { return ConstantOp::create(builder, loc, 1.0, MatType::get(builder.getContext(), size, single)); });
+  return intern([&] {
+    return ConstantOp::create(builder, loc, 1.0, MatType::get(builder.getContext(), size, single));
+  });
 }
 
 Value TokenBuilder::transpose(Location loc, Value value) {
@@ -71,7 +78,8 @@ Value TokenBuilder::multiply(Location loc, Value lhs, Value rhs) {
 }
 
 Value TokenBuilder::reciprocal(Location loc, Value value) {
-  return intern([&] { return DivOp::create(builder, loc, ConstantOp::create(builder, loc, 1.0), value).getResult(); });
+  return intern(
+      [&] { return DivOp::create(builder, loc, ConstantOp::create(builder, loc, 1.0), value).getResult(); });
 }
 
 Value TokenBuilder::scalar(Location loc, const Coefficient &c) {
@@ -117,9 +125,8 @@ void TokenBuilder::multiply(Coefficient &c, Value scalar) {
 void TokenBuilder::multiply(Coefficient &c, const Coefficient &other) {
   c.number *= other.number;
   for (Value factor : other.factors)
-    c.factors.insert(llvm::upper_bound(c.factors, factor,
-                                       [&](Value a, Value b) { return order(a) < order(b); }),
-                     factor);
+    c.factors.insert(
+        llvm::upper_bound(c.factors, factor, [&](Value a, Value b) { return order(a) < order(b); }), factor);
 }
 
 Value recur::buildCoefficient(OpBuilder &builder, Location loc, const Coefficient &c) {

@@ -28,8 +28,10 @@ public:
   void multiply(Coefficient &c, const Coefficient &other);
 
 private:
-  // Runs `make`, which appends ops, and replaces those that the body has already; returns what stands for its value.
-  template <typename MakeFn> mlir::Value intern(MakeFn make);
+  // Runs `make`, which appends ops, and replaces those that the body has already; returns what stands for its
+  // value.
+  template <typename MakeFn>
+  mlir::Value intern(MakeFn make);
   unsigned order(mlir::Value value) { return orders.try_emplace(value, orders.size()).first->second; }
 
   struct OpInfo : llvm::DenseMapInfo<mlir::Operation *> {

@@ -62,6 +62,7 @@ template <typename PassOptions> static PassOptions loweringOptions(const KernelO
   for (TensorFormat format : options.tensors)
     own.formats.push_back(formatText(format));
   own.vectorWidth = options.vectorWidth;
+  own.hasBf16Pairs = options.hasBf16Pairs;
   return own;
 }
 
@@ -151,6 +152,8 @@ FailureOr<Kernel> cpu::translateKernel(ModuleOp module, llvm::LLVMContext &conte
       kernel.scratchBytes = bytes.getInt();
       function->removeAttr(scratchBytesAttr);
     }
+  auto form = dyn_cast_or_null<StringAttr>(module->removeAttr(formAttr));
+  kernel.form = form ? form.str() : "sequential";
   kernel.module = translateModuleToLLVMIR(module, context);
   if (!kernel.module)
     return failure();

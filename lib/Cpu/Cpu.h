@@ -51,6 +51,8 @@ struct KernelOptions {
   unsigned vectorWidth = 16;
   /// How many sums are kept in registers at once, so that they do not wait for each other.
   unsigned accumulators = 8;
+  /// Whether the target multiplies pairs of bf16 (AVX512-BF16). Used where all inputs but scalars are bf16.
+  bool hasBf16Pairs = false;
   /// Whether a rule may become a sweep, where that fits; otherwise all become a loop over tokens.
   bool sweep = true;
 };
@@ -77,6 +79,8 @@ struct Kernel {
   std::unique_ptr<llvm::Module> module;
   /// The bytes that the function needs at `scratch`, which must be aligned to 64.
   int64_t scratchBytes = 0;
+  /// "sweep" or "sequential".
+  std::string form;
 };
 
 /// What the last stage left as an LLVM module, not yet optimised.

@@ -25,8 +25,14 @@ namespace recur::cpu {
 std::string formatText(TensorFormat format);
 std::optional<TensorFormat> parseFormat(llvm::StringRef text);
 
+/// The formats that a pass was given as texts. Fails with an error at `op`.
+mlir::FailureOr<llvm::SmallVector<TensorFormat>> parseFormats(mlir::Operation *op, llvm::ArrayRef<std::string> texts);
+
 /// The attribute of a function that says how many bytes of scratch memory it needs.
 constexpr llvm::StringLiteral scratchBytesAttr = "recur.scratch_bytes";
+
+/// On the module: the form that its rule was given, when it is not the loop over tokens.
+constexpr llvm::StringLiteral formAttr = "recur.form";
 
 /// The attribute of a linalg op on buffers that promises that the entries of each row of its operands are neighbours,
 /// where their types do not say so.

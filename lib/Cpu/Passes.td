@@ -10,9 +10,10 @@ class LoweringPass<string flag, string text> : Pass<flag, "::mlir::ModuleOp"> {
     Option<"symbol", "symbol", "std::string", "\"kernel\"", "name of the function">,
     ListOption<"formats", "formats", "std::string", "TYPE or TYPE:RANK for each tensor; types: f32, bf16, f16">,
     Option<"vectorWidth", "vector-width", "unsigned", "16", "f32 entries in a vector register">,
+    Option<"hasBf16Pairs", "bf16-pairs", "bool", "false", "the target multiplies pairs of bf16">,
   ];
   let dependentDialects = [
-    "::mlir::affine::AffineDialect", "::mlir::arith::ArithDialect", "::mlir::bufferization::BufferizationDialect",
+    "::mlir::LLVM::LLVMDialect", "::mlir::affine::AffineDialect", "::mlir::arith::ArithDialect", "::mlir::bufferization::BufferizationDialect",
     "::mlir::func::FuncDialect", "::mlir::linalg::LinalgDialect", "::mlir::math::MathDialect",
     "::mlir::memref::MemRefDialect", "::mlir::scf::SCFDialect", "::mlir::tensor::TensorDialect",
     "::mlir::vector::VectorDialect",

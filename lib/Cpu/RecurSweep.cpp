@@ -28,7 +28,8 @@ static SmallVector<TensorFormat> formatsOf(RuleOp rule, RuleOp original, ArrayRe
 }
 
 // Replaces the rule by functions, if the sweep fits it.
-static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFormat> formats, unsigned vectorWidth) {
+static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFormat> formats, unsigned vectorWidth,
+                               bool hasBf16Pairs) {
   SweepPlanResult result = planSweep(rule);
   if (!result.plan)
     return success();
@@ -38,6 +39,11 @@ static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFor
   for (const KernelTensor &tensor : kernelTensors(rule))
     roles.push_back(tensor.role);
   Location loc = rule.getLoc();
+
+  // Products of bf16 cost no more accuracy than the inputs have lost.
+  bool pairs = hasBf16Pairs && vectorWidth == 16 && !formats.empty();
+  for (auto [tensor, format] : llvm::zip(kernelTensors(rule), formats))
+    pairs &= tensor.role != Role::Input || tensor.rank == 0 || format.dtype == DType::BF16;
 
   auto lower = [&](OwningOpRef<ModuleOp> module, StringRef name, bool writes) {
     auto part = *module->getOps<RuleOp>().begin();
@@ -62,7 +68,7 @@ static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFor
   auto kernel = func::FuncOp::create(builder, loc, symbol, tokenLoop->getFunctionType());
   builder.setInsertionPointToStart(kernel.addEntryBlock());
   VectorBuilder b(loc, builder, vectorWidth);
-  SweepOptions options = SweepOptions::choose(plan.shape, vectorWidth, vectorWidth == 16 ? 32 : 16);
+  SweepOptions options = SweepOptions::choose(plan.shape, vectorWidth, vectorWidth == 16 ? 32 : 16, pairs);
   PlannedRule planned(plan, options, roles, kernel, *packer, *epilogue);
   b.branch(
       arith::AndIOp::create(b, planned.hasTokens(b), planned.isDense(b)), TypeRange(),
@@ -74,6 +80,7 @@ static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFor
         func::CallOp::create(b, *tokenLoop, kernel.getArguments());
         return SmallVector<Value>();
       });
+  kernel->getParentOp()->setAttr(formAttr, b.getStringAttr("sweep"));
   func::ReturnOp::create(b);
   return success();
 }
@@ -83,11 +90,11 @@ struct RecurSweep : recur::cpu::impl::RecurSweepBase<RecurSweep> {
   using RecurSweepBase::RecurSweepBase;
 
   void runOnOperation() override {
-    SmallVector<TensorFormat> formats;
-    for (size_t i = 0, e = std::max(dtypes.size(), ranks.size()); i < e; ++i)
-      formats.push_back({i < dtypes.size() ? dtypes[i] : DType::F32, i < ranks.size() ? ranks[i] : -1});
+    FailureOr<SmallVector<TensorFormat>> parsed = parseFormats(getOperation(), formats);
+    if (failed(parsed))
+      return signalPassFailure();
     for (RuleOp rule : llvm::make_early_inc_range(getOperation().getOps<RuleOp>()))
-      if (failed(sweepRule(rule, symbol, formats, vectorWidth)))
+      if (failed(sweepRule(rule, symbol, *parsed, vectorWidth, hasBf16Pairs)))
         return signalPassFailure();
   }
 };

@@ -28,6 +28,17 @@ std::optional<TensorFormat> cpu::parseFormat(StringRef text) {
   return format;
 }
 
+FailureOr<SmallVector<TensorFormat>> cpu::parseFormats(Operation *op, ArrayRef<std::string> texts) {
+  SmallVector<TensorFormat> formats;
+  for (const std::string &text : texts) {
+    std::optional<TensorFormat> format = parseFormat(text);
+    if (!format)
+      return op->emitError() << "a format must be f32, bf16 or f16, or such a type and ':' and a rank, got: " << text;
+    formats.push_back(*format);
+  }
+  return formats;
+}
+
 namespace {
 
 /// One tensor of the caller: an argument of the function.
@@ -395,17 +406,11 @@ struct RecurToLinalg : recur::cpu::impl::RecurToLinalgBase<RecurToLinalg> {
   using RecurToLinalgBase::RecurToLinalgBase;
 
   void runOnOperation() override {
-    SmallVector<TensorFormat> parsed;
-    for (const std::string &text : formats) {
-      std::optional<TensorFormat> format = parseFormat(text);
-      if (!format) {
-        getOperation().emitError() << "a format must be f32, bf16 or f16, or such a type and ':' and a rank, got: " << text;
-        return signalPassFailure();
-      }
-      parsed.push_back(*format);
-    }
+    FailureOr<SmallVector<TensorFormat>> parsed = parseFormats(getOperation(), formats);
+    if (failed(parsed))
+      return signalPassFailure();
     for (RuleOp rule : llvm::make_early_inc_range(getOperation().getOps<RuleOp>()))
-      if (failed(KernelBuilder(rule, parsed, vectorWidth).build(symbol)))
+      if (failed(lowerTokenLoop(rule, symbol, *parsed, vectorWidth)))
         return signalPassFailure();
   }
 };

@@ -1,5 +1,6 @@
 #include "lib/Cpu/Sweep.h"
 #include "lib/Cpu/SweepPack.h"
+#include "lib/Cpu/SweepPairs.h"
 
 using namespace mlir;
 using namespace recur;
@@ -11,12 +12,17 @@ class SweepEmitter {
 public:
   SweepEmitter(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, int64_t group, Value scratch)
       : b(b), rule(rule), shape(rule.shape), layout(shape, options), group{shape, group},
-        packer(b, rule.shape, layout, this->group, scratch), scratch(scratch), vectors(options.vectors), zero(b.index(0)) {}
+        packer(b, rule.shape, layout, this->group, scratch), scratch(scratch), vectors(options.vectors), zero(b.index(0)) {
+    if (options.pairs)
+      pairs.emplace(b, shape, options, layout, this->group, scratch);
+  }
 
   // Tokens `from` to `to` of a chunk that is packed and begins at token `begin`: a positive multiple of the group. Returns
   // the new scale.
   Value run(Value begin, Value from, Value to, Value scale) {
     Value next = packer.coefficients(from, to, scale);
+    if (pairs)
+      pairs->pack(from, to);
     b.loop(zero, b.index(layout.blocks), 1, [&](Value block) { columnBlock(begin, from, to, block); });
     return next;
   }
@@ -26,7 +32,7 @@ private:
 
   // What a group leaves for the sweep after it: z, and the decay by columns.
   struct Pending {
-    ArrayRef<Value> writes; // [token][write][vector]
+    ArrayRef<Value> writes; // [token][write][vector], or as SweepPairs has them
     ArrayRef<Value> decay;  // [vector], for a decay by columns
     Value first;            // the group's first token in the chunk
   };
@@ -39,7 +45,7 @@ private:
     Values pending = solve(begin, from, block, column, sweep(base, nullptr, from));
     auto unpack = [&](ValueRange carried, Value first, Values &storage) {
       storage.assign(carried.begin(), carried.end());
-      size_t writes = group.group * group.writes() * vectors;
+      size_t writes = pairs ? pairs->operandCount() : group.group * group.writes() * vectors;
       ArrayRef<Value> all(storage);
       return Pending{all.take_front(writes), all.drop_front(writes), first};
     };
@@ -66,6 +72,13 @@ private:
   }
 
   Values rows(Value base, const Pending *pending, Value reads, Value factor) {
+    if (pairs) {
+      Value decay;
+      if (pending && shape.rowDecay)
+        decay = b.add(packer.rowsAt(pending->first), *shape.rowDecay * layout.rowSlotStride);
+      return pairs->rows(base, pending ? pending->writes : ArrayRef<Value>(), pending ? pending->first : Value(), reads,
+                         factor, decay);
+    }
     int64_t count = reads ? group.group * group.reads() * vectors : 0, partials = group.partialSums();
     Values sums(count * partials, reads ? b.splat(0.0) : Value());
     Value packedReads = reads ? packer.rowsAt(reads) : Value();
@@ -170,6 +183,8 @@ private:
           if (shape.scalarDecay)
             value = b.mul(value, coefficient(group.leave(t)));
         }
+    if (pairs)
+      return pairs->operands(z);
     for (int64_t x = 0; shape.columnDecay && x < vectors; ++x)
       z.push_back(columnDecay(0, group.group, x));
     return z;
@@ -181,6 +196,7 @@ private:
   const SweepLayout layout;
   const SweepGroup group;
   SweepPacker packer;
+  std::optional<SweepPairs> pairs;
   Value scratch;
   int64_t vectors;
   Value zero;
@@ -193,11 +209,11 @@ SweepLayout::SweepLayout(const SweepShape &shape, const SweepOptions &options)
       rowSlotStride(options.chunk * rowStride), columnSlotStride(options.chunk * columns),
       rowsBegin(roundUp(blocks * blockStride, 16)), columnsBegin(rowsBegin + shape.rowSlots * rowSlotStride),
       scalarsBegin(columnsBegin + shape.columnSlots * columnSlotStride), scalarSlots(shape.scalarSlots),
-      coefficientsBegin(scalarsBegin + roundUp(options.chunk * scalarSlots, 16)) {}
-
-int64_t SweepLayout::size(const SweepShape &shape, const SweepOptions &options) const {
+      coefficientsBegin(scalarsBegin + roundUp(options.chunk * scalarSlots, 16)) {
   SweepGroup whole{shape, options.group}, single{shape, 1};
-  return coefficientsBegin + std::max(options.chunk / options.group * whole.size(), options.chunk * single.size());
+  int64_t coefficients = std::max(options.chunk / options.group * whole.size(), options.chunk * single.size());
+  pairsBegin = coefficientsBegin + coefficients;
+  size = pairsBegin + (options.pairs ? SweepPairs::size(shape, options) : 0);
 }
 
 Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, Value tokens, Value scratch) {
@@ -231,7 +247,7 @@ Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &opti
   }));
 }
 
-SweepOptions SweepOptions::choose(const SweepShape &shape, int64_t lanes, int64_t registers) {
+SweepOptions SweepOptions::choose(const SweepShape &shape, int64_t lanes, int64_t registers, bool pairs) {
   SweepOptions best;
   best.lanes = lanes;
   int64_t perVector = shape.reads.size() + shape.writes.size();
@@ -240,6 +256,18 @@ SweepOptions SweepOptions::choose(const SweepShape &shape, int64_t lanes, int64_
     int64_t factors = shape.columnDecay ? vectors : 0;
     return vectors <= most && group * vectors * perVector + vectors + factors + 2 <= registers - 2;
   };
+  if (pairs && !shape.columnDecay && shape.rows % (2 * lanes) == 0) {
+    // Sums, the operands of an update, two rows, and what is loaded.
+    auto fitsPairs = [&](int64_t group, int64_t vectors) {
+      int64_t sums = group * shape.reads.size(), writes = (group * shape.writes.size() + 1) / 2 * 2;
+      return vectors <= most && vectors * (sums + writes + 2) <= registers - 4;
+    };
+    best.vectors = fitsPairs(2, 2) ? 2 : 1;
+    best.group = fitsPairs(4, best.vectors) ? 4 : 2;
+    best.pairs = fitsPairs(best.group, best.vectors);
+  }
+  if (best.pairs)
+    return best;
   best.vectors = fits(1, 2) ? 2 : 1;
   best.group = fits(2, best.vectors) ? 2 : 1;
   // Packed rows share the first-level cache with a block of columns.

@@ -34,13 +34,16 @@ struct SweepOptions {
   int64_t group = 2;   // tokens per sweep
   int64_t chunk = 32;  // tokens packed at a time, a multiple of `group`
 
+  bool pairs = false;  // products of pairs of bf16; see SweepPairs.h
+
   int64_t width() const { return lanes * vectors; }
-  /// The best cut for a shape on a machine with `registers` vector registers of `lanes` f32.
-  static SweepOptions choose(const SweepShape &shape, int64_t lanes, int64_t registers);
+  /// The best cut for a shape on a machine with `registers` vector registers of `lanes` f32; with products of `pairs` of
+  /// bf16 where that is possible.
+  static SweepOptions choose(const SweepShape &shape, int64_t lanes, int64_t registers, bool pairs = false);
 };
 
 /// Where things are in the scratch memory, an f32 memref. All positions count f32. H comes first, column block by column
-/// block, each rows x width; columns past the last are padding.
+/// block, each rows x width; columns past the last are padding. With products of pairs, rows 2r and 2r + 1 are interleaved.
 struct SweepLayout {
   SweepLayout(const SweepShape &shape, const SweepOptions &options);
 
@@ -51,9 +54,8 @@ struct SweepLayout {
   int64_t rowsBegin, columnsBegin;   // token 0 of slot 0
   int64_t scalarsBegin, scalarSlots; // the scalars of a token are consecutive
   int64_t coefficientsBegin;
-
-  /// f32 of scratch memory in all.
-  int64_t size(const SweepShape &shape, const SweepOptions &options) const;
+  int64_t pairsBegin; // of what SweepPairs packs
+  int64_t size;       // f32 in all
 };
 
 /// What the column code of one token sees: `lanes` columns of H from `column`.

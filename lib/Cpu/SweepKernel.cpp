@@ -217,7 +217,7 @@ static Value isGiven(VectorBuilder &b, Value view) {
 
 void PlannedRule::emit(VectorBuilder &b) {
   SweepLayout layout(shape, options);
-  auto flat = MemRefType::get(layout.size(shape, options), b.getF32Type());
+  auto flat = MemRefType::get(layout.size, b.getF32Type());
   Value scratch = memref::AllocOp::create(b, flat);
   scratch = memref::CastOp::create(b, MemRefType::get(ShapedType::kDynamic, b.getF32Type()), scratch);
   for (auto [index, view] : llvm::enumerate(views(Role::InitialState)))

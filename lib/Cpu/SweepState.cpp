@@ -21,7 +21,11 @@ void SweepState::fill(double value) {
 Value SweepState::at(Value row, Value column) {
   Value width = b.index(options.width());
   Value block = arith::DivUIOp::create(b, column, width), inBlock = arith::RemUIOp::create(b, column, width);
-  return b.add(b.add(b.scale(block, layout.blockStride), b.scale(row, options.width())), inBlock);
+  Value begin = b.scale(block, layout.blockStride);
+  if (!options.pairs)
+    return b.add(b.add(begin, b.scale(row, options.width())), inBlock);
+  Value odd = arith::RemUIOp::create(b, row, b.index(2)), even = arith::SubIOp::create(b, row, odd);
+  return b.add(b.add(begin, b.scale(even, options.width())), b.add(b.scale(inBlock, 2), odd));
 }
 
 void SweepState::copy(Value state, Value scale, bool isLoad) {
@@ -66,18 +70,40 @@ void SweepState::copyTiles(Value state, Value scale, bool isLoad) {
         return transposed ? SmallVector<Value>{b.add(column, i), row} : SmallVector<Value>{b.add(row, i), column};
       };
       Values tile;
+      // Vector i of the tile in the scratch memory; two interleaved rows are one longer row.
+      auto inScratch = [&](int64_t i) {
+        return b.add(corner, options.pairs ? i / 2 * 2 * options.width() + i % 2 * lanes : i * options.width());
+      };
       for (int64_t i = 0; i < lanes; ++i)
         tile.push_back(isLoad ? Value(vector::LoadOp::create(b, b.vector, state, place(i)))
-                              : b.mul(factor, b.load(scratch, b.add(corner, i * options.width()))));
+                              : b.mul(factor, b.load(scratch, inScratch(i))));
+      if (!isLoad && options.pairs)
+        interleave(tile, /*undo=*/true);
       if (transposed)
         tile = transpose(tile);
+      if (isLoad && options.pairs)
+        interleave(tile, /*undo=*/false);
       for (int64_t i = 0; i < lanes; ++i)
         if (isLoad)
-          b.store(tile[i], scratch, b.add(corner, i * options.width()));
+          b.store(tile[i], scratch, inScratch(i));
         else
           vector::StoreOp::create(b, tile[i], state, place(i));
     });
   });
+}
+
+void SweepState::interleave(MutableArrayRef<Value> rows, bool undo) {
+  int64_t lanes = b.lanes;
+  for (size_t i = 0; i < rows.size(); i += 2) {
+    SmallVector<int64_t> low, high;
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      low.push_back(undo ? 2 * lane : lane / 2 + lane % 2 * lanes);
+      high.push_back(undo ? 2 * lane + 1 : lanes / 2 + lane / 2 + lane % 2 * lanes);
+    }
+    Value x = rows[i], y = rows[i + 1];
+    rows[i] = vector::ShuffleOp::create(b, x, y, low);
+    rows[i + 1] = vector::ShuffleOp::create(b, x, y, high);
+  }
 }
 
 // Exchanges blocks of 1, 2, 4, .. lanes between pairs of rows.

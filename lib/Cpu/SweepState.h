@@ -27,6 +27,7 @@ private:
   void copyEntries(Value state, Value scale, bool isLoad);
   void copyTiles(Value state, Value scale, bool isLoad);
   Value at(Value row, Value column);
+  void interleave(llvm::MutableArrayRef<Value> rows, bool undo);
   Values transpose(llvm::ArrayRef<Value> rows);
 
   VectorBuilder &b;

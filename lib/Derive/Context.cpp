@@ -8,13 +8,9 @@ Value DeriveContext::add(Value x, Value y) {
   return !x ? y : !y ? x : AddOp::create(b(), loc, x, y).getResult();
 }
 
-Value DeriveContext::sub(Value x, Value y) {
-  if (!y)
-    return x;
-  return x ? SubOp::create(b(), loc, x, y).getResult() : NegOp::create(b(), loc, y).getResult();
+Value DeriveContext::mul(Value x, Value y) {
+  return x && y ? MulOp::create(b(), loc, x, y).getResult() : Value();
 }
-
-Value DeriveContext::mul(Value x, Value y) { return x && y ? MulOp::create(b(), loc, x, y).getResult() : Value(); }
 
 Value DeriveContext::matmul(Value x, Value y) {
   return x && y ? MatmulOp::create(b(), loc, x, y).getResult() : Value();

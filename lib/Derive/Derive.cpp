@@ -58,8 +58,8 @@ private:
   OwningOpRef<chunk::ProgramOp> makeProgram() {
     OpBuilder b(rule.getContext());
     StringAttr length = lengthSymbol();
-    auto program =
-        chunk::ProgramOp::create(b, rule.getLoc(), rule.getSymNameAttr(), length, rule.getArgs(), rule.getOutputs());
+    auto program = chunk::ProgramOp::create(b, rule.getLoc(), rule.getSymNameAttr(), length, rule.getArgs(),
+                                            rule.getOutputs());
     IRMapping map;
     rule.getInit().cloneInto(&program.getInit(), map);
     Operation *end = program.getInit().front().getTerminator();
@@ -87,7 +87,7 @@ private:
       // What reads a state may itself come from earlier rows.
       if (Value vector = nf.rows[readout.row].vector; vector && !nf.isTokenOnly(vector))
         cx->tokens.define(vector, cx->tokens.epilogue(vector, known)[0]);
-      Value rows = rowValue(readout.row);
+      Value rows = nf.rows[readout.row].solution ? solution(nf.rows[readout.row]) : rowValue(readout.row);
       if (!rows)
         return failure();
       known.push_back({readout, rows});
@@ -178,6 +178,26 @@ private:
     return rows[index] = sum;
   }
 
+  // Conjugate gradients for all tokens at once: each product with the state is a readout.
+  Value solution(const Row &row) {
+    auto solve = row.solution.getDefiningOp<SolveOp>();
+    Value rhs = cx->tokens.rows(row.vector);
+    auto op = chunk::ConjugateGradientsOp::create(cx->b(), cx->loc, rhs.getType(), rhs,
+                                                  *solve.getIterations(), solve.getEps());
+    OpBuilder::InsertionGuard guard(cx->b());
+    Block *block = cx->b().createBlock(&op.getProduct(), {}, rhs.getType(), cx->loc);
+    Value product;
+    for (auto &group : groups)
+      if (!product)
+        product = group->multiplyRows(nf.versions[row.version], block->getArgument(0));
+    if (!product) {
+      (void)cx->fail("the matrix of '" + notation(row.solution) + "' is no state with token-only terms");
+      return {};
+    }
+    chunk::YieldOp::create(cx->b(), cx->loc, product);
+    return op.getResult();
+  }
+
   Value columnValue(const Column &column) {
     if (column.kind == Column::Known)
       return cx->tokens.rows(column.value);
@@ -204,6 +224,9 @@ private:
       } else if (factor.transposed && isOne(matType(factor.value).getCols())) { // an inner product
         Value product = cx->mul(cx->tokens.rows(factor.value), value);
         value = ReduceOp::create(cx->b(), cx->loc, Reduction::Sum, product, false, true);
+      } else if (isOne(matType(value).getCols()) &&
+                 isOne(matType(factor.value).getCols())) { // a scalar scales it
+        value = cx->mul(value, cx->tokens.rows(factor.value));
       } else {
         (void)cx->fail("'" + notation(factor.value) + "' multiplies what was read from a state");
         return {};

@@ -1,8 +1,8 @@
 // From one token's update to the chunk form.
 //
-// Every state is unrolled over the chunk: H_t = decay * H_0 + sum over streams of key_j (payload_j)T. A payload that
-// depends on reads of the state is an unknown row; substituted into each other, the unknown rows of a chunk solve one
-// unit lower triangular system.
+// Every state is unrolled over the chunk: H_t = decay * H_0 + sum over streams of key_j (payload_j)T. A
+// payload that depends on reads of the state is an unknown row; substituted into each other, the unknown rows
+// of a chunk solve one unit lower triangular system.
 #pragma once
 
 #include "dialect/chunk/Chunk.h"
@@ -28,12 +28,13 @@ struct Derivation {
 /// Derives the chunk program of a rule in normal form. Values may be appended to the rule's body.
 Derivation derive(const NormalForm &nf);
 
-/// Compares the program with the rule in F_p on random inputs, for several chunk sizes and ragged ends. Empty when they
-/// agree; else the first difference ("output 'o', token 5, entry 2, chunks of 4"). Dimensions need not be bound.
+/// Compares the program with the rule in F_p on random inputs, for several chunk sizes and ragged ends. Empty
+/// when they agree; else the first difference ("output 'o', token 5, entry 2, chunks of 4"). Dimensions need
+/// not be bound.
 std::string prove(RuleOp rule, chunk::ProgramOp program, unsigned rounds = 1);
 
-/// True when two rules are the same function of inputs and states, decided over F_p; else `difference` says where they
-/// differ first. The rules must have arguments of the same names and shapes.
+/// True when two rules are the same function of inputs and states, decided over F_p; else `difference` says
+/// where they differ first. The rules must have arguments of the same names and shapes.
 bool sameRule(RuleOp a, RuleOp b, std::string &difference);
 
 /// Appends the program as equations: what is computed per token, the triangular system, outputs and states.

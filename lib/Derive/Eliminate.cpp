@@ -25,12 +25,14 @@ static Value weightsOf(DeriveContext &cx, Value decay, Span span, unsigned to = 
   return chunk::WeightsOp::create(cx.b(), cx.loc, type, decay, span, to, from);
 }
 
-Value Group::masked(Value vectors, Value keys, Value decay, ArrayRef<unsigned> from, unsigned member, Reach reach) {
+Value Group::masked(Value vectors, Value keys, Value decay, ArrayRef<unsigned> from, unsigned member,
+                    Reach reach) {
   if (!cascade)
     return chunk::GramOp::create(cx.b(), cx.loc, squareOf(vectors), vectors, keys, decay, reach);
   Value mask;
   for (unsigned state : from)
-    mask = cx.add(mask, chunk::MaskOp::create(cx.b(), cx.loc, squareOf(vectors), cascade, reach, member, state));
+    mask =
+        cx.add(mask, chunk::MaskOp::create(cx.b(), cx.loc, squareOf(vectors), cascade, reach, member, state));
   return cx.mul(cx.matmul(vectors, cx.transpose(keys)), mask);
 }
 
@@ -68,12 +70,13 @@ Value Group::apply(Value scores, Value values, bool after) {
 // Rows
 //===----------------------------------------------------------------------===//
 
-static Reach reachOf(bool after, bool seen) { return !after ? Reach::Before : seen ? Reach::Inclusive : Reach::Strict; }
+static Reach reachOf(bool after, bool seen) {
+  return !after ? Reach::Before : seen ? Reach::Inclusive : Reach::Strict;
+}
 
-RowValue Group::readValue(Value vector, unsigned member, bool after, ArrayRef<bool> seen) {
+RowValue Group::readValue(Value vectors, unsigned member, bool after, ArrayRef<bool> seen) {
   RowValue result;
   result.scores.assign(streams.size(), Value());
-  Value vectors = cx.tokens.rows(vector);
   result.base = carried(vectors, member, after, false);
   for (auto [index, stream] : llvm::enumerate(streams)) {
     Value score = scores(vectors, stream, member, reachOf(after, seen[index]));
@@ -96,12 +99,16 @@ Value Group::otherSideRead(Value vector, unsigned member, bool after, ArrayRef<b
   }
   for (auto [index, stream] : llvm::enumerate(streams)) {
     Reach reach = reachOf(after, seen[index]);
-    Value score = masked(vectors, stream.values, channels ? valueDecay : keyDecay ? keyDecay : valueDecay, stream.into,
-                         member, reach);
-    result = cx.add(result, channels ? chunk::MixOp::create(cx.b(), cx.loc, stream.keys.getType(), score, stream.keys,
-                                                            keyDecay, after ? Reach::Inclusive : Reach::Before)
-                                           .getResult()
-                                     : cx.matmul(score, stream.keys));
+    Value score = masked(vectors, stream.values,
+                         channels   ? valueDecay
+                         : keyDecay ? keyDecay
+                                    : valueDecay,
+                         stream.into, member, reach);
+    result = cx.add(result,
+                    channels ? chunk::MixOp::create(cx.b(), cx.loc, stream.keys.getType(), score, stream.keys,
+                                                    keyDecay, after ? Reach::Inclusive : Reach::Before)
+                                   .getResult()
+                             : cx.matmul(score, stream.keys));
   }
   return result;
 }
@@ -120,7 +127,7 @@ std::optional<RowValue> Group::rowValue(unsigned index, function_ref<Value(unsig
   }
   if (std::optional<Place> place = placeOf(row); place && sideIsKey(row.side)) {
     (place->after ? readsAfter : readsBefore) = true;
-    return rowCache[index] = readValue(row.vector, place->member, place->after, place->seen);
+    return rowCache[index] = readValue(cx.tokens.rows(row.vector), place->member, place->after, place->seen);
   }
   auto addRow = [&](const Coefficient &c, const RowValue &part) {
     result.base = cx.add(result.base, cx.scale(c, part.base));
@@ -129,9 +136,10 @@ std::optional<RowValue> Group::rowValue(unsigned index, function_ref<Value(unsig
   };
   for (const RowTerm &term : row.terms) {
     if (!term.map.empty() || !row.inOldReads) {
-      (void)cx.fail("what is read from '" + notation(cx.nf.states[states[0]]) + "' is scaled by '" +
-                    (term.map.empty() ? std::string("a matrix") : notation(term.map[0].value)) +
-                    "' before it is written back: each value channel has a system of its own; scale the writes only");
+      (void)cx.fail(
+          "what is read from '" + notation(cx.nf.states[states[0]]) + "' is scaled by '" +
+          (term.map.empty() ? std::string("a matrix") : notation(term.map[0].value)) +
+          "' before it is written back: each value channel has a system of its own; scale the writes only");
       return std::nullopt;
     }
     if (term.column.kind == Column::Known) {
@@ -144,7 +152,8 @@ std::optional<RowValue> Group::rowValue(unsigned index, function_ref<Value(unsig
     } else {
       const Read &read = cx.nf.reads[term.column.index];
       readsBefore = true;
-      addRow(term.c, readValue(read.vector, indexOf(read.state), false, SmallVector<bool>(streams.size(), false)));
+      addRow(term.c, readValue(cx.tokens.rows(read.vector), indexOf(read.state), false,
+                               SmallVector<bool>(streams.size(), false)));
     }
   }
   return rowCache[index] = result;
@@ -162,7 +171,7 @@ Value Group::finish(const RowValue &value, bool after) {
 //===----------------------------------------------------------------------===//
 
 LogicalResult Group::eliminate(function_ref<Value(unsigned)> known) {
-  if (scanFactors)
+  if (!scanWrites.empty())
     return success();
   for (Stream &stream : streams) {
     stream.keys = cx.tokens.rows(stream.key);
@@ -224,32 +233,69 @@ LogicalResult Group::solve(function_ref<Value(unsigned)> known) {
 
 Value Group::finalRow(unsigned index) {
   const Row row = cx.nf.rows[index];
-  if (scanFactors) {
+  if (!scanWrites.empty()) {
     if (row.version == Row::none)
       return {};
-    Value read = cx.nf.versions[row.version].value;
-    bool before = read == cx.nf.states[states[0]];
-    return before || row.version == cx.nf.updates[states[0]] ? scanRow(before, row.side, row.vector) : Value();
+    for (auto [member, state] : llvm::enumerate(states)) {
+      bool before = cx.nf.versions[row.version].value == cx.nf.states[state];
+      if (before || row.version == cx.nf.updates[state])
+        return scanRow(member, before, row.side, row.vector);
+    }
+    return {};
   }
   std::optional<Place> place = placeOf(row);
   if (!place)
     return {};
-  return sideIsKey(row.side) ? finish(readValue(row.vector, place->member, place->after, place->seen), place->after)
-                             : otherSideRead(row.vector, place->member, place->after, place->seen);
+  return sideIsKey(row.side)
+             ? finish(readValue(cx.tokens.rows(row.vector), place->member, place->after, place->seen),
+                      place->after)
+             : otherSideRead(row.vector, place->member, place->after, place->seen);
 }
 
 Value Group::finalRead(const Read &read) {
-  if (scanFactors)
-    return scanRow(true, read.side, read.vector);
+  if (!scanWrites.empty())
+    return scanRow(indexOf(read.state), true, read.side, read.vector);
   SmallVector<bool> seen(streams.size(), false);
-  return sideIsKey(read.side) ? finish(readValue(read.vector, indexOf(read.state), false, seen), false)
-                              : otherSideRead(read.vector, indexOf(read.state), false, seen);
+  return sideIsKey(read.side)
+             ? finish(readValue(cx.tokens.rows(read.vector), indexOf(read.state), false, seen), false)
+             : otherSideRead(read.vector, indexOf(read.state), false, seen);
+}
+
+Value Group::multiplyRows(const Version &version, Value vectors) {
+  if (!scanWrites.empty() || keySide != Side::Right)
+    return {};
+  for (auto [member, state] : llvm::enumerate(states)) {
+    const Version &update = cx.nf.update(state);
+    auto isNew = [&](const Write &write) {
+      return llvm::any_of(update.writes, [&](const Write &other) { return sameWrite(write, other); });
+    };
+    if (!sameOld(version.old, update.old) || !llvm::all_of(update.writes, [&](const Write &write) {
+          return llvm::any_of(version.writes, [&](const Write &other) { return sameWrite(write, other); });
+        }))
+      continue;
+    Value result = finish(readValue(vectors, member, true, SmallVector<bool>(streams.size(), true)), true);
+    for (const Write &write : version.writes) {
+      if (isNew(write))
+        continue;
+      auto diagonal = write.matrix ? write.matrix.getDefiningOp<DiagOp>() : DiagOp();
+      Value part;
+      if (diagonal)
+        part = cx.mul(cx.tokens.rows(diagonal.getOperand()), vectors);
+      else if (write.matrix && cx.tokens.isShared(write.matrix))
+        part = cx.matmul(vectors, cx.transpose(cx.tokens.shared(write.matrix)));
+      else
+        return {};
+      result = cx.add(result, cx.scale(write.c, part));
+    }
+    return result;
+  }
+  return {};
 }
 
 Value Group::finalState(unsigned state) {
-  if (scanFactors)
-    return scan(scans[1] && !scans[0]).getLast();
   unsigned member = indexOf(state);
+  if (!scanWrites.empty())
+    return scan(scans[1] && !scans[0]).getLast()[member];
   Value result;
   if (cascade) {
     for (unsigned from = 0; from < states.size(); ++from)

@@ -1,5 +1,6 @@
-// A derivation as text, in the notation of the papers: capitals are matrices with one row per token of the chunk, G is
-// the sum of log decays up to a token (Gx before it), tril and stril are lower triangles with and without the diagonal.
+// A derivation as text, in the notation of the papers: capitals are matrices with one row per token of the
+// chunk, G is the sum of log decays up to a token (Gx before it), tril and stril are lower triangles with and
+// without the diagonal.
 #include "lib/Derive/Derive.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/TypeSwitch.h"
@@ -22,8 +23,8 @@ public:
       tokenNames[argument] = arg.getName().str();
     }
     for (Operation &op : program.getBody().front().without_terminator()) {
-      if (auto map = dyn_cast<chunk::MapOp>(op))
-        writeMap(map, tokens);
+      if (auto map = dyn_cast<chunk::MapOp>(op)) // of rows that were read out, or of tokens alone
+        writeMap(map, dependsOnStates(map) ? results : tokens);
       else if (auto decay = dyn_cast<chunk::DecayOp>(op))
         writeDecay(decay, tokens);
       else if (auto cascade = dyn_cast<chunk::CascadeOp>(op))
@@ -32,6 +33,8 @@ public:
         writeSolve(solve, system);
       else if (auto scan = dyn_cast<chunk::ScanOp>(op))
         writeScan(scan, system);
+      else if (auto iterations = dyn_cast<chunk::ConjugateGradientsOp>(op))
+        writeIterations(iterations, system);
       else if (!op.getResult(0).hasOneUse() && isa<MatmulOp, chunk::GramOp, chunk::MixOp>(op))
         name(op.getResult(0), isa<chunk::GramOp>(op) ? "A" : "P", system);
     }
@@ -45,7 +48,9 @@ public:
   }
 
 private:
-  static std::string upper(StringRef text) { return text.size() == 1 ? text.upper() : "rows(" + text.str() + ")"; }
+  static std::string upper(StringRef text) {
+    return text.size() == 1 ? text.upper() : "rows(" + text.str() + ")";
+  }
 
   void name(Value value, StringRef stem, DerivationStep &step) {
     std::string line = text(value, 0), fresh = stem.str() + std::to_string(++counters[stem]);
@@ -56,10 +61,12 @@ private:
   // Values of a token are named x1, x2, ..; their rows X1, X2, ..
   void writeMap(chunk::MapOp map, DerivationStep &step) {
     unsigned next = 0;
-    for (Value operand : llvm::concat<Value>(llvm::to_vector(map.getCarried()), llvm::to_vector(map.getRows()),
-                                             llvm::to_vector(map.getShared()))) {
+    for (Value operand :
+         llvm::concat<Value>(llvm::to_vector(map.getCarried()), llvm::to_vector(map.getRows()),
+                             llvm::to_vector(map.getShared()))) {
       auto known = tokenNames.find(operand);
-      argumentNames[map.getBody().getArgument(next++)] = known != tokenNames.end() ? known->second : text(operand, 2);
+      argumentNames[map.getBody().getArgument(next++)] =
+          known != tokenNames.end() ? known->second : text(operand, 2);
     }
     auto yielded = map.getYield().getValues().begin();
     for (auto [index, last] : llvm::enumerate(map.getLast())) {
@@ -83,9 +90,10 @@ private:
     };
     bool scalar = isOne(matType(decay.getFactors()).getCols());
     names[decay] = "G" + index;
-    step.lines.push_back("G" + index + " = cumulative " +
-                         (decay.getLog() ? "sum of " + token(decay.getLog()) : "log of " + token(decay.getFactors())) +
-                         (scalar ? ", Γ" + index + "[t,j] = e^(G" + index + "_t - G" + index + "_j)" : ", by channel"));
+    step.lines.push_back(
+        "G" + index + " = cumulative " +
+        (decay.getLog() ? "sum of " + token(decay.getLog()) : "log of " + token(decay.getFactors())) +
+        (scalar ? ", Γ" + index + "[t,j] = e^(G" + index + "_t - G" + index + "_j)" : ", by channel"));
   }
 
   void writeCascade(chunk::CascadeOp cascade, DerivationStep &step) {
@@ -104,9 +112,10 @@ private:
   void writeSolve(chunk::TriSolveOp solve, DerivationStep &step) {
     size_t streams = solve.getRhs().size();
     for (auto [index, block] : llvm::enumerate(solve.getBlocks()))
-      step.lines.push_back("N" + (streams == 1 ? "" : std::to_string(index / streams + 1) +
-                                                         std::to_string(index % streams + 1)) +
-                           " = " + text(block, 0));
+      step.lines.push_back(
+          "N" +
+          (streams == 1 ? "" : std::to_string(index / streams + 1) + std::to_string(index % streams + 1)) +
+          " = " + text(block, 0));
     for (auto [index, side, result] : llvm::enumerate(solve.getRhs(), solve.getResults())) {
       std::string number = streams == 1 ? "" : std::to_string(index + 1);
       names[result] = "U" + number;
@@ -119,16 +128,43 @@ private:
       step.lines.push_back("each value channel with its decays " + names[solve.getDecay()]);
   }
 
-  void writeScan(chunk::ScanOp scan, DerivationStep &step) {
-    std::string index = std::to_string(++counters["h"]);
-    names[scan.getResult()] = "h" + index;
-    names[scan.getLast()] = "h" + index + "_C";
-    tokenNames[scan.getResult()] = "h" + index;
-    step.lines.push_back("h" + index + "_t = " + text(scan.getFactors(), 2) + " ⊙ h" + index + "_(t-1) + " +
-                         text(scan.getWrites(), 2) + " from " + text(scan.getInit(), 0) + ", by an associative scan");
+  static bool dependsOnStates(chunk::MapOp map) {
+    return llvm::any_of(map.getRows(), [](Value rows) {
+      Operation *op = rows.getDefiningOp();
+      auto inner = dyn_cast_or_null<chunk::MapOp>(op);
+      return op && (inner ? dependsOnStates(inner) : !isa<BroadcastOp>(op));
+    });
   }
 
-  std::string gammaOf(Value decay) { return isa<chunk::CascadeType>(decay.getType()) ? names[decay] : "Γ" + names[decay].substr(1); }
+  void writeIterations(chunk::ConjugateGradientsOp op, DerivationStep &step) {
+    std::string name = "Z" + std::to_string(++counters["Z"]);
+    Block &product = op.getProduct().front();
+    names[product.getArgument(0)] = "P";
+    step.lines.push_back(name + " = " + std::to_string(op.getIterations()) +
+                         " conjugate gradient steps from zero for " + text(op.getRhs(), 0) +
+                         ", one system per token; its product is");
+    step.lines.push_back("P ↦ " + text(product.getTerminator()->getOperand(0), 0));
+    names[op] = name;
+  }
+
+  void writeScan(chunk::ScanOp scan, DerivationStep &step) {
+    size_t n = scan.getInit().size();
+    std::string stem = "h" + std::to_string(++counters["h"]);
+    auto state = [&](size_t i) { return n == 1 ? stem : stem + "^" + std::to_string(i + 1); };
+    for (auto [i, result, last] : llvm::enumerate(scan.getResults(), scan.getLast())) {
+      names[result] = tokenNames[result] = state(i);
+      names[last] = state(i) + "_C";
+      std::string line = state(i) + "_t = ";
+      for (size_t j = 0; j < n; ++j)
+        line += text(scan.getFactors()[i * n + j], 2) + " ⊙ " + state(j) + "_(t-1) + ";
+      step.lines.push_back(line + text(scan.getWrites()[i], 2) + " from " + text(scan.getInit()[i], 0) +
+                           ", by an associative scan");
+    }
+  }
+
+  std::string gammaOf(Value decay) {
+    return isa<chunk::CascadeType>(decay.getType()) ? names[decay] : "Γ" + names[decay].substr(1);
+  }
 
   // Precedence: 0 sums, 1 products, 2 factors.
   std::string text(Value value, unsigned needed) {
@@ -155,21 +191,25 @@ private:
         .Case([&](TransposeOp) { return std::pair(operand(0, 2) + "ᵀ", 2u); })
         .Case([&](chunk::GramOp gram) {
           std::string decay = gram.getDecay() ? " ⊙ " + gammaOf(gram.getDecay()) : "";
-          bool channels = gram.getDecay() && !isOne(cast<chunk::DecayType>(gram.getDecay().getType()).getOf().getCols());
+          bool channels =
+              gram.getDecay() && !isOne(cast<chunk::DecayType>(gram.getDecay().getType()).getOf().getCols());
           std::string product = operand(0, 1) + " " + operand(1, 2) + "ᵀ";
           if (channels)
-            product = "Σ_c " + operand(0, 1) + "[t,c] " + operand(1, 2) + "[j,c] e^(" + names[gram.getDecay()] +
-                      (gram.getReach() == chunk::Reach::Before ? "x" : "") + "[t,c] - " + names[gram.getDecay()] + "[j,c])";
+            product = "Σ_c " + operand(0, 1) + "[t,c] " + operand(1, 2) + "[j,c] e^(" +
+                      names[gram.getDecay()] + (gram.getReach() == chunk::Reach::Before ? "x" : "") +
+                      "[t,c] - " + names[gram.getDecay()] + "[j,c])";
           else if (gram.getDecay() && gram.getReach() == chunk::Reach::Before)
             product += decay + "⁻";
           else
             product += decay;
-          return std::pair((gram.getReach() == chunk::Reach::Inclusive ? "tril(" : "stril(") + product + ")", 2u);
+          return std::pair((gram.getReach() == chunk::Reach::Inclusive ? "tril(" : "stril(") + product + ")",
+                           2u);
         })
         .Case([&](chunk::MaskOp mask) {
-          std::string entry = isa<chunk::CascadeType>(mask.getDecay().getType())
-                                  ? "^" + std::to_string(mask.getTo() + 1) + std::to_string(mask.getFrom() + 1)
-                                  : "";
+          std::string entry =
+              isa<chunk::CascadeType>(mask.getDecay().getType())
+                  ? "^" + std::to_string(mask.getTo() + 1) + std::to_string(mask.getFrom() + 1)
+                  : "";
           StringRef kind = mask.getReach() == chunk::Reach::Inclusive ? "tril(" : "stril(";
           return std::pair(kind.str() + gammaOf(mask.getDecay()) + entry +
                                (mask.getReach() == chunk::Reach::Before ? "⁻)" : ")"),
@@ -179,7 +219,8 @@ private:
           std::string g = names[weights.getDecay()];
           if (isa<chunk::CascadeType>(weights.getDecay().getType())) {
             StringRef span[] = {"[t,0]", "[t-1,0]", "[C,t]", "[C,0]"};
-            return std::pair(g + "^" + std::to_string(weights.getTo() + 1) + std::to_string(weights.getFrom() + 1) +
+            return std::pair(g + "^" + std::to_string(weights.getTo() + 1) +
+                                 std::to_string(weights.getFrom() + 1) +
                                  span[unsigned(weights.getSpan())].str(),
                              2u);
           }

@@ -22,8 +22,10 @@ bool Group::reads(unsigned index) const {
 LogicalResult Group::prepare() {
   if (failed(orient()))
     return failure();
-  if (wantsScan())
-    return prepareScan();
+  if (wantsScan()) {
+    prepareScan();
+    return success();
+  }
   if (failed(findDecays()) || failed(findStreams()))
     return failure();
   for (unsigned state : states) {
@@ -56,7 +58,8 @@ LogicalResult Group::orient() {
           twoSided |= side && *side != (column == &write.column ? Side::Right : Side::Left);
         }
   if (twoSided)
-    return cx.fail("the update reads '" + notation(cx.nf.states[states[0]]) + "' from both sides: their unknown scalars "
+    return cx.fail("the update reads '" + notation(cx.nf.states[states[0]]) +
+                   "' from both sides: their unknown scalars "
                    "and vectors do not form one triangular system");
   if (!side)
     for (const Readout &readout : cx.nf.readouts)
@@ -78,7 +81,8 @@ static Value diagonalColumn(Value value) {
 }
 
 // The product of factors, and its logarithm where each of them is an exponential.
-static std::pair<Value, Value> productOf(OpBuilder &b, Location loc, const Coefficient &c, ArrayRef<Value> columns) {
+static std::pair<Value, Value> productOf(OpBuilder &b, Location loc, const Coefficient &c,
+                                         ArrayRef<Value> columns) {
   Value product, log;
   bool isExp = c.number == 1;
   auto times = [&](Value factor) {
@@ -131,22 +135,24 @@ LogicalResult Group::findDecays() {
           found = !found && term.isScalar() ? &term : nullptr;
       for (const OldTerm &term : nf.update(to).old)
         if (!term.isScalar())
-          return cx.fail("'" + notation(nf.states[to]) + "' is coupled to '" + notation(nf.states[term.state]) +
-                         "' by more than a scalar");
+          return cx.fail("'" + notation(nf.states[to]) + "' is coupled to '" +
+                         notation(nf.states[term.state]) + "' by more than a scalar");
       Coefficient c;
       if (found)
         c = found->c;
       else
         c.number = 0;
       Value scalar = buildCoefficient(atToken, cx.loc, c);
-      entries.push_back(cx.tokens.rows(scalar ? scalar : ConstantOp::create(atToken, cx.loc, 1.0).getResult()));
+      entries.push_back(
+          cx.tokens.rows(scalar ? scalar : ConstantOp::create(atToken, cx.loc, 1.0).getResult()));
     }
   auto type = chunk::CascadeType::get(atToken.getContext(), states.size(), matType(entries[0]));
   cascade = chunk::CascadeOp::create(cx.b(), cx.loc, type, entries);
   return success();
 }
 
-static bool samePayload(ArrayRef<std::pair<Coefficient, Column>> a, ArrayRef<std::pair<Coefficient, Column>> b) {
+static bool samePayload(ArrayRef<std::pair<Coefficient, Column>> a,
+                        ArrayRef<std::pair<Coefficient, Column>> b) {
   return llvm::equal(a, b, [](const auto &x, const auto &y) {
     return x.first == y.first && x.second.kind == y.second.kind && x.second.value == y.second.value &&
            x.second.index == y.second.index;
@@ -189,20 +195,22 @@ LogicalResult Group::findStreams() {
     return last;
   };
   for (const Stream &stream : streams)
-    cx.note("sort", "key " + notation(stream.key) + (stream.unknown ? ": its payload reads the state, an unknown row"
-                                                                    : ": its payload is known"));
-  std::sort(streams.begin(), streams.end(), [&](const Stream &a, const Stream &b) { return lastRow(a) < lastRow(b); });
+    cx.note("sort", "key " + notation(stream.key) +
+                        (stream.unknown ? ": its payload reads the state, an unknown row"
+                                        : ": its payload is known"));
+  std::sort(streams.begin(), streams.end(),
+            [&](const Stream &a, const Stream &b) { return lastRow(a) < lastRow(b); });
   return success();
 }
 
-static bool sameOld(ArrayRef<OldTerm> a, ArrayRef<OldTerm> b) {
+bool recur::sameOld(ArrayRef<OldTerm> a, ArrayRef<OldTerm> b) {
   return llvm::equal(a, b, [](const OldTerm &x, const OldTerm &y) {
-    return x.state == y.state && x.c == y.c && x.transposed == y.transposed && x.left == y.left && x.right == y.right &&
-           x.elementwise == y.elementwise;
+    return x.state == y.state && x.c == y.c && x.transposed == y.transposed && x.left == y.left &&
+           x.right == y.right && x.elementwise == y.elementwise;
   });
 }
 
-static bool sameWrite(const Write &a, const Write &b) {
+bool recur::sameWrite(const Write &a, const Write &b) {
   auto same = [](const Column &x, const Column &y) {
     return x.kind == y.kind && x.value == y.value && x.index == y.index;
   };

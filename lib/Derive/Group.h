@@ -24,7 +24,6 @@ struct DeriveContext {
 
   mlir::OpBuilder &b() { return tokens.builder; }
   mlir::Value add(mlir::Value x, mlir::Value y);
-  mlir::Value sub(mlir::Value x, mlir::Value y);
   mlir::Value mul(mlir::Value x, mlir::Value y);
   mlir::Value matmul(mlir::Value x, mlir::Value y);
   mlir::Value transpose(mlir::Value x);
@@ -34,18 +33,26 @@ struct DeriveContext {
   void note(llvm::StringRef step, std::string line);
 };
 
+/// True when old parts, or writes, are the same terms.
+bool sameOld(llvm::ArrayRef<OldTerm> a, llvm::ArrayRef<OldTerm> b);
+bool sameWrite(const Write &a, const Write &b);
+
 class Group {
 public:
   Group(DeriveContext &context, llvm::ArrayRef<unsigned> members) : cx(context), states(members) {}
 
   /// Picks the key side and the decays. Fails with a reason when the group has no chunk form.
   mlir::LogicalResult prepare();
-  /// Unrolls the states and solves for the unknown rows; `known` gives rows of groups that were eliminated before.
+  /// Unrolls the states and solves for the unknown rows; `known` gives rows of groups that were eliminated
+  /// before.
   mlir::LogicalResult eliminate(llvm::function_ref<mlir::Value(unsigned row)> known);
   /// A row of this group's states, C x n; null when it is no read of a state before or after its update.
   mlir::Value finalRow(unsigned row);
   /// A read of an old state, C x n.
   mlir::Value finalRead(const Read &read);
+  /// Rows `vectors`, each multiplied by what `version` is at its token: a new state plus token-only matrices.
+  /// Null when it is no such version.
+  mlir::Value multiplyRows(const Version &version, mlir::Value vectors);
   /// The state at the chunk's end, as the rule stores it.
   mlir::Value finalState(unsigned state);
   bool contains(unsigned state) const { return llvm::is_contained(states, state); }
@@ -69,10 +76,10 @@ private:
 
   mlir::LogicalResult orient();
   bool wantsScan() const;
-  mlir::LogicalResult prepareScan();
+  void prepareScan();
   /// All states of the chunk, after each token or before it.
   chunk::ScanOp scan(bool before);
-  mlir::Value scanRow(bool before, Side side, mlir::Value vector);
+  mlir::Value scanRow(unsigned member, bool before, Side side, mlir::Value vector);
   mlir::LogicalResult findDecays();
   mlir::LogicalResult findStreams();
   std::optional<Place> placeOf(const Row &row) const;
@@ -85,7 +92,7 @@ private:
   /// What the initial states give to rows that read `member` with `vectors`.
   mlir::Value carried(mlir::Value vectors, unsigned member, bool after, bool otherSide);
   std::optional<RowValue> rowValue(unsigned row, llvm::function_ref<mlir::Value(unsigned)> known);
-  RowValue readValue(mlir::Value vector, unsigned member, bool after, llvm::ArrayRef<bool> seen);
+  RowValue readValue(mlir::Value vectors, unsigned member, bool after, llvm::ArrayRef<bool> seen);
   mlir::Value otherSideRead(mlir::Value vector, unsigned member, bool after, llvm::ArrayRef<bool> seen);
   mlir::Value finish(const RowValue &value, bool after);
   mlir::Value apply(mlir::Value scores, mlir::Value values, bool after);
@@ -96,11 +103,11 @@ private:
   llvm::SmallVector<unsigned> states;
   Side keySide = Side::Right;
   std::vector<Stream> streams;
-  mlir::Value keyDecay, valueDecay; // !chunk.decay, C x 1 or with channels; null: none
-  mlir::Value cascade;              // for several states
+  mlir::Value keyDecay, valueDecay;       // !chunk.decay, C x 1 or with channels; null: none
+  mlir::Value cascade;                    // for several states
   llvm::SmallVector<mlir::Value> initial; // keys x values
   llvm::DenseMap<unsigned, RowValue> rowCache;
-  mlir::Value scanFactors, scanWrites; // set for a scan
+  llvm::SmallVector<mlir::Value> scanFactors, scanWrites; // of a scan
   chunk::ScanOp scans[2];
   bool readsBefore = false, readsAfter = false; // by unknown rows
 };

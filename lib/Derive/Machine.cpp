@@ -7,7 +7,8 @@ using namespace mlir;
 using namespace recur;
 
 namespace {
-template <typename F> class Machine {
+template <typename F>
+class Machine {
 public:
   // A matrix, or one for each micro-step, or (tokens) one after the other for each token.
   using Values = std::vector<Dense<F>>;
@@ -35,7 +36,9 @@ private:
     };
     return TypeSwitch<Operation *, LogicalResult>(&op)
         .Case([&](ElementwiseOp e) { return result(elementwise(e)); })
-        .Case([&](ConstantOp c) { return result(filled(c.getType(), number<F>(c.getValue().convertToDouble()))); })
+        .Case([&](ConstantOp c) {
+          return result(filled(c.getType(), number<F>(c.getValue().convertToDouble())));
+        })
         .Case([&](SizeOp s) { return result(Dense<F>(1, 1, number<F>(size(s.getDim())))); })
         .Case([&](IdentityOp i) { return result(identity(size(i.getType().getRows()))); })
         .Case([&](ExtractOp e) { return extract(e); })
@@ -85,6 +88,7 @@ private:
           return success();
         })
         .Case([&](chunk::ScanOp s) { return scan(s); })
+        .Case([&](chunk::ConjugateGradientsOp c) { return solveRows(c); })
         .Default([](Operation *other) { return other->emitOpError() << "cannot be run here"; });
   }
 
@@ -92,7 +96,9 @@ private:
     auto bound = dyn_cast<IntegerAttr>(dim);
     return bound ? bound.getInt() : length;
   }
-  Dense<F> filled(MatType type, F value) { return Dense<F>(size(type.getRows()), size(type.getCols()), value); }
+  Dense<F> filled(MatType type, F value) {
+    return Dense<F>(size(type.getRows()), size(type.getCols()), value);
+  }
 
   static Dense<F> identity(int64_t n) {
     Dense<F> result(n, n);
@@ -167,36 +173,28 @@ private:
     return result;
   }
 
-  // Iterations of conjugate gradients are cut to the exact solution in F_p (a rational function), run as they are else.
   LogicalResult solve(SolveOp op) {
     const Dense<F> &a = get(op.getMatrix()), &rhs = get(op.getRhs());
-    if (std::is_same_v<F, Fp> || !op.getIterations()) {
-      set(op, eliminate(a, rhs));
-      return success();
-    }
-    auto dot = [](const Dense<F> &x, const Dense<F> &y) {
-      F sum = F();
-      for (size_t i = 0; i < x.data.size(); ++i)
-        sum += x.data[i] * y.data[i];
-      return sum;
-    };
-    F eps = number<F>(op.getEps().convertToDouble());
-    auto quotient = [&](F num, F den) { return den + eps == F() ? F() : num / (den + eps); };
-    Dense<F> x(rhs.rows, 1), r = rhs, p = rhs;
-    F rr = dot(r, r);
-    for (int64_t step = 0; step < int64_t(*op.getIterations()); ++step) {
-      Dense<F> ap = multiply(a, p);
-      F alpha = quotient(rr, dot(p, ap));
-      for (int64_t i = 0; i < x.rows; ++i) {
-        x.at(i, 0) += alpha * p.at(i, 0);
-        r.at(i, 0) -= alpha * ap.at(i, 0);
-      }
-      F next = dot(r, r), beta = quotient(next, rr);
-      for (int64_t i = 0; i < x.rows; ++i)
-        p.at(i, 0) = r.at(i, 0) + beta * p.at(i, 0);
-      rr = next;
-    }
-    set(op, x);
+    set(op, op.getIterations()
+                ? *conjugateGradients<F>(rhs, *op.getIterations(), number<F>(op.getEps().convertToDouble()),
+                                         [&](const Dense<F> &p) { return multiply(a, p); })
+                : eliminate(a, rhs));
+    return success();
+  }
+
+  LogicalResult solveRows(chunk::ConjugateGradientsOp op) {
+    Block &product = op.getProduct().front();
+    std::optional<Dense<F>> solved = conjugateGradients<F>(
+        transpose(get(op.getRhs())), op.getIterations(), number<F>(op.getEps().convertToDouble()),
+        [&](const Dense<F> &columns) -> std::optional<Dense<F>> {
+          set(product.getArgument(0), transpose(columns));
+          if (failed(run(product)))
+            return std::nullopt;
+          return transpose(get(product.getTerminator()->getOperand(0)));
+        });
+    if (!solved)
+      return failure();
+    set(op, transpose(*solved));
     return success();
   }
 
@@ -288,18 +286,33 @@ private:
   }
 
   LogicalResult scan(chunk::ScanOp op) {
-    Dense<F> state = get(op.getInit());
-    values[op.getResult()].clear();
+    size_t n = op.getInit().size();
+    Values states;
+    for (Value init : op.getInit())
+      states.push_back(get(init));
+    auto append = [&](bool before) {
+      for (auto [result, state] : llvm::zip(op.getResults(), states))
+        if (op.getBefore() == before)
+          appendToken(result, state);
+    };
+    for (Value result : op.getResults())
+      values[result].clear();
     for (int64_t t = 0; t < length; ++t) {
-      if (op.getBefore())
-        appendToken(op.getResult(), state);
-      Dense<F> factor = tokenOf(op.getFactors(), t)[0], write = tokenOf(op.getWrites(), t)[0];
-      for (size_t i = 0; i < state.data.size(); ++i)
-        state.data[i] = factor.data[i] * state.data[i] + write.data[i];
-      if (!op.getBefore())
-        appendToken(op.getResult(), state);
+      append(true);
+      Values next;
+      for (size_t i = 0; i < n; ++i) {
+        next.push_back(tokenOf(op.getWrites()[i], t)[0]);
+        for (size_t j = 0; j < n; ++j) {
+          Dense<F> factor = tokenOf(op.getFactors()[i * n + j], t)[0];
+          for (size_t e = 0; e < factor.data.size(); ++e)
+            next[i].data[e] += factor.data[e] * states[j].data[e];
+        }
+      }
+      states = std::move(next);
+      append(false);
     }
-    set(op.getLast(), state);
+    for (auto [last, state] : llvm::zip(op.getLast(), states))
+      set(last, state);
     return success();
   }
 
@@ -307,7 +320,8 @@ private:
 };
 
 // The rule's own initial states, where the caller gives none.
-template <typename F> LogicalResult initialise(ArrayAttr args, Region &init, Call<F> &call) {
+template <typename F>
+LogicalResult initialise(ArrayAttr args, Region &init, Call<F> &call) {
   Machine<F> machine;
   unsigned next = 0, param = 0;
   for (ArgAttr arg : args.getAsRange<ArgAttr>()) {
@@ -328,7 +342,8 @@ template <typename F> LogicalResult initialise(ArrayAttr args, Region &init, Cal
 
 // Gives a body's arguments their values for the tokens begin .. end-1.
 template <typename F>
-void bind(Machine<F> &machine, ArrayAttr args, Region &body, Call<F> &call, int64_t begin, int64_t end, bool rows) {
+void bind(Machine<F> &machine, ArrayAttr args, Region &body, Call<F> &call, int64_t begin, int64_t end,
+          bool rows) {
   unsigned input = 0, param = 0, state = 0;
   for (BlockArgument argument : body.getArguments()) {
     auto arg = cast<ArgAttr>(args[argument.getArgNumber()]);
@@ -362,13 +377,15 @@ void bind(Machine<F> &machine, ArrayAttr args, Region &body, Call<F> &call, int6
       break;
     }
     default:
-      machine.set(argument, Dense<F>(1, 1, number<F>(arg.getKind() == ArgKind::Head ? call.head : call.heads)));
+      machine.set(argument,
+                  Dense<F>(1, 1, number<F>(arg.getKind() == ArgKind::Head ? call.head : call.heads)));
     }
   }
 }
 } // namespace
 
-template <typename F> LogicalResult recur::runRule(RuleOp rule, Call<F> &call) {
+template <typename F>
+LogicalResult recur::runRule(RuleOp rule, Call<F> &call) {
   if (failed(initialise(rule.getArgs(), rule.getInit(), call)))
     return failure();
   call.outputs.assign(rule.getOutputs().size(), {});
@@ -385,7 +402,8 @@ template <typename F> LogicalResult recur::runRule(RuleOp rule, Call<F> &call) {
   return success();
 }
 
-template <typename F> LogicalResult recur::runProgram(chunk::ProgramOp program, Call<F> &call, int64_t size) {
+template <typename F>
+LogicalResult recur::runProgram(chunk::ProgramOp program, Call<F> &call, int64_t size) {
   if (failed(initialise(program.getArgs(), program.getInit(), call)))
     return failure();
   call.outputs.assign(program.getOutputs().size(), {});
@@ -411,8 +429,8 @@ template <typename F> LogicalResult recur::runProgram(chunk::ProgramOp program, 
   return success();
 }
 
-#define INSTANTIATE(F)                                                                  \
-  template LogicalResult recur::runRule<F>(RuleOp, Call<F> &);                          \
+#define INSTANTIATE(F)                                                                                       \
+  template LogicalResult recur::runRule<F>(RuleOp, Call<F> &);                                               \
   template LogicalResult recur::runProgram<F>(chunk::ProgramOp, Call<F> &, int64_t);
 INSTANTIATE(Fp)
 INSTANTIATE(double)

@@ -1,9 +1,9 @@
 // Runs rules token by token and chunk programs chunk by chunk, in F_p, float64 or float32.
 //
-// In F_p a function that is no field operation (exp, max, ..) is cut: its result is a pseudo-random element that depends
-// on the function and its operands alone, so that both sides of a comparison see the same symbol and nothing else is
-// known of it. In floating point decays take the numerically safe path: sums of logarithms or products of factors over
-// later tokens only, with references every 16 tokens.
+// In F_p a function that is no field operation (exp, max, ..) is cut: its result is a pseudo-random element
+// that depends on the function and its operands alone, so that both sides of a comparison see the same symbol
+// and nothing else is known of it. In floating point decays take the numerically safe path: sums of
+// logarithms or products of factors over later tokens only, with references every 16 tokens.
 #pragma once
 
 #include "dialect/chunk/Chunk.h"
@@ -12,7 +12,8 @@
 namespace recur {
 
 /// One head of one sequence, as in the oracle (lib/Oracle/Oracle.h).
-template <typename F> struct Call {
+template <typename F>
+struct Call {
   int64_t tokens = 0, position = 0, head = 0, heads = 1;
   std::vector<std::vector<std::vector<Dense<F>>>> inputs; // [input][token][micro-step]
   std::vector<Dense<F>> params;
@@ -21,9 +22,11 @@ template <typename F> struct Call {
 };
 
 /// Runs the token recurrence. Dimensions are bound, gradients are expressions, no blocks.
-template <typename F> mlir::LogicalResult runRule(RuleOp rule, Call<F> &call);
+template <typename F>
+mlir::LogicalResult runRule(RuleOp rule, Call<F> &call);
 
 /// Runs the program in chunks of `chunk` tokens, the last one as short as it comes.
-template <typename F> mlir::LogicalResult runProgram(chunk::ProgramOp program, Call<F> &call, int64_t chunk);
+template <typename F>
+mlir::LogicalResult runProgram(chunk::ProgramOp program, Call<F> &call, int64_t chunk);
 
 } // namespace recur

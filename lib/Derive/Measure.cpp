@@ -1,3 +1,4 @@
+// Random inputs within declared ranges, and errors on them.
 #include "lib/Derive/Measure.h"
 #include "lib/Derive/Machine.h"
 #include "lib/Oracle/Oracle.h"
@@ -99,18 +100,21 @@ OracleCall sample(RuleOp rule, int64_t tokens, Temper temper, uint64_t seed) {
   }
   // The states that a caller may pass are matrices; others keep what their rule starts them with.
   for (auto [state, argument] : llvm::zip(call.states, rule.argumentsOf(ArgKind::State)))
-    if (MatType type = matType(argument); !isOne(type.getRows()) && !isOne(type.getCols()) && type.getRows() != type.getCols())
+    if (MatType type = matType(argument);
+        !isOne(type.getRows()) && !isOne(type.getCols()) && type.getRows() != type.getCols())
       state = sampler.state(type);
   return call;
 }
 
-template <typename F> Dense<F> convert(const Matrix &matrix) {
+template <typename F>
+Dense<F> convert(const Matrix &matrix) {
   Dense<F> result(matrix.rows, matrix.cols);
   std::copy(matrix.data.begin(), matrix.data.end(), result.data.begin());
   return result;
 }
 
-template <typename F> Call<F> convert(const OracleCall &call) {
+template <typename F>
+Call<F> convert(const OracleCall &call) {
   Call<F> result;
   result.tokens = call.tokens;
   result.head = call.head;
@@ -133,7 +137,8 @@ template <typename F> Call<F> convert(const OracleCall &call) {
 // Norms of a difference and of what is expected.
 class Error {
 public:
-  template <typename F> void add(const Matrix &expected, const Dense<F> &found) {
+  template <typename F>
+  void add(const Matrix &expected, const Dense<F> &found) {
     for (size_t i = 0; i < expected.data.size(); ++i) {
       double wrong = found.data[i] - expected.data[i];
       error += wrong * wrong;
@@ -147,7 +152,8 @@ private:
 };
 
 template <typename F>
-FailureOr<double> errorOf(chunk::ProgramOp program, const OracleCall &start, const OracleCall &expected, int64_t size) {
+FailureOr<double> errorOf(chunk::ProgramOp program, const OracleCall &start, const OracleCall &expected,
+                          int64_t size) {
   Call<F> call = convert<F>(start);
   if (failed(runProgram(program, call, size)))
     return failure();
@@ -168,8 +174,8 @@ FailureOr<double> errorOf(chunk::ProgramOp program, const OracleCall &start, con
 }
 } // namespace
 
-FailureOr<Accuracy> recur::measure(RuleOp rule, chunk::ProgramOp program, int64_t tokens, int64_t size, Temper temper,
-                                   uint64_t seed) {
+FailureOr<Accuracy> recur::measure(RuleOp rule, chunk::ProgramOp program, int64_t tokens, int64_t size,
+                                   Temper temper, uint64_t seed) {
   OracleCall start = sample(rule, tokens, temper, seed), expected = start;
   if (failed(interpret(rule, expected)))
     return failure();

@@ -5,8 +5,9 @@
 
 namespace recur {
 
-/// Inputs that a call may well see (tame), or at the edges of what their ranges allow: decays of 1, of nearly 0 and of 0
-/// within one chunk, ends of ranges, correlated, repeated and zero vectors, tiny and huge initial states.
+/// Inputs that a call may well see (tame), or at the edges of what their ranges allow: decays of 1, of nearly
+/// 0 and of 0 within one chunk, ends of ranges, correlated, repeated and zero vectors, tiny and huge initial
+/// states.
 enum class Temper { Tame, Nasty };
 
 /// Relative Frobenius norms of the errors, the largest over outputs and final states.
@@ -14,9 +15,9 @@ struct Accuracy {
   double f64 = 0, f32 = 0;
 };
 
-/// Runs rule (oracle, float64) and program (float64 and float32) on random inputs drawn within the declared ranges. All
-/// dimensions are bound, the same in both. Fails where the oracle does.
-mlir::FailureOr<Accuracy> measure(RuleOp rule, chunk::ProgramOp program, int64_t tokens, int64_t chunk, Temper temper,
-                                  uint64_t seed = 1);
+/// Runs rule (oracle, float64) and program (float64 and float32) on random inputs drawn within the declared
+/// ranges. All dimensions are bound, the same in both. Fails where the oracle does.
+mlir::FailureOr<Accuracy> measure(RuleOp rule, chunk::ProgramOp program, int64_t tokens, int64_t chunk,
+                                  Temper temper, uint64_t seed = 1);
 
 } // namespace recur

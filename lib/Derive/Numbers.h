@@ -7,8 +7,8 @@
 
 namespace recur {
 
-/// An element of the field with 2^31 - 1 elements. Identities between polynomials hold here exactly or, almost surely,
-/// not at all.
+/// An element of the field with 2^31 - 1 elements. Identities between polynomials hold here exactly or,
+/// almost surely, not at all.
 struct Fp {
   static constexpr uint32_t prime = 0x7fffffff;
   uint32_t value = 0;
@@ -46,7 +46,8 @@ struct Fp {
 };
 
 /// A dense matrix, row by row.
-template <typename F> struct Dense {
+template <typename F>
+struct Dense {
   int64_t rows = 0, cols = 0;
   std::vector<F> data;
 

@@ -1,3 +1,4 @@
+// Functions, decays and systems for each kind of number.
 #include "lib/Derive/Operations.h"
 
 using namespace mlir;
@@ -57,14 +58,16 @@ Decays<F>::Decays(Dense<F> given, const Dense<F> *log) : factors(std::move(given
 }
 
 template <typename F>
-Decays<F>::Decays(std::vector<Dense<F>> entries, int64_t states) : entries(std::move(entries)), states(states) {
+Decays<F>::Decays(std::vector<Dense<F>> entries, int64_t states)
+    : entries(std::move(entries)), states(states) {
   factors.rows = this->entries.front().rows;
   factors.cols = 1;
 }
 
-// Sums of logarithms are formed over the stretch itself: differences of running sums would lose what is small after a
-// strong decay, and a logarithm of -inf.
-template <typename F> F Decays<F>::product(int64_t begin, int64_t end, int64_t channel) const {
+// Sums of logarithms are formed over the stretch itself: differences of running sums would lose what is small
+// after a strong decay, and a logarithm of -inf.
+template <typename F>
+F Decays<F>::product(int64_t begin, int64_t end, int64_t channel) const {
   if constexpr (!std::is_same_v<F, Fp>) {
     if (logarithms.rows) {
       F sum = 0;
@@ -79,7 +82,8 @@ template <typename F> F Decays<F>::product(int64_t begin, int64_t end, int64_t c
   return result;
 }
 
-template <typename F> F Decays<F>::entry(int64_t begin, int64_t end, int64_t to, int64_t from) const {
+template <typename F>
+F Decays<F>::entry(int64_t begin, int64_t end, int64_t to, int64_t from) const {
   if (entries.empty())
     return product(begin, end, 0);
   // Column `from` of the product of the matrices, later ones on the left.
@@ -95,7 +99,8 @@ template <typename F> F Decays<F>::entry(int64_t begin, int64_t end, int64_t to,
   return column[to];
 }
 
-template <typename F> Dense<F> Decays<F>::mask(Reach reach, int64_t to, int64_t from) const {
+template <typename F>
+Dense<F> Decays<F>::mask(Reach reach, int64_t to, int64_t from) const {
   Dense<F> result(factors.rows, factors.rows);
   for (int64_t t = 0; t < factors.rows; ++t)
     for (int64_t j = 0; j < t + (reach == Reach::Inclusive); ++j)
@@ -103,7 +108,8 @@ template <typename F> Dense<F> Decays<F>::mask(Reach reach, int64_t to, int64_t 
   return result;
 }
 
-template <typename F> Dense<F> Decays<F>::weights(Span span, int64_t to, int64_t from) const {
+template <typename F>
+Dense<F> Decays<F>::weights(Span span, int64_t to, int64_t from) const {
   int64_t tokens = factors.rows;
   Dense<F> result(span == Span::Whole ? factors.cols : tokens, span == Span::Whole ? 1 : factors.cols);
   for (int64_t c = 0; c < factors.cols; ++c) {
@@ -114,12 +120,14 @@ template <typename F> Dense<F> Decays<F>::weights(Span span, int64_t to, int64_t
       result.at(c, 0) = stretch(0, tokens);
     else
       for (int64_t t = 0; t < tokens; ++t)
-        result.at(t, c) = span == Span::Rest ? stretch(t + 1, tokens) : stretch(0, span == Span::Until ? t : t + 1);
+        result.at(t, c) =
+            span == Span::Rest ? stretch(t + 1, tokens) : stretch(0, span == Span::Until ? t : t + 1);
   }
   return result;
 }
 
-template <typename F> Dense<F> Decays<F>::gram(const Dense<F> &lhs, const Dense<F> &rhs, Reach reach) const {
+template <typename F>
+Dense<F> Decays<F>::gram(const Dense<F> &lhs, const Dense<F> &rhs, Reach reach) const {
   constexpr int64_t block = std::is_same_v<F, Fp> ? 1 : 16;
   int64_t tokens = lhs.rows, late = reach == Reach::Before ? 0 : 1;
   auto channel = [&](int64_t c) { return factors.cols == 1 ? 0 : c; };
@@ -179,7 +187,8 @@ std::vector<Dense<F>> recur::triangularSolve(ArrayRef<Dense<F>> blocks, std::vec
   return rhs;
 }
 
-template <typename F> Dense<F> recur::eliminate(Dense<F> a, Dense<F> x) {
+template <typename F>
+Dense<F> recur::eliminate(Dense<F> a, Dense<F> x) {
   for (int64_t p = 0; p < a.rows; ++p) {
     int64_t pivot = p;
     for (int64_t i = p + 1; i < a.rows; ++i) {
@@ -207,10 +216,10 @@ template <typename F> Dense<F> recur::eliminate(Dense<F> a, Dense<F> x) {
   return x;
 }
 
-#define INSTANTIATE(F)                                                                                                 \
-  template class recur::Decays<F>;                                                                                     \
-  template std::vector<Dense<F>> recur::triangularSolve(ArrayRef<Dense<F>>, std::vector<Dense<F>>, const Decays<F> *,  \
-                                                        Reach);                                                        \
+#define INSTANTIATE(F)                                                                                       \
+  template class recur::Decays<F>;                                                                           \
+  template std::vector<Dense<F>> recur::triangularSolve(ArrayRef<Dense<F>>, std::vector<Dense<F>>,           \
+                                                        const Decays<F> *, Reach);                           \
   template Dense<F> recur::eliminate(Dense<F>, Dense<F>);
 INSTANTIATE(Fp)
 INSTANTIATE(double)

@@ -7,7 +7,8 @@
 namespace recur {
 
 /// The elementwise functions and constants of a kind of number.
-template <typename F> F number(double value) {
+template <typename F>
+F number(double value) {
   if constexpr (std::is_same_v<F, Fp>)
     return Fp::fromDouble(value);
   else
@@ -20,7 +21,8 @@ float evaluateEntry(ElementwiseOp op, llvm::ArrayRef<float> operands);
 /// A pseudo-random element that depends on the name and the operands: a cut function.
 Fp cut(llvm::StringRef function, llvm::ArrayRef<Fp> operands);
 
-template <typename F> Dense<F> multiply(const Dense<F> &lhs, const Dense<F> &rhs) {
+template <typename F>
+Dense<F> multiply(const Dense<F> &lhs, const Dense<F> &rhs) {
   Dense<F> result(lhs.rows, rhs.cols);
   for (int64_t i = 0; i < lhs.rows; ++i)
     for (int64_t k = 0; k < lhs.cols; ++k)
@@ -29,7 +31,8 @@ template <typename F> Dense<F> multiply(const Dense<F> &lhs, const Dense<F> &rhs
   return result;
 }
 
-template <typename F> Dense<F> transpose(const Dense<F> &m) {
+template <typename F>
+Dense<F> transpose(const Dense<F> &m) {
   Dense<F> result(m.cols, m.rows);
   for (int64_t i = 0; i < m.rows; ++i)
     for (int64_t j = 0; j < m.cols; ++j)
@@ -38,7 +41,8 @@ template <typename F> Dense<F> transpose(const Dense<F> &m) {
 }
 
 /// The products of decays over stretches of a chunk, one column per channel; or of n x n transition matrices.
-template <typename F> class Decays {
+template <typename F>
+class Decays {
 public:
   Decays() = default;
   Decays(Dense<F> factors, const Dense<F> *log);
@@ -68,7 +72,47 @@ template <typename F>
 std::vector<Dense<F>> triangularSolve(llvm::ArrayRef<Dense<F>> blocks, std::vector<Dense<F>> rhs,
                                       const Decays<F> *decay, chunk::Reach reach);
 
+/// Conjugate gradients from zero, for every column of `rhs` on its own: in any field the same rational
+/// function. `product` multiplies all columns; nothing when it does not.
+template <typename F>
+std::optional<Dense<F>>
+conjugateGradients(const Dense<F> &rhs, int64_t iterations, F eps,
+                   llvm::function_ref<std::optional<Dense<F>>(const Dense<F> &)> product) {
+  Dense<F> x(rhs.rows, rhs.cols), r = rhs, p = rhs;
+  auto dots = [](const Dense<F> &a, const Dense<F> &b) {
+    std::vector<F> sums(a.cols);
+    for (int64_t i = 0; i < a.rows; ++i)
+      for (int64_t j = 0; j < a.cols; ++j)
+        sums[j] += a.at(i, j) * b.at(i, j);
+    return sums;
+  };
+  auto quotient = [&](F num, F den) { return den + eps == F() ? F() : num / (den + eps); };
+  std::vector<F> rr = dots(r, r);
+  for (int64_t step = 0; step < iterations; ++step) {
+    std::optional<Dense<F>> ap = product(p);
+    if (!ap)
+      return std::nullopt;
+    std::vector<F> pap = dots(p, *ap);
+    for (int64_t j = 0; j < x.cols; ++j) {
+      F alpha = quotient(rr[j], pap[j]);
+      for (int64_t i = 0; i < x.rows; ++i) {
+        x.at(i, j) += alpha * p.at(i, j);
+        r.at(i, j) -= alpha * ap->at(i, j);
+      }
+    }
+    std::vector<F> next = dots(r, r);
+    for (int64_t j = 0; j < x.cols; ++j) {
+      F beta = quotient(next[j], rr[j]);
+      for (int64_t i = 0; i < x.rows; ++i)
+        p.at(i, j) = r.at(i, j) + beta * p.at(i, j);
+    }
+    rr = next;
+  }
+  return x;
+}
+
 /// Solves a general system by elimination (exact in F_p).
-template <typename F> Dense<F> eliminate(Dense<F> matrix, Dense<F> rhs);
+template <typename F>
+Dense<F> eliminate(Dense<F> matrix, Dense<F> rhs);
 
 } // namespace recur

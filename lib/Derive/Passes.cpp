@@ -1,3 +1,4 @@
+// The passes of Passes.td.
 #include "lib/Derive/Passes.h"
 #include "lib/Derive/Derive.h"
 #include "lib/Derive/Measure.h"
@@ -6,6 +7,7 @@
 namespace recur {
 #define GEN_PASS_DEF_RECURDERIVE
 #define GEN_PASS_DEF_RECURPROVE
+#define GEN_PASS_DEF_RECURDIFF
 #define GEN_PASS_DEF_RECURMEASURE
 #include "lib/Derive/Passes.h.inc"
 } // namespace recur
@@ -23,7 +25,8 @@ struct Derive : recur::impl::RecurDeriveBase<Derive> {
         return signalPassFailure();
       Derivation derivation = derive(normalise(rule));
       if (!derivation.program) {
-        emitRemark(rule.getLoc()) << "'" << rule.getSymName() << "' keeps its sequential form: " << derivation.reason;
+        emitRemark(rule.getLoc()) << "'" << rule.getSymName()
+                                  << "' keeps its sequential form: " << derivation.reason;
         continue;
       }
       if (explain)
@@ -72,9 +75,10 @@ struct Measure : recur::impl::RecurMeasureBase<Measure> {
           if (failed(found))
             return signalPassFailure();
           bool isTame = temper == Temper::Tame;
-          std::string text = llvm::formatv("'{0}' in chunks of {1} on {2} inputs is off by {3:e} in float64 and {4:e} in "
-                                           "float32",
-                                           rule.getSymName(), chunk, isTame ? "tame" : "nasty", found->f64, found->f32);
+          std::string text =
+              llvm::formatv("'{0}' in chunks of {1} on {2} inputs is off by {3:e} in float64 and {4:e} in "
+                            "float32",
+                            rule.getSymName(), chunk, isTame ? "tame" : "nasty", found->f64, found->f32);
           if (print)
             llvm::outs() << text << "\n";
           if (!(found->f64 <= f64) || !(found->f32 <= (isTame ? tame : nasty))) {
@@ -83,6 +87,20 @@ struct Measure : recur::impl::RecurMeasureBase<Measure> {
           }
         }
     }
+  }
+};
+
+struct Diff : recur::impl::RecurDiffBase<Diff> {
+  void runOnOperation() override {
+    SmallVector<RuleOp> rules(getOperation().getOps<RuleOp>());
+    if (rules.size() < 2)
+      return;
+    for (RuleOp rule : rules)
+      if (failed(unrollSteps(rule)))
+        return signalPassFailure();
+    std::string where;
+    llvm::outs() << (sameRule(rules[0], rules[1], where) ? "the same rule" : "different rules: " + where)
+                 << "\n";
   }
 };
 } // namespace

@@ -40,4 +40,8 @@ def RecurMeasure : Pass<"recur-measure", "::mlir::ModuleOp"> {
   ];
 }
 
+def RecurDiff : Pass<"recur-diff", "::mlir::ModuleOp"> {
+  let summary = "say whether the first two rules are the same function, decided over F_p";
+}
+
 #endif

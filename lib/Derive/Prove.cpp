@@ -19,7 +19,8 @@ public:
     replacer.addReplacement([&](MatType type) {
       return MatType::get(type.getContext(), small(type.getRows()), small(type.getCols()));
     });
-    replacer.recursivelyReplaceElementsIn(op, /*replaceAttrs=*/false, /*replaceLocs=*/false, /*replaceTypes=*/true);
+    replacer.recursivelyReplaceElementsIn(op, /*replaceAttrs=*/false, /*replaceLocs=*/false,
+                                          /*replaceTypes=*/true);
     op->walk([&](SizeOp size) { size.setDimAttr(small(size.getDim())); });
   }
 
@@ -28,7 +29,10 @@ public:
       return dim;
     auto [entry, inserted] = sizes.try_emplace(dim, Attribute());
     if (inserted) // 3, 2, 4, 5, 6, ..
-      entry->second = Builder(dim.getContext()).getI64IntegerAttr(sizes.size() == 1 ? 3 : sizes.size() == 2 ? 2 : sizes.size() + 1);
+      entry->second = Builder(dim.getContext())
+                          .getI64IntegerAttr(sizes.size() == 1   ? 3
+                                             : sizes.size() == 2 ? 2
+                                                                 : sizes.size() + 1);
     return entry->second;
   }
 

@@ -4,75 +4,92 @@
 using namespace mlir;
 using namespace recur;
 
-// Decays of full rank, and vector states that decay by channel: there each token has one write per entry, and products
-// of matrices would only repeat it.
-bool Group::wantsScan() const {
-  if (states.size() != 1)
-    return false;
-  std::optional<Decay> decay = cx.nf.decay(states[0]);
-  if (!decay)
-    return false;
-  MatType type = matType(cx.nf.states[states[0]]);
-  bool byChannel = isOne(type.getCols()) && !type.isScalar() && !decay->left.empty();
-  for (const Write &write : cx.nf.update(states[0]).writes)
-    if ((write.column.kind == Column::RowOf && reads(write.column.index)) ||
-        (write.row.kind == Column::RowOf && reads(write.row.index)))
-      return false;
-  return !decay->elementwise.empty() || (byChannel && keySide == Side::Right);
+// The factor that multiplies a state's entries, in the state's shape where anything but the coefficient does.
+static Value factorOf(OpBuilder &b, Location loc, const OldTerm &term, MatType type) {
+  Value factor;
+  auto times = [&](Value x) { factor = factor ? MulOp::create(b, loc, factor, x).getResult() : x; };
+  auto oriented = [&](Value x, bool column) {
+    return isOne(column ? matType(x).getCols() : matType(x).getRows()) ? x
+                                                                       : b.createOrFold<TransposeOp>(loc, x);
+  };
+  for (Value value : term.elementwise)
+    times(value);
+  for (const Factor &diagonal : term.left)
+    times(oriented(diagonal.value, true));
+  for (const Factor &diagonal : term.right)
+    times(oriented(diagonal.value, false));
+  if (Value scalar = buildCoefficient(b, loc, term.c))
+    times(scalar);
+  if (!factor)
+    return ConstantOp::create(b, loc, 1.0, type);
+  return factor.getType() == type ? factor : BroadcastOp::create(b, loc, type, factor).getResult();
 }
 
-LogicalResult Group::prepareScan() {
-  const NormalForm &nf = cx.nf;
-  OpBuilder b(RuleOp(nf.rule).getBody().front().getTerminator());
-  Value state = nf.states[states[0]];
-  MatType type = matType(state);
-  Decay decay = *nf.decay(states[0]);
-  auto times = [&](Value x, Value y) { return x ? MulOp::create(b, cx.loc, x, y).getResult() : y; };
-  Value factor;
-  for (Value value : decay.elementwise)
-    factor = times(factor, value);
-  for (Value value : decay.left)
-    factor = times(factor, isOne(matType(value).getCols()) ? value : b.createOrFold<TransposeOp>(cx.loc, value));
-  for (Value value : decay.right)
-    factor = times(factor, isOne(matType(value).getRows()) ? value : b.createOrFold<TransposeOp>(cx.loc, value));
-  if (Value scalar = buildCoefficient(b, cx.loc, decay.c))
-    factor = times(factor, scalar);
-  Value write;
-  for (const Write &term : nf.update(states[0]).writes) {
-    Value value = term.matrix;
-    if (!value) {
-      if (term.isErase())
-        return cx.fail("what is read from another state is written to '" + notation(state) + "'");
-      value = isOne(type.getCols())
-                  ? MulOp::create(b, cx.loc, term.row.value, term.column.value).getResult()
-                  : MatmulOp::create(b, cx.loc, term.column.value,
-                                     b.createOrFold<TransposeOp>(cx.loc, term.row.value)).getResult();
+// Decays of full rank, and vector states that decay, or are coupled, by channel: there each token has one
+// write per entry, and products of matrices would only repeat it.
+bool Group::wantsScan() const {
+  MatType type = matType(cx.nf.states[states[0]]);
+  bool fullRank = false, byChannel = false;
+  for (unsigned state : states) {
+    for (const OldTerm &term : cx.nf.update(state).old) {
+      if (!term.isDiagonal() || matType(cx.nf.states[state]) != type)
+        return false;
+      fullRank |= !term.elementwise.empty();
+      byChannel |= !term.left.empty();
     }
-    if (Value scale = buildCoefficient(b, cx.loc, term.c))
-      value = MulOp::create(b, cx.loc, scale, value);
-    write = write ? AddOp::create(b, cx.loc, write, value).getResult() : value;
+    for (const Write &write : cx.nf.update(state).writes)
+      if (write.isErase())
+        return false;
   }
-  if (!factor || factor.getType() != type || (write && write.getType() != type))
-    return cx.fail("'" + notation(state) + "' decays by entries of another shape");
-  if (!write)
-    write = ConstantOp::create(b, cx.loc, 0.0, type);
-  scanFactors = cx.tokens.rows(factor);
-  scanWrites = cx.tokens.rows(write);
-  initial.push_back(cx.tokens.shared(state));
-  cx.note("sort", notation(state) + " decays entry by entry: a scan");
-  return success();
+  bool vectors = isOne(type.getCols()) && !type.isScalar() && keySide == Side::Right;
+  return (fullRank && states.size() == 1) || (vectors && byChannel);
+}
+
+void Group::prepareScan() {
+  OpBuilder b(RuleOp(cx.nf.rule).getBody().front().getTerminator());
+  MatType type = matType(cx.nf.states[states[0]]);
+  for (unsigned to : states) {
+    const Version &update = cx.nf.update(to);
+    for (unsigned from : states) {
+      Value factor;
+      for (const OldTerm &term : update.old)
+        if (term.state == from) {
+          Value part = factorOf(b, cx.loc, term, type);
+          factor = factor ? AddOp::create(b, cx.loc, factor, part).getResult() : part;
+        }
+      scanFactors.push_back(cx.tokens.rows(factor ? factor : ConstantOp::create(b, cx.loc, 0.0, type)));
+    }
+    Value write;
+    for (const Write &term : update.writes) {
+      Value value = term.matrix;
+      if (!value)
+        value = isOne(type.getCols())
+                    ? MulOp::create(b, cx.loc, term.row.value, term.column.value).getResult()
+                    : MatmulOp::create(b, cx.loc, term.column.value,
+                                       b.createOrFold<TransposeOp>(cx.loc, term.row.value))
+                          .getResult();
+      if (Value scale = buildCoefficient(b, cx.loc, term.c))
+        value = MulOp::create(b, cx.loc, scale, value);
+      write = write ? AddOp::create(b, cx.loc, write, value).getResult() : value;
+    }
+    scanWrites.push_back(cx.tokens.rows(write ? write : ConstantOp::create(b, cx.loc, 0.0, type)));
+    initial.push_back(cx.tokens.shared(cx.nf.states[to]));
+    cx.note("sort", notation(cx.nf.states[to]) + " decays entry by entry: a scan");
+  }
 }
 
 chunk::ScanOp Group::scan(bool before) {
   chunk::ScanOp &op = scans[before];
-  if (!op)
-    op = chunk::ScanOp::create(cx.b(), cx.loc, scanFactors.getType(), initial[0].getType(), scanFactors, scanWrites,
-                               initial[0], before);
+  if (!op) {
+    SmallVector<Type> types(states.size(), scanWrites[0].getType()),
+        last(states.size(), initial[0].getType());
+    op = chunk::ScanOp::create(cx.b(), cx.loc, types, last, scanFactors, scanWrites, initial, before);
+  }
   return op;
 }
 
-Value Group::scanRow(bool before, Side side, Value vector) {
-  Value all = scan(before).getResult();
+Value Group::scanRow(unsigned member, bool before, Side side, Value vector) {
+  Value all = scan(before).getResults()[member];
   if (isa<MatType>(all.getType())) {
     // A vector state, h x 1: read as a whole, or by an inner product.
     if (side == Side::Right)
@@ -85,8 +102,9 @@ Value Group::scanRow(bool before, Side side, Value vector) {
   Attribute one = MatType::scalar(rowType.getContext()).getRows();
   Type token = MatType::get(rowType.getContext(), cast<MatType>(rowType).getRows(), one);
   Value vectors = cx.tokens.rows(vector);
-  auto map = chunk::MapOp::create(cx.b(), cx.loc, TypeRange(), chunk::MapOp::rowsType(token, cx.tokens.length),
-                                  ValueRange(), ValueRange{all, vectors}, ValueRange());
+  auto map =
+      chunk::MapOp::create(cx.b(), cx.loc, TypeRange(), chunk::MapOp::rowsType(token, cx.tokens.length),
+                           ValueRange(), ValueRange{all, vectors}, ValueRange());
   OpBuilder b(rowType.getContext());
   Block *block = b.createBlock(&map.getBody(), {}, {Type(state), vector.getType()}, {cx.loc, cx.loc});
   Value matrix = block->getArgument(0);

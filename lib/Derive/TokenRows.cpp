@@ -1,3 +1,4 @@
+// Functions of tokens for a program's body.
 #include "lib/Derive/TokenRows.h"
 #include "mlir/IR/IRMapping.h"
 
@@ -8,7 +9,8 @@ TokenRows::TokenRows(const NormalForm &nf, chunk::ProgramOp program)
     : builder(program.getContext()), length(program.getLengthAttr()), nf(nf), program(program) {
   builder.setInsertionPointToEnd(&program.getBody().front());
   for (Operation **mark : {&sharedEnd, &anchor})
-    *mark = UnrealizedConversionCastOp::create(builder, program.getLoc(), MatType::scalar(program.getContext()), {});
+    *mark = UnrealizedConversionCastOp::create(builder, program.getLoc(),
+                                               MatType::scalar(program.getContext()), {});
 }
 
 TokenRows::Source TokenRows::source(Value value) {
@@ -17,9 +19,9 @@ TokenRows::Source TokenRows::source(Value value) {
   Source result = Shared;
   if (auto argument = dyn_cast<BlockArgument>(value)) {
     ArgKind kind = RuleOp(nf.rule).getArg(argument).getKind();
-    result = kind == ArgKind::State                                   ? Ahead
+    result = kind == ArgKind::State                                ? Ahead
              : kind == ArgKind::Input || kind == ArgKind::Position ? Token
-                                                                     : Shared;
+                                                                   : Shared;
   } else {
     for (Value operand : value.getDefiningOp()->getOperands())
       result = std::max(result, source(operand));
@@ -74,12 +76,14 @@ Value TokenRows::aheadState(unsigned state) {
   Value &known = aheadStates[state];
   if (!known) {
     OpBuilder before(anchor);
-    known = UnrealizedConversionCastOp::create(before, program.getLoc(), nf.states[state].getType(), {}).getResult(0);
+    known = UnrealizedConversionCastOp::create(before, program.getLoc(), nf.states[state].getType(), {})
+                .getResult(0);
   }
   return known;
 }
 
-void TokenRows::collect(Value value, Leaves &leaves, DenseSet<Value> &seen, function_ref<bool(Value)> isLeaf) {
+void TokenRows::collect(Value value, Leaves &leaves, DenseSet<Value> &seen,
+                        function_ref<bool(Value)> isLeaf) {
   if (!seen.insert(value).second)
     return;
   if (isLeaf(value)) {
@@ -196,7 +200,8 @@ SmallVector<Value> TokenRows::epilogue(ArrayRef<Value> values, ArrayRef<std::pai
     rowsIn.push_back(given.contains(leaf) ? given[leaf].first : rows(leaf));
   for (Value leaf : leaves.shared)
     sharedIn.push_back(shared(leaf));
-  auto map = chunk::MapOp::create(builder, program.getLoc(), TypeRange(), types, ValueRange(), rowsIn, sharedIn);
+  auto map =
+      chunk::MapOp::create(builder, program.getLoc(), TypeRange(), types, ValueRange(), rowsIn, sharedIn);
   OpBuilder b(program.getContext());
   Block *block = b.createBlock(&map.getBody());
   IRMapping mapping;

@@ -8,8 +8,8 @@
 
 namespace recur {
 
-/// Asks for values of the rule while the body of the program is being built; `finish` then puts the functions that
-/// compute them (chunk.map) at the body's start.
+/// Asks for values of the rule while the body of the program is being built; `finish` then puts the functions
+/// that compute them (chunk.map) at the body's start.
 class TokenRows {
 public:
   TokenRows(const NormalForm &nf, chunk::ProgramOp program);
@@ -22,7 +22,8 @@ public:
   mlir::Value shared(mlir::Value value);
   /// The new value of a state that runs ahead.
   mlir::Value aheadState(unsigned state);
-  /// The rows of `values` of the rule, which may be any function of those in `known` (and of token-only ones).
+  /// The rows of `values` of the rule, which may be any function of those in `known` (and of token-only
+  /// ones).
   llvm::SmallVector<mlir::Value> epilogue(llvm::ArrayRef<mlir::Value> values,
                                           llvm::ArrayRef<std::pair<Readout, mlir::Value>> known);
   /// Lets `rows` stand for a value that depends on states.

@@ -6,6 +6,7 @@
 #include "lib/Driver/Problem.h"
 #include "llvm/IR/LLVMContext.h"
 #include "llvm/Transforms/Utils/Cloning.h"
+#include <recur/abi.h>
 
 using namespace mlir;
 using namespace recur;
@@ -218,6 +219,7 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session, const 
       options.symbol = variant.kernel = info.name + "_kernel_" + std::to_string(index);
       options.tensors = formats;
       options.vectorWidth = target.vectorWidth;
+      options.hasBf16Pairs = target.required & RECUR_CPU_AVX512_BF16;
       OwningOpRef<ModuleOp> copy = module->clone();
       FailureOr<cpu::Kernel> kernel = lowerToKernel(*copy, options, context, watcher);
       if (failed(kernel))
@@ -225,6 +227,7 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session, const 
       if (!kernel->module)
         return std::unique_ptr<Compiled>();
       variant.scratch = kernel->scratchBytes;
+      info.form = kernel->form;
       part = std::move(kernel->module);
       exported.push_back(variant.kernel);
     }

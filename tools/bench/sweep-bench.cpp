@@ -282,7 +282,7 @@ int main(int argc, char **argv) {
   int64_t padded = all + heads * 128;
   float *q = floats(padded * rows), *k = floats(padded * rows * writes), *v = floats(padded * columns),
         *a = floats(padded * decays), *bb = floats(padded), *o = floats(padded * columns),
-        *scratch = floats(SweepLayout(rule.shape, options).size(rule.shape, options));
+        *scratch = floats(SweepLayout(rule.shape, options).size);
   for (int64_t i = 0; i < all * rows; ++i)
     q[i] = normal(random) / std::sqrt(rows);
   for (int64_t i = 0; i < all * columns; ++i)

@@ -1,3 +1,2 @@
-s/<n x d/<3 x d/g
-s/<n x 1/<3 x 1/g
+s/<n x \([a-z0-9]*\) x 1>/<3 x \1 x 1>/g
 s/to n iter/to 3 iter/

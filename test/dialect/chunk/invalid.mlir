@@ -191,12 +191,39 @@ chunk.program @chunk_tri_solve_c2 length("C") [#recur.arg<input "k">] -> ["o"] i
 // -----
 
 chunk.program @chunk_scan_c1 length("C") [#recur.arg<input "k">, #recur.arg<state "S">] -> ["o"] init {
+  %0 = recur.constant 0.0 : !recur.mat<dk x 1>
+  chunk.yield %0 : !recur.mat<dk x 1>
+} body {
+^bb0(%k: !recur.mat<C x dk>, %S: !recur.mat<dk x 1>):
+  // expected-error@+1 {{must have 1 factors and 1 writes for 1 states}}
+  %h, %e = chunk.scan factors(%k, %k : !recur.mat<C x dk>, !recur.mat<C x dk>) writes(%k : !recur.mat<C x dk>)
+    from(%S : !recur.mat<dk x 1>) -> !recur.mat<C x dk> last(!recur.mat<dk x 1>)
+  chunk.yield %e, %h : !recur.mat<dk x 1>, !recur.mat<C x dk>
+}
+
+// -----
+
+chunk.program @chunk_scan_c2 length("C") [#recur.arg<input "k">, #recur.arg<state "S">] -> ["o"] init {
   %0 = recur.constant 0.0 : !recur.mat<1 x dk>
   chunk.yield %0 : !recur.mat<1 x dk>
 } body {
 ^bb0(%k: !recur.mat<C x dk>, %S: !recur.mat<1 x dk>):
   // expected-error@+1 {{must have factors and writes of type '!recur.mat<C x dk>' and states of type '!recur.mat<dk x 1>'}}
-  %h, %e = chunk.scan %k, %k from %S : !recur.mat<C x dk>, !recur.mat<C x dk>, !recur.mat<1 x dk>
-    -> !recur.mat<C x dk>, !recur.mat<1 x dk>
+  %h, %e = chunk.scan factors(%k : !recur.mat<C x dk>) writes(%k : !recur.mat<C x dk>)
+    from(%S : !recur.mat<1 x dk>) -> !recur.mat<C x dk> last(!recur.mat<1 x dk>)
   chunk.yield %e, %h : !recur.mat<1 x dk>, !recur.mat<C x dk>
+}
+
+// -----
+
+chunk.program @chunk_conjugate_gradients_c1 length("C") [#recur.arg<input "k">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>):
+  // expected-error@+1 {{must multiply a matrix of type '!recur.mat<C x dk>' in its region}}
+  %z = chunk.conjugate_gradients %k iterations 3 eps 0.0 : !recur.mat<C x dk> {
+  ^bb0(%p: !recur.mat<dk x 1>):
+    chunk.yield %p : !recur.mat<dk x 1>
+  }
+  chunk.yield %z : !recur.mat<C x dk>
 }

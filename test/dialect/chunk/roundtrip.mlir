@@ -48,8 +48,15 @@ chunk.program @everything length("C") [#recur.arg<input "k">, #recur.arg<input "
   // CHECK: chunk.mix inclusive
   %o = chunk.mix inclusive %i, %u decay %dw : !recur.mat<C x C>, !recur.mat<C x dk>, !chunk.decay<!recur.mat<C x dk>>
     -> !recur.mat<C x dk>
-  // CHECK: chunk.scan before
-  %t, %e = chunk.scan before %x, %x from %S : !chunk.tokens<!recur.mat<dk x dv>>, !chunk.tokens<!recur.mat<dk x dv>>,
-    !recur.mat<dk x dv> -> !chunk.tokens<!recur.mat<dk x dv>>, !recur.mat<dk x dv>
+  // CHECK: chunk.scan before factors(
+  %t, %e = chunk.scan before factors(%x : !chunk.tokens<!recur.mat<dk x dv>>)
+    writes(%x : !chunk.tokens<!recur.mat<dk x dv>>) from(%S : !recur.mat<dk x dv>)
+    -> !chunk.tokens<!recur.mat<dk x dv>> last(!recur.mat<dk x dv>)
+  // CHECK: chunk.conjugate_gradients %k iterations 3 eps 0.000000e+00 : <C x dk> {
+  %z = chunk.conjugate_gradients %k iterations 3 eps 0.0 : !recur.mat<C x dk> {
+  ^bb0(%p: !recur.mat<C x dk>):
+    %y = recur.mul %w, %p : !recur.mat<C x dk>, !recur.mat<C x dk>
+    chunk.yield %y : !recur.mat<C x dk>
+  }
   chunk.yield %e, %o : !recur.mat<dk x dv>, !recur.mat<C x dk>
 }
