@@ -1,7 +1,6 @@
 # Runs the text tests: every file with a RUN line.
 import os
 
-
 import lit.formats
 
 config.name = "recur"
@@ -13,6 +12,8 @@ config.test_exec_root = os.path.join(config.recur_build, "test")
 
 bin_path = os.path.join(config.recur_build, "bin")
 config.environment["PATH"] = os.pathsep.join([bin_path, config.llvm_bin, os.environ["PATH"]])
+config.environment["PYTHONPATH"] = os.path.join(config.test_source_root, "support")
+config.environment["PYTHONDONTWRITEBYTECODE"] = "1"
 config.environment["FILECHECK_OPTS"] = "-enable-var-scope"
 config.substitutions.append(("%specs", os.path.join(os.path.dirname(config.test_source_root), "specs")))
 config.substitutions.append(("%root", os.path.dirname(config.test_source_root)))
@@ -20,6 +21,8 @@ config.substitutions.append(("%build", config.recur_build))
 config.substitutions.append(("%python", "/usr/bin/python3"))
 config.substitutions.append(("%cc", config.cc))
 config.substitutions.append(("%cxx", config.cxx))
+# What a program needs that links the runtime of this build.
+config.substitutions.append(("%sanitizers", "-fsanitize=address,undefined" if config.sanitize else ""))
 if config.sanitize:
     config.available_features.add("sanitize")
     config.environment["ASAN_OPTIONS"] = "detect_leaks=0:detect_container_overflow=0"

@@ -10,6 +10,38 @@ namespace recur {
 using namespace mlir;
 using namespace recur;
 
+// The largest size of a dimension, and the largest number of elements of a value: no sum of sizes in bytes overflows.
+static constexpr int64_t maxDim = 1 << 24, maxElements = 1 << 28;
+
+// Reports a value that has too many elements; dimensions without a size count as 1.
+static LogicalResult checkValueSizes(RuleOp rule) {
+  auto number = [](Attribute dim) {
+    auto size = dyn_cast<IntegerAttr>(dim);
+    return size ? static_cast<double>(size.getInt()) : 1.0;
+  };
+  auto check = [&](Value value) {
+    auto steps = dyn_cast<StepsType>(value.getType());
+    MatType type = steps ? steps.getStep() : cast<MatType>(value.getType());
+    if (number(type.getRows()) * number(type.getCols()) * (steps ? number(steps.getCount()) : 1) <= maxElements)
+      return WalkResult::advance();
+    emitError(value.getLoc()) << "a value of " << (steps ? dimText(steps.getCount()) + " x " : std::string())
+                              << dimText(type.getRows()) << " x " << dimText(type.getCols()) << " has more than "
+                              << maxElements << " elements";
+    return WalkResult::interrupt();
+  };
+  WalkResult result = rule.walk([&](Block *block) {
+    for (BlockArgument argument : block->getArguments())
+      if (check(argument).wasInterrupted())
+        return WalkResult::interrupt();
+    for (Operation &op : *block)
+      for (Value value : op.getResults())
+        if (check(value).wasInterrupted())
+          return WalkResult::interrupt();
+    return WalkResult::advance();
+  });
+  return failure(result.wasInterrupted());
+}
+
 LogicalResult recur::bindDimensions(RuleOp rule, const llvm::StringMap<int64_t> &sizes) {
   SmallVector<StringAttr> symbols = rule.symbols();
   for (const auto &entry : sizes) {
@@ -20,9 +52,9 @@ LogicalResult recur::bindDimensions(RuleOp rule, const llvm::StringMap<int64_t> 
                                       << (known.empty() ? std::string("; all its dimensions are fixed")
                                                         : "; its dimensions are " + known);
     }
-    if (entry.getValue() < 1)
-      return emitError(rule.getLoc()) << "dimension '" << entry.getKey() << "' must be at least 1, got: "
-                                      << entry.getValue();
+    if (entry.getValue() < 1 || entry.getValue() > maxDim)
+      return emitError(rule.getLoc()) << "dimension '" << entry.getKey() << "' must be from 1 to " << maxDim
+                                      << ", got: " << entry.getValue();
   }
   auto bound = [&](Attribute dim) -> Attribute {
     auto symbol = dyn_cast<StringAttr>(dim);
@@ -45,7 +77,7 @@ LogicalResult recur::bindDimensions(RuleOp rule, const llvm::StringMap<int64_t> 
     if (auto loop = dyn_cast<ForOp>(op))
       loop.setCountAttr(bound(loop.getCount()));
   });
-  return success();
+  return checkValueSizes(rule);
 }
 
 namespace {

@@ -109,7 +109,7 @@ Error finalize(ModelInfo &info) {
     return createStringError("'" + info.name + "' cannot prefix C functions: letters, digits and '_' only");
   info.specHash = toHex(SHA256::hash(arrayRefFromStringRef(info.spec)), /*LowerCase=*/true);
   sortVariants(info.variants);
-  assert(!info.variants.empty() && all_of(info.variants, [&](const VariantInfo &variant) {
+  assert(all_of(info.variants, [&](const VariantInfo &variant) {
     return variant.dims.size() == info.dims.size() && variant.dtypes.size() == info.tensors.size();
   }));
   return checkTensors(info);

@@ -1,10 +1,9 @@
 // Arrays and .npy files (format: numpy.lib.format in NumPy's documentation).
 #include "lib/Driver/Array.h"
+#include "lib/Driver/Output.h"
 #include "llvm/ADT/APFloat.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/Endian.h"
-#include "llvm/Support/Error.h"
-#include "llvm/Support/FileUtilities.h"
 #include "llvm/Support/MemoryBuffer.h"
 #include "llvm/Support/raw_ostream.h"
 
@@ -26,7 +25,7 @@ std::string Array::shapeText() const {
          llvm::join(llvm::map_range(shape, [](int64_t n) { return std::to_string(n); }), ", ") + "]";
 }
 
-// The text of a key in the header's dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
+// The text after a key in the header's dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
 static StringRef entry(StringRef header, StringRef key) {
   size_t at = header.find(("'" + key + "':").str());
   if (at == StringRef::npos)
@@ -47,8 +46,16 @@ static std::optional<double> element(StringRef type, const char *p) {
   }
   if (type == "<i8")
     return static_cast<int64_t>(read64le(p));
+  if (type == "<u8")
+    return read64le(p);
   if (type == "<i4")
     return static_cast<int32_t>(read32le(p));
+  if (type == "<u4")
+    return read32le(p);
+  if (type == "<i2")
+    return static_cast<int16_t>(read16le(p));
+  if (type == "<u2")
+    return read16le(p);
   if (type == "|i1")
     return static_cast<int8_t>(*p);
   if (type == "|u1" || type == "|b1")
@@ -86,9 +93,10 @@ std::optional<Array> recur::readNpy(StringRef path, std::string &error) {
     return fail("the file ends within its header");
   StringRef header = bytes.substr(begin, headerSize), body = bytes.drop_front(begin + headerSize);
 
-  StringRef type = entry(header, "descr").drop_front().split('\'').first;
-  StringRef shapeText = entry(header, "shape").split(')').first;
-  if (type.empty() || !shapeText.consume_front("("))
+  StringRef type = entry(header, "descr"), shapeText = entry(header, "shape").split(')').first;
+  bool named = type.consume_front("'");
+  type = type.split('\'').first;
+  if (!named || type.empty() || !shapeText.consume_front("("))
     return fail("its header names no type or no shape");
   Array array;
   for (StringRef part : llvm::split(shapeText, ',')) {
@@ -127,18 +135,14 @@ bool recur::writeNpy(StringRef path, const Array &array, bool float64, std::stri
                            .str();
   header.resize(llvm::alignTo(header.size() + 11, 64) - 11, ' ');
   header += '\n';
-  llvm::Error failure = llvm::writeToOutput(path, [&](llvm::raw_ostream &os) -> llvm::Error {
-    os << llvm::StringRef("\x93NUMPY\x01\x00", 8) << static_cast<char>(header.size() & 255)
-       << static_cast<char>(header.size() >> 8) << header;
-    for (double x : array.data) {
-      float single = x;
-      os.write(float64 ? reinterpret_cast<const char *>(&x) : reinterpret_cast<const char *>(&single),
-               float64 ? 8 : 4);
-    }
-    return llvm::Error::success();
-  });
-  if (!failure)
-    return true;
-  error = ("cannot write '" + path + "': " + llvm::toString(std::move(failure))).str();
-  return false;
+  std::string bytes("\x93NUMPY\x01\x00", 8);
+  bytes += static_cast<char>(header.size() & 255);
+  bytes += static_cast<char>(header.size() >> 8);
+  bytes += header;
+  for (double x : array.data) {
+    float single = x;
+    bytes.append(float64 ? reinterpret_cast<const char *>(&x) : reinterpret_cast<const char *>(&single),
+                 float64 ? 8 : 4);
+  }
+  return writeFile(path, bytes, error);
 }

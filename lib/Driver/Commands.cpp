@@ -3,9 +3,9 @@
 #include "lib/Artifact/Header.h"
 #include "lib/Artifact/Json.h"
 #include "lib/Driver/Compile.h"
+#include "lib/Driver/Output.h"
 #include "lib/Driver/Register.h"
 #include "llvm/Support/FileSystem.h"
-#include "llvm/Support/FileUtilities.h"
 #include "llvm/Support/Path.h"
 
 using namespace mlir;
@@ -20,7 +20,7 @@ struct Kind {
 constexpr Kind kinds[] = {
     {"obj", ".o", true},     {"header", ".h", true},   {"json", ".json", true},
     {"asm", ".s", true},     {"llvm", ".ll", true},    {"mlir", ".mlir", false},
-    {"recur", ".mlir", false}, {"ast", ".ast", false}, {"tokens", ".tokens", false},
+    {"recur", ".recur.mlir", false}, {"ast", ".ast", false}, {"tokens", ".tokens", false},
 };
 
 const Kind *findKind(StringRef name) {
@@ -52,21 +52,27 @@ public:
       llvm::outs() << text;
       return success();
     }
-    llvm::Error error = llvm::writeToOutput(path, [&](raw_ostream &os) {
-      os << text;
-      return llvm::Error::success();
-    });
-    if (!error) {
+    if (llvm::is_contained(written, path) || llvm::sys::fs::equivalent(path, session.options.spec())) {
+      session.diags.error("cannot write '" + path + "': " +
+                          (llvm::is_contained(written, path) ? "it would hold two outputs" : "it is the spec itself"));
+      return removeAll();
+    }
+    std::string error;
+    if (writeFile(path, text, error)) {
       written.push_back(path.str());
       return success();
     }
-    session.diags.error("cannot write '" + path + "': " + llvm::toString(std::move(error)));
+    session.diags.error(error);
+    return removeAll();
+  }
+
+private:
+  LogicalResult removeAll() {
     for (const std::string &file : written)
       llvm::sys::fs::remove(file);
     return failure();
   }
 
-private:
   Session &session;
   std::vector<std::string> written;
 };
@@ -75,6 +81,10 @@ private:
 static LogicalResult writeDependencies(Session &session, Writer &writer, StringRef output) {
   const Options &options = session.options;
   std::string file = options.dependencyFile;
+  if (file.empty() && output == "-") {
+    session.diags.error("-MD needs -MF where the output is standard output");
+    return failure();
+  }
   if (file.empty()) {
     SmallString<128> stem(output);
     llvm::sys::path::replace_extension(stem, ".d");
@@ -100,26 +110,33 @@ static std::string text(function_ref<void(raw_ostream &)> print) {
   return result;
 }
 
-int recur::compileCommand(Session &session) {
+// Checks the names that options give to kinds of output and to stages.
+static LogicalResult checkWanted(Session &session, ArrayRef<std::string> kindNames) {
   const Options &options = session.options;
-  std::vector<std::string> wanted = options.emit.empty() ? std::vector<std::string>{"obj", "header"} : options.emit;
-  bool code = !options.untilAfter.empty();
-  for (StringRef name : wanted) {
-    const Kind *kind = findKind(name);
-    if (!kind) {
+  for (StringRef name : kindNames)
+    if (!findKind(name)) {
       std::string known = llvm::join(llvm::map_range(kinds, [](const Kind &k) { return k.name.str(); }), ", ");
       session.diags.error("--emit: there is no kind '" + name + "'; there are " + known);
-      return session.finish();
     }
-    code |= kind->needsCode || kind->name == "mlir";
-  }
   for (StringRef stage : options.printAfter)
     if (stage != "all" && !isStage(stage))
       session.diags.error("--print-ir-after: there is no stage '" + stage + "'; see --list-stages");
   if (!options.untilAfter.empty() && !isStage(options.untilAfter))
     session.diags.error("--until-after: there is no stage '" + options.untilAfter + "'; see --list-stages");
-  if (session.diags.hasErrors())
-    return session.finish();
+  else if (options.output == "-" && options.untilAfter.empty() && kindNames.size() > 1)
+    session.diags.error("-o - takes one kind of output, such as --emit=asm, got: " + llvm::join(kindNames, ", "));
+  return success(!session.diags.hasErrors());
+}
+
+int recur::compileCommand(Session &session) {
+  const Options &options = session.options;
+  std::vector<std::string> wanted = options.emit.empty() ? std::vector<std::string>{"obj", "header"} : options.emit;
+  if (failed(checkWanted(session, wanted))) {
+    session.finish();
+    return 2;
+  }
+  bool code = !options.untilAfter.empty() ||
+              llvm::any_of(wanted, [](StringRef name) { return findKind(name)->needsCode || name == "mlir"; });
 
   Writer writer(session);
   auto show = [&](StringRef name) {
@@ -129,7 +146,7 @@ int recur::compileCommand(Session &session) {
   if (llvm::all_of(wanted, [](StringRef kind) { return kind == "tokens" || kind == "ast"; })) {
     for (auto [i, name] : llvm::enumerate(wanted)) {
       FailureOr<std::string> shown = show(name);
-      if (failed(shown) || failed(writer.write(options.output.empty() || i ? "-" : options.output, *shown)))
+      if (failed(shown) || failed(writer.write(writer.path(*findKind(name), i == 0), *shown)))
         break;
     }
     return session.finish();
@@ -143,7 +160,6 @@ int recur::compileCommand(Session &session) {
   llvm::sys::path::replace_extension(base, "");
   StageWatcher watcher(options, base.str().str());
   std::unique_ptr<Compiled> compiled;
-  std::string mlirText;
   if (code) {
     // --emit=mlir is the module before it is translated to LLVM IR.
     FailureOr<std::unique_ptr<Compiled>> result = compileRule(session, session.sizes(), watcher);
@@ -164,7 +180,7 @@ int recur::compileCommand(Session &session) {
                               .Case("json", [&] { return emitJson(compiled->info) + "\n"; })
                               .Case("asm", [&] { return compiled->assembly; })
                               .Case("llvm", [&] { return compiled->llvmText; })
-                              .Case("mlir", [&] { return compiled->mlirText; })
+                              .Case("mlir", [&] { return watcher.lowered(); })
                               .Case("recur", [&] { return text([&](raw_ostream &os) { os << session.module() << "\n"; }); })
                               .Default([&] { return show(name).value_or(""); })();
     if (failed(writer.write(writer.path(kind, std::exchange(first, false)), content)))
@@ -176,8 +192,17 @@ int recur::compileCommand(Session &session) {
 }
 
 int recur::checkCommand(Session &session) {
-  if (succeeded(session.load(session.options.spec())))
+  if (failed(session.load(session.options.spec())))
+    return session.finish();
+  if (!session.options.json) {
     frontend::printSymbols(session.program(), llvm::outs());
+    return session.finish();
+  }
+  ModelInfo info = describe(session);
+  if (llvm::Error error = finalize(info))
+    session.diags.error(llvm::toString(std::move(error)));
+  else
+    llvm::outs() << emitJson(info) << "\n";
   return session.finish();
 }
 

@@ -85,6 +85,8 @@ static FailureOr<std::vector<DType>> readTypes(Session &session, const ModelInfo
     session.diags.error(what);
     return failure();
   };
+  if (llvm::count_if(session.options.dtypes, [](StringRef text) { return !text.contains('='); }) > 1)
+    return fail("--dtype: more than one type for all tensors: " + llvm::join(session.options.dtypes, ","));
   for (bool named : {false, true})
     for (StringRef text : session.options.dtypes) {
       auto [name, value] = text.split('=');

@@ -13,7 +13,7 @@ struct Compiled {
   ModelInfo info;
   std::string object;   // bytes of the relocatable object
   std::string assembly; // only where --emit asks
-  std::string llvmText, mlirText;
+  std::string llvmText;
 };
 
 /// Sorts the loaded rule into its class and derives its chunk form, which is proved; both on a copy. `module` owns the copy

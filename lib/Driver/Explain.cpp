@@ -1,9 +1,9 @@
 // Says how a rule is compiled, and what a token costs.
 #include "lib/Driver/Commands.h"
 #include "lib/Driver/Compile.h"
+#include "lib/Driver/Output.h"
 #include "lib/Driver/Problem.h"
 #include "llvm/ADT/TypeSwitch.h"
-#include "llvm/Support/FileUtilities.h"
 #include "llvm/Support/Format.h"
 
 using namespace mlir;
@@ -90,12 +90,8 @@ int recur::explainCommand(Session &session) {
   std::string text;
   if (failed(session.load(session.options.spec())) || failed(explain(session, text)))
     return session.finish();
-  if (session.options.output.empty() || session.options.output == "-")
-    llvm::outs() << text;
-  else if (llvm::Error error = llvm::writeToOutput(session.options.output, [&](raw_ostream &os) {
-             os << text;
-             return llvm::Error::success();
-           }))
-    session.diags.error("cannot write '" + session.options.output + "': " + llvm::toString(std::move(error)));
+  std::string error;
+  if (!writeFile(session.options.output.empty() ? "-" : session.options.output, text, error))
+    session.diags.error(error);
   return session.finish();
 }

@@ -9,6 +9,8 @@
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/StringSaver.h"
 
+#include <cmath>
+
 using namespace recur;
 using namespace llvm::opt;
 using llvm::StringRef;
@@ -76,6 +78,9 @@ public:
   void run(llvm::ArrayRef<const char *> given) {
     llvm::SmallVector<const char *> arguments(given.begin(), given.end());
     llvm::cl::ExpandResponseFiles(saver, llvm::cl::TokenizeGNUCommandLine, arguments);
+    for (StringRef argument : arguments) // what cannot be read stays as it is
+      if (argument.starts_with("@"))
+        return usage("cannot read the response file '" + argument.drop_front() + "'");
     const Verb *verb = &verbs[0];
     if (!arguments.empty())
       for (const Verb &candidate : verbs)
@@ -91,6 +96,9 @@ public:
       return usage("'" + StringRef(args.getArgString(missingIndex)) + "' needs a value");
     for (const Arg *arg : args.filtered(OPT_UNKNOWN))
       return unknown(arg->getSpelling(), *verb);
+    for (const Arg *arg : args)
+      if (arg->getNumValues() == 1 && StringRef(arg->getValue()).empty())
+        return usage("'" + arg->getSpelling().rtrim('=') + "' needs a value");
     if (args.hasArg(OPT_help))
       return help(*verb);
     if (args.hasArg(OPT_version)) {
@@ -130,7 +138,8 @@ private:
   }
 
   void help(const Verb &verb) {
-    table.printHelp(llvm::outs(), verb.usage, verb.what, Visibility(verb.visibility));
+    table.printHelp(llvm::outs(), verb.usage, verb.what, /*ShowHidden=*/false, /*ShowAllAliases=*/false,
+                    Visibility(verb.visibility));
     if (verb.command == Command::Compile) {
       llvm::outs() << "\nCOMMANDS (each has its own --help):\n";
       for (const Verb &other : verbs)
@@ -185,9 +194,10 @@ private:
     for (const std::string &text : list(args, OPT_bind)) {
       auto [name, value] = StringRef(text).split('=');
       double number;
-      if (name.empty() || value.getAsDouble(number))
+      if (name.empty() || value.getAsDouble(number) || !std::isfinite(number))
         return usage("--bind needs NAME=NUMBER, got: '" + text + "'");
-      options.bindings[name] = number;
+      if (!options.bindings.try_emplace(name, number).second)
+        return usage("--bind gives '" + name + "' twice");
     }
     if (const Arg *arg = args.getLastArg(OPT_opt_level))
       if (StringRef(arg->getValue()).getAsInteger(10, options.optLevel) || options.optLevel > 3)

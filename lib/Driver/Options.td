@@ -55,7 +55,7 @@ def step : Flag<["--"], "step">, In<[Run, Bench]>, HelpText<"Call the one-token 
 defm rounds : Value<"rounds", "N", "Random problems to try (default 3)", [Verify]>;
 defm repeat : Value<"repeat", "N", "Timed calls (default: enough for a second)", [Bench]>;
 defm threads : Value<"threads", "N", "Threads (default: one per core)", [Run, Bench]>;
-def json : Flag<["--"], "json">, In<[Bench, Check, Explain]>, HelpText<"Print JSON">;
+def json : Flag<["--"], "json">, In<[Bench, Check]>, HelpText<"Print JSON">;
 
 def warning : Joined<["-"], "W">, Every, MetaVarName<"CLASS">,
     HelpText<"-Wno-CLASS, -Werror, -Werror=CLASS; classes: unused, perf, numerics, spectral">;

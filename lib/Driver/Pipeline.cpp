@@ -1,9 +1,9 @@
 // Runs the stages.
 #include "lib/Driver/Pipeline.h"
 #include "lib/Algebra/Passes.h"
+#include "lib/Driver/Output.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Transforms/Passes.h"
-#include "llvm/Support/FileUtilities.h"
 #include "llvm/Support/FormatVariadic.h"
 
 using namespace mlir;
@@ -35,23 +35,23 @@ bool recur::isStage(StringRef name) {
 }
 
 bool StageWatcher::after(StringRef stage, Operation *ir) {
-  auto print = [&](raw_ostream &os) {
+  auto printed = [&] {
+    std::string result;
+    llvm::raw_string_ostream os(result);
     ir->print(os, OpPrintingFlags().elideLargeElementsAttrs());
-    os << "\n";
+    return result + "\n";
   };
   if (llvm::is_contained(options.printAfter, stage) || llvm::is_contained(options.printAfter, "all")) {
-    llvm::errs() << "// IR after '" << stage << "'\n";
-    print(llvm::errs());
+    llvm::errs() << "// IR after '" << stage << "'\n" << printed();
   }
-  if (options.saveTemps)
-    llvm::consumeError(llvm::writeToOutput(stem + "." + stage.str() + ".mlir", [&](raw_ostream &os) {
-      print(os);
-      return llvm::Error::success();
-    }));
+  std::string error; // a file for debugging that cannot be written is no reason to stop
+  if (options.saveTemps && !writeFile(stem + "." + stage.str() + ".mlir", printed(), error))
+    llvm::errs() << "warning: " << error << "\n";
+  if (stage == cpu::stages().back().name && llvm::is_contained(options.emit, "mlir"))
+    loweredText += (loweredText.empty() ? "" : "// -----\n") + printed();
   if (options.untilAfter != stage)
     return false;
-  llvm::raw_string_ostream os(text);
-  print(os);
+  text = printed();
   return true;
 }
 

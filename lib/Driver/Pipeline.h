@@ -24,10 +24,12 @@ public:
   bool after(llvm::StringRef stage, mlir::Operation *ir);
   /// The text of the IR after --until-after's stage.
   const std::string &result() const { return text; }
+  /// The modules of --emit=mlir: those of all targets after the last stage.
+  const std::string &lowered() const { return loweredText; }
 
 private:
   const Options &options;
-  std::string stem, text;
+  std::string stem, text, loweredText;
 };
 
 /// Stages that every path shares: gradients become expressions, and ranges are checked. Fails after a diagnostic.

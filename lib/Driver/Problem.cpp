@@ -137,6 +137,10 @@ private:
       expected = sizes.try_emplace(cast<StringAttr>(dim).getValue(), size).first->second;
     if (size == expected && size > 0)
       return success();
+    if (size < 1)
+      return emitError(argument.getLoc()) << "'" << rule.getArg(argument).getName().getValue()
+                                          << "' needs at least 1 for the dimension '" << dimText(dim)
+                                          << "', got: " << size;
     return emitError(argument.getLoc()) << "'" << rule.getArg(argument).getName().getValue() << "' has " << size
                                         << " for the dimension '" << dimText(dim) << "', but it is " << expected
                                         << " elsewhere";
@@ -192,7 +196,37 @@ static double draw(RangeAttr range, std::mt19937_64 &generator) {
   return range.contains(x) ? x : (range.getLo() + range.getHi()) / 2;
 }
 
-void recur::drawProblem(RuleOp rule, uint64_t seed, Problem &problem) {
+// The largest number of elements of the arrays of a drawn problem.
+static constexpr int64_t maxDrawn = int64_t(1) << 31;
+
+// Reports a problem whose arrays have too many elements.
+static LogicalResult checkElements(RuleOp rule, const Problem &problem) {
+  auto own = [](Type type) {
+    double count = 1;
+    for (Attribute dim : ownDims(type))
+      count *= cast<IntegerAttr>(dim).getInt();
+    return count;
+  };
+  double token = 0, head = 0, sequence = 0;
+  for (BlockArgument argument : rule.argumentsOf(ArgKind::Input))
+    token += own(argument.getType());
+  for (Value output : rule.yieldedOutputs())
+    token += own(output.getType());
+  for (BlockArgument argument : rule.argumentsOf(ArgKind::Param))
+    head += own(argument.getType());
+  for (BlockArgument argument : rule.argumentsOf(ArgKind::State))
+    sequence += own(argument.getType());
+  double batch = problem.batch, elements = problem.heads * (batch * (problem.tokens * token + sequence) + head);
+  if (elements <= maxDrawn)
+    return success();
+  return emitError(rule.getLoc()) << "the arrays of " << problem.batch << " sequences of " << problem.tokens
+                                  << " tokens and " << problem.heads << " heads have more than " << maxDrawn
+                                  << " elements";
+}
+
+LogicalResult recur::drawProblem(RuleOp rule, uint64_t seed, Problem &problem) {
+  if (failed(checkElements(rule, problem)))
+    return failure();
   std::mt19937_64 generator(seed);
   for (BlockArgument argument : rule.getBody().getArguments()) {
     ArgAttr arg = rule.getArg(argument);
@@ -221,6 +255,7 @@ void recur::drawProblem(RuleOp rule, uint64_t seed, Problem &problem) {
     }
     (input ? problem.inputs : problem.params)[arg.getName().str()] = std::move(array);
   }
+  return success();
 }
 
 void recur::perturb(Problem &problem, double size, uint64_t seed) {

@@ -30,7 +30,8 @@ mlir::LogicalResult readProblem(RuleOp rule, llvm::StringRef folder, llvm::Strin
 
 /// Draws the inputs and params of a rule whose dimensions are bound, within their declared ranges (an open end at
 /// infinity is drawn from a normal distribution), vectors declared `unit` with norm 1, others of about that norm.
-void drawProblem(RuleOp rule, uint64_t seed, Problem &problem);
+/// Fails after a diagnostic where the arrays would be too large.
+mlir::LogicalResult drawProblem(RuleOp rule, uint64_t seed, Problem &problem);
 
 /// Writes an output or a state for each NAME.npy.
 mlir::LogicalResult writeProblem(const Problem &problem, llvm::StringRef folder, bool float64, std::string &error);

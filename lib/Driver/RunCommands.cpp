@@ -61,8 +61,8 @@ static LogicalResult run(Session &session) {
   if (failed(module))
     return failure();
   RuleOp bound = *(*module)->getOps<RuleOp>().begin();
-  if (options.seed)
-    drawProblem(bound, *options.seed, problem);
+  if (options.seed && failed(drawProblem(bound, *options.seed, problem)))
+    return failure();
   if (options.oracle) {
     if (failed(runOracle(bound, problem)))
       return failure();
@@ -127,7 +127,8 @@ static LogicalResult verify(Session &session) {
     problem.batch = options.batch;
     problem.heads = options.heads;
     problem.tokens = options.tokens.value_or(67); // no multiple of any block
-    drawProblem(bound, options.seed.value_or(1) + round, problem);
+    if (failed(drawProblem(bound, options.seed.value_or(1) + round, problem)))
+      return failure();
     Call forward(**rule, problem), steps(**rule, problem);
     if (forward.forward() != RECUR_OK || steps.stepAll() != RECUR_OK)
       return fail(session, recur_last_error());
@@ -194,7 +195,8 @@ static LogicalResult bench(Session &session) {
   problem.batch = options.batch;
   problem.heads = options.heads;
   problem.tokens = options.step ? 1 : options.tokens.value_or(1024);
-  drawProblem(*(*module)->getOps<RuleOp>().begin(), options.seed.value_or(1), problem);
+  if (failed(drawProblem(*(*module)->getOps<RuleOp>().begin(), options.seed.value_or(1), problem)))
+    return failure();
   FailureOr<std::unique_ptr<LoadedRule>> rule = compileAndLoad(session, sizes);
   if (failed(rule))
     return failure();

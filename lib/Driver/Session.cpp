@@ -3,6 +3,9 @@
 #include "lib/Driver/Pipeline.h"
 #include "lib/Frontend/Lexer.h"
 #include "lib/Frontend/Parser.h"
+#include "llvm/Support/FormatVariadic.h"
+
+#include <cmath>
 
 using namespace mlir;
 using namespace recur;
@@ -39,6 +42,11 @@ LogicalResult Session::loadRaw(StringRef path) {
   checked = frontend::check(std::move(spec), diags);
   if (!checked || diags.hasErrors())
     return failure();
+  for (const auto &[name, value] : boundDimensions())
+    if (value != std::trunc(value) || std::abs(value) > 0x1p53)
+      diags.error("--bind: dimension '" + name + "' must be an integer, got: " + llvm::formatv("{0:g}", value).str());
+  if (diags.hasErrors())
+    return failure();
   if (!options.name.empty())
     checked->name = options.name;
   ir = frontend::emitIR(*checked, context);
@@ -71,11 +79,18 @@ FailureOr<std::string> Session::showTree(StringRef path) {
 
 RuleOp Session::rule() { return *ir->getOps<RuleOp>().begin(); }
 
-llvm::StringMap<int64_t> Session::sizes() const {
-  llvm::StringMap<int64_t> sizes;
+std::map<std::string, double> Session::boundDimensions() const {
+  std::map<std::string, double> bound;
   for (const auto &entry : options.bindings)
     if (llvm::none_of(checked->consts, [&](const frontend::Symbol *c) { return c->name == entry.getKey(); }))
-      sizes[entry.getKey()] = entry.getValue();
+      bound[entry.getKey().str()] = entry.getValue();
+  return bound;
+}
+
+llvm::StringMap<int64_t> Session::sizes() const {
+  llvm::StringMap<int64_t> sizes;
+  for (const auto &[name, value] : boundDimensions())
+    sizes[name] = static_cast<int64_t>(value);
   return sizes;
 }
 

@@ -7,6 +7,8 @@
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/OwningOpRef.h"
 
+#include <map>
+
 namespace recur {
 
 class Session {
@@ -38,6 +40,7 @@ public:
 
 private:
   mlir::LogicalResult open(llvm::StringRef path);
+  std::map<std::string, double> boundDimensions() const;
 
   frontend::DiagnosticBridge bridge;
   std::unique_ptr<frontend::SourceFile> source;

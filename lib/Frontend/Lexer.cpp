@@ -84,7 +84,7 @@ public:
         size_t end = at;
         while (end < text.size() && (isAlnum(text[end]) || text[end] == '_'))
           ++end;
-        push(TokenKind::Name, end - at);
+        name(end);
       } else if (isDigit(c) || (c == '.' && isDigit(peek(1)))) {
         number();
       } else {
@@ -97,6 +97,8 @@ public:
   }
 
 private:
+  static constexpr size_t maxNameLength = 255;
+
   uint32_t at32() const { return static_cast<uint32_t>(at); }
   char peek(size_t ahead) const { return at + ahead < text.size() ? text[at + ahead] : '\0'; }
 
@@ -110,6 +112,15 @@ private:
     at += length;
     space = continued = false;
     return tokens.back();
+  }
+
+  void name(size_t end) {
+    size_t length = end - at;
+    push(TokenKind::Name, std::min(length, maxNameLength));
+    if (length > maxNameLength)
+      diags.error(tokens.back().range,
+                  "a name has at most " + llvm::Twine(maxNameLength) + " characters, got: " + llvm::Twine(length));
+    at = end;
   }
 
   /// A statement that ends in an operator goes on in the next line.

@@ -305,7 +305,7 @@ bool Parser::dim(DimSyntax &dim) {
     dim.value = static_cast<int64_t>(take().value);
     return true;
   }
-  unexpected("a dimension: a name or a positive integer");
+  unexpected("a dimension: a name or an integer from 1 to 16777216");
   return false;
 }
 

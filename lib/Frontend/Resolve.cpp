@@ -36,6 +36,8 @@ void Sema::resolveItems() {
       resolve(*item->value, {Context::Constant});
       if (auto named = own.find(item->name().name); named != own.end())
         named->second->number = evaluate(*item->value);
+      if (std::optional<double> number = evaluate(*item->value); number && std::isnan(*number))
+        diags.error(item->value->range, "the constant '" + item->name().name + "' is not a number");
       break;
     }
     case StmtKind::Block:
@@ -158,7 +160,7 @@ void Sema::resolveLoop(Stmt &stmt, Context where) {
   else if (last && *last >= 1 && *last <= 1e6 && *last == static_cast<double>(static_cast<int64_t>(*last)))
     counter.steps = Dim{StringRef(), static_cast<int64_t>(*last)};
   else
-    diags.error(hi.range, "a loop ends at a positive integer or a dimension, got: " + shown(hi));
+    diags.error(hi.range, "a loop ends at a dimension or an integer from 1 to 1000000, got: " + shown(hi));
   counters.push_back(&counter);
   for (Stmt *inner : stmt.body)
     resolveStatement(*inner, where);

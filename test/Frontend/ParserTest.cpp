@@ -91,7 +91,7 @@ TEST(Parser, ReportsEveryError) {
   EXPECT_EQ(errorsOf("a = f(x=1, 2)"), "1:12 an argument without a name cannot follow one with a name\n");
   EXPECT_EQ(errorsOf("a = b \xe2\x88\x92 c"), "1:7 character '\xe2\x88\x92' has no meaning here\n");
   EXPECT_EQ(errorsOf("input a : vector(0)"),
-            "1:18 expected a dimension: a name or a positive integer, got '0'\n");
+            "1:18 expected a dimension: a name or an integer from 1 to 16777216, got '0'\n");
   EXPECT_EQ(errorsOf("input a : matrix(n)"), "1:19 expected ',': a matrix has 2 dimensions, got ')'\n");
 }
 

@@ -132,7 +132,7 @@ TEST(Sema, ExplainsErrors) {
       {"input k : vector(dk)\no = k[1]", {"'k' has one value per token, so it has no index"}},
       {"input k : vector(dk)[2]\no = k[3]", {"micro-steps count from 1 to 2, got: 3"}},
       {"for j in 0..3 { o = q }", {"a loop counts from 1, got: '0'"}},
-      {"for j in 1..2.5 { o = q }", {"a loop ends at a positive integer or a dimension"}},
+      {"for j in 1..2.5 { o = q }", {"a loop ends at a dimension or an integer from 1 to 1000000"}},
       {"O = softmax(q*K.T + log(M))*V", {"'q' is one value per token", "write 'Q' for the matrix"}},
       {"S = S + v*kT; O = softmax(Q*K.T + log(M))*V*S", {"cannot read the state 'S'"}},
       {"block 4 { o = k }", {"'k' is one value per token, but a statement of a block is about all tokens"}},

@@ -1,0 +1,16 @@
+"""Every example of the language is checked, printed and read back, compiled, and compared with the oracle.
+usage: examples.py RECURC"""
+import sys
+from pathlib import Path
+
+from sandbox import Sandbox
+from specs import exercise
+
+# These are interpreted only, for now.
+UNCOMPILED = {"softmax_attention", "fox", "deltaformer", "path", "ttt_linear"}
+
+box = Sandbox(sys.argv[1])
+for path in sorted(Path(__file__).parent.glob("*.rec")):
+    compiled = exercise(box, path)
+    box.expect(compiled != (path.stem in UNCOMPILED), f"{path.stem}: {'compiles' if compiled else 'is refused'}")
+box.finish()
