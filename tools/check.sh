@@ -16,7 +16,7 @@ lit="$(llvm-config-22 --bindir)/lit"
 [ -x "$lit" ] || lit="$(llvm-config-22 --prefix)/build/utils/lit/lit.py"
 status=0
 [ $# -gt 0 ] || set -- "$tree/test"
-"$lit" -j "$(nproc)" --order=smart -v --timeout 900 --output "$tree/test/results.json" "$@" || status=$?
+"$lit" -j "$(nproc)" --order=smart -v --output "$tree/test/results.json" "$@" || status=$?
 /usr/bin/python3 - "$tree/test/results.json" <<'PY'
 import collections
 import json

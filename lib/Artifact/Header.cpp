@@ -26,7 +26,9 @@ bool isKeyword(StringRef word) {
       "static_cast", "struct",   "switch",   "template",  "this",       "thread_local", "throw",
       "true",        "try",      "typedef",  "typeid",    "typename",   "union",        "unsigned",
       "using",       "virtual",  "void",     "volatile",  "wchar_t",    "while",        "xor",
-      "xor_eq"};
+      "xor_eq",
+      // The type of the fields.
+      "DLTensor"};
   return words.contains(word);
 }
 

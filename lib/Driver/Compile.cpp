@@ -4,6 +4,7 @@
 #include "lib/Artifact/Object.h"
 #include "lib/Cuda/Cuda.h"
 #include "lib/Driver/Problem.h"
+#include "mlir/IR/Verifier.h"
 #include "llvm/IR/LLVMContext.h"
 #include "llvm/Transforms/Utils/Cloning.h"
 #include <recur/abi.h>
@@ -37,15 +38,24 @@ FailureOr<std::unique_ptr<Analysis>> recur::analyse(Session &session, ModuleOp s
     return failure();
   // The derivation is compared with the rule as it is now, before normalising adds to it.
   OwningOpRef<ModuleOp> before = analysis->module->clone();
+  // A chunk form that is not well formed or not the rule is dropped, with the reason; the rule keeps its other forms.
+  std::string complaint;
+  ScopedDiagnosticHandler quiet(&session.context, [&](mlir::Diagnostic &diagnostic) {
+    complaint = complaint.empty() ? diagnostic.str() : complaint;
+    return success();
+  });
   analysis->normalForm = normalise(rule);
-  analysis->derivation = derive(analysis->normalForm);
-  if (!analysis->derivation.program)
+  Derivation &derivation = analysis->derivation;
+  derivation = derive(analysis->normalForm);
+  if (!derivation.program)
     return analysis;
-  std::string difference = prove(*before->getOps<RuleOp>().begin(), *analysis->derivation.program);
-  if (difference.empty())
-    return analysis;
-  session.diags.error("internal error: the derived chunk form is not the rule: " + difference);
-  return failure();
+  if (failed(mlir::verify(*derivation.program)))
+    derivation.reason = "the derivation failed: " + complaint;
+  else if (std::string where = prove(*before->getOps<RuleOp>().begin(), *derivation.program); !where.empty())
+    derivation.reason = "the derivation failed its proof: " + where;
+  if (!derivation.reason.empty())
+    derivation.program = {};
+  return analysis;
 }
 
 ModelInfo recur::describe(Session &session) {

@@ -4,7 +4,7 @@
 // RUN: not recur-opt %s --pass-pipeline='builtin.module(recur.rule(recur-bind{dims=d}))' 2>&1 | FileCheck %s --check-prefix=FORM
 
 // UNKNOWN: error: the rule has no dimension 'e' to bind; its dimensions are 'n', 'd'
-// SIZE: error: dimension 'd' must be at least 1, got: 0
+// SIZE: error: dimension 'd' must be from 1 to 16777216, got: 0
 // FORM: error: a binding is NAME=SIZE, got: 'd'
 
 // CHECK: input "k" %k: !recur.steps<2 x 8 x 1>

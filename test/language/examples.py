@@ -10,7 +10,9 @@ from specs import exercise
 UNCOMPILED = {"softmax_attention", "fox", "deltaformer", "path", "ttt_linear"}
 
 box = Sandbox(sys.argv[1])
-for path in sorted(Path(__file__).parent.glob("*.rec")):
+# The page's example of an error; its text is compared in test/Frontend.
+WRONG = {"deltanet"}
+for path in sorted(p for p in Path(__file__).parent.glob("*.rec") if p.stem not in WRONG):
     compiled = exercise(box, path)
     box.expect(compiled != (path.stem in UNCOMPILED), f"{path.stem}: {'compiles' if compiled else 'is refused'}")
 box.finish()

@@ -41,7 +41,7 @@ rules = {p.stem for p in (root / "specs").glob("*.rec")} - {"path"}  # an Englis
 rules |= {name.replace("_", "") for name in rules} | {name.replace("_", "-") for name in rules}
 named = re.compile(r"(?<![a-z])(" + "|".join(sorted(rules)) + r")(?![a-z])", re.IGNORECASE)
 machine = re.compile(r"(?<![\w.:/])/(work|root|home|tmp)/|\.\./shared")
-compiler = ("compiler's", "dialect/", "lib/", "mlir/", "llvm/")
+compiler = ("dialect/", "lib/", "mlir/", "llvm/")
 
 for path in tracked():
     name = str(path.relative_to(root))

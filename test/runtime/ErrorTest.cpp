@@ -92,13 +92,13 @@ TEST(Error, Workspace) {
 TEST(Error, Device) {
   Wrong toy;
   toy.v.tensor.device.device_type = kDLCUDA;
-  toy.expectForward(RECUR_ERROR_DEVICE, "'v' must be on the CPU (device type 1), but it is on device type 2");
+  toy.expectForward(RECUR_ERROR_DEVICE, "'v' must be on the CPU, as the first output, but it is on CUDA device 0");
   Wrong other;
   Indices index(i32, {0, 1});
   index.tensor.device.device_type = kDLCUDA;
   other.args.state_index = &index.tensor;
   other.expectForward(RECUR_ERROR_DEVICE,
-                      "'state_index' must be on the CPU (device type 1), but it is on device type 2");
+                      "'state_index' must be on the CPU, as the first output, but it is on CUDA device 0");
 }
 
 TEST(Error, Dtype) {

@@ -70,7 +70,7 @@ def distance(found, expected, heads_axis):
     length = lambda x: np.sqrt((x * x).sum(axis=axes))
     with np.errstate(all="ignore"):
         error, size = length(found.astype(np.float64) - expected), length(expected)
-        error = np.where(error == 0, 0, error / np.maximum(size, 1e-300))
+        error = np.where(error == 0, 0, error / np.maximum(size, 1e-30))  # float32 ends near 1e-38
     return float(np.where(np.isfinite(error), error, np.inf).max())
 
 

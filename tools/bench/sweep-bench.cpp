@@ -284,7 +284,7 @@ int main(int argc, char **argv) {
   void *symbol = llvm::cantFail(engine->lookup("_mlir_ciface_kernel"));
   double compiled = now() - start;
   if (c.get("dump") == 2)
-    engine->dumpToObjectFile("/tmp/sweep.o");
+    engine->dumpToObjectFile("sweep.o");
 
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
