@@ -19,6 +19,9 @@
 #include "mlir/Target/LLVMIR/Dialect/LLVMIR/LLVMToLLVMIRTranslation.h"
 #include "mlir/Target/LLVMIR/ModuleTranslation.h"
 #include "mlir/Transforms/Passes.h"
+#include "llvm/IR/IRBuilder.h"
+#include "llvm/IR/InstIterator.h"
+#include "llvm/IR/IntrinsicInst.h"
 
 using namespace mlir;
 using namespace recur;
@@ -145,6 +148,33 @@ LogicalResult cpu::runStage(const Stage &stage, ModuleOp module, const KernelOpt
   return success(succeeded(pm.run(module)) && succeeded(verify(module)));
 }
 
+// A masked load or store of bf16 moves bits, but where the machine has no masks LLVM takes it apart into operations on
+// bf16 numbers, which need a library function. As i16 it does not.
+static void maskBf16AsInteger(llvm::Module &module) {
+  for (llvm::Function &function : module)
+    for (llvm::Instruction &instruction : llvm::make_early_inc_range(llvm::instructions(function))) {
+      auto *call = dyn_cast<llvm::IntrinsicInst>(&instruction);
+      bool load = call && call->getIntrinsicID() == llvm::Intrinsic::masked_load;
+      if (!load && !(call && call->getIntrinsicID() == llvm::Intrinsic::masked_store))
+        continue;
+      llvm::Value *data = load ? call->getArgOperand(2) : call->getArgOperand(0);
+      if (!data->getType()->getScalarType()->isBFloatTy())
+        continue;
+      llvm::IRBuilder<> builder(call);
+      llvm::Type *bits = data->getType()->getWithNewType(builder.getInt16Ty());
+      llvm::Value *asBits = builder.CreateBitCast(data, bits);
+      if (load) {
+        llvm::Value *loaded = builder.CreateMaskedLoad(bits, call->getArgOperand(0), call->getParamAlign(0).valueOrOne(),
+                                                       call->getArgOperand(1), asBits);
+        call->replaceAllUsesWith(builder.CreateBitCast(loaded, data->getType()));
+      } else {
+        builder.CreateMaskedStore(asBits, call->getArgOperand(1), call->getParamAlign(1).valueOrOne(),
+                                  call->getArgOperand(2));
+      }
+      call->eraseFromParent();
+    }
+}
+
 FailureOr<Kernel> cpu::translateKernel(ModuleOp module, llvm::LLVMContext &context) {
   Kernel kernel;
   for (auto function : module.getOps<LLVM::LLVMFuncOp>())
@@ -157,6 +187,7 @@ FailureOr<Kernel> cpu::translateKernel(ModuleOp module, llvm::LLVMContext &conte
   kernel.module = translateModuleToLLVMIR(module, context);
   if (!kernel.module)
     return failure();
+  maskBf16AsInteger(*kernel.module);
   return kernel;
 }
 

@@ -11,6 +11,12 @@
 
 using namespace recur;
 
+// What compilers' own libraries (libgcc, compiler-rt) provide for machines without half-precision instructions.
+extern "C" {
+float __extendhfsf2(uint16_t);
+uint16_t __truncsfhf2(float);
+}
+
 LoadedRule::LoadedRule() = default;
 LoadedRule::~LoadedRule() = default;
 
@@ -30,6 +36,8 @@ llvm::Expected<std::unique_ptr<LoadedRule>> LoadedRule::load(llvm::StringRef obj
   add("recur_rt_forward_workspace", &recur_rt_forward_workspace);
   add("recur_rt_step", &recur_rt_step);
   add("recur_rt_step_workspace", &recur_rt_step_workspace);
+  add("__extendhfsf2", &__extendhfsf2);
+  add("__truncsfhf2", &__truncsfhf2);
   if (llvm::Error error = main.define(absoluteSymbols(std::move(runtime))))
     return error;
   auto process =

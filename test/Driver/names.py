@@ -28,8 +28,6 @@ compiles("input " + ", ".join(WORDS) + " : scalar\no = " + " + ".join(WORDS))
 # Inputs that have the names that a state's arguments get.
 compiles("state S : scalar\ninput initial_S, final_S, initial_S_ : scalar\n"
          "S = S + initial_S*final_S*initial_S_\no = S*positions\ninput positions : scalar\n")
-# An output and a state of one name, an input that is assigned.
-compiles("state x : scalar\ninput y : scalar\nx = x + y\ny = 2*x\noutput x, y")
 for name in ["forward", "int", "class", "x", "_", "a__b", "S"]:
     compiles("input q : scalar\no = 2*q", "--name", name, name=name)
     compiles(f"rule {name}\ninput q : scalar\no = 2*q" if name != "_" else "input q : scalar\no = q*q", "--name", name,
@@ -41,7 +39,7 @@ compiles("input q : scalar\no = 2*q", "--name", "n" * 3000, name="n" * 3000)
 compiles("input q : scalar # */ int x; /* \\\n# ??/ %s \"quoted\" // \xe9\no = 2*q")
 
 # A file's name becomes the rule's.
-for file, name in [("my-rule.rec", "my_rule"), ("9lives.rec", "_9lives"), ("sp ace.rec", "sp_ace"), ("int.rec", "int")]:
+for file, name in [("my-rule.rec", "my_rule"), ("9lives.rec", "rule_9lives"), ("sp ace.rec", "sp_ace"), ("int.rec", "int")]:
     box.write(file, "input q : scalar\no = 2*q")
     code, _, err = box.run(file, "-o", "file.o")
     text = (box.folder / "file.h").read_text() if code == 0 else ""

@@ -3,6 +3,7 @@
 #include "arrays.h"
 
 #include <atomic>
+#include <cstddef>
 #include <memory>
 #include <thread>
 #include <vector>
