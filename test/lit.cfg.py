@@ -1,5 +1,6 @@
 # Runs the text tests: every file with a RUN line.
 import os
+import shutil
 
 
 import lit.formats
@@ -20,6 +21,8 @@ config.substitutions.append(("%build", config.recur_build))
 config.substitutions.append(("%python", "/usr/bin/python3"))
 config.substitutions.append(("%cc", config.cc))
 config.substitutions.append(("%cxx", config.cxx))
+if shutil.which("ptxas") or os.path.exists("/usr/local/cuda/bin/ptxas"):
+    config.available_features.add("ptxas")
 if config.sanitize:
     config.available_features.add("sanitize")
     config.environment["ASAN_OPTIONS"] = "detect_leaks=0:detect_container_overflow=0"

@@ -3,6 +3,7 @@
 #include "lib/Artifact/Descriptor.h"
 #include "lib/Artifact/Object.h"
 #include "lib/Cuda/Cuda.h"
+#include "lib/Derive/Derive.h"
 #include "lib/Driver/Problem.h"
 #include "llvm/IR/LLVMContext.h"
 #include "llvm/Transforms/Utils/Cloning.h"
@@ -132,16 +133,34 @@ static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const Mod
   for (auto [tensor, type] : llvm::zip(info.tensors, types))
     if (tensor.role != Role::State)
       options.elements[tensor.name] = elementType(session.context, type);
-  FailureOr<cuda::Kernel> kernel = cuda::buildSequential(rule, session.rule(), options);
+  session.context.loadDialect<chunk::ChunkDialect>();
+  // The derivation adds values to a copy of the rule.
+  OwningOpRef<ModuleOp> copy = cpu::isolateRule(rule);
+  RuleOp derived = *copy->getOps<RuleOp>().begin();
+  Derivation derivation;
+  if (succeeded(unrollSteps(derived)))
+    derivation = derive(normalise(derived));
+  chunk::ProgramOp program = derivation.program ? *derivation.program : chunk::ProgramOp();
+  if (program) {
+    if (std::string difference = prove(rule, program); !difference.empty()) {
+      session.diags.error("internal error: the chunk form is not the rule: " + difference);
+      return failure();
+    }
+  }
+  FailureOr<cuda::Kernel> kernel = cuda::buildKernels(rule, session.rule(), program, options);
   if (failed(kernel))
     return failure();
   llvm::Expected<cuda::Cubin> cubin = cuda::assemble(kernel->ptx, *chip);
   if (failed(report(session, cubin.takeError())))
     return failure();
+  if (int64_t bytes = cubin->spilledBytes())
+    session.diags.warning(frontend::WarningClass::Perf, {},
+                          llvm::Twine("the state and what is computed with it do not fit into the registers of ") +
+                              target.name + ": " + llvm::Twine(bytes) + " bytes of a thread are kept in memory");
   GpuCode code{std::move(cubin->code), chip->exact ? "" : std::move(kernel->ptx), chip->capability, chip->exact, {}};
   for (const cuda::Entry &entry : kernel->entries)
     code.entries.push_back({entry.name, entry.threads, entry.shards, entry.sharedBytes, entry.scratchBytes,
-                            entry.packed});
+                            entry.packed, entry.leastTokens});
   return code;
 }
 
