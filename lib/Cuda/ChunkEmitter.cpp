@@ -133,20 +133,42 @@ void ChunkEmitter::emitArguments() {
 // Functions of one token
 //===----------------------------------------------------------------------===//
 
+SharedTile ChunkEmitter::moveSlab(const ChunkValue &slab) {
+  int64_t n = warps * 16;
+  SharedTile tile = allocate(chunkTokens, n, n + 4, true);
+  for (auto [e, entry] : llvm::enumerate(slab.entries)) {
+    Value first = arith::MulIOp::create(b, fragments.warp, threads.constant(16));
+    Value row = arith::AddIOp::create(b, fragments.row(e), first);
+    LLVM::StoreOp::create(b, entry, fragments.address(tile, fragments.column(e), row));
+  }
+  dirty = true;
+  return tile;
+}
+
+// An output that no map makes.
+LogicalResult ChunkEmitter::emitOutput(unsigned output, Value value) {
+  FailureOr<ChunkValue> slab = asSlab(value);
+  if (failed(slab))
+    return failure();
+  SharedTile memory = moveSlab(*slab);
+  sync();
+  unsigned states = 1, tensor = tensors.size() - states - program.getOutputs().size() + output;
+  forTokens([&](Value local, Value token, Value valid) {
+    Tile tile = tokenThreads.shape(tensors[tensor].entry(), 1);
+    for (int64_t e = 0; e < tile.rows * tile.cols; ++e)
+      tile.entries.push_back(LLVM::LoadOp::create(
+          b, b.getF32Type(), fragments.address(memory, local, tokenThreads.index(1, memory.cols, e))));
+    threads.when(valid, [&] { access.store(tensor, tile, token); });
+  });
+  return success();
+}
+
 LogicalResult ChunkEmitter::emitMap(chunk::MapOp op) {
   // Slabs go through shared memory.
   llvm::DenseMap<Value, SharedTile> moved;
   for (Value operand : op.getRows())
-    if (const ChunkValue *value = find(operand); value && value->kind == ChunkValue::Slab) {
-      int64_t n = warps * 16;
-      SharedTile tile = allocate(chunkTokens, n, n + 4, true);
-      for (auto [e, entry] : llvm::enumerate(value->entries)) {
-        Value row = arith::AddIOp::create(b, fragments.row(e), arith::MulIOp::create(b, fragments.warp, threads.constant(16)));
-        LLVM::StoreOp::create(b, entry, fragments.address(tile, fragments.column(e), row));
-      }
-      dirty = true;
-      moved[operand] = tile;
-    }
+    if (const ChunkValue *value = find(operand); value && value->kind == ChunkValue::Slab)
+      moved[operand] = moveSlab(*value);
   sync();
 
   Block &block = op.getBody().front();
@@ -408,6 +430,8 @@ FailureOr<SmallVector<Value>> ChunkEmitter::emit(Value from, Value left, ValueRa
   first = from;
   count = left;
   values.clear();
+  staged.clear();
+  solves.clear();
   values[program.argumentsOf(ArgKind::State).front()] = {ChunkValue::Slab, SmallVector<Value>(state), {}, {}, false};
   emitArguments();
   // What depends on the state comes last, in its order.
@@ -420,9 +444,19 @@ FailureOr<SmallVector<Value>> ChunkEmitter::emit(Value from, Value left, ValueRa
       dependent.insert(op.result_begin(), op.result_end());
     (depends ? after : ahead).push_back(&op);
   }
-  for (Operation *op : llvm::concat<Operation *>(ahead, after))
+  for (Operation *op : ahead)
     if (failed(emitOp(op)))
-      return op->emitRemark() << "is not in a chunk's kernel", failure();
+      return failure();
+  for (Operation *op : after)
+    if (failed(prepare(op)))
+      return failure();
+  sync();
+  for (Operation *op : after)
+    if (failed(emitOp(op)))
+      return failure();
+  for (auto [i, output] : llvm::enumerate(program.getBodyYield().getValues().drop_front()))
+    if (!output.getDefiningOp<chunk::MapOp>() && failed(emitOutput(i, output)))
+      return failure();
   FailureOr<ChunkValue> last = asSlab(program.getBodyYield().getValues().front());
   if (failed(last))
     return failure();

@@ -53,7 +53,13 @@ private:
   void emitDecay(chunk::DecayOp op);
   void emitWeights(chunk::WeightsOp op);
   mlir::LogicalResult emitGram(chunk::GramOp op);
+  /// The part of a solve, or of a product with scores, that does not depend on the state.
+  mlir::LogicalResult prepare(mlir::Operation *op);
+  void prepareSolve(chunk::TriSolveOp op, const ChunkValue &scores);
   mlir::LogicalResult emitSolve(chunk::TriSolveOp op);
+  /// A slab as a row per token, in f32, in shared memory.
+  SharedTile moveSlab(const ChunkValue &slab);
+  mlir::LogicalResult emitOutput(unsigned output, mlir::Value value);
   mlir::LogicalResult emitMatmul(MatmulOp op, llvm::ArrayRef<mlir::Value> sum, mlir::Value result);
   mlir::LogicalResult emitElementwise(ElementwiseOp op);
   void copyTile(unsigned tensor, const SharedTile &tile);
@@ -84,6 +90,8 @@ private:
   Threads tokenThreads;
   llvm::DenseMap<mlir::Value, ChunkValue> values;
   llvm::DenseMap<mlir::Value, mlir::Value> decays; // base of 65 sums of binary logarithms
+  llvm::DenseMap<mlir::Value, SharedTile> staged;  // scores in shared memory: bf16 for products
+  llvm::DenseMap<mlir::Operation *, std::pair<SharedTile, SharedTile>> solves; // -N, inverses of diagonal blocks
   mlir::Value head, heads, position, first, count;
   bool dirty = false;
 };

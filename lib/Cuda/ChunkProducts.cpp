@@ -31,7 +31,7 @@ LogicalResult ChunkEmitter::emitMatmul(MatmulOp op, ArrayRef<Value> start, Value
   SharedTile tile = lhs->memory;
   bool byDepth = lhs->transposed;
   if (lhs->kind == ChunkValue::Scores)
-    tile = stage(*lhs, /*negatedF32=*/false);
+    tile = staged.lookup(op.getLhs());
   else if (lhs->kind != ChunkValue::Tile)
     return failure();
   sync();
@@ -68,15 +68,24 @@ LogicalResult ChunkEmitter::emitMatmul(MatmulOp op, ArrayRef<Value> start, Value
   return success();
 }
 
-// (I + N) U = R by blocks of 16 tokens: U_b = (I + N_bb)^-1 (R_b - sum of N_bj U_j). The inverses of the diagonal blocks
-// come from four warps, a column a lane. Everything else is warp-local; tf32 keeps U's range and three more bits.
-LogicalResult ChunkEmitter::emitSolve(chunk::TriSolveOp op) {
-  if (op.getRhs().size() != 1 || op.getDecay())
-    return failure();
-  const ChunkValue *scores = find(op.getBlocks().front());
-  if (!scores || scores->kind != ChunkValue::Scores)
-    return failure();
-  SharedTile n = stage(*scores, /*negatedF32=*/true);
+LogicalResult ChunkEmitter::prepare(Operation *op) {
+  if (auto product = dyn_cast<MatmulOp>(op)) {
+    const ChunkValue *lhs = find(product.getLhs());
+    if (lhs && lhs->kind == ChunkValue::Scores && !staged.count(product.getLhs()))
+      staged[product.getLhs()] = stage(*lhs, /*negatedF32=*/false);
+  }
+  if (auto solve = dyn_cast<chunk::TriSolveOp>(op)) {
+    const ChunkValue *scores = find(solve.getBlocks().front());
+    if (solve.getRhs().size() != 1 || solve.getDecay() || !scores || scores->kind != ChunkValue::Scores)
+      return failure();
+    prepareSolve(solve, *scores);
+  }
+  return success();
+}
+
+// The inverses of the 16 x 16 diagonal blocks of I + N, by four warps, a column a lane.
+void ChunkEmitter::prepareSolve(chunk::TriSolveOp op, const ChunkValue &scores) {
+  SharedTile n = stage(scores, /*negatedF32=*/true);
   SharedTile inverse = allocate(chunkTokens, 16, 24, true);
   sync();
   Value inLeaf = arith::AndIOp::create(
@@ -99,6 +108,13 @@ LogicalResult ChunkEmitter::emitSolve(chunk::TriSolveOp op) {
     }
   });
   dirty = true;
+  solves[op] = {n, inverse};
+}
+
+// (I + N) U = R by blocks of 16 tokens: U_b = (I + N_bb)^-1 (R_b - sum of N_bj U_j). All in one warp's registers; tf32
+// keeps U's range and three more bits.
+LogicalResult ChunkEmitter::emitSolve(chunk::TriSolveOp op) {
+  const SharedTile n = solves.lookup(op).first, inverse = solves.lookup(op).second;
   FailureOr<ChunkValue> rhs = asSlab(op.getRhs().front());
   if (failed(rhs))
     return failure();
@@ -135,7 +151,6 @@ LogicalResult ChunkEmitter::emitSolve(chunk::TriSolveOp op) {
 
 LogicalResult ChunkEmitter::emitElementwise(ElementwiseOp op) {
   Value result = op->getResult(0);
-  auto type = matType(result);
   // A product that waits to be added.
   if (isa<AddOp>(op)) {
     for (unsigned i : {1, 0}) {
@@ -235,7 +250,6 @@ LogicalResult ChunkEmitter::emitElementwise(ElementwiseOp op) {
     }
     value.entries.push_back(op.lower(b, b.getLoc(), entries));
   }
-  (void)type;
   values[result] = value;
   return success();
 }

@@ -142,7 +142,7 @@ static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const Mod
     derivation = derive(normalise(derived));
   chunk::ProgramOp program = derivation.program ? *derivation.program : chunk::ProgramOp();
   if (program) {
-    if (std::string difference = prove(rule, program); !difference.empty()) {
+    if (std::string difference = prove(derived, program); !difference.empty()) {
       session.diags.error("internal error: the chunk form is not the rule: " + difference);
       return failure();
     }
