@@ -447,7 +447,7 @@ FailureOr<SmallVector<Value>> ChunkEmitter::emit(Value from, Value left, ValueRa
   for (Operation *op : ahead)
     if (failed(emitOp(op)))
       return failure();
-  for (Operation *op : after)
+  for (Operation *op : llvm::concat<Operation *>(ahead, after))
     if (failed(prepare(op)))
       return failure();
   sync();

@@ -30,8 +30,11 @@ LogicalResult ChunkEmitter::emitMatmul(MatmulOp op, ArrayRef<Value> start, Value
     return failure();
   SharedTile tile = lhs->memory;
   bool byDepth = lhs->transposed;
-  if (lhs->kind == ChunkValue::Scores)
+  if (lhs->kind == ChunkValue::Scores) {
+    if (failed(prepare(op)))
+      return failure();
     tile = staged.lookup(op.getLhs());
+  }
   else if (lhs->kind != ChunkValue::Tile)
     return failure();
   sync();

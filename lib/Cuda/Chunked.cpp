@@ -21,7 +21,7 @@ static SmallVector<Value> stateAddresses(Threads &threads, Fragments &fragments,
 }
 
 LogicalResult cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::ProgramOp program, ArrayRef<TensorArgument> tensors,
-                                int64_t sharedLimit, Entry &entry) {
+                                int64_t sharedLimit, int64_t part, Entry &entry) {
   ImplicitLocOpBuilder b(program.getLoc(), program.getContext());
   b.setInsertionPointToStart(&function.getBody().front());
   int dim = ChunkEmitter::stateDim(program);
@@ -38,15 +38,15 @@ LogicalResult cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::ProgramOp prog
   threads.begin(shared, shared);
   tokenThreads.begin({}, {});
   auto i64 = [&](int64_t n) { return threads.constant(n, 64); };
-  Part part = findPart(threads, access, /*shards=*/1, /*slab=*/0);
+  Part tokens = findPart(threads, access, entry.shards, part);
   ChunkEmitter emitter(threads, program, access, tensors, warps);
   unsigned inputs = program.argumentsOf(ArgKind::Input).size(), params = program.argumentsOf(ArgKind::Param).size();
   unsigned initial = inputs + params, final = tensors.size() - 1;
   double init = program.getInit().front().getTerminator()->getOperand(0).getDefiningOp<ConstantOp>().getValue()
                     .convertToDouble();
   LogicalResult status = success();
-  threads.when(part.isPresent, [&] {
-    emitter.begin(part.head, part.heads, part.position);
+  threads.when(tokens.isPresent, [&] {
+    emitter.begin(tokens.head, tokens.heads, tokens.position);
     SmallVector<Type> types(keys / 2, b.getF32Type());
     auto given = scf::IfOp::create(b, types, access.isGiven(initial), true);
     {
@@ -59,9 +59,9 @@ LogicalResult cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::ProgramOp prog
       b.setInsertionPointToStart(given.elseBlock());
       scf::YieldOp::create(b, SmallVector<Value>(keys / 2, threads.number(init)));
     }
-    auto loop = threads.forLoop(i64(0), part.tokens, i64(chunkTokens), given.getResults(),
+    auto loop = threads.forLoop(i64(0), tokens.tokens, i64(chunkTokens), given.getResults(),
                                 [&](Value first, ValueRange state) {
-                                  Value left = arith::SubIOp::create(b, part.tokens, first);
+                                  Value left = arith::SubIOp::create(b, tokens.tokens, first);
                                   FailureOr<SmallVector<Value>> next = emitter.emit(first, left, state);
                                   if (succeeded(next))
                                     return *next;

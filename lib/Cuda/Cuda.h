@@ -57,17 +57,18 @@ struct Kernel {
   llvm::SmallVector<Entry> entries;
 };
 
+/// The chunk program of a bound rule, or null. What it returns must live as long as the function.
+using DeriveFunction = llvm::function_ref<chunk::ProgramOp(RuleOp)>;
+
 /// The kernels of a bound and simplified rule. The sequential one, for every rule: one block of threads for each
-/// sequence, head and slab of independent rows, one token after the other, states in registers. Where `program`, which
-/// may be null, is the rule's chunk program and of a kind that is known, one that takes the tokens in chunks stands
-/// before it. `symbolic` is the rule before its dimensions were bound, which tells a vector of one entry from a scalar.
+/// sequence, head and slab of independent rows, one token after the other, states in registers. Where `derive` gives a
+/// chunk program, and one of a kind that is known, a kernel that takes the tokens in chunks stands before it. `symbolic` is the rule before its dimensions were bound, which tells a vector of one entry from a scalar.
 /// None is changed. Fails after a diagnostic at the op that cannot be compiled.
-mlir::FailureOr<Kernel> buildKernels(RuleOp rule, RuleOp symbolic, chunk::ProgramOp program,
-                                     const KernelOptions &options);
+mlir::FailureOr<Kernel> buildKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive, const KernelOptions &options);
 
 /// The same, before it is translated: a module of llvm, nvvm, scf, arith and math ops.
 mlir::FailureOr<mlir::OwningOpRef<mlir::ModuleOp>>
-emitKernels(RuleOp rule, RuleOp symbolic, chunk::ProgramOp program, const KernelOptions &options,
+emitKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive, const KernelOptions &options,
             llvm::SmallVectorImpl<Entry> &entries);
 
 /// Lowers a module of entry points to PTX.

@@ -302,7 +302,7 @@ static int64_t chooseSlab(RuleOp rule, const IndexClasses &classes, unsigned ind
   return slab;
 }
 
-FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic, chunk::ProgramOp program,
+FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive,
                                                    const KernelOptions &options, SmallVectorImpl<Entry> &entries) {
   FailureOr<OwningOpRef<ModuleOp>> prepared = prepareRule(rule);
   if (failed(prepared))
@@ -351,15 +351,29 @@ FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic,
     b.setInsertionPointToStart(function.addEntryBlock(b));
     return function;
   };
-  if (program) {
-    SmallVector<TensorArgument> whole = listTensors(symbolic, rule, classes, 0, options);
-    if (ChunkEmitter::supports(program, whole)) {
+  // In chunks a block has 64 independent rows, so that two share a processor and hide each other's waits.
+  constexpr int64_t chunkSlab = 64;
+  OwningOpRef<ModuleOp> chunkModule = ModuleOp::create(rule.getLoc());
+  auto chunkRule = cast<RuleOp>(OpBuilder::atBlockEnd(chunkModule->getBody()).clone(*rule));
+  IndexClasses chunkClasses(chunkRule);
+  unsigned chunkShared = chunkClasses.bestIndependent();
+  int64_t chunkShards = 1;
+  if (chunkShared && chunkClasses.sizeOf(chunkShared) % chunkSlab == 0)
+    chunkShards = chunkClasses.sizeOf(chunkShared) / chunkSlab;
+  if (chunkShards == 1)
+    chunkShared = 0;
+  else
+    takePart(chunkRule, chunkClasses, chunkShared, chunkSlab);
+  if (chunk::ProgramOp program = derive(chunkRule)) {
+    SmallVector<TensorArgument> parts = listTensors(symbolic, chunkRule, chunkClasses, chunkShared, options);
+    if (ChunkEmitter::supports(program, parts)) {
       Entry entry;
       entry.name = options.symbol + "_chunked";
       entry.packed = true;
       entry.leastTokens = 2;
+      entry.shards = chunkShards;
       LLVM::LLVMFuncOp function = makeFunction(entry.name, 256);
-      if (succeeded(emitChunked(function, program, whole, options.chip.sharedBytes, entry))) {
+      if (succeeded(emitChunked(function, program, parts, options.chip.sharedBytes, chunkSlab, entry))) {
         function->setAttr(NVVM::NVVMDialect::getMaxntidAttrName(),
                           b.getDenseI32ArrayAttr({int32_t(entry.threads), 1, 1}));
         entries.push_back(entry);
@@ -383,10 +397,10 @@ FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic,
   return module;
 }
 
-FailureOr<Kernel> cuda::buildKernels(RuleOp rule, RuleOp symbolic, chunk::ProgramOp program,
+FailureOr<Kernel> cuda::buildKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive,
                                       const KernelOptions &options) {
   Kernel kernel;
-  FailureOr<OwningOpRef<ModuleOp>> module = emitKernels(rule, symbolic, program, options, kernel.entries);
+  FailureOr<OwningOpRef<ModuleOp>> module = emitKernels(rule, symbolic, derive, options, kernel.entries);
   if (failed(module))
     return failure();
   FailureOr<std::string> ptx = translateToPtx(**module, options.chip);

@@ -135,19 +135,24 @@ static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const Mod
       options.elements[tensor.name] = elementType(session.context, type);
   session.context.loadDialect<chunk::ChunkDialect>();
   // The derivation adds values to a copy of the rule.
-  OwningOpRef<ModuleOp> copy = cpu::isolateRule(rule);
-  RuleOp derived = *copy->getOps<RuleOp>().begin();
+  OwningOpRef<ModuleOp> copy;
   Derivation derivation;
-  if (succeeded(unrollSteps(derived)))
+  std::string difference;
+  auto deriveProgram = [&](RuleOp part) -> chunk::ProgramOp {
+    copy = cpu::isolateRule(part);
+    RuleOp derived = *copy->getOps<RuleOp>().begin();
+    if (failed(unrollSteps(derived)))
+      return {};
     derivation = derive(normalise(derived));
-  chunk::ProgramOp program = derivation.program ? *derivation.program : chunk::ProgramOp();
-  if (program) {
-    if (std::string difference = prove(derived, program); !difference.empty()) {
-      session.diags.error("internal error: the chunk form is not the rule: " + difference);
-      return failure();
-    }
+    if (derivation.program)
+      difference = prove(derived, *derivation.program);
+    return derivation.program && difference.empty() ? *derivation.program : chunk::ProgramOp();
+  };
+  FailureOr<cuda::Kernel> kernel = cuda::buildKernels(rule, session.rule(), deriveProgram, options);
+  if (!difference.empty()) {
+    session.diags.error("internal error: the chunk form is not the rule: " + difference);
+    return failure();
   }
-  FailureOr<cuda::Kernel> kernel = cuda::buildKernels(rule, session.rule(), program, options);
   if (failed(kernel))
     return failure();
   llvm::Expected<cuda::Cubin> cubin = cuda::assemble(kernel->ptx, *chip);
