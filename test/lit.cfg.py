@@ -1,5 +1,6 @@
 # Runs the text tests: every file with a RUN line.
 import os
+import shutil
 
 import lit.formats
 
@@ -23,6 +24,8 @@ config.substitutions.append(("%cc", config.cc))
 config.substitutions.append(("%cxx", config.cxx))
 # What a program needs that links the runtime of this build.
 config.substitutions.append(("%sanitizers", "-fsanitize=address,undefined" if config.sanitize else ""))
+if shutil.which("ptxas") or os.path.exists("/usr/local/cuda/bin/ptxas"):
+    config.available_features.add("ptxas")
 if config.sanitize:
     config.available_features.add("sanitize")
     config.environment["ASAN_OPTIONS"] = "detect_leaks=0:detect_container_overflow=0"

@@ -89,7 +89,8 @@ Constant *Descriptor::gpuCode(const GpuCode &code) {
   SmallVector<Constant *> entries;
   for (const GpuEntry &entry : code.entries)
     entries.push_back(structure({string(entry.name), i32(entry.threads), i32(entry.shards), i64(entry.shared),
-                                 i64(entry.scratch), i64(entry.packed ? RECUR_CUDA_PACKED : 0)},
+                                 i64(entry.scratch), i64(entry.packed ? RECUR_CUDA_PACKED : 0),
+                                 i64(entry.leastTokens)},
                                 sizeof(recur_cuda_entry)));
   Constant *cubin = null;
   if (!code.cubin.empty()) {

@@ -52,6 +52,8 @@ struct GpuEntry {
   int64_t threads = 0, shards = 1, shared = 0, scratch = 0;
   /// Needs tensors that are aligned and contiguous in their last dimension.
   bool packed = false;
+  /// For sequences of this many tokens and more.
+  int64_t leastTokens = 0;
 };
 
 /// The code of a variant for a GPU, as recur_cuda_kernel.

@@ -45,6 +45,20 @@ static Expected<std::string> findPtxas() {
   return createStringError("ptxas is not on the PATH: install the CUDA toolkit, or set CUDA_HOME to its folder");
 }
 
+int64_t Cubin::spilledBytes() const {
+  int64_t most = 0;
+  SmallVector<StringRef> lines;
+  StringRef(report).split(lines, '\n');
+  for (StringRef line : lines) {
+    // "    0 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads"
+    auto [before, after] = line.split(" bytes spill stores");
+    int64_t bytes = 0;
+    if (before.size() != line.size() && !before.rsplit(' ').second.getAsInteger(10, bytes))
+      most = std::max(most, bytes);
+  }
+  return most;
+}
+
 static Error systemError(const Twine &what, std::error_code code) {
   return createStringError(what + ": " + code.message());
 }

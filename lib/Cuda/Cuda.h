@@ -1,6 +1,6 @@
 // Kernels for NVIDIA GPUs: a rule with a fixed-size state becomes PTX, and with NVIDIA's ptxas machine code of a chip.
 #pragma once
-#include "dialect/recur/Recur.h"
+#include "dialect/chunk/Chunk.h"
 #include "mlir/IR/OwningOpRef.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "llvm/ADT/StringMap.h"
@@ -46,6 +46,8 @@ struct Entry {
   int64_t sharedBytes = 0, scratchBytes = 0;
   /// Tensors must start at a multiple of 16 bytes, their innermost stride be 1 and the others multiples of 4.
   bool packed = false;
+  /// For sequences of this many tokens and more.
+  int64_t leastTokens = 0;
 };
 
 /// A compiled rule.
@@ -55,16 +57,19 @@ struct Kernel {
   llvm::SmallVector<Entry> entries;
 };
 
-/// The sequential kernel of a bound and simplified rule: one block of threads for each sequence, head and slab of
-/// independent rows, one token after the other, states in registers. `symbolic` is the rule before its dimensions were
-/// bound, which tells a vector of one entry from a scalar. Neither is changed. Fails after a diagnostic at the op that
-/// cannot be compiled.
-mlir::FailureOr<Kernel> buildSequential(RuleOp rule, RuleOp symbolic, const KernelOptions &options);
+/// The chunk program of a bound rule, or null. What it returns must live as long as the function.
+using DeriveFunction = llvm::function_ref<chunk::ProgramOp(RuleOp)>;
+
+/// The kernels of a bound and simplified rule. The sequential one, for every rule: one block of threads for each
+/// sequence, head and slab of independent rows, one token after the other, states in registers. Where `derive` gives a
+/// chunk program, and one of a kind that is known, a kernel that takes the tokens in chunks stands before it. `symbolic` is the rule before its dimensions were bound, which tells a vector of one entry from a scalar.
+/// None is changed. Fails after a diagnostic at the op that cannot be compiled.
+mlir::FailureOr<Kernel> buildKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive, const KernelOptions &options);
 
 /// The same, before it is translated: a module of llvm, nvvm, scf, arith and math ops.
 mlir::FailureOr<mlir::OwningOpRef<mlir::ModuleOp>>
-emitSequential(RuleOp rule, RuleOp symbolic, const KernelOptions &options,
-               llvm::SmallVectorImpl<Entry> &entries);
+emitKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive, const KernelOptions &options,
+            llvm::SmallVectorImpl<Entry> &entries);
 
 /// Lowers a module of entry points to PTX.
 mlir::FailureOr<std::string> translateToPtx(mlir::ModuleOp module, const Chip &chip);
@@ -74,6 +79,9 @@ struct Cubin {
   std::string code;
   /// ptxas' report: registers, spills, warnings.
   std::string report;
+
+  /// The most bytes of registers that an entry point had to keep in memory.
+  int64_t spilledBytes() const;
 };
 
 /// Runs ptxas, which is looked for in CUDA_HOME/bin, then CUDA_PATH/bin, then PATH, then /usr/local/cuda/bin.

@@ -198,6 +198,15 @@ Placement::Placement(RuleOp rule, const Grid &grid) : vectorAxis(grid.lanes == 1
   }
 }
 
+Placement::Placement(Block &block, ValueRange results, const Grid &grid) : vectorAxis(grid.lanes == 1 ? 0 : 1) {
+  while (changed) {
+    changed = false;
+    for (Value result : results)
+      demandAny(result);
+    visitRegion(block);
+  }
+}
+
 //===----------------------------------------------------------------------===//
 // Grid
 //===----------------------------------------------------------------------===//

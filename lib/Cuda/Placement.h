@@ -37,6 +37,8 @@ Layout layoutOf(MatType type, Axis axis);
 class Placement {
 public:
   Placement(RuleOp rule, const Grid &grid);
+  /// For a block of ops by itself, of which `results` are needed.
+  Placement(mlir::Block &block, mlir::ValueRange results, const Grid &grid);
 
   bool needs(mlir::Value value, Axis axis) const { return demands.lookup(value) & (1 << axis); }
   bool isNeeded(mlir::Value value) const { return demands.lookup(value); }

@@ -1,5 +1,6 @@
 // The kernel around a rule's body: which tokens, states in, the loop over tokens, states out.
 #include "lib/Cuda/BodyEmitter.h"
+#include "lib/Cuda/Chunked.h"
 #include "lib/Cuda/Prepare.h"
 #include "lib/Cuda/Tensors.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
@@ -27,7 +28,6 @@ private:
   unsigned outputTensor(unsigned output) const { return inputs + params + states.size() + output; }
   unsigned finalTensor(unsigned state) const { return inputs + params + states.size() + outputs + state; }
 
-  void findPart(TensorAccess &access);
   LogicalResult setStates(TensorAccess &access);
   LogicalResult runTokens(TensorAccess &access);
   LogicalResult emitToken(TensorAccess &access, Value token);
@@ -60,33 +60,36 @@ private:
   SmallVector<BlockArgument> states, stale;
   unsigned outputs;
   // Of this block: i64.
-  Value head, heads, tokens, position, isPresent;
+  Value head, heads, tokens, position;
 };
 } // namespace
 
-void SequentialEmitter::findPart(TensorAccess &access) {
+Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int64_t slab) {
+  ImplicitLocOpBuilder &b = threads.b;
+  Part part;
   auto i64 = [&](int64_t n) { return threads.constant(n, 64); };
   Value block = NVVM::BlockIdXOp::create(b, b.getI32Type());
   Value shard = arith::RemUIOp::create(b, block, threads.constant(shards));
   Value pair = arith::DivUIOp::create(b, block, threads.constant(shards));
-  heads = access.word(TensorAccess::Heads);
-  tokens = access.word(TensorAccess::Tokens);
-  Value narrowHeads = arith::TruncIOp::create(b, b.getI32Type(), heads);
-  head = arith::ExtUIOp::create(b, b.getI64Type(), arith::RemUIOp::create(b, pair, narrowHeads));
+  part.heads = access.word(TensorAccess::Heads);
+  part.tokens = access.word(TensorAccess::Tokens);
+  Value narrowHeads = arith::TruncIOp::create(b, b.getI32Type(), part.heads);
+  part.head = arith::ExtUIOp::create(b, b.getI64Type(), arith::RemUIOp::create(b, pair, narrowHeads));
   Value sequence = arith::ExtUIOp::create(b, b.getI64Type(), arith::DivUIOp::create(b, pair, narrowHeads));
   // Index tensors are in device memory, so nobody has looked at them: a sequence stays within the tokens, and one whose
   // slot does not exist is left alone.
   auto within = [&](Value x, Value low) -> Value {
-    return arith::MinSIOp::create(b, arith::MaxSIOp::create(b, x, low), tokens);
+    return arith::MinSIOp::create(b, arith::MaxSIOp::create(b, x, low), part.tokens);
   };
   Value next = arith::AddIOp::create(b, sequence, i64(1));
   Value begin = within(access.index(TensorAccess::CuSeqlens, sequence, i64(0)), i64(0));
-  Value end = within(access.index(TensorAccess::CuSeqlens, next, tokens), begin);
-  tokens = arith::SubIOp::create(b, end, begin);
-  position = access.index(TensorAccess::Positions, sequence, i64(0));
+  Value end = within(access.index(TensorAccess::CuSeqlens, next, part.tokens), begin);
+  part.tokens = arith::SubIOp::create(b, end, begin);
+  part.position = access.index(TensorAccess::Positions, sequence, i64(0));
   Value slot = access.index(TensorAccess::StateIndex, sequence, sequence);
-  isPresent = arith::CmpIOp::create(b, arith::CmpIPredicate::ult, slot, access.word(TensorAccess::Slots));
-  access.locate(sequence, slot, begin, head, shard, slab);
+  part.isPresent = arith::CmpIOp::create(b, arith::CmpIPredicate::ult, slot, access.word(TensorAccess::Slots));
+  access.locate(sequence, slot, begin, part.head, shard, slab);
+  return part;
 }
 
 void SequentialEmitter::setBuiltins(Block &block, Value at) {
@@ -257,9 +260,13 @@ LogicalResult SequentialEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLi
   scratch = LLVM::GEPOp::create(b, scratch.getType(), b.getI8Type(), scratch,
                                 ValueRange{arith::MulIOp::create(b, block, size)});
   threads.begin(base, scratch);
-  findPart(access);
+  Part part = findPart(threads, access, shards, slab);
+  head = part.head;
+  heads = part.heads;
+  tokens = part.tokens;
+  position = part.position;
   LogicalResult status = success();
-  threads.when(isPresent, [&] {
+  threads.when(part.isPresent, [&] {
     status = setStates(access);
     if (succeeded(status) && threads.communicates)
       threads.barrier();
@@ -295,8 +302,8 @@ static int64_t chooseSlab(RuleOp rule, const IndexClasses &classes, unsigned ind
   return slab;
 }
 
-FailureOr<OwningOpRef<ModuleOp>> cuda::emitSequential(RuleOp rule, RuleOp symbolic, const KernelOptions &options,
-                                                      SmallVectorImpl<Entry> &entries) {
+FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive,
+                                                   const KernelOptions &options, SmallVectorImpl<Entry> &entries) {
   FailureOr<OwningOpRef<ModuleOp>> prepared = prepareRule(rule);
   if (failed(prepared))
     return failure();
@@ -328,25 +335,60 @@ FailureOr<OwningOpRef<ModuleOp>> cuda::emitSequential(RuleOp rule, RuleOp symbol
   LLVM::GlobalOp::create(b, LLVM::LLVMArrayType::get(b.getI8Type(), 0), /*isConstant=*/false, LLVM::Linkage::External,
                          "recur_shared", Attribute(), /*alignment=*/16, /*addrSpace=*/3);
   int64_t words = TensorAccess::TensorsBegin + int64_t(tensors.size()) * TensorAccess::TensorWords;
+  auto makeFunction = [&](StringRef name, int64_t threads) {
+    b.setInsertionPointToEnd(module->getBody());
+    b.setLoc(rule.getLoc());
+    Type pointer = LLVM::LLVMPointerType::get(context);
+    auto type = LLVM::LLVMFunctionType::get(LLVM::LLVMVoidType::get(context), {pointer});
+    auto function = LLVM::LLVMFuncOp::create(b, name, type);
+    function->setAttr(NVVM::NVVMDialect::getKernelFuncAttrName(), b.getUnitAttr());
+    function->setAttr(NVVM::NVVMDialect::getMaxntidAttrName(),
+                      b.getDenseI32ArrayAttr({int32_t(threads), 1, 1}));
+    function.setArgAttr(0, LLVM::LLVMDialect::getByValAttrName(),
+                        TypeAttr::get(LLVM::LLVMArrayType::get(b.getI64Type(), words)));
+    function.setArgAttr(0, LLVM::LLVMDialect::getAlignAttrName(), b.getI64IntegerAttr(8));
+    function.setArgAttr(0, NVVM::NVVMDialect::getGridConstantAttrName(), b.getUnitAttr());
+    b.setInsertionPointToStart(function.addEntryBlock(b));
+    return function;
+  };
+  // In chunks a block has 64 independent rows, so that two share a processor and hide each other's waits.
+  constexpr int64_t chunkSlab = 64;
+  OwningOpRef<ModuleOp> chunkModule = ModuleOp::create(rule.getLoc());
+  auto chunkRule = cast<RuleOp>(OpBuilder::atBlockEnd(chunkModule->getBody()).clone(*rule));
+  IndexClasses chunkClasses(chunkRule);
+  unsigned chunkShared = chunkClasses.bestIndependent();
+  int64_t chunkShards = 1;
+  if (chunkShared && chunkClasses.sizeOf(chunkShared) % chunkSlab == 0)
+    chunkShards = chunkClasses.sizeOf(chunkShared) / chunkSlab;
+  if (chunkShards == 1)
+    chunkShared = 0;
+  else
+    takePart(chunkRule, chunkClasses, chunkShared, chunkSlab);
+  if (chunk::ProgramOp program = derive(chunkRule)) {
+    SmallVector<TensorArgument> parts = listTensors(symbolic, chunkRule, chunkClasses, chunkShared, options);
+    if (ChunkEmitter::supports(program, parts)) {
+      Entry entry;
+      entry.name = options.symbol + "_chunked";
+      entry.packed = true;
+      entry.leastTokens = 2;
+      entry.shards = chunkShards;
+      LLVM::LLVMFuncOp function = makeFunction(entry.name, 256);
+      if (succeeded(emitChunked(function, program, parts, options.chip.sharedBytes, chunkSlab, entry))) {
+        function->setAttr(NVVM::NVVMDialect::getMaxntidAttrName(),
+                          b.getDenseI32ArrayAttr({int32_t(entry.threads), 1, 1}));
+        entries.push_back(entry);
+      } else {
+        function.erase();
+      }
+    }
+  }
   for (bool packed : {true, false}) {
     Entry entry;
     entry.name = options.symbol + (packed ? "_packed" : "_strided");
     entry.packed = packed;
     entry.threads = grid.threads;
     entry.shards = shards;
-    b.setInsertionPointToEnd(module->getBody());
-    b.setLoc(rule.getLoc());
-    Type pointer = LLVM::LLVMPointerType::get(context);
-    auto type = LLVM::LLVMFunctionType::get(LLVM::LLVMVoidType::get(context), {pointer});
-    auto function = LLVM::LLVMFuncOp::create(b, entry.name, type);
-    function->setAttr(NVVM::NVVMDialect::getKernelFuncAttrName(), b.getUnitAttr());
-    function->setAttr(NVVM::NVVMDialect::getMaxntidAttrName(),
-                      b.getDenseI32ArrayAttr({int32_t(grid.threads), 1, 1}));
-    function.setArgAttr(0, LLVM::LLVMDialect::getByValAttrName(),
-                        TypeAttr::get(LLVM::LLVMArrayType::get(b.getI64Type(), words)));
-    function.setArgAttr(0, LLVM::LLVMDialect::getAlignAttrName(), b.getI64IntegerAttr(8));
-    function.setArgAttr(0, NVVM::NVVMDialect::getGridConstantAttrName(), b.getUnitAttr());
-    b.setInsertionPointToStart(function.addEntryBlock(b));
+    LLVM::LLVMFuncOp function = makeFunction(entry.name, grid.threads);
     SequentialEmitter emitter(b, bound, tensors, grid, placement, shards, slab, entry);
     if (failed(emitter.run(function, options.chip.sharedBytes)))
       return failure();
@@ -355,9 +397,10 @@ FailureOr<OwningOpRef<ModuleOp>> cuda::emitSequential(RuleOp rule, RuleOp symbol
   return module;
 }
 
-FailureOr<Kernel> cuda::buildSequential(RuleOp rule, RuleOp symbolic, const KernelOptions &options) {
+FailureOr<Kernel> cuda::buildKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive,
+                                      const KernelOptions &options) {
   Kernel kernel;
-  FailureOr<OwningOpRef<ModuleOp>> module = emitSequential(rule, symbolic, options, kernel.entries);
+  FailureOr<OwningOpRef<ModuleOp>> module = emitKernels(rule, symbolic, derive, options, kernel.entries);
   if (failed(module))
     return failure();
   FailureOr<std::string> ptx = translateToPtx(**module, options.chip);

@@ -223,3 +223,14 @@ void TensorAccess::store(unsigned index, const Tile &tile, Value token) {
     });
   });
 }
+
+Value TensorAccess::entry(unsigned index, Value row, Value col) {
+  const TensorArgument &tensor = tensors[index];
+  int64_t place = base(index) + Own + tensor.own[0];
+  Value offset = threads.constant(0, 64);
+  for (auto [present, i] : {std::pair(tensor.own[1], row), std::pair(tensor.own[2], col)})
+    if (present)
+      offset = arith::AddIOp::create(
+          b, offset, arith::MulIOp::create(b, arith::ExtUIOp::create(b, b.getI64Type(), i), word(place++)));
+  return LLVM::GEPOp::create(b, first[index].getType(), tensor.element, first[index], offset);
+}

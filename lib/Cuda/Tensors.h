@@ -52,6 +52,8 @@ public:
   Tile unpack(unsigned tensor, Axis axis, mlir::ValueRange fetched);
   Tile load(unsigned tensor, Axis axis, mlir::Value token, mlir::Value step = {});
   void store(unsigned tensor, const Tile &tile, mlir::Value token);
+  /// The address of one entry of a state.
+  mlir::Value entry(unsigned tensor, mlir::Value row, mlir::Value col);
 
 private:
   /// Calls `body(r, c, width, pointer)` for each packet of entries that lie together in memory.

@@ -18,6 +18,7 @@
 #include "mlir/Target/LLVMIR/Export.h"
 #include "mlir/Transforms/GreedyPatternRewriteDriver.h"
 #include "mlir/Transforms/Passes.h"
+#include "llvm/IR/InlineAsm.h"
 #include "llvm/IR/LegacyPassManager.h"
 #include "llvm/IR/Module.h"
 #include "llvm/MC/TargetRegistry.h"
@@ -123,6 +124,12 @@ static void optimize(llvm::Module &module, llvm::TargetMachine &machine) {
   builder.buildPerModuleDefaultPipeline(llvm::OptimizationLevel::O2).run(module, modules);
 }
 
+// Whether a call is assembly that all threads of a warp must run together.
+static bool isCommon(const llvm::CallInst &call) {
+  auto *text = dyn_cast<llvm::InlineAsm>(call.getCalledOperand());
+  return text && StringRef(text->getAsmString()).contains(".sync.");
+}
+
 FailureOr<std::string> cuda::translateToPtx(ModuleOp module, const Chip &chip) {
   if (failed(lowerToLlvm(module)))
     return failure();
@@ -137,7 +144,7 @@ FailureOr<std::string> cuda::translateToPtx(ModuleOp module, const Chip &chip) {
   for (llvm::Function &function : *translated)
     for (llvm::BasicBlock &block : function)
       for (llvm::Instruction &instruction : block)
-        if (auto *call = dyn_cast<llvm::CallInst>(&instruction); call && call->isInlineAsm() && call->mayHaveSideEffects())
+        if (auto *call = dyn_cast<llvm::CallInst>(&instruction); call && isCommon(*call))
           call->setConvergent();
   optimize(*translated, *machine);
   llvm::SmallString<0> text;

@@ -3,6 +3,7 @@
 #include "lib/Artifact/Descriptor.h"
 #include "lib/Artifact/Object.h"
 #include "lib/Cuda/Cuda.h"
+#include "lib/Derive/Derive.h"
 #include "lib/Driver/Problem.h"
 #include "mlir/IR/Verifier.h"
 #include "llvm/IR/LLVMContext.h"
@@ -163,16 +164,42 @@ static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const Mod
   for (auto [tensor, type] : llvm::zip(info.tensors, types))
     if (tensor.role != Role::State)
       options.elements[tensor.name] = elementType(session.context, type);
-  FailureOr<cuda::Kernel> kernel = cuda::buildSequential(rule, session.rule(), options);
+  session.context.loadDialect<chunk::ChunkDialect>();
+  // The derivation adds values to a copy of the rule.
+  OwningOpRef<ModuleOp> copy;
+  Derivation derivation;
+  std::string difference;
+  auto deriveProgram = [&](RuleOp part) -> chunk::ProgramOp {
+    // Chunk kernels are young: they are made for those who ask.
+    if (session.options.form != "chunk")
+      return {};
+    copy = cpu::isolateRule(part);
+    RuleOp derived = *copy->getOps<RuleOp>().begin();
+    if (failed(unrollSteps(derived)))
+      return {};
+    derivation = derive(normalise(derived));
+    if (derivation.program)
+      difference = prove(derived, *derivation.program);
+    return derivation.program && difference.empty() ? *derivation.program : chunk::ProgramOp();
+  };
+  FailureOr<cuda::Kernel> kernel = cuda::buildKernels(rule, session.rule(), deriveProgram, options);
+  if (!difference.empty()) {
+    session.diags.error("internal error: the chunk form is not the rule: " + difference);
+    return failure();
+  }
   if (failed(kernel))
     return failure();
   llvm::Expected<cuda::Cubin> cubin = cuda::assemble(kernel->ptx, *chip);
   if (failed(report(session, cubin.takeError())))
     return failure();
+  if (int64_t bytes = cubin->spilledBytes())
+    session.diags.warning(frontend::WarningClass::Perf, {},
+                          llvm::Twine("the state and what is computed with it do not fit into the registers of ") +
+                              target.name + ": " + llvm::Twine(bytes) + " bytes of a thread are kept in memory");
   GpuCode code{std::move(cubin->code), chip->exact ? "" : std::move(kernel->ptx), chip->capability, chip->exact, {}};
   for (const cuda::Entry &entry : kernel->entries)
     code.entries.push_back({entry.name, entry.threads, entry.shards, entry.sharedBytes, entry.scratchBytes,
-                            entry.packed});
+                            entry.packed, entry.leastTokens});
   return code;
 }
 
@@ -226,6 +253,7 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session, const 
       variant.gpu = std::move(*code);
     } else {
       cpu::KernelOptions options;
+      options.sweep = session.options.form != "sequential";
       options.symbol = variant.kernel = info.name + "_kernel_" + std::to_string(index);
       options.tensors = formats;
       options.vectorWidth = target.vectorWidth;
@@ -236,6 +264,10 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session, const 
         return failure();
       if (!kernel->module)
         return std::unique_ptr<Compiled>();
+      if (session.options.form != "auto" && session.options.form != kernel->form) {
+        session.diags.error("--form: the rule has no " + session.options.form + " form for " + target.name);
+        return failure();
+      }
       variant.scratch = kernel->scratchBytes;
       info.form = kernel->form;
       part = std::move(kernel->module);

@@ -199,6 +199,11 @@ private:
       if (!options.bindings.try_emplace(name, number).second)
         return usage("--bind gives '" + name + "' twice");
     }
+    if (const Arg *arg = args.getLastArg(OPT_form)) {
+      options.form = arg->getValue();
+      if (!llvm::is_contained({"auto", "sequential", "sweep", "chunk"}, options.form))
+        return usage("--form needs auto, sequential, sweep or chunk, got: '" + options.form + "'");
+    }
     if (const Arg *arg = args.getLastArg(OPT_opt_level))
       if (StringRef(arg->getValue()).getAsInteger(10, options.optLevel) || options.optLevel > 3)
         return usage("-O needs a level from 0 to 3, got: '" + StringRef(arg->getValue()) + "'");

@@ -24,6 +24,7 @@ struct Options {
   llvm::StringMap<double> bindings;
   std::vector<std::string> dtypes; // TYPE or NAME=TYPE
   std::string targets = "native";
+  std::string form = "auto";
   unsigned optLevel = 2;
 
   std::string untilAfter;

@@ -32,6 +32,7 @@ defm name : Value<"name", "NAME", "Name of the rule and prefix of its functions 
 defm bind : Value<"bind", "DIM=SIZE,..", "Sizes of dimensions, and values of constants", sized>;
 defm dtype : Value<"dtype", "TYPE|NAME=TYPE,..", "Types of the tensors: f32 (default), bf16, f16; states are f32", coded>;
 defm target : Value<"target", "CPU,..", "Machines to compile for, best first at run time (default: native)", coded>;
+defm form : Value<"form", "FORM", "auto (default), sequential, sweep (CPU), chunk (GPU, not yet chosen by itself)", coded>;
 def opt_level : Joined<["-"], "O">, In<coded>, MetaVarName<"LEVEL">, HelpText<"Optimise: 0, 1, 2 (default) or 3">;
 
 defm until_after : Value<"until-after", "STAGE", "Stop after a stage and print the IR", [Compile]>;

@@ -229,8 +229,11 @@ static const recur_cuda_entry *choose_entry(const recur_i_call *call, int32_t *i
   for (int32_t i = 0; i < call->operand_count; ++i)
     packed &= is_packed(&call->operands[i]);
   *index = 0;
-  while (*index + 1 < kernel->entry_count && (kernel->entries[*index].flags & RECUR_CUDA_PACKED) && !packed)
-    ++*index;
+  for (; *index + 1 < kernel->entry_count; ++*index) {
+    const recur_cuda_entry *entry = &kernel->entries[*index];
+    if (call->tokens >= entry->tokens && (packed || !(entry->flags & RECUR_CUDA_PACKED)))
+      break;
+  }
   return &kernel->entries[*index];
 }
 

@@ -171,9 +171,9 @@ def read_key_near_key(arrays):
 ADJUST = {"dplr": oppose, "comba": read_key_near_key}
 
 
-def draw(rule, case):
-    """The arrays of one call by name, float32 values held as float64."""
-    dims = {d: n if d == "n" else n * case.times for d, n in DIMS.items()}
+def draw(rule, case, dims=None):
+    """The arrays of one call by name, float32 values held as float64. `dims` replaces the sizes."""
+    dims = dict(dims or {d: n if d == "n" else n * case.times for d, n in DIMS.items()})
     tokens = case.tokens
     if rule.name == "lact":
         dims.update(SMALL_STATE_LONG_SEQUENCE)

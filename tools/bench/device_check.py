@@ -255,10 +255,10 @@ def time_rule(folder, entry, rate, results):
     rule = Rule(folder, entry)
     about = metadata(rule, entry["rule"])
     names = {r: [t["name"] for t in about["tensors"] if t["role"] == r] for r in ("input", "param", "state", "output")}
-    for function, batch, tokens, heads in (("forward", 1, 2048, 96), ("forward", 8, 1024, 32), ("step", 128, 1, 32),
-                                           ("step", 1024, 1, 32)):
-        if entry["rule"] in ("mesanet_cg", "titans", "gru") and batch * tokens > 16384:
-            continue
+    chunked = any("chunked" in e["name"] for v in about["variants"] for e in v["gpu_entries"])
+    forward = [("forward", 1, 8192, 96), ("forward", 4, 8192, 32), ("forward", 1, 8192, 32)] if chunked \
+        else [("forward", 1, 2048, 96), ("forward", 8, 1024, 32)]
+    for function, batch, tokens, heads in forward + [("step", 128, 1, 32), ("step", 1024, 1, 32)]:
         x = draw(entry, batch, tokens, heads, about)
         part = lambda role: [x[n] for n in names[role]]
         if function == "step":
@@ -310,7 +310,7 @@ def main():
             passed, line = check(options.folder, entry)
             failed += not passed
             report["checks"].append({"rule": entry["rule"], "dtype": entry["dtype"], "passed": passed, "line": line})
-            print(f"{'ok  ' if passed else 'FAIL'} {entry['rule']:28} {entry['dtype']:5} {line}", flush=True)
+            print(f"{'ok  ' if passed else 'FAIL'} {entry['rule']:28} {entry['dtype']:5} {entry['kind']:7} {line}", flush=True)
     print(f"{len(report['checks']) - failed} passed, {failed} failed, {time.time() - began:.0f} s", flush=True)
     if not options.no_times:
         rate = copy_rate()

@@ -26,6 +26,10 @@ from signatures import ALL  # noqa: E402
 CHECKED = [inputs.Case("carry", 3, 21, 4, grouped=True, initial=True),
            inputs.Case("nasty", 1, 43, 4, initial=True, nasty=True),
            inputs.Case("long", 2, 150, 2)]
+# Sizes of the matrix units, and sequences of several chunks, the last one ragged.
+WIDE = {**inputs.DIMS, "dk": 64, "dv": 128}
+IN_CHUNKS = [inputs.Case("chunks", 2, 150, 4, grouped=True, initial=True), inputs.Case("begin", 3, 70, 2),
+             inputs.Case("nasty", 1, 200, 4, initial=True, nasty=True)]
 # Rules that are timed: dimensions, then (batch, tokens, heads) of forward and step calls.
 TIMED = {name: {"dk": 128, "dv": 128, "d": 128, "n": 128 if name == "mamba2" else 2, "m": 64, "dh": 128}
          for name in ("linear_attention", "simple_gla", "gated_deltanet", "kda", "gla", "rwkv7", "deltaproduct",
@@ -56,20 +60,21 @@ def main():
     parser.add_argument("--recurc", default=ROOT / "build/bin/recurc")
     parser.add_argument("--only", default="*", help="names of rules, a shell pattern")
     parser.add_argument("--target", default="sm_90a")
-    parser.add_argument("--timed-only", action="store_true")
+    parser.add_argument("--kinds", nargs="*", default=["small", "chunks", "timed"])
     options = parser.parse_args()
     runtime = ROOT / "build/lib/librecur_rt.a"
     options.folder.mkdir(parents=True, exist_ok=True)
     np.seterr(all="ignore")
 
-    def prepare(rule, dtype, dims, cases, timed):
-        stem = options.folder / f"{rule.name}-{dtype}-{'timed' if timed else 'small'}"
+    def prepare(rule, dtype, dims, cases, kind):
+        timed = kind == "timed"
+        stem = options.folder / f"{rule.name}-{dtype}-{kind}"
         used = {d: dims[d] for d in dims_of(rule) if d in dims}
         problem = compile_rule(options.recurc, rule, used, dtype, options.target, stem, runtime)
-        entry = {"rule": rule.name, "dtype": dtype, "library": f"{stem.name}.so", "dims": used, "timed": timed,
+        entry = {"rule": rule.name, "kind": kind, "dtype": dtype, "library": f"{stem.name}.so", "dims": used, "timed": timed,
                  "refused": problem, "cases": []}
         for case in [] if problem else cases:
-            arrays = inputs.draw(rule, case)
+            arrays = inputs.draw(rule, case, dims)
             if dtype == "bf16":
                 states = {s.name for s in rule.states}
                 arrays = {n: x if n in states else inputs.round_to_bf16(x) for n, x in arrays.items()}
@@ -81,8 +86,13 @@ def main():
         return entry
 
     chosen = [rule for rule in ALL.values() if fnmatch.fnmatch(rule.name, options.only)]
-    jobs = [] if options.timed_only else [(r, t, inputs.DIMS, CHECKED, False) for r in chosen for t in ("f32", "bf16")]
-    jobs += [(r, "bf16", TIMED[r.name], [], True) for r in chosen if r.name in TIMED]
+    jobs = []
+    if "small" in options.kinds:
+        jobs += [(r, t, inputs.DIMS, CHECKED, "small") for r in chosen for t in ("f32", "bf16")]
+    if "chunks" in options.kinds:
+        jobs += [(r, "bf16", WIDE, IN_CHUNKS, "chunks") for r in chosen if {"dk", "dv"} <= set(dims_of(r))]
+    if "timed" in options.kinds:
+        jobs += [(r, "bf16", TIMED[r.name], [], "timed") for r in chosen if r.name in TIMED]
     with ThreadPoolExecutor(2) as pool:
         index = list(pool.map(lambda job: prepare(*job), jobs))
     (options.folder / "index.json").write_text(json.dumps(index, indent=1))

@@ -108,6 +108,7 @@ typedef struct recur_cuda_entry {
   int64_t shared;    /**< bytes of shared memory of a block */
   int64_t scratch;   /**< bytes of the workspace of a block */
   int64_t flags;     /**< RECUR_CUDA_* */
+  int64_t tokens;    /**< for calls of at least so many tokens */
 } recur_cuda_entry;
 
 /** The code of one variant for GPUs. */
@@ -118,7 +119,7 @@ typedef struct recur_cuda_kernel {
   int32_t exact;                   /**< 1: runs on no other capability */
   int32_t entry_count;             /**< at least one */
   int32_t reserved;                /**< 0 */
-  const recur_cuda_entry *entries; /**< best first: the first whose flags hold is launched */
+  const recur_cuda_entry *entries; /**< best first: the first that fits is launched, else the last */
 } recur_cuda_kernel;
 
 /** One compiled kernel and what it was compiled for. A variant for GPUs has `cuda` and no `kernel`. */

@@ -1,0 +1,138 @@
+#include "lib/Cuda/Fragments.h"
+#include "mlir/Dialect/LLVMIR/NVVMDialect.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+void Fragments::begin() {
+  lane = arith::RemUIOp::create(b, threads.threadIndex(), threads.constant(32));
+  warp = arith::DivUIOp::create(b, threads.threadIndex(), threads.constant(32));
+}
+
+Fragment Fragments::zero(int64_t cols) { return {cols, SmallVector<Value>(cols / 2, threads.number(0))}; }
+
+Value Fragments::row(int64_t entry) {
+  Value row = arith::DivUIOp::create(b, lane, threads.constant(4));
+  return entry % 4 < 2 ? row : arith::AddIOp::create(b, row, threads.constant(8)).getResult();
+}
+
+Value Fragments::column(int64_t entry) {
+  Value first = arith::MulIOp::create(b, arith::RemUIOp::create(b, lane, threads.constant(4)), threads.constant(2));
+  return arith::AddIOp::create(b, first, threads.constant(entry / 4 * 8 + entry % 2));
+}
+
+SmallVector<Value, 4> Fragments::assembly(TypeRange results, ValueRange operands, StringRef text, StringRef constraints,
+                                          bool effects) {
+  Type type = results.size() == 1 ? results[0]
+                                  : LLVM::LLVMStructType::getLiteral(b.getContext(), SmallVector<Type>(results));
+  Value result = LLVM::InlineAsmOp::create(b, type, operands, text, constraints, effects, /*is_align_stack=*/false,
+                                           LLVM::TailCallKind::None, LLVM::AsmDialectAttr(), ArrayAttr())
+                     .getResult(0);
+  if (results.size() == 1)
+    return {result};
+  SmallVector<Value, 4> values;
+  for (int64_t i = 0; i < int64_t(results.size()); ++i)
+    values.push_back(LLVM::ExtractValueOp::create(b, result, i));
+  return values;
+}
+
+Value Fragments::address(const SharedTile &tile, Value row, Value col) {
+  Value at = arith::AddIOp::create(b, arith::MulIOp::create(b, row, threads.constant(tile.pitch)), col);
+  Type element = tile.isF32 ? Type(b.getF32Type()) : b.getBF16Type();
+  return LLVM::GEPOp::create(b, tile.base.getType(), element, tile.base, at);
+}
+
+SmallVector<Value, 4> Fragments::loadMatrices(Value address, bool transposed) {
+  SmallVector<Type> types(4, b.getI32Type());
+  Value at = LLVM::PtrToIntOp::create(b, b.getI32Type(), address);
+  return assembly(types, {at},
+                  transposed ? "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {$0,$1,$2,$3}, [$4];"
+                             : "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0,$1,$2,$3}, [$4];",
+                  "=r,=r,=r,=r,r,~{memory}", /*effects=*/true);
+}
+
+SmallVector<Value, 4> Fragments::loadLeft(const SharedTile &tile, Value row, int64_t col) {
+  // Lanes 0-15 name the rows, 16-31 the same rows 8 columns on.
+  Value r = arith::AddIOp::create(b, row, arith::RemUIOp::create(b, lane, threads.constant(16)));
+  Value half = arith::DivUIOp::create(b, lane, threads.constant(16));
+  Value c = arith::AddIOp::create(b, arith::MulIOp::create(b, half, threads.constant(8)), threads.constant(col));
+  return loadMatrices(address(tile, r, c), false);
+}
+
+SmallVector<Value, 4> Fragments::loadRight(const SharedTile &tile, Value col, int64_t depth, bool byDepth) {
+  Value eighth = arith::RemUIOp::create(b, lane, threads.constant(8));
+  auto eights = [&](int64_t bit) -> Value {
+    Value on = arith::AndIOp::create(b, lane, threads.constant(bit));
+    return arith::DivUIOp::create(b, on, threads.constant(bit / 8));
+  };
+  Value n = arith::AddIOp::create(b, col, eights(16));
+  Value k = arith::AddIOp::create(b, eights(8), threads.constant(depth));
+  if (byDepth)
+    return loadMatrices(address(tile, arith::AddIOp::create(b, k, eighth), n), true);
+  return loadMatrices(address(tile, arith::AddIOp::create(b, n, eighth), k), false);
+}
+
+Fragment Fragments::loadTransposed(const SharedTile &tile, Value row) {
+  // A step takes 16 of the tile's rows (columns of the fragment) and 16 of its columns.
+  Fragment fragment = zero(tile.rows);
+  Value eighth = arith::RemUIOp::create(b, lane, threads.constant(8));
+  Value columnHalf = arith::AndIOp::create(b, lane, threads.constant(8));
+  Value rowHalf = arith::DivUIOp::create(b, arith::AndIOp::create(b, lane, threads.constant(16)), threads.constant(2));
+  Value c = arith::AddIOp::create(b, row, columnHalf);
+  for (int64_t k = 0; k < tile.rows; k += 16) {
+    Value r = arith::AddIOp::create(b, arith::AddIOp::create(b, eighth, rowHalf), threads.constant(k));
+    SmallVector<Value, 4> pairs = loadMatrices(address(tile, r, c), true);
+    for (int64_t i = 0; i < 4; ++i) {
+      // A bf16 is the upper half of an f32.
+      Value low = arith::ShLIOp::create(b, pairs[i], threads.constant(16));
+      Value high = arith::AndIOp::create(b, pairs[i], threads.constant(int32_t(0xffff0000)));
+      int64_t entry = k / 16 * 8 + i / 2 * 4 + i % 2 * 2;
+      fragment.entries[entry] = arith::BitcastOp::create(b, b.getF32Type(), low);
+      fragment.entries[entry + 1] = arith::BitcastOp::create(b, b.getF32Type(), high);
+    }
+  }
+  return fragment;
+}
+
+Value Fragments::pack(Value low, Value high) {
+  return assembly({b.getI32Type()}, {high, low}, "cvt.rn.bf16x2.f32 $0, $1, $2;", "=r,f,f", false)[0];
+}
+
+SmallVector<SmallVector<Value, 4>> Fragments::packed(const Fragment &f) {
+  SmallVector<SmallVector<Value, 4>> result;
+  for (size_t i = 0; i < f.entries.size(); i += 8)
+    result.push_back({pack(f.entries[i], f.entries[i + 1]), pack(f.entries[i + 2], f.entries[i + 3]),
+                      pack(f.entries[i + 4], f.entries[i + 5]), pack(f.entries[i + 6], f.entries[i + 7])});
+  return result;
+}
+
+void Fragments::multiply(MutableArrayRef<Value> sum, ValueRange left, ValueRange right) {
+  SmallVector<Value> operands(left);
+  llvm::append_range(operands, right);
+  llvm::append_range(operands, sum);
+  SmallVector<Type> types(4, b.getF32Type());
+  llvm::copy(assembly(types, operands,
+                      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, "
+                      "{$10,$11,$12,$13};",
+                      "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", false),
+             sum.begin());
+}
+
+void Fragments::multiplyF32(MutableArrayRef<Value> sum, ValueRange left, ValueRange right) {
+  SmallVector<Value> operands;
+  for (ValueRange side : {left, right})
+    for (Value x : side)
+      operands.push_back(arith::BitcastOp::create(b, b.getI32Type(), x));
+  llvm::append_range(operands, sum);
+  SmallVector<Type> types(4, b.getF32Type());
+  llvm::copy(assembly(types, operands,
+                      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, "
+                      "{$10,$11,$12,$13};",
+                      "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", false),
+             sum.begin());
+}
+
+Value Fragments::exp2(Value x) {
+  return assembly({b.getF32Type()}, {x}, "ex2.approx.ftz.f32 $0, $1;", "=f,f", false)[0];
+}

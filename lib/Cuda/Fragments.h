@@ -1,0 +1,67 @@
+// Products on the matrix units: 16 x 8 x 16 bf16 and 16 x 8 x 8 tf32, sums in f32, for one warp.
+//
+// A fragment holds the rows of 16 x n results: for each 8 columns four values of a thread, at rows lane/4 (twice) and
+// lane/4 + 8 (twice), columns 2*(lane%4) and the next. Packed in pairs it is the left operand of a further product.
+#pragma once
+#include "lib/Cuda/Threads.h"
+
+namespace recur::cuda {
+
+/// A matrix of bf16 or f32 in shared memory, `pitch` entries from a row to the next.
+struct SharedTile {
+  mlir::Value base;
+  int64_t rows = 0, cols = 0, pitch = 0;
+  bool isF32 = false;
+  int64_t bytes() const { return rows * pitch * (isF32 ? 4 : 2); }
+};
+
+/// 16 rows of a warp by `cols` columns.
+struct Fragment {
+  int64_t cols = 0;
+  llvm::SmallVector<mlir::Value> entries; // 4 for each 8 columns
+};
+
+/// Builds the code of products.
+class Fragments {
+public:
+  explicit Fragments(Threads &threads) : threads(threads), b(threads.b) {}
+  /// Emits what the others use.
+  void begin();
+
+  Fragment zero(int64_t cols);
+  /// The row (0 or 8 more) and column offset of an entry within 8 columns of a fragment, for this thread.
+  mlir::Value row(int64_t entry);
+  mlir::Value column(int64_t entry);
+
+  /// 16 x 16 values of a tile as a left operand: rows from `row`, columns from `col`.
+  llvm::SmallVector<mlir::Value, 4> loadLeft(const SharedTile &tile, mlir::Value row, int64_t col);
+  /// Right operands of two neighbouring products: 16 deep from `depth`, 16 columns from `col`. The tile holds a row for
+  /// each column of the operand or, `byDepth`, for each step of depth.
+  llvm::SmallVector<mlir::Value, 4> loadRight(const SharedTile &tile, mlir::Value col, int64_t depth, bool byDepth);
+  /// The transposed tile as a fragment: rows from `row` among the tile's columns, a column for each of its rows.
+  Fragment loadTransposed(const SharedTile &tile, mlir::Value row);
+
+  /// Two f32 as two bf16 in 32 bits.
+  mlir::Value pack(mlir::Value low, mlir::Value high);
+  /// A fragment as left operands, 16 columns each.
+  llvm::SmallVector<llvm::SmallVector<mlir::Value, 4>> packed(const Fragment &fragment);
+  /// sum += left * right for 8 columns.
+  void multiply(llvm::MutableArrayRef<mlir::Value> sum, mlir::ValueRange left, mlir::ValueRange right);
+  /// The same in tf32, 8 deep.
+  void multiplyF32(llvm::MutableArrayRef<mlir::Value> sum, mlir::ValueRange left, mlir::ValueRange right);
+  /// 2 to a power.
+  mlir::Value exp2(mlir::Value x);
+
+  mlir::Value address(const SharedTile &tile, mlir::Value row, mlir::Value col);
+  mlir::Value warp, lane;
+
+private:
+  llvm::SmallVector<mlir::Value, 4> loadMatrices(mlir::Value address, bool transposed);
+  llvm::SmallVector<mlir::Value, 4> assembly(mlir::TypeRange results, mlir::ValueRange operands, llvm::StringRef text,
+                                             llvm::StringRef constraints, bool effects);
+
+  Threads &threads;
+  mlir::ImplicitLocOpBuilder &b;
+};
+
+} // namespace recur::cuda
