@@ -54,7 +54,12 @@ ShapeVar Sema::shapeOf(const Symbol &symbol) {
     }
     break;
   case SymbolKind::Const:
+    if (!constantsUnderWay.insert(&symbol).second) {
+      diags.error(symbol.range, "the constant '" + symbol.name + "' is defined by itself");
+      return symbolShapes[&symbol] = solver.errorShape();
+    }
     shape = infer(*symbol.value);
+    constantsUnderWay.erase(&symbol);
     break;
   case SymbolKind::Rows: {
     ShapeVar token = shapeOf(*symbol.of);

@@ -6,6 +6,7 @@
 #include "lib/Frontend/Program.h"
 #include "lib/Frontend/ShapeSolver.h"
 #include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/SmallPtrSet.h"
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringSet.h"
@@ -140,6 +141,7 @@ private:
 
   ShapeSolver solver;
   llvm::DenseMap<const Symbol *, ShapeVar> symbolShapes;
+  llvm::SmallPtrSet<const Symbol *, 4> constantsUnderWay; // whose definitions are being looked at
   llvm::DenseMap<const Expr *, ShapeVar> exprShapes;
   std::vector<std::pair<const Expr *, std::string>>
       scalars;                  // must be, by the rule given, once all is inferred
