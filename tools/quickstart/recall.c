@@ -164,7 +164,7 @@ int main(void) {
     }
     printf("%14.0f\n", best * 1e9);
   }
-  printf("\nA sum keeps the old value of a key beside the new one. The delta rule takes the old value out first, and\n"
-         "RLS solves for all pairs at once: exact as long as there are no more keys than the state has columns.\n");
+  printf("\nA sum keeps the old value of a key beside the new one; the delta rule takes the old value out first. RLS\n"
+         "solves for all writes at once: exact up to 64 keys, but a key that was written twice gets the mean.\n");
   return 0;
 }
