@@ -211,6 +211,8 @@ static std::unique_ptr<MLIRContext> makeContext() {
   registerAll(registry);
   // Rules are small: threads cost more than they bring.
   auto context = std::make_unique<MLIRContext>(registry, MLIRContext::Threading::DISABLED);
+  // An error shows the spec, not the IR.
+  context->printOpOnDiagnostic(false);
   context->loadDialect<RecurDialect, chunk::ChunkDialect>();
   return context;
 }

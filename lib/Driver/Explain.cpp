@@ -1,4 +1,5 @@
 // Says how a rule is compiled, and what a token costs.
+#include "lib/Algebra/Passes.h"
 #include "lib/Driver/Commands.h"
 #include "lib/Driver/Compile.h"
 #include "lib/Driver/Output.h"
@@ -64,12 +65,23 @@ LogicalResult explain(Session &session, std::string &text) {
   if ((sized && failed(bindRule(*module->getOps<RuleOp>().begin(), session.sizes()))) ||
       failed(simplifyRule(*module)))
     return failure();
+  // A loop over micro-steps is unrolled, so their number must be known: two show how they follow each other.
+  llvm::StringMap<int64_t> steps;
+  if (!sized)
+    module->walk([&](ForOp loop) {
+      if (auto symbol = dyn_cast<StringAttr>(loop.getCount()))
+        steps[symbol.getValue()] = 2;
+    });
+  if (!steps.empty() && failed(bindDimensions(*module->getOps<RuleOp>().begin(), steps)))
+    return failure();
   FailureOr<std::unique_ptr<Analysis>> analysis = analyse(session, *module);
   if (failed(analysis))
     return failure();
   const NormalForm &form = (*analysis)->normalForm;
   os << "rule: " << info.name << "\nclass: " << className(form.ruleClass) << "\nform: " << info.form
      << "\nprecision: " << info.precision << "\n";
+  for (const auto &entry : steps)
+    os << "micro-steps: shown for " << entry.getKey() << " = " << entry.getValue() << "\n";
   for (const TensorInfo &tensor : info.tensors)
     os << roleName(tensor.role) << " " << tensor.name << " : " << tensor.doc << "\n";
   for (const Blame &blame : form.blame)
