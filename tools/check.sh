@@ -15,7 +15,11 @@ fi
 lit="$(llvm-config-22 --bindir)/lit"
 [ -x "$lit" ] || lit="$(llvm-config-22 --prefix)/build/utils/lit/lit.py"
 status=0
-[ $# -gt 0 ] || set -- "$tree/test"
+paths=no
+for argument in "$@"; do
+  case "$argument" in -*) ;; *) paths=yes ;; esac
+done
+[ "$paths" = yes ] || set -- "$@" "$tree/test"
 "$lit" -j "$(nproc)" --order=smart -v --output "$tree/test/results.json" "$@" || status=$?
 /usr/bin/python3 - "$tree/test/results.json" <<'PY'
 import collections
