@@ -57,6 +57,14 @@ void costs(RuleOp rule, raw_ostream &os) {
      << "cost of a decoded token and head: " << llvm::format("%.4g", 8 * state + 4 * values) << " bytes\n";
 }
 
+// The form that the CPU's code takes, found by making it.
+std::string formOf(RuleOp rule) {
+  ScopedDiagnosticHandler quiet(rule.getContext(), [](mlir::Diagnostic &) { return success(); });
+  llvm::LLVMContext context;
+  FailureOr<cpu::Kernel> kernel = cpu::buildKernel(rule, cpu::KernelOptions(), context);
+  return failed(kernel) ? "none yet: it runs in the oracle" : kernel->form;
+}
+
 LogicalResult explain(Session &session, std::string &text) {
   llvm::raw_string_ostream os(text);
   ModelInfo info = describe(session);
@@ -78,7 +86,8 @@ LogicalResult explain(Session &session, std::string &text) {
   if (failed(analysis))
     return failure();
   const NormalForm &form = (*analysis)->normalForm;
-  os << "rule: " << info.name << "\nclass: " << className(form.ruleClass) << "\nform: " << info.form
+  os << "rule: " << info.name << "\nclass: " << className(form.ruleClass) << "\nform: "
+     << (sized ? formOf(*module->getOps<RuleOp>().begin()) : "bind the dimensions to see it (--bind)")
      << "\nprecision: " << info.precision << "\n";
   for (const auto &entry : steps)
     os << "micro-steps: shown for " << entry.getKey() << " = " << entry.getValue() << "\n";
