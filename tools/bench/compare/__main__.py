@@ -1,0 +1,86 @@
+"""Recur beside flash-linear-attention, in one process on one device.
+
+    python3 tools/bench/compare prepare FOLDER [--form chunk] [--target sm_90a]    # where recurc is
+    python3 tools/bench/compare run FOLDER [--only gated_deltanet] [--json FILE]   # where the device is
+
+`prepare` compiles the rules. `run` gives both the same inputs, compares both with float64, times both, and prints one
+table; without the peer it does Recur's part and says so. It needs torch, for the peer fla-core (which brings Triton);
+FOLDER holds all it needs of Recur. Times are medians of CUDA graphs' replays, of queued calls where a call cannot be
+captured (marked *); consecutive calls take different tensors, more of them than the L2 holds. A floor is the larger of
+bytes (inputs and output once; a step's states in and out) over the copy rate and products (in chunks of 64) over the
+rate of a large bf16 product, both measured in the same run.
+"""
+import argparse
+import fnmatch
+import json
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+
+
+def prepare(options):
+    """Compiles the rules into shared libraries, and puts beside them what `run` needs."""
+    from prepare import prepare as compile_all
+    compile_all(options, HERE, ROOT)
+
+
+def warm(options):
+    """Lets the peer compile its kernels, many rules side by side: that takes it a minute or two each. What it measures
+    meanwhile is not kept."""
+    import torch  # noqa: F401
+    from rules import RULES
+    names = [r.name for r in RULES if fnmatch.fnmatch(r.name, options.only)]
+    environment = {**os.environ, "FLA_CACHE_RESULTS": "0", "PYTHONUNBUFFERED": "1"}
+
+    def one(name):
+        command = [sys.executable, HERE, "run", options.folder, "--only", name, "--part", "peer-only"]
+        try:
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=options.warm)
+            return f"{name}: {(done.stderr.strip().splitlines() or ['ready'])[-1]}"
+        except subprocess.TimeoutExpired:
+            return f"{name}: not ready after {options.warm} s"
+    with ThreadPoolExecutor(min(os.cpu_count(), len(names))) as pool:
+        for line in pool.map(one, names):
+            print(f"warm {line}", flush=True)
+
+
+def run(options):
+    """Compares, times and prints."""
+    if options.warm:
+        warm(options)
+    from run import run as compare_all
+    compare_all(options)
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="compare", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(required=True)
+    p = commands.add_parser("prepare", help="compile the rules")
+    p.add_argument("folder", type=Path)
+    p.add_argument("--recurc", type=Path, default=ROOT / "build/bin/recurc")
+    p.add_argument("--only", default="*", help="names of rules, a shell pattern")
+    p.add_argument("--target", default="sm_90a")
+    p.add_argument("--form", default="chunk")
+    p.set_defaults(do=prepare)
+    p = commands.add_parser("run", help="compare and time")
+    p.add_argument("folder", type=Path)
+    p.add_argument("--only", default="*", help="names of rules, a shell pattern")
+    p.add_argument("--shapes", default="*", help="names of shapes, a shell pattern")
+    p.add_argument("--part", choices=("all", "check", "times", "peer-only"), default="all")
+    p.add_argument("--device", default="cuda", help="cpu: a check of the check, with short sequences and no times")
+    p.add_argument("--warm", type=int, metavar="SECONDS", help="let the peer compile side by side first")
+    p.add_argument("--json", type=Path)
+    p.set_defaults(do=run)
+    options = parser.parse_args()
+    options.do(options)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(HERE))
+    main()

@@ -1,0 +1,38 @@
+"""The first half of the comparison: compiled rules in a folder."""
+import fnmatch
+import json
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+from specs import SPECS
+
+
+def prepare(options, here, root):
+    """One shared library for each rule and rules.json."""
+    options.folder.mkdir(parents=True, exist_ok=True)
+    runtime = options.recurc.resolve().parents[1] / "lib/librecur_rt.a"
+
+    def compile_rule(name):
+        spec, sizes = SPECS[name]
+        stem = options.folder / name
+        spec = (here if spec.startswith(".") else root / "specs") / f"{spec}.rec"
+        bind = ",".join(f"{d}={size}" for d, size in sizes.items())
+        done = subprocess.run([options.recurc, spec, "--bind", bind, "--dtype=bf16", f"--target={options.target}",
+                               f"--form={options.form}", "--emit=obj,json", "-o", f"{stem}.o"], capture_output=True, text=True)
+        if done.returncode:
+            return name, {"problem": done.stderr.strip().splitlines()[0]}
+        subprocess.run(["cc", "-shared", "-s", "-o", f"{stem}.so", f"{stem}.o", runtime, "-lpthread", "-ldl", "-lm"],
+                       check=True)
+        about = json.loads(open(f"{stem}.json").read())
+        for suffix in ("o", "json"):
+            (options.folder / f"{name}.{suffix}").unlink()
+        chunked = any("chunked" in e["name"] for v in about["variants"] for e in v.get("gpu_entries", []))
+        return name, {"library": f"{name}.so", "form": "chunks" if chunked else about["form"]}
+    with ThreadPoolExecutor(2) as pool:
+        rules = dict(pool.map(compile_rule, [n for n in SPECS if fnmatch.fnmatch(n, options.only)]))
+    (options.folder / "rules.json").write_text(json.dumps(rules, indent=1))
+    shutil.copytree(root / "runtime/python/recur", options.folder / "recur", dirs_exist_ok=True,
+                    ignore=shutil.ignore_patterns("__pycache__"))
+    for name, entry in rules.items():
+        print(f"{name:20} {entry.get('problem') or entry['form']}")
