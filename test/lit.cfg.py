@@ -1,6 +1,7 @@
 # Runs the text tests: every file with a RUN line.
 import os
 import shutil
+import subprocess
 
 import lit.formats
 
@@ -26,6 +27,22 @@ config.substitutions.append(("%cxx", config.cxx))
 config.substitutions.append(("%sanitizers", "-fsanitize=address,undefined" if config.sanitize else ""))
 if shutil.which("ptxas") or os.path.exists("/usr/local/cuda/bin/ptxas"):
     config.available_features.add("ptxas")
+
+
+def find_gpu():
+    """The target of this machine's GPU, if there is a Python whose torch sees it."""
+    if not shutil.which("nvidia-smi"):
+        return None
+    ask = "import torch; print(''.join(map(str, torch.cuda.get_device_capability())))"
+    found = subprocess.run(["python3", "-c", ask], capture_output=True, text=True)
+    return f"sm_{found.stdout.strip()}" if found.returncode == 0 else None
+
+
+gpu = find_gpu()
+if gpu:
+    config.available_features.add("gpu")
+    config.substitutions.append(("%{gpu-python}", shutil.which("python3")))
+    config.substitutions.append(("%{gpu-target}", "sm_90a" if gpu == "sm_90" else "sm_80"))
 if config.sanitize:
     config.available_features.add("sanitize")
     config.environment["ASAN_OPTIONS"] = "detect_leaks=0:detect_container_overflow=0:allow_user_poisoning=0"

@@ -1,116 +1,15 @@
-/* cuda.c: kernels on NVIDIA GPUs through the driver, which is looked for when a tensor on a GPU comes along.
+/* cuda.c: kernels on NVIDIA GPUs.
  *
  * A call only enqueues a launch: it neither waits nor allocates, so that it can be captured into a graph. The first
  * call of a kernel in a context loads its code. */
-#define _GNU_SOURCE
-#include "internal.h"
+#include "cuda_driver.h"
 
-#include <dlfcn.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 
-/* What is used of the driver's interface, declared as cuda.h has it. */
-typedef int CUresult;
-typedef int CUdevice;
-typedef struct CUctx_st *CUcontext;
-typedef struct CUmod_st *CUmodule;
-typedef struct CUfunc_st *CUfunction;
-typedef struct CUstream_st *CUstream;
-enum { CU_CAPABILITY_MAJOR = 75, CU_CAPABILITY_MINOR = 76, CU_MAX_DYNAMIC_SHARED = 8, CU_CAPTURE_RELAXED = 2 };
-
-static struct {
-  CUresult (*init)(unsigned);
-  CUresult (*get_error_string)(CUresult, const char **);
-  CUresult (*device_get)(CUdevice *, int);
-  CUresult (*device_get_attribute)(int *, int, CUdevice);
-  CUresult (*ctx_get_current)(CUcontext *);
-  CUresult (*ctx_get_device)(CUdevice *);
-  CUresult (*ctx_get_id)(CUcontext, unsigned long long *); /* since CUDA 12.0; may be NULL */
-  CUresult (*ctx_push_current)(CUcontext);
-  CUresult (*ctx_pop_current)(CUcontext *);
-  CUresult (*primary_ctx_retain)(CUcontext *, CUdevice);
-  CUresult (*exchange_capture_mode)(int *);
-  CUresult (*module_load_data)(CUmodule *, const void *);
-  CUresult (*module_get_function)(CUfunction *, CUmodule, const char *);
-  CUresult (*func_set_attribute)(CUfunction, int, int);
-  CUresult (*launch_kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                            CUstream, void **, void **);
-} driver;
-
-static const struct {
-  const char *name;
-  void *slot;
-  bool optional;
-} symbols[] = {{"cuInit", &driver.init, false},
-               {"cuGetErrorString", &driver.get_error_string, false},
-               {"cuDeviceGet", &driver.device_get, false},
-               {"cuDeviceGetAttribute", &driver.device_get_attribute, false},
-               {"cuCtxGetCurrent", &driver.ctx_get_current, false},
-               {"cuCtxGetDevice", &driver.ctx_get_device, false},
-               {"cuCtxGetId", &driver.ctx_get_id, true},
-               {"cuCtxPushCurrent_v2", &driver.ctx_push_current, false},
-               {"cuCtxPopCurrent_v2", &driver.ctx_pop_current, false},
-               {"cuDevicePrimaryCtxRetain", &driver.primary_ctx_retain, false},
-               {"cuThreadExchangeStreamCaptureMode", &driver.exchange_capture_mode, false},
-               {"cuModuleLoadData", &driver.module_load_data, false},
-               {"cuModuleGetFunction", &driver.module_get_function, false},
-               {"cuFuncSetAttribute", &driver.func_set_attribute, false},
-               {"cuLaunchKernel", &driver.launch_kernel, false}};
-
-static pthread_once_t loaded = PTHREAD_ONCE_INIT;
-static char load_error[256]; /* "" once the driver is there */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-
-static void load_driver(void) {
-  void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (!library) {
-    strncpy(load_error, "libcuda.so.1, the CUDA driver, cannot be loaded: is one installed?", sizeof load_error - 1);
-    return;
-  }
-  for (size_t i = 0; i < sizeof symbols / sizeof *symbols; ++i) {
-    void *symbol = dlsym(library, symbols[i].name);
-    if (!symbol && !symbols[i].optional) {
-      strcpy(load_error, "the CUDA driver is too old: it has no ");
-      strncat(load_error, symbols[i].name, sizeof load_error - strlen(load_error) - 1);
-      return;
-    }
-    memcpy(symbols[i].slot, &symbol, sizeof symbol);
-  }
-  const CUresult result = driver.init(0);
-  if (result) {
-    const char *text = NULL;
-    driver.get_error_string(result, &text);
-    strcpy(load_error, "the CUDA driver does not start: ");
-    strncat(load_error, text ? text : "unknown error", sizeof load_error - strlen(load_error) - 1);
-  }
-}
-
-static int32_t fail_driver(const recur_i_call *call, const char *what, CUresult result) {
-  const char *text = NULL;
-  driver.get_error_string(result, &text);
-  return RECUR_I_FAIL(call, RECUR_ERROR_CUDA, "%s failed on CUDA device %d: %s (error %d)", what,
-                      call->device.device_id, text ? text : "unknown error", result);
-}
-
-int32_t recur_i_cuda_begin(recur_i_call *call) {
-  pthread_once(&loaded, load_driver);
-  if (load_error[0])
-    return RECUR_I_FAIL(call, RECUR_ERROR_CUDA, "%s", load_error);
-  CUdevice device = 0;
-  int major = 0, minor = 0;
-  CUresult result = driver.device_get(&device, call->device.device_id);
-  if (!result)
-    result = driver.device_get_attribute(&major, CU_CAPABILITY_MAJOR, device);
-  if (!result)
-    result = driver.device_get_attribute(&minor, CU_CAPABILITY_MINOR, device);
-  if (result)
-    return fail_driver(call, "looking for the device", result);
-  call->capability = 10 * major + minor;
-  return RECUR_OK;
-}
 
 /** Machine code runs on the same major capability and later minors. */
 static bool runs_code(const recur_cuda_kernel *kernel, int32_t capability) {
@@ -153,19 +52,19 @@ static int32_t load_code(const recur_i_call *call, unsigned long long context, c
   n->context = context;
   /* Loading is no work on a stream: it must not break a capture that is under way. */
   int mode = CU_CAPTURE_RELAXED;
-  driver.exchange_capture_mode(&mode);
+  recur_i_cuda.exchange_capture_mode(&mode);
   CUmodule module = NULL;
   const bool code = runs_code(kernel, call->capability);
-  CUresult result = driver.module_load_data(&module, code ? kernel->cubin : (const void *)kernel->ptx);
+  CUresult result = recur_i_cuda.module_load_data(&module, code ? kernel->cubin : (const void *)kernel->ptx);
   for (int32_t e = 0; e < kernel->entry_count && e < MAX_ENTRIES && !result; ++e) {
-    result = driver.module_get_function(&n->functions[e], module, kernel->entries[e].name);
+    result = recur_i_cuda.module_get_function(&n->functions[e], module, kernel->entries[e].name);
     if (!result && kernel->entries[e].shared)
-      result = driver.func_set_attribute(n->functions[e], CU_MAX_DYNAMIC_SHARED, (int)kernel->entries[e].shared);
+      result = recur_i_cuda.func_set_attribute(n->functions[e], CU_MAX_DYNAMIC_SHARED, (int)kernel->entries[e].shared);
   }
-  driver.exchange_capture_mode(&mode);
+  recur_i_cuda.exchange_capture_mode(&mode);
   if (result) {
     free(n);
-    return fail_driver(call, code ? "loading the kernel" : "compiling the kernel's PTX", result);
+    return recur_i_fail_driver(call, code ? "loading the kernel" : "compiling the kernel's PTX", result);
   }
   n->next = atomic_load_explicit(&nodes, memory_order_relaxed);
   atomic_store_explicit(&nodes, n, memory_order_release);
@@ -176,8 +75,8 @@ static int32_t load_code(const recur_i_call *call, unsigned long long context, c
 /** The kernel's functions in the current context. */
 static int32_t find_code(const recur_i_call *call, CUcontext current, const node **out) {
   unsigned long long context = (unsigned long long)(uintptr_t)current;
-  if (driver.ctx_get_id)
-    driver.ctx_get_id(current, &context);
+  if (recur_i_cuda.ctx_get_id)
+    recur_i_cuda.ctx_get_id(current, &context);
   *out = find(call->variant->cuda, context);
   if (*out)
     return RECUR_OK;
@@ -192,18 +91,18 @@ static int32_t find_code(const recur_i_call *call, CUcontext current, const node
 static int32_t enter(const recur_i_call *call, CUcontext *context, bool *pushed) {
   CUdevice wanted = 0, device = 0;
   *pushed = false;
-  CUresult result = driver.device_get(&wanted, call->device.device_id);
+  CUresult result = recur_i_cuda.device_get(&wanted, call->device.device_id);
   if (!result)
-    result = driver.ctx_get_current(context);
-  if (!result && *context && !driver.ctx_get_device(&device) && device == wanted)
+    result = recur_i_cuda.ctx_get_current(context);
+  if (!result && *context && !recur_i_cuda.ctx_get_device(&device) && device == wanted)
     return RECUR_OK;
   /* The device's own context lives as long as the process: kernels stay loaded in it. */
   if (!result)
-    result = driver.primary_ctx_retain(context, wanted);
+    result = recur_i_cuda.primary_ctx_retain(context, wanted);
   if (!result)
-    result = driver.ctx_push_current(*context);
+    result = recur_i_cuda.ctx_push_current(*context);
   if (result)
-    return fail_driver(call, "making a context", result);
+    return recur_i_fail_driver(call, "making a context", result);
   *pushed = true;
   return RECUR_OK;
 }
@@ -310,16 +209,18 @@ int32_t recur_i_cuda_launch(const recur_i_call *call, void *workspace, void *str
   const node *code = NULL;
   int32_t status = enter(call, &context, &pushed);
   if (!status)
+    status = recur_i_cuda_check(call, workspace, entry->scratch * blocks, (CUstream)stream);
+  if (!status)
     status = find_code(call, context, &code);
   if (!status) {
     void *parameters[] = {&parameter};
     const CUresult result =
-        driver.launch_kernel(code->functions[index], (unsigned)blocks, 1, 1, (unsigned)entry->threads, 1, 1,
+        recur_i_cuda.launch_kernel(code->functions[index], (unsigned)blocks, 1, 1, (unsigned)entry->threads, 1, 1,
                              (unsigned)entry->shared, (CUstream)stream, parameters, NULL);
     if (result)
-      status = fail_driver(call, "launching the kernel", result);
+      status = recur_i_fail_driver(call, "launching the kernel", result);
   }
   if (pushed)
-    driver.ctx_pop_current(&context);
+    recur_i_cuda.ctx_pop_current(&context);
   return status;
 }

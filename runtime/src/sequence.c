@@ -124,9 +124,14 @@ int32_t recur_i_check_data(recur_i_call *call) {
                             indices[i]->high, &data);
     indices[i]->data = data;
   }
-  if (call->cuda) /* reading them would wait for the device; kernels stay within bounds by themselves */
+  if (code || call->cuda) /* reading them would wait for the device; kernels stay within bounds by themselves */
     return code;
-  if (!code && call->cu_seqlens.argument)
+  return recur_i_check_contents(call);
+}
+
+int32_t recur_i_check_contents(const recur_i_call *call) {
+  int32_t code = RECUR_OK;
+  if (call->cu_seqlens.argument)
     code = check_cu_seqlens(call);
   if (!code && call->state_index.argument)
     code = check_state_index(call);

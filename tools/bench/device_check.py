@@ -206,8 +206,9 @@ class Case:
 
 
 def check(folder, entry, expected):
-    """One rule and type: whether all held, and a line. `expected` gives the arrays of its calls in turn."""
+    """One rule and type: whether all held, a line, and all errors. `expected` gives the arrays of its calls in turn."""
     given = [next(expected) for _ in entry["cases"]]
+    errors = {}
     try:
         rule = Rule(folder, entry)
         worst = (0, 0, "nothing was compared")
@@ -217,12 +218,13 @@ def check(folder, entry, expected):
             runs = [case.forward, lambda: case.forward("strided", strided), case.packed]
             for run in runs if entry["rule"] in NO_STEPS else runs + [case.steps]:
                 error, where = run()
+                errors[f"{description['name']} {where}"] = error
                 if not error / limit <= worst[0] or worst[2].startswith("nothing"):
                     worst = (error / limit, error, f"{description['name']} {where}")
         passed = worst[0] < 1
-        return passed, f"{worst[1]:.1e} ({worst[2]})"
+        return passed, f"{worst[1]:.1e} ({worst[2]})", errors
     except (RuntimeError, OSError) as problem:
-        return False, str(problem)[:150]
+        return False, str(problem)[:150], errors
 
 
 # ---- Times ----
@@ -255,9 +257,13 @@ def draw(entry, batch, tokens, heads, dims_of):
 
 
 def measure(call, repeats):
-    """The median time of a call in a graph, in milliseconds."""
+    """The median time of a call in a graph, in milliseconds; fewer repeats where it is long."""
     call()
     torch.cuda.synchronize()
+    began = time.time()
+    call()
+    torch.cuda.synchronize()
+    repeats = min(repeats, 3 + int(1 / max(time.time() - began, 1e-6)))
     side = torch.cuda.Stream()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(side):
@@ -332,10 +338,10 @@ def main():
         began = time.time()
         for entry in index:
             if entry["cases"]:
-                passed, line = check(options.folder, entry, expected)
+                passed, line, errors = check(options.folder, entry, expected)
                 failed += not passed
                 report["checks"].append({**{k: entry[k] for k in ("rule", "dtype", "kind", "chunked")}, "passed": passed,
-                                         "line": line})
+                                         "line": line, "errors": errors})
                 print(f"{'ok  ' if passed else 'FAIL'} {entry['rule']:28} {entry['dtype']:5} {entry['kind']:6} "
                       f"{'chunks' if entry['chunked'] else 'tokens'} {line}", flush=True)
     print(f"{len(report['checks']) - failed} passed, {failed} failed, {time.time() - began:.0f} s", flush=True)

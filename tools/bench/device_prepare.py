@@ -38,19 +38,20 @@ def wide(rule, dk):
 
 
 def compile_rule(options, rule, dims, dtype, form, stem):
-    """A shared library at `stem`.so; what the compiler said where it failed, and whether the rule goes in chunks."""
+    """A shared library at `stem`.so; returns what the compiler said where it failed."""
+    library = Path(f"{stem}.so")
+    if options.keep and library.exists():
+        return ""
     command = [options.recurc, ROOT / rule.file, "--dtype", dtype, f"--target={options.target}", f"--form={form}",
-               "--emit=obj,json", "-o", f"{stem}.o"]
+               "--emit=obj", "-o", f"{stem}.o"]
     binding = ",".join(f"{k}={v}" for k, v in dims.items())
     done = subprocess.run(command + (["--bind", binding] if binding else []), capture_output=True, text=True)
     if done.returncode:
-        return done.stderr.strip().splitlines()[0], False
-    subprocess.run(["cc", "-shared", "-s", "-o", f"{stem}.so", f"{stem}.o", options.runtime, "-lpthread", "-ldl", "-lm"],
+        return done.stderr.strip().splitlines()[0]
+    subprocess.run(["cc", "-shared", "-s", "-o", library, f"{stem}.o", options.runtime, "-lpthread", "-ldl", "-lm"],
                    check=True)
-    about = json.loads(Path(f"{stem}.json").read_text())
-    for suffix in ("o", "json"):
-        Path(f"{stem}.{suffix}").unlink()
-    return "", any("chunked" in e["name"] for v in about["variants"] for e in v["gpu_entries"])
+    Path(f"{stem}.o").unlink()
+    return ""
 
 
 def dims_of(rule):
@@ -62,10 +63,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--recurc", default=ROOT / "build/bin/recurc")
-    parser.add_argument("--only", default="*", help="names of rules, a shell pattern")
+    parser.add_argument("--only", default="*", help="names of rules, shell patterns with commas between")
+    parser.add_argument("--keep", action="store_true", help="compile only what is not there")
+    parser.add_argument("--wide", default="*", help="like --only, for the kinds dk64 and dk128")
     parser.add_argument("--target", default="sm_90a")
     parser.add_argument("--form", default="chunk", help="of the rules at sizes of models")
-    parser.add_argument("--kinds", nargs="*", default=["small", "dk64", "dk128", "timed"])
+    parser.add_argument("--kinds", nargs="*", default=["small", "dk64", "dk128"])
     options = parser.parse_args()
     options.runtime = Path(options.recurc).resolve().parents[1] / "lib/librecur_rt.a"
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -73,25 +76,25 @@ def main():
     def prepare(rule, dtype, dims, cases, kind, form):
         stem = options.folder / f"{rule.name}-{dtype}-{kind}"
         used = {d: dims[d] for d in dims_of(rule) if d in dims}
-        problem, chunked = compile_rule(options, rule, used, dtype, form, stem)
+        problem = compile_rule(options, rule, used, dtype, form, stem)
+        chunked = not problem and b"_chunked" in Path(f"{stem}.so").read_bytes()
         return {"rule": rule.name, "kind": kind, "dtype": dtype, "library": f"{stem.name}.so", "dims": used,
-                "timed": kind == "timed", "chunked": chunked, "refused": problem,
-                "cases": [] if problem else [asdict(case) for case in cases]}
+                "timed": kind == "dk128" and rule.name in TIMED, "chunked": chunked, "refused": problem,
+                "cases": [] if problem else [asdict(case) for case in (cases if chunked or kind == "small" else cases[:2])]}
 
-    chosen = [rule for rule in ALL.values() if fnmatch.fnmatch(rule.name, options.only)]
+    matches = lambda rule, patterns: any(fnmatch.fnmatch(rule.name, p) for p in patterns.split(","))
+    chosen = [rule for rule in ALL.values() if matches(rule, options.only)]
     jobs = []
     if "small" in options.kinds:
         jobs += [(r, t, inputs.DIMS, CHECKED, "small", "auto") for r in chosen for t in ("f32", "bf16")]
     for kind, dk in (("dk64", 64), ("dk128", 128)):
         if kind in options.kinds:
-            jobs += [(r, "bf16", wide(r, dk), IN_CHUNKS, kind, options.form) for r in chosen
-                     if {"dk", "dv"} <= set(dims_of(r)) or r.name == "mamba2" and dk == 128]
-    if "timed" in options.kinds:
-        jobs += [(r, "bf16", wide(r, 128), [], "timed", options.form) for r in chosen if r.name in TIMED]
+            jobs += [(r, "bf16", wide(r, dk), IN_CHUNKS, kind, options.form) for r in chosen if matches(r, options.wide)
+                     and ({"dk", "dv"} <= set(dims_of(r)) or r.name in TIMED and dk == 128)]
     with ThreadPoolExecutor(2) as pool:
         index = list(pool.map(lambda job: prepare(*job), jobs))
     for entry in index:
-        if entry["kind"].startswith("dk") and not entry["chunked"] and not entry["refused"]:
+        if entry["kind"] != "small" and not entry["chunked"] and not entry["timed"] and not entry["refused"]:
             (options.folder / entry["library"]).unlink()
             entry["refused"] = "no chunk form on this target"
         if entry["refused"]:

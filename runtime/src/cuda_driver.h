@@ -1,0 +1,58 @@
+/* cuda_driver.h: what is used of the CUDA driver's interface, declared as cuda.h has it. The driver is looked for when
+ * the first tensor on a GPU comes along. */
+#ifndef RECUR_CUDA_DRIVER_H_
+#define RECUR_CUDA_DRIVER_H_
+
+#include "internal.h"
+
+typedef int CUresult;
+typedef int CUdevice;
+typedef struct CUctx_st *CUcontext;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUstream_st *CUstream;
+enum { CU_CAPABILITY_MAJOR = 75, CU_CAPABILITY_MINOR = 76, CU_MAX_DYNAMIC_SHARED = 8, CU_CAPTURE_RELAXED = 2 };
+/** Attributes of pointers, and a memory type. */
+enum {
+  CU_POINTER_MEMORY_TYPE = 2,
+  CU_POINTER_DEVICE = 9,
+  CU_POINTER_RANGE_START = 11,
+  CU_POINTER_RANGE_SIZE = 12,
+  CU_POINTER_IS_PLAIN = 13, /* an allocation of cudaMalloc: its range is all of it */
+  CU_MEMORY_DEVICE = 2
+};
+
+/** The driver's functions. */
+typedef struct recur_i_driver {
+  CUresult (*init)(unsigned);
+  CUresult (*get_error_string)(CUresult, const char **);
+  CUresult (*device_get)(CUdevice *, int);
+  CUresult (*device_get_attribute)(int *, int, CUdevice);
+  CUresult (*ctx_get_current)(CUcontext *);
+  CUresult (*ctx_get_device)(CUdevice *);
+  CUresult (*ctx_get_id)(CUcontext, unsigned long long *); /**< since CUDA 12.0; may be NULL */
+  CUresult (*ctx_push_current)(CUcontext);
+  CUresult (*ctx_pop_current)(CUcontext *);
+  CUresult (*primary_ctx_retain)(CUcontext *, CUdevice);
+  CUresult (*exchange_capture_mode)(int *);
+  CUresult (*module_load_data)(CUmodule *, const void *);
+  CUresult (*module_get_function)(CUfunction *, CUmodule, const char *);
+  CUresult (*func_set_attribute)(CUfunction, int, int);
+  CUresult (*launch_kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                            CUstream, void **, void **);
+  CUresult (*pointer_get_attributes)(unsigned, int *, void **, unsigned long long);
+  CUresult (*stream_is_capturing)(CUstream, int *);
+  CUresult (*stream_synchronize)(CUstream);
+  CUresult (*memcpy_dtoh)(void *, unsigned long long, size_t);
+} recur_i_driver;
+extern recur_i_driver recur_i_cuda;
+
+/** Reports a failure of the driver. */
+int32_t recur_i_fail_driver(const recur_i_call *call, const char *what, CUresult result);
+
+/** Checks before a launch, in a context of the call's device, what the driver knows about the memory: that it is the
+ * device's, and that no tensor reaches past an allocation. With RECUR_CHECK_INDICES set in the environment, also the
+ * contents of the integer tensors, which waits for the stream. */
+int32_t recur_i_cuda_check(const recur_i_call *call, const void *workspace, int64_t workspace_bytes, CUstream stream);
+
+#endif /* RECUR_CUDA_DRIVER_H_ */
