@@ -97,7 +97,7 @@ def _numpy_view(name, array):
 
 def current_stream(array):
     """The stream that the array's library now uses on the array's device, 0 where none is known."""
-    if library_of(array) == "torch":
+    if library_of(array) == "torch" and array.is_cuda:
         return sys.modules["torch"].cuda.current_stream(array.device).cuda_stream
     if library_of(array) == "cupy":
         return sys.modules["cupy"].cuda.get_current_stream().ptr

@@ -31,7 +31,9 @@ def prepare(options, here, root):
         return name, {"library": f"{name}.so", "form": "chunks" if chunked else about["form"]}
     with ThreadPoolExecutor(2) as pool:
         rules = dict(pool.map(compile_rule, [n for n in SPECS if fnmatch.fnmatch(n, options.only)]))
-    (options.folder / "rules.json").write_text(json.dumps(rules, indent=1))
+    index = options.folder / "rules.json"
+    known = json.loads(index.read_text()) if index.exists() else {}
+    index.write_text(json.dumps(known | rules, indent=1))
     shutil.copytree(root / "runtime/python/recur", options.folder / "recur", dirs_exist_ok=True,
                     ignore=shutil.ignore_patterns("__pycache__"))
     for name, entry in rules.items():
