@@ -42,7 +42,8 @@ def load_peer():
         triton.testing.do_bench = lambda call, warmup=5, rep=25, **more: plain(call, warmup=5, rep=25, **more)
         import fla
         from fla import ops
-        from fla.ops.hgrn import fused_recurrent_hgrn  # noqa: F401
+        from fla.ops.gated_delta_product import chunk_gated_delta_product
+        ops.chunk_gated_delta_product = chunk_gated_delta_product
         return ops, f"flash-linear-attention {fla.__version__}, Triton {triton.__version__}"
     except Exception as problem:  # whatever a package does when it is imported
         return None, f"the peer does not import: {brief(problem)}"
