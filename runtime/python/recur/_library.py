@@ -60,6 +60,9 @@ class _Function:
         self.results = [a for a in self.arguments if a.kind in ("output", "final")]
         self.result = collections.namedtuple(f"{self.name}_result", [a.keyword for a in self.results], rename=True)
         self.extras = [self._free(name) for name in ("workspace", "stream", "threads")]
+        self.known = {a.keyword for a in self.arguments}
+        self.needed = [a.keyword for a in self.arguments if a.needed]
+        self.written = [a.keyword for a in self.arguments if a.kind in ("output", "final", "updated")]
 
     def _free(self, keyword):
         """As in the C header, a name that is taken gets a '_'."""
@@ -86,19 +89,20 @@ class _Function:
         """Sorts the keyword arguments: views in the order of the C structure, arrays by keyword, extras."""
         given = dict(given)
         workspace, stream, threads = [given.pop(name, None) for name in self.extras]
-        known = [a.keyword for a in self.arguments]
         for keyword in given:
-            if keyword not in known:
+            if keyword not in self.known:
                 raise TypeError(f"{self.name}() has no argument '{keyword}'; its arguments are "
-                                f"{', '.join(known + self.extras)}")
-        for a in self.arguments:
-            if a.needed and given.get(a.keyword) is None:
-                raise TypeError(f"{self.name}() needs the argument '{a.keyword}'")
+                                f"{', '.join([a.keyword for a in self.arguments] + self.extras)}")
+        for keyword in self.needed:
+            if given.get(keyword) is None:
+                raise TypeError(f"{self.name}() needs the argument '{keyword}'")
         like = given[self.arguments[0].keyword]
         arrays = {keyword: x for keyword, x in given.items() if x is not None and x is not True and x is not False}
         if stream is None:
             stream = _tensors.current_stream(like)
-        stream = int(getattr(stream, "cuda_stream", getattr(stream, "ptr", stream)))
+        else:
+            stream = int(getattr(stream, "cuda_stream", getattr(stream, "ptr", stream)))
+            _tensors.wait(like, stream)
         views = {keyword: _tensors.view(keyword, x, stream) for keyword, x in arrays.items()}
         for a in self.results:
             if a.keyword not in arrays and (a.kind == "output" or given.get(a.keyword) is True):
@@ -107,9 +111,9 @@ class _Function:
                 shape, dtype = self.shape_of(a, views), self.dtype_of(a, views)
                 arrays[a.keyword] = _tensors.empty(a.keyword, like, shape, dtype)
                 views[a.keyword] = _tensors.view(a.keyword, arrays[a.keyword], stream)
-        for a in self.arguments:
-            if a.kind in ("output", "final", "updated") and a.keyword in views and views[a.keyword].read_only:
-                raise TypeError(f"'{a.keyword}' is written, but the array is read-only")
+        for keyword in self.written:
+            if keyword in views and views[keyword].read_only:
+                raise TypeError(f"'{keyword}' is written, but the array is read-only")
         return views, arrays, like, workspace, _Stream(None, None, int(threads or 0), stream)
 
     def shape_of(self, argument, views):
