@@ -108,7 +108,8 @@ void addRole(Fields &fields, const ModelInfo &info, Role role, ArrayRef<StringRe
 }
 
 constexpr StringLiteral indexComment =
-    "[sequence], int32 or int64: the slot of each sequence where states are pools [slot, head, ..], or NULL";
+    "[sequence], int32 or int64: the slot of each sequence where states are pools [slot, head, ..], or NULL; a slot "
+    "that is not there is an error on the CPU, and on a GPU leaves its sequence alone";
 constexpr StringLiteral positionsComment = "[sequence], int32 or int64: index of each sequence's first token";
 
 void writeForwardArgs(raw_ostream &os, const ModelInfo &info) {

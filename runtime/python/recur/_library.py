@@ -7,7 +7,7 @@ import os
 
 from . import _symbols, _tensors
 
-ABI_VERSION = 1
+SCHEMA = 1
 LEADING = {"input": ("batch", "token", "head"), "param": ("head",), "state": ("sequence", "head"),
            "output": ("batch", "token", "head")}
 INDICES = ("cu_seqlens", "state_index", "positions")
@@ -244,10 +244,10 @@ class Rule:
         function = getattr(library, f"{name}_metadata")
         function.restype = ctypes.POINTER(_Metadata)
         about = function().contents
-        if about.abi_version != ABI_VERSION:
-            raise Error(f"rule '{name}' was compiled for version {about.abi_version} of the binary interface, but this "
-                        f"package knows version {ABI_VERSION}", -1)
         self.metadata = json.loads(about.json.decode())
+        if self.metadata["schema"] != SCHEMA:
+            raise Error(f"the metadata of rule '{name}' has schema {self.metadata['schema']}, but this package knows schema "
+                        f"{SCHEMA}", -1)
         for attribute, _ in _Metadata._fields_[1:-1]:
             setattr(self, attribute, getattr(about, attribute).decode())
         for kind in ("forward", "step"):
