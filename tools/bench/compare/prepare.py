@@ -19,7 +19,8 @@ def prepare(options, here, root):
         spec = (here if spec.startswith(".") else root / "specs") / f"{spec}.rec"
         bind = ",".join(f"{d}={size}" for d, size in sizes.items())
         done = subprocess.run([options.recurc, spec, "--bind", bind, "--dtype=bf16", f"--target={options.target}",
-                               f"--form={options.form}", "--emit=obj,json", "-o", f"{stem}.o"], capture_output=True, text=True)
+                               f"--form={options.form}", "--emit=obj,json", "-o", f"{stem}.o"],
+                              capture_output=True, text=True)
         if done.returncode:
             return name, {"problem": done.stderr.strip().splitlines()[0]}
         subprocess.run(["cc", "-shared", "-s", "-o", f"{stem}.so", f"{stem}.o", runtime, "-lpthread", "-ldl", "-lm"],

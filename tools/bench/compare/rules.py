@@ -173,6 +173,11 @@ def hgrn_step(x, h):
     return h, h
 
 
+def token_of(rule, x):
+    """The only token of a step's inputs, in float64."""
+    return SimpleNamespace(**{n: (t if n in rule.params else t[:, 0]).double() for n, t in x.items()})
+
+
 def reference(rule, x):
     """Output and final states in float64."""
     wide = {n: t.double() for n, t in x.items()}
@@ -234,9 +239,8 @@ def micro(x, name):
 def steps_of(name, *names, **renamed):
     """A peer's step function by name, with these arguments."""
     def run(ops, x, states):
-        given = {n: getattr(x, n) for n in names} | {n: getattr(x, ours) for n, ours in renamed.items()
-                                                     if isinstance(ours, str)}
-        given |= {n: value for n, value in renamed.items() if not isinstance(value, str)}
+        given = {n: getattr(x, n) for n in names} | {n: getattr(x, ours) if isinstance(ours, str) else ours
+                                                     for n, ours in renamed.items()}
         return getattr(ops, name)(**given, initial_state=states[0], output_final_state=True)
     return run
 
@@ -247,14 +251,23 @@ def mesa(ops, x, final):
     return o, [flip(hkv), hkk]
 
 
+def mesa_step_of(ops, x, states):
+    o, *states = ops.mesa_net_decoding_one_step(*x.ready, x.v[:, 0], x.g[:, 0], x.lamb, x.b[:, 0], states[1], states[0])
+    return o[:, None], states
+
+
 def gsa(ops, x, final):
     o, states = ops.chunk_gsa(x.q, x.k, x.v, x.s, g=x.g, output_final_state=final)
     return o, [flip(s) for s in states or (None, None)]
 
 
-def hgrn(ops, x, final):
+def gsa_step_of(ops, x, states):
+    return ops.fused_recurrent_gsa(x.q, x.k, x.v, x.s, g=x.g, initial_state=states, output_final_state=True)
+
+
+def hgrn(ops, x, final, initial=None):
     flat = lambda t: t.flatten(2)
-    o, state = ops.fused_recurrent_hgrn(flat(x.x), flat(x.g), output_final_state=final)
+    o, state = ops.fused_recurrent_hgrn(flat(x.x), flat(x.g), initial_state=initial, output_final_state=final)
     return o.view(x.x.shape), [None if state is None else state.view(state.shape[0], *x.x.shape[2:])]
 
 
@@ -274,20 +287,25 @@ RULES = [
     # The peer gets dt*x and dt*A ready made, and D*x is added for it: both outside the time.
     Rule("mamba2", lambda d: dict(x=d.value(), dt=F.softplus(d.token()), B=d.key(), C=d.query(),
                                   A=-torch.exp(d.normal(d.heads)), D=d.normal(d.heads)), mamba2_step,
-         one(lambda ops, x, **s: ops.chunk_simple_gla(x.C, x.B, x.ready[0], g=x.ready[1], scale=1.0, **s)), params=("A", "D")),
+         one(lambda ops, x, **s: ops.chunk_simple_gla(x.C, x.B, x.ready[0], g=x.ready[1], scale=1.0, **s)),
+         lambda ops, x, states: ops.fused_recurrent_simple_gla(x.C, x.B, x.ready[0], g=x.ready[1], scale=1.0,
+                                                               initial_state=states[0], output_final_state=True),
+         params=("A", "D")),
     Rule("gla", lambda d: dict(**qkv(d), g=d.log_decay(D)), gla_step,
          one(lambda ops, x, **s: ops.chunk_gla(x.q, x.k, x.v, x.g, **s)),
          steps_of("fused_recurrent_gla", "q", "k", "v", gk="g")),
-    Rule("rwkv6", lambda d: dict(r=d.query(), k=d.key(), v=d.value(), w=d.log_decay(D), u=d.normal(d.heads, D)), rwkv6_step,
+    Rule("rwkv6", lambda d: dict(r=d.query(), k=d.key(), v=d.value(), w=d.log_decay(D), u=d.normal(d.heads, D)),
+         rwkv6_step,
          one(lambda ops, x, **s: ops.chunk_rwkv6(x.r, x.k, x.v, x.w, x.u, scale=1.0, **s)),
          steps_of("fused_recurrent_rwkv6", "r", "k", "v", "w", "u", scale=1.0), params=("u",)),
-    Rule("gsa", lambda d: dict(**qkv(d), s=d.gate(64), g=d.log_decay(64)), gsa_step, gsa, states=((64, D), (D, 64))),
+    Rule("gsa", lambda d: dict(**qkv(d), s=d.gate(64), g=d.log_decay(64)), gsa_step, gsa, gsa_step_of,
+         states=((64, D), (D, 64))),
     Rule("deltanet", lambda d: dict(**qkv(d), b=d.gate()), deltanet_step,
          one(lambda ops, x, **s: ops.chunk_delta_rule(x.q, x.k, x.v, x.b, **s)),
          steps_of("fused_recurrent_delta_rule", "q", "k", "v", beta="b"), products=(3, 2, 2)),
     Rule("gated_deltanet", lambda d: dict(**qkv(d), g=d.log_decay(), b=d.gate()), gated_delta_step,
-         one(lambda ops, x, **s: ops.chunk_gated_delta_rule(x.q, x.k, x.v, g=x.g, beta=x.b, use_qk_l2norm_in_kernel=True,
-                                                            **s)),
+         one(lambda ops, x, **s: ops.chunk_gated_delta_rule(x.q, x.k, x.v, g=x.g, beta=x.b,
+                                                            use_qk_l2norm_in_kernel=True, **s)),
          steps_of("fused_recurrent_gated_delta_rule", "q", "k", "v", "g", beta="b", use_qk_l2norm_in_kernel=True),
          products=(3, 2, 2), grouped=True),
     Rule("kda", lambda d: dict(**qkv(d), g=d.log_decay(D), b=d.gate()), kda_step,
@@ -296,7 +314,8 @@ RULES = [
          steps_of("fused_recurrent_kda", "q", "k", "v", "g", beta="b", use_qk_l2norm_in_kernel=True),
          products=(3, 2, 2), grouped=True),
     Rule("comba", lambda d: dict(**qkv(d), p=d.key(), g=d.log_decay(), b=d.gate()), comba_step,
-         one(lambda ops, x, **s: ops.chunk_comba(x.q, x.k, x.v, p=x.p, g=x.g, beta=x.b, use_qk_l2norm_in_kernel=True, **s)),
+         one(lambda ops, x, **s: ops.chunk_comba(x.q, x.k, x.v, p=x.p, g=x.g, beta=x.b,
+                                                use_qk_l2norm_in_kernel=True, **s)),
          steps_of("fused_recurrent_comba", "q", "k", "v", "p", "g", beta="b", use_qk_l2norm_in_kernel=True),
          products=(3, 2, 2)),
     Rule("deltaproduct", lambda d: dict(q=d.query(), k=d.key(2), v=d.value(2, D), b=2 * d.gate(2), g=d.log_decay()),
@@ -304,16 +323,20 @@ RULES = [
          one(lambda ops, x, **s: ops.chunk_gated_delta_product(x.q, x.micro[0], x.micro[1], g=x.g, beta=x.micro[2],
                                                                num_householder=2, **s)), products=(5, 6, 6)),
     Rule("dplr", lambda d: dict(**qkv(d), a=None, b=None, g=d.log_decay(D)), dplr_step,
-         one(lambda ops, x, **s: ops.chunk_dplr_delta_rule(x.q, x.k, x.v, x.a, x.b, x.g, scale=D ** -0.5, safe_gate=True,
-                                                           chunk_size=64, lower_bound=-5, **s)),
-         steps_of("fused_recurrent_dplr_delta_rule", "q", "k", "v", "a", "b", gk="g", scale=D ** -0.5), products=(4, 4, 3)),
+         one(lambda ops, x, **s: ops.chunk_dplr_delta_rule(x.q, x.k, x.v, x.a, x.b, x.g, scale=D ** -0.5,
+                                                           safe_gate=True, chunk_size=64, lower_bound=-5, **s)),
+         steps_of("fused_recurrent_dplr_delta_rule", "q", "k", "v", "a", "b", gk="g", scale=D ** -0.5),
+         products=(4, 4, 3)),
     Rule("rwkv7", lambda d: dict(r=d.query(), k=d.key(), kk=d.key(), v=d.value(), w=d.log_decay_06(), a=d.gate(D)),
          rwkv7_step,
          one(lambda ops, x, **s: ops.chunk_rwkv7(x.r, x.w, x.k, x.v, -x.ready[0], x.ready[1], scale=1.0, safe_gate=True,
-                                                 chunk_size=64, lower_bound=-0.6065306597, **s)), products=(4, 4, 3)),
-    Rule("mesanet_cg", lambda d: dict(**qkv(d), g=d.log_decay(), b=d.gate(), lamb=F.softplus(d.normal(d.heads, D)) + 0.25),
-         mesa_step, mesa, params=("lamb",), states=((D, D), (D, D)), products=(33, 62, 2), tokens=512),
-    Rule("hgrn", lambda d: dict(x=d.value(), g=d.log_decay(D)), hgrn_step, hgrn, states=((D,),),
+                                                 chunk_size=64, lower_bound=-0.6065306597, **s)),
+         steps_of("fused_mul_recurrent_rwkv7", "r", "w", "k", "v", "a", kk="kk_unit", scale=1.0), products=(4, 4, 3)),
+    Rule("mesanet_cg", lambda d: dict(**qkv(d), g=d.log_decay(), b=d.gate(),
+                                      lamb=F.softplus(d.normal(d.heads, D)) + 0.25),
+         mesa_step, mesa, mesa_step_of, params=("lamb",), states=((D, D), (D, D)), products=(33, 62, 2), tokens=512),
+    Rule("hgrn", lambda d: dict(x=d.value(), g=d.log_decay(D)), hgrn_step, hgrn,
+         lambda ops, x, states: hgrn(ops, x, True, states[0].flatten(1)), states=((D,),),
          products=(0, 0, 0)),
 ]
 
@@ -327,6 +350,14 @@ def inputs_of(rule, draw, dtype=torch.bfloat16):
     return {n: t.to(dtype) for n, t in x.items()}
 
 
+def states_of(rule, batch, heads, device):
+    """States to begin with."""
+    found = [torch.randn(batch, heads, *shape, device=device) * 0.1 for shape in rule.states]
+    if rule.name == "mesanet_cg":  # the second is a sum of k*kT
+        found[1] = found[1] @ found[1].transpose(-1, -2)
+    return found
+
+
 def for_peer(rule, x):
     """The inputs as the peer takes them; what is made here is outside the time."""
     given = SimpleNamespace(**x)
@@ -335,6 +366,9 @@ def for_peer(rule, x):
     if rule.name == "rwkv7":
         kk = l2(x["kk"].float())
         given.ready = kk.to(x["kk"].dtype), (kk * x["a"].float()).to(x["kk"].dtype)
+        given.kk_unit = given.ready[0]
+    if rule.name == "mesanet_cg" and x["q"].shape[1] == 1:
+        given.ready = [l2(x[n][:, 0].float()).to(x[n].dtype) for n in "qk"]
     if rule.name == "deltaproduct":
         given.micro = [micro(given, n) for n in ("k", "v", "b")]
     return given

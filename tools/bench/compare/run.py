@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 import rules
-from rules import Draw, complete, for_peer, inputs_of, reference
+from rules import Draw, complete, for_peer, inputs_of, reference, states_of, token_of
 
 L2_SEVERAL_TIMES = 512 << 20  # bytes
 
@@ -28,8 +28,9 @@ class Shape:
         return self.tokens == 1
 
 
-SHAPES = [Shape("B1 T8192 H96", 1, 8192, 96), Shape("B1 T8192 H32", 1, 8192, 32), Shape("B1 T8192 H16/32", 1, 8192, 32, 16),
-          Shape("step B128 H32", 128, 1, 32), Shape("step B1024 H32", 1024, 1, 32)]
+SHAPES = [Shape("B1 T8192 H96", 1, 8192, 96), Shape("B1 T8192 H32", 1, 8192, 32),
+          Shape("B1 T8192 H16/32", 1, 8192, 32, 16), Shape("step B128 H32", 128, 1, 32),
+          Shape("step B1024 H32", 1024, 1, 32)]
 
 
 def load_peer(compile_only):
@@ -50,7 +51,11 @@ def load_peer(compile_only):
         import fla
         from fla import ops
         from fla.ops.gated_delta_product import chunk_gated_delta_product
+        from fla.ops.mesa_net import mesa_net_decoding_one_step
+        from fla.ops.rwkv7 import fused_mul_recurrent_rwkv7
         ops.chunk_gated_delta_product = chunk_gated_delta_product
+        ops.mesa_net_decoding_one_step = mesa_net_decoding_one_step
+        ops.fused_mul_recurrent_rwkv7 = fused_mul_recurrent_rwkv7
         return ops, f"flash-linear-attention {fla.__version__}, Triton {triton.__version__}"
     except Exception as problem:  # whatever a package does when it is imported
         return None, f"the peer does not import: {brief(problem)}"
@@ -124,6 +129,24 @@ def check(rule, ours, ops, device, tokens, heads):
     return found
 
 
+def check_step(rule, ours, ops, x, states, row):
+    """Errors of one token's output for the first sequences."""
+    x = {n: t if n in rule.params else t[:8] for n, t in x.items()}
+    states = [s[:8] for s in states]
+    expected = rule.step(token_of(rule, x), *[s.double() for s in states])[0][:, None]
+    if ours:
+        o = ours.rule.step(**x, **dict(zip(ours.states, [s.clone() for s in states]))).o
+        row["recur_error"] = distance(o, expected)
+    if ops and rule.peer_step:
+        o = rule.peer_step(ops, for_peer(rule, x), transposed(states))[0]
+        row["peer_error"] = distance(complete(rule, o, x), expected)
+
+
+def transposed(states):
+    """As the peer holds them."""
+    return [s.transpose(-1, -2).contiguous() if s.dim() > 3 else s for s in states]
+
+
 # ---- Times ----
 
 def elapsed(call, count):
@@ -177,8 +200,9 @@ def sets_of(rule, shape):
     """Inputs, and states for a step; as many sets as exceed the L2 several times, at most 8."""
     found, total = [], 0
     while len(found) < 8 and total < L2_SEVERAL_TIMES:
-        x = inputs_of(rule, Draw("cuda", shape.batch, shape.tokens, shape.heads, shape.key_heads or shape.heads, 0, len(found)))
-        states = [torch.randn(shape.batch, shape.heads, *s, device="cuda") * 0.1 for s in rule.states] if shape.is_step else []
+        x = inputs_of(rule, Draw("cuda", shape.batch, shape.tokens, shape.heads, shape.key_heads or shape.heads, 0,
+                                 len(found)))
+        states = states_of(rule, shape.batch, shape.heads, "cuda") if shape.is_step else []
         found.append((x, states))
         total += size(*x.values(), *states)
     return found
@@ -190,6 +214,11 @@ def time_one(rule, ours, ops, shape, copy_rate, product_rate, sides):
     sets = sets_of(rule, shape)
     x, states = sets[0]
     outputs = 0
+    if shape.is_step:
+        try:
+            check_step(rule, ours if "recur" in sides else None, ops, x, states, row)
+        except Exception as problem:
+            row["step_problem"] = brief(problem)
     if ours and "recur" in sides:
         try:
             made = [(ours.step_into(x, s) if shape.is_step else ours.forward_into(x)) for x, s in sets]
@@ -200,7 +229,7 @@ def time_one(rule, ours, ops, shape, copy_rate, product_rate, sides):
             row["recur_problem"] = brief(problem)
     if ops and "peer" in sides:
         try:
-            given = [(for_peer(rule, x), [t.transpose(-1, -2).contiguous() for t in s]) for x, s in sets]
+            given = [(for_peer(rule, x), transposed(s)) for x, s in sets]
             if shape.is_step:
                 if not rule.peer_step:
                     raise RuntimeError("not called here")
@@ -240,8 +269,8 @@ def run(options):
     sides = ("peer",) if options.part == "peer-only" else ("recur", "peer")
     copy_rate, product_rate = rates() if on_gpu and options.part in ("all", "times") else (4.3e12, 7.5e14)
     name = torch.cuda.get_device_name() if on_gpu else "CPU"
-    report = {"device": name, "torch": torch.__version__, "peer": peer, "copy_rate": copy_rate, "product_rate": product_rate,
-              "rules": {}}
+    report = {"device": name, "torch": torch.__version__, "peer": peer, "copy_rate": copy_rate,
+              "product_rate": product_rate, "rules": {}}
     print(f"{name}, torch {torch.__version__}, {peer}; copies {copy_rate / 1e12:.2f} TB/s, products "
           f"{product_rate / 1e12:.0f} TFLOP/s", flush=True)
     for rule in chosen:
@@ -259,8 +288,8 @@ def run(options):
             for keys, row in result["errors"].items():
                 print(f"{rule.name:18} {keys:7} keys: recur {number(row, 'recur', '{:.1e}')} state "
                       f"{number(row, 'recur_state', '{:.1e}')}, peer {number(row, 'peer', '{:.1e}')} state "
-                      f"{number(row, 'peer_state', '{:.1e}')}  {row.get('recur_problem', '')} {row.get('peer_problem', '')}",
-                      flush=True)
+                      f"{number(row, 'peer_state', '{:.1e}')}  {row.get('recur_problem', '')} "
+                      f"{row.get('peer_problem', '')}", flush=True)
         if on_gpu and options.part != "check":
             for shape in SHAPES:
                 if not fnmatch.fnmatch(shape.name, options.shapes) or shape.key_heads and not rule.grouped:
@@ -282,6 +311,9 @@ def table(report):
         for row in result["times"]:
             ratio = f"{row['peer'] / row['recur']:.2f}" if "peer" in row and "recur" in row else "-"
             share = [f"{row['floor'] / row[side]:.0%}" if side in row else "-" for side in ("recur", "peer")]
-            problems = " ".join(row[f"{side}_problem"] for side in ("recur", "peer") if f"{side}_problem" in row)
-            print(f"{name:18} {row['shape']:16} {result['form'] or '-':10} {number(row, 'recur'):>9} {number(row, 'peer'):>9} "
-                  f"{ratio:>10} {row['floor']:9.3f} {share[0]:>6} {share[1]:>6} {number(row, 'apart', '{:.1e}'):>8} {problems}")
+            more = [row[f"{side}_problem"] for side in ("recur", "peer", "step") if f"{side}_problem" in row]
+            if "recur_error" in row or "peer_error" in row:
+                more.append(f"errors {number(row, 'recur_error', '{:.1e}')} {number(row, 'peer_error', '{:.1e}')}")
+            print(f"{name:18} {row['shape']:16} {result['form'] or '-':10} {number(row, 'recur'):>9} "
+                  f"{number(row, 'peer'):>9} {ratio:>10} {row['floor']:9.3f} {share[0]:>6} {share[1]:>6} "
+                  f"{number(row, 'apart', '{:.1e}'):>8} {' '.join(more)}")
