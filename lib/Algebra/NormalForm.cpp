@@ -38,6 +38,25 @@ StringRef recur::className(RuleClass ruleClass) {
   return names[unsigned(ruleClass)];
 }
 
+StringRef recur::classMeaning(RuleClass ruleClass) {
+  static constexpr const char *meanings[] = {
+      "the state only gathers writes: masked matrix products",
+      "the state decays by one number a token: masked matrix products",
+      "the state decays by rows or columns: masked matrix products",
+      "what is read from the state is written back to it, on one side: a triangular solve per chunk",
+      "states that are coupled by numbers: products of masks",
+      "coupled states, and reads that are written back: products of masks and a triangular solve per chunk",
+      "every entry of the state has its own decay: an associative scan, or token by token",
+      "the state is multiplied by a full matrix: token by token",
+      "a running maximum scales the state: it is computed ahead, the rest are masked matrix products",
+      "the readout solves a system with the state: iterations over chunk products, or token by token",
+      "the update looks at the state of a block's start: a graph per block",
+      "an attention form: the outputs are written over the whole sequence",
+      "the update is not linear in the state: token by token",
+  };
+  return meanings[unsigned(ruleClass)];
+}
+
 LogicalResult recur::unrollSteps(RuleOp rule) {
   SmallVector<ForOp> loops;
   rule.getBody().walk([&](ForOp loop) { loops.push_back(loop); });

@@ -13,6 +13,7 @@
 
 #include "dialect/recur/Recur.h"
 #include "lib/Algebra/Terms.h"
+#include "llvm/ADT/StringMap.h"
 
 #include <vector>
 
@@ -179,16 +180,34 @@ NormalForm normalise(RuleOp rule);
 /// "C3", ..; the name that `class: ` lines print.
 llvm::StringRef className(RuleClass ruleClass);
 
+/// The class in words: "reads of the state that are written back, on one side: a triangular solve per chunk".
+llvm::StringRef classMeaning(RuleClass ruleClass);
+
 /// The coefficient as one token-only scalar, built before `builder`'s insertion point; null when it is 1.
 mlir::Value buildCoefficient(mlir::OpBuilder &builder, mlir::Location loc, const Coefficient &c);
 
-/// Class, rows, updates and readouts as text, a line each.
-std::string printNormalForm(const NormalForm &nf);
+/// What token-only values of a normal form are called where their expressions are too long: x1, x2, ..
+struct ShortNames {
+  llvm::DenseMap<mlir::Value, std::string> names;
+  llvm::StringMap<std::string> byText; // the same by their expressions
+  std::vector<std::string> lines;      // "x1 = l2norm(k)", in an order in which each uses earlier ones
+};
+ShortNames shortNames(const NormalForm &nf);
+
+/// Class, rows, updates and readouts as text, a line each. With short names, what is read on the way from the old to the
+/// new state has a line of its own.
+std::string printNormalForm(const NormalForm &nf, const ShortNames *names = nullptr);
 
 /// A value as the papers write it: "exp(g)", "b*(v - S*k)".
 /// `names` says what block arguments are called that are no argument of a rule.
 std::string notation(mlir::Value value);
-std::string notation(mlir::Value value, const llvm::DenseMap<mlir::Value, std::string> &names);
+/// Below `depth` operations there are dots.
+std::string notation(mlir::Value value, const llvm::DenseMap<mlir::Value, std::string> &names, unsigned depth = 6);
+/// A definition in full, unless it is very long.
+constexpr unsigned fullDepth = 20;
+
+/// A number as `notation` writes it.
+std::string numberText(double value);
 
 /// Unrolls loops over micro-steps; fails, with an error, when a count is unbound.
 mlir::LogicalResult unrollSteps(RuleOp rule);

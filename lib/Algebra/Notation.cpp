@@ -5,6 +5,12 @@
 using namespace mlir;
 using namespace recur;
 
+std::string recur::numberText(double value) {
+  SmallString<16> text;
+  APFloat(value).toString(text, /*FormatPrecision=*/6, /*FormatMaxPadding=*/3);
+  return text.str().str();
+}
+
 namespace {
 enum Precedence { Sum_, Product, Atom };
 
@@ -13,12 +19,6 @@ struct Text {
   Precedence precedence;
   std::string at(Precedence needed) const { return precedence < needed ? "(" + text + ")" : text; }
 };
-
-std::string number(double value) {
-  SmallString<16> text;
-  APFloat(value).toString(text, /*FormatPrecision=*/6, /*FormatMaxPadding=*/3);
-  return text.str().str();
-}
 
 using Names = DenseMap<Value, std::string>;
 
@@ -39,7 +39,7 @@ Text write(Value value, unsigned depth, const Names &names) {
                 precedence};
   };
   if (auto constant = dyn_cast<ConstantOp>(op))
-    return {number(constant.getValue().convertToDouble()), Atom};
+    return {numberText(constant.getValue().convertToDouble()), Atom};
   if (auto size = dyn_cast<SizeOp>(op))
     return {dimText(size.getDim()), Atom};
   if (isa<IdentityOp>(op))
@@ -52,6 +52,8 @@ Text write(Value value, unsigned depth, const Names &names) {
     return infix("*", Product);
   if (auto mul = dyn_cast<MulOp>(op))
     return infix(matType(mul.getLhs()).isScalar() || matType(mul.getRhs()).isScalar() ? "*" : ".*", Product);
+  if (Value vector = normalisedVector(value))
+    return {"l2norm(" + write(vector, depth - 1, names).text + ")", Atom};
   if (auto div = dyn_cast<DivOp>(op))
     return infix(matType(div.getRhs()).isScalar() ? "/" : "./", Product, true);
   if (isa<NegOp>(op))
@@ -78,7 +80,7 @@ Text write(Value value, unsigned depth, const Names &names) {
 }
 } // namespace
 
-std::string recur::notation(Value value, const DenseMap<Value, std::string> &names) {
-  return write(value, 6, names).text;
+std::string recur::notation(Value value, const DenseMap<Value, std::string> &names, unsigned depth) {
+  return write(value, depth, names).text;
 }
 std::string recur::notation(Value value) { return notation(value, Names()); }

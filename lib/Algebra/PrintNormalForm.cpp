@@ -1,7 +1,6 @@
 // The normal form as text.
 #include "lib/Algebra/Expander.h"
 #include "lib/Algebra/Passes.h"
-#include "llvm/Support/FormatVariadic.h"
 
 #include <cmath>
 
@@ -16,26 +15,37 @@ using namespace recur;
 namespace {
 class Printer {
 public:
-  Printer(const NormalForm &nf, raw_ostream &os) : nf(nf), os(os) {}
+  Printer(const NormalForm &nf, const ShortNames *given, raw_ostream &os) : nf(nf), os(os), brief(given) {
+    if (!brief)
+      return;
+    names = given->names;
+    for (auto [index, version] : llvm::enumerate(nf.updates))
+      if (version != Row::none)
+        names[nf.versions[version].value] = notation(nf.states[index]) + "'";
+  }
 
   void print() {
-    os << "class: " << className(nf.ruleClass) << "\n";
-    for (const Blame &blame : nf.blame)
-      os << "  blame: " << blame.text << "\n";
+    if (!brief) {
+      os << "class: " << className(nf.ruleClass) << "\n";
+      for (const Blame &blame : nf.blame)
+        os << "  blame: " << blame.text << "\n";
+    }
     for (auto [index, ahead] : llvm::enumerate(nf.ahead))
       if (ahead)
         os << "  ahead: " << name(index) << "\n";
     if (!nf.affine)
       return;
     for (auto [index, row] : llvm::enumerate(nf.rows)) {
-      os << "  y" << index + 1;
+      if (brief && row.version != Row::none)
+        nameVersion(nf.versions[row.version]);
+      std::string line;
       if (row.solution)
-        os << " = " << notation(row.solution);
+        line = " = " + say(row.solution);
       else if (row.version != Row::none)
-        os << " = " << read(notation(nf.versions[row.version].value), row.side, row.vector);
-      if (row.inOldReads)
-        os << " = " << terms(row.terms);
-      os << "\n";
+        line = " = " + read(say(nf.versions[row.version].value), row.side, row.vector);
+      if (std::string sum = " = " + terms(row.terms); row.inOldReads && !(brief && sum == line))
+        line += sum;
+      os << "  y" << index + 1 << line << "\n";
     }
     for (auto [index, version] : llvm::enumerate(nf.updates))
       if (version != Row::none)
@@ -46,6 +56,16 @@ public:
 
 private:
   std::string name(unsigned state) { return notation(nf.states[state]); }
+  std::string say(Value value) { return notation(value, names); }
+
+  // What a state is between two steps of its update.
+  void nameVersion(const Version &version) {
+    if (names.contains(version.value) || isa<BlockArgument>(version.value) || version.old.empty())
+      return;
+    std::string fresh = name(version.old.front().state) + std::to_string(++versions);
+    os << "  " << fresh << " = " << update(version) << "\n";
+    names[version.value] = fresh;
+  }
 
   static std::string bracket(std::string text) {
     return text.find(' ') == std::string::npos ? text : "(" + text + ")";
@@ -55,13 +75,13 @@ private:
     if (matType(vector).isScalar())
       return version;
     version = bracket(version);
-    return side == Side::Right ? version + "*" + bracket(notation(vector))
-                               : version + ".T*" + bracket(notation(vector));
+    return side == Side::Right ? version + "*" + bracket(say(vector))
+                               : version + ".T*" + bracket(say(vector));
   }
 
   std::string column(const Column &column) {
     if (column.kind == Column::Known)
-      return bracket(notation(column.value));
+      return bracket(say(column.value));
     if (column.kind == Column::RowOf)
       return "y" + std::to_string(column.index + 1);
     const Read &r = nf.reads[column.index];
@@ -69,16 +89,16 @@ private:
   }
 
   std::string factor(const Factor &f) {
-    std::string text = bracket(notation(f.value));
+    std::string text = bracket(say(f.value));
     return f.diagonal ? "diag(" + text + ")" : text + (f.transposed ? ".T" : "");
   }
 
   std::string coefficient(const Coefficient &c, bool first) {
     std::string text = c.number < 0 ? (first ? "-" : " - ") : first ? "" : " + ";
     if (std::fabs(c.number) != 1)
-      text += llvm::formatv("{0}*", std::fabs(c.number)).str();
+      text += numberText(std::fabs(c.number)) + "*";
     for (Value f : c.factors)
-      text += bracket(notation(f)) + "*";
+      text += bracket(say(f)) + "*";
     return text;
   }
 
@@ -100,7 +120,7 @@ private:
       for (const Factor &f : term.left)
         text += factor(f) + "*";
       for (Value e : term.elementwise)
-        text += bracket(notation(e)) + ".*";
+        text += bracket(say(e)) + ".*";
       text += name(term.state) + (term.transposed ? "T" : "");
       for (const Factor &f : term.right)
         text += "*" + factor(f);
@@ -108,7 +128,7 @@ private:
     for (const Write &write : version.writes) {
       text += coefficient(write.c, text.empty());
       if (write.matrix)
-        text += bracket(notation(write.matrix));
+        text += bracket(say(write.matrix));
       else
         text += column(write.column) + "*" + column(write.row) + ".T";
     }
@@ -117,7 +137,13 @@ private:
 
   const NormalForm &nf;
   raw_ostream &os;
+  bool brief;
+  DenseMap<Value, std::string> names;
+  unsigned versions = 0;
 };
+
+// Longer expressions get a name.
+constexpr size_t longestExpression = 7;
 
 struct Normalise : recur::impl::RecurNormaliseBase<Normalise> {
   void runOnOperation() override {
@@ -128,9 +154,56 @@ struct Normalise : recur::impl::RecurNormaliseBase<Normalise> {
 };
 } // namespace
 
-std::string recur::printNormalForm(const NormalForm &nf) {
+ShortNames recur::shortNames(const NormalForm &nf) {
+  ShortNames result;
+  if (!nf.affine)
+    return result;
+  auto add = [&](Value value) {
+    if (!value || !nf.isTokenOnly(value) || result.names.contains(value))
+      return;
+    std::string full = notation(value, DenseMap<Value, std::string>(), fullDepth);
+    if (full.size() <= longestExpression)
+      return;
+    std::string name = "x" + std::to_string(result.lines.size() + 1);
+    result.lines.push_back(name + " = " + notation(value, result.names, fullDepth));
+    result.byText[full] = result.names[value] = name;
+  };
+  auto addAll = [&](const auto &values) { llvm::for_each(values, add); };
+  auto addFactors = [&](ArrayRef<Factor> factors) {
+    for (const Factor &factor : factors)
+      add(factor.value);
+  };
+  auto addColumn = [&](const Column &column) { add(column.kind == Column::Known ? column.value : Value()); };
+  for (const Read &read : nf.reads)
+    add(read.vector);
+  for (const Row &row : nf.rows) {
+    add(row.vector);
+    for (const RowTerm &term : row.terms) {
+      addFactors(term.map);
+      addAll(term.c.factors);
+      addColumn(term.column);
+    }
+  }
+  for (const Version &version : nf.versions) {
+    for (const OldTerm &term : version.old) {
+      addFactors(term.left);
+      addFactors(term.right);
+      addAll(term.elementwise);
+      addAll(term.c.factors);
+    }
+    for (const Write &write : version.writes) {
+      addAll(write.c.factors);
+      addColumn(write.column);
+      addColumn(write.row);
+      add(write.matrix);
+    }
+  }
+  return result;
+}
+
+std::string recur::printNormalForm(const NormalForm &nf, const ShortNames *names) {
   std::string text;
   llvm::raw_string_ostream os(text);
-  Printer(nf, os).print();
+  Printer(nf, names, os).print();
   return text;
 }

@@ -4,6 +4,9 @@
 // diagonals, products through a dimension of 1. A sum with a dense term stays one factor.
 #include "lib/Algebra/Terms.h"
 #include "mlir/IR/Builders.h"
+#include "mlir/IR/Matchers.h"
+
+#include <cmath>
 
 using namespace mlir;
 using namespace recur;
@@ -34,6 +37,22 @@ SmallVector<Term> recur::multiplyTerms(ArrayRef<Term> lhs, ArrayRef<Term> rhs) {
       result.push_back(term);
     }
   return result;
+}
+
+Value recur::normalisedVector(Value value) {
+  auto quotient = value.getDefiningOp<DivOp>();
+  auto root = quotient ? quotient.getRhs().getDefiningOp<SqrtOp>() : SqrtOp();
+  auto sum = root ? root.getOperand().getDefiningOp<AddOp>() : AddOp();
+  for (unsigned i = 0; sum && i < 2; ++i) {
+    auto reduce = sum->getOperand(i).getDefiningOp<ReduceOp>();
+    auto square = reduce ? reduce.getOperand().getDefiningOp<MulOp>() : MulOp();
+    FloatAttr eps;
+    if (square && reduce.getKind() == Reduction::Sum && square.getLhs() == square.getRhs() &&
+        square.getLhs() == quotient.getLhs() && matchPattern(sum->getOperand(1 - i), m_Constant(&eps)) &&
+        std::fabs(eps.getValueAsDouble() - 1e-6) < 1e-12)
+      return quotient.getLhs();
+  }
+  return {};
 }
 
 namespace {

@@ -33,6 +33,9 @@ constexpr size_t maxTerms = 32;
 /// True when neither dimension is the literal 1.
 bool isMatrix(MatType type);
 
+/// x where the value is x / sqrt(sum(x .* x) + 1e-6), which the language calls l2norm(x); null otherwise.
+mlir::Value normalisedVector(mlir::Value value);
+
 /// The value as a sum of terms. Sums inside are opened only where their terms are cheaper than the sum:
 /// identities, diagonals, products through a dimension of 1.
 llvm::SmallVector<Term> expandTerms(mlir::Value value);

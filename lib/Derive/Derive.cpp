@@ -17,16 +17,19 @@ public:
       derivation.reason = nf.blame.empty() ? "the update is not affine" : nf.blame.front().text;
       return std::move(derivation);
     }
-    std::string text = printNormalForm(nf);
+    ShortNames names = shortNames(nf);
+    std::string text = printNormalForm(nf, &names);
     derivation.program = makeProgram();
     TokenRows tokens(nf, *derivation.program);
+    if (!names.lines.empty())
+      derivation.steps.push_back({"where", names.lines});
     DerivationStep &affinise = derivation.steps.emplace_back(DerivationStep{"affinise", {}});
     for (StringRef rest = text; !rest.empty();) {
       auto [line, tail] = rest.split('\n');
       affinise.lines.push_back(line.trim().str());
       rest = tail;
     }
-    DeriveContext context{nf, tokens, rule.getLoc(), derivation.steps, {}};
+    DeriveContext context{nf, tokens, rule.getLoc(), derivation.steps, names, {}};
     cx = &context;
     if (failed(build())) {
       derivation.program = nullptr;
@@ -41,7 +44,7 @@ public:
       derivation.reason = "internal error: the derived program is not well formed";
       return std::move(derivation);
     }
-    explainProgram(*derivation.program, derivation.steps);
+    explainProgram(*derivation.program, derivation.steps, names);
     return std::move(derivation);
   }
 

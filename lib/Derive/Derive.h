@@ -37,8 +37,9 @@ std::string prove(RuleOp rule, chunk::ProgramOp program, unsigned rounds = 1);
 /// where they differ first. The rules must have arguments of the same names and shapes.
 bool sameRule(RuleOp a, RuleOp b, std::string &difference);
 
-/// Appends the program as equations: what is computed per token, the triangular system, outputs and states.
-void explainProgram(chunk::ProgramOp program, std::vector<DerivationStep> &steps);
+/// Appends the program as equations: what is computed per token, the triangular system, outputs and states. Values that
+/// have a name keep it.
+void explainProgram(chunk::ProgramOp program, std::vector<DerivationStep> &steps, const ShortNames &names);
 
 /// The steps as text, as `recurc explain` prints them.
 std::string printDerivation(const Derivation &derivation);

@@ -13,7 +13,9 @@ namespace {
 // Writes the body of a program as equations; a value that is used once stands where it is used.
 class ProgramWriter {
 public:
-  explicit ProgramWriter(chunk::ProgramOp program) : program(program) {}
+  ProgramWriter(chunk::ProgramOp program, const ShortNames &given) : program(program), known(given.byText) {
+    counters["x"] = given.lines.size();
+  }
 
   void write(DerivationStep &tokens, DerivationStep &system, DerivationStep &results) {
     for (BlockArgument argument : program.getBody().getArguments()) {
@@ -72,13 +74,16 @@ private:
     for (auto [index, last] : llvm::enumerate(map.getLast())) {
       std::string state = argumentNames[map.getBody().getArgument(index)];
       names[last] = state + "_C";
-      step.lines.push_back(state + "' = " + notation(*yielded++, argumentNames) + ", token by token");
+      step.lines.push_back(state + "' = " + notation(*yielded++, argumentNames, fullDepth) + ", token by token");
     }
     for (Value result : map.getResults()) {
-      std::string index = std::to_string(++counters["x"]);
-      names[result] = "X" + index;
-      tokenNames[result] = "x" + index;
-      step.lines.push_back("x" + index + " = " + notation(*yielded++, argumentNames));
+      std::string line = notation(*yielded++, argumentNames, fullDepth), name = known.lookup(line);
+      if (name.empty()) {
+        name = known[line] = "x" + std::to_string(++counters["x"]);
+        step.lines.push_back(name + " = " + line);
+      }
+      tokenNames[result] = name;
+      names[result] = "X" + name.substr(1);
     }
   }
 
@@ -244,14 +249,15 @@ private:
   }
 
   chunk::ProgramOp program;
+  llvm::StringMap<std::string> known; // names by what they stand for
   DenseMap<Value, std::string> names, tokenNames, argumentNames;
   llvm::StringMap<unsigned> counters;
 };
 } // namespace
 
-void recur::explainProgram(chunk::ProgramOp program, std::vector<DerivationStep> &steps) {
+void recur::explainProgram(chunk::ProgramOp program, std::vector<DerivationStep> &steps, const ShortNames &names) {
   DerivationStep tokens{"per token", {}}, system{"eliminate", {}}, results{"emit", {}};
-  ProgramWriter(program).write(tokens, system, results);
+  ProgramWriter(program, names).write(tokens, system, results);
   for (DerivationStep *step : {&tokens, &system, &results})
     if (!step->lines.empty())
       steps.push_back(std::move(*step));

@@ -195,7 +195,7 @@ LogicalResult Group::findStreams() {
     return last;
   };
   for (const Stream &stream : streams)
-    cx.note("sort", "key " + notation(stream.key) +
+    cx.note("sort", "key " + notation(stream.key, cx.names.names) +
                         (stream.unknown ? ": its payload reads the state, an unknown row"
                                         : ": its payload is known"));
   std::sort(streams.begin(), streams.end(),

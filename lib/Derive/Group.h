@@ -20,6 +20,7 @@ struct DeriveContext {
   TokenRows &tokens;
   mlir::Location loc;
   std::vector<DerivationStep> &steps;
+  const ShortNames &names;
   std::string reason; // set on failure
 
   mlir::OpBuilder &b() { return tokens.builder; }

@@ -162,7 +162,7 @@ int recur::compileCommand(Session &session) {
   std::unique_ptr<Compiled> compiled;
   if (code) {
     // --emit=mlir is the module before it is translated to LLVM IR.
-    FailureOr<std::unique_ptr<Compiled>> result = compileRule(session, session.sizes(), watcher);
+    FailureOr<std::unique_ptr<Compiled>> result = compileRule(session, session.sizes(), watcher, options.form);
     if (failed(result))
       return session.finish();
     if (!*result) {
@@ -191,8 +191,21 @@ int recur::compileCommand(Session &session) {
   return session.finish();
 }
 
+// Warnings that need the rule's normal form.
+static LogicalResult checkTerms(Session &session) {
+  OwningOpRef<ModuleOp> module = cpu::isolateRule(session.rule());
+  std::vector<std::string> shown;
+  if (failed(simplifyRule(*module)))
+    return failure();
+  RuleOp rule = *module->getOps<RuleOp>().begin();
+  if (failed(bindOpenSteps(rule, shown)) || failed(unrollSteps(rule)))
+    return failure();
+  warnOfUnstableTerms(session, normalise(rule));
+  return success();
+}
+
 int recur::checkCommand(Session &session) {
-  if (failed(session.load(session.options.spec())))
+  if (failed(session.load(session.options.spec())) || failed(checkTerms(session)))
     return session.finish();
   if (!session.options.json) {
     frontend::printSymbols(session.program(), llvm::outs());

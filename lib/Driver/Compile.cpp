@@ -1,9 +1,11 @@
 // From a rule to an object, for every target.
 #include "lib/Driver/Compile.h"
+#include "lib/Algebra/Spectral.h"
 #include "lib/Artifact/Descriptor.h"
 #include "lib/Artifact/Object.h"
 #include "lib/Cuda/Cuda.h"
 #include "lib/Derive/Derive.h"
+#include "lib/Driver/Forms.h"
 #include "lib/Driver/Problem.h"
 #include "mlir/IR/Verifier.h"
 #include "llvm/IR/LLVMContext.h"
@@ -31,6 +33,14 @@ static std::string shapeDoc(Type type, ArgAttr arg) {
   return text;
 }
 
+void recur::warnOfUnstableTerms(Session &session, const NormalForm &form) {
+  for (const UnstableTerm &term : findUnstableTerms(form)) {
+    std::optional<frontend::SourceRange> at = frontend::placeInFile(term.loc, session.diags);
+    session.diags.warning(frontend::WarningClass::Spectral, at.value_or(frontend::SourceRange()), term.text)
+        .note(term.fix);
+  }
+}
+
 FailureOr<std::unique_ptr<Analysis>> recur::analyse(Session &session, ModuleOp simplified) {
   auto analysis = std::make_unique<Analysis>();
   analysis->module = cast<ModuleOp>(simplified->clone());
@@ -46,6 +56,9 @@ FailureOr<std::unique_ptr<Analysis>> recur::analyse(Session &session, ModuleOp s
     return success();
   });
   analysis->normalForm = normalise(rule);
+  warnOfUnstableTerms(session, analysis->normalForm);
+  if (session.diags.hasErrors()) // -Werror=spectral
+    return failure();
   Derivation &derivation = analysis->derivation;
   derivation = derive(analysis->normalForm);
   if (!derivation.program)
@@ -89,8 +102,7 @@ ModelInfo recur::describe(Session &session) {
   return info;
 }
 
-// The type of each tensor, from --dtype: one for all but states, or NAME=TYPE.
-static FailureOr<std::vector<DType>> readTypes(Session &session, const ModelInfo &info) {
+FailureOr<std::vector<DType>> recur::readTypes(Session &session, const ModelInfo &info) {
   std::vector<DType> types(info.tensors.size(), DType::F32);
   auto fail = [&](const Twine &what) {
     session.diags.error(what);
@@ -146,6 +158,16 @@ static SmallVector<cpu::TensorFormat> kernelFormats(RuleOp rule, const ModelInfo
   return formats;
 }
 
+cpu::KernelOptions recur::cpuOptions(RuleOp rule, const ModelInfo &info, ArrayRef<DType> types, const Target &target,
+                                     StringRef form) {
+  cpu::KernelOptions options;
+  options.sweep = form != "sequential";
+  options.tensors = kernelFormats(rule, info, types);
+  options.vectorWidth = target.vectorWidth;
+  options.hasBf16Pairs = target.required & RECUR_CPU_AVX512_BF16;
+  return options;
+}
+
 static FloatType elementType(MLIRContext &context, DType type) {
   if (type == DType::F32)
     return Float32Type::get(&context);
@@ -154,7 +176,7 @@ static FloatType elementType(MLIRContext &context, DType type) {
 
 // The code of a bound and simplified rule for one GPU.
 static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const ModelInfo &info, ArrayRef<DType> types,
-                                        const Target &target) {
+                                        const Target &target, StringRef form) {
   llvm::Expected<cuda::Chip> chip = cuda::lookupChip(target.name);
   if (failed(report(session, chip.takeError())))
     return failure();
@@ -171,7 +193,7 @@ static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const Mod
   std::string difference;
   auto deriveProgram = [&](RuleOp part) -> chunk::ProgramOp {
     // Chunk kernels are young: they are made for those who ask.
-    if (session.options.form != "chunk")
+    if (form != "chunk")
       return {};
     copy = cpu::isolateRule(part);
     RuleOp derived = *copy->getOps<RuleOp>().begin();
@@ -204,7 +226,8 @@ static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const Mod
 }
 
 FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session, const llvm::StringMap<int64_t> &sizes,
-                                                        StageWatcher &watcher) {
+                                                        StageWatcher &watcher, StringRef form,
+                                                        std::string *missing) {
   auto compiled = std::make_unique<Compiled>();
   ModelInfo &info = compiled->info;
   info = describe(session);
@@ -216,7 +239,6 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session, const 
   FailureOr<std::vector<DType>> types = readTypes(session, info);
   if (failed(types))
     return failure();
-  SmallVector<cpu::TensorFormat> formats = kernelFormats(session.rule(), info, *types);
 
   OwningOpRef<ModuleOp> module = cpu::isolateRule(session.rule());
   if (watcher.after("recur", session.module()) || watcher.after("differentiate", *module))
@@ -247,25 +269,28 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session, const 
     auto part = std::make_unique<llvm::Module>("", context);
     SmallVector<StringRef> exported;
     if (target.gpu) {
-      FailureOr<GpuCode> code = compileForGpu(session, rule, info, *types, target);
+      FailureOr<GpuCode> code = compileForGpu(session, rule, info, *types, target, form);
       if (failed(code))
         return failure();
       variant.gpu = std::move(*code);
     } else {
-      cpu::KernelOptions options;
-      options.sweep = session.options.form != "sequential";
+      std::string wanted =
+          form == "auto" ? compareForms(rule, **analysis, *types, target).front().form : form.str();
+      cpu::KernelOptions options = cpuOptions(session.rule(), info, *types, target, wanted);
       options.symbol = variant.kernel = info.name + "_kernel_" + std::to_string(index);
-      options.tensors = formats;
-      options.vectorWidth = target.vectorWidth;
-      options.hasBf16Pairs = target.required & RECUR_CPU_AVX512_BF16;
       OwningOpRef<ModuleOp> copy = module->clone();
       FailureOr<cpu::Kernel> kernel = lowerToKernel(*copy, options, context, watcher);
       if (failed(kernel))
         return failure();
       if (!kernel->module)
         return std::unique_ptr<Compiled>();
-      if (session.options.form != "auto" && session.options.form != kernel->form) {
-        session.diags.error("--form: the rule has no " + session.options.form + " form for " + target.name);
+      if (form != "auto" && form != kernel->form) {
+        std::string why = "the rule has no " + form.str() + " form for " + target.name;
+        if (missing) {
+          *missing = std::move(why);
+          return std::unique_ptr<Compiled>();
+        }
+        session.diags.error("--form: " + why);
         return failure();
       }
       variant.scratch = kernel->scratchBytes;
@@ -303,4 +328,25 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session, const 
     compiled->assembly = text->str().str();
   }
   return compiled;
+}
+
+FailureOr<std::unique_ptr<LoadedRule>> recur::compileAndLoad(Session &session, const llvm::StringMap<int64_t> &sizes,
+                                                             StringRef form, std::string *missing) {
+  StageWatcher watcher(session.options, "");
+  FailureOr<std::unique_ptr<Compiled>> compiled = compileRule(session, sizes, watcher, form, missing);
+  if (failed(compiled))
+    return failure();
+  if (!*compiled)
+    return std::unique_ptr<LoadedRule>();
+  auto loaded = LoadedRule::load((*compiled)->object, (*compiled)->info.name);
+  if (loaded)
+    return std::move(*loaded);
+  return session.fail("cannot load the compiled rule: " + llvm::toString(loaded.takeError()));
+}
+
+FailureOr<OwningOpRef<ModuleOp>> recur::oracleModule(Session &session, const llvm::StringMap<int64_t> &sizes) {
+  OwningOpRef<ModuleOp> module = cpu::isolateRule(session.rule());
+  if (failed(bindRule(*module->getOps<RuleOp>().begin(), sizes)))
+    return failure();
+  return module;
 }

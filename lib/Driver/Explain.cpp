@@ -1,118 +1,128 @@
-// Says how a rule is compiled, and what a token costs.
-#include "lib/Algebra/Passes.h"
+// Says how a rule is compiled, what a token costs, and why.
 #include "lib/Driver/Commands.h"
 #include "lib/Driver/Compile.h"
+#include "lib/Driver/Explanation.h"
 #include "lib/Driver/Output.h"
-#include "lib/Driver/Problem.h"
-#include "llvm/ADT/TypeSwitch.h"
-#include "llvm/Support/Format.h"
+#include "lib/Schedule/Advise.h"
+#include "llvm/Support/Path.h"
 
 using namespace mlir;
 using namespace recur;
 
 namespace {
-// Floating-point operations of one token of one head, multiplications and additions counted apart.
-double flopsOf(Region &region) {
-  double sum = 0;
-  for (Operation &op : region.front().without_terminator())
-    sum += TypeSwitch<Operation *, double>(&op)
-               .Case<ForOp>([](ForOp loop) {
-                 return cast<IntegerAttr>(loop.getCount()).getInt() * flopsOf(loop.getBody());
-               })
-               .Case<MatmulOp>([](MatmulOp product) {
-                 return 2.0 * matType(product.getLhs()).numCols() * product.getType().numElements();
-               })
-               .Case<SolveOp>([](SolveOp solve) {
-                 double n = solve.getType().numRows();
-                 double once = solve.getIterations() ? *solve.getIterations() * (2 * n * n + 10 * n) : n * n * n / 3;
-                 return once + 2 * n * n;
-               })
-               .Case<ElementwiseOp>([](ElementwiseOp op) {
-                 return double(cast<MatType>(op->getResult(0).getType()).numElements());
-               })
-               .Case<ReduceOp>([](ReduceOp op) { return double(matType(op.getOperand()).numElements()); })
-               .Default(0.0);
-  return sum;
-}
+class Explainer {
+public:
+  explicit Explainer(Session &session) : session(session), options(session.options), sizes(session.sizes()) {}
 
-double elementsOfType(Type type) {
-  double count = 1;
-  for (Attribute dim : ownDims(type))
-    count *= cast<IntegerAttr>(dim).getInt();
-  return count;
-}
+  LogicalResult run() {
+    describeRule();
+    module = cpu::isolateRule(session.rule());
+    bool sized = !sizes.empty() || session.rule().symbols().empty();
+    RuleOp rule = *module->getOps<RuleOp>().begin();
+    if ((sized && failed(bindRule(rule, sizes))) || failed(simplifyRule(*module)))
+      return failure();
+    rule = *module->getOps<RuleOp>().begin();
+    std::vector<std::string> shown;
+    if (!sized && failed(bindOpenSteps(rule, shown)))
+      return failure();
+    for (const std::string &name : shown)
+      result.notes.push_back("micro-steps: shown for " + name + " = 2");
+    FailureOr<std::unique_ptr<Analysis>> analysis = analyse(session, *module);
+    if (failed(analysis))
+      return failure();
+    const NormalForm &form = (*analysis)->normalForm;
+    const Derivation &derivation = (*analysis)->derivation;
+    result.ruleClass = className(form.ruleClass);
+    result.classMeaning = classMeaning(form.ruleClass);
+    for (const Blame &blame : form.blame)
+      result.blame.push_back(blame.text);
+    result.derivation = derivation.steps;
+    result.noChunk = derivation.reason;
+    result.advice = adviseOn(form, derivation.program ? *derivation.program : chunk::ProgramOp());
+    if (sized) {
+      result.cost = leastCost(rule, form);
+      return describeForms(rule, **analysis);
+    }
+    result.form = "bind the dimensions to see it (--bind)";
+    return success();
+  }
 
-void costs(RuleOp rule, raw_ostream &os) {
-  double values = 0, state = 0;
-  for (BlockArgument input : rule.argumentsOf(ArgKind::Input))
-    values += elementsOfType(input.getType());
-  for (Value output : rule.yieldedOutputs())
-    values += elementsOfType(output.getType());
-  for (BlockArgument argument : rule.argumentsOf(ArgKind::State))
-    state += elementsOfType(argument.getType());
-  double flops = flopsOf(rule.getBody());
-  os << "cost of a token and head: " << llvm::format("%.4g", flops) << " flop, " << llvm::format("%.4g", 4 * values)
-     << " bytes of f32 tensors\n"
-     << "state of a head: " << llvm::format("%.4g", 4 * state) << " bytes, read and written once a call\n"
-     << "cost of a decoded token and head: " << llvm::format("%.4g", 8 * state + 4 * values) << " bytes\n";
-}
+  Explanation result;
 
-// The form that the CPU's code takes, found by making it.
-std::string formOf(RuleOp rule) {
-  ScopedDiagnosticHandler quiet(rule.getContext(), [](mlir::Diagnostic &) { return success(); });
-  llvm::LLVMContext context;
-  FailureOr<cpu::Kernel> kernel = cpu::buildKernel(rule, cpu::KernelOptions(), context);
-  return failed(kernel) ? "none yet: it runs in the oracle" : kernel->form;
-}
+private:
+  void describeRule() {
+    ModelInfo info = describe(session);
+    result.rule = info.name;
+    result.spec = info.spec;
+    result.precision = info.precision;
+    for (const TensorInfo &tensor : info.tensors) {
+      result.tensors.push_back({roleName(tensor.role).str() + " " + tensor.name, tensor.doc});
+      result.names.push_back(tensor.name);
+    }
+    llvm::append_range(result.names, info.dims);
+  }
 
-LogicalResult explain(Session &session, std::string &text) {
-  llvm::raw_string_ostream os(text);
-  ModelInfo info = describe(session);
-  OwningOpRef<ModuleOp> module = cpu::isolateRule(session.rule());
-  bool sized = !session.sizes().empty() || session.rule().symbols().empty();
-  if ((sized && failed(bindRule(*module->getOps<RuleOp>().begin(), session.sizes()))) ||
-      failed(simplifyRule(*module)))
-    return failure();
-  // A loop over micro-steps is unrolled, so their number must be known: two show how they follow each other.
-  llvm::StringMap<int64_t> steps;
-  if (!sized)
-    module->walk([&](ForOp loop) {
-      if (auto symbol = dyn_cast<StringAttr>(loop.getCount()))
-        steps[symbol.getValue()] = 2;
-    });
-  if (!steps.empty() && failed(bindDimensions(*module->getOps<RuleOp>().begin(), steps)))
-    return failure();
-  FailureOr<std::unique_ptr<Analysis>> analysis = analyse(session, *module);
-  if (failed(analysis))
-    return failure();
-  const NormalForm &form = (*analysis)->normalForm;
-  os << "rule: " << info.name << "\nclass: " << className(form.ruleClass) << "\nform: "
-     << (sized ? formOf(*module->getOps<RuleOp>().begin()) : "bind the dimensions to see it (--bind)")
-     << "\nprecision: " << info.precision << "\n";
-  for (const auto &entry : steps)
-    os << "micro-steps: shown for " << entry.getKey() << " = " << entry.getValue() << "\n";
-  for (const TensorInfo &tensor : info.tensors)
-    os << roleName(tensor.role) << " " << tensor.name << " : " << tensor.doc << "\n";
-  for (const Blame &blame : form.blame)
-    os << "not faster because: " << blame.text << "\n";
-  os << "\n" << printDerivation((*analysis)->derivation);
-  if (!(*analysis)->derivation.reason.empty())
-    os << "no chunk form: " << (*analysis)->derivation.reason << "\n";
-  os << "\n";
-  if (sized)
-    costs(*module->getOps<RuleOp>().begin(), os);
-  else
-    os << "cost: bind the dimensions to see it (--bind)\n";
-  return success();
-}
+  // What each form costs, and which one the code takes, found by making it.
+  LogicalResult describeForms(RuleOp rule, const Analysis &analysis) {
+    llvm::Expected<Target> target = lookupTarget(options.targets);
+    if (!target || target->gpu)
+      return session.fail("--target: explain needs one CPU, got: " + options.targets +
+                          (target ? "" : "; " + llvm::toString(target.takeError())));
+    result.target = target->name;
+    ModelInfo info = describe(session);
+    FailureOr<std::vector<DType>> types = readTypes(session, info);
+    if (failed(types))
+      return failure();
+    result.forms = compareForms(rule, analysis, *types, *target);
+    cpu::KernelOptions kernelOptions =
+        cpuOptions(session.rule(), info, *types, *target, result.forms.front().form);
+    {
+      ScopedDiagnosticHandler quiet(rule.getContext(), [](mlir::Diagnostic &) { return success(); });
+      llvm::LLVMContext context;
+      FailureOr<cpu::Kernel> kernel = cpu::buildKernel(rule, kernelOptions, context);
+      result.form = failed(kernel) ? "none yet: it runs in the oracle" : kernel->form;
+      if (failed(kernel)) {
+        result.forms.clear();
+        return success();
+      }
+    }
+    adviseOnTarget(*target, *types, analysis.normalForm);
+    return success();
+  }
+
+  void adviseOnTarget(const Target &target, ArrayRef<DType> types, const NormalForm &form) {
+    if (target.required & RECUR_CPU_AVX512_BF16 && result.form == "sweep" && !llvm::is_contained(types, DType::BF16))
+      result.advice.push_back("tensors of bf16 (--dtype bf16) let this machine multiply pairs: about twice the arithmetic");
+    for (BlockArgument state : form.states) {
+      MatType type = matType(state);
+      int64_t columns = type.numRows(), lanes = target.vectorWidth;
+      if (isMatrix(type) && columns % (2 * lanes) != 0 && result.form == "sweep")
+        result.advice.push_back("the " + std::to_string(columns) + " rows of '" + notation(state) +
+                                "' do not fill vectors of " + std::to_string(2 * lanes) +
+                                ": the last block is partly idle");
+    }
+  }
+
+  Session &session;
+  const Options &options;
+  llvm::StringMap<int64_t> sizes;
+  OwningOpRef<ModuleOp> module;
+};
 } // namespace
 
 int recur::explainCommand(Session &session) {
-  std::string text;
-  if (failed(session.load(session.options.spec())) || failed(explain(session, text)))
+  if (failed(session.load(session.options.spec())))
     return session.finish();
-  std::string error;
-  if (!writeFile(session.options.output.empty() ? "-" : session.options.output, text, error))
+  Explainer explainer(session);
+  if (failed(explainer.run()))
+    return session.finish();
+  StringRef output = session.options.output.empty() ? StringRef("-") : StringRef(session.options.output);
+  StringRef extension = llvm::sys::path::extension(output);
+  bool html = session.options.html || extension == ".html" || extension == ".htm";
+  std::string text, error;
+  llvm::raw_string_ostream os(text);
+  (html ? printExplanationAsHtml : printExplanation)(explainer.result, os);
+  if (!writeFile(output, text, error))
     session.diags.error(error);
   return session.finish();
 }

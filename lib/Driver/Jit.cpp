@@ -146,13 +146,13 @@ struct Buffer {
 } // namespace
 
 struct Call::Impl {
-  const LoadedRule &rule;
+  const LoadedRule *rule;
   int64_t batch, tokens;
   std::list<Buffer> buffers; // addresses of tensors must stay
   std::vector<std::pair<std::string, Buffer *>> inputs, params, states, outputs, initial;
   std::vector<char> workspace;
 
-  Impl(const LoadedRule &rule, const Problem &problem) : rule(rule), batch(problem.batch), tokens(problem.tokens) {}
+  Impl(const LoadedRule &rule, const Problem &problem) : rule(&rule), batch(problem.batch), tokens(problem.tokens) {}
 
   static const DLTensor *given(const std::pair<std::string, Buffer *> &entry) {
     return entry.second ? &entry.second->tensor : nullptr;
@@ -216,6 +216,8 @@ Call::Call(const LoadedRule &rule, const Problem &problem) : impl(std::make_uniq
 }
 Call::~Call() = default;
 
+void Call::use(const LoadedRule &rule) { impl->rule = &rule; }
+
 int32_t Call::forward(unsigned threads) {
   std::vector<const DLTensor *> args;
   for (const auto *group : {&impl->inputs, &impl->params, &impl->initial})
@@ -225,7 +227,7 @@ int32_t Call::forward(unsigned threads) {
   for (const auto *group : {&impl->outputs, &impl->states})
     for (const auto &entry : *group)
       args.push_back(Impl::given(entry));
-  return impl->call(impl->rule.forward, impl->rule.forwardWorkspace, args, threads);
+  return impl->call(impl->rule->forward, impl->rule->forwardWorkspace, args, threads);
 }
 
 int32_t Call::step(int64_t position, unsigned threads) {
@@ -260,7 +262,7 @@ int32_t Call::step(int64_t position, unsigned threads) {
     view.shape = (shape++)->data();
   for (const auto &entry : impl->states)
     args.push_back(Impl::given(entry));
-  return impl->call(impl->rule.step, impl->rule.stepWorkspace, args, threads);
+  return impl->call(impl->rule->step, impl->rule->stepWorkspace, args, threads);
 }
 
 int32_t Call::stepAll(unsigned threads) {

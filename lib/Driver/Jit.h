@@ -39,6 +39,9 @@ public:
   Call(const LoadedRule &rule, const Problem &problem);
   ~Call();
 
+  /// Calls another form of the same rule from now on, compiled for the same sizes and types.
+  void use(const LoadedRule &rule);
+
   /// One call of the forward function over all tokens.
   int32_t forward(unsigned threads = 0);
   /// The step function for each token in turn.

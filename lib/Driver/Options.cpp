@@ -189,7 +189,10 @@ private:
     options.outputs = args.getLastArgValue(OPT_outputs);
     options.oracle = args.hasArg(OPT_oracle);
     options.step = args.hasArg(OPT_step);
+    options.forward = args.hasArg(OPT_forward);
+    options.progress = args.hasArg(OPT_progress);
     options.json = args.hasArg(OPT_json);
+    options.html = args.hasArg(OPT_html);
     options.warnings = args.getAllArgValues(OPT_warning);
     for (const std::string &text : list(args, OPT_bind)) {
       auto [name, value] = StringRef(text).split('=');
@@ -203,6 +206,12 @@ private:
       options.form = arg->getValue();
       if (!llvm::is_contained({"auto", "sequential", "sweep", "chunk"}, options.form))
         return usage("--form needs auto, sequential, sweep or chunk, got: '" + options.form + "'");
+    }
+    if (const Arg *arg = args.getLastArg(OPT_clock)) {
+      StringRef clock = arg->getValue();
+      if (clock != "wall" && clock != "thread")
+        return usage("--clock needs wall or thread, got: '" + clock + "'");
+      options.threadTime = clock == "thread";
     }
     if (const Arg *arg = args.getLastArg(OPT_opt_level))
       if (StringRef(arg->getValue()).getAsInteger(10, options.optLevel) || options.optLevel > 3)
@@ -218,6 +227,7 @@ private:
     number(args, OPT_batch, "batch", options.batch, 0);
     number(args, OPT_heads, "heads", options.heads, 1);
     number(args, OPT_rounds, "rounds", options.rounds, 1);
+    number(args, OPT_proofs, "proofs", options.proofs, 1);
     number(args, OPT_repeat, "repeat", options.repeat, 1);
     number(args, OPT_threads, "threads", options.threads, 1);
     number(args, OPT_error_limit, "error-limit", options.errorLimit, 0);

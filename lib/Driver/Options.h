@@ -36,10 +36,12 @@ struct Options {
   std::string inputs, outputs;
   std::optional<uint64_t> seed;
   std::optional<int64_t> tokens;
-  int64_t batch = 1, heads = 1;
-  bool oracle = false, step = false;
-  unsigned rounds = 3, repeat = 0, threads = 0;
-  bool json = false;
+  std::optional<int64_t> batch; // 1, and enough for cold states where steps are timed
+  int64_t heads = 1;
+  bool oracle = false, step = false, forward = false;
+  bool threadTime = false, progress = false;
+  unsigned rounds = 1, proofs = 20, repeat = 0, threads = 0;
+  bool json = false, html = false;
 
   std::vector<std::string> warnings; // what follows -W
   unsigned errorLimit = 20;

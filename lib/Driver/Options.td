@@ -30,8 +30,8 @@ defm emit : Value<"emit", "KIND,..", "What to write: obj,header (default), json,
                   [Compile]>;
 defm name : Value<"name", "NAME", "Name of the rule and prefix of its functions (default: the file's)", sized>;
 defm bind : Value<"bind", "DIM=SIZE,..", "Sizes of dimensions, and values of constants", sized>;
-defm dtype : Value<"dtype", "TYPE|NAME=TYPE,..", "Types of the tensors: f32 (default), bf16, f16; states are f32", coded>;
-defm target : Value<"target", "CPU,..", "Machines to compile for, best first at run time (default: native)", coded>;
+defm dtype : Value<"dtype", "TYPE|NAME=TYPE,..", "Types of the tensors: f32 (default), bf16, f16; states are f32", sized>;
+defm target : Value<"target", "CPU,..", "Machines to compile for, best first at run time (default: native)", sized>;
 defm form : Value<"form", "FORM", "auto (default), sequential, sweep (CPU), chunk (GPU, not yet chosen by itself)", coded>;
 def opt_level : Joined<["-"], "O">, In<coded>, MetaVarName<"LEVEL">, HelpText<"Optimise: 0, 1, 2 (default) or 3">;
 
@@ -49,14 +49,21 @@ defm inputs : Value<"inputs", "DIR", "Read NAME.npy for each input and param, an
 defm outputs : Value<"outputs", "DIR", "Write NAME.npy for each output and final state", [Run]>;
 defm random : Value<"random", "SEED", "Draw the inputs within their declared ranges", drawn>;
 defm tokens : Value<"tokens", "N", "Tokens of a drawn sequence", drawn>;
-defm batch : Value<"batch", "N", "Sequences to draw (default 1)", drawn>;
+defm batch : Value<"batch", "N", "Sequences to draw (default 1; bench: for steps, enough that states are not in cache)", drawn>;
 defm heads : Value<"heads", "N", "Heads to draw (default 1)", drawn>;
 def oracle : Flag<["--"], "oracle">, In<[Run]>, HelpText<"Interpret the rule in float64 instead of compiling it">;
-def step : Flag<["--"], "step">, In<[Run, Bench]>, HelpText<"Call the one-token function for each token">;
-defm rounds : Value<"rounds", "N", "Random problems to try (default 3)", [Verify]>;
-defm repeat : Value<"repeat", "N", "Timed calls (default: enough for a second)", [Bench]>;
-defm threads : Value<"threads", "N", "Threads (default: one per core)", [Run, Bench]>;
-def json : Flag<["--"], "json">, In<[Bench, Check]>, HelpText<"Print JSON">;
+def step : Flag<["--"], "step">, In<[Run, Bench]>, HelpText<"Call the one-token function (run: for each token)">;
+def forward : Flag<["--"], "forward">, In<[Bench]>, HelpText<"Time the forward function (default: both)">;
+defm rounds : Value<"rounds", "N", "Random problems of each kind of inputs (default 1)", [Verify]>;
+defm proofs : Value<"proofs", "N", "Random inputs over the prime field (default 20)", [Verify]>;
+defm repeat : Value<"repeat", "N", "Timed calls of each (default: enough for a second)", [Bench]>;
+defm threads : Value<"threads", "N", "Threads (default: one per core); bench times one thread beside them", [Run, Bench]>;
+defm clock : Value<"clock", "wall|thread", "Time one thread by the wall (default) or by the time it has run", [Bench]>;
+def progress : Flag<["--"], "progress">, In<[Bench]>,
+    HelpText<"Show how far it is on standard error (default: on a terminal)">;
+def json : Flag<["--"], "json">, In<[Bench, Check, Verify]>, HelpText<"Print JSON">;
+
+def html : Flag<["--"], "html">, In<[Explain]>, HelpText<"Write a page for a browser (default where FILE ends in .html)">;
 
 def warning : Joined<["-"], "W">, Every, MetaVarName<"CLASS">,
     HelpText<"-Wno-CLASS, -Werror, -Werror=CLASS; classes: unused, perf, numerics, spectral">;

@@ -80,6 +80,16 @@ LogicalResult recur::bindRule(RuleOp rule, const llvm::StringMap<int64_t> &sizes
   return error;
 }
 
+LogicalResult recur::bindOpenSteps(RuleOp rule, std::vector<std::string> &shown) {
+  llvm::StringMap<int64_t> steps;
+  rule.walk([&](ForOp loop) {
+    if (auto symbol = dyn_cast<StringAttr>(loop.getCount()))
+      if (steps.try_emplace(symbol.getValue(), 2).second)
+        shown.push_back(symbol.str());
+  });
+  return bindDimensions(rule, steps);
+}
+
 LogicalResult recur::simplifyRule(ModuleOp module) {
   PassManager pm(module.getContext());
   OpPassManager &rule = pm.nest<RuleOp>();

@@ -1,10 +1,7 @@
-// Arrays for a rule: from files, or drawn.
+// Arrays for a rule, from files and to files.
 #include "lib/Driver/Problem.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"
-
-#include <cmath>
-#include <random>
 
 using namespace mlir;
 using namespace recur;
@@ -178,95 +175,6 @@ LogicalResult recur::readProblem(RuleOp rule, StringRef folder, llvm::StringMap<
   return Reader(rule, folder, sizes, problem).run();
 }
 
-//===----------------------------------------------------------------------===//
-// Random problems
-//===----------------------------------------------------------------------===//
-
-// A number within a range: uniform in a bounded one (and never past 8 in an unbounded one), else normal.
-static double draw(RangeAttr range, std::mt19937_64 &generator) {
-  std::normal_distribution<double> normal;
-  if (!range || (std::isinf(range.getLo()) && std::isinf(range.getHi())))
-    return normal(generator);
-  // A log decay is mostly near 0, with a tail.
-  if (std::isinf(range.getLo()))
-    return range.getHi() - std::exp(normal(generator) - 2) - (range.getHiOpen() ? 1e-6 : 0);
-  if (std::isinf(range.getHi()))
-    return range.getLo() + std::exp(normal(generator)) + (range.getLoOpen() ? 1e-6 : 0);
-  double x = std::uniform_real_distribution<double>(range.getLo(), range.getHi())(generator);
-  return range.contains(x) ? x : (range.getLo() + range.getHi()) / 2;
-}
-
-// The largest number of elements of the arrays of a drawn problem.
-static constexpr int64_t maxDrawn = int64_t(1) << 31;
-
-// Reports a problem whose arrays have too many elements.
-static LogicalResult checkElements(RuleOp rule, const Problem &problem) {
-  auto own = [](Type type) {
-    double count = 1;
-    for (Attribute dim : ownDims(type))
-      count *= cast<IntegerAttr>(dim).getInt();
-    return count;
-  };
-  double token = 0, head = 0, sequence = 0;
-  for (BlockArgument argument : rule.argumentsOf(ArgKind::Input))
-    token += own(argument.getType());
-  for (Value output : rule.yieldedOutputs())
-    token += own(output.getType());
-  for (BlockArgument argument : rule.argumentsOf(ArgKind::Param))
-    head += own(argument.getType());
-  for (BlockArgument argument : rule.argumentsOf(ArgKind::State))
-    sequence += own(argument.getType());
-  double batch = problem.batch, elements = problem.heads * (batch * (problem.tokens * token + sequence) + head);
-  if (elements <= maxDrawn)
-    return success();
-  return emitError(rule.getLoc()) << "the arrays of " << problem.batch << " sequences of " << problem.tokens
-                                  << " tokens and " << problem.heads << " heads have more than " << maxDrawn
-                                  << " elements";
-}
-
-LogicalResult recur::drawProblem(RuleOp rule, uint64_t seed, Problem &problem) {
-  if (failed(checkElements(rule, problem)))
-    return failure();
-  std::mt19937_64 generator(seed);
-  for (BlockArgument argument : rule.getBody().getArguments()) {
-    ArgAttr arg = rule.getArg(argument);
-    if (arg.getKind() != ArgKind::Input && arg.getKind() != ArgKind::Param)
-      continue;
-    bool input = arg.getKind() == ArgKind::Input;
-    std::vector<int64_t> shape = input ? std::vector<int64_t>{problem.batch, problem.tokens, problem.heads}
-                                       : std::vector<int64_t>{problem.heads};
-    for (Attribute dim : ownDims(argument.getType()))
-      shape.push_back(cast<IntegerAttr>(dim).getInt());
-    Array array(shape);
-    // Vectors that promise nothing have a norm of about 1, so that products of many tokens stay of one size.
-    SmallVector<Attribute> own = ownDims(argument.getType());
-    double scale = arg.getRange() || own.empty() ? 1 : 1 / std::sqrt(double(shape.back()));
-    for (double &x : array.data) // float32 holds what is drawn
-      x = static_cast<float>(scale * draw(arg.getRange(), generator));
-    if (arg.getUnit()) {
-      int64_t n = shape.back();
-      for (int64_t at = 0; at < array.size(); at += n) {
-        double square = 0;
-        for (int64_t i = 0; i < n; ++i)
-          square += array.data[at + i] * array.data[at + i];
-        for (int64_t i = 0; i < n; ++i)
-          array.data[at + i] = static_cast<float>(array.data[at + i] / std::sqrt(square));
-      }
-    }
-    (input ? problem.inputs : problem.params)[arg.getName().str()] = std::move(array);
-  }
-  return success();
-}
-
-void recur::perturb(Problem &problem, double size, uint64_t seed) {
-  std::mt19937_64 generator(seed);
-  std::uniform_real_distribution<double> relative(1 - size, 1 + size);
-  for (auto *arrays : {&problem.inputs, &problem.params})
-    for (auto &[name, array] : *arrays)
-      for (double &x : array.data)
-        x *= relative(generator);
-}
-
 LogicalResult recur::writeProblem(const Problem &problem, StringRef folder, bool float64, std::string &error) {
   if (std::error_code code = llvm::sys::fs::create_directories(folder)) {
     error = ("cannot make the folder '" + folder + "': " + code.message()).str();
@@ -286,19 +194,4 @@ LogicalResult recur::writeProblem(const Problem &problem, StringRef folder, bool
         return failure();
     }
   return success();
-}
-
-double recur::relativeError(const Array &x, const Array &reference) {
-  double difference = 0, norm = 0;
-  for (auto [a, b] : llvm::zip(x.data, reference.data)) {
-    if (std::isnan(b) && std::isnan(a))
-      continue;
-    if (a == b) { // equal infinities too
-      norm += std::isfinite(b) ? b * b : 0;
-      continue;
-    }
-    difference += (a - b) * (a - b);
-    norm += b * b;
-  }
-  return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
 }

@@ -28,10 +28,23 @@ llvm::SmallVector<mlir::Attribute> ownDims(mlir::Type type);
 /// symbolic dimensions that `sizes` does not have.
 mlir::LogicalResult readProblem(RuleOp rule, llvm::StringRef folder, llvm::StringMap<int64_t> &sizes, Problem &problem);
 
-/// Draws the inputs and params of a rule whose dimensions are bound, within their declared ranges (an open end at
-/// infinity is drawn from a normal distribution), vectors declared `unit` with norm 1, others of about that norm.
-/// Fails after a diagnostic where the arrays would be too large.
-mlir::LogicalResult drawProblem(RuleOp rule, uint64_t seed, Problem &problem);
+/// What is special about drawn inputs.
+enum class Inputs {
+  Random,     // within the declared ranges (an open end at infinity from a normal distribution)
+  Correlated, // vectors whose mean cosine is 0.95
+  Repeated,   // every other token has the vectors of the one before
+  Zeros,      // some vectors vanish
+  Edges,      // ranges at their ends: decays of 1, of nearly 0 and of 0, gates of 0 and 1
+  Mixed,      // all of this within one sequence
+  LargeState, // initial states a thousand times as large as what is written
+  SmallState,
+};
+
+/// Draws the inputs and params of a rule whose dimensions are bound: vectors declared `unit` with norm 1, others that
+/// have no range of about that norm. Initial states are drawn where the inputs are about them; `symbolic` is then the
+/// rule before its dimensions were bound. Fails after a diagnostic where the arrays would be too large.
+mlir::LogicalResult drawProblem(RuleOp rule, uint64_t seed, Problem &problem, Inputs kind = Inputs::Random,
+                                RuleOp symbolic = {});
 
 /// Writes an output or a state for each NAME.npy.
 mlir::LogicalResult writeProblem(const Problem &problem, llvm::StringRef folder, bool float64, std::string &error);

@@ -31,6 +31,12 @@ public:
   /// --bind without the constants: sizes of dimensions.
   llvm::StringMap<int64_t> sizes() const;
 
+  /// Reports an error about no place in the spec.
+  mlir::LogicalResult fail(const llvm::Twine &what) {
+    diags.error(what);
+    return mlir::failure();
+  }
+
   /// Prints what was reported. The exit code: 1 if there was an error.
   int finish();
 

@@ -357,6 +357,14 @@ static FileLineColRange placeOf(Location loc) {
   return found;
 }
 
+std::optional<SourceRange> placeInFile(Location loc, const DiagnosticEngine &diags) {
+  FileLineColRange place = placeOf(loc);
+  if (!place || !diags.file() || place.getFilename() != diags.file()->name())
+    return std::nullopt;
+  return SourceRange{diags.file()->offset({place.getStartLine(), place.getStartColumn()}),
+                     diags.file()->offset({place.getEndLine(), place.getEndColumn()})};
+}
+
 DiagnosticBridge::DiagnosticBridge(MLIRContext &context, DiagnosticEngine &diags)
     : handler(&context, [&diags](mlir::Diagnostic &diagnostic) {
         Severity severity = Severity::Error;

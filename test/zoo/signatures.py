@@ -38,7 +38,7 @@ mlstm                       | q:query(dk) k:key(dk) v:value(dv) i:logit() f:logi
 slstm                       | xz:logit(d) xi:logit(d) xf:logit(d) xo:logit(d) | Rz:recurrent(d,d) \
                               Ri:recurrent(d,d) Rf:recurrent(d,d) Ro:recurrent(d,d) | h:bounded(d) \
                               c:bounded(d) n:positive(d) m:real(d)
-titans                      | q:query(dk) k:key(dk) v:value(dv) eta:gate() theta:gate() al:gate() | | \
+titans                      | q:query(dk) k:unit(dk) v:value(dv) eta:gate() theta:gate() al:gate() | | \
                               S(dv,dk) M:real(dv,dk)
 mesanet                     | q:query(dk) k:key(dk) v:value(dv) g:log_decay() b:gate() | lamb:ridge(dk) | \
                               G(dv,dk) H:gram(dk,dk)

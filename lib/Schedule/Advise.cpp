@@ -1,0 +1,73 @@
+#include "lib/Schedule/Advise.h"
+#include "lib/Algebra/Passes.h"
+#include "lib/Schedule/Cost.h"
+
+#include <set>
+
+using namespace mlir;
+using namespace recur;
+
+// Below this a log decay times 16 tokens leaves the range of f32 products (THEORY: exp(16 * 5) fits).
+static constexpr double leastLogDecay = -5;
+
+static void adviseOnDecays(chunk::ProgramOp program, std::vector<std::string> &advice) {
+  std::set<std::string> said;
+  program->walk([&](chunk::DecayOp decay) {
+    Value value = decay.getLog() ? decay.getLog() : decay.getFactors();
+    bool channels = !isOne(matType(value).getCols());
+    BlockArgument argument = dyn_cast<BlockArgument>(value);
+    // What a map yields is named by what it is in the map.
+    std::string name;
+    RangeAttr range;
+    if (argument && argument.getOwner() == &program.getBody().front()) {
+      ArgAttr arg = program.getArg(argument.getArgNumber());
+      name = arg.getName().str();
+      range = arg.getRange();
+    }
+    if (!decay.getLog())
+      said.insert((name.empty() ? std::string("a decay") : "the decay '" + name + "'") +
+                  " is no exp(..), and may be zero for all that is known, so chunks multiply factors where they could add "
+                  "logarithms: write it as exp(g) with an input g in (-inf, 0]");
+    else if (channels && !(range && range.getLo() >= leastLogDecay))
+      said.insert("the decay by channels" + (name.empty() ? std::string() : " '" + name + "'") +
+                  " has no lower bound, so near tokens take an exponential for each channel and pair: a declared range "
+                  "such as [-5, 0] lets them be matrix products");
+  });
+  advice.insert(advice.end(), said.begin(), said.end());
+}
+
+static void adviseOnStreams(const NormalForm &form, std::vector<std::string> &advice) {
+  for (auto [state, update] : llvm::enumerate(form.updates)) {
+    if (update == Row::none)
+      continue;
+    std::string erased, written;
+    for (const Write &write : form.versions[update].writes) {
+      if (write.matrix)
+        continue;
+      bool alongRow = write.row.kind == Column::Known && (write.isErase() || write.column.kind == Column::Known);
+      if (write.isErase())
+        erased = notation((alongRow ? write.row : write.column).value);
+      else
+        written = notation(write.row.value);
+    }
+    bool steps = llvm::count_if(form.versions[update].writes, [](const Write &w) { return w.isErase(); }) > 1;
+    if (!erased.empty() && !written.empty() && !steps && outerProducts(form.versions[update]) > 1)
+      advice.push_back("what is erased from '" + notation(form.states[state]) + "' goes along '" + erased +
+                       "', what is written along '" + written +
+                       "': two streams. Along one vector, as in the delta rule, half of the products vanish");
+  }
+}
+
+std::vector<std::string> recur::adviseOn(const NormalForm &form, chunk::ProgramOp program) {
+  std::vector<std::string> advice;
+  if (form.affine)
+    adviseOnStreams(form, advice);
+  if (program)
+    adviseOnDecays(program, advice);
+  if (form.ruleClass == RuleClass::C6)
+    advice.push_back("a decay that differs from entry to entry of a state has no matrix form: a decay by rows, by columns, "
+                     "or one number would have one");
+  if (form.ruleClass == RuleClass::C7)
+    advice.push_back("a state is multiplied by a full matrix: a diagonal plus a few outer products costs a fraction of it");
+  return advice;
+}

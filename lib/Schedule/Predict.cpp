@@ -1,0 +1,135 @@
+// The parameters were fitted to times of the rules of specs/ on one core with vectors of 16 and of 8 f32; what
+// matters is that forms come out in the order in which they were measured.
+#include "lib/Schedule/Predict.h"
+#include "llvm/ADT/StringSwitch.h"
+
+#include <cmath>
+
+using namespace mlir;
+using namespace recur;
+
+CpuModel CpuModel::of(unsigned lanes, bool pairs, unsigned bytesOfValue) {
+  CpuModel cpu;
+  cpu.lanes = lanes;
+  cpu.pairs = pairs;
+  cpu.bytesOfValue = bytesOfValue;
+  return cpu;
+}
+
+// A function that has no instruction costs as much as this many that have one.
+static constexpr double functionFlops = 12;
+
+static double flopsOfTokenOp(Operation &op) {
+  bool function = isa<ExpOp, LogOp, SigmoidOp, TanhOp, SoftplusOp, ErfOp, SinOp, CosOp, PowOp, DivOp, SqrtOp>(op);
+  if (auto product = dyn_cast<MatmulOp>(op))
+    return 2.0 * matType(product.getLhs()).numCols() * product.getType().numElements();
+  return isa<ElementwiseOp, ReduceOp>(op)
+             ? (function ? functionFlops : 1) * elementsOf(op.getOperand(0).getType())
+             : 0;
+}
+
+RuleWork recur::workOf(const NormalForm &form, const TokenCost &cost) {
+  RuleWork work;
+  work.values = cost.values;
+  work.flops = cost.flops;
+  for (Operation &op : RuleOp(form.rule).getBody().front().without_terminator())
+    if (op.getNumResults() && op.getNumOperands() && form.isTokenOnly(op.getResult(0)) &&
+        !(isa<MatType>(op.getResult(0).getType()) && isMatrix(matType(op.getResult(0)))))
+      work.tokenFlops += flopsOfTokenOp(op);
+  if (!form.affine)
+    return work;
+  for (auto [index, state] : llvm::enumerate(form.states)) {
+    if (form.updates[index] == Row::none)
+      continue;
+    MatType type = matType(state);
+    StateWork one;
+    one.rows = type.numCols(), one.columns = type.numRows();
+    for (const Read &read : form.reads)
+      if (read.state == index) {
+        ++one.reads;
+        if (read.side == Side::Left)
+          one.rows = type.numRows(), one.columns = type.numCols();
+      }
+    one.writes = outerProducts(form.update(index));
+    std::optional<Decay> decay = form.decay(index);
+    one.rowDecay = decay && !(decay->left.empty() && decay->right.empty() && decay->elementwise.empty());
+    for (const Write &write : form.update(index).writes)
+      work.streams += write.isErase();
+    work.states.push_back(one);
+  }
+  return work;
+}
+
+StringRef FormCost::bound() const {
+  return overhead > std::max(arithmetic, memory) ? "overhead" : arithmetic >= memory ? "arithmetic" : "memory";
+}
+
+// The rate of multiply-adds, in flop a nanosecond.
+static double flopRate(const CpuModel &cpu) { return cpu.gigahertz * cpu.products * cpu.lanes * 2; }
+
+// Inputs and outputs, which come from memory and go there.
+static double tensorTime(const RuleWork &work, const CpuModel &cpu) {
+  return work.values * cpu.bytesOfValue / (cpu.memoryBytes * cpu.gigahertz);
+}
+
+// Functions of the token, in vectors but with little reuse.
+static double tokenTime(const RuleWork &work, const CpuModel &cpu) { return work.tokenFlops / (0.25 * flopRate(cpu)); }
+
+FormCost recur::predictSequential(const RuleWork &work, const CpuModel &cpu) {
+  // Loads and stores bind a pass: half the arithmetic's rate from the first cache, less from the second.
+  FormCost cost;
+  double bytes = 0, moved = 0;
+  for (const StateWork &state : work.states) {
+    double entries = state.rows * state.columns;
+    bytes += 4 * entries;
+    moved += 4 * entries * (state.reads + 2 * std::max(state.writes, 1.0));
+    cost.arithmetic += 2 * entries * (state.reads + state.writes) / (0.4 * flopRate(cpu));
+  }
+  if (work.states.empty())
+    cost.arithmetic = work.flops / (0.25 * flopRate(cpu));
+  if (bytes > cpu.smallCache)
+    cost.memory = moved / (cpu.cacheBytes * cpu.gigahertz);
+  cost.memory += tensorTime(work, cpu);
+  cost.overhead = tokenTime(work, cpu) + 120 / cpu.gigahertz;
+  return cost;
+}
+
+FormCost recur::predictSweep(const RuleWork &work, const CpuModel &cpu) {
+  // Groups of two tokens and blocks of two vectors (CpuModel's lanes are one): each block of a group ends in a solve of
+  // about 50 cycles, and a token is packed in about as many.
+  constexpr double group = 2, vectors = 2, solveCycles = 52, packCycles = 48;
+  FormCost cost;
+  double rate = flopRate(cpu) * (cpu.pairs ? 2 : 1);
+  for (const StateWork &state : work.states) {
+    double entries = state.rows * state.columns;
+    cost.arithmetic += 2 * entries * (state.reads + state.writes + (state.rowDecay ? 1 / group : 0)) / (0.95 * rate);
+    cost.overhead += std::ceil(state.columns / (vectors * cpu.lanes)) / group * solveCycles / cpu.gigahertz;
+  }
+  cost.memory = tensorTime(work, cpu);
+  cost.overhead += tokenTime(work, cpu) + packCycles / cpu.gigahertz;
+  return cost;
+}
+
+FormCost recur::predictChunk(const RuleWork &work, const CpuModel &cpu, double chunk) {
+  // Each read meets each stream of writes of the chunk, twice; the products reach four fifths of the peak. A chunk has
+  // its masks, its solve and its loops over small matrices.
+  constexpr double chunkCycles = 2500;
+  FormCost cost;
+  double rate = 0.8 * flopRate(cpu) * (cpu.pairs ? 2 : 1);
+  for (const StateWork &state : work.states)
+    cost.arithmetic += (2 * chunk * state.reads * state.writes * (state.rows + state.columns) +
+                        2 * state.rows * state.columns * (state.reads + state.writes)) /
+                       rate;
+  cost.memory = tensorTime(work, cpu);
+  cost.overhead = tokenTime(work, cpu) + chunkCycles / chunk / cpu.gigahertz;
+  for (const StateWork &state : work.states) // a decay by channels is an exponential for each pair of near tokens
+    cost.overhead += state.rowDecay ? functionFlops * 8 * state.rows / flopRate(cpu) : 0;
+  return cost;
+}
+
+FormCost recur::predict(StringRef form, const RuleWork &work, const CpuModel &cpu) {
+  return llvm::StringSwitch<FormCost (*)(const RuleWork &, const CpuModel &)>(form)
+      .Case("sweep", predictSweep)
+      .Case("chunk", [](const RuleWork &work, const CpuModel &cpu) { return predictChunk(work, cpu, 32); })
+      .Default(predictSequential)(work, cpu);
+}
