@@ -34,6 +34,9 @@ static std::string shapeDoc(Type type, ArgAttr arg) {
 }
 
 void recur::warnOfUnstableTerms(Session &session, const NormalForm &form) {
+  // Whoever runs a rule has been told when it was checked or compiled.
+  if (session.options.command == Command::Run || session.options.command == Command::Bench)
+    return;
   for (const UnstableTerm &term : findUnstableTerms(form)) {
     std::optional<frontend::SourceRange> at = frontend::placeInFile(term.loc, session.diags);
     session.diags.warning(frontend::WarningClass::Spectral, at.value_or(frontend::SourceRange()), term.text)
