@@ -106,6 +106,22 @@ class Calls(unittest.TestCase):
         self.assertIsInstance(o, cupy.ndarray)
         self.close(torch.from_dlpack(o), self.o)
 
+    def test_jax(self):
+        """Its arrays can be read, never written."""
+        os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+        try:
+            import jax
+        except ImportError:
+            self.skipTest("no jax")
+        x = {n: jax.dlpack.from_dlpack(t) for n, t in inputs().items()}
+        o = torch.zeros(2, 7, 4, 5, device="cuda")
+        lib.gate.forward(**x, o=o)
+        self.close(o, self.o)
+        with self.assertRaisesRegex(TypeError, "'o' must be given: arrays of jax(lib)? cannot be written"):
+            lib.gate.forward(**x)
+        with self.assertRaisesRegex(TypeError, "'o' is written, but the array is read-only"):
+            lib.gate.forward(**x, o=jax.numpy.zeros((2, 7, 4, 5)))
+
     def test_wrong_device(self):
         self.fails(-3, "'k' must be on CUDA device 0, as the first output, but it is on the CPU", k=inputs("cpu")["k"])
         self.fails(-3, "'k' must be on CUDA device 0, as the first output, but it is on CUDA device 1",
