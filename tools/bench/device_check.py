@@ -6,7 +6,6 @@ Needs torch with CUDA. Inputs and references are made here, on all cores. Output
 one line per rule, type and size, then a table of times.
 """
 import argparse
-import ctypes
 import fnmatch
 import json
 import multiprocessing
@@ -25,79 +24,28 @@ LIMITS = {"f32": (1e-5, 1e-4), "bf16": (5e-3, 1e-2)}
 MAGNIFIES = {"atlas": 10}  # see test/zoo/check.py
 # What a step cannot know: the state at the start of the block of tokens that it is in the middle of.
 NO_STEPS = {"ttt_linear", "ttt_mlp"}
-TYPES = {torch.float32: (2, 32), torch.bfloat16: (4, 16), torch.float16: (2, 16), torch.int32: (0, 32),
-         torch.int64: (0, 64)}
 TORCH = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
-class DLTensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
-                ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
-                ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
-                ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
-
-
-class Stream(ctypes.Structure):
-    _fields_ = [("parallel_for", ctypes.c_void_p), ("context", ctypes.c_void_p), ("threads", ctypes.c_int32),
-                ("cuda_stream", ctypes.c_void_p)]
-
-
-class Arguments:
-    """An array of pointers to DLTensor; keeps what it points to."""
-
-    def __init__(self, tensors):
-        self.kept = list(tensors)
-        self.views = []
-        for t in self.kept:
-            if t is None:
-                self.views.append(None)
-                continue
-            shape, strides = (ctypes.c_int64 * t.dim())(*t.shape), (ctypes.c_int64 * t.dim())(*t.stride())
-            code, bits = TYPES[t.dtype]
-            self.views.append(DLTensor(t.data_ptr(), 2 if t.is_cuda else 1, t.device.index or 0, t.dim(), code, bits, 1,
-                                       shape, strides, 0))
-        self.array = (ctypes.c_void_p * len(self.views))(
-            *[None if v is None else ctypes.addressof(v) for v in self.views])
-
-
-def metadata(rule, name):
-    """What the library says of itself."""
-    function = getattr(rule.library, f"{name}_metadata")
-    function.restype = ctypes.POINTER(ctypes.c_char_p)
-    return json.loads(function()[8])  # abi_version and seven texts stand before
-
-
 class Rule:
-    """The functions of one compiled rule."""
+    """One compiled rule: its functions, and the names of its tensors by what they are."""
 
     def __init__(self, folder, entry):
+        import recur
         self.entry = entry
-        self.library = ctypes.CDLL(str((folder / entry["library"]).resolve()))
-        name = entry["rule"]
-        self.functions = {f: getattr(self.library, f"{name}_{f}") for f in
-                          ("forward", "forward_workspace", "step", "step_workspace")}
-        for f in ("forward_workspace", "step_workspace"):
-            self.functions[f].restype = ctypes.c_int64
-        self.library.recur_last_error.restype = ctypes.c_char_p
-        about = metadata(self, name)
-        for kind, role in (("inputs", "input"), ("params", "param"), ("states", "state"), ("outputs", "output")):
-            entry[kind] = [t["name"] for t in about["tensors"] if t["role"] == role]
+        self.rule = getattr(recur.load(folder / entry["library"]), entry["rule"])
+        self.tensors = self.rule.metadata["tensors"]
+        self.inputs, self.params, self.states, self.outputs = (
+            [t["name"] for t in self.tensors if t["role"] == role] for role in ("input", "param", "state", "output"))
 
-    def prepare(self, function, tensors):
-        """A call that can be repeated: a function without arguments."""
-        arguments = Arguments(tensors)
-        size = self.functions[f"{function}_workspace"](arguments.array)
-        if size < 0:
-            raise RuntimeError(self.library.recur_last_error().decode())
+    def call(self, function, tensors, initial=(), final=(), **indices):
+        """A call that can be repeated: a function without arguments. States may be missing."""
+        given = {**tensors, **indices, **{f"initial_{n}": t for n, t in zip(self.states, initial)},
+                 **{f"final_{n}": t for n, t in zip(self.states, final)}}
+        size = getattr(self.rule, f"{function}_workspace")(**given)
         workspace = torch.empty(size, dtype=torch.uint8, device="cuda") if size else None
-
-        def call():
-            stream = Stream(None, None, 0, torch.cuda.current_stream().cuda_stream)
-            code = self.functions[function](arguments.array, ctypes.c_void_p(workspace.data_ptr() if size else 0),
-                                            ctypes.byref(stream))
-            if code:
-                raise RuntimeError(self.library.recur_last_error().decode())
-        return call
+        run = getattr(self.rule, function)
+        return lambda: run(**given, workspace=workspace)
 
 
 def poisoned(shape, dtype):
@@ -141,67 +89,62 @@ class Case:
     """One call of one rule, as tensors on the device."""
 
     def __init__(self, rule, arrays):
-        self.rule, e = rule, rule.entry
+        self.rule = rule
         self.arrays = arrays
-        self.dtype = TORCH[e["dtype"]]
+        self.dtype = TORCH[rule.entry["dtype"]]
         give = lambda name, dtype: torch.from_numpy(self.arrays[f"in_{name}"]).to("cuda", dtype).contiguous()
-        self.inputs = [give(n, self.dtype) for n in e["inputs"]]
-        self.params = [give(n, self.dtype) for n in e["params"]]
-        self.initial = [give(n, torch.float32) if f"in_{n}" in self.arrays else None for n in e["states"]]
-        self.shapes = [self.arrays[f"out_{n}"].shape for n in e["outputs"]]
-        self.finals = [self.arrays[f"out_{n}"].shape for n in e["states"]]
+        self.inputs = {n: give(n, self.dtype) for n in rule.inputs}
+        self.params = {n: give(n, self.dtype) for n in rule.params}
+        self.initial = [give(n, torch.float32) for n in rule.states if f"in_{n}" in self.arrays]
+        self.shapes = {n: self.arrays[f"out_{n}"].shape for n in rule.outputs}
+        self.finals = [self.arrays[f"out_{n}"].shape for n in rule.states]
+        self.batch, self.tokens = next(iter(self.shapes.values()))[:2]
+
+    def poisoned(self):
+        """Outputs nothing was written to."""
+        return {n: poisoned(s, self.dtype) for n, s in self.shapes.items()}
 
     def errors(self, outputs, states, where):
         """Raises nothing: the largest error, and where."""
         found = {}
-        for names, tensors, axis in ((self.rule.entry["outputs"], outputs, 2), (self.rule.entry["states"], states, 1)):
-            for name, tensor in zip(names, tensors):
-                if tensor is not None:
-                    found[f"{where} {name}"] = distance(tensor.double().cpu().numpy(), self.arrays[f"out_{name}"], axis)
+        for tensors, axis in ((outputs, 2), (dict(zip(self.rule.states, states)), 1)):
+            for name, tensor in tensors.items():
+                found[f"{where} {name}"] = distance(tensor.double().cpu().numpy(), self.arrays[f"out_{name}"], axis)
         worst = max(found, key=found.get)
         return found[worst], worst
 
     def forward(self, where="forward", change=lambda t: t):
-        outputs = [change(poisoned(s, self.dtype)) for s in self.shapes]
+        outputs = {n: change(t) for n, t in self.poisoned().items()}
+        inputs = {n: change(t) for n, t in self.inputs.items()}
         states = [poisoned(s, torch.float32) for s in self.finals]
-        self.rule.prepare("forward", [change(t) for t in self.inputs] + self.params + self.initial + [None] * 3 + outputs
-                          + states)()
+        self.rule.call("forward", {**inputs, **self.params, **outputs}, self.initial, states)()
         return self.errors(outputs, states, where)
 
     def packed(self):
         """All sequences one after the other, states in a pool in reverse."""
-        flat = lambda t: t.reshape(1, -1, *t.shape[2:])
-        batch, tokens = self.shapes[0][:2]
-        outputs = [flat(poisoned(s, self.dtype)) for s in self.shapes]
-        pool = [poisoned((batch + 2, *s[1:]), torch.float32) for s in self.finals]
-        index = torch.arange(batch, 0, -1, dtype=torch.int32, device="cuda")
-        given = all(t is not None for t in self.initial)
-        if given:
-            for slots, t in zip(pool, self.initial):
-                slots[index.long()] = t
-        ends = torch.arange(0, batch + 1, dtype=torch.int64, device="cuda") * tokens
-        self.rule.prepare("forward", [flat(t) for t in self.inputs] + self.params
-                          + (pool if given else [None] * len(pool)) + [ends, index, None] + outputs + pool)()
-        return self.errors([o.reshape(s) for o, s in zip(outputs, self.shapes)], [p[index.long()] for p in pool],
+        flat = lambda tensors: {n: t.reshape(1, -1, *t.shape[2:]) for n, t in tensors.items()}
+        outputs = flat(self.poisoned())
+        pool = [poisoned((self.batch + 2, *s[1:]), torch.float32) for s in self.finals]
+        index = torch.arange(self.batch, 0, -1, dtype=torch.int32, device="cuda")
+        for slots, t in zip(pool, self.initial):
+            slots[index.long()] = t
+        ends = torch.arange(0, self.batch + 1, dtype=torch.int64, device="cuda") * self.tokens
+        self.rule.call("forward", {**flat(self.inputs), **self.params, **outputs}, pool if self.initial else (), pool,
+                       cu_seqlens=ends, state_index=index)()
+        return self.errors({n: o.reshape(self.shapes[n]) for n, o in outputs.items()}, [p[index.long()] for p in pool],
                            "packed")
 
     def steps(self):
         """Token by token from the given state, else from the state after the first token."""
-        outputs = [poisoned(s, self.dtype) for s in self.shapes]
-        first = 0
-        if all(t is not None for t in self.initial):
-            states = [t.clone() for t in self.initial]
-        else:
+        outputs = self.poisoned()
+        token = lambda t: {n: x[:, t:t + 1] for n, x in {**self.inputs, **outputs}.items()}
+        states = [t.clone() for t in self.initial]
+        if not states:
             states = [poisoned(s, torch.float32) for s in self.finals]
-            first = 1
-            one = lambda t: t[:, :1]
-            self.rule.prepare("forward", [one(t) for t in self.inputs] + self.params + [None] * len(states) + [None] * 3
-                              + [one(o) for o in outputs] + states)()
-        for t in range(first, self.shapes[0][1]):
-            at = torch.full((self.shapes[0][0],), t, dtype=torch.int64, device="cuda")
-            one = lambda x: x[:, t:t + 1]
-            self.rule.prepare("step", [one(x) for x in self.inputs] + self.params + [None, at]
-                              + [one(o) for o in outputs] + states)()
+            self.rule.call("forward", {**token(0), **self.params}, (), states)()
+        for t in range(0 if self.initial else 1, self.tokens):
+            at = torch.full((self.batch,), t, dtype=torch.int64, device="cuda")
+            self.rule.call("step", {**token(t), **self.params, **dict(zip(self.rule.states, states))}, positions=at)()
         return self.errors(outputs, states, "step")
 
 
@@ -223,17 +166,17 @@ def check(folder, entry, expected):
                     worst = (error / limit, error, f"{description['name']} {where}")
         passed = worst[0] < 1
         return passed, f"{worst[1]:.1e} ({worst[2]})", errors
-    except (RuntimeError, OSError) as problem:
+    except (RuntimeError, OSError, TypeError) as problem:
         return False, str(problem)[:150], errors
 
 
 # ---- Times ----
 
-def draw(entry, batch, tokens, heads, dims_of):
+def draw(rule, batch, tokens, heads):
     """Random inputs in the layout that the rule's metadata gives."""
     generator = torch.Generator("cuda").manual_seed(1)
-    tensors = {}
-    for t in dims_of["tensors"]:
+    tensors, entry = {}, rule.entry
+    for t in rule.tensors:
         lead = {"input": (batch, tokens, heads), "param": (heads,), "state": (batch, heads),
                 "output": (batch, tokens, heads)}[t["role"]]
         sizes = [entry["dims"].get(n, n) if isinstance(n, str) else n for n in t["shape"][len(lead):]]
@@ -282,23 +225,20 @@ def measure(call, repeats):
 
 def time_rule(folder, entry, rate, results):
     rule = Rule(folder, entry)
-    about = metadata(rule, entry["rule"])
-    names = {r: [t["name"] for t in about["tensors"] if t["role"] == r] for r in ("input", "param", "state", "output")}
     forward = [("forward", 1, 8192, 96), ("forward", 4, 8192, 32), ("forward", 1, 8192, 32)] if entry["chunked"] \
         else [("forward", 1, 2048, 96), ("forward", 8, 1024, 32)]
     for function, batch, tokens, heads in forward + [("step", 128, 1, 32), ("step", 1024, 1, 32)]:
-        x = draw(entry, batch, tokens, heads, about)
-        part = lambda role: [x[n] for n in names[role]]
+        x = draw(rule, batch, tokens, heads)
+        states = {n: x[n] for n in rule.states}
+        others = {n: t for n, t in x.items() if n not in states}
         if function == "step":
-            at = torch.zeros(batch, dtype=torch.int64, device="cuda")
-            tensors = part("input") + part("param") + [None, at] + part("output") + part("state")
+            call = rule.call("step", x, positions=torch.zeros(batch, dtype=torch.int64, device="cuda"))
         else:
-            tensors = part("input") + part("param") + [None] * len(names["state"]) + [None] * 3 + part("output") \
-                + part("state")
-        median, least = measure(rule.prepare(function, tensors), 20)
+            call = rule.call("forward", others, (), list(states.values()))
+        median, least = measure(call, 20)
         moved = sum(t.numel() * t.element_size() for n, t in x.items())
         if function == "step":
-            moved += sum(x[n].numel() * 4 for n in names["state"])
+            moved += sum(t.numel() * 4 for t in states.values())
         floor = moved / rate * 1e3
         results.append({"rule": entry["rule"], "function": function, "batch": batch, "tokens": tokens, "heads": heads,
                         "ms": median, "min_ms": least, "floor_ms": floor})
@@ -328,7 +268,7 @@ def main():
     parser.add_argument("--no-times", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    sys.path.insert(0, str(options.folder / "zoo"))
+    sys.path[:0] = [str(options.folder), str(options.folder / "zoo")]
     index = [e for e in json.loads((options.folder / "index.json").read_text())
              if not e["refused"] and fnmatch.fnmatch(e["rule"], options.only)]
     failed = 0

@@ -105,6 +105,8 @@ def main():
     for name in ("inputs", "signatures", "functions", "reference", *(f"reference_{n}" for n in (
             "attention", "delta", "elementwise", "linear", "memory"))):
         shutil.copy(ZOO / f"{name}.py", options.folder / "zoo")
+    shutil.copytree(ROOT / "runtime/python/recur", options.folder / "recur", dirs_exist_ok=True,
+                    ignore=shutil.ignore_patterns("__pycache__"))
     print(f"{sum(not e['refused'] for e in index)} libraries, {sum(len(e['cases']) for e in index)} calls")
 
 
