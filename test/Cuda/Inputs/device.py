@@ -1,6 +1,6 @@
 """Calls on a real GPU, rightly and wrongly, through the Python package. usage: device.py LIBRARY
 
-The library holds test/runtime/Inputs/gate.rec with dk=6, dv=5 in float32, for the CPU too. Wrong calls must be errors
+The library holds test/runtime/Inputs/gate.rec with dk=6, dv=5 and inverse.rec with d=256, in float32, for the CPU too. Wrong calls must be errors
 before anything is launched: the context must go on working."""
 import ctypes
 import os
@@ -139,6 +139,25 @@ class Calls(unittest.TestCase):
 
     def test_misaligned(self):
         self.fails(-7, "'q' must start at a multiple of 4 bytes", q=Lie(inputs()["q"], shift=2))
+
+    def test_workspace(self):
+        x = {n: torch.randn(1, 3, 16, 256) / 16 for n in "kq"}
+        wanted = torch.from_numpy(lib.inverse.forward(**{n: t.numpy() for n, t in x.items()}).o).cuda()
+        x = {n: t.cuda() for n, t in x.items()}
+        size = lib.inverse.forward_workspace(**x, o=torch.empty_like(x["q"]))
+        self.assertGreater(size, 4 << 20)  # more than torch allocates for a small tensor
+        torch.testing.assert_close(lib.inverse.forward(**x).o, wanted, rtol=1e-4, atol=1e-4)
+        o = torch.full((1, 3, 16, 256), 7.0, device="cuda")
+        for code, text, workspace in (
+                (-13, f"'workspace' must have {size} bytes, but its allocation ends after",
+                 Lie(torch.zeros(1, device="cuda"), (1 << 33,))),
+                (-3, "'workspace' must be in memory of CUDA device 0", Lie(torch.zeros(1), (1 << 33,))),
+                (-7, "'workspace' must start at a multiple of 16 bytes",
+                 Lie(torch.zeros(size, device="cuda"), shift=4))):
+            with self.assertRaisesRegex(recur.Error, text) as found:
+                lib.inverse.forward(**x, o=o, workspace=workspace)
+            self.assertEqual(found.exception.code, code)
+            self.assertTrue(bool((o == 7).all()))
 
     def test_slots(self):
         """A sequence whose slot is out of range is left alone; in a debugging environment it is an error."""

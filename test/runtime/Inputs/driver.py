@@ -112,6 +112,28 @@ class Calls(unittest.TestCase):
         self.fails(-7, "'q' must start at a multiple of 4 bytes .float32., but its first element is 2 bytes past one",
                    q=Gpu(zeros(2, 7, 4, 6), shift=2))
 
+    def test_workspace(self):
+        x = {n: Gpu(zeros(1, 2, 1, 208)) for n in "kqo"}
+        size = lib.inverse.forward_workspace(**x)
+        self.assertGreater(size, 4 * 208 * 208)
+        room = zeros(size // 4 + 1)
+        lib.inverse.forward(**x, workspace=Gpu(room))
+        launches = remembered("driver_launches").value
+        with self.assertRaisesRegex(ValueError, f"'workspace' must have {size} bytes, but it has 4000"):
+            lib.inverse.forward(**x, workspace=Gpu(zeros(1000)))
+        with self.assertRaisesRegex(ValueError, "'workspace' must be on the GPU, as the tensors are"):
+            lib.inverse.forward(**x, workspace=room)
+        for code, text, workspace in (
+                (-13, f"'workspace' must have {size} bytes, but its allocation ends after 4000",
+                 Gpu(zeros(size // 4 + 1), bytes_known=4000)),
+                (-3, "'workspace' must be in memory of CUDA device 0", Gpu(zeros(size // 4 + 1), known=False)),
+                (-3, "'workspace' must be in memory of CUDA device 0", Gpu(zeros(size // 4 + 1), on=1)),
+                (-7, "'workspace' must start at a multiple of 16 bytes", Gpu(zeros(size // 4 + 4), shift=2))):
+            with self.assertRaisesRegex(recur.Error, text) as found:
+                lib.inverse.forward(**x, workspace=workspace)
+            self.assertEqual(found.exception.code, code)
+        self.assertEqual(remembered("driver_launches").value, launches)
+
     def test_capability(self):
         capability = remembered("driver_capability")
         capability.value = 75
