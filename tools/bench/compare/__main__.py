@@ -35,11 +35,12 @@ def warm(options):
     meanwhile is not kept."""
     import torch  # noqa: F401
     from rules import RULES
-    names = [r.name for r in RULES if fnmatch.fnmatch(r.name, options.only)]
+    names = [r.name for p in options.only.split(",") for r in RULES if fnmatch.fnmatch(r.name, p)]
     environment = {**os.environ, "FLA_CACHE_RESULTS": "0", "PYTHONUNBUFFERED": "1"}
 
     def one(name):
-        command = [sys.executable, HERE, "run", options.folder, "--only", name, "--part", "peer-only"]
+        command = [sys.executable, HERE, "run", options.folder, "--only", name, "--shapes", options.shapes, "--part",
+                   "peer-only"]
         try:
             done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=options.warm)
             return f"{name}: {(done.stderr.strip().splitlines() or ['ready'])[-1]}"
@@ -64,14 +65,14 @@ def main():
     p = commands.add_parser("prepare", help="compile the rules")
     p.add_argument("folder", type=Path)
     p.add_argument("--recurc", type=Path, default=ROOT / "build/bin/recurc")
-    p.add_argument("--only", default="*", help="names of rules, a shell pattern")
+    p.add_argument("--only", default="*", help="names of rules, shell patterns with commas between")
     p.add_argument("--target", default="sm_90a")
     p.add_argument("--form", default="chunk")
     p.set_defaults(do=prepare)
     p = commands.add_parser("run", help="compare and time")
     p.add_argument("folder", type=Path)
-    p.add_argument("--only", default="*", help="names of rules, a shell pattern")
-    p.add_argument("--shapes", default="*", help="names of shapes, a shell pattern")
+    p.add_argument("--only", default="*", help="names of rules, shell patterns with commas between")
+    p.add_argument("--shapes", default="*", help="names of shapes, likewise")
     p.add_argument("--part", choices=("all", "check", "times", "peer-only"), default="all")
     p.add_argument("--device", default="cuda", help="cpu: a check of the check, with short sequences and no times")
     p.add_argument("--warm", type=int, metavar="SECONDS", help="let the peer compile side by side first")

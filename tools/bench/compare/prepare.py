@@ -28,10 +28,10 @@ def prepare(options, here, root):
         about = json.loads(open(f"{stem}.json").read())
         for suffix in ("o", "json"):
             (options.folder / f"{name}.{suffix}").unlink()
-        chunked = any("chunked" in e["name"] for v in about["variants"] for e in v.get("gpu_entries", []))
-        return name, {"library": f"{name}.so", "form": "chunks" if chunked else about["form"]}
+        entries = about["variants"][0].get("gpu_entries")  # best first, named RULE_FORM
+        return name, {"library": f"{name}.so", "form": entries[0]["name"][len(name) + 1:] if entries else about["form"]}
     with ThreadPoolExecutor(2) as pool:
-        rules = dict(pool.map(compile_rule, [n for n in SPECS if fnmatch.fnmatch(n, options.only)]))
+        rules = dict(pool.map(compile_rule, [n for p in options.only.split(",") for n in SPECS if fnmatch.fnmatch(n, p)]))
     index = options.folder / "rules.json"
     known = json.loads(index.read_text()) if index.exists() else {}
     index.write_text(json.dumps(known | rules, indent=1))

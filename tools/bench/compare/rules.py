@@ -222,7 +222,7 @@ class Rule:
     host: bool = False     # whether the peer's call does work on the host that no graph captures
     # Matrix products of a chunk: of dk x dv, of chunk x dk, of chunk x dv, for each token.
     products: tuple = (2, 1, 1)
-    tokens: int = 2048     # of the check
+    tokens: int = 1024     # of the check
 
     def operations(self, tokens):
         """Floating-point operations of the matrix products."""

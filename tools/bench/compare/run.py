@@ -42,9 +42,9 @@ def load_peer(compile_only):
         import triton.testing
         plain = triton.testing.do_bench
 
-        def bench(call, warmup=5, rep=25, **more):
+        def bench(call, **more):
             if not compile_only:
-                return plain(call, warmup=5, rep=25, **more)
+                return plain(call, warmup=2, rep=10, quantiles=more.get("quantiles"))
             call()
             return [1.0, 1.0, 1.0]
         triton.testing.do_bench = bench
@@ -184,7 +184,7 @@ def rates():
     """Bytes per second of a copy, read and written, and operations per second of a large bf16 product."""
     a = torch.empty(1 << 30, dtype=torch.uint8, device="cuda").random_()
     b = torch.empty_like(a)
-    copy = measure([lambda: b.copy_(a)])[0]
+    copy = measure([lambda: b.copy_(a)], capture=False)[0]
     m = torch.randn(8192, 8192, device="cuda").bfloat16()
     n = torch.randn(8192, 8192, device="cuda").bfloat16()
     c = torch.empty_like(m)
@@ -264,7 +264,7 @@ def run(options):
     sys.path.insert(0, str(options.folder))
     index = json.loads((options.folder / "rules.json").read_text())
     ops, peer = load_peer(options.part == "peer-only") if options.device == "cuda" else (None, "the peer needs a GPU")
-    chosen = [r for r in rules.RULES if fnmatch.fnmatch(r.name, options.only)]
+    chosen = [r for p in options.only.split(",") for r in rules.RULES if fnmatch.fnmatch(r.name, p)]
     on_gpu = options.device == "cuda"
     sides = ("peer",) if options.part == "peer-only" else ("recur", "peer")
     copy_rate, product_rate = rates() if on_gpu and options.part in ("all", "times") else (4.3e12, 7.5e14)
@@ -273,6 +273,7 @@ def run(options):
               "product_rate": product_rate, "rules": {}}
     print(f"{name}, torch {torch.__version__}, {peer}; copies {copy_rate / 1e12:.2f} TB/s, products "
           f"{product_rate / 1e12:.0f} TFLOP/s", flush=True)
+    print(HEADER)
     for rule in chosen:
         entry = index.get(rule.name, {"problem": "was not prepared"})
         result = report["rules"][rule.name] = {"form": entry.get("form"), "times": []}
@@ -282,38 +283,41 @@ def run(options):
                 ours = Ours(options.folder, rule.name, entry)
             except Exception as problem:
                 result["problem"] = brief(problem)
-        if options.part in ("all", "check"):
-            result["errors"] = check(rule, ours, ops, options.device, rule.tokens if on_gpu else 100,
-                                     32 if on_gpu else 2)
+        # Times come first, so that the peer tunes itself for what is timed.
+        for shape in SHAPES if on_gpu and options.part != "check" else ():
+            if not any(fnmatch.fnmatch(shape.name, p) for p in options.shapes.split(",")):
+                continue
+            if shape.key_heads and not rule.grouped:
+                continue
+            if options.part == "peer-only" and shape.batch > 128:
+                continue  # the same kernels, and all rules at once are too much for the memory
+            row = time_one(rule, ours, ops, shape, copy_rate, product_rate, sides)
+            result["times"].append(row)
+            print(line(rule.name, result, row), flush=True)
+            torch.cuda.empty_cache()
+        if options.part != "times":
+            tokens = 128 if options.part == "peer-only" else rule.tokens if on_gpu else 100
+            result["errors"] = check(rule, ours, ops, options.device, tokens, 32 if on_gpu else 2)
             for keys, row in result["errors"].items():
-                print(f"{rule.name:18} {keys:7} keys: recur {number(row, 'recur', '{:.1e}')} state "
+                print(f"{rule.name:18} errors with {keys} keys: recur {number(row, 'recur', '{:.1e}')} state "
                       f"{number(row, 'recur_state', '{:.1e}')}, peer {number(row, 'peer', '{:.1e}')} state "
-                      f"{number(row, 'peer_state', '{:.1e}')}  {row.get('recur_problem', '')} "
+                      f"{number(row, 'peer_state', '{:.1e}')} {row.get('recur_problem', '')} "
                       f"{row.get('peer_problem', '')}", flush=True)
-        if on_gpu and options.part != "check":
-            for shape in SHAPES:
-                if not fnmatch.fnmatch(shape.name, options.shapes) or shape.key_heads and not rule.grouped:
-                    continue
-                if options.part == "peer-only" and shape.batch > 128:
-                    continue  # the same kernels, and all rules at once are too much for the memory
-                result["times"].append(time_one(rule, ours, ops, shape, copy_rate, product_rate, sides))
-                torch.cuda.empty_cache()
-    table(report)
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1))
+        if options.json:
+            options.json.write_text(json.dumps(report, indent=1))
 
 
-def table(report):
-    """Times, one line for each rule and shape."""
-    print(f"\n{'rule':18} {'shape':16} {'form':10} {'recur ms':>9} {'peer ms':>9} {'peer/recur':>10} {'floor ms':>9} "
+HEADER = (f"{'rule':18} {'shape':16} {'form':10} {'recur ms':>9} {'peer ms':>9} {'peer/recur':>10} {'floor ms':>9} "
           f"{'recur':>6} {'peer':>6} {'apart':>8}")
-    for name, result in report["rules"].items():
-        for row in result["times"]:
-            ratio = f"{row['peer'] / row['recur']:.2f}" if "peer" in row and "recur" in row else "-"
-            share = [f"{row['floor'] / row[side]:.0%}" if side in row else "-" for side in ("recur", "peer")]
-            more = [row[f"{side}_problem"] for side in ("recur", "peer", "step") if f"{side}_problem" in row]
-            if "recur_error" in row or "peer_error" in row:
-                more.append(f"errors {number(row, 'recur_error', '{:.1e}')} {number(row, 'peer_error', '{:.1e}')}")
-            print(f"{name:18} {row['shape']:16} {result['form'] or '-':10} {number(row, 'recur'):>9} "
-                  f"{number(row, 'peer'):>9} {ratio:>10} {row['floor']:9.3f} {share[0]:>6} {share[1]:>6} "
-                  f"{number(row, 'apart', '{:.1e}'):>8} {' '.join(more)}")
+
+
+def line(name, result, row):
+    """One line of the table."""
+    ratio = f"{row['peer'] / row['recur']:.2f}" if "peer" in row and "recur" in row else "-"
+    share = [f"{row['floor'] / row[side]:.0%}" if side in row else "-" for side in ("recur", "peer")]
+    more = [row[f"{side}_problem"] for side in ("recur", "peer", "step") if f"{side}_problem" in row]
+    if "recur_error" in row or "peer_error" in row:
+        more.append(f"errors {number(row, 'recur_error', '{:.1e}')} {number(row, 'peer_error', '{:.1e}')}")
+    return (f"{name:18} {row['shape']:16} {result['form'] or '-':10} {number(row, 'recur'):>9} "
+            f"{number(row, 'peer'):>9} {ratio:>10} {row['floor']:9.3f} {share[0]:>6} {share[1]:>6} "
+            f"{number(row, 'apart', '{:.1e}'):>8} {' '.join(more)}")
