@@ -21,6 +21,7 @@ config.substitutions.append(("%specs", os.path.join(os.path.dirname(config.test_
 config.substitutions.append(("%root", os.path.dirname(config.test_source_root)))
 config.substitutions.append(("%build", config.recur_build))
 config.substitutions.append(("%python", "/usr/bin/python3"))
+config.substitutions.append(("%mlir", os.path.join(os.path.dirname(config.llvm_bin), "lib", "cmake", "mlir")))
 config.substitutions.append(("%cc", config.cc))
 config.substitutions.append(("%cxx", config.cxx))
 # What a program needs that links the runtime of this build.

@@ -1,6 +1,7 @@
 // The normal form as text.
 #include "lib/Algebra/Expander.h"
 #include "lib/Algebra/Passes.h"
+#include "mlir/IR/Matchers.h"
 
 #include <cmath>
 
@@ -88,6 +89,13 @@ private:
     return read(name(r.state), r.side, r.vector);
   }
 
+  // What is added to a vector is added along the number 1.
+  static bool isOneNumber(const Column &column) {
+    FloatAttr number;
+    return column.kind == Column::Known && matType(column.value).isScalar() &&
+           matchPattern(column.value, m_Constant(&number)) && number.getValueAsDouble() == 1;
+  }
+
   std::string factor(const Factor &f) {
     std::string text = bracket(say(f.value));
     return f.diagonal ? "diag(" + text + ")" : text + (f.transposed ? ".T" : "");
@@ -130,7 +138,7 @@ private:
       if (write.matrix)
         text += bracket(say(write.matrix));
       else
-        text += column(write.column) + "*" + column(write.row) + ".T";
+        text += column(write.column) + (brief && isOneNumber(write.row) ? "" : "*" + column(write.row) + ".T");
     }
     return text.empty() ? "0" : text;
   }

@@ -1,10 +1,12 @@
-// Orders products of matrices so that they cost least.
+// Orders products of matrices so that they cost least, and adds outer products with a vector in common before they are
+// outer products: S - p*kT + w*kT is S + (w - p)*kT.
 //
 // Expanding a sum inside a product pays only when its terms are cheaper than their sum (Terms.h). A sum with a dense
 // term stays one factor.
 #include "lib/Algebra/Passes.h"
 #include "lib/Algebra/Terms.h"
 #include "mlir/Transforms/GreedyPatternRewriteDriver.h"
+#include "llvm/ADT/MapVector.h"
 
 namespace recur {
 #define GEN_PASS_DEF_RECURREASSOCIATE
@@ -15,6 +17,106 @@ using namespace mlir;
 using namespace recur;
 
 namespace {
+// Sums of matrices, flattened.
+class SumFactorer {
+public:
+  explicit SumFactorer(IRRewriter &rewriter) : rewriter(rewriter) {}
+
+  // Rewrites the sum that ends in `root` if it has outer products to share.
+  void run(Operation *root) {
+    flatten(root->getResult(0), false, /*isRoot=*/true);
+    for (bool byRow : {true, false}) {
+      llvm::MapVector<Value, SmallVector<unsigned>> groups;
+      for (auto [index, part] : llvm::enumerate(parts))
+        if (part.column)
+          groups[vectorOf(byRow ? part.row : part.column)].push_back(index);
+      if (!llvm::any_of(groups, [](const auto &group) { return group.second.size() > 1; }))
+        continue;
+      rewriter.setInsertionPoint(root);
+      rewriter.replaceOp(root, emit(root, groups, byRow));
+      return;
+    }
+  }
+
+private:
+  // One summand: scale * column * row, or anything else as `whole`. A null scale is 1.
+  struct Part {
+    bool negative;
+    Value whole, scale, column, row;
+  };
+
+  // Equal vectors that were transposed twice are two values.
+  static Value vectorOf(Value value) {
+    auto transposed = value.getDefiningOp<TransposeOp>();
+    return transposed ? transposed.getOperand() : value;
+  }
+
+  void flatten(Value value, bool negative, bool isRoot = false) {
+    Operation *op = value.getDefiningOp();
+    bool inside = op && (isRoot || op->hasOneUse());
+    if (inside && isa<AddOp, SubOp>(op) && op->getOperand(0).getType() == value.getType() &&
+        op->getOperand(1).getType() == value.getType()) {
+      flatten(op->getOperand(0), negative);
+      flatten(op->getOperand(1), negative ^ isa<SubOp>(op));
+      return;
+    }
+    if (inside && isa<NegOp>(op))
+      return flatten(op->getOperand(0), !negative);
+    Part part{negative, value, {}, {}, {}};
+    auto scaled = dyn_cast_or_null<MulOp>(op);
+    for (unsigned i = 0; inside && scaled && i < 2; ++i)
+      if (matType(scaled->getOperand(i)).isScalar() && scaled->getOperand(1 - i).hasOneUse()) {
+        part.scale = scaled->getOperand(i);
+        op = scaled->getOperand(1 - i).getDefiningOp();
+        break;
+      }
+    auto product = dyn_cast_or_null<MatmulOp>(op);
+    if (inside && product && isOne(matType(product.getLhs()).getCols()))
+      part.column = product.getLhs(), part.row = product.getRhs();
+    parts.push_back(part);
+  }
+
+  Value emit(Operation *root, llvm::MapVector<Value, SmallVector<unsigned>> &groups, bool byRow) {
+    loc = root->getLoc();
+    Value sum;
+    auto add = [&](Value value, bool negative) {
+      if (!sum)
+        sum = negative ? NegOp::create(rewriter, loc, value).getResult() : value;
+      else
+        sum = negative ? SubOp::create(rewriter, loc, sum, value).getResult()
+                       : AddOp::create(rewriter, loc, sum, value).getResult();
+    };
+    for (bool negative : {false, true}) // a negation is rarely needed
+      for (const Part &part : parts)
+        if (!part.column && part.negative == negative)
+          add(part.whole, negative);
+    for (auto &[vector, members] : groups) {
+      const Part &first = parts[members[0]];
+      if (members.size() == 1) {
+        add(first.whole, first.negative);
+        continue;
+      }
+      SmallVector<Term> terms;
+      for (unsigned index : members) {
+        Term &term = terms.emplace_back();
+        term.negative = parts[index].negative;
+        if (parts[index].scale)
+          term.scalars.push_back(parts[index].scale);
+        term.chain.push_back({byRow ? parts[index].column : parts[index].row});
+      }
+      Value vectors = emitTerms(rewriter, loc, matType(byRow ? first.column : first.row), terms);
+      add(byRow ? MatmulOp::create(rewriter, loc, vectors, first.row)
+                : MatmulOp::create(rewriter, loc, first.column, vectors),
+          false);
+    }
+    return sum;
+  }
+
+  IRRewriter &rewriter;
+  Location loc = rewriter.getUnknownLoc();
+  SmallVector<Part> parts;
+};
+
 struct Reassociate : recur::impl::RecurReassociateBase<Reassociate> {
   void runOnOperation() override {
     // Users before operands: a product that is expanded into its user is dead when its turn comes.
@@ -34,6 +136,16 @@ struct Reassociate : recur::impl::RecurReassociateBase<Reassociate> {
       rewriter.setInsertionPoint(op);
       rewriter.replaceOp(op, emitTerms(rewriter, op.getLoc(), op.getType(), terms));
     }
+    SmallVector<Operation *> sums;
+    getOperation().walk([&](Operation *op) {
+      if (!isa<AddOp, SubOp>(op) || !isMatrix(matType(op->getResult(0))))
+        return;
+      bool isPart = op->hasOneUse() && isa<AddOp, SubOp, NegOp>(*op->user_begin());
+      if (!isPart)
+        sums.push_back(op);
+    });
+    for (Operation *op : sums)
+      SumFactorer(rewriter).run(op);
   }
 };
 } // namespace

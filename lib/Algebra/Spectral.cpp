@@ -218,7 +218,7 @@ private:
            "'" + name(state) + "' may grow without bound: the term '" + times + by + "*" + key +
                (key.size() == 1 ? "T" : ".T") + "' has the eigenvalue 1 " + (write.c.number < 0 ? "- " : "+ ") + times + product +
                ", which must stay within [-1, 1], but " + StringRef(why).drop_back(5),
-           fixText(key, c, same ? norm : Interval{0, std::sqrt(norm.hi * other.hi)}, most));
+           fixText(same ? key : "", c, same ? norm : Interval{0, std::sqrt(norm.hi * other.hi)}, most));
   }
 
   // What is known about the factors of a term, each with a comma or an "and" to come.
@@ -238,8 +238,9 @@ private:
   static std::string fixText(StringRef key, Interval c, Interval norm, double most) {
     std::string coefficient = ", and keep the coefficient within [0, " + number(most) + "]";
     if (std::isinf(norm.hi))
-      return "normalise it, l2norm(" + key.str() + "), or declare the input 'unit'" +
-             (c.within(0, most) ? "" : coefficient);
+      return (key.empty() ? "normalise both vectors with l2norm, or declare the inputs 'unit'"
+                          : "normalise it, l2norm(" + key.str() + "), or declare the input 'unit'") +
+             (c.within(key.empty() ? -most : 0, most) ? "" : coefficient);
     return "keep the coefficient within [0, " + number(most / (norm.hi * norm.hi)) +
            "], by the declared range of an input or by a function such as sigmoid";
   }

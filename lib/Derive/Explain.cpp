@@ -182,7 +182,11 @@ private:
   std::pair<std::string, unsigned> expression(Operation *op) {
     auto operand = [&](unsigned i, unsigned needed) { return text(op->getOperand(i), needed); };
     return TypeSwitch<Operation *, std::pair<std::string, unsigned>>(op)
-        .Case([&](AddOp) { return std::pair(operand(0, 0) + " + " + operand(1, 0), 0u); })
+        .Case([&](AddOp) {
+          std::string right = operand(1, 0);
+          bool negative = StringRef(right).starts_with("-");
+          return std::pair(operand(0, 0) + (negative ? " - " + right.substr(1) : " + " + right), 0u);
+        })
         .Case([&](SubOp) { return std::pair(operand(0, 0) + " - " + operand(1, 1), 0u); })
         .Case([&](NegOp) { return std::pair("-" + operand(0, 1), 0u); })
         .Case([&](MatmulOp) { return std::pair(operand(0, 1) + " " + operand(1, 1), 1u); })

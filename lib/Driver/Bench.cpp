@@ -81,10 +81,12 @@ private:
     FailureOr<std::unique_ptr<LoadedRule>> first = compileAndLoad(session, sizes, options.form);
     if (failed(first))
       return failure();
-    report.chosen = (*first)->metadata->form;
+    std::string taken = (*first)->metadata->form;
+    if (options.form == "auto")
+      report.chosen = taken;
     for (StringRef form : cpuForms) {
-      if (form == report.chosen) {
-        loaded.push_back({report.chosen, std::move(*first)});
+      if (form == taken) {
+        loaded.push_back({taken, std::move(*first)});
         continue;
       }
       if (options.form != "auto")

@@ -53,7 +53,9 @@ void recur::printReport(const BenchReport &report, llvm::raw_ostream &os) {
       if (row.step == step)
         printRow(report, row, os);
   }
-  os << "\n* the form that is taken when none is asked for; rates are those of the best call\n";
+  os << "\n"
+     << (report.chosen.empty() ? "" : "* the form that is taken when none is asked for; ")
+     << "rates are those of the best call\n";
   for (const auto &[form, why] : report.missing)
     os << "no row for " << form << ": " << why << "\n";
 }

@@ -1,4 +1,5 @@
 #include "lib/Driver/MathMl.h"
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSwitch.h"
 
@@ -86,8 +87,7 @@ private:
     if (rest.empty())
       return {"", ""};
     if (llvm::isDigit(rest[0])) {
-      StringRef number = rest.take_while([](char c) { return llvm::isDigit(c) || c == '.'; });
-      rest = rest.drop_front(number.size());
+      StringRef number = takeNumber();
       std::string text = number.str();
       if (rest.size() > 2 && rest[0] == 'E' && (llvm::isDigit(rest[1]) || rest[1] == '-')) {
         StringRef power = rest.drop_front(1).take_while([](char c) { return llvm::isDigit(c) || c == '-'; });
@@ -154,6 +154,11 @@ private:
   // A name, with its number as an index and a transposition that is part of it. Empty for a word of a sentence, which
   // stays.
   std::string word(std::vector<std::string> &below, std::vector<std::string> &above) {
+    StringRef run = rest.take_while([](char c) { return llvm::isAlnum(c); });
+    if (rest.drop_front(run.size()).starts_with("(") && isLetter(run.back()) && llvm::any_of(run, llvm::isDigit)) {
+      rest = rest.drop_front(run.size()); // a function such as l2norm
+      return element("mi", run.str()) + "<mo>&#x2061;</mo>";
+    }
     StringRef name = rest.take_while([](char c) { return isLetter(c); }), after = rest.drop_front(name.size());
     bool known = names.contains(name), call = after.starts_with("(");
     if (!known && name.size() > 1 && name.ends_with("T") && names.contains(name.drop_back())) {
@@ -177,7 +182,7 @@ private:
       return element("msub", element("mi", "d") + element("mi", name.drop_front().str()));
     digits(below);
     if (numbered && take("x")) // up to the token before
-      below.push_back(element("mo", "−"));
+      above.push_back(element("mo", "−"));
     return element("mi", name.str());
   }
 
@@ -200,20 +205,36 @@ private:
     return same(element("mtext", "&#xa0;" + StringRef(sentence).rtrim().str() + "&#xa0;"));
   }
 
-  // What stands after _ or ^: a bracket without its brackets, or one token.
-  std::string script() {
+  // What stands after _ or ^: a bracket without its brackets, or one token. An exponent keeps its own scripts.
+  std::string script(bool isExponent = false) {
     std::string minus = take("-") ? element("mo", "−") : "";
     if (take("(")) {
       std::string inner = items(")");
       take(")");
       return row(minus + inner);
     }
-    if (!rest.empty() && isLetter(rest[0]) && (rest.size() < 2 || !isLetter(rest[1]))) {
-      std::vector<std::string> below, above;
-      std::string base = word(below, above);
-      return row(minus + (below.empty() ? base : element("msub", base + row(llvm::join(below, "")))));
-    }
-    return row(minus + (rest.empty() ? "" : item().whole));
+    bool isName = !rest.empty() && isLetter(rest[0]);
+    return row(minus + (isExponent && isName ? item().whole : token()));
+  }
+
+  // A letter or a number without scripts.
+  std::string token() {
+    if (rest.empty())
+      return "";
+    if (!llvm::isDigit(rest[0]))
+      return element("mi", escapeHtml(character()));
+    return element("mn", takeNumber().str());
+  }
+
+  // Digits, and a point if digits follow it.
+  StringRef takeNumber() {
+    size_t size = 0;
+    while (size < rest.size() && (llvm::isDigit(rest[size]) ||
+                                  (rest[size] == '.' && size + 1 < rest.size() && llvm::isDigit(rest[size + 1]))))
+      ++size;
+    StringRef number = rest.take_front(size);
+    rest = rest.drop_front(size);
+    return number;
   }
 
   void scripts(std::vector<std::string> &below, std::vector<std::string> &above) {
@@ -221,7 +242,7 @@ private:
       if (take("_"))
         below.push_back(script());
       else if (take("^"))
-        above.push_back(script());
+        above.push_back(script(/*isExponent=*/true));
       else if (take("'"))
         above.push_back(element("mo", "′"));
       else if (take("ᵀ") || take(".T"))

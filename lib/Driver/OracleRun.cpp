@@ -30,7 +30,7 @@ static std::vector<int64_t> shapeOf(std::vector<int64_t> leading, Type type) {
   return leading;
 }
 
-LogicalResult recur::runOracle(RuleOp rule, Problem &problem, bool roundStates) {
+LogicalResult recur::runOracle(RuleOp rule, Problem &problem, bool single) {
   SmallVector<BlockArgument> inputs = rule.argumentsOf(ArgKind::Input), params = rule.argumentsOf(ArgKind::Param),
                              states = rule.argumentsOf(ArgKind::State);
   auto nameOf = [&](BlockArgument argument) { return rule.getArg(argument).getName().str(); };
@@ -48,7 +48,7 @@ LogicalResult recur::runOracle(RuleOp rule, Problem &problem, bool roundStates) 
       call.tokens = problem.tokens;
       call.head = h;
       call.heads = problem.heads;
-      call.roundStates = roundStates;
+      call.single = single;
       for (BlockArgument input : inputs) {
         const Array &array = problem.inputs[nameOf(input)];
         int64_t heads = array.shape[2], own = elements(array.shape, 3), group = h / (problem.heads / heads);

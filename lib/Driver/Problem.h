@@ -49,8 +49,9 @@ mlir::LogicalResult drawProblem(RuleOp rule, uint64_t seed, Problem &problem, In
 /// Writes an output or a state for each NAME.npy.
 mlir::LogicalResult writeProblem(const Problem &problem, llvm::StringRef folder, bool float64, std::string &error);
 
-/// Runs the rule's meaning in float64, with states kept in float32 if wanted; fills outputs and states.
-mlir::LogicalResult runOracle(RuleOp rule, Problem &problem, bool roundStates = false);
+/// Runs the rule's meaning in float64, with what every op computes rounded to float32 if wanted; fills outputs and
+/// states.
+mlir::LogicalResult runOracle(RuleOp rule, Problem &problem, bool single = false);
 
 /// Moves every input and param by a random relative amount of at most `size`.
 void perturb(Problem &problem, double size, uint64_t seed);

@@ -36,9 +36,10 @@ struct Entry {
   std::string value;
   double forward = 0, step = 0;
   double budget = 0, least = 0; // what is allowed, and what would be if the rule amplified no rounding
-  bool isGood() const { return std::max(forward, step) <= budget; }
-  // The rule itself makes more of a rounding than any code can mend.
-  bool isTouchy() const { return budget > 100 * least; }
+  bool isGood() const { return !hasBudget() || (forward <= budget && step <= budget); }
+  // The rule itself makes more of a rounding than any code can mend; without a budget it leaves the range of f32.
+  bool isTouchy() const { return !(budget <= 100 * least); }
+  bool hasBudget() const { return std::isfinite(budget); }
 };
 
 // What the precision of a type allows, on tame inputs and on others.
@@ -125,11 +126,11 @@ private:
     Problem compiled, stepped;
     forward.store(compiled);
     steps.store(stepped);
-    // What the rounded inputs mean, and how much of that hangs on the last bits of operands and states.
+    // What the rounded inputs mean, and how much of that hangs on the last bits of operands and of all that is computed.
     forward.round(problem);
     Problem moved = problem;
     perturb(moved, operandRounding(), round + 1);
-    if (failed(runOracle(boundRule(), problem)) || failed(runOracle(boundRule(), moved, /*roundStates=*/true)))
+    if (failed(runOracle(boundRule(), problem)) || failed(runOracle(boundRule(), moved, /*single=*/true)))
       return failure();
     for (auto [arrays, isState] : {std::pair(&Problem::outputs, false), std::pair(&Problem::states, true)})
       for (const auto &[name, expected] : problem.*arrays) {
@@ -138,7 +139,9 @@ private:
         note(entry.forward, relativeError((compiled.*arrays).at(name), expected));
         note(entry.step, relativeError((stepped.*arrays).at(name), expected));
         entry.least = limit(name, isState, kind.tame);
-        note(entry.budget, std::max(entry.least, roundings() * relativeError((moved.*arrays).at(name), expected)));
+        double change = relativeError((moved.*arrays).at(name), expected);
+        note(entry.budget, std::isfinite(change) ? std::max(entry.least, roundings() * change)
+                                                 : std::numeric_limits<double>::infinity());
       }
     return success();
   }
@@ -192,7 +195,11 @@ private:
     for (const Entry &entry : entries)
       os << format("  %-13s%-16s%9.1e%10.1e%10.1e  ", entry.inputs.str().c_str(), entry.value.c_str(), entry.forward,
                    entry.step, entry.budget)
-         << (!entry.isGood() ? "FAILED" : entry.isTouchy() ? "ok, ill-conditioned" : "ok") << "\n";
+         << (!entry.isGood()      ? "FAILED"
+             : !entry.hasBudget() ? "leaves the range of f32"
+             : entry.isTouchy()   ? "ok, ill-conditioned"
+                                  : "ok")
+         << "\n";
     size_t good = llvm::count_if(entries, [](const Entry &entry) { return entry.isGood(); });
     os << "\n" << good << " of " << entries.size() << " within their budget\n";
   }
@@ -220,9 +227,12 @@ private:
           json.object([&] {
             json.attribute("inputs", entry.inputs);
             json.attribute("value", entry.value);
-            json.attribute("forward_error", entry.forward);
-            json.attribute("step_error", entry.step);
-            json.attribute("budget", entry.budget);
+            auto number = [&](StringRef key, double x) {
+              json.attribute(key, std::isfinite(x) ? llvm::json::Value(x) : llvm::json::Value(nullptr));
+            };
+            number("forward_error", entry.forward);
+            number("step_error", entry.step);
+            number("budget", entry.budget);
             json.attribute("ill_conditioned", entry.isTouchy());
             json.attribute("passed", entry.isGood());
           });
@@ -250,8 +260,10 @@ private:
     for (const Entry &entry : entries)
       if (entry.isGood() && entry.isTouchy())
         session.diags.warning(frontend::WarningClass::Numerics, {},
-                              "'" + entry.value + "' on " + entry.inputs + " inputs is ill-conditioned: the last bits of " +
-                                  "its operands move it by " + llvm::formatv("{0:e1}", entry.budget / roundings()).str());
+                              "'" + entry.value + "' on " + entry.inputs +
+                                  (entry.hasBudget() ? " inputs is ill-conditioned: single precision moves it by " +
+                                                           llvm::formatv("{0:e1}", entry.budget / roundings()).str()
+                                                     : std::string(" inputs leaves the range of f32")));
     return success(!session.diags.hasErrors());
   }
 

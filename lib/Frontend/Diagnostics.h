@@ -64,6 +64,7 @@ public:
   Diagnostic &error(SourceRange at, const llvm::Twine &message);
   /// An error without a place.
   Diagnostic &error(const llvm::Twine &message);
+  /// An empty range at the file's start is no place.
   Diagnostic &warning(WarningClass warning, SourceRange at, const llvm::Twine &message);
   Diagnostic &remark(SourceRange at, const llvm::Twine &message);
   /// A diagnostic whose place is given as lines and columns, as locations of the IR give it.

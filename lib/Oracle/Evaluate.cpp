@@ -10,7 +10,8 @@ using namespace recur;
 namespace {
 class Evaluator {
 public:
-  Evaluator(Environment &environment, int64_t length) : environment(environment), length(length) {}
+  Evaluator(Environment &environment, int64_t length, bool single)
+      : environment(environment), length(length), single(single) {}
 
   LogicalResult run(Operation &op) {
     return TypeSwitch<Operation *, LogicalResult>(&op)
@@ -42,6 +43,9 @@ private:
     return number ? number.getInt() : length;
   }
   LogicalResult set(Operation &op, Matrix value) {
+    if (single)
+      for (double &x : value.data)
+        x = static_cast<float>(x);
     environment[op.getResult(0)] = {std::move(value)};
     return success();
   }
@@ -241,9 +245,10 @@ private:
 
   Environment &environment;
   int64_t length;
+  bool single;
 };
 } // namespace
 
-LogicalResult recur::evaluate(Operation &op, Environment &environment, int64_t length) {
-  return Evaluator(environment, length).run(op);
+LogicalResult recur::evaluate(Operation &op, Environment &environment, int64_t length, bool single) {
+  return Evaluator(environment, length, single).run(op);
 }

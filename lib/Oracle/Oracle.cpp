@@ -22,10 +22,6 @@ public:
       int64_t end = std::min(call.tokens, begin + block - (call.position + begin) % block);
       if (failed(runBlock(begin, end)))
         return failure();
-      if (call.roundStates)
-        for (Matrix &state : call.states)
-          for (double &x : state.data)
-            x = static_cast<float>(x);
       begin = end;
     }
     return success();
@@ -42,7 +38,7 @@ private:
         environment[rule.getInit().getArgument(next++)] = {Matrix(1, 1, builtin(arg.getKind(), 0))};
     }
     for (Operation &op : rule.getInit().front().without_terminator())
-      if (failed(evaluate(op, environment, call.tokens)))
+      if (failed(evaluate(op, environment, call.tokens, call.single)))
         return failure();
     call.states.resize(states.size());
     for (auto [state, init] : llvm::zip(call.states, rule.getInitYield().getValues()))
@@ -142,7 +138,7 @@ private:
       for (Value operand : op->getOperands())
         if (!environment.contains(operand))
           return op->emitError() << "the state is read here, but what it becomes is computed by a later block";
-      if (failed(evaluate(*op, environment, call.tokens)))
+      if (failed(evaluate(*op, environment, call.tokens, call.single)))
         return failure();
     }
     for (unsigned index : computed)
@@ -173,7 +169,7 @@ private:
     for (Value shared : op.getShared())
       environment[op.getBody().getArgument(next++)] = environments.front()[shared];
     for (Operation &inner : op.getBody().front().without_terminator())
-      if (failed(evaluate(inner, environment, length)))
+      if (failed(evaluate(inner, environment, length, call.single)))
         return failure();
     auto yielded = op.getYield().getValues().begin();
     for (Value state : op.getStates()) {

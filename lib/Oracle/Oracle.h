@@ -29,8 +29,8 @@ struct OracleCall {
   std::vector<Matrix> params;
   /// Initial states; an empty matrix takes the rule's own. Final states after the call.
   std::vector<Matrix> states;
-  /// Round states to float32 after every block of tokens: what storing them costs, and no other rounding.
-  bool roundStates = false;
+  /// Round what every op computes to float32: what single precision costs, whatever the code.
+  bool single = false;
   /// outputs[i][t], written by the call.
   std::vector<std::vector<Matrix>> outputs;
 };

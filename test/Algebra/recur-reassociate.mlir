@@ -46,3 +46,25 @@ recur.rule @diagonal(input "a" %a: !recur.mat<d x 1>, input "x" %x: !recur.mat<d
   %o = recur.matmul %SD, %x : !recur.mat<e x d>, !recur.mat<d x 1>
   recur.yield %S, %o : !recur.mat<e x d>, !recur.mat<e x 1>
 }
+
+// Outer products with a vector in common are added before they are outer products.
+// CHECK-LABEL: recur.rule @outer
+recur.rule @outer(input "b" %b: !recur.mat<1 x 1>, input "k" %k: !recur.mat<dk x 1>, input "p" %p: !recur.mat<dv x 1>,
+                  input "w" %w: !recur.mat<dv x 1>, state "S" %S: !recur.mat<dv x dk>) -> ("o") init {
+  %z = recur.constant 0.0 : !recur.mat<dv x dk>
+  recur.yield %z : !recur.mat<dv x dk>
+} body {
+  // CHECK: %[[BW:.*]] = recur.mul %b, %w
+  // CHECK: %[[U:.*]] = recur.sub %[[BW]], %p
+  // CHECK: %[[UK:.*]] = recur.matmul %[[U]], %{{.*}} : <dv x 1>, <1 x dk>
+  // CHECK: %[[N:.*]] = recur.add %S, %[[UK]]
+  // CHECK: recur.yield %[[N]], %b
+  %kT = recur.transpose %k : !recur.mat<dk x 1>
+  %pk = recur.matmul %p, %kT : !recur.mat<dv x 1>, !recur.mat<1 x dk>
+  %0 = recur.sub %S, %pk : !recur.mat<dv x dk>, !recur.mat<dv x dk>
+  %kT2 = recur.transpose %k : !recur.mat<dk x 1>
+  %wk = recur.matmul %w, %kT2 : !recur.mat<dv x 1>, !recur.mat<1 x dk>
+  %bwk = recur.mul %b, %wk : !recur.mat<1 x 1>, !recur.mat<dv x dk>
+  %1 = recur.add %0, %bwk : !recur.mat<dv x dk>, !recur.mat<dv x dk>
+  recur.yield %1, %b : !recur.mat<dv x dk>, !recur.mat<1 x 1>
+}
