@@ -66,6 +66,7 @@ template <typename PassOptions> static PassOptions loweringOptions(const KernelO
     own.formats.push_back(formatText(format));
   own.vectorWidth = options.vectorWidth;
   own.hasBf16Pairs = options.hasBf16Pairs;
+  own.chunkLength = options.chunk;
   return own;
 }
 
@@ -204,7 +205,7 @@ FailureOr<Kernel> cpu::buildKernel(RuleOp rule, const KernelOptions &options, ll
 //===----------------------------------------------------------------------===//
 
 void cpu::registerCpuDialects(DialectRegistry &registry) {
-  registry.insert<RecurDialect, affine::AffineDialect, arith::ArithDialect, bufferization::BufferizationDialect,
+  registry.insert<RecurDialect, chunk::ChunkDialect, affine::AffineDialect, arith::ArithDialect, bufferization::BufferizationDialect,
                   cf::ControlFlowDialect, func::FuncDialect, linalg::LinalgDialect, math::MathDialect,
                   memref::MemRefDialect, scf::SCFDialect, tensor::TensorDialect, vector::VectorDialect,
                   LLVM::LLVMDialect>();

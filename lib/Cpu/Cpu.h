@@ -55,6 +55,8 @@ struct KernelOptions {
   bool hasBf16Pairs = false;
   /// Whether a rule may become a sweep, where that fits; otherwise all become a loop over tokens.
   bool sweep = true;
+  /// The tokens of a chunk, where the module holds the rule's chunk program beside it.
+  int64_t chunk = 32;
 };
 
 /// A part of the way from a rule to LLVM. All stages work on a module with one rule (later one function) in it.
@@ -79,7 +81,7 @@ struct Kernel {
   std::unique_ptr<llvm::Module> module;
   /// The bytes that the function needs at `scratch`, which must be aligned to 64.
   int64_t scratchBytes = 0;
-  /// "sweep" or "sequential".
+  /// "sweep", "chunk" or "sequential".
   std::string form;
 };
 

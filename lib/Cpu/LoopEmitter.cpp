@@ -1,5 +1,6 @@
 // One linalg op on buffers as loops over vectors.
 #include "lib/Cpu/LoopEmitter.h"
+#include "lib/Cpu/VectorBuilder.h"
 #include "mlir/Dialect/Affine/IR/AffineOps.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
@@ -235,39 +236,19 @@ Value LoopEmitter::combine(OpOperand &sum, Value x, Value y) {
   return arith::MaximumFOp::create(b, loc, x, y);
 }
 
-// Adds up the lanes of each vector, giving one vector with a lane for each. Pairs of vectors are folded into one, then
-// pairs of these: the fewest shuffles. A vector is made of groups of lanes that belong to one sum; a fold takes the
-// first half of every group of both and adds the second halves.
+// Adds up the lanes of each vector, giving one vector with a lane for each.
 Value LoopEmitter::gather(OpOperand &sum, ArrayRef<Value> vectors) {
   auto type = dyn_cast<VectorType>(vectors[0].getType());
   if (!type)
     return vectors.size() == 1 ? vectors[0] : joined(vectors);
-  int64_t lanes = type.getNumElements();
-  if (!llvm::isPowerOf2_64(vectors.size()) || static_cast<int64_t>(vectors.size()) > lanes) {
+  if (!llvm::isPowerOf2_64(vectors.size()) || static_cast<int64_t>(vectors.size()) > type.getNumElements()) {
     SmallVector<Value> scalars;
     for (Value vector : vectors)
       scalars.push_back(gather(sum, vector));
     return joined(scalars);
   }
-  SmallVector<Value> folded(vectors);
-  for (int64_t group = lanes; group > 1; group /= 2) {
-    bool isPaired = folded.size() > 1;
-    SmallVector<int64_t> first, second;
-    int64_t width = cast<VectorType>(folded[0].getType()).getNumElements();
-    for (int64_t start = 0; start < (isPaired ? 2 : 1) * width; start += group)
-      for (int64_t lane = 0; lane < group / 2; ++lane) {
-        first.push_back(start + lane);
-        second.push_back(start + group / 2 + lane);
-      }
-    SmallVector<Value> next;
-    for (size_t i = 0; i < folded.size(); i += isPaired ? 2 : 1) {
-      Value other = folded[isPaired ? i + 1 : i];
-      next.push_back(combine(sum, vector::ShuffleOp::create(b, loc, folded[i], other, first),
-                             vector::ShuffleOp::create(b, loc, folded[i], other, second)));
-    }
-    folded = std::move(next);
-  }
-  return vectors.size() == 1 ? vector::ExtractOp::create(b, loc, folded[0], 0).getResult() : folded[0];
+  Value folded = foldLanes(b, loc, vectors, [&](Value x, Value y) { return combine(sum, x, y); });
+  return vectors.size() == 1 ? vector::ExtractOp::create(b, loc, folded, 0).getResult() : folded;
 }
 
 Value LoopEmitter::joined(ArrayRef<Value> scalars) {

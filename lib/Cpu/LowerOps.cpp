@@ -16,7 +16,7 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cpu;
 
-static std::array<int64_t, 2> sizesOf(Value value) { return {matType(value).numRows(), matType(value).numCols()}; }
+std::array<int64_t, 2> cpu::sizesOf(Value value) { return {matType(value).numRows(), matType(value).numCols()}; }
 
 Value cpu::toIndex(OpBuilder &b, Location loc, Value scalar) {
   Value integer = arith::FPToSIOp::create(b, loc, b.getI64Type(), scalar);
@@ -37,7 +37,7 @@ LogicalResult OpLowering::lower(Block &block) {
 LogicalResult OpLowering::lower(Operation &op) {
   if (auto loop = dyn_cast<ForOp>(op))
     return lowerFor(loop);
-  MatrixBuilder m(b, op.getLoc());
+  MatrixBuilder m(b, op.getLoc(), tokens);
   auto operand = [&](unsigned i) { return matrices.lookup(op.getOperand(i)); };
   auto unsupported = [&](StringRef what) {
     op.emitError() << what << " run only in the oracle for now";
@@ -74,8 +74,13 @@ LogicalResult OpLowering::lower(Operation &op) {
   return success();
 }
 
+bool OpLowering::isForAllTokens(Operation &op) {
+  return isa<ElementwiseOp, ConstantOp, SizeOp, IdentityOp, DiagOp, ExtractOp, MatmulOp, TransposeOp, ReduceOp,
+             BroadcastOp>(op);
+}
+
 Matrix OpLowering::lowerElementwise(ElementwiseOp op) {
-  MatrixBuilder m(b, op.getLoc());
+  MatrixBuilder m(b, op.getLoc(), tokens);
   SmallVector<Matrix> operands;
   for (Value operand : op->getOperands())
     operands.push_back(matrices.lookup(operand));
@@ -84,12 +89,12 @@ Matrix OpLowering::lowerElementwise(ElementwiseOp op) {
 }
 
 Matrix OpLowering::lowerExtract(ExtractOp op) {
-  MatrixBuilder m(b, op.getLoc());
   Location loc = op.getLoc();
   Value all = steps.lookup(op.getSteps());
   auto type = cast<RankedTensorType>(all.getType());
+  unsigned dim = tokens > 1; // of the micro-steps
   Value first = arith::ConstantIndexOp::create(b, loc, 1);
-  Value last = arith::ConstantIndexOp::create(b, loc, type.getDimSize(0));
+  Value last = arith::ConstantIndexOp::create(b, loc, type.getDimSize(dim));
   Value counter = integers.lookup(op.getIndex());
   if (!counter) { // an expression: keep it inside whatever its value
     counter = toIndex(b, loc, matrices.lookup(op.getIndex()).value);
@@ -99,20 +104,21 @@ Matrix OpLowering::lowerExtract(ExtractOp op) {
   MatType step = op.getType();
   SmallVector<unsigned, 2> axes = naturalAxes(step);
   std::array<int64_t, 2> sizes = sizesOf(op);
+  if (tokens > 1)
+    axes.insert(axes.begin(), tokenAxis);
   if (axes.empty())
     return {tensor::ExtractOp::create(b, loc, all, place), {}, sizes};
   SmallVector<OpFoldResult> offsets(type.getRank(), b.getIndexAttr(0)), strides(type.getRank(), b.getIndexAttr(1)),
       lengths;
   for (int64_t length : type.getShape())
     lengths.push_back(b.getIndexAttr(length));
-  offsets[0] = place;
-  lengths[0] = b.getIndexAttr(1);
-  auto stored = cast<RankedTensorType>(storageType(b.getContext(), axes, sizes));
+  offsets[dim] = place;
+  lengths[dim] = b.getIndexAttr(1);
+  auto stored = cast<RankedTensorType>(storageType(b.getContext(), axes, sizes, tokens));
   return {tensor::ExtractSliceOp::create(b, loc, stored, all, offsets, lengths, strides), axes, sizes};
 }
 
-// A copy in memory of its own.
-static Value ownCopy(OpBuilder &b, Location loc, Value tensor) {
+Value cpu::ownCopy(OpBuilder &b, Location loc, Value tensor) {
   return bufferization::AllocTensorOp::create(b, loc, cast<RankedTensorType>(tensor.getType()), ValueRange(), tensor);
 }
 
@@ -164,16 +170,18 @@ static Value startOf(Value value, scf::ForOp &first) {
   return value;
 }
 
-SmallVector<Value> cpu::storeCarried(MatrixBuilder &m, ArrayRef<Matrix> next, ValueRange carried) {
+SmallVector<Value> cpu::storeCarried(MatrixBuilder &m, ArrayRef<Matrix> next, ValueRange carried,
+                                     ArrayRef<SmallVector<unsigned, 2>> stored) {
   OpBuilder &b = m.builder();
   Location loc = m.location();
   SmallVector<Value> values;
-  for (auto [matrix, argument] : llvm::zip(next, carried)) {
+  for (auto [i, matrix] : llvm::enumerate(next)) {
+    Value argument = carried[i];
     SmallVector<unsigned, 2> axes;
     for (unsigned axis : {0u, 1u})
       if (matrix.sizes[axis] > 1)
         axes.push_back(axis);
-    Value value = m.stored(matrix, axes);
+    Value value = m.stored(matrix, stored.empty() ? axes : stored[i]);
     // What another carried value was, or is to become as well, may be overwritten before it is copied here.
     bool isShared = isa<BlockArgument>(value) || llvm::is_contained(values, value);
     if (value != argument && isa<RankedTensorType>(value.getType()) && isShared)

@@ -14,7 +14,7 @@ using mlir::utils::IteratorType;
 Matrix Matrix::transposed() const {
   Matrix result{value, {}, {sizes[1], sizes[0]}};
   for (unsigned axis : axes)
-    result.axes.push_back(1 - axis);
+    result.axes.push_back(axis == tokenAxis ? axis : 1 - axis);
   return result;
 }
 
@@ -27,12 +27,13 @@ SmallVector<unsigned, 2> cpu::naturalAxes(MatType type) {
   return axes;
 }
 
-Type cpu::storageType(MLIRContext *context, ArrayRef<unsigned> axes, std::array<int64_t, 2> sizes) {
+static SmallVector<int64_t> shapeOf(ArrayRef<unsigned> axes, std::array<int64_t, 2> sizes, int64_t tokens) {
+  return llvm::map_to_vector(axes, [&](unsigned axis) { return axis == tokenAxis ? tokens : sizes[axis]; });
+}
+
+Type cpu::storageType(MLIRContext *context, ArrayRef<unsigned> axes, std::array<int64_t, 2> sizes, int64_t tokens) {
   Type f32 = Float32Type::get(context);
-  if (axes.empty())
-    return f32;
-  SmallVector<int64_t> shape = llvm::map_to_vector(axes, [&](unsigned axis) { return sizes[axis]; });
-  return RankedTensorType::get(shape, f32);
+  return axes.empty() ? f32 : RankedTensorType::get(shapeOf(axes, sizes, tokens), f32);
 }
 
 Value MatrixBuilder::number(double value) {
@@ -97,15 +98,15 @@ static Value generic(OpBuilder &b, Location loc, const Inputs &inputs, Value ini
 Matrix MatrixBuilder::map(std::array<int64_t, 2> sizes, ArrayRef<Matrix> operands, Body body) {
   // The order of the operand that stores most decides, so that whole matrices are read as they lie.
   SmallVector<unsigned, 2> axes;
-  for (size_t rank : {2, 1})
+  for (size_t rank : {3, 2, 1})
     for (const Matrix &operand : operands)
       if (operand.axes.size() == rank)
         for (unsigned axis : operand.axes)
           if (!llvm::is_contained(axes, axis))
             axes.push_back(axis);
-  bool isRowsAndColumns = llvm::none_of(operands, [](const Matrix &operand) { return operand.axes.size() == 2; });
-  if (isRowsAndColumns)
-    llvm::sort(axes);
+  bool isRowsAndColumns = llvm::none_of(operands, [](const Matrix &operand) { return operand.axes.size() >= 2; });
+  if (isRowsAndColumns) // tokens, rows, columns
+    llvm::sort(axes, [](unsigned x, unsigned y) { return (x + 1) % 3 < (y + 1) % 3; });
   return map(sizes, axes, operands, body);
 }
 
@@ -117,25 +118,26 @@ Matrix MatrixBuilder::map(std::array<int64_t, 2> sizes, ArrayRef<unsigned> axes,
   Inputs inputs;
   for (const Matrix &operand : operands)
     inputs.add(operand.value, accessMap(b.getContext(), axes, operand.axes), operand.isUniform());
-  auto type = cast<RankedTensorType>(storageType(b.getContext(), axes, sizes));
-  Value init = tensor::EmptyOp::create(b, loc, type.getShape(), type.getElementType());
+  Value init = tensor::EmptyOp::create(b, loc, shapeOf(axes, sizes, tokens), b.getF32Type());
   SmallVector<IteratorType> iterators(axes.size(), IteratorType::parallel);
   Value result = generic(b, loc, inputs, init, b.getMultiDimIdentityMap(axes.size()), iterators,
                          [&](ValueRange entries) { return body(entries.drop_back()); });
   return {result, SmallVector<unsigned, 2>(axes), sizes};
 }
 
-// Combines what `body` makes of the operands over the loops behind those of the result.
+// Combines what `body` makes of the operands over the loops behind those of the result, beginning with `init` if that
+// is given: a tensor of the result's type.
 Matrix MatrixBuilder::fold(Reduction kind, std::array<int64_t, 2> sizes, ArrayRef<unsigned> axes, unsigned loops,
-                           ArrayRef<std::pair<Value, AffineMap>> operands, Body body) {
+                           ArrayRef<std::pair<Value, AffineMap>> operands, Body body, Value init) {
   Inputs inputs;
   for (auto &[value, map] : operands)
     inputs.add(value, map, isa<FloatType>(value.getType()));
-  SmallVector<int64_t> shape = llvm::map_to_vector(axes, [&](unsigned axis) { return sizes[axis]; });
-  Value empty = tensor::EmptyOp::create(b, loc, shape, b.getF32Type());
   bool isSum = kind == Reduction::Sum;
-  Value neutral = number(isSum ? 0 : -std::numeric_limits<double>::infinity());
-  Value init = linalg::FillOp::create(b, loc, neutral, empty).getResult(0);
+  if (!init) {
+    Value empty = tensor::EmptyOp::create(b, loc, shapeOf(axes, sizes, tokens), b.getF32Type());
+    Value neutral = number(isSum ? 0 : -std::numeric_limits<double>::infinity());
+    init = linalg::FillOp::create(b, loc, neutral, empty).getResult(0);
+  }
   SmallVector<IteratorType> iterators(axes.size(), IteratorType::parallel);
   iterators.resize(loops, IteratorType::reduction);
   AffineMap initMap = AffineMap::getFilteredIdentityMap(
@@ -151,34 +153,40 @@ Matrix MatrixBuilder::fold(Reduction kind, std::array<int64_t, 2> sizes, ArrayRe
   return {result, SmallVector<unsigned, 2>(axes), sizes};
 }
 
-Matrix MatrixBuilder::product(Matrix lhs, Matrix rhs) {
+Matrix MatrixBuilder::product(const Matrix &lhs, const Matrix &rhs, const Matrix *added) {
   std::array<int64_t, 2> sizes = {lhs.sizes[0], rhs.sizes[1]};
   auto times = [&](ValueRange entries) -> Value { return arith::MulFOp::create(b, loc, entries[0], entries[1]); };
   if (!lhs.has(1) && !rhs.has(0)) { // the sum has equal terms; for one term this is the outer product
     Matrix term = map(sizes, {lhs, rhs}, times);
-    return lhs.sizes[1] == 1 ? term : mul(term, constant(sizes, lhs.sizes[1]));
+    term = lhs.sizes[1] == 1 ? term : mul(term, constant(sizes, lhs.sizes[1]));
+    return added ? add(*added, term) : term;
   }
   SmallVector<unsigned, 2> axes;
+  if (lhs.has(tokenAxis) || rhs.has(tokenAxis))
+    axes.push_back(tokenAxis);
   if (lhs.has(0))
     axes.push_back(0);
   if (rhs.has(1))
     axes.push_back(1);
+  bool coversAll = added && !axes.empty() && llvm::all_of(added->axes, [&](unsigned axis) { return llvm::is_contained(axes, axis); });
+  if (added && !coversAll)
+    return add(*added, product(lhs, rhs));
   unsigned loops = axes.size() + 1;
-  // Axis 2 stands for the one that is summed over.
+  constexpr unsigned summed = 3; // the axis that is summed over
   SmallVector<unsigned, 3> loopAxes(axes.begin(), axes.end()), lhsAxes, rhsAxes;
-  loopAxes.push_back(2);
+  loopAxes.push_back(summed);
   for (unsigned axis : lhs.axes)
-    lhsAxes.push_back(axis == 1 ? 2 : 0);
+    lhsAxes.push_back(axis == 1 ? summed : axis);
   for (unsigned axis : rhs.axes)
-    rhsAxes.push_back(axis == 0 ? 2 : 1);
+    rhsAxes.push_back(axis == 0 ? summed : axis);
   return fold(Reduction::Sum, sizes, axes, loops,
               {{lhs.value, accessMap(b.getContext(), loopAxes, lhsAxes)},
                {rhs.value, accessMap(b.getContext(), loopAxes, rhsAxes)}},
-              times);
+              times, added ? stored(*added, axes) : Value());
 }
 
 Matrix MatrixBuilder::reduce(Reduction kind, Matrix operand, bool rows, bool cols) {
-  std::array<bool, 2> gone = {rows, cols};
+  std::array<bool, 3> gone = {rows, cols, false};
   std::array<int64_t, 2> sizes = operand.sizes;
   double copies = 1; // equal entries along an axis that is not stored
   SmallVector<unsigned, 2> kept, loopAxes;
@@ -207,8 +215,12 @@ Matrix MatrixBuilder::diagonal(Matrix vector) {
   int64_t n = vector.sizes[0];
   if (n == 1)
     return vector;
-  return map({n, n}, {0, 1}, vector, [&](ValueRange entries) -> Value {
-    Value row = linalg::IndexOp::create(b, loc, 0), column = linalg::IndexOp::create(b, loc, 1);
+  SmallVector<unsigned, 3> axes = {0, 1};
+  if (vector.has(tokenAxis))
+    axes.insert(axes.begin(), tokenAxis);
+  return map({n, n}, axes, vector, [&](ValueRange entries) -> Value {
+    Value row = linalg::IndexOp::create(b, loc, axes.size() - 2);
+    Value column = linalg::IndexOp::create(b, loc, axes.size() - 1);
     Value onDiagonal = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::eq, row, column);
     return arith::SelectOp::create(b, loc, onDiagonal, entries[0], number(0));
   });

@@ -1,5 +1,6 @@
 // The passes of the CPU code generator.
 #pragma once
+#include "dialect/chunk/Chunk.h"
 #include "lib/Cpu/Cpu.h"
 #include "mlir/Dialect/Affine/IR/AffineOps.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
@@ -40,6 +41,14 @@ constexpr llvm::StringLiteral denseAttr = "recur.dense";
 /// KernelOptions. Fails after a diagnostic.
 mlir::FailureOr<mlir::func::FuncOp> lowerTokenLoop(RuleOp rule, llvm::StringRef symbol,
                                                    llvm::ArrayRef<TensorFormat> formats, unsigned vectorWidth);
+
+/// The chunk program that stands beside a rule NAME as NAME_chunk; null when there is none.
+chunk::ProgramOp chunkProgramOf(RuleOp rule);
+
+/// The same with a loop over the whole chunks of `length` tokens before it, by the rule's chunk program, which is erased.
+mlir::FailureOr<mlir::func::FuncOp> lowerChunkLoop(RuleOp rule, chunk::ProgramOp program, int64_t length,
+                                                   llvm::StringRef symbol, llvm::ArrayRef<TensorFormat> formats,
+                                                   unsigned vectorWidth);
 
 /// Lets products and sums of floats under `op` contract to fused operations; nothing else about them is relaxed.
 void allowContraction(mlir::Operation *op);

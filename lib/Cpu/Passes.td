@@ -11,6 +11,7 @@ class LoweringPass<string flag, string text> : Pass<flag, "::mlir::ModuleOp"> {
     ListOption<"formats", "formats", "std::string", "TYPE or TYPE:RANK for each tensor; types: f32, bf16, f16">,
     Option<"vectorWidth", "vector-width", "unsigned", "16", "f32 entries in a vector register">,
     Option<"hasBf16Pairs", "bf16-pairs", "bool", "false", "the target multiplies pairs of bf16">,
+    Option<"chunkLength", "chunk", "int64_t", "32", "tokens in a chunk, where the rule has a chunk program">,
   ];
   let dependentDialects = [
     "::mlir::LLVM::LLVMDialect", "::mlir::affine::AffineDialect", "::mlir::arith::ArithDialect", "::mlir::bufferization::BufferizationDialect",
@@ -34,7 +35,8 @@ def RecurToLinalg : LoweringPass<"recur-to-linalg", "turn a rule into a function
     The function's arguments are one strided memref for each tensor (inputs, params, initial states, outputs, final
     states; a tensor with one value per token has the token first), the span (tokens, position, head, heads) and the
     scratch memory. States are the loop's carried values; a token's arithmetic is linalg on f32 tensors, scalars are
-    plain f32.
+    plain f32. Where the chunk program of the rule NAME stands beside it as NAME_chunk, the whole chunks of a sequence
+    are computed by that program, and the loop over tokens does the rest.
   }];
 }
 

@@ -95,7 +95,8 @@ struct RecurSweep : recur::cpu::impl::RecurSweepBase<RecurSweep> {
     if (failed(parsed))
       return signalPassFailure();
     for (RuleOp rule : llvm::make_early_inc_range(getOperation().getOps<RuleOp>()))
-      if (failed(sweepRule(rule, symbol, *parsed, vectorWidth, hasBf16Pairs)))
+      if (!chunkProgramOf(rule) &&
+          failed(sweepRule(rule, symbol, *parsed, vectorWidth, hasBf16Pairs)))
         return signalPassFailure();
   }
 };

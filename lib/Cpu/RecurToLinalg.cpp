@@ -1,6 +1,6 @@
 // From a rule to a function that loops over the tokens of one sequence and head.
-#include "lib/Cpu/LowerOps.h"
-#include "lib/Cpu/Passes.h"
+#include "lib/Cpu/Chunk.h"
+#include "lib/Cpu/KernelBuilder.h"
 
 namespace recur::cpu {
 #define GEN_PASS_DEF_RECURTOLINALG
@@ -31,288 +31,9 @@ FailureOr<SmallVector<TensorFormat>> cpu::parseFormats(Operation *op, ArrayRef<s
   return formats;
 }
 
-namespace {
-
-/// One tensor of the caller: an argument of the function.
-struct View {
-  KernelTensor tensor;
-  Value memref;
-  bool hasTokens;
-  /// The dimensions of the view, without the token's, that are longer than 1 or count micro-steps.
-  SmallVector<int64_t> kept;
-  /// Whether entries along the last of `kept` are neighbours, as i1; null when there is none.
-  Value isDense;
-};
-
-/// Builds the function of one rule.
-class KernelBuilder {
-public:
-  KernelBuilder(RuleOp rule, ArrayRef<TensorFormat> formats, unsigned vectorWidth)
-      : rule(rule), formats(formats), vectorWidth(vectorWidth), b(rule), loc(rule.getLoc()) {}
-  LogicalResult build(StringRef symbol);
-  func::FuncOp getFunction() { return function; }
-
-private:
-  LogicalResult checkRule();
-  FailureOr<MemRefType> viewType(const KernelTensor &tensor, TensorFormat format);
-  void createFunction(StringRef symbol, ArrayRef<MemRefType> types);
-  SmallVector<View *> viewsOf(Role role);
-
-  Value isGiven(View &view);
-  Value part(View &view, Value token);
-  Value load(View &view, Value token);
-  void loadInto(View &view, Value token, Value buffer);
-  void store(View &view, Value token, Value value);
-  void copy(View &view, Value from, Value to);
-  void enter(OpLowering &lowering, BlockArgument argument, Value value);
-  void enterIndex(OpLowering &lowering, BlockArgument argument, Value index);
-  FailureOr<Value> initialState(unsigned state, const OpLowering &outer);
-  LogicalResult tokenLoop(OpLowering &lowering);
-
-  RuleOp rule;
-  ArrayRef<TensorFormat> formats;
-  unsigned vectorWidth;
-  OpBuilder b;
-  Location loc;
-  func::FuncOp function;
-  SmallVector<View> views;
-  Value tokens, position, head, heads;
-};
-
-} // namespace
-
-//===----------------------------------------------------------------------===//
-// The function and its views
-//===----------------------------------------------------------------------===//
-
-LogicalResult KernelBuilder::checkRule() {
-  SmallVector<StringAttr> symbols = rule.symbols();
-  if (!symbols.empty())
-    return rule.emitError() << "dimension '" << symbols.front().getValue() << "' is not bound";
-  for (ArgAttr arg : rule.getArgs().getAsRange<ArgAttr>())
-    if (arg.getKind() == ArgKind::Stale)
-      return rule.emitError() << "states of an earlier block, such as '" << arg.getName().getValue() << "@"
-                              << arg.getBlock() << "', run only in the oracle for now";
-  return success();
-}
-
-FailureOr<MemRefType> KernelBuilder::viewType(const KernelTensor &tensor, TensorFormat format) {
-  SmallVector<int64_t> shape;
-  Type type = tensor.type;
-  if (tensor.role == Role::Input || tensor.role == Role::Output)
-    shape.push_back(ShapedType::kDynamic);
-  int rank = format.rank;
-  if (auto steps = dyn_cast<StepsType>(type)) {
-    shape.push_back(cast<IntegerAttr>(steps.getCount()).getInt());
-    type = steps.getStep();
-    --rank;
-  }
-  auto mat = cast<MatType>(type);
-  int least = naturalAxes(mat).size();
-  if (format.rank < 0)
-    rank = least;
-  if (rank < least || rank > 2)
-    return rule.emitError() << "'" << tensor.name << "' needs " << least << " dimensions, got: " << rank;
-  if (rank == 2 || (rank == 1 && mat.numRows() > 1))
-    shape.push_back(mat.numRows());
-  if (rank == 2 || (rank == 1 && mat.numRows() == 1))
-    shape.push_back(mat.numCols());
-  bool isState = tensor.role == Role::InitialState || tensor.role == Role::FinalState;
-  if (isState && format.dtype != DType::F32)
-    return rule.emitError() << "state '" << tensor.name << "' must be f32";
-  Type entry = format.dtype == DType::F32    ? Type(b.getF32Type())
-               : format.dtype == DType::BF16 ? Type(b.getBF16Type())
-                                             : Type(b.getF16Type());
-  SmallVector<int64_t> strides(shape.size(), ShapedType::kDynamic);
-  return MemRefType::get(shape, entry, StridedLayoutAttr::get(b.getContext(), ShapedType::kDynamic, strides));
-}
-
-void KernelBuilder::createFunction(StringRef symbol, ArrayRef<MemRefType> types) {
-  SmallVector<Type> arguments(types.begin(), types.end());
-  arguments.append(4, b.getIndexType());
-  arguments.push_back(MemRefType::get(ShapedType::kDynamic, b.getI8Type()));
-  function = func::FuncOp::create(b, loc, symbol, b.getFunctionType(arguments, {}));
-  Block *entry = function.addEntryBlock();
-  b.setInsertionPointToStart(entry);
-  auto span = entry->getArguments().drop_front(types.size());
-  tokens = span[0], position = span[1], head = span[2], heads = span[3];
-  for (auto [view, argument] : llvm::zip(views, entry->getArguments())) {
-    view.memref = argument;
-    view.hasTokens = view.tensor.role == Role::Input || view.tensor.role == Role::Output;
-    ArrayRef<int64_t> shape = cast<MemRefType>(argument.getType()).getShape().drop_front(view.hasTokens);
-    for (auto [i, length] : llvm::enumerate(shape))
-      if (length > 1 || (i == 0 && isa<StepsType>(view.tensor.type)))
-        view.kept.push_back(i);
-    if (view.kept.empty())
-      continue;
-    auto metadata = memref::ExtractStridedMetadataOp::create(b, loc, argument);
-    Value stride = metadata.getStrides()[view.kept.back() + view.hasTokens];
-    Value one = arith::ConstantIndexOp::create(b, loc, 1);
-    view.isDense = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::eq, stride, one);
-  }
-}
-
-SmallVector<View *> KernelBuilder::viewsOf(Role role) {
-  SmallVector<View *> result;
-  for (View &view : views)
-    if (view.tensor.role == role)
-      result.push_back(&view);
-  return result;
-}
-
-// True when the caller gave this tensor.
-Value KernelBuilder::isGiven(View &view) {
-  Value address = memref::ExtractAlignedPointerAsIndexOp::create(b, loc, view.memref);
-  Value zero = arith::ConstantIndexOp::create(b, loc, 0);
-  return arith::CmpIOp::create(b, loc, arith::CmpIPredicate::ne, address, zero);
-}
-
-//===----------------------------------------------------------------------===//
-// Loads and stores
-//===----------------------------------------------------------------------===//
-
-// The view at a token, with the kept dimensions only.
-Value KernelBuilder::part(View &view, Value token) {
-  auto type = cast<MemRefType>(view.memref.getType());
-  SmallVector<OpFoldResult> offsets(type.getRank(), b.getIndexAttr(0)), strides(type.getRank(), b.getIndexAttr(1)),
-      lengths;
-  for (int64_t length : type.getShape())
-    lengths.push_back(b.getIndexAttr(length));
-  if (view.hasTokens) {
-    offsets[0] = token;
-    lengths[0] = b.getIndexAttr(1);
-  }
-  SmallVector<int64_t> shape;
-  for (int64_t i : view.kept)
-    shape.push_back(type.getDimSize(i + view.hasTokens));
-  auto result = memref::SubViewOp::inferRankReducedResultType(shape, type, offsets, lengths, strides);
-  return memref::SubViewOp::create(b, loc, result, view.memref, offsets, lengths, strides);
-}
-
-static Value convert(OpBuilder &b, Location loc, Value value, Type type) {
-  if (value.getType() == type)
-    return value;
-  if (type.isF32())
-    return arith::ExtFOp::create(b, loc, type, value);
-  return arith::TruncFOp::create(b, loc, type, value);
-}
-
-// Copies between a part of a view and a buffer of f32. Whether the view's entries are neighbours is known only at run
-// time; if they are, vectors can be used.
-void KernelBuilder::copy(View &view, Value from, Value to) {
-  auto emit = [&](bool isDense) {
-    auto type = cast<MemRefType>(to.getType());
-    AffineMap map = b.getMultiDimIdentityMap(type.getRank());
-    SmallVector<utils::IteratorType> iterators(type.getRank(), utils::IteratorType::parallel);
-    auto op = linalg::GenericOp::create(b, loc, from, to, {map, map}, iterators,
-                                        [&](OpBuilder &nested, Location, ValueRange entries) {
-                                          Value entry = convert(nested, loc, entries[0], type.getElementType());
-                                          linalg::YieldOp::create(nested, loc, entry);
-                                        });
-    if (isDense)
-      op->setAttr(denseAttr, b.getUnitAttr());
-  };
-  auto choice = scf::IfOp::create(b, loc, view.isDense, /*withElseRegion=*/true);
-  OpBuilder::InsertionGuard guard(b);
-  b.setInsertionPointToStart(choice.thenBlock());
-  emit(/*isDense=*/true);
-  b.setInsertionPointToStart(choice.elseBlock());
-  emit(/*isDense=*/false);
-}
-
-static Value loadScalar(OpBuilder &b, Location loc, Value part) {
-  return convert(b, loc, memref::LoadOp::create(b, loc, part), b.getF32Type());
-}
-
-// The value of a view at a token (none for params and states): f32 or a tensor of f32 in memory of its own.
-Value KernelBuilder::load(View &view, Value token) {
-  Value source = part(view, token);
-  if (view.kept.empty())
-    return loadScalar(b, loc, source);
-  ArrayRef<int64_t> shape = cast<MemRefType>(source.getType()).getShape();
-  Value buffer = memref::AllocOp::create(b, loc, MemRefType::get(shape, b.getF32Type()));
-  copy(view, source, buffer);
-  auto type = RankedTensorType::get(shape, b.getF32Type());
-  return bufferization::ToTensorOp::create(b, loc, type, buffer, /*restrict=*/true);
-}
-
-void KernelBuilder::store(View &view, Value token, Value value) {
-  Value target = part(view, token);
-  auto type = cast<MemRefType>(target.getType());
-  if (view.kept.empty()) {
-    memref::StoreOp::create(b, loc, convert(b, loc, value, type.getElementType()), target);
-    return;
-  }
-  auto bufferType = MemRefType::get(type.getShape(), b.getF32Type());
-  Value buffer = bufferization::ToBufferOp::create(b, loc, bufferType, value, /*read_only=*/true);
-  copy(view, buffer, target);
-}
-
 //===----------------------------------------------------------------------===//
 // The loop over tokens
 //===----------------------------------------------------------------------===//
-
-void KernelBuilder::enter(OpLowering &lowering, BlockArgument argument, Value value) {
-  if (isa<StepsType>(argument.getType())) {
-    lowering.steps[argument] = value;
-    return;
-  }
-  MatType type = matType(argument);
-  lowering.matrices[argument] = {value, naturalAxes(type), {type.numRows(), type.numCols()}};
-}
-
-void KernelBuilder::enterIndex(OpLowering &lowering, BlockArgument argument, Value index) {
-  lowering.integers[argument] = index;
-  lowering.matrices[argument] = {toScalar(b, loc, index), {}, {1, 1}};
-}
-
-// The state before the first token: the caller's, or what the rule says. A matrix is in memory that the loop may
-// overwrite.
-FailureOr<Value> KernelBuilder::initialState(unsigned state, const OpLowering &outer) {
-  View &view = *viewsOf(Role::InitialState)[state];
-  BlockArgument argument = rule.argumentsOf(ArgKind::State)[state];
-  Type type = storageType(b.getContext(), naturalAxes(matType(argument)), {matType(argument).numRows(), matType(argument).numCols()});
-  bool isScalar = view.kept.empty();
-  Value buffer;
-  if (auto tensor = dyn_cast<RankedTensorType>(type))
-    buffer = memref::AllocOp::create(b, loc, MemRefType::get(tensor.getShape(), b.getF32Type()));
-  auto choice = scf::IfOp::create(b, loc, isScalar ? TypeRange(type) : TypeRange(), isGiven(view),
-                                  /*addThenBlock=*/true, /*addElseBlock=*/true);
-  OpBuilder::InsertionGuard guard(b);
-  b.setInsertionPointToStart(choice.thenBlock());
-  if (isScalar)
-    scf::YieldOp::create(b, loc, loadScalar(b, loc, part(view, {})));
-  else
-    copy(view, part(view, {}), buffer);
-  if (!isScalar)
-    scf::YieldOp::create(b, loc);
-
-  b.setInsertionPointToStart(choice.elseBlock());
-  OpLowering lowering(b, vectorWidth);
-  unsigned next = 0;
-  for (BlockArgument known : rule.getBody().getArguments()) {
-    ArgKind kind = rule.getArg(known).getKind();
-    if (kind != ArgKind::Param && kind != ArgKind::Head && kind != ArgKind::Heads)
-      continue;
-    BlockArgument inner = rule.getInit().getArgument(next++);
-    lowering.matrices[inner] = outer.matrices.lookup(known);
-    if (Value integer = outer.integers.lookup(known))
-      lowering.integers[inner] = integer;
-  }
-  if (failed(lowering.lower(rule.getInit().front())))
-    return failure();
-  Matrix value = lowering.matrices.lookup(rule.getInitYield().getValues()[state]);
-  Value stored = MatrixBuilder(b, loc).stored(value, naturalAxes(matType(argument)));
-  if (isScalar) {
-    scf::YieldOp::create(b, loc, stored);
-    return choice.getResult(0);
-  }
-  bufferization::MaterializeInDestinationOp::create(b, loc, TypeRange(), stored, buffer, /*restrict=*/false,
-                                                    /*writable=*/true);
-  scf::YieldOp::create(b, loc);
-  b.setInsertionPointAfter(choice);
-  return bufferization::ToTensorOp::create(b, loc, type, buffer, /*restrict=*/true, /*writable=*/true).getResult();
-}
 
 LogicalResult KernelBuilder::tokenLoop(OpLowering &lowering) {
   SmallVector<BlockArgument> states = rule.argumentsOf(ArgKind::State);
@@ -323,8 +44,18 @@ LogicalResult KernelBuilder::tokenLoop(OpLowering &lowering) {
       return failure();
     inits.push_back(*init);
   }
-  Value zero = arith::ConstantIndexOp::create(b, loc, 0), one = arith::ConstantIndexOp::create(b, loc, 1);
-  auto loop = scf::ForOp::create(b, loc, zero, tokens, one, inits);
+  Value first = arith::ConstantIndexOp::create(b, loc, 0), one = arith::ConstantIndexOp::create(b, loc, 1);
+  if (program) {
+    FailureOr<Value> done = chunkLoop(lowering, inits);
+    if (failed(done))
+      return failure();
+    first = *done;
+  }
+  for (Value &init : inits)
+    if (auto type = dyn_cast<MemRefType>(init.getType()))
+      init = bufferization::ToTensorOp::create(b, loc, RankedTensorType::get(type.getShape(), type.getElementType()),
+                                               init, /*restrict=*/true, /*writable=*/true);
+  auto loop = scf::ForOp::create(b, loc, first, tokens, one, inits);
   b.setInsertionPointToStart(loop.getBody());
   Value token = loop.getInductionVar();
   for (auto [view, argument] : llvm::zip(viewsOf(Role::Input), rule.argumentsOf(ArgKind::Input)))
@@ -385,6 +116,22 @@ LogicalResult KernelBuilder::build(StringRef symbol) {
   return success();
 }
 
+chunk::ProgramOp cpu::chunkProgramOf(RuleOp rule) {
+  return rule->getParentOfType<ModuleOp>().lookupSymbol<chunk::ProgramOp>((rule.getSymName() + "_chunk").str());
+}
+
+FailureOr<func::FuncOp> cpu::lowerChunkLoop(RuleOp rule, chunk::ProgramOp program, int64_t length, StringRef symbol,
+                                            ArrayRef<TensorFormat> formats, unsigned vectorWidth) {
+  OwningOpRef<chunk::ProgramOp> bound = bindLength(program, length);
+  KernelBuilder builder(rule, formats, vectorWidth, *bound, length);
+  if (failed(builder.build(symbol)))
+    return failure();
+  func::FuncOp function = builder.getFunction();
+  function->getParentOp()->setAttr(formAttr, StringAttr::get(function.getContext(), "chunk"));
+  program.erase();
+  return function;
+}
+
 FailureOr<func::FuncOp> cpu::lowerTokenLoop(RuleOp rule, StringRef symbol, ArrayRef<TensorFormat> formats,
                                             unsigned vectorWidth) {
   KernelBuilder builder(rule, formats, vectorWidth);
@@ -401,9 +148,12 @@ struct RecurToLinalg : recur::cpu::impl::RecurToLinalgBase<RecurToLinalg> {
     FailureOr<SmallVector<TensorFormat>> parsed = parseFormats(getOperation(), formats);
     if (failed(parsed))
       return signalPassFailure();
-    for (RuleOp rule : llvm::make_early_inc_range(getOperation().getOps<RuleOp>()))
-      if (failed(lowerTokenLoop(rule, symbol, *parsed, vectorWidth)))
+    for (RuleOp rule : llvm::make_early_inc_range(getOperation().getOps<RuleOp>())) {
+      chunk::ProgramOp program = chunkProgramOf(rule);
+      if (failed(program ? lowerChunkLoop(rule, program, chunkLength, symbol, *parsed, vectorWidth)
+                         : lowerTokenLoop(rule, symbol, *parsed, vectorWidth)))
         return signalPassFailure();
+    }
   }
 };
 } // namespace

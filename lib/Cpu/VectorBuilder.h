@@ -8,7 +8,7 @@
 namespace recur::cpu {
 
 /// Builds arith, vector, memref and scf ops on indices, f32 scalars and vectors of `lanes` f32. Memory is a
-/// rank 1 memref and a position in it.
+/// memref whose last dimension is dense, and a place in it.
 class VectorBuilder : public mlir::ImplicitLocOpBuilder {
 public:
   using Value = mlir::Value;
@@ -46,12 +46,15 @@ public:
     return mlir::vector::ReductionOp::create(*this, mlir::vector::CombiningKind::ADD, a);
   }
 
-  Value load(Value memory, Value at) { return mlir::vector::LoadOp::create(*this, vector, memory, at); }
-  void store(Value x, Value memory, Value at) { mlir::vector::StoreOp::create(*this, x, memory, at); }
-  Value loadScalar(Value memory, Value at) { return mlir::memref::LoadOp::create(*this, memory, at); }
-  void storeScalar(Value x, Value memory, Value at) { mlir::memref::StoreOp::create(*this, x, memory, at); }
+  using Place = mlir::ValueRange;
+  Value load(Value memory, Place at) { return mlir::vector::LoadOp::create(*this, vector, memory, at); }
+  void store(Value x, Value memory, Place at) { mlir::vector::StoreOp::create(*this, x, memory, at); }
+  Value loadScalar(Value memory, Place at) { return mlir::memref::LoadOp::create(*this, memory, at); }
+  void storeScalar(Value x, Value memory, Place at) { mlir::memref::StoreOp::create(*this, x, memory, at); }
   /// A scalar of memory in every lane; one instruction on x86.
-  Value loadSplat(Value memory, Value at) { return splat(loadScalar(memory, at)); }
+  Value loadSplat(Value memory, Place at) { return splat(loadScalar(memory, at)); }
+  /// The first `count` lanes from memory, zeros in the others.
+  Value loadPart(Value memory, Place at, int64_t count);
 
   /// Whether the entries along a strided memref's last dimension are neighbours, as i1.
   Value isDense(Value view);
@@ -67,9 +70,18 @@ public:
   Values branch(Value condition, mlir::TypeRange types, llvm::function_ref<Values()> yes,
                 llvm::function_ref<Values()> no);
 
+  /// Calls `body` with the first column of each strip of a matrix of that many columns: strips of full vectors in a
+  /// loop, then narrower ones, each with a builder of their width.
+  void strips(int64_t columns, llvm::function_ref<void(VectorBuilder &, Value column)> body);
+
   const int64_t lanes;
   const mlir::VectorType vector;
 };
+
+/// Combines the lanes of each vector: one vector with a lane for each of them. There are a power of two of vectors,
+/// no more than lanes.
+mlir::Value foldLanes(mlir::OpBuilder &b, mlir::Location loc, llvm::ArrayRef<mlir::Value> vectors,
+                      llvm::function_ref<mlir::Value(mlir::Value, mlir::Value)> combine);
 
 /// `value` rounded up to a multiple of `unit`.
 inline int64_t roundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }

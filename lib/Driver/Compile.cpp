@@ -282,6 +282,19 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session, const 
       cpu::KernelOptions options = cpuOptions(session.rule(), info, *types, target, wanted);
       options.symbol = variant.kernel = info.name + "_kernel_" + std::to_string(index);
       OwningOpRef<ModuleOp> copy = module->clone();
+      if (session.options.form == "chunk") {
+        Derivation &derivation = (*analysis)->derivation;
+        if (!derivation.program) {
+          session.diags.error("--form: '" + info.name + "' has no chunk form: " + derivation.reason);
+          return failure();
+        }
+        auto program = cast<chunk::ProgramOp>(derivation.program->clone());
+        program.setSymName((rule.getSymName() + "_chunk").str());
+        copy->push_back(program);
+        options.chunk = session.options.chunk;
+        if (watcher.after("chunk", *copy))
+          return std::unique_ptr<Compiled>();
+      }
       FailureOr<cpu::Kernel> kernel = lowerToKernel(*copy, options, context, watcher);
       if (failed(kernel))
         return failure();

@@ -223,6 +223,9 @@ private:
       options.jsonDiagnostics = format == "json";
     }
     number(args, OPT_random, "random", options.seed, 0);
+    number(args, OPT_chunk, "chunk", options.chunk, 16);
+    if (!exitCode && (options.chunk > 256 || !llvm::isPowerOf2_64(options.chunk)))
+      return usage("--chunk needs a power of two from 16 to 256, got: '" + llvm::Twine(options.chunk) + "'");
     number(args, OPT_tokens, "tokens", options.tokens, 0);
     number(args, OPT_batch, "batch", options.batch, 0);
     number(args, OPT_heads, "heads", options.heads, 1);

@@ -1,0 +1,133 @@
+// The loop over the whole chunks of a sequence.
+#include "lib/Cpu/Chunk.h"
+#include "lib/Cpu/KernelBuilder.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cpu;
+
+// How a state is stored in the loop: transposed, where the program only ever uses it so.
+static SmallVector<unsigned, 2> carriedAxes(BlockArgument state) {
+  SmallVector<unsigned, 2> axes = naturalAxes(matType(state));
+  if (axes.size() == 2 && llvm::all_of(state.getUsers(), llvm::IsaPred<TransposeOp>))
+    std::swap(axes[0], axes[1]);
+  return axes;
+}
+
+// The rows of an input's view as the program takes them.
+static void enterRows(ChunkLowering &lowering, BlockArgument argument, Value rows) {
+  auto tokens = dyn_cast<chunk::TokensType>(argument.getType());
+  if (tokens && isa<StepsType>(tokens.getValue())) {
+    lowering.ops.steps[argument] = rows;
+    return;
+  }
+  Matrix matrix{rows, {}, {}};
+  if (tokens) {
+    auto type = cast<MatType>(tokens.getValue());
+    matrix.axes.push_back(tokenAxis);
+    llvm::append_range(matrix.axes, naturalAxes(type));
+    matrix.sizes = {type.numRows(), type.numCols()};
+  } else {
+    matrix.axes = naturalAxes(matType(argument));
+    matrix.sizes = sizesOf(argument);
+  }
+  lowering.ops.matrices[argument] = matrix;
+}
+
+LogicalResult KernelBuilder::chunkBody(const OpLowering &outer, scf::ForOp loop, ArrayRef<Matrix> carried) {
+  ChunkLowering lowering(b, vectorWidth, length);
+  Value begin = loop.getInductionVar();
+  for (ArgKind kind : {ArgKind::Param, ArgKind::Head, ArgKind::Heads})
+    for (auto [argument, known] : llvm::zip(program.argumentsOf(kind), rule.argumentsOf(kind))) {
+      lowering.ops.matrices[argument] = outer.matrices.lookup(known);
+      if (Value integer = outer.integers.lookup(known))
+        lowering.ops.integers[argument] = integer;
+    }
+  for (auto [view, argument] : llvm::zip(viewsOf(Role::Input), program.argumentsOf(ArgKind::Input)))
+    if (!argument.use_empty())
+      enterRows(lowering, argument, load(*view, begin, length));
+  for (auto [argument, state] : llvm::zip(program.argumentsOf(ArgKind::State), carried))
+    lowering.ops.matrices[argument] = state;
+  MatrixBuilder m(b, loc);
+  for (BlockArgument argument : program.argumentsOf(ArgKind::Position)) {
+    Value first = arith::AddIOp::create(b, loc, position, begin);
+    lowering.positions[argument] = first;
+    lowering.ops.matrices[argument] = m.map({length, 1}, ArrayRef<unsigned>{0}, {}, [&](ValueRange) {
+      return toScalar(b, loc, arith::AddIOp::create(b, loc, first, linalg::IndexOp::create(b, loc, 0)));
+    });
+  }
+  if (failed(lowering.lower(program.getBody().front())))
+    return failure();
+
+  auto yielded = program.getBodyYield().getValues();
+  for (auto [view, output] : llvm::zip(viewsOf(Role::Output), yielded.drop_front(carried.size())))
+    store(*view, begin, m.stored(lowering.ops.matrices.lookup(output), naturalAxes(matType(output))), length);
+  SmallVector<Matrix> next;
+  SmallVector<SmallVector<unsigned, 2>> axes;
+  for (auto [value, state] : llvm::zip(yielded, carried)) {
+    next.push_back(lowering.ops.matrices.lookup(value));
+    axes.push_back(state.axes);
+  }
+  if (!carried.empty()) // without states the builder has ended the loop's body
+    scf::YieldOp::create(b, loc, storeCarried(m, next, loop.getRegionIterArgs(), axes));
+  return success();
+}
+
+FailureOr<Value> KernelBuilder::chunkLoop(const OpLowering &outer, SmallVector<Value> &states) {
+  Value zero = arith::ConstantIndexOp::create(b, loc, 0), step = arith::ConstantIndexOp::create(b, loc, length);
+  Value rest = arith::RemUIOp::create(b, loc, tokens, step);
+  Value whole = arith::SubIOp::create(b, loc, tokens, rest);
+  Value any = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::ugt, whole, zero);
+  SmallVector<Type> scalars;
+  for (Value state : states)
+    if (isa<FloatType>(state.getType()))
+      scalars.push_back(state.getType());
+  auto choice = scf::IfOp::create(b, loc, scalars, any, /*addThenBlock=*/true, /*addElseBlock=*/true);
+  {
+    OpBuilder::InsertionGuard guard(b);
+    b.setInsertionPointToStart(choice.thenBlock());
+    MatrixBuilder m(b, loc);
+    SmallVector<Matrix> carried;
+    SmallVector<Value> inits;
+    SmallVector<BlockArgument> arguments = program.argumentsOf(ArgKind::State);
+    for (auto [state, argument] : llvm::zip(states, arguments)) {
+      Matrix start{state, naturalAxes(matType(argument)), sizesOf(argument)};
+      if (auto type = dyn_cast<MemRefType>(state.getType()))
+        start.value = bufferization::ToTensorOp::create(
+            b, loc, RankedTensorType::get(type.getShape(), type.getElementType()), state, /*restrict=*/true,
+            /*writable=*/true);
+      SmallVector<unsigned, 2> axes = carriedAxes(argument);
+      inits.push_back(m.stored(start, axes));
+      carried.push_back({{}, axes, start.sizes});
+    }
+    auto loop = scf::ForOp::create(b, loc, zero, whole, step, inits);
+    for (auto [state, argument] : llvm::zip(carried, loop.getRegionIterArgs()))
+      state.value = argument;
+    b.setInsertionPointToStart(loop.getBody());
+    if (failed(chunkBody(outer, loop, carried)))
+      return failure();
+    b.setInsertionPointAfter(loop);
+    SmallVector<Value> last;
+    for (auto [state, result, matrix, argument] : llvm::zip(states, loop.getResults(), carried, arguments)) {
+      matrix.value = result;
+      if (isa<FloatType>(state.getType()))
+        last.push_back(result);
+      else
+        bufferization::MaterializeInDestinationOp::create(b, loc, TypeRange(),
+                                                          m.stored(matrix, naturalAxes(matType(argument))), state,
+                                                          /*restrict=*/true, /*writable=*/true);
+    }
+    scf::YieldOp::create(b, loc, last);
+    b.setInsertionPointToStart(choice.elseBlock());
+    SmallVector<Value> unchanged;
+    for (Value state : states)
+      if (isa<FloatType>(state.getType()))
+        unchanged.push_back(state);
+    scf::YieldOp::create(b, loc, unchanged);
+  }
+  unsigned next = 0;
+  for (Value &state : states)
+    if (isa<FloatType>(state.getType()))
+      state = choice.getResult(next++);
+  return whole;
+}

@@ -1,0 +1,225 @@
+// The ops of a chunk program that are functions of one token, or run over the tokens in order.
+#include "lib/Cpu/Chunk.h"
+#include "mlir/Dialect/Bufferization/IR/Bufferization.h"
+#include "mlir/Dialect/Tensor/IR/Tensor.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cpu;
+
+// A matrix of rows as a column for each token, and back.
+static Matrix asColumns(const Matrix &rows) {
+  Matrix result{rows.value, {}, {rows.sizes[1], 1}};
+  for (unsigned axis : rows.axes)
+    result.axes.push_back(axis == 0 ? tokenAxis : 0);
+  return result;
+}
+static Matrix asRows(const Matrix &columns, int64_t length) {
+  Matrix result{columns.value, {}, {length, columns.sizes[0]}};
+  for (unsigned axis : columns.axes)
+    result.axes.push_back(axis == tokenAxis ? 0 : 1);
+  return result;
+}
+
+LogicalResult ChunkLowering::lowerMap(chunk::MapOp op) {
+  bool atOnce = op.getCarried().empty() && llvm::all_of(op.getBody().front().without_terminator(),
+                                                        [](Operation &inner) { return OpLowering::isForAllTokens(inner); });
+  return atOnce ? mapAtOnce(op) : mapInOrder(op);
+}
+
+//===----------------------------------------------------------------------===//
+// All tokens at once
+//===----------------------------------------------------------------------===//
+
+LogicalResult ChunkLowering::mapAtOnce(chunk::MapOp op) {
+  OpLowering inner(b, vectorWidth, length);
+  unsigned next = 0;
+  for (Value rows : op.getRows()) {
+    BlockArgument argument = op.getBody().getArgument(next++);
+    if (Value steps = ops.steps.lookup(rows))
+      inner.steps[argument] = steps;
+    else
+      inner.matrices[argument] = isa<chunk::TokensType>(rows.getType()) ? matrix(rows) : asColumns(matrix(rows));
+  }
+  for (Value shared : op.getShared())
+    inner.matrices[op.getBody().getArgument(next++)] = matrix(shared);
+  if (failed(inner.lower(op.getBody().front())))
+    return failure();
+  for (auto [result, yielded] : llvm::zip(op.getResults(), op.getYield().getValues())) {
+    Matrix value = inner.matrices.lookup(yielded);
+    ops.matrices[result] = isa<chunk::TokensType>(result.getType()) ? value : asRows(value, length);
+  }
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Token by token
+//===----------------------------------------------------------------------===//
+
+// A part of a tensor at a token, without the token's dimension `dim`.
+static Value sliceAt(OpBuilder &b, Location loc, Value tensor, int64_t dim, Value token) {
+  auto type = cast<RankedTensorType>(tensor.getType());
+  if (type.getRank() == 1)
+    return tensor::ExtractOp::create(b, loc, tensor, token);
+  SmallVector<OpFoldResult> offsets(type.getRank(), b.getIndexAttr(0)), strides(type.getRank(), b.getIndexAttr(1)),
+      lengths;
+  SmallVector<int64_t> shape;
+  for (auto [i, size] : llvm::enumerate(type.getShape())) {
+    lengths.push_back(b.getIndexAttr(static_cast<int64_t>(i) == dim ? 1 : size));
+    if (static_cast<int64_t>(i) != dim)
+      shape.push_back(size);
+  }
+  offsets[dim] = token;
+  return tensor::ExtractSliceOp::create(b, loc, RankedTensorType::get(shape, type.getElementType()), tensor, offsets,
+                                        lengths, strides);
+}
+
+// One token of a value, as a plain matrix.
+Matrix ChunkLowering::tokenOf(Value rows, Value token) {
+  Matrix all = isa<chunk::TokensType>(rows.getType()) ? matrix(rows) : asColumns(matrix(rows));
+  Matrix result{all.value, {}, all.sizes};
+  for (auto [dim, axis] : llvm::enumerate(all.axes)) {
+    if (axis == tokenAxis)
+      result.value = sliceAt(b, rows.getLoc(), all.value, dim, token);
+    else
+      result.axes.push_back(axis);
+  }
+  return result;
+}
+
+void ChunkLowering::enterTokens(OpLowering &inner, BlockArgument argument, Value rows, Value token) {
+  if (Value steps = ops.steps.lookup(rows)) {
+    inner.steps[argument] = sliceAt(b, rows.getLoc(), steps, 0, token);
+    return;
+  }
+  inner.matrices[argument] = tokenOf(rows, token);
+  if (Value first = positions.lookup(rows))
+    inner.integers[argument] = arith::AddIOp::create(b, rows.getLoc(), first, token);
+}
+
+// The memory for a value of one token after the other: tokens first, then what is longer than 1.
+static SmallVector<unsigned, 3> rowAxes(Type type) {
+  SmallVector<unsigned, 3> axes = {tokenAxis};
+  llvm::append_range(axes, naturalAxes(cast<MatType>(chunk::MapOp::tokenType(type))));
+  return axes;
+}
+
+Value ChunkLowering::emptyRows(Type type) {
+  auto token = cast<MatType>(chunk::MapOp::tokenType(type));
+  Type storage = storageType(b.getContext(), rowAxes(type), {token.numRows(), token.numCols()}, length);
+  return bufferization::AllocTensorOp::create(b, b.getUnknownLoc(), cast<RankedTensorType>(storage), ValueRange());
+}
+
+Value ChunkLowering::insertToken(MatrixBuilder &m, const Matrix &token, Value rows, Value at) {
+  Location loc = m.location();
+  auto type = cast<RankedTensorType>(rows.getType());
+  SmallVector<unsigned, 2> axes;
+  for (unsigned axis : {0u, 1u})
+    if (token.sizes[axis] > 1)
+      axes.push_back(axis);
+  Value value = m.stored(token, axes);
+  if (axes.empty())
+    return tensor::InsertOp::create(b, loc, value, rows, at);
+  SmallVector<OpFoldResult> offsets(type.getRank(), b.getIndexAttr(0)), strides(type.getRank(), b.getIndexAttr(1)),
+      lengths;
+  for (int64_t size : type.getShape())
+    lengths.push_back(b.getIndexAttr(size));
+  offsets[0] = at;
+  lengths[0] = b.getIndexAttr(1);
+  return tensor::InsertSliceOp::create(b, loc, value, rows, offsets, lengths, strides);
+}
+
+Matrix ChunkLowering::rowsFrom(Value tensor, Type type) {
+  auto token = cast<MatType>(chunk::MapOp::tokenType(type));
+  Matrix result{tensor, {}, {token.numRows(), token.numCols()}};
+  result.axes.assign(rowAxes(type));
+  return isa<chunk::TokensType>(type) ? result : asRows(result, length);
+}
+
+LogicalResult ChunkLowering::mapInOrder(chunk::MapOp op) {
+  Location loc = op.getLoc();
+  MatrixBuilder m(b, loc);
+  Block &body = op.getBody().front();
+  unsigned states = op.getCarried().size();
+  SmallVector<Value> inits;
+  for (Value carried : op.getCarried()) {
+    Value start = m.stored(matrix(carried), naturalAxes(matType(carried)));
+    inits.push_back(isa<RankedTensorType>(start.getType()) ? ownCopy(b, loc, start) : start);
+  }
+  for (Type type : op.getResults().getTypes())
+    inits.push_back(emptyRows(type));
+  auto index = [&](int64_t value) -> Value { return arith::ConstantIndexOp::create(b, loc, value); };
+  auto loop = scf::ForOp::create(b, loc, index(0), index(length), index(1), inits);
+  {
+    OpBuilder::InsertionGuard guard(b);
+    b.setInsertionPointToStart(loop.getBody());
+    Value token = loop.getInductionVar();
+    OpLowering inner(b, vectorWidth);
+    unsigned next = 0;
+    for (Value carried : op.getCarried()) {
+      BlockArgument argument = body.getArgument(next);
+      inner.matrices[argument] = {loop.getRegionIterArg(next++), naturalAxes(matType(carried)), sizesOf(carried)};
+    }
+    for (Value rows : op.getRows())
+      enterTokens(inner, body.getArgument(next++), rows, token);
+    for (Value shared : op.getShared())
+      inner.matrices[body.getArgument(next++)] = matrix(shared);
+    if (failed(inner.lower(body)))
+      return failure();
+    SmallVector<Matrix> yielded =
+        llvm::map_to_vector(op.getYield().getValues(), [&](Value value) { return inner.matrices.lookup(value); });
+    // What is given out for a token may be the old carried value: it is put away before that is overwritten.
+    SmallVector<Value> results;
+    for (auto [value, rows] : llvm::zip(ArrayRef(yielded).drop_front(states), loop.getRegionIterArgs().drop_front(states)))
+      results.push_back(insertToken(m, value, rows, token));
+    SmallVector<Value> all =
+        storeCarried(m, ArrayRef(yielded).take_front(states), loop.getRegionIterArgs().take_front(states));
+    llvm::append_range(all, results);
+    scf::YieldOp::create(b, loc, all);
+  }
+  for (auto [i, last] : llvm::enumerate(op.getLast()))
+    ops.matrices[last] = {loop.getResult(i), naturalAxes(matType(last)), sizesOf(last)};
+  for (auto [i, result] : llvm::enumerate(op.getResults()))
+    ops.matrices[result] = rowsFrom(loop.getResult(states + i), result.getType());
+  return success();
+}
+
+void ChunkLowering::lowerScan(chunk::ScanOp op) {
+  Location loc = op.getLoc();
+  MatrixBuilder m(b, loc);
+  unsigned states = op.getInit().size();
+  SmallVector<Value> inits;
+  for (Value init : op.getInit()) {
+    Value start = m.stored(matrix(init), naturalAxes(matType(init)));
+    inits.push_back(isa<RankedTensorType>(start.getType()) ? ownCopy(b, loc, start) : start);
+  }
+  for (Type type : op.getResults().getTypes())
+    inits.push_back(emptyRows(type));
+  auto index = [&](int64_t value) -> Value { return arith::ConstantIndexOp::create(b, loc, value); };
+  auto loop = scf::ForOp::create(b, loc, index(0), index(length), index(1), inits);
+  {
+    OpBuilder::InsertionGuard guard(b);
+    b.setInsertionPointToStart(loop.getBody());
+    Value token = loop.getInductionVar();
+    SmallVector<Matrix> old, next;
+    for (auto [i, init] : llvm::enumerate(op.getInit()))
+      old.push_back({loop.getRegionIterArg(i), naturalAxes(matType(init)), sizesOf(init)});
+    for (unsigned i = 0; i < states; ++i) {
+      Matrix sum = tokenOf(op.getWrites()[i], token);
+      for (unsigned j = 0; j < states; ++j)
+        sum = m.add(sum, m.mul(tokenOf(op.getFactors()[i * states + j], token), old[j]));
+      next.push_back(sum);
+    }
+    SmallVector<Value> results;
+    for (unsigned i = 0; i < states; ++i)
+      results.push_back(insertToken(m, op.getBefore() ? old[i] : next[i], loop.getRegionIterArg(states + i), token));
+    SmallVector<Value> all = storeCarried(m, next, loop.getRegionIterArgs().take_front(states));
+    llvm::append_range(all, results);
+    scf::YieldOp::create(b, loc, all);
+  }
+  for (unsigned i = 0; i < states; ++i) {
+    Value last = op.getLast()[i], result = op.getResults()[i];
+    ops.matrices[last] = {loop.getResult(i), naturalAxes(matType(last)), sizesOf(last)};
+    ops.matrices[result] = rowsFrom(loop.getResult(states + i), result.getType());
+  }
+}

@@ -1,0 +1,66 @@
+// Builds the function of one kernel.
+#pragma once
+#include "dialect/chunk/Chunk.h"
+#include "lib/Cpu/LowerOps.h"
+#include "lib/Cpu/Passes.h"
+
+namespace recur::cpu {
+
+/// One tensor of the caller: an argument of the function.
+struct View {
+  KernelTensor tensor;
+  mlir::Value memref;
+  bool hasTokens;
+  /// The dimensions of the view, without the token's, that are longer than 1 or count micro-steps.
+  llvm::SmallVector<int64_t> kept;
+  /// Whether entries along the last of `kept` are neighbours, as i1; null when there is none.
+  mlir::Value isDense;
+};
+
+/// The function of a rule: a loop over the whole chunks of the sequence where there is a chunk program, and a loop over
+/// the tokens that are left.
+class KernelBuilder {
+public:
+  /// `program` may be null; else its dimensions are bound and it works on `length` tokens.
+  KernelBuilder(RuleOp rule, llvm::ArrayRef<TensorFormat> formats, unsigned vectorWidth, chunk::ProgramOp program = {},
+                int64_t length = 0)
+      : rule(rule), program(program), length(length), formats(formats), vectorWidth(vectorWidth), b(rule),
+        loc(rule.getLoc()) {}
+  mlir::LogicalResult build(llvm::StringRef symbol);
+  mlir::func::FuncOp getFunction() { return function; }
+
+private:
+  using Value = mlir::Value;
+
+  mlir::LogicalResult checkRule();
+  mlir::FailureOr<mlir::MemRefType> viewType(const KernelTensor &tensor, TensorFormat format);
+  void createFunction(llvm::StringRef symbol, llvm::ArrayRef<mlir::MemRefType> types);
+  llvm::SmallVector<View *> viewsOf(Role role);
+
+  Value isGiven(View &view);
+  Value part(View &view, Value token, int64_t count = 1);
+  Value load(View &view, Value token, int64_t count = 1);
+  void store(View &view, Value token, Value value, int64_t count = 1);
+  void copy(View &view, Value from, Value to);
+  void enter(OpLowering &lowering, mlir::BlockArgument argument, Value value);
+  void enterIndex(OpLowering &lowering, mlir::BlockArgument argument, Value index);
+  mlir::FailureOr<Value> initialState(unsigned state, const OpLowering &outer);
+
+  mlir::LogicalResult tokenLoop(OpLowering &lowering);
+  /// Runs the whole chunks. `states` are as initialState() gives them, and are updated. Returns the number of tokens done.
+  mlir::FailureOr<Value> chunkLoop(const OpLowering &outer, llvm::SmallVector<Value> &states);
+  mlir::LogicalResult chunkBody(const OpLowering &outer, mlir::scf::ForOp loop, llvm::ArrayRef<Matrix> carried);
+
+  RuleOp rule;
+  chunk::ProgramOp program;
+  int64_t length;
+  llvm::ArrayRef<TensorFormat> formats;
+  unsigned vectorWidth;
+  mlir::OpBuilder b;
+  mlir::Location loc;
+  mlir::func::FuncOp function;
+  llvm::SmallVector<View> views;
+  Value tokens, position, head, heads;
+};
+
+} // namespace recur::cpu
