@@ -102,12 +102,18 @@ void LoopEmitter::chooseJam() {
       rows.push_back(loop);
   int64_t left = accumulators;
   if (isVectorLoopIn(parallel)) {
+    // A product of matrices has a use for all of AVX-512's registers.
+    if (!rows.empty() && !reductions.empty() && vectorWidth == 16)
+      left *= 2;
     int64_t strips = std::max<int64_t>(1, sizes[vectorLoop] / vectorWidth);
     jam[vectorLoop] = std::min(strips, rows.empty() ? left : 2);
     left /= jam[vectorLoop];
   }
   if (!rows.empty())
     jam[rows.back()] = std::min(sizes[rows.back()], std::max<int64_t>(1, left));
+  // A strip of the right factor stays in the cache for all rows of the left one.
+  if (!rows.empty() && !reductions.empty() && isVectorLoopIn(parallel))
+    std::swap(*llvm::find(parallel, rows.back()), parallel.back());
 }
 
 //===----------------------------------------------------------------------===//

@@ -52,12 +52,6 @@ FailureOr<std::unique_ptr<Analysis>> recur::analyse(Session &session, ModuleOp s
     return failure();
   // The derivation is compared with the rule as it is now, before normalising adds to it.
   OwningOpRef<ModuleOp> before = analysis->module->clone();
-  // A chunk form that is not well formed or not the rule is dropped, with the reason; the rule keeps its other forms.
-  std::string complaint;
-  ScopedDiagnosticHandler quiet(&session.context, [&](mlir::Diagnostic &diagnostic) {
-    complaint = complaint.empty() ? diagnostic.str() : complaint;
-    return success();
-  });
   analysis->normalForm = normalise(rule);
   warnOfUnstableTerms(session, analysis->normalForm);
   if (session.diags.hasErrors()) // -Werror=spectral
@@ -66,12 +60,13 @@ FailureOr<std::unique_ptr<Analysis>> recur::analyse(Session &session, ModuleOp s
   derivation = derive(analysis->normalForm);
   if (!derivation.program)
     return analysis;
-  if (failed(mlir::verify(*derivation.program)))
-    derivation.reason = "the derivation failed: " + complaint;
-  else if (std::string where = prove(*before->getOps<RuleOp>().begin(), *derivation.program); !where.empty())
-    derivation.reason = "the derivation failed its proof: " + where;
-  if (!derivation.reason.empty())
-    derivation.program = {};
+  std::string where = failed(mlir::verify(*derivation.program))
+                          ? "it is not well formed"
+                          : prove(*before->getOps<RuleOp>().begin(), *derivation.program);
+  if (!where.empty()) {
+    session.diags.error("internal error: the chunk form of '" + rule.getSymName() + "' is not the rule: " + where);
+    return failure();
+  }
   return analysis;
 }
 

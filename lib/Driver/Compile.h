@@ -18,7 +18,7 @@ struct Compiled {
 };
 
 /// Sorts the loaded rule into its class and derives its chunk form, which is proved; both on a copy. `module` owns the copy
-/// and has its sizes bound. A derivation whose proof fails is dropped. Fails after a diagnostic.
+/// and has its sizes bound. A derivation whose proof fails is an internal error. Fails after a diagnostic.
 struct Analysis {
   mlir::OwningOpRef<mlir::ModuleOp> module;
   NormalForm normalForm;
