@@ -125,7 +125,7 @@ Matrix ChunkLowering::lowerProduct(MatmulOp op, const Matrix *added) {
   if (triangular.contains(op.getLhs()) && lhs.axes.size() == 2) {
     ChunkBuilder v = builder(loc);
     std::array<int64_t, 2> sizes = {lhs.sizes[0], rhs.sizes[1]};
-    Value result = v.copyOf(m.stored(added ? *added : m.constant(sizes, 0), {0, 1}));
+    Value result = v.ownMemoryOf(m.stored(added ? *added : m.constant(sizes, 0), {0, 1}));
     emitTriangularProduct(v, v.memoryOf(lhs), v.memoryOf(rhs), result);
     return v.matrixOf(result);
   }
@@ -137,7 +137,7 @@ void ChunkLowering::lowerTriSolve(chunk::TriSolveOp op) {
   MatrixBuilder m(b, op.getLoc());
   SmallVector<Value> blocks, sides;
   for (Value side : op.getRhs())
-    sides.push_back(v.copyOf(m.stored(matrix(side), {0, 1})));
+    sides.push_back(v.ownMemoryOf(m.stored(matrix(side), {0, 1})));
   for (Value block : op.getBlocks()) {
     Matrix entries = matrix(block);
     bool isZero = entries.isUniform() && matchPattern(entries.value, m_AnyZeroFloat());

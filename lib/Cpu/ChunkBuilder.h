@@ -14,10 +14,10 @@ public:
   Value allocate(llvm::ArrayRef<int64_t> shape);
   /// The memory of a tensor, only to be read.
   Value memoryOf(Value tensor);
-  /// Memory of its own with the entries of a tensor.
-  Value copyOf(Value tensor);
-  /// Memory as a tensor, once it is written for good.
-  Value tensorOf(Value memory);
+  /// The memory of a tensor, or of a copy where the tensor is still needed, to be written.
+  Value ownMemoryOf(Value tensor);
+  /// Memory as a tensor, once it is written for good; where it is `writable`, what is computed with it may overwrite it.
+  Value tensorOf(Value memory, bool writable = false);
   /// A part of memory; dimensions of size 0 are dropped, and one index is meant.
   Value part(Value memory, llvm::ArrayRef<int64_t> offsets, llvm::ArrayRef<int64_t> sizes);
 
@@ -26,9 +26,14 @@ public:
   /// Two-dimensional memory as a matrix.
   Matrix matrixOf(Value memory);
 
-  Value less(Value a, Value b) { return mlir::arith::SubFOp::create(*this, a, b); }
+  /// Memory of its own with the transpose of a matrix, moved in squares of one vector's side.
+  Value transposed(Value memory);
+
   /// How many rows of a product are kept in registers at once.
   int64_t panel() const { return lanes == 16 ? 16 : 8; }
+
+private:
+  void transposeSquare(Value from, Value to, Value row, Value column);
 };
 
 } // namespace recur::cpu

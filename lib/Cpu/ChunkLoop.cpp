@@ -73,6 +73,14 @@ LogicalResult KernelBuilder::chunkBody(const OpLowering &outer, scf::ForOp loop,
   return success();
 }
 
+// A state that lies along some axes, along others; memory of its own where these differ.
+static Value arranged(OpBuilder &b, Location loc, unsigned vectorWidth, const Matrix &state, ArrayRef<unsigned> axes) {
+  if (ArrayRef<unsigned>(state.axes) == axes)
+    return state.value;
+  ChunkBuilder v(loc, b, vectorWidth);
+  return v.tensorOf(v.transposed(v.memoryOf(state.value)), /*writable=*/true);
+}
+
 FailureOr<Value> KernelBuilder::chunkLoop(const OpLowering &outer, SmallVector<Value> &states) {
   Value zero = arith::ConstantIndexOp::create(b, loc, 0), step = arith::ConstantIndexOp::create(b, loc, length);
   Value rest = arith::RemUIOp::create(b, loc, tokens, step);
@@ -86,7 +94,6 @@ FailureOr<Value> KernelBuilder::chunkLoop(const OpLowering &outer, SmallVector<V
   {
     OpBuilder::InsertionGuard guard(b);
     b.setInsertionPointToStart(choice.thenBlock());
-    MatrixBuilder m(b, loc);
     SmallVector<Matrix> carried;
     SmallVector<Value> inits;
     SmallVector<BlockArgument> arguments = program.argumentsOf(ArgKind::State);
@@ -97,7 +104,7 @@ FailureOr<Value> KernelBuilder::chunkLoop(const OpLowering &outer, SmallVector<V
             b, loc, RankedTensorType::get(type.getShape(), type.getElementType()), state, /*restrict=*/true,
             /*writable=*/true);
       SmallVector<unsigned, 2> axes = carriedAxes(argument);
-      inits.push_back(m.stored(start, axes));
+      inits.push_back(arranged(b, loc, vectorWidth, start, axes));
       carried.push_back({{}, axes, start.sizes});
     }
     auto loop = scf::ForOp::create(b, loc, zero, whole, step, inits);
@@ -110,12 +117,12 @@ FailureOr<Value> KernelBuilder::chunkLoop(const OpLowering &outer, SmallVector<V
     SmallVector<Value> last;
     for (auto [state, result, matrix, argument] : llvm::zip(states, loop.getResults(), carried, arguments)) {
       matrix.value = result;
+      Value value = arranged(b, loc, vectorWidth, matrix, naturalAxes(matType(argument)));
       if (isa<FloatType>(state.getType()))
-        last.push_back(result);
+        last.push_back(value);
       else
-        bufferization::MaterializeInDestinationOp::create(b, loc, TypeRange(),
-                                                          m.stored(matrix, naturalAxes(matType(argument))), state,
-                                                          /*restrict=*/true, /*writable=*/true);
+        bufferization::MaterializeInDestinationOp::create(b, loc, TypeRange(), value, state, /*restrict=*/true,
+                                                          /*writable=*/true);
     }
     scf::YieldOp::create(b, loc, last);
     b.setInsertionPointToStart(choice.elseBlock());

@@ -56,7 +56,7 @@ struct KernelOptions {
   /// Whether a rule may become a sweep, where that fits; otherwise all become a loop over tokens.
   bool sweep = true;
   /// The tokens of a chunk, where the module holds the rule's chunk program beside it.
-  int64_t chunk = 32;
+  int64_t chunk = 16;
 };
 
 /// A part of the way from a rule to LLVM. All stages work on a module with one rule (later one function) in it.

@@ -84,6 +84,12 @@ Matrix OpLowering::lowerElementwise(ElementwiseOp op) {
   SmallVector<Matrix> operands;
   for (Value operand : op->getOperands())
     operands.push_back(matrices.lookup(operand));
+  // One division for each token, not for each entry.
+  auto storesLess = [](const Matrix &x, const Matrix &y) { return x.axes.size() < y.axes.size(); };
+  if (tokens > 1 && isa<DivOp>(op.getOperation()) && storesLess(operands[1], operands[0])) {
+    auto inverse = [&](ValueRange x) -> Value { return arith::DivFOp::create(b, op.getLoc(), m.number(1), x[0]); };
+    return m.mul(operands[0], m.map(operands[1].sizes, operands[1], inverse));
+  }
   return m.map(sizesOf(op->getResult(0)), operands,
                [&](ValueRange entries) { return op.lower(b, op.getLoc(), entries); });
 }

@@ -277,12 +277,18 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session, const 
       cpu::KernelOptions options = cpuOptions(session.rule(), info, *types, target, wanted);
       options.symbol = variant.kernel = info.name + "_kernel_" + std::to_string(index);
       OwningOpRef<ModuleOp> copy = module->clone();
-      if (session.options.form == "chunk") {
-        Derivation &derivation = (*analysis)->derivation;
-        if (!derivation.program) {
-          session.diags.error("--form: '" + info.name + "' has no chunk form: " + derivation.reason);
-          return failure();
+      auto hasNo = [&](std::string why) -> FailureOr<std::unique_ptr<Compiled>> {
+        if (missing) {
+          *missing = std::move(why);
+          return std::unique_ptr<Compiled>();
         }
+        session.diags.error("--form: " + why);
+        return failure();
+      };
+      if (wanted == "chunk") {
+        Derivation &derivation = (*analysis)->derivation;
+        if (!derivation.program)
+          return hasNo("'" + info.name + "' has no chunk form: " + derivation.reason);
         auto program = cast<chunk::ProgramOp>(derivation.program->clone());
         program.setSymName((rule.getSymName() + "_chunk").str());
         copy->push_back(program);
@@ -295,15 +301,8 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session, const 
         return failure();
       if (!kernel->module)
         return std::unique_ptr<Compiled>();
-      if (form != "auto" && form != kernel->form) {
-        std::string why = "the rule has no " + form.str() + " form for " + target.name;
-        if (missing) {
-          *missing = std::move(why);
-          return std::unique_ptr<Compiled>();
-        }
-        session.diags.error("--form: " + why);
-        return failure();
-      }
+      if (form != "auto" && form != kernel->form)
+        return hasNo("the rule has no " + form.str() + " form for " + target.name);
       variant.scratch = kernel->scratchBytes;
       info.form = kernel->form;
       part = std::move(kernel->module);

@@ -16,8 +16,7 @@ std::vector<FormEntry> recur::compareForms(RuleOp rule, const Analysis &analysis
   };
   add("sequential", "");
   add("sweep", cpu::planSweep(rule).reason);
-  add("chunk", analysis.derivation.program ? "chunks are derived and proved, but not compiled for CPUs yet"
-                                           : analysis.derivation.reason);
+  add("chunk", analysis.derivation.reason);
   llvm::sort(entries, [](const FormEntry &a, const FormEntry &b) {
     return std::pair(!a.cost, a.cost ? a.cost->total() : 0) < std::pair(!b.cost, b.cost ? b.cost->total() : 0);
   });

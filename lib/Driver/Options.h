@@ -25,7 +25,7 @@ struct Options {
   std::vector<std::string> dtypes; // TYPE or NAME=TYPE
   std::string targets = "native";
   std::string form = "auto";
-  int64_t chunk = 32;
+  int64_t chunk = 16;
   unsigned optLevel = 2;
 
   std::string untilAfter;

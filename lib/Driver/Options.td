@@ -32,8 +32,8 @@ defm name : Value<"name", "NAME", "Name of the rule and prefix of its functions 
 defm bind : Value<"bind", "DIM=SIZE,..", "Sizes of dimensions, and values of constants", sized>;
 defm dtype : Value<"dtype", "TYPE|NAME=TYPE,..", "Types of the tensors: f32 (default), bf16, f16; states are f32", sized>;
 defm target : Value<"target", "CPU,..", "Machines to compile for, best first at run time (default: native)", sized>;
-defm form : Value<"form", "FORM", "auto (default), sequential, sweep (CPU), chunk (not yet chosen by itself)", coded>;
-defm chunk : Value<"chunk", "C", "Tokens in a chunk on the CPU: 16, 32 (default), 64, 128 or 256", coded>;
+defm form : Value<"form", "FORM", "auto (default), sequential, sweep (CPU), chunk (on GPUs only when asked for)", coded>;
+defm chunk : Value<"chunk", "C", "Tokens in a chunk on the CPU: 16 (default), 32, 64, 128 or 256", coded>;
 def opt_level : Joined<["-"], "O">, In<coded>, MetaVarName<"LEVEL">, HelpText<"Optimise: 0, 1, 2 (default) or 3">;
 
 defm until_after : Value<"until-after", "STAGE", "Stop after a stage and print the IR", [Compile]>;

@@ -19,7 +19,7 @@ constexpr StageText ruleStages[] = {
     {"differentiate", "no gradient is left, and declared ranges hold as far as they can be seen"},
     {"bind", "every dimension has a size"},
     {"simplify", "products stand in their cheapest order, and nothing is computed twice"},
-    {"chunk", "with --form=chunk, the rule's chunk program, proved, stands beside it"},
+    {"chunk", "where chunks are the form, the rule's chunk program, proved, stands beside it"},
 };
 } // namespace
 

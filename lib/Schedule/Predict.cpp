@@ -50,9 +50,15 @@ RuleWork recur::workOf(const NormalForm &form, const TokenCost &cost) {
         if (read.side == Side::Left)
           one.rows = type.numRows(), one.columns = type.numCols();
       }
+    // Each step of conjugate gradients multiplies the matrix by a vector.
+    for (const Row &row : form.rows)
+      if (auto solve = row.solution ? row.solution.getDefiningOp<SolveOp>() : SolveOp(); solve && solve.getIterations())
+        for (const OldTerm &term : form.versions[row.version].old)
+          one.reads += term.state == index ? *solve.getIterations() : 0;
     one.writes = outerProducts(form.update(index));
     std::optional<Decay> decay = form.decay(index);
     one.rowDecay = decay && !(decay->left.empty() && decay->right.empty() && decay->elementwise.empty());
+    one.scan = decay && (!decay->elementwise.empty() || (type.isVector() && one.rowDecay));
     for (const Write &write : form.update(index).writes)
       work.streams += write.isErase();
     work.states.push_back(one);
@@ -111,25 +117,29 @@ FormCost recur::predictSweep(const RuleWork &work, const CpuModel &cpu) {
 }
 
 FormCost recur::predictChunk(const RuleWork &work, const CpuModel &cpu, double chunk) {
-  // Each read meets each stream of writes of the chunk, twice; the products reach four fifths of the peak. A chunk has
-  // its masks, its solve and its loops over small matrices.
+  // Each read meets each stream of writes of the chunk, twice; with all that lies between them the products reach two
+  // thirds of the peak. A chunk has its masks, its solve and its loops over small matrices.
   constexpr double chunkCycles = 2500;
   FormCost cost;
-  double rate = 0.8 * flopRate(cpu) * (cpu.pairs ? 2 : 1);
-  for (const StateWork &state : work.states)
+  double rate = 0.65 * flopRate(cpu);
+  for (const StateWork &state : work.states) {
+    double entries = state.rows * state.columns;
     cost.arithmetic += (2 * chunk * state.reads * state.writes * (state.rows + state.columns) +
-                        2 * state.rows * state.columns * (state.reads + state.writes)) /
+                        2 * entries * (state.reads + state.writes)) /
                        rate;
+    if (state.scan) // factors, writes and results of every token are in memory
+      cost.overhead += 12 * entries / (cpu.cacheBytes * cpu.gigahertz);
+    else if (state.rowDecay) // the products between near tokens are formed one by one
+      cost.overhead += functionFlops * 8 * state.rows / flopRate(cpu);
+  }
   cost.memory = tensorTime(work, cpu);
-  cost.overhead = tokenTime(work, cpu) + chunkCycles / chunk / cpu.gigahertz;
-  for (const StateWork &state : work.states) // a decay by channels is an exponential for each pair of near tokens
-    cost.overhead += state.rowDecay ? functionFlops * 8 * state.rows / flopRate(cpu) : 0;
+  cost.overhead += tokenTime(work, cpu) + chunkCycles / chunk / cpu.gigahertz;
   return cost;
 }
 
 FormCost recur::predict(StringRef form, const RuleWork &work, const CpuModel &cpu) {
   return llvm::StringSwitch<FormCost (*)(const RuleWork &, const CpuModel &)>(form)
       .Case("sweep", predictSweep)
-      .Case("chunk", [](const RuleWork &work, const CpuModel &cpu) { return predictChunk(work, cpu, 32); })
+      .Case("chunk", [](const RuleWork &work, const CpuModel &cpu) { return predictChunk(work, cpu, 16); })
       .Default(predictSequential)(work, cpu);
 }

@@ -25,6 +25,7 @@ struct StateWork {
   double rows = 1, columns = 1; // of what is read: rows are summed over
   double reads = 0, writes = 0;
   bool rowDecay = false;
+  bool scan = false; // entries run on their own: a chunk has nothing to multiply
 };
 
 /// A rule as the model sees it.

@@ -24,6 +24,8 @@ COMMANDS = [
     (["card.rec", "--until-after=nowhere"], 2, "--until-after: there is no stage 'nowhere'; see --list-stages"),
     (["card.rec", "--print-ir-after=nowhere"], 2, "--print-ir-after: there is no stage 'nowhere'"),
     (["card.rec", "-O9"], 2, "-O needs a level from 0 to 3, got: '9'"),
+    (["card.rec", "--chunk=24"], 2, "--chunk needs a power of two from 16 to 256, got: '24'"),
+    (["card.rec", "--chunk=512"], 2, "--chunk needs a power of two from 16 to 256, got: '512'"),
     (["card.rec", "-Wnonsense"], 2, "unknown warning flag '-Wnonsense'"),
     (["card.rec", "--error-limit=-1"], 2, "--error-limit needs an integer of at least 0, got: '-1'"),
     (["card.rec", "--diagnostics-format=xml"], 2, "--diagnostics-format needs text or json, got: 'xml'"),
