@@ -242,8 +242,8 @@ def time_rule(folder, entry, rate, results):
         floor = moved / rate * 1e3
         results.append({"rule": entry["rule"], "function": function, "batch": batch, "tokens": tokens, "heads": heads,
                         "ms": median, "min_ms": least, "floor_ms": floor})
-        print(f"{entry['rule']:20} {function:8} B{batch:<5} T{tokens:<5} H{heads:<3} {median:9.4f} ms  min {least:9.4f}"
-              f"  memory floor {floor:8.4f}  {floor / median:5.1%}", flush=True)
+        print(f"{entry['rule']:20} {entry['form']:7} {function:8} B{batch:<5} T{tokens:<5} H{heads:<3} "
+              f"{median:9.4f} ms  min {least:9.4f}  memory floor {floor:8.4f}  {floor / median:5.1%}", flush=True)
 
 
 def copy_rate():
@@ -280,10 +280,10 @@ def main():
             if entry["cases"]:
                 passed, line, errors = check(options.folder, entry, expected)
                 failed += not passed
-                report["checks"].append({**{k: entry[k] for k in ("rule", "dtype", "kind", "chunked")}, "passed": passed,
-                                         "line": line, "errors": errors})
+                about = {k: entry[k] for k in ("rule", "dtype", "kind", "form")}
+                report["checks"].append({**about, "passed": passed, "line": line, "errors": errors})
                 print(f"{'ok  ' if passed else 'FAIL'} {entry['rule']:28} {entry['dtype']:5} {entry['kind']:6} "
-                      f"{'chunks' if entry['chunked'] else 'tokens'} {line}", flush=True)
+                      f"{entry['form'] or 'CPU':7} {line}", flush=True)
     print(f"{len(report['checks']) - failed} passed, {failed} failed, {time.time() - began:.0f} s", flush=True)
     if not options.no_times:
         rate = copy_rate()

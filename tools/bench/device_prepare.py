@@ -17,8 +17,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ZOO = ROOT / "test" / "zoo"
-sys.path.insert(0, str(ZOO))
+sys.path[:0] = [str(ZOO), str(ROOT / "runtime/python")]
 import inputs  # noqa: E402
+import recur  # noqa: E402
 from signatures import ALL  # noqa: E402
 
 CHECKED = [inputs.Case("carry", 3, 21, 4, grouped=True, initial=True),
@@ -54,6 +55,12 @@ def compile_rule(options, rule, dims, dtype, form, stem):
     return ""
 
 
+def form_of(library, name):
+    """The name of the kernel that is preferred, without the rule's."""
+    variant = getattr(recur.load(library), name).metadata["variants"][0]
+    return variant["gpu_entries"][0]["name"][len(name) + 1:] if "gpu_entries" in variant else ""
+
+
 def dims_of(rule):
     """Names of the rule's dimensions."""
     return sorted({d for t in rule.inputs + rule.params + rule.states for d in t.dims})
@@ -73,14 +80,17 @@ def main():
     options.runtime = Path(options.recurc).resolve().parents[1] / "lib/librecur_rt.a"
     options.folder.mkdir(parents=True, exist_ok=True)
 
-    def prepare(rule, dtype, dims, cases, kind, form):
+    def prepare(rule, dtype, dims, cases, kind, wanted):
         stem = options.folder / f"{rule.name}-{dtype}-{kind}"
         used = {d: dims[d] for d in dims_of(rule) if d in dims}
-        problem = compile_rule(options, rule, used, dtype, form, stem)
-        chunked = not problem and b"_chunked" in Path(f"{stem}.so").read_bytes()
+        problem = compile_rule(options, rule, used, dtype, wanted, stem)
+        form = "" if problem else form_of(Path(f"{stem}.so"), rule.name)
+        chunked = form not in ("", "packed", "strided")
+        calls = [] if problem else cases if chunked or kind == "small" else cases[:2]
         return {"rule": rule.name, "kind": kind, "dtype": dtype, "library": f"{stem.name}.so", "dims": used,
-                "timed": kind == "dk128" and rule.name in TIMED, "chunked": chunked, "refused": problem,
-                "cases": [] if problem else [asdict(case) for case in (cases if chunked or kind == "small" else cases[:2])]}
+                "timed": kind == "dk128" and rule.name in TIMED, "chunked": chunked, "form": form,
+                "refused": problem,
+                "cases": [asdict(case) for case in calls]}
 
     matches = lambda rule, patterns: any(fnmatch.fnmatch(rule.name, p) for p in patterns.split(","))
     chosen = [rule for rule in ALL.values() if matches(rule, options.only)]
