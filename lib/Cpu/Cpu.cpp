@@ -19,6 +19,8 @@
 #include "mlir/Target/LLVMIR/Dialect/LLVMIR/LLVMToLLVMIRTranslation.h"
 #include "mlir/Target/LLVMIR/ModuleTranslation.h"
 #include "mlir/Transforms/Passes.h"
+#include "llvm/Analysis/LoopInfo.h"
+#include "llvm/IR/Dominators.h"
 #include "llvm/IR/IRBuilder.h"
 #include "llvm/IR/InstIterator.h"
 #include "llvm/IR/IntrinsicInst.h"
@@ -142,6 +144,13 @@ OwningOpRef<ModuleOp> cpu::isolateRule(RuleOp rule) {
   return module;
 }
 
+void cpu::addChunkProgram(ModuleOp module, chunk::ProgramOp program) {
+  RuleOp rule = *module.getOps<RuleOp>().begin();
+  auto copy = cast<chunk::ProgramOp>(program->clone());
+  copy.setSymName((rule.getSymName() + chunkSuffix).str());
+  module.push_back(copy);
+}
+
 LogicalResult cpu::runStage(const Stage &stage, ModuleOp module, const KernelOptions &options) {
   PassManager pm(module.getContext());
   pm.enableVerifier(false); // once for the stage is enough
@@ -176,6 +185,23 @@ static void maskBf16AsInteger(llvm::Module &module) {
     }
 }
 
+// The loops of a chunk have the shape that the machine wants: unrolled again, they would only take longer to compile.
+static void keepLoops(llvm::Module &module) {
+  llvm::LLVMContext &context = module.getContext();
+  llvm::MDNode *keep = llvm::MDNode::get(context, llvm::MDString::get(context, "llvm.loop.unroll.disable"));
+  for (llvm::Function &function : module) {
+    if (function.isDeclaration())
+      continue;
+    llvm::DominatorTree dominators(function);
+    llvm::LoopInfo loops(dominators);
+    for (llvm::Loop *loop : loops.getLoopsInPreorder()) {
+      llvm::MDNode *id = llvm::MDNode::getDistinct(context, {nullptr, keep});
+      id->replaceOperandWith(0, id);
+      loop->setLoopID(id);
+    }
+  }
+}
+
 FailureOr<Kernel> cpu::translateKernel(ModuleOp module, llvm::LLVMContext &context) {
   Kernel kernel;
   for (auto function : module.getOps<LLVM::LLVMFuncOp>())
@@ -189,11 +215,16 @@ FailureOr<Kernel> cpu::translateKernel(ModuleOp module, llvm::LLVMContext &conte
   if (!kernel.module)
     return failure();
   maskBf16AsInteger(*kernel.module);
+  if (kernel.form == "chunk")
+    keepLoops(*kernel.module);
   return kernel;
 }
 
-FailureOr<Kernel> cpu::buildKernel(RuleOp rule, const KernelOptions &options, llvm::LLVMContext &context) {
+FailureOr<Kernel> cpu::buildKernel(RuleOp rule, const KernelOptions &options, llvm::LLVMContext &context,
+                                   chunk::ProgramOp program) {
   OwningOpRef<ModuleOp> module = isolateRule(rule);
+  if (program)
+    addChunkProgram(*module, program);
   for (const Stage &stage : stages())
     if (failed(runStage(stage, *module, options)))
       return failure();

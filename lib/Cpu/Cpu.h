@@ -1,6 +1,7 @@
 // Sequential code for the CPU: a rule with a fixed-size state becomes one function that runs the tokens of one
 // sequence and head, one after the other.
 #pragma once
+#include "dialect/chunk/Chunk.h"
 #include "dialect/recur/Recur.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/OwningOpRef.h"
@@ -73,6 +74,10 @@ llvm::ArrayRef<Stage> stages();
 /// A module that holds a copy of the rule alone, ready for the first stage.
 mlir::OwningOpRef<mlir::ModuleOp> isolateRule(RuleOp rule);
 
+/// Puts a copy of the chunk program of a module's rule, its dimensions bound, beside it: the rule is then compiled in
+/// chunks.
+void addChunkProgram(mlir::ModuleOp module, chunk::ProgramOp program);
+
 /// Runs one stage. Fails after a diagnostic.
 mlir::LogicalResult runStage(const Stage &stage, mlir::ModuleOp module, const KernelOptions &options);
 
@@ -88,8 +93,10 @@ struct Kernel {
 /// What the last stage left as an LLVM module, not yet optimised.
 mlir::FailureOr<Kernel> translateKernel(mlir::ModuleOp module, llvm::LLVMContext &context);
 
-/// All stages and the translation. The rule is not changed. Fails after a diagnostic at the op that cannot be compiled.
-mlir::FailureOr<Kernel> buildKernel(RuleOp rule, const KernelOptions &options, llvm::LLVMContext &context);
+/// All stages and the translation, in chunks where there is a program. The rule is not changed. Fails after a diagnostic
+/// at the op that cannot be compiled.
+mlir::FailureOr<Kernel> buildKernel(RuleOp rule, const KernelOptions &options, llvm::LLVMContext &context,
+                                    chunk::ProgramOp program = {});
 
 /// Makes everything known that the stages need: dialects, their interfaces and translations.
 void registerCpuDialects(mlir::DialectRegistry &registry);

@@ -42,7 +42,10 @@ constexpr llvm::StringLiteral denseAttr = "recur.dense";
 mlir::FailureOr<mlir::func::FuncOp> lowerTokenLoop(RuleOp rule, llvm::StringRef symbol,
                                                    llvm::ArrayRef<TensorFormat> formats, unsigned vectorWidth);
 
-/// The chunk program that stands beside a rule NAME as NAME_chunk; null when there is none.
+/// What is added to a rule's name for the chunk program beside it.
+constexpr llvm::StringLiteral chunkSuffix = "_chunk";
+
+/// The chunk program that stands beside a rule; null when there is none.
 chunk::ProgramOp chunkProgramOf(RuleOp rule);
 
 /// The same with a loop over the whole chunks of `length` tokens before it, by the rule's chunk program, which is erased.

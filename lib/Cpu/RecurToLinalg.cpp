@@ -117,7 +117,7 @@ LogicalResult KernelBuilder::build(StringRef symbol) {
 }
 
 chunk::ProgramOp cpu::chunkProgramOf(RuleOp rule) {
-  return rule->getParentOfType<ModuleOp>().lookupSymbol<chunk::ProgramOp>((rule.getSymName() + "_chunk").str());
+  return rule->getParentOfType<ModuleOp>().lookupSymbol<chunk::ProgramOp>((rule.getSymName() + chunkSuffix).str());
 }
 
 FailureOr<func::FuncOp> cpu::lowerChunkLoop(RuleOp rule, chunk::ProgramOp program, int64_t length, StringRef symbol,

@@ -289,9 +289,7 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session, const 
         Derivation &derivation = (*analysis)->derivation;
         if (!derivation.program)
           return hasNo("'" + info.name + "' has no chunk form: " + derivation.reason);
-        auto program = cast<chunk::ProgramOp>(derivation.program->clone());
-        program.setSymName((rule.getSymName() + "_chunk").str());
-        copy->push_back(program);
+        cpu::addChunkProgram(*copy, *derivation.program);
         options.chunk = session.options.chunk;
         if (watcher.after("chunk", *copy))
           return std::unique_ptr<Compiled>();

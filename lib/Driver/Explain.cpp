@@ -63,7 +63,7 @@ private:
   }
 
   // What each form costs, and which one the code takes, found by making it.
-  LogicalResult describeForms(RuleOp rule, const Analysis &analysis) {
+  LogicalResult describeForms(RuleOp rule, Analysis &analysis) {
     llvm::Expected<Target> target = lookupTarget(options.targets);
     if (!target || target->gpu)
       return session.fail("--target: explain needs one CPU, got: " + options.targets +
@@ -79,7 +79,9 @@ private:
     {
       ScopedDiagnosticHandler quiet(rule.getContext(), [](mlir::Diagnostic &) { return success(); });
       llvm::LLVMContext context;
-      FailureOr<cpu::Kernel> kernel = cpu::buildKernel(rule, kernelOptions, context);
+      bool inChunks = result.forms.front().form == "chunk";
+      FailureOr<cpu::Kernel> kernel = cpu::buildKernel(
+          rule, kernelOptions, context, inChunks ? *analysis.derivation.program : chunk::ProgramOp());
       result.form = failed(kernel) ? "none yet: it runs in the oracle" : kernel->form;
       if (failed(kernel)) {
         result.forms.clear();

@@ -81,20 +81,25 @@ static double tensorTime(const RuleWork &work, const CpuModel &cpu) {
 // Functions of the token, in vectors but with little reuse.
 static double tokenTime(const RuleWork &work, const CpuModel &cpu) { return work.tokenFlops / (0.25 * flopRate(cpu)); }
 
-FormCost recur::predictSequential(const RuleWork &work, const CpuModel &cpu) {
-  // Loads and stores bind a pass: half the arithmetic's rate from the first cache, less from the second.
-  FormCost cost;
+// A pass over the states for each read and each write: loads and stores bind it, to half the arithmetic's rate from the
+// first cache, to less from the second.
+static void addPasses(FormCost &cost, ArrayRef<StateWork> states, const CpuModel &cpu) {
   double bytes = 0, moved = 0;
-  for (const StateWork &state : work.states) {
+  for (const StateWork &state : states) {
     double entries = state.rows * state.columns;
     bytes += 4 * entries;
     moved += 4 * entries * (state.reads + 2 * std::max(state.writes, 1.0));
     cost.arithmetic += 2 * entries * (state.reads + state.writes) / (0.4 * flopRate(cpu));
   }
+  if (bytes > cpu.smallCache)
+    cost.memory += moved / (cpu.cacheBytes * cpu.gigahertz);
+}
+
+FormCost recur::predictSequential(const RuleWork &work, const CpuModel &cpu) {
+  FormCost cost;
+  addPasses(cost, work.states, cpu);
   if (work.states.empty())
     cost.arithmetic = work.flops / (0.25 * flopRate(cpu));
-  if (bytes > cpu.smallCache)
-    cost.memory = moved / (cpu.cacheBytes * cpu.gigahertz);
   cost.memory += tensorTime(work, cpu);
   cost.overhead = tokenTime(work, cpu) + 120 / cpu.gigahertz;
   return cost;
@@ -106,12 +111,22 @@ FormCost recur::predictSweep(const RuleWork &work, const CpuModel &cpu) {
   constexpr double group = 2, vectors = 2, solveCycles = 52, packCycles = 48;
   FormCost cost;
   double rate = flopRate(cpu) * (cpu.pairs ? 2 : 1);
-  for (const StateWork &state : work.states) {
-    double entries = state.rows * state.columns;
-    cost.arithmetic += 2 * entries * (state.reads + state.writes + (state.rowDecay ? 1 / group : 0)) / (0.95 * rate);
-    cost.overhead += std::ceil(state.columns / (vectors * cpu.lanes)) / group * solveCycles / cpu.gigahertz;
+  // One state is swept; what the others do is done token by token beside it.
+  SmallVector<StateWork> others(work.states.begin(), work.states.end());
+  auto *swept = llvm::max_element(others, [](const StateWork &a, const StateWork &b) {
+    return a.rows * a.columns < b.rows * b.columns;
+  });
+  if (swept != others.end()) {
+    double entries = swept->rows * swept->columns;
+    cost.arithmetic += 2 * entries * (swept->reads + swept->writes + (swept->rowDecay ? 1 / group : 0)) / (0.95 * rate);
+    cost.overhead += std::ceil(swept->columns / (vectors * cpu.lanes)) / group * solveCycles / cpu.gigahertz;
+    others.erase(swept);
   }
-  cost.memory = tensorTime(work, cpu);
+  for (StateWork &other : others)
+    if (other.rows > 1 && other.columns > 1) // a matrix beside it is read and written as if it were four
+      other.reads *= 4, other.writes *= 4;
+  addPasses(cost, others, cpu);
+  cost.memory += tensorTime(work, cpu);
   cost.overhead += tokenTime(work, cpu) + packCycles / cpu.gigahertz;
   return cost;
 }
