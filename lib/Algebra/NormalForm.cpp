@@ -1,6 +1,8 @@
 // Which states run ahead, what is read out, and the class of a rule.
 #include "lib/Algebra/Expander.h"
+#include "lib/Algebra/Passes.h"
 #include "mlir/IR/IRMapping.h"
+#include "mlir/IR/OwningOpRef.h"
 
 using namespace mlir;
 using namespace recur;
@@ -94,10 +96,13 @@ public:
   }
 
   NormalForm run() {
-    if (auto block = rule.getBody().getOps<BlockOp>(); !block.empty())
-      return refuse(nf.states.empty() ? RuleClass::Q : RuleClass::S, (*block.begin()).getLoc(),
-                    nf.states.empty() ? "the outputs are written over the whole sequence"
-                                      : "a state is computed once per block of tokens");
+    for (BlockOp block : rule.getBody().getOps<BlockOp>()) {
+      if (block.getSize())
+        return refuse(RuleClass::S, block.getLoc(), "a state is computed once per block of tokens");
+      OwningOpRef<RuleOp> trial(rule.clone());
+      return refuse(RuleClass::Q, block.getLoc(),
+                    "the outputs are written over the whole sequence: " + findRecurrence(*trial));
+    }
     if (auto stale = rule.argumentsOf(ArgKind::Stale); !stale.empty())
       return refuse(RuleClass::S, stale[0].getLoc(), "a state at the start of a block is read");
     findDependences();

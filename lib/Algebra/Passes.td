@@ -13,6 +13,14 @@ def RecurDifferentiate : Pass<"recur-differentiate", "::recur::RuleOp"> {
   }];
 }
 
+def RecurFindRecurrence : Pass<"recur-find-recurrence", "::recur::RuleOp"> {
+  let summary = "replace products over the whole sequence by states, where their rank is finite";
+  let description = [{
+    `O = ((Q*K.T).*decay(a))*V` becomes `S = a*S + v*kT; O = S*q`. Masked products, decays, diagonals, their sums,
+    products and inverses have finite rank; functions of scores (softmax) have not, and stay.
+  }];
+}
+
 def RecurBind : Pass<"recur-bind", "::recur::RuleOp"> {
   let summary = "give symbolic dimensions their sizes";
   let options = [

@@ -15,8 +15,9 @@ public:
   DenseMap<Value, Values> values;
   int64_t length = 1; // what a symbol stands for: the tokens of the chunk
 
-  LogicalResult run(Block &block) {
-    for (Operation &op : block.without_terminator())
+  LogicalResult run(Block &block) { return run(block.begin(), std::prev(block.end())); }
+  LogicalResult run(Block::iterator begin, Block::iterator end) {
+    for (Operation &op : llvm::make_range(begin, end))
       if (failed(run(op)))
         return failure();
     return success();
@@ -53,6 +54,13 @@ private:
           return result(eliminate(m, identity(m.rows)));
         })
         .Case([&](RopeOp r) { return result(rope(r)); })
+        .Case([&](MaskOp m) {
+          Dense<F> ones(size(m.getType().getRows()), 1, number<F>(1));
+          return result(Decays<F>(ones, nullptr).mask(m.getStrict() ? chunk::Reach::Before : chunk::Reach::Inclusive, 0, 0));
+        })
+        .Case([&](DecayOp d) {
+          return result(Decays<F>(get(d.getFactors()), nullptr).mask(chunk::Reach::Inclusive, 0, 0));
+        })
         .Case([&](AssumeOp a) { return result(get(a.getOperand())); })
         .Case([&](chunk::MapOp m) { return map(m); })
         .Case([&](chunk::DecayOp d) {
@@ -403,6 +411,52 @@ LogicalResult recur::runRule(RuleOp rule, Call<F> &call) {
 }
 
 template <typename F>
+LogicalResult recur::runSequence(RuleOp rule, Call<F> &call) {
+  Block &body = rule.getBody().front();
+  BlockOp block = *body.getOps<BlockOp>().begin();
+  if (failed(initialise(rule.getArgs(), rule.getInit(), call)))
+    return failure();
+  // Every token up to the block, the block once, every token after it.
+  std::vector<Machine<F>> tokens(call.tokens);
+  Machine<F> whole;
+  whole.length = call.tokens;
+  for (auto [argument, token] : llvm::zip(block.getBody().getArguments(), block.getTokens()))
+    whole.set(argument, Dense<F>(call.tokens, cast<IntegerAttr>(matType(token).getRows()).getInt()));
+  for (auto [t, machine] : llvm::enumerate(tokens)) {
+    bind(machine, rule.getArgs(), rule.getBody(), call, t, t + 1, false);
+    if (failed(machine.run(body.begin(), Block::iterator(block))))
+      return failure();
+    for (auto [argument, token] : llvm::zip(block.getBody().getArguments(), block.getTokens())) {
+      Dense<F> rows = whole.get(argument);
+      for (int64_t i = 0; i < rows.cols; ++i)
+        rows.at(t, i) = machine.get(token).at(i, 0);
+      whole.set(argument, std::move(rows));
+    }
+    for (auto [state, value] : llvm::zip(call.states, rule.yieldedStates()))
+      state = machine.get(value);
+  }
+  for (auto [argument, shared] : llvm::zip(block.getBody().getArguments().drop_front(block.getTokens().size()), block.getShared()))
+    whole.set(argument, tokens.front().get(shared));
+  if (failed(whole.run(block.getBody().front())))
+    return failure();
+  call.outputs.assign(rule.getOutputs().size(), {});
+  for (auto [t, machine] : llvm::enumerate(tokens)) {
+    for (auto [row, value] : llvm::zip(block.getRows(), block.getYield().getValues())) {
+      const Dense<F> &rows = whole.get(value);
+      Dense<F> token(rows.cols, 1);
+      for (int64_t i = 0; i < rows.cols; ++i)
+        token.at(i, 0) = rows.at(t, i);
+      machine.set(row, std::move(token));
+    }
+    if (failed(machine.run(std::next(Block::iterator(block)), std::prev(body.end()))))
+      return failure();
+    for (auto [output, value] : llvm::zip(call.outputs, rule.yieldedOutputs()))
+      output.push_back(machine.get(value));
+  }
+  return success();
+}
+
+template <typename F>
 LogicalResult recur::runProgram(chunk::ProgramOp program, Call<F> &call, int64_t size) {
   if (failed(initialise(program.getArgs(), program.getInit(), call)))
     return failure();
@@ -431,6 +485,7 @@ LogicalResult recur::runProgram(chunk::ProgramOp program, Call<F> &call, int64_t
 
 #define INSTANTIATE(F)                                                                                       \
   template LogicalResult recur::runRule<F>(RuleOp, Call<F> &);                                               \
+  template LogicalResult recur::runSequence<F>(RuleOp, Call<F> &);                                           \
   template LogicalResult recur::runProgram<F>(chunk::ProgramOp, Call<F> &, int64_t);
 INSTANTIATE(Fp)
 INSTANTIATE(double)

@@ -25,6 +25,10 @@ struct Call {
 template <typename F>
 mlir::LogicalResult runRule(RuleOp rule, Call<F> &call);
 
+/// Runs a rule with one block over the whole sequence; its states must not depend on the block.
+template <typename F>
+mlir::LogicalResult runSequence(RuleOp rule, Call<F> &call);
+
 /// Runs the program in chunks of `chunk` tokens, the last one as short as it comes.
 template <typename F>
 mlir::LogicalResult runProgram(chunk::ProgramOp program, Call<F> &call, int64_t chunk);

@@ -135,6 +135,25 @@ std::string recur::prove(RuleOp rule, chunk::ProgramOp program, unsigned rounds)
   return {};
 }
 
+std::string recur::proveRecurrence(RuleOp sequence, RuleOp recurrence) {
+  OwningOpRef<RuleOp> before(sequence.clone()), after(recurrence.clone());
+  BlockOp block = *before->getBody().getOps<BlockOp>().begin();
+  Shrinker shrinker(block.getLengthAttr());
+  shrinker.shrink(*before);
+  shrinker.shrink(*after);
+  constexpr int64_t tokens = 7;
+  std::string where;
+  for (uint64_t seed : {1, 2}) { // a division by zero may spoil one draw, not two
+    Call<Fp> expected = randomCall(*before, tokens, seed), found = expected;
+    found.states.resize(after->argumentsOf(ArgKind::State).size());
+    if (failed(runSequence(*before, expected)) || failed(runRule(*after, found)))
+      return "one of the two cannot be run in F_p";
+    if (where = difference(*before, expected, found); where.empty())
+      break;
+  }
+  return where;
+}
+
 bool recur::sameRule(RuleOp a, RuleOp b, std::string &where) {
   OwningOpRef<RuleOp> smallA(a.clone()), smallB(b.clone());
   Shrinker shrinker;

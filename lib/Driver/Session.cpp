@@ -1,5 +1,7 @@
 // Loads a spec and collects what is said about it.
 #include "lib/Driver/Session.h"
+#include "lib/Algebra/Passes.h"
+#include "lib/Derive/Derive.h"
 #include "lib/Driver/Pipeline.h"
 #include "lib/Frontend/Lexer.h"
 #include "lib/Frontend/Parser.h"
@@ -57,7 +59,16 @@ LogicalResult Session::loadRaw(StringRef path) {
 LogicalResult Session::load(StringRef path) {
   if (failed(loadRaw(path)))
     return failure();
-  return differentiateRule(*ir);
+  if (failed(differentiateRule(*ir)))
+    return failure();
+  OwningOpRef<RuleOp> sequence(rule().clone());
+  if (sequence->getBody().getOps<BlockOp>().empty() || !findRecurrence(rule()).empty())
+    return success();
+  std::string difference = proveRecurrence(*sequence, rule());
+  if (difference.empty())
+    return success();
+  diags.error("internal error: the states are not the rule: " + difference);
+  return failure();
 }
 
 FailureOr<std::string> Session::showTokens(StringRef path) {
