@@ -180,10 +180,8 @@ struct FuseLoops : recur::cpu::impl::FuseLoopsBase<FuseLoops> {
     for (Block *block : blocks)
       for (auto op = block->begin(); op != block->end(); ++op)
         if (auto second = dyn_cast<linalg::GenericOp>(*op))
-          if (linalg::GenericOp merged = mergeInto(second)) {
+          if (linalg::GenericOp merged = mergeInto(second))
             op = merged->getIterator();
-            ++numMerged;
-          }
   }
 
   // Only matrices: a vector is in registers or in the nearest cache anyway.

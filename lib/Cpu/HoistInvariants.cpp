@@ -19,10 +19,7 @@ struct HoistInvariants : recur::cpu::impl::HoistInvariantsBase<HoistInvariants> 
           [](Operation *op, Region *) {
             return isMemoryEffectFree(op) && isSpeculatable(op) && !isa<tensor::EmptyOp, linalg::FillOp>(op);
           },
-          [&](Operation *op, Region *) {
-            loop.moveOutOfLoop(op);
-            ++numHoisted;
-          });
+          [&](Operation *op, Region *) { loop.moveOutOfLoop(op); });
     });
   }
 };

@@ -46,7 +46,6 @@ def HoistInvariants : Pass<"hoist-invariants", "::mlir::func::FuncOp"> {
     Everything but the places and the zeros that results start from: outside of the loop these would have to be copied for
     every token.
   }];
-  let statistics = [Statistic<"numHoisted", "hoisted", "Ops moved out of a loop">];
 }
 
 def FuseElementwise : Pass<"fuse-elementwise", "::mlir::func::FuncOp"> {
@@ -74,7 +73,6 @@ def FuseLoops : Pass<"fuse-loops", "::mlir::func::FuncOp"> {
     Works on linalg on buffers: `S = a*S + u*kT` and `o = S*q` become one op with two results, whose rows pass through the
     registers once.
   }];
-  let statistics = [Statistic<"numMerged", "merged", "Loops merged">];
 }
 
 def PlanScratch : Pass<"plan-scratch", "::mlir::func::FuncOp"> {
@@ -84,7 +82,6 @@ def PlanScratch : Pass<"plan-scratch", "::mlir::func::FuncOp"> {
     memory. The bytes needed become the attribute `recur.scratch_bytes` of the function.
   }];
   let dependentDialects = ["::mlir::arith::ArithDialect", "::mlir::memref::MemRefDialect"];
-  let statistics = [Statistic<"numBuffers", "buffers", "Buffers placed">];
 }
 
 def LinalgToVectors : Pass<"linalg-to-vectors", "::mlir::func::FuncOp"> {

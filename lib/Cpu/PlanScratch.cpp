@@ -56,7 +56,6 @@ struct PlanScratch : recur::cpu::impl::PlanScratchBase<PlanScratch> {
       lifetime.alloc.replaceAllUsesWith(view);
       lifetime.alloc.erase();
     }
-    numBuffers += lifetimes.size();
     function->setAttr(scratchBytesAttr, IntegerAttr::get(IntegerType::get(&getContext(), 64), bytes));
   }
 
