@@ -20,8 +20,9 @@ mlir::LogicalResult bindDimensions(RuleOp rule, const llvm::StringMap<int64_t> &
 /// that cannot be differentiated, on failure.
 mlir::Value buildGradient(mlir::OpBuilder &builder, mlir::Location loc, mlir::Value of, mlir::Value wrt);
 
-/// Replaces a block over the whole sequence by states that start at zero, where its matrices over pairs of tokens have
-/// finite rank. Empty when it did, or when there is no block; else why not, and the rule is unchanged.
+/// Replaces a block over the whole sequence by states that start at zero, where its matrices over pairs of
+/// tokens have finite rank. Empty when it did, or when there is no block; else why not, and the rule is
+/// unchanged.
 std::string findRecurrence(RuleOp rule);
 
 /// An interval that holds every entry of the value, from declarations and from what ops know; null if nothing is known.

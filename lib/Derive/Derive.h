@@ -33,8 +33,9 @@ Derivation derive(const NormalForm &nf);
 /// not be bound.
 std::string prove(RuleOp rule, chunk::ProgramOp program, unsigned rounds = 1);
 
-/// Compares a rule with a block over the whole sequence with what recur-find-recurrence made of it: in F_p, on random
-/// inputs, from the new states' zeros. Empty when the outputs and the old states agree; else the first difference.
+/// Compares a rule with a block over the whole sequence with what recur-find-recurrence made of it: in F_p,
+/// on random inputs, from the new states' zeros. Empty when the outputs and the old states agree; else the
+/// first difference.
 std::string proveRecurrence(RuleOp sequence, RuleOp recurrence);
 
 /// True when two rules are the same function of inputs and states, decided over F_p; else `difference` says

@@ -56,7 +56,8 @@ private:
         .Case([&](RopeOp r) { return result(rope(r)); })
         .Case([&](MaskOp m) {
           Dense<F> ones(size(m.getType().getRows()), 1, number<F>(1));
-          return result(Decays<F>(ones, nullptr).mask(m.getStrict() ? chunk::Reach::Before : chunk::Reach::Inclusive, 0, 0));
+          return result(Decays<F>(ones, nullptr)
+                            .mask(m.getStrict() ? chunk::Reach::Before : chunk::Reach::Inclusive, 0, 0));
         })
         .Case([&](DecayOp d) {
           return result(Decays<F>(get(d.getFactors()), nullptr).mask(chunk::Reach::Inclusive, 0, 0));
@@ -435,7 +436,8 @@ LogicalResult recur::runSequence(RuleOp rule, Call<F> &call) {
     for (auto [state, value] : llvm::zip(call.states, rule.yieldedStates()))
       state = machine.get(value);
   }
-  for (auto [argument, shared] : llvm::zip(block.getBody().getArguments().drop_front(block.getTokens().size()), block.getShared()))
+  for (auto [argument, shared] :
+       llvm::zip(block.getBody().getArguments().drop_front(block.getTokens().size()), block.getShared()))
     whole.set(argument, tokens.front().get(shared));
   if (failed(whole.run(block.getBody().front())))
     return failure();
