@@ -34,6 +34,24 @@ static void enterRows(ChunkLowering &lowering, BlockArgument argument, Value row
   lowering.ops.matrices[argument] = matrix;
 }
 
+// Asks for the rows of a view from a token on, which may lie behind its end. The rows of a head lie far apart when there
+// are many heads: no prefetcher of the hardware finds them.
+static void fetchAhead(OpBuilder &b, Location loc, View &view, Value begin, int64_t count, bool isWrite) {
+  auto type = cast<MemRefType>(view.memref.getType());
+  if (type.getRank() != 2)
+    return;
+  auto index = [&](int64_t value) -> Value { return arith::ConstantIndexOp::create(b, loc, value); };
+  Value zero = index(0), one = index(1), line = index(64 * 8 / type.getElementTypeBitWidth());
+  auto rows = scf::ForOp::create(b, loc, zero, index(count), one);
+  OpBuilder::InsertionGuard guard(b);
+  b.setInsertionPointToStart(rows.getBody());
+  Value token = arith::AddIOp::create(b, loc, begin, rows.getInductionVar());
+  auto lines = scf::ForOp::create(b, loc, zero, index(type.getDimSize(1)), line);
+  b.setInsertionPointToStart(lines.getBody());
+  memref::PrefetchOp::create(b, loc, view.memref, ValueRange{token, lines.getInductionVar()}, isWrite,
+                             /*localityHint=*/2, /*isDataCache=*/true);
+}
+
 LogicalResult KernelBuilder::chunkBody(const OpLowering &outer, scf::ForOp loop, ArrayRef<Matrix> carried) {
   ChunkLowering lowering(b, vectorWidth, length);
   Value begin = loop.getInductionVar();
@@ -43,9 +61,14 @@ LogicalResult KernelBuilder::chunkBody(const OpLowering &outer, scf::ForOp loop,
       if (Value integer = outer.integers.lookup(known))
         lowering.ops.integers[argument] = integer;
     }
+  Value next = arith::AddIOp::create(b, loc, begin, arith::ConstantIndexOp::create(b, loc, length));
   for (auto [view, argument] : llvm::zip(viewsOf(Role::Input), program.argumentsOf(ArgKind::Input)))
-    if (!argument.use_empty())
+    if (!argument.use_empty()) {
       enterRows(lowering, argument, load(*view, begin, length));
+      fetchAhead(b, loc, *view, next, length, /*isWrite=*/false);
+    }
+  for (View *view : viewsOf(Role::Output))
+    fetchAhead(b, loc, *view, begin, length, /*isWrite=*/true);
   for (auto [argument, state] : llvm::zip(program.argumentsOf(ArgKind::State), carried))
     lowering.ops.matrices[argument] = state;
   MatrixBuilder m(b, loc);
@@ -62,14 +85,14 @@ LogicalResult KernelBuilder::chunkBody(const OpLowering &outer, scf::ForOp loop,
   auto yielded = program.getBodyYield().getValues();
   for (auto [view, output] : llvm::zip(viewsOf(Role::Output), yielded.drop_front(carried.size())))
     store(*view, begin, m.stored(lowering.ops.matrices.lookup(output), naturalAxes(matType(output))), length);
-  SmallVector<Matrix> next;
+  SmallVector<Matrix> last;
   SmallVector<SmallVector<unsigned, 2>> axes;
   for (auto [value, state] : llvm::zip(yielded, carried)) {
-    next.push_back(lowering.ops.matrices.lookup(value));
+    last.push_back(lowering.ops.matrices.lookup(value));
     axes.push_back(state.axes);
   }
   if (!carried.empty()) // without states the builder has ended the loop's body
-    scf::YieldOp::create(b, loc, storeCarried(m, next, loop.getRegionIterArgs(), axes));
+    scf::YieldOp::create(b, loc, storeCarried(m, last, loop.getRegionIterArgs(), axes));
   return success();
 }
 
