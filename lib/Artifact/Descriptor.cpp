@@ -87,11 +87,16 @@ Constant *Descriptor::dtype(DType type) {
 
 Constant *Descriptor::gpuCode(const GpuCode &code) {
   SmallVector<Constant *> entries;
-  for (const GpuEntry &entry : code.entries)
+  for (const GpuEntry &entry : code.entries) {
+    SmallVector<Constant *> maps;
+    for (int32_t tensor : entry.maps)
+      maps.push_back(i32(tensor));
     entries.push_back(structure({string(entry.name), i32(entry.threads), i32(entry.shards), i64(entry.shared),
                                  i64(entry.scratch), i64(entry.packed ? RECUR_CUDA_PACKED : 0),
-                                 i64(entry.leastTokens)},
+                                 i64(entry.leastTokens), array(maps, "recur.maps"),
+                                 i32(int64_t(maps.size())), i32(0)},
                                 sizeof(recur_cuda_entry)));
+  }
   Constant *cubin = null;
   if (!code.cubin.empty()) {
     GlobalVariable *bytes =

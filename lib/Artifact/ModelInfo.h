@@ -54,6 +54,8 @@ struct GpuEntry {
   bool packed = false;
   /// For sequences of this many tokens and more.
   int64_t leastTokens = 0;
+  /// Tensors, in the kernel's order, that it copies in boxes.
+  std::vector<int32_t> maps;
 };
 
 /// The code of a variant for a GPU, as recur_cuda_kernel.

@@ -6,7 +6,8 @@ namespace recur::cuda {
 
 /// Which tokens a block of threads works on.
 struct Part {
-  mlir::Value head, heads, tokens, position; // i64
+  // i64; `begin` is the first token's place in its batch.
+  mlir::Value shard, sequence, begin, head, heads, tokens, position;
   /// False where the sequence's state does not exist.
   mlir::Value isPresent;
 };

@@ -21,6 +21,9 @@ struct Chip {
   bool exact;
   /// Bytes of shared memory that one block may have.
   int64_t sharedBytes;
+
+  /// Whether it has products of warpgroups and bulk tensor copies, in the form of Hopper.
+  bool hasWarpgroups() const { return capability == 90 && exact; }
 };
 
 /// Finds a chip by name; the error names what there is.
@@ -48,6 +51,8 @@ struct Entry {
   bool packed = false;
   /// For sequences of this many tokens and more.
   int64_t leastTokens = 0;
+  /// Tensors that the kernel copies in boxes, whose descriptors are its second parameter.
+  llvm::SmallVector<int32_t> maps;
 };
 
 /// A compiled rule.

@@ -1,7 +1,7 @@
 // The kernel around a rule's body: which tokens, states in, the loop over tokens, states out.
+#include "lib/Cuda/Sequential.h"
 #include "lib/Cuda/BodyEmitter.h"
 #include "lib/Cuda/Chunked.h"
-#include "lib/Cuda/Prepare.h"
 #include "lib/Cuda/Tensors.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 #include "mlir/Dialect/Math/IR/Math.h"
@@ -84,6 +84,9 @@ Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int6
   Value next = arith::AddIOp::create(b, sequence, i64(1));
   Value begin = within(access.index(TensorAccess::CuSeqlens, sequence, i64(0)), i64(0));
   Value end = within(access.index(TensorAccess::CuSeqlens, next, part.tokens), begin);
+  part.shard = arith::ExtUIOp::create(b, b.getI64Type(), shard);
+  part.sequence = sequence;
+  part.begin = begin;
   part.tokens = arith::SubIOp::create(b, end, begin);
   part.position = access.index(TensorAccess::Positions, sequence, i64(0));
   Value slot = access.index(TensorAccess::StateIndex, sequence, sequence);
@@ -286,126 +289,11 @@ LogicalResult SequentialEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLi
   return status;
 }
 
-//===----------------------------------------------------------------------===//
-// The module
-//===----------------------------------------------------------------------===//
-
-// The largest part of a class such that a block's states stay within a number of entries.
-static int64_t chooseSlab(RuleOp rule, const IndexClasses &classes, unsigned index) {
-  constexpr int64_t blockEntries = 8192, smallest = 16;
-  int64_t size = classes.sizeOf(index), entries = 0;
-  for (Value state : rule.argumentsOf(ArgKind::State))
-    entries += matType(state).numElements();
-  int64_t slab = size;
-  while (entries / size * slab > blockEntries && slab % 8 == 0 && slab / 2 >= smallest)
-    slab /= 2;
-  return slab;
-}
-
-FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive,
-                                                   const KernelOptions &options, SmallVectorImpl<Entry> &entries) {
-  FailureOr<OwningOpRef<ModuleOp>> prepared = prepareRule(rule);
-  if (failed(prepared))
-    return failure();
-  RuleOp bound = *(*prepared)->getOps<RuleOp>().begin();
-  IndexClasses classes(bound);
-  unsigned shared = classes.bestIndependent();
-  int64_t shards = 1, slab = 0;
-  if (shared) {
-    slab = chooseSlab(bound, classes, shared);
-    shards = classes.sizeOf(shared) / slab;
-  }
-  if (shards == 1)
-    shared = 0;
-  else
-    takePart(bound, classes, shared, slab);
-  SmallVector<TensorArgument> tensors = listTensors(symbolic, bound, classes, shared, options);
-  constexpr size_t maxTensors = 62; // as many as fit into a kernel's parameters
-  if (tensors.size() > maxTensors)
-    return rule.emitError() << "a rule for a GPU has at most " << maxTensors
-                            << " inputs, params, outputs and twice its states, got: " << tensors.size();
-  Grid grid = chooseGrid(bound);
-  Placement placement(bound, grid);
-
-  MLIRContext *context = rule.getContext();
-  context->loadDialect<arith::ArithDialect, LLVM::LLVMDialect, math::MathDialect, NVVM::NVVMDialect, scf::SCFDialect>();
-  OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
-  ImplicitLocOpBuilder b(rule.getLoc(), context);
-  b.setInsertionPointToEnd(module->getBody());
-  LLVM::GlobalOp::create(b, LLVM::LLVMArrayType::get(b.getI8Type(), 0), /*isConstant=*/false, LLVM::Linkage::External,
-                         "recur_shared", Attribute(), /*alignment=*/16, /*addrSpace=*/3);
-  int64_t words = TensorAccess::TensorsBegin + int64_t(tensors.size()) * TensorAccess::TensorWords;
-  auto makeFunction = [&](StringRef name, int64_t threads) {
-    b.setInsertionPointToEnd(module->getBody());
-    b.setLoc(rule.getLoc());
-    Type pointer = LLVM::LLVMPointerType::get(context);
-    auto type = LLVM::LLVMFunctionType::get(LLVM::LLVMVoidType::get(context), {pointer});
-    auto function = LLVM::LLVMFuncOp::create(b, name, type);
-    function->setAttr(NVVM::NVVMDialect::getKernelFuncAttrName(), b.getUnitAttr());
-    function->setAttr(NVVM::NVVMDialect::getMaxntidAttrName(),
-                      b.getDenseI32ArrayAttr({int32_t(threads), 1, 1}));
-    function.setArgAttr(0, LLVM::LLVMDialect::getByValAttrName(),
-                        TypeAttr::get(LLVM::LLVMArrayType::get(b.getI64Type(), words)));
-    function.setArgAttr(0, LLVM::LLVMDialect::getAlignAttrName(), b.getI64IntegerAttr(8));
-    function.setArgAttr(0, NVVM::NVVMDialect::getGridConstantAttrName(), b.getUnitAttr());
-    b.setInsertionPointToStart(function.addEntryBlock(b));
-    return function;
-  };
-  // In chunks a block has 64 independent rows, so that two share a processor and hide each other's waits.
-  constexpr int64_t chunkSlab = 64;
-  OwningOpRef<ModuleOp> chunkModule = ModuleOp::create(rule.getLoc());
-  auto chunkRule = cast<RuleOp>(OpBuilder::atBlockEnd(chunkModule->getBody()).clone(*rule));
-  IndexClasses chunkClasses(chunkRule);
-  unsigned chunkShared = chunkClasses.bestIndependent();
-  int64_t chunkShards = 1;
-  if (chunkShared && chunkClasses.sizeOf(chunkShared) % chunkSlab == 0)
-    chunkShards = chunkClasses.sizeOf(chunkShared) / chunkSlab;
-  if (chunkShards == 1)
-    chunkShared = 0;
-  else
-    takePart(chunkRule, chunkClasses, chunkShared, chunkSlab);
-  if (chunk::ProgramOp program = derive(chunkRule)) {
-    SmallVector<TensorArgument> parts = listTensors(symbolic, chunkRule, chunkClasses, chunkShared, options);
-    if (ChunkEmitter::supports(program, parts)) {
-      Entry entry;
-      entry.name = options.symbol + "_chunked";
-      entry.packed = true;
-      entry.leastTokens = 2;
-      entry.shards = chunkShards;
-      LLVM::LLVMFuncOp function = makeFunction(entry.name, 256);
-      if (succeeded(emitChunked(function, program, parts, options.chip.sharedBytes, chunkSlab, entry))) {
-        function->setAttr(NVVM::NVVMDialect::getMaxntidAttrName(),
-                          b.getDenseI32ArrayAttr({int32_t(entry.threads), 1, 1}));
-        entries.push_back(entry);
-      } else {
-        function.erase();
-      }
-    }
-  }
-  for (bool packed : {true, false}) {
-    Entry entry;
-    entry.name = options.symbol + (packed ? "_packed" : "_strided");
-    entry.packed = packed;
-    entry.threads = grid.threads;
-    entry.shards = shards;
-    LLVM::LLVMFuncOp function = makeFunction(entry.name, grid.threads);
-    SequentialEmitter emitter(b, bound, tensors, grid, placement, shards, slab, entry);
-    if (failed(emitter.run(function, options.chip.sharedBytes)))
-      return failure();
-    entries.push_back(entry);
-  }
-  return module;
-}
-
-FailureOr<Kernel> cuda::buildKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive,
-                                      const KernelOptions &options) {
-  Kernel kernel;
-  FailureOr<OwningOpRef<ModuleOp>> module = emitKernels(rule, symbolic, derive, options, kernel.entries);
-  if (failed(module))
-    return failure();
-  FailureOr<std::string> ptx = translateToPtx(**module, options.chip);
-  if (failed(ptx))
-    return failure();
-  kernel.ptx = std::move(*ptx);
-  return kernel;
+LogicalResult cuda::emitSequential(LLVM::LLVMFuncOp function, RuleOp rule, ArrayRef<TensorArgument> tensors,
+                                   const Grid &grid, const Placement &placement, int64_t slab, int64_t sharedLimit,
+                                   Entry &entry) {
+  ImplicitLocOpBuilder b(rule.getLoc(), rule.getContext());
+  b.setInsertionPointToStart(&function.getBody().front());
+  SequentialEmitter emitter(b, rule, tensors, grid, placement, entry.shards, slab, entry);
+  return emitter.run(function, sharedLimit);
 }

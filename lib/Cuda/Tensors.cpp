@@ -224,6 +224,13 @@ void TensorAccess::store(unsigned index, const Tile &tile, Value token) {
   });
 }
 
+Value TensorAccess::entryOfToken(unsigned index, Value token, Value at) {
+  assert(packed && "the innermost stride is one");
+  Value offset = arith::MulIOp::create(b, token, word(index, Token));
+  offset = arith::AddIOp::create(b, offset, arith::ExtUIOp::create(b, b.getI64Type(), at));
+  return LLVM::GEPOp::create(b, first[index].getType(), tensors[index].element, first[index], offset);
+}
+
 Value TensorAccess::entry(unsigned index, Value row, Value col) {
   const TensorArgument &tensor = tensors[index];
   int64_t place = base(index) + Own + tensor.own[0];

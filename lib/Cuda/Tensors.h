@@ -38,6 +38,8 @@ public:
 
   mlir::Value word(int64_t index);
   mlir::Value pointer(int64_t index);
+  /// A word of a tensor.
+  mlir::Value word(unsigned tensor, TensorField field) { return word(TensorsBegin + tensor * TensorWords + field); }
   /// Entry `at` of one of the three index tensors, or `otherwise` where it was not given.
   mlir::Value index(Field field, mlir::Value at, mlir::Value otherwise);
 
@@ -54,6 +56,8 @@ public:
   void store(unsigned tensor, const Tile &tile, mlir::Value token);
   /// The address of one entry of a state.
   mlir::Value entry(unsigned tensor, mlir::Value row, mlir::Value col);
+  /// The address of one entry of a token's vector, in a packed tensor.
+  mlir::Value entryOfToken(unsigned tensor, mlir::Value token, mlir::Value at);
 
 private:
   /// Calls `body(r, c, width, pointer)` for each packet of entries that lie together in memory.

@@ -127,7 +127,7 @@ static void optimize(llvm::Module &module, llvm::TargetMachine &machine) {
 // Whether a call is assembly that all threads of a warp must run together.
 static bool isCommon(const llvm::CallInst &call) {
   auto *text = dyn_cast<llvm::InlineAsm>(call.getCalledOperand());
-  return text && StringRef(text->getAsmString()).contains(".sync.");
+  return text && StringRef(text->getAsmString()).contains(".sync");
 }
 
 FailureOr<std::string> cuda::translateToPtx(ModuleOp module, const Chip &chip) {

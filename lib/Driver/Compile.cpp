@@ -190,8 +190,7 @@ static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const Mod
   Derivation derivation;
   std::string difference;
   auto deriveProgram = [&](RuleOp part) -> chunk::ProgramOp {
-    // Chunk kernels are young: they are made for those who ask.
-    if (form != "chunk")
+    if (form != "chunk" && form != "auto")
       return {};
     copy = cpu::isolateRule(part);
     RuleOp derived = *copy->getOps<RuleOp>().begin();
@@ -219,7 +218,7 @@ static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const Mod
   GpuCode code{std::move(cubin->code), chip->exact ? "" : std::move(kernel->ptx), chip->capability, chip->exact, {}};
   for (const cuda::Entry &entry : kernel->entries)
     code.entries.push_back({entry.name, entry.threads, entry.shards, entry.sharedBytes, entry.scratchBytes,
-                            entry.packed, entry.leastTokens});
+                            entry.packed, entry.leastTokens, {entry.maps.begin(), entry.maps.end()}});
   return code;
 }
 

@@ -130,7 +130,7 @@ static const recur_cuda_entry *choose_entry(const recur_i_call *call, int32_t *i
   *index = 0;
   for (; *index + 1 < kernel->entry_count; ++*index) {
     const recur_cuda_entry *entry = &kernel->entries[*index];
-    if (call->tokens >= entry->tokens && (packed || !(entry->flags & RECUR_CUDA_PACKED)))
+    if (call->tokens >= entry->tokens && (packed || !(entry->flags & RECUR_CUDA_PACKED)) && recur_i_can_map(call, entry))
       break;
   }
   return &kernel->entries[*index];
@@ -213,10 +213,12 @@ int32_t recur_i_cuda_launch(const recur_i_call *call, void *workspace, void *str
   if (!status)
     status = find_code(call, context, &code);
   if (!status) {
-    void *parameters[] = {&parameter};
-    const CUresult result =
-        recur_i_cuda.launch_kernel(code->functions[index], (unsigned)blocks, 1, 1, (unsigned)entry->threads, 1, 1,
-                             (unsigned)entry->shared, (CUstream)stream, parameters, NULL);
+    recur_i_map maps[RECUR_MAX_MAPS];
+    CUresult result = recur_i_describe_maps(call, entry, maps);
+    void *parameters[] = {&parameter, maps};
+    if (!result)
+      result = recur_i_cuda.launch_kernel(code->functions[index], (unsigned)blocks, 1, 1, (unsigned)entry->threads, 1, 1,
+                                          (unsigned)entry->shared, (CUstream)stream, parameters, NULL);
     if (result)
       status = recur_i_fail_driver(call, "launching the kernel", result);
   }

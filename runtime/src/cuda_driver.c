@@ -26,6 +26,7 @@ static const struct {
                {"cuModuleLoadData", &recur_i_cuda.module_load_data, false},
                {"cuModuleGetFunction", &recur_i_cuda.module_get_function, false},
                {"cuFuncSetAttribute", &recur_i_cuda.func_set_attribute, false},
+               {"cuTensorMapEncodeTiled", &recur_i_cuda.encode_tiled, true},
                {"cuLaunchKernel", &recur_i_cuda.launch_kernel, false},
                {"cuPointerGetAttributes", &recur_i_cuda.pointer_get_attributes, false},
                {"cuStreamIsCapturing", &recur_i_cuda.stream_is_capturing, false},

@@ -38,6 +38,9 @@ typedef struct recur_i_driver {
   CUresult (*module_load_data)(CUmodule *, const void *);
   CUresult (*module_get_function)(CUfunction *, CUmodule, const char *);
   CUresult (*func_set_attribute)(CUfunction, int, int);
+  /** Since CUDA 12.0; may be NULL. */
+  CUresult (*encode_tiled)(void *, int, uint32_t, void *, const uint64_t *, const uint64_t *, const uint32_t *,
+                           const uint32_t *, int, int, int, int);
   CUresult (*launch_kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                             CUstream, void **, void **);
   CUresult (*pointer_get_attributes)(unsigned, int *, void **, unsigned long long);
@@ -49,6 +52,17 @@ extern recur_i_driver recur_i_cuda;
 
 /** Reports a failure of the driver. */
 int32_t recur_i_fail_driver(const recur_i_call *call, const char *what, CUresult result);
+
+/** A descriptor as the driver has it. */
+typedef struct recur_i_map {
+  _Alignas(64) uint64_t words[16];
+} recur_i_map;
+
+/** Whether the tensors that an entry copies in boxes can be copied so. */
+bool recur_i_can_map(const recur_i_call *call, const recur_cuda_entry *entry);
+
+/** Describes them. */
+CUresult recur_i_describe_maps(const recur_i_call *call, const recur_cuda_entry *entry, recur_i_map *out);
 
 /** Checks before a launch, in a context of the call's device, what the driver knows about the memory: that it is the
  * device's, and that no tensor reaches past an allocation. With RECUR_CHECK_INDICES set in the environment, also the

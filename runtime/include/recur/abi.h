@@ -93,6 +93,9 @@ typedef struct recur_cuda_call {
   recur_cuda_tensor tensors[RECUR_MAX_TENSORS];
 } recur_cuda_call;
 
+/** The most tensors that one kernel copies in boxes. */
+enum { RECUR_MAX_MAPS = 8 };
+
 /** Bits of recur_cuda_entry.flags. */
 enum {
   /** Tensors with dimensions of their own start at a multiple of 16 bytes, their last stride is 1 and all others
@@ -109,6 +112,12 @@ typedef struct recur_cuda_entry {
   int64_t scratch;   /**< bytes of the workspace of a block */
   int64_t flags;     /**< RECUR_CUDA_* */
   int64_t tokens;    /**< for calls of at least so many tokens */
+  /** Tensors, of 16 bits and with a token dimension, that the kernel copies in boxes of 64 tokens by 64 entries: their
+   * descriptors are its second parameter, an array of CUtensorMap. Their first entry, and all strides but the last,
+   * which is 1, must lie at multiples of 16 bytes. */
+  const int32_t *maps;
+  int32_t map_count; /**< at most RECUR_MAX_MAPS */
+  int32_t reserved;  /**< 0 */
 } recur_cuda_entry;
 
 /** The code of one variant for GPUs. */

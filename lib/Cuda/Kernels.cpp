@@ -1,0 +1,202 @@
+// The module of a rule: its entry points, best first.
+#include "lib/Cuda/Chunked.h"
+#include "lib/Cuda/Prepare.h"
+#include "lib/Cuda/Roles.h"
+#include "lib/Cuda/Sequential.h"
+#include "mlir/Dialect/LLVMIR/NVVMDialect.h"
+#include "mlir/Dialect/Math/IR/Math.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+namespace {
+// Adds entry points to a module.
+class KernelBuilder {
+public:
+  KernelBuilder(RuleOp rule, RuleOp symbolic, const KernelOptions &options, SmallVectorImpl<Entry> &entries);
+
+  LogicalResult addSequential(RuleOp bound);
+  void addChunked(DeriveFunction derive);
+  OwningOpRef<ModuleOp> take() { return std::move(module); }
+
+private:
+  LLVM::LLVMFuncOp makeFunction(const Entry &entry, size_t tensors);
+  void addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards);
+  void makeShared(StringRef name, int64_t alignment);
+
+  RuleOp rule, symbolic;
+  const KernelOptions &options;
+  SmallVectorImpl<Entry> &entries;
+  OwningOpRef<ModuleOp> module;
+  ImplicitLocOpBuilder b;
+};
+} // namespace
+
+KernelBuilder::KernelBuilder(RuleOp rule, RuleOp symbolic, const KernelOptions &options,
+                             SmallVectorImpl<Entry> &entries)
+    : rule(rule), symbolic(symbolic), options(options), entries(entries), module(ModuleOp::create(rule.getLoc())),
+      b(rule.getLoc(), rule.getContext()) {
+  makeShared("recur_shared", 16);
+}
+
+// The block's shared memory under a name.
+void KernelBuilder::makeShared(StringRef name, int64_t alignment) {
+  b.setInsertionPointToStart(module->getBody());
+  LLVM::GlobalOp::create(b, LLVM::LLVMArrayType::get(b.getI8Type(), 0), /*isConstant=*/false, LLVM::Linkage::External,
+                         name, Attribute(), alignment, /*addrSpace=*/3);
+}
+
+// An entry point with an empty block. Its parameters are the call and, where the kernel copies boxes, their descriptors.
+LLVM::LLVMFuncOp KernelBuilder::makeFunction(const Entry &entry, size_t tensors) {
+  MLIRContext *context = b.getContext();
+  b.setInsertionPointToEnd(module->getBody());
+  SmallVector<Type> parameters(entry.maps.empty() ? 1 : 2, LLVM::LLVMPointerType::get(context));
+  auto type = LLVM::LLVMFunctionType::get(LLVM::LLVMVoidType::get(context), parameters);
+  auto function = LLVM::LLVMFuncOp::create(b, entry.name, type);
+  function->setAttr(NVVM::NVVMDialect::getKernelFuncAttrName(), b.getUnitAttr());
+  function->setAttr(NVVM::NVVMDialect::getMaxntidAttrName(), b.getDenseI32ArrayAttr({int32_t(entry.threads), 1, 1}));
+  auto setParameter = [&](unsigned i, int64_t words, int64_t alignment) {
+    function.setArgAttr(i, LLVM::LLVMDialect::getByValAttrName(),
+                        TypeAttr::get(LLVM::LLVMArrayType::get(b.getI64Type(), words)));
+    function.setArgAttr(i, LLVM::LLVMDialect::getAlignAttrName(), b.getI64IntegerAttr(alignment));
+    function.setArgAttr(i, NVVM::NVVMDialect::getGridConstantAttrName(), b.getUnitAttr());
+  };
+  setParameter(0, TensorAccess::TensorsBegin + int64_t(tensors) * TensorAccess::TensorWords, 8);
+  if (!entry.maps.empty())
+    setParameter(1, entry.maps.size() * 16, 64);
+  function.addEntryBlock(b);
+  return function;
+}
+
+// The largest part of a class such that a block's states stay within a number of entries.
+static int64_t chooseSlab(RuleOp rule, const IndexClasses &classes, unsigned index) {
+  constexpr int64_t blockEntries = 8192, smallest = 16;
+  int64_t size = classes.sizeOf(index), entries = 0;
+  for (Value state : rule.argumentsOf(ArgKind::State))
+    entries += matType(state).numElements();
+  int64_t slab = size;
+  while (entries / size * slab > blockEntries && slab % 8 == 0 && slab / 2 >= smallest)
+    slab /= 2;
+  return slab;
+}
+
+LogicalResult KernelBuilder::addSequential(RuleOp bound) {
+  IndexClasses classes(bound);
+  unsigned shared = classes.bestIndependent();
+  int64_t shards = 1, slab = 0;
+  if (shared) {
+    slab = chooseSlab(bound, classes, shared);
+    shards = classes.sizeOf(shared) / slab;
+  }
+  if (shards == 1)
+    shared = 0;
+  else
+    takePart(bound, classes, shared, slab);
+  SmallVector<TensorArgument> tensors = listTensors(symbolic, bound, classes, shared, options);
+  constexpr size_t maxTensors = 62; // as many as fit into a kernel's parameters
+  if (tensors.size() > maxTensors)
+    return rule.emitError() << "a rule for a GPU has at most " << maxTensors
+                            << " inputs, params, outputs and twice its states, got: " << tensors.size();
+  Grid grid = chooseGrid(bound);
+  Placement placement(bound, grid);
+  for (bool packed : {true, false}) {
+    Entry entry;
+    entry.name = options.symbol + (packed ? "_packed" : "_strided");
+    entry.packed = packed;
+    entry.threads = grid.threads;
+    entry.shards = shards;
+    LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
+    if (failed(emitSequential(function, bound, tensors, grid, placement, slab, options.chip.sharedBytes, entry)))
+      return failure();
+    entries.push_back(entry);
+  }
+  return success();
+}
+
+// The kernel in roles, where the chip has what it takes and the plan knows the program.
+void KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards) {
+  if (!options.chip.hasWarpgroups())
+    return;
+  FailureOr<RolePlan> plan = RolePlan::make(program, tensors);
+  if (failed(plan))
+    return;
+  Entry entry;
+  entry.name = options.symbol + "_roles";
+  entry.packed = true;
+  entry.leastTokens = 2;
+  entry.shards = shards;
+  entry.threads = RoleEmitter::countThreads(*plan);
+  entry.maps = mappedTensors(*plan);
+  if (!module->lookupSymbol(tilesSymbol))
+    makeShared(tilesSymbol, 1024);
+  LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
+  b.setInsertionPointToStart(&function.getBody().front());
+  Grid grid{entry.threads, 8};
+  Threads threads(b, grid);
+  Value shared = LLVM::AddressOfOp::create(b, module->lookupSymbol<LLVM::GlobalOp>(tilesSymbol));
+  threads.begin(shared, shared);
+  RoleEmitter emitter(threads, *plan, function.getArgument(0), function.getArgument(1), shared, entry);
+  if (failed(emitter.emit()) || entry.sharedBytes > options.chip.sharedBytes)
+    return function.erase();
+  LLVM::ReturnOp::create(b, ValueRange());
+  entries.push_back(entry);
+}
+
+void KernelBuilder::addChunked(DeriveFunction derive) {
+  // What a block takes of the state's independent indices: as many as go, as it does what is common to them once.
+  constexpr int64_t slab = 128;
+  OwningOpRef<ModuleOp> part = ModuleOp::create(rule.getLoc());
+  auto partRule = cast<RuleOp>(OpBuilder::atBlockEnd(part->getBody()).clone(*rule));
+  IndexClasses classes(partRule);
+  unsigned shared = classes.bestIndependent();
+  int64_t shards = shared && classes.sizeOf(shared) % slab == 0 ? classes.sizeOf(shared) / slab : 1;
+  if (shards == 1)
+    shared = 0;
+  else
+    takePart(partRule, classes, shared, slab);
+  chunk::ProgramOp program = derive(partRule);
+  if (!program)
+    return;
+  SmallVector<TensorArgument> tensors = listTensors(symbolic, partRule, classes, shared, options);
+  addRoles(program, tensors, shards);
+  if (!ChunkEmitter::supports(program, tensors))
+    return;
+  Entry entry;
+  entry.name = options.symbol + "_chunked";
+  entry.packed = true;
+  entry.leastTokens = 2;
+  entry.shards = shards;
+  LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
+  if (failed(emitChunked(function, program, tensors, options.chip.sharedBytes, slab, entry)))
+    return function.erase();
+  function->setAttr(NVVM::NVVMDialect::getMaxntidAttrName(), b.getDenseI32ArrayAttr({int32_t(entry.threads), 1, 1}));
+  entries.push_back(entry);
+}
+
+FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive,
+                                                   const KernelOptions &options, SmallVectorImpl<Entry> &entries) {
+  FailureOr<OwningOpRef<ModuleOp>> prepared = prepareRule(rule);
+  if (failed(prepared))
+    return failure();
+  rule.getContext()->loadDialect<arith::ArithDialect, LLVM::LLVMDialect, math::MathDialect, NVVM::NVVMDialect,
+                                 scf::SCFDialect>();
+  KernelBuilder builder(rule, symbolic, options, entries);
+  builder.addChunked(derive);
+  if (failed(builder.addSequential(*(*prepared)->getOps<RuleOp>().begin())))
+    return failure();
+  return builder.take();
+}
+
+FailureOr<Kernel> cuda::buildKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive,
+                                      const KernelOptions &options) {
+  Kernel kernel;
+  FailureOr<OwningOpRef<ModuleOp>> module = emitKernels(rule, symbolic, derive, options, kernel.entries);
+  if (failed(module))
+    return failure();
+  FailureOr<std::string> ptx = translateToPtx(**module, options.chip);
+  if (failed(ptx))
+    return failure();
+  kernel.ptx = std::move(*ptx);
+  return kernel;
+}

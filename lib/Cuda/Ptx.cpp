@@ -1,0 +1,220 @@
+#include "lib/Cuda/Ptx.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+static char constraintOf(Type type) {
+  if (type.isF32())
+    return 'f';
+  return isa<LLVM::LLVMPointerType>(type) || type.isInteger(64) ? 'l' : 'r';
+}
+
+Values Ptx::assembly(StringRef text, TypeRange results, ValueRange operands, bool effects, unsigned tied) {
+  std::string constraints;
+  auto append = [&](const Twine &constraint) {
+    constraints += (constraints.empty() ? "" : ",") + constraint.str();
+  };
+  for (Type type : results)
+    append("=" + Twine(constraintOf(type)));
+  for (auto [i, operand] : llvm::enumerate(operands))
+    append(i < tied ? Twine(i) : Twine(constraintOf(operand.getType())));
+  if (effects)
+    append("~{memory}");
+  SmallVector<Type> types(results);
+  SmallVector<Type, 1> type;
+  if (types.size() == 1)
+    type = {types[0]};
+  else if (!types.empty())
+    type = {LLVM::LLVMStructType::getLiteral(b.getContext(), types)};
+  auto op = LLVM::InlineAsmOp::create(b, type, operands, text, constraints, effects, /*is_align_stack=*/false,
+                                      LLVM::TailCallKind::None, LLVM::AsmDialectAttr(), ArrayAttr());
+  if (types.size() <= 1)
+    return Values(op->getResults());
+  Values values;
+  for (size_t i = 0; i < types.size(); ++i)
+    values.push_back(LLVM::ExtractValueOp::create(b, op.getResult(0), i));
+  return values;
+}
+
+Values Ptx::pin(ValueRange values) { return assembly("", values.getTypes(), values, true, values.size()); }
+
+Value Ptx::exp2(Value x) { return assembly("ex2.approx.ftz.f32 $0, $1;", x.getType(), x, false)[0]; }
+
+//===----------------------------------------------------------------------===//
+// Barriers and copies
+//===----------------------------------------------------------------------===//
+
+void Ptx::initBarrier(Value barrier, int64_t arrivals) {
+  assembly("mbarrier.init.shared::cta.b64 [$0], $1;", {}, {barrier, constant(arrivals)});
+}
+
+void Ptx::fenceBarrierInit() { assembly("fence.mbarrier_init.release.cluster;", {}, {}); }
+
+void Ptx::arrive(Value barrier) { assembly("mbarrier.arrive.shared::cta.b64 _, [$0];", {}, barrier); }
+
+void Ptx::arriveExpecting(Value barrier, int64_t bytes) {
+  assembly("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", {}, {barrier, constant(bytes)});
+}
+
+void Ptx::await(Value barrier, Value phase) {
+  // The scope makes the labels local, so that the block may be duplicated.
+  assembly("{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1; @done bra.uni over; "
+           "bra.uni again; over: }",
+           {}, {barrier, phase});
+}
+
+void Ptx::meet(Value id, int64_t threads) { assembly("bar.sync $0, $1;", {}, {id, constant(threads)}); }
+
+void Ptx::fenceProxy() { assembly("fence.proxy.async.shared::cta;", {}, {}); }
+
+void Ptx::setRegisters(int64_t count, bool more) {
+  assembly(("setmaxnreg." + Twine(more ? "inc" : "dec") + ".sync.aligned.u32 " + Twine(count) + ";").str(), {}, {});
+}
+
+static std::string braced(unsigned first, size_t count) {
+  std::string text = "{";
+  for (size_t i = 0; i < count; ++i)
+    text += (i ? ",$" : "$") + std::to_string(first + i);
+  return text + "}";
+}
+
+void Ptx::loadBox(Value to, Value map, Value barrier, ValueRange coordinates) {
+  Values operands{to, map, barrier};
+  llvm::append_range(operands, coordinates);
+  assembly(("cp.async.bulk.tensor." + Twine(coordinates.size()) +
+            "d.shared::cta.global.tile.mbarrier::complete_tx::bytes [$0], [$1, " + braced(3, coordinates.size()) +
+            "], [$2];")
+               .str(),
+           {}, operands);
+}
+
+void Ptx::storeBox(Value map, Value from, ValueRange coordinates, Value condition) {
+  // A predicate and no branch: one around the copy of a single thread costs more than the copy.
+  Values operands{map, from, arith::ExtUIOp::create(b, b.getI32Type(), condition)};
+  llvm::append_range(operands, coordinates);
+  assembly(("{ .reg .pred on; setp.ne.b32 on, $2, 0; @on cp.async.bulk.tensor." + Twine(coordinates.size()) +
+            "d.global.shared::cta.tile.bulk_group [$0, " + braced(3, coordinates.size()) +
+            "], [$1]; cp.async.bulk.commit_group; }")
+               .str(),
+           {}, operands);
+}
+
+void Ptx::awaitStores(bool written) {
+  assembly(written ? "cp.async.bulk.wait_group 0;" : "cp.async.bulk.wait_group.read 0;", {}, {});
+}
+
+//===----------------------------------------------------------------------===//
+// Shared memory
+//===----------------------------------------------------------------------===//
+
+static std::string vectorSuffix(size_t count, Type type) {
+  return (count == 1 ? "" : ".v" + std::to_string(count)) + (type.isF32() ? ".f32" : ".b32");
+}
+
+Values Ptx::load(Value address, int64_t offset, unsigned count, Type type) {
+  std::string to = count == 1 ? "$0" : braced(0, count);
+  return assembly(("ld.shared" + vectorSuffix(count, type) + " " + to + ", [$" + Twine(count) + "+" + Twine(offset) +
+                   "];")
+                      .str(),
+                  SmallVector<Type>(count, type), address);
+}
+
+void Ptx::store(Value address, int64_t offset, ValueRange values) {
+  Values operands{address};
+  llvm::append_range(operands, values);
+  std::string from = values.size() == 1 ? "$1" : braced(1, values.size());
+  assembly(("st.shared" + vectorSuffix(values.size(), values[0].getType()) + " [$0+" + Twine(offset) + "], " + from +
+            ";")
+               .str(),
+           {}, operands);
+}
+
+Values Ptx::loadMatrices(Value address, int64_t offset, bool transposed) {
+  return assembly((Twine("ldmatrix.sync.aligned.m8n8.x4") + (transposed ? ".trans" : "") +
+                   ".shared.b16 {$0,$1,$2,$3}, [$4+" + Twine(offset) + "];")
+                      .str(),
+                  SmallVector<Type>(4, b.getI32Type()), address);
+}
+
+void Ptx::storeMatrices(Value address, int64_t offset, ValueRange registers, bool transposed) {
+  Values operands{address};
+  llvm::append_range(operands, registers);
+  assembly((Twine("stmatrix.sync.aligned.m8n8.x4") + (transposed ? ".trans" : "") + ".shared.b16 [$0+" +
+            Twine(offset) + "], {$1,$2,$3,$4};")
+               .str(),
+           {}, operands);
+}
+
+Value Ptx::packBf16(Value low, Value high) {
+  return assembly("cvt.rn.bf16x2.f32 $0, $1, $2;", b.getI32Type(), {high, low}, false)[0];
+}
+
+Value Ptx::packF16(Value low, Value high) {
+  return assembly("cvt.rn.f16x2.f32 $0, $1, $2;", b.getI32Type(), {high, low}, false)[0];
+}
+
+Values Ptx::unpackBf16(Value pair) {
+  // A bf16 is the upper half of an f32.
+  Value low = arith::ShLIOp::create(b, pair, constant(16)), high = bits(pair, int32_t(0xffff0000));
+  return {arith::BitcastOp::create(b, b.getF32Type(), low), arith::BitcastOp::create(b, b.getF32Type(), high)};
+}
+
+Values Ptx::unpackF16(Value pair) {
+  return assembly("{ .reg .b16 l, h; mov.b32 {l, h}, $2; cvt.f32.f16 $0, l; cvt.f32.f16 $1, h; }",
+                  {b.getF32Type(), b.getF32Type()}, pair, false);
+}
+
+//===----------------------------------------------------------------------===//
+// Products
+//===----------------------------------------------------------------------===//
+
+Value Ptx::descriptor(Value address, int64_t leading) {
+  constexpr int64_t swizzle128 = int64_t(1) << 62, groupOfRows = 1024;
+  Value field = arith::ExtUIOp::create(b, b.getI64Type(), bits(shiftRight(address, 4), 0x3fff));
+  return arith::OrIOp::create(b, field, constant(swizzle128 | (groupOfRows >> 4 << 32) | (leading >> 4 << 16), 64));
+}
+
+Pending Ptx::product(int64_t columns, ValueRange start, ArrayRef<Step> steps, bool leftByDepth, bool rightByDepth) {
+  size_t count = columns / 2;
+  std::string text = "{ .reg .pred no, yes; setp.ne.b32 no, 0, 0; setp.eq.b32 yes, 0, 0; wgmma.fence.sync.aligned; ";
+  Values operands(start);
+  std::string sums = braced(0, count);
+  for (auto [i, step] : llvm::enumerate(steps)) {
+    unsigned next = count + operands.size();
+    bool inRegisters = step.left.size() > 1;
+    text += "wgmma.mma_async.sync.aligned.m64n" + std::to_string(columns) + "k16.f32.bf16.bf16 " + sums + ", " +
+            (inRegisters ? braced(next, 4) : "$" + std::to_string(next)) + ", $" +
+            std::to_string(next + step.left.size()) + (start.empty() && i == 0 ? ", no" : ", yes") + ", 1, 1, " +
+            (inRegisters ? "" : leftByDepth ? "1, " : "0, ") + (rightByDepth ? "1; " : "0; ");
+    llvm::append_range(operands, step.left);
+    operands.push_back(step.right);
+  }
+  text += "wgmma.commit_group.sync.aligned; }";
+  return {assembly(text, SmallVector<Type>(count, b.getF32Type()), operands, true, start.size())};
+}
+
+SmallVector<Values> Ptx::await(int64_t left, ArrayRef<Pending> landed) {
+  Values all;
+  for (const Pending &product : landed)
+    llvm::append_range(all, product.entries);
+  // Passing the sums through the wait keeps everything that reads them below it.
+  Values values = assembly(("wgmma.wait_group.sync.aligned " + Twine(left) + ";").str(), ValueRange(all).getTypes(), all,
+                           true, all.size());
+  SmallVector<Values> results;
+  ArrayRef<Value> rest = values;
+  for (const Pending &product : landed) {
+    results.emplace_back(rest.take_front(product.entries.size()));
+    rest = rest.drop_front(product.entries.size());
+  }
+  return results;
+}
+
+Values Ptx::multiplyF16(ValueRange sum, ValueRange left, ValueRange right) {
+  Values operands(sum);
+  llvm::append_range(operands, left);
+  llvm::append_range(operands, right);
+  return assembly("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {$0,$1,$2,$3}, {$8,$9,$10,$11}, {$12,$13}, "
+                  "{$4,$5,$6,$7};",
+                  SmallVector<Type>(4, b.getF32Type()), operands, false);
+}

@@ -1,0 +1,112 @@
+// Hopper's instructions as ops: barriers in shared memory, bulk tensor copies, products of a warpgroup.
+//
+// Addresses in shared memory are i32 values; what an instruction's address adds to them is a number in its text. All that
+// reads or writes memory is assembly with side effects, so that its order is the order of the calls.
+#pragma once
+#include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/LLVMIR/LLVMDialect.h"
+#include "mlir/IR/ImplicitLocOpBuilder.h"
+
+namespace recur::cuda {
+
+using Values = llvm::SmallVector<mlir::Value>;
+
+/// A product in flight: its entries may be read, or its operands' registers written, only after a wait.
+struct Pending {
+  Values entries;
+};
+
+/// 16 steps of depth of a product: the left operand in four registers or by one descriptor, the right by descriptor.
+struct Step {
+  Values left;
+  mlir::Value right;
+};
+
+/// Builds the instructions.
+class Ptx {
+public:
+  explicit Ptx(mlir::ImplicitLocOpBuilder &b) : b(b) {}
+
+  mlir::Value constant(int64_t value, unsigned bits = 32) { return mlir::arith::ConstantIntOp::create(b, value, bits); }
+  mlir::Value number(double value) { return mlir::arith::ConstantOp::create(b, b.getF32FloatAttr(float(value))); }
+  mlir::Value add(mlir::Value x, mlir::Value y) { return mlir::arith::AddIOp::create(b, x, y); }
+  mlir::Value add(mlir::Value x, int64_t y) { return y ? add(x, like(x, y)) : x; }
+  mlir::Value mul(mlir::Value x, mlir::Value y) { return mlir::arith::MulIOp::create(b, x, y); }
+  mlir::Value mul(mlir::Value x, int64_t y) { return mul(x, like(x, y)); }
+  mlir::Value bits(mlir::Value x, int64_t mask) { return mlir::arith::AndIOp::create(b, x, like(x, mask)); }
+  mlir::Value shiftRight(mlir::Value x, int64_t n) { return mlir::arith::ShRUIOp::create(b, x, like(x, n)); }
+  mlir::Value exclusiveOr(mlir::Value x, mlir::Value y) { return mlir::arith::XOrIOp::create(b, x, y); }
+  mlir::Value compare(mlir::arith::CmpIPredicate how, mlir::Value x, mlir::Value y) {
+    return mlir::arith::CmpIOp::create(b, how, x, y);
+  }
+  mlir::Value equal(mlir::Value x, int64_t y) { return compare(mlir::arith::CmpIPredicate::eq, x, like(x, y)); }
+  mlir::Value below(mlir::Value x, mlir::Value y) { return compare(mlir::arith::CmpIPredicate::ult, x, y); }
+  mlir::Value choose(mlir::Value condition, mlir::Value x, mlir::Value y) {
+    return mlir::arith::SelectOp::create(b, condition, x, y);
+  }
+  mlir::Value multiply(mlir::Value x, mlir::Value y) { return mlir::arith::MulFOp::create(b, x, y); }
+  mlir::Value sum(mlir::Value x, mlir::Value y) { return mlir::arith::AddFOp::create(b, x, y); }
+  mlir::Value difference(mlir::Value x, mlir::Value y) { return mlir::arith::SubFOp::create(b, x, y); }
+  /// 2 to a power.
+  mlir::Value exp2(mlir::Value x);
+
+  /// One block of assembly. Results are $0.., operands follow; the first `tied` operands lie where the results do.
+  Values assembly(llvm::StringRef text, mlir::TypeRange results, mlir::ValueRange operands, bool effects = true,
+                  unsigned tied = 0);
+  /// The values, computed by here and not later.
+  Values pin(mlir::ValueRange values);
+
+  // Barriers.
+  void initBarrier(mlir::Value barrier, int64_t arrivals);
+  void fenceBarrierInit();
+  void arrive(mlir::Value barrier);
+  void arriveExpecting(mlir::Value barrier, int64_t bytes);
+  void await(mlir::Value barrier, mlir::Value phase);
+  /// A barrier of some warps among themselves.
+  void meet(mlir::Value id, int64_t threads);
+  /// Makes what threads wrote to shared memory visible to products and copies.
+  void fenceProxy();
+  void setRegisters(int64_t count, bool more);
+
+  // Copies of boxes of a tensor, and of whole lines.
+  void loadBox(mlir::Value to, mlir::Value map, mlir::Value barrier, mlir::ValueRange coordinates);
+  void storeBox(mlir::Value map, mlir::Value from, mlir::ValueRange coordinates, mlir::Value condition);
+  /// Waits until the stores' reads are done or, `written`, the stores.
+  void awaitStores(bool written);
+
+  // Shared memory.
+  Values load(mlir::Value address, int64_t offset, unsigned count, mlir::Type type);
+  Values loadFloats(mlir::Value address, int64_t offset, unsigned count) {
+    return load(address, offset, count, b.getF32Type());
+  }
+  void store(mlir::Value address, int64_t offset, mlir::ValueRange values);
+  /// Four 8 x 8 matrices of 16-bit entries.
+  Values loadMatrices(mlir::Value address, int64_t offset, bool transposed);
+  void storeMatrices(mlir::Value address, int64_t offset, mlir::ValueRange registers, bool transposed);
+
+  // Conversions of pairs; the first is the low half.
+  mlir::Value packBf16(mlir::Value low, mlir::Value high);
+  mlir::Value packF16(mlir::Value low, mlir::Value high);
+  Values unpackBf16(mlir::Value pair);
+  Values unpackF16(mlir::Value pair);
+
+  // Products.
+  /// The descriptor of an operand in swizzled rows of 128 bytes; `leading` bytes lie between blocks of 64 columns.
+  mlir::Value descriptor(mlir::Value address, int64_t leading);
+  /// The descriptor of what lies `bytes` further.
+  mlir::Value advance(mlir::Value descriptor, int64_t bytes) { return add(descriptor, bytes >> 4); }
+  /// Issues 64 x `columns` sums of bf16 products as a group of its own, onto `start` or, where that is empty, zero.
+  Pending product(int64_t columns, mlir::ValueRange start, llvm::ArrayRef<Step> steps, bool leftByDepth,
+                  bool rightByDepth);
+  /// Waits until at most `left` groups are in flight and gives the entries of those that have landed.
+  llvm::SmallVector<Values> await(int64_t left, llvm::ArrayRef<Pending> landed);
+  /// sum + left * right, 16 x 8 by one warp, 16 deep in f16.
+  Values multiplyF16(mlir::ValueRange sum, mlir::ValueRange left, mlir::ValueRange right);
+
+  mlir::ImplicitLocOpBuilder &b;
+
+private:
+  mlir::Value like(mlir::Value x, int64_t value) { return constant(value, x.getType().getIntOrFloatBitWidth()); }
+};
+
+} // namespace recur::cuda

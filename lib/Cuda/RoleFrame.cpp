@@ -1,0 +1,199 @@
+// What holds the roles together: shared memory, barriers, who does what, and the copies.
+#include "lib/Cuda/Roles.h"
+#include "mlir/Dialect/LLVMIR/NVVMDialect.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+RoleEmitter::RoleEmitter(Threads &threads, const RolePlan &plan, Value call, Value maps, Value shared, Entry &entry)
+    : threads(threads), b(threads.b), ptx(threads.b), plan(plan), call(call), maps(maps), entry(entry),
+      shards(entry.shards) {
+  base = LLVM::PtrToIntOp::create(b, b.getI32Type(), shared);
+}
+
+SmallVector<int32_t> cuda::mappedTensors(const RolePlan &plan) {
+  SmallVector<int32_t> tensors;
+  for (ArrayRef<BlockArgument> together : plan.inputs)
+    for (BlockArgument input : together)
+      tensors.push_back(plan.tensorOf(input));
+  for (unsigned output = 0; output < plan.program.getOutputs().size(); ++output)
+    tensors.push_back(plan.outputTensor(output));
+  return tensors;
+}
+
+void RoleEmitter::layOut() {
+  slabs = plan.independent / rowsOfSlab;
+  // A system's inverse is late, so more chunks wait for it; else chunks far ahead only disturb the memory.
+  stages = plan.system ? 3 : 2;
+  for (ArrayRef<BlockArgument> together : plan.inputs) {
+    int64_t halves = matType(together.front()).numCols() / 64;
+    for (auto [i, input] : llvm::enumerate(together))
+      tileOffsets[input] = {stageBytes + int64_t(i) * tileBytes, int64_t(together.size()) * tileBytes};
+    stageBytes += together.size() * halves * tileBytes;
+  }
+  int64_t at = stages * stageBytes;
+  auto take = [&](int64_t &where, int64_t bytes) {
+    where = at;
+    at += bytes;
+  };
+  scoreBytes = (plan.scores.size() + (plan.system ? 1 : 0)) * tileBytes;
+  take(scoresAt, 2 * scoreBytes);
+  inverseAt = scoresAt + plan.scores.size() * tileBytes;
+  take(outputsAt, plan.program.getOutputs().size() * slabs * tileBytes);
+  take(blocksAt, plan.system ? 2 * tileBytes : 0);
+  take(leavesAt, plan.system ? 4 * leafBytes : 0);
+  take(barriersAt, Barriers * 32);
+  slotsAt = llvm::alignTo(at, 256);
+}
+
+Value RoleEmitter::barrier(Barrier which, Value index) {
+  return ptx.add(ptx.add(base, barriersAt + which * 32), ptx.mul(index, 8));
+}
+
+unsigned RoleEmitter::slotOf(const Slot &wanted) {
+  for (auto [i, slot] : llvm::enumerate(slots))
+    if (slot.decay == wanted.decay && slot.before == wanted.before && slot.factors.size() == wanted.factors.size() &&
+        llvm::all_of(wanted.factors, [&, &slot = slot](RowFactor f) { return llvm::is_contained(slot.factors, f); }))
+      return i;
+  slots.push_back(wanted);
+  return slots.size() - 1;
+}
+
+Values RoleEmitter::forChunks(Value chunks, ValueRange carried,
+                              llvm::function_ref<Values(Value, Stage, ValueRange)> body) {
+  Value zero = ptx.constant(0);
+  Values all{zero, zero};
+  llvm::append_range(all, carried);
+  auto loop = threads.forLoop(zero, chunks, ptx.constant(1), all, [&](Value chunk, ValueRange values) {
+    Stage stage{values[0], values[1], {}, {}};
+    stage.tiles = ptx.add(base, ptx.mul(stage.index, stageBytes));
+    stage.rows = ptx.add(ptx.add(base, slotsAt), ptx.mul(stage.index, slotBytes));
+    Values results = body(chunk, stage, values.drop_front(2));
+    Value next = ptx.add(stage.index, 1), wraps = ptx.equal(next, stages);
+    Values yielded{ptx.choose(wraps, zero, next),
+                   ptx.choose(wraps, ptx.exclusiveOr(stage.phase, ptx.constant(1)), stage.phase)};
+    llvm::append_range(yielded, results);
+    return yielded;
+  });
+  return Values(loop.getResults().drop_front(2));
+}
+
+void RoleEmitter::emitStart() {
+  Value tid = NVVM::ThreadIdXOp::create(b, b.getI32Type());
+  // Read from a lane, so that the assembler sees it is the same in a warp.
+  Value warpInBlock = NVVM::ShflOp::create(b, b.getI32Type(), ptx.constant(-1), ptx.shiftRight(tid, 5), ptx.constant(0),
+                                           ptx.constant(31), NVVM::ShflKind::idx, UnitAttr());
+  lane = ptx.bits(tid, 31);
+  thread = ptx.bits(tid, 127);
+  group = ptx.shiftRight(warpInBlock, 2);
+  warp = ptx.bits(warpInBlock, 3);
+  threads.when(ptx.equal(tid, 0), [&] {
+    auto init = [&](Barrier which, int64_t count, int64_t arrivals) {
+      for (int64_t i = 0; i < count; ++i)
+        ptx.initBarrier(barrier(which, ptx.constant(i)), arrivals);
+    };
+    init(Loaded, stages, 1);
+    init(Full, stages, 32);
+    init(Empty, stages, 128 * slabs);
+    init(ScoresFull, 2, 128);
+    init(ScoresEmpty, 2, 128 * slabs);
+    ptx.fenceBarrierInit();
+  });
+  // Score tiles stay zero above the diagonal, and the inverse, which lies transposed, below.
+  int64_t count = threads.grid.threads;
+  Value zero = ptx.number(0), first = ptx.add(ptx.add(base, scoresAt), ptx.mul(tid, 16));
+  for (int64_t offset = 0; offset < 2 * scoreBytes; offset += count * 16) {
+    auto clear = [&] { ptx.store(first, offset, {zero, zero, zero, zero}); };
+    int64_t left = (2 * scoreBytes - offset) / 16;
+    if (left >= count)
+      clear();
+    else
+      threads.when(ptx.below(tid, ptx.constant(left)), clear);
+  }
+  ptx.fenceProxy();
+  NVVM::Barrier0Op::create(b);
+}
+
+// The first block of 64 columns of a tensor that is this shard's.
+Value RoleEmitter::shardHalves(unsigned tensor) {
+  if (plan.tensors[tensor].shardedDim < 0)
+    return ptx.constant(0);
+  return ptx.mul(arith::TruncIOp::create(b, b.getI32Type(), part.shard), plan.independent / 64);
+}
+
+void RoleEmitter::emitLoader(Value chunks) {
+  TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
+  auto narrow = [&](Value x) -> Value { return arith::TruncIOp::create(b, b.getI32Type(), x); };
+  // Packed sequences lie in the one batch there is.
+  Value isPacked = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, access.word(TensorAccess::CuSeqlens + 2),
+                                         ptx.constant(0, 64));
+  Value batch = ptx.choose(isPacked, ptx.constant(0), narrow(part.sequence)), first = narrow(part.begin);
+  forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
+    ptx.await(barrier(Empty, stage.index), ptx.exclusiveOr(stage.phase, ptx.constant(1)));
+    Value loaded = barrier(Loaded, stage.index);
+    ptx.arriveExpecting(loaded, stageBytes);
+    Value token = ptx.add(first, ptx.mul(chunk, tokensOfChunk));
+    unsigned map = 0;
+    for (ArrayRef<BlockArgument> together : plan.inputs)
+      for (BlockArgument input : together) {
+        Value address = LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps, ArrayRef<LLVM::GEPArg>{int32_t(map * 128)});
+        Value head = arith::DivUIOp::create(b, narrow(part.head), narrow(access.word(entry.maps[map], TensorAccess::Group)));
+        for (int64_t half = 0; half < matType(input).numCols() / 64; ++half)
+          ptx.loadBox(ptx.add(stage.tiles, tileOffset(input) + half * halfStride(input)), address, loaded,
+                      {ptx.constant(0), token, ptx.add(shardHalves(entry.maps[map]), half), head, batch});
+        ++map;
+      }
+    return Values();
+  });
+}
+
+LogicalResult RoleEmitter::emit() {
+  layOut();
+  bool hasScores = !plan.scores.empty() || plan.system;
+  emitStart();
+  {
+    TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
+    part = findPart(threads, access, shards, plan.independent);
+  }
+  Value chunks = arith::TruncIOp::create(
+      b, b.getI32Type(),
+      arith::ShRUIOp::create(b, arith::AddIOp::create(b, part.tokens, ptx.constant(tokensOfChunk - 1, 64)),
+                             ptx.constant(6, 64)));
+  // What each thread of a role may have of the 512 registers that the warpgroups share.
+  int64_t few = 24, some = plan.system ? 104 : 72, many = plan.system ? 192 : 208;
+  if (slabs == 1)
+    few = 40, some = 216, many = 232;
+  int64_t atEntry = 65536 / entry.threads / 8 * 8;
+  LogicalResult status = success();
+  threads.when(part.isPresent, [&] {
+    auto choice = scf::IfOp::create(b, ptx.equal(group, 0), true);
+    OpBuilder::InsertionGuard guard(b);
+    auto role = [&](Block *block, int64_t registers, llvm::function_ref<void()> body) {
+      b.setInsertionPoint(block->getTerminator());
+      ptx.setRegisters(registers, registers > atEntry);
+      body();
+    };
+    // The chain and the scores say which numbers per token they need, so the warp that makes those comes last.
+    Block *others = choice.elseBlock(), *chain = others, *scores = nullptr;
+    b.setInsertionPointToStart(others);
+    if (hasScores) {
+      auto which = scf::IfOp::create(b, ptx.equal(group, 1), true);
+      scores = which.thenBlock();
+      chain = which.elseBlock();
+    }
+    role(chain, many, [&] { status = emitChain(chunks); });
+    if (scores)
+      role(scores, some, [&] { emitScores(chunks); });
+    role(choice.thenBlock(), few, [&] {
+      threads.when(ptx.equal(warp, 0), [&] { threads.when(ptx.equal(lane, 0), [&] { emitLoader(chunks); }); });
+      reduced = reductions();
+      threads.when(ptx.equal(warp, 1), [&] { emitRows(chunks); });
+      for (unsigned half : {0, 1})
+        if (reduced.size() > half)
+          threads.when(ptx.equal(warp, 2 + half), [&] { emitSums(chunks, half); });
+    });
+  });
+  entry.sharedBytes = slotsAt + (slots.size() + reduced.size()) * stages * slotBytes;
+  return status;
+}

@@ -1,0 +1,402 @@
+#include "lib/Cuda/RolePlan.h"
+#include "llvm/ADT/SetVector.h"
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+static bool isTokens(Attribute dim) { return isa<StringAttr>(dim); }
+
+static MatType typeOf(Value value) { return dyn_cast<MatType>(value.getType()); }
+
+// Whether a value is one number, or one for each token.
+static bool isNumber(Value value) {
+  MatType type = typeOf(value);
+  return type && isOne(type.getCols()) && (isOne(type.getRows()) || isTokens(type.getRows()));
+}
+
+bool RolePlan::isScores(Value value) {
+  MatType type = typeOf(value);
+  return type && isTokens(type.getRows()) && isTokens(type.getCols());
+}
+
+Value RolePlan::strip(Value value) {
+  while (auto transpose = value.getDefiningOp<TransposeOp>())
+    value = transpose.getOperand();
+  return value;
+}
+
+Value RolePlan::trace(Value value) {
+  if (auto argument = dyn_cast<BlockArgument>(value))
+    if (auto map = dyn_cast<chunk::MapOp>(argument.getOwner()->getParentOp()))
+      return trace(map->getOperand(argument.getArgNumber()));
+  if (auto result = dyn_cast<OpResult>(value))
+    if (auto map = dyn_cast<chunk::MapOp>(result.getOwner()); map && map.getCarried().empty())
+      return trace(map.getYield().getValues()[result.getResultNumber()]);
+  if (auto assume = value.getDefiningOp<AssumeOp>())
+    return trace(assume.getOperand());
+  return value;
+}
+
+unsigned RolePlan::tensorOf(BlockArgument argument) const {
+  // Tensors begin with the inputs and params, in order.
+  auto inputs = program.argumentsOf(ArgKind::Input), params = program.argumentsOf(ArgKind::Param);
+  if (auto at = llvm::find(inputs, argument); at != inputs.end())
+    return at - inputs.begin();
+  return inputs.size() + (llvm::find(params, argument) - params.begin());
+}
+
+std::optional<TokenTile> RolePlan::asTile(Value value) const {
+  value = trace(value);
+  if (auto argument = dyn_cast<BlockArgument>(value)) {
+    if (program.getArg(argument.getArgNumber()).getKind() != ArgKind::Input || !typeOf(value) || isNumber(value))
+      return std::nullopt;
+    return TokenTile{argument, {}};
+  }
+  Operation *op = value.getDefiningOp();
+  if (!isa<MulOp, DivOp>(op) || isNumber(value) || isScores(value))
+    return std::nullopt;
+  for (unsigned i : {0, 1}) {
+    Value factor = op->getOperand(1 - i);
+    if (isNumber(op->getOperand(i)) || !isNumber(factor) || (isa<DivOp>(op) && i == 1))
+      continue;
+    std::optional<TokenTile> tile = asTile(op->getOperand(i));
+    if (tile)
+      tile->scale.push_back({factor, isa<DivOp>(op)});
+    return tile;
+  }
+  return std::nullopt;
+}
+
+bool RolePlan::isUniform(Value value) {
+  value = trace(value);
+  if (auto argument = dyn_cast<BlockArgument>(value)) {
+    auto program = cast<chunk::ProgramOp>(argument.getOwner()->getParentOp());
+    ArgKind kind = program.getArg(argument.getArgNumber()).getKind();
+    return kind != ArgKind::Input && kind != ArgKind::Position;
+  }
+  Operation *op = value.getDefiningOp();
+  if (auto weights = dyn_cast<chunk::WeightsOp>(op))
+    return weights.getSpan() == chunk::Span::Whole;
+  return !isa<ReduceOp>(op) && llvm::all_of(op->getOperands(), [](Value operand) { return isUniform(operand); });
+}
+
+bool RolePlan::isVectorOfTiles(Value value) const {
+  value = trace(value);
+  if (isa<BlockArgument>(value))
+    return asTile(value).has_value();
+  Operation *op = value.getDefiningOp();
+  return isa<ConstantOp>(op) || (isa<ElementwiseOp>(op) && llvm::all_of(op->getOperands(), [&](Value operand) {
+                                   return isVectorOfTiles(operand);
+                                 }));
+}
+
+bool RolePlan::isRow(Value value) const {
+  value = trace(value);
+  if (!isNumber(value))
+    return false;
+  if (auto argument = dyn_cast<BlockArgument>(value))
+    return argument.getOwner()->getParentOp() == program.getOperation() &&
+           program.getArg(argument.getArgNumber()).getKind() != ArgKind::State;
+  return TypeSwitch<Operation *, bool>(value.getDefiningOp())
+      .Case([](ConstantOp) { return true; })
+      .Case([&](chunk::WeightsOp w) {
+        auto decay = w.getDecay().getDefiningOp<chunk::DecayOp>();
+        return decay && decay.getLog() && isNumber(decay.getFactors()) && isRow(decay.getLog());
+      })
+      .Case([&](ElementwiseOp e) { return llvm::all_of(e->getOperands(), [&](Value operand) { return isRow(operand); }); })
+      .Case([&](ReduceOp r) { return r.getKind() == Reduction::Sum && isVectorOfTiles(r.getOperand()); })
+      .Default([](Operation *) { return false; });
+}
+
+//===----------------------------------------------------------------------===//
+// What is needed
+//===----------------------------------------------------------------------===//
+
+LogicalResult RolePlan::needInput(BlockArgument input) {
+  neededInputs.insert(input);
+  int64_t width = typeOf(input).numCols();
+  return success(width == 64 || width == 128);
+}
+
+// Inputs whose rows are read for a number are in shared memory too.
+LogicalResult RolePlan::needRow(Value value) {
+  value = trace(value);
+  if (!isRow(value))
+    return failure();
+  Operation *op = value.getDefiningOp();
+  if (auto weights = dyn_cast_if_present<chunk::WeightsOp>(op))
+    return needRow(weights.getDecay().getDefiningOp<chunk::DecayOp>().getLog());
+  auto reduce = dyn_cast_if_present<ReduceOp>(op);
+  if (!reduce) {
+    for (Value operand : op ? op->getOperands() : OperandRange(nullptr, 0))
+      if (failed(needRow(operand)))
+        return failure();
+    return success();
+  }
+  SmallVector<Value> work{reduce.getOperand()};
+  while (!work.empty()) {
+    Value vector = work.pop_back_val();
+    if (Operation *inner = trace(vector).getDefiningOp())
+      llvm::append_range(work, inner->getOperands());
+    else if (failed(needInput(cast<BlockArgument>(trace(vector)))))
+      return failure();
+  }
+  return success();
+}
+
+LogicalResult RolePlan::visitScores(Value value) {
+  value = trace(value);
+  if (isNumber(value))
+    return needRow(value);
+  Operation *op = value.getDefiningOp();
+  if (!op || !isScores(value))
+    return failure();
+  if (auto gram = dyn_cast<chunk::GramOp>(op)) {
+    if (!llvm::is_contained(grams, gram))
+      grams.push_back(gram);
+    for (Value side : {gram.getLhs(), gram.getRhs()}) {
+      std::optional<TokenTile> tile = asTile(side);
+      if (!tile || failed(needInput(tile->input)))
+        return failure();
+      for (RowFactor factor : tile->scale)
+        if (failed(needRow(factor.value)))
+          return failure();
+    }
+    if (!gram.getDecay())
+      return success();
+    auto decay = gram.getDecay().getDefiningOp<chunk::DecayOp>();
+    return success(decay && decay.getLog() && isNumber(decay.getFactors()) && succeeded(needRow(decay.getLog())));
+  }
+  if (!isa<ElementwiseOp>(op))
+    return failure();
+  for (Value operand : op->getOperands())
+    if (failed(visitScores(operand)))
+      return failure();
+  return success();
+}
+
+// Whether rows have a norm of at most 1, as the spec declares or because they are divided by theirs.
+bool RolePlan::hasShortRows(const TokenTile &tile) const {
+  if (tile.scale.empty())
+    return program.getArg(tile.input.getArgNumber()).getUnit();
+  if (tile.scale.size() != 1 || !tile.scale[0].divides)
+    return false;
+  auto root = trace(tile.scale[0].value).getDefiningOp<SqrtOp>();
+  Value square = root ? trace(root->getOperand(0)) : Value();
+  if (auto sum = square ? square.getDefiningOp<AddOp>() : AddOp())
+    for (unsigned i : {0, 1})
+      if (auto eps = sum->getOperand(i).getDefiningOp<ConstantOp>(); eps && !eps.getValue().isNegative())
+        square = trace(sum->getOperand(1 - i));
+  auto reduce = square ? square.getDefiningOp<ReduceOp>() : ReduceOp();
+  auto product = reduce ? trace(reduce.getOperand()).getDefiningOp<MulOp>() : MulOp();
+  return product && trace(product->getOperand(0)) == tile.input && trace(product->getOperand(1)) == tile.input;
+}
+
+// Whether a system's entries are inner products of short rows, so that those of its inverse keep within half precision.
+bool RolePlan::isTame(Value system) const {
+  system = trace(system);
+  if (auto gram = system.getDefiningOp<chunk::GramOp>())
+    return hasShortRows(*asTile(gram.getLhs())) && hasShortRows(*asTile(gram.getRhs()));
+  return llvm::all_of(system.getDefiningOp()->getOperands(),
+                      [&](Value operand) { return !isScores(operand) || isTame(operand); });
+}
+
+//===----------------------------------------------------------------------===//
+// The chain
+//===----------------------------------------------------------------------===//
+
+Value RolePlan::leftOf(Operation *op) const {
+  if (auto product = dyn_cast<MatmulOp>(op))
+    return strip(product.getRhs());
+  auto solve = cast<chunk::TriSolveOp>(op);
+  return strip(solve.getRhs().front());
+}
+
+FailureOr<unsigned> RolePlan::visitProduct(Operation *op, Value result, Value start, bool chained) {
+  ChainProduct product;
+  product.result = result;
+  product.left = leftOf(op);
+  product.start = start;
+  product.chained = chained;
+  FailureOr<unsigned> wave = visit(product.left);
+  if (failed(wave))
+    return failure();
+  product.wave = *wave;
+  if (auto solve = dyn_cast<chunk::TriSolveOp>(op)) {
+    if (solve.getBlocks().size() != 1 || solve.getDecay() || (system && system != solve.getBlocks().front()))
+      return failure();
+    system = product.right = solve.getBlocks().front();
+    product.kind = ChainProduct::Inverse;
+    if (failed(visitScores(system)) || !isTame(system))
+      return failure();
+  } else {
+    Value lhs = cast<MatmulOp>(op).getLhs();
+    bool transposed = lhs.getDefiningOp<TransposeOp>() != nullptr;
+    product.right = strip(lhs);
+    if (isScores(lhs)) {
+      if (transposed || failed(visitScores(lhs)))
+        return failure();
+      product.kind = ChainProduct::Scores;
+      if (!llvm::is_contained(scores, lhs))
+        scores.push_back(lhs);
+    } else {
+      std::optional<TokenTile> tile = asTile(product.right);
+      if (!tile || failed(needInput(tile->input)))
+        return failure();
+      for (RowFactor factor : tile->scale)
+        if (failed(needRow(factor.value)))
+          return failure();
+      product.kind = transposed ? ChainProduct::Depth : ChainProduct::Rows;
+      if (!transposed)
+        product.resultScale = tile->scale;
+    }
+  }
+  waves = std::max(waves, product.wave + 1);
+  products.push_back(product);
+  available[result] = product.wave + 1;
+  return product.wave + 1;
+}
+
+// The wave that a value of the chain can be used in.
+FailureOr<unsigned> RolePlan::visit(Value value) {
+  value = strip(value);
+  if (auto known = available.find(value); known != available.end())
+    return known->second;
+  if (isNumber(value)) {
+    if (failed(needRow(value)))
+      return failure();
+    return 0;
+  }
+  if (std::optional<TokenTile> tile = asTile(value)) {
+    if (failed(needInput(tile->input)))
+      return failure();
+    for (RowFactor factor : tile->scale)
+      if (failed(needRow(factor.value)))
+        return failure();
+    return available[value] = 0u;
+  }
+  value = trace(value);
+  if (auto argument = dyn_cast<BlockArgument>(value)) {
+    if (program.getArg(argument.getArgNumber()).getKind() != ArgKind::State)
+      return failure();
+    return available[value] = 0u;
+  }
+  Operation *op = value.getDefiningOp();
+  if (isa<MatmulOp, chunk::TriSolveOp>(op))
+    return visitProduct(op, value, {}, false);
+  if (!isa<ElementwiseOp>(op))
+    return failure();
+  if (auto sum = dyn_cast<AddOp>(op)) {
+    // A product whose columns need no factor is summed onto what it is added to.
+    MatmulOp best;
+    unsigned bestWave = 0, at = 0;
+    for (unsigned i : {1, 0}) {
+      auto product = sum->getOperand(i).getDefiningOp<MatmulOp>();
+      if (!product || !product->hasOneUse())
+        continue;
+      FailureOr<unsigned> wave = visit(leftOf(product));
+      if (failed(wave))
+        return failure();
+      auto tile = isScores(product.getLhs()) ? std::nullopt : asTile(strip(product.getLhs()));
+      bool scaled = tile && !tile->scale.empty() && !product.getLhs().getDefiningOp<TransposeOp>();
+      if (!scaled && (!best || *wave > bestWave)) {
+        best = product;
+        bestWave = *wave;
+        at = i;
+      }
+    }
+    if (best) {
+      Value other = strip(sum->getOperand(1 - at));
+      FailureOr<unsigned> when = visit(other);
+      if (failed(when))
+        return failure();
+      bool chained = *when == bestWave + 1 && !products.empty() && products.back().result == other &&
+                     products.back().resultScale.empty() && other.hasOneUse();
+      if (*when <= bestWave || chained)
+        return visitProduct(best, value, other, chained);
+    }
+  }
+  unsigned last = 0;
+  for (Value operand : op->getOperands()) {
+    FailureOr<unsigned> when = visit(operand);
+    if (failed(when))
+      return failure();
+    last = std::max(last, *when);
+  }
+  return available[value] = last;
+}
+
+void RolePlan::stackProducts() {
+  SmallVector<ChainProduct> inWaves;
+  for (unsigned wave = 0; wave < waves; ++wave)
+    llvm::copy_if(products, std::back_inserter(inWaves), [&](const ChainProduct &p) { return p.wave == wave; });
+  products = std::move(inWaves);
+  llvm::SmallPtrSet<void *, 4> placed;
+  auto stackable = [&](const ChainProduct &p) {
+    return p.kind == ChainProduct::Rows && !p.start && !placed.contains(asTile(p.right)->input.getAsOpaquePointer()) &&
+           llvm::none_of(products, [&](const ChainProduct &other) { return other.chained && other.start == p.result; });
+  };
+  int stacks = 0;
+  for (size_t i = 0; i < products.size(); ++i)
+    for (size_t j = i + 1; j < products.size(); ++j) {
+      ChainProduct &x = products[i], &y = products[j];
+      if (x.stack >= 0 || y.stack >= 0 || x.wave != y.wave || x.left != y.left || !stackable(x) || !stackable(y))
+        continue;
+      BlockArgument first = asTile(x.right)->input, second = asTile(y.right)->input;
+      if (first == second)
+        continue;
+      x.stack = y.stack = stacks++;
+      placed.insert(first.getAsOpaquePointer());
+      placed.insert(second.getAsOpaquePointer());
+      inputs.push_back({first, second});
+    }
+  for (BlockArgument input : neededInputs)
+    if (!placed.contains(input.getAsOpaquePointer()))
+      inputs.push_back({input});
+}
+
+LogicalResult RolePlan::check() {
+  auto states = program.argumentsOf(ArgKind::State);
+  auto init = program.getInit().front().getTerminator()->getOperands();
+  if (states.size() != 1 || !init[0].getDefiningOp<ConstantOp>())
+    return failure();
+  independentDim = 1;
+  for (Operation *user : states[0].getUsers())
+    if (isa<TransposeOp>(user))
+      independentDim = 0;
+  MatType state = typeOf(states[0]);
+  independent = independentDim ? state.numCols() : state.numRows();
+  keys = state.numElements() / independent;
+  if ((independent != 64 && independent != 128) || (keys != 64 && keys != 128))
+    return failure();
+  auto yielded = program.getBodyYield().getValues();
+  for (Value value : llvm::concat<const Value>(SmallVector<Value>(yielded.drop_front()),
+                                               SmallVector<Value>(yielded.take_front())))
+    if (failed(visit(value)))
+      return failure();
+  if (grams.size() > 2)
+    return failure();
+  // The state must end with a product in place, and outputs be rows of independent columns.
+  if (products.empty() || products.back().result != strip(yielded[0]))
+    return failure();
+  for (Value output : yielded.drop_front())
+    if (MatType type = typeOf(output); isNumber(output) || type.numCols() != independent)
+      return failure();
+  stackProducts();
+  auto isBF16 = [&](unsigned tensor) { return tensors[tensor].element.isBF16(); };
+  for (unsigned output = 0; output < program.getOutputs().size(); ++output)
+    if (!isBF16(outputTensor(output)))
+      return failure();
+  return success(llvm::all_of(neededInputs, [&](BlockArgument input) { return isBF16(tensorOf(input)); }));
+}
+
+FailureOr<RolePlan> RolePlan::make(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors) {
+  RolePlan plan;
+  plan.program = program;
+  plan.tensors = tensors;
+  if (failed(plan.check()))
+    return failure();
+  return plan;
+}

@@ -1,0 +1,105 @@
+// How a chunk program is shared out between warp roles: what each value is, and the order of the chain's products.
+//
+// The roles follow from the dataflow. Numbers per token (gates, sums of decays, norms) are one warp's work; scores between
+// tokens depend on no state and run ahead in a warpgroup; what has an independent row of the state as an index is the
+// chain, and each of its warpgroups holds 64 such rows in registers, the state among them.
+#pragma once
+#include "dialect/chunk/Chunk.h"
+#include "lib/Cuda/Tensors.h"
+#include "llvm/ADT/SetVector.h"
+
+namespace recur::cuda {
+
+/// The tokens of a chunk, and the independent rows of the state that a warpgroup holds.
+constexpr int64_t tokensOfChunk = 64, rowsOfSlab = 64;
+
+/// One number per token (or the same for all) that rows are multiplied with, or divided by.
+struct RowFactor {
+  mlir::Value value;
+  bool divides = false;
+  bool operator==(const RowFactor &other) const { return value == other.value && divides == other.divides; }
+};
+using RowFactors = llvm::SmallVector<RowFactor, 2>;
+
+/// The rows of an input, each times factors.
+struct TokenTile {
+  mlir::BlockArgument input;
+  RowFactors scale;
+};
+
+/// A product of the chain: left (independent rows x depth, in registers) times right (in shared memory).
+struct ChainProduct {
+  enum Right {
+    Rows,   // a tile, its rows are the result's columns
+    Depth,  // a tile, its rows are summed over
+    Scores, // scores, summed over their columns
+    Inverse // of a unit triangular system
+  } kind;
+  mlir::Value left, right, result;
+  /// What it is added to, or null; and whether that is a product of the same wave.
+  mlir::Value start;
+  bool chained = false;
+  /// Factors of the result's columns.
+  RowFactors resultScale;
+  /// Products of a wave need no product of this wave or a later one.
+  unsigned wave = 0;
+  /// Products with the same number have the same left side and their tiles side by side.
+  int stack = -1;
+};
+
+/// The plan of one program.
+class RolePlan {
+public:
+  /// The plan, or failure where a value has no role.
+  static mlir::FailureOr<RolePlan> make(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors);
+
+  /// The tensor of an input or param.
+  unsigned tensorOf(mlir::BlockArgument argument) const;
+  unsigned outputTensor(unsigned output) const { return tensors.size() - 1 - program.getOutputs().size() + output; }
+  /// The tile that a value is (in the program or in one of its maps), if it is one.
+  std::optional<TokenTile> asTile(mlir::Value value) const;
+  /// Whether a value is one number per token that a warp can compute.
+  bool isRow(mlir::Value value) const;
+  /// Whether such a number is the same for all tokens of a chunk.
+  static bool isUniform(mlir::Value value);
+  /// Whether a vector of a map follows, entry by entry, from inputs alone.
+  bool isVectorOfTiles(mlir::Value value) const;
+  /// Whether a value has tokens for rows and columns.
+  static bool isScores(mlir::Value value);
+  /// The value itself, transpositions taken away: the chain does not tell a slab from its transposed.
+  static mlir::Value strip(mlir::Value value);
+  /// What an argument of a map stands for, what a result of one is in its region, else the value.
+  static mlir::Value trace(mlir::Value value);
+
+  mutable chunk::ProgramOp program; // its accessors are not const
+  llvm::ArrayRef<TensorArgument> tensors;
+  /// The state's dimension (0 rows, 1 columns) that is independent, its size, and that of the other one.
+  int independentDim = 0;
+  int64_t independent = 0, keys = 0;
+  /// Products in the order of waves.
+  llvm::SmallVector<ChainProduct> products;
+  unsigned waves = 0;
+  /// Inputs in shared memory; those of one stack together.
+  llvm::SmallVector<llvm::SmallVector<mlir::BlockArgument>> inputs;
+  /// Scores that the chain multiplies with, the system that it solves (or null), and the products between tokens.
+  llvm::SmallVector<mlir::Value> scores;
+  mlir::Value system;
+  llvm::SmallVector<chunk::GramOp> grams;
+
+private:
+  mlir::LogicalResult check();
+  mlir::FailureOr<unsigned> visit(mlir::Value value);
+  mlir::FailureOr<unsigned> visitProduct(mlir::Operation *op, mlir::Value result, mlir::Value start, bool chained);
+  mlir::LogicalResult visitScores(mlir::Value value);
+  bool hasShortRows(const TokenTile &tile) const;
+  bool isTame(mlir::Value system) const;
+  mlir::LogicalResult needRow(mlir::Value value);
+  mlir::LogicalResult needInput(mlir::BlockArgument input);
+  mlir::Value leftOf(mlir::Operation *op) const;
+  void stackProducts();
+
+  llvm::DenseMap<mlir::Value, unsigned> available;
+  llvm::SetVector<mlir::BlockArgument> neededInputs;
+};
+
+} // namespace recur::cuda

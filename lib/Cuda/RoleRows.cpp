@@ -1,0 +1,227 @@
+// One number per token: gates, sums of decays, norms. Lanes hold two neighbouring tokens each.
+#include "lib/Cuda/Roles.h"
+#include "mlir/Dialect/LLVMIR/NVVMDialect.h"
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+struct RoleEmitter::RowState {
+  RowState(const TensorAccess &access, Stage stage) : access(access), stage(stage) {}
+  TensorAccess access;
+  Stage stage;
+  Value tokens[2], valid[2]; // of the sequence
+  llvm::DenseMap<Value, std::array<Value, 2>> known;
+  llvm::DenseMap<Value, std::array<Value, 3>> sums; // of a decay's logarithms: both tokens', the chunk's
+};
+
+// Every sum over a row that a slot needs.
+SmallVector<ReduceOp> RoleEmitter::reductions() {
+  llvm::SetVector<Operation *> found;
+  SmallVector<Value> work;
+  for (const Slot &slot : slots) {
+    for (RowFactor factor : slot.factors)
+      work.push_back(factor.value);
+    if (slot.decay)
+      work.push_back(slot.decay.getDefiningOp<chunk::DecayOp>().getLog());
+  }
+  while (!work.empty()) {
+    Operation *op = RolePlan::trace(work.pop_back_val()).getDefiningOp();
+    if (auto weights = dyn_cast_if_present<chunk::WeightsOp>(op))
+      work.push_back(weights.getDecay().getDefiningOp<chunk::DecayOp>().getLog());
+    else if (isa_and_present<ReduceOp>(op))
+      found.insert(op);
+    else if (op)
+      llvm::append_range(work, op->getOperands());
+  }
+  SmallVector<ReduceOp> results;
+  for (Operation *op : found)
+    results.push_back(cast<ReduceOp>(op));
+  return results;
+}
+
+std::array<Value, 2> RoleEmitter::decaySums(RowState &state, Value decay, bool before) {
+  auto [it, isNew] = state.sums.try_emplace(decay);
+  if (isNew) {
+    std::array<Value, 2> logs = row(state, decay.getDefiningOp<chunk::DecayOp>().getLog());
+    for (int i : {0, 1}) {
+      // A factor of 0 counts as one of 2^-200; past the end nothing decays.
+      Value log = ptx.multiply(logs[i], ptx.number(1.4426950408889634));
+      log = arith::MaximumFOp::create(b, log, ptx.number(-200));
+      logs[i] = ptx.choose(state.valid[i], log, ptx.number(0));
+    }
+    Value sum = ptx.sum(logs[0], logs[1]);
+    auto shuffle = [&](Value x, int64_t by, int64_t bound, NVVM::ShflKind kind) -> Value {
+      return NVVM::ShflOp::create(b, b.getF32Type(), ptx.constant(-1), x, ptx.constant(by), ptx.constant(bound), kind,
+                                  UnitAttr());
+    };
+    for (int64_t distance = 1; distance < 32; distance *= 2) {
+      Value other = shuffle(sum, distance, 0, NVVM::ShflKind::up);
+      Value exists = ptx.compare(arith::CmpIPredicate::uge, lane, ptx.constant(distance));
+      sum = ptx.choose(exists, ptx.sum(sum, other), sum);
+    }
+    Value whole = shuffle(sum, 31, 31, NVVM::ShflKind::idx);
+    state.sums[decay] = {ptx.difference(sum, logs[1]), sum, whole};
+    state.known[decay] = logs;
+  }
+  std::array<Value, 3> sums = state.sums.lookup(decay);
+  if (!before)
+    return {sums[0], sums[1]};
+  std::array<Value, 2> logs = state.known.lookup(decay);
+  return {ptx.difference(sums[0], logs[0]), sums[0]};
+}
+
+std::array<Value, 2> RoleEmitter::row(RowState &state, Value value) {
+  value = RolePlan::trace(value);
+  if (auto known = state.known.find(value); known != state.known.end())
+    return known->second;
+  std::array<Value, 2> result;
+  chunk::ProgramOp program = plan.program;
+  if (auto argument = dyn_cast<BlockArgument>(value)) {
+    ArgKind kind = program.getArg(argument.getArgNumber()).getKind();
+    for (int i : {0, 1}) {
+      if (kind == ArgKind::Input || kind == ArgKind::Param) {
+        Value token = kind == ArgKind::Input ? state.tokens[i] : Value();
+        result[i] = state.access.load(plan.tensorOf(argument), 0, token).entries[0];
+      } else {
+        Value number = kind == ArgKind::Head    ? part.head
+                       : kind == ArgKind::Heads ? part.heads
+                                                : ptx.add(part.position, state.tokens[i]);
+        result[i] = arith::SIToFPOp::create(b, b.getF32Type(), number);
+      }
+    }
+    return state.known[value] = result;
+  }
+  Operation *op = value.getDefiningOp();
+  TypeSwitch<Operation *>(op)
+      .Case([&](ConstantOp c) { result.fill(ptx.number(c.getValue().convertToDouble())); })
+      .Case([&](chunk::WeightsOp w) {
+        using chunk::Span;
+        std::array<Value, 2> sums = decaySums(state, w.getDecay(), w.getSpan() == Span::Until);
+        Value whole = state.sums.lookup(w.getDecay())[2];
+        for (int i : {0, 1})
+          result[i] = ptx.exp2(w.getSpan() == Span::Whole  ? whole
+                               : w.getSpan() == Span::Rest ? ptx.difference(whole, sums[i])
+                                                           : sums[i]);
+      })
+      .Case([&](ReduceOp r) {
+        int64_t at = (slots.size() + (llvm::find(reduced, r) - reduced.begin())) * stages * slotBytes;
+        Values sums = ptx.loadFloats(ptx.add(state.stage.rows, ptx.mul(lane, 8)), at, 2);
+        result = {sums[0], sums[1]};
+      })
+      .Case([&](ElementwiseOp e) {
+        SmallVector<std::array<Value, 2>> operands;
+        for (Value operand : op->getOperands())
+          operands.push_back(row(state, operand));
+        for (int i : {0, 1}) {
+          Values entries;
+          for (const auto &operand : operands)
+            entries.push_back(operand[i]);
+          result[i] = e.lower(b, b.getLoc(), entries);
+        }
+      });
+  return state.known[value] = result;
+}
+
+void RoleEmitter::emitRows(Value chunks) {
+  TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
+  findPart(threads, access, shards, plan.independent);
+  Value twice = ptx.mul(lane, 2);
+  int64_t sumWarps = std::min<int64_t>(reduced.size(), 2);
+  forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
+    RowState state(access, stage);
+    Value first = arith::ExtUIOp::create(b, b.getI64Type(), ptx.mul(chunk, tokensOfChunk));
+    Value left = arith::SubIOp::create(b, part.tokens, first);
+    for (int64_t i : {0, 1}) {
+      Value local = arith::ExtUIOp::create(b, b.getI64Type(), ptx.add(twice, i));
+      state.valid[i] = ptx.compare(arith::CmpIPredicate::slt, local, left);
+      // Past the end the chunk's first token is read, and dropped.
+      state.tokens[i] = ptx.add(first, ptx.choose(state.valid[i], local, ptx.constant(0, 64)));
+    }
+    // What comes from memory, before the waits.
+    for (BlockArgument input : plan.program.argumentsOf(ArgKind::Input))
+      if (!slots.empty() && plan.isRow(input) && !input.use_empty())
+        row(state, input);
+    ptx.await(barrier(Loaded, stage.index), stage.phase);
+    if (sumWarps)
+      ptx.meet(ptx.constant(4), 32 * (1 + sumWarps));
+    for (auto [i, slot] : llvm::enumerate(slots)) {
+      std::array<Value, 2> values{ptx.number(1), ptx.number(1)};
+      if (slot.decay)
+        values = decaySums(state, slot.decay, slot.before);
+      for (RowFactor factor : slot.factors) {
+        std::array<Value, 2> more = row(state, factor.value);
+        for (int k : {0, 1})
+          values[k] = factor.divides ? arith::DivFOp::create(b, values[k], more[k]).getResult()
+                                     : ptx.multiply(values[k], more[k]);
+      }
+      if (!slot.decay)
+        for (int k : {0, 1})
+          values[k] = ptx.choose(state.valid[k], values[k], ptx.number(0));
+      ptx.store(ptx.add(stage.rows, ptx.mul(lane, 8)), i * stages * slotBytes, {values[0], values[1]});
+    }
+    // Rows past the end are another sequence's, or none.
+    threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(tokensOfChunk, 64)), [&] {
+      Value count = arith::TruncIOp::create(b, b.getI32Type(), left), zero = ptx.number(0);
+      Value row = ptx.add(count, ptx.shiftRight(lane, 3)), chunk = ptx.mul(ptx.bits(lane, 7), 16);
+      threads.forLoop(row, ptx.constant(tokensOfChunk), ptx.constant(4), {}, [&](Value row, ValueRange) {
+        Value at = ptx.add(ptx.add(stage.tiles, chunk), ptx.mul(row, 128));
+        for (int64_t tile = 0; tile < stageBytes; tile += tileBytes)
+          ptx.store(at, tile, {zero, zero, zero, zero});
+        return Values();
+      });
+      ptx.fenceProxy();
+    });
+    ptx.arrive(barrier(Full, stage.index));
+    return Values();
+  });
+}
+
+Value RoleEmitter::vectorEntry(Value value, unsigned entry, llvm::function_ref<Value(BlockArgument)> leaf) {
+  value = RolePlan::trace(value);
+  if (auto argument = dyn_cast<BlockArgument>(value))
+    return leaf(argument);
+  Operation *op = value.getDefiningOp();
+  if (auto constant = dyn_cast<ConstantOp>(op))
+    return ptx.number(constant.getValue().convertToDouble());
+  Values operands;
+  for (Value operand : op->getOperands())
+    operands.push_back(vectorEntry(operand, entry, leaf));
+  return cast<ElementwiseOp>(op).lower(b, b.getLoc(), operands);
+}
+
+// Sums over rows: a lane takes a row and the one 32 further, 16 bytes at a time.
+void RoleEmitter::emitSums(Value chunks, unsigned half) {
+  int64_t sumWarps = std::min<int64_t>(reduced.size(), 2);
+  Value swizzle = ptx.bits(lane, 7);
+  forChunks(chunks, {}, [&](Value, Stage stage, ValueRange) {
+    ptx.await(barrier(Loaded, stage.index), stage.phase);
+    for (auto [i, op] : llvm::enumerate(reduced)) {
+      if (i % 2 != half)
+        continue;
+      int64_t width = matType(op.getOperand()).numRows(), slot = (slots.size() + i) * stages * slotBytes;
+      for (int64_t further : {0, 32}) {
+        Value at = ptx.add(stage.tiles, ptx.mul(ptx.add(lane, further), 128)), sum;
+        for (int64_t packet = 0; packet < width / 8; ++packet) {
+          Value chunk = ptx.mul(ptx.exclusiveOr(swizzle, ptx.constant(packet % 8)), 16);
+          llvm::DenseMap<Value, Values> loaded;
+          for (int64_t e = 0; e < 8; ++e) {
+            Value entry = vectorEntry(op.getOperand(), e, [&](BlockArgument input) {
+              Values &pairs = loaded[input];
+              if (pairs.empty())
+                for (Value pair : ptx.load(ptx.add(at, chunk), tileOffset(input) + packet / 8 * halfStride(input), 4,
+                                           b.getI32Type()))
+                  llvm::append_range(pairs, ptx.unpackBf16(pair));
+              return pairs[e];
+            });
+            sum = sum ? ptx.sum(sum, entry) : entry;
+          }
+        }
+        ptx.store(ptx.add(stage.rows, ptx.mul(lane, 4)), slot + further * 4, sum);
+      }
+    }
+    ptx.meet(ptx.constant(4), 32 * (1 + sumWarps));
+    return Values();
+  });
+}

@@ -1,0 +1,152 @@
+// Scores between the tokens of a chunk, by one warpgroup: each warp has 16 tokens as rows.
+#include "lib/Cuda/RoleScores.h"
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+using chunk::Reach;
+
+void RoleEmitter::collectRows(ScoreState &state, Value value, RowFactors factors) {
+  value = RolePlan::trace(value);
+  if (auto gram = value.getDefiningOp<chunk::GramOp>()) {
+    llvm::append_range(factors, plan.asTile(gram.getLhs())->scale);
+    auto load = [&](const Slot &slot) {
+      unsigned at = slotOf(slot);
+      if (state.rowValues.count(at))
+        return;
+      // A thread's two rows lie 8 tokens apart.
+      int64_t offset = at * stages * slotBytes;
+      state.rowValues[at] = {ptx.loadFloats(state.ownRows, offset, 1)[0], ptx.loadFloats(state.ownRows, offset + 32, 1)[0]};
+    };
+    if (!factors.empty())
+      load({factors, {}, false});
+    if (gram.getDecay())
+      load({{}, gram.getDecay(), gram.getReach() == Reach::Before});
+    return;
+  }
+  Operation *op = value.getDefiningOp();
+  if (isa<MulOp>(op))
+    for (unsigned i : {0, 1})
+      if (!RolePlan::isScores(op->getOperand(i))) {
+        factors.push_back({op->getOperand(i)});
+        return collectRows(state, op->getOperand(1 - i), factors);
+      }
+  for (Value operand : op->getOperands())
+    if (RolePlan::isScores(operand))
+      collectRows(state, operand, factors);
+}
+
+Value RoleEmitter::score(ScoreState &state, Value value, unsigned entry, RowFactors factors) {
+  value = RolePlan::trace(value);
+  unsigned which = entry / 2 % 2, column = entry / 4 % 2 * 2 + entry % 2;
+  auto columnValue = [&](const Slot &slot) {
+    Values &values = state.columnValues[slotOf(slot)];
+    if (values.empty())
+      for (int64_t eight : {0, 1})
+        llvm::append_range(values, ptx.loadFloats(state.columns, slotOffset(slot) + state.block * 64 + eight * 32, 2));
+    return values[column];
+  };
+  if (auto gram = value.getDefiningOp<chunk::GramOp>()) {
+    Value x = state.sums[llvm::find(plan.grams, gram) - plan.grams.begin()][state.block * 8 + entry];
+    llvm::append_range(factors, plan.asTile(gram.getLhs())->scale);
+    if (!factors.empty())
+      x = ptx.multiply(x, state.rowValues.lookup(slotOf({factors, {}, false}))[which]);
+    if (RowFactors right = plan.asTile(gram.getRhs())->scale; !right.empty())
+      x = ptx.multiply(x, columnValue({right, {}, false}));
+    bool before = gram.getReach() == Reach::Before;
+    if (Value decay = gram.getDecay()) {
+      Value &factor = state.decays[{slotOf({{}, decay, before}), entry}];
+      if (!factor)
+        factor = ptx.exp2(ptx.difference(state.rowValues.lookup(slotOf({{}, decay, before}))[which],
+                                         columnValue({{}, decay, false})));
+      x = ptx.multiply(x, factor);
+    }
+    // The entry's column less its row, but for what the thread adds.
+    int64_t offset = 8 * ((state.block * 8 + entry) / 4) + entry % 2 - 8 * which;
+    auto order = gram.getReach() == Reach::Inclusive ? arith::CmpIPredicate::sle : arith::CmpIPredicate::slt;
+    Value reached = ptx.compare(order, ptx.constant(offset), state.rowLessColumn);
+    return ptx.choose(reached, x, ptx.number(0));
+  }
+  Operation *op = value.getDefiningOp();
+  if (isa<MulOp>(op))
+    for (unsigned i : {0, 1})
+      if (!RolePlan::isScores(op->getOperand(i))) {
+        factors.push_back({op->getOperand(i)});
+        return score(state, op->getOperand(1 - i), entry, factors);
+      }
+  Values operands;
+  for (Value operand : op->getOperands())
+    operands.push_back(score(state, operand, entry, factors));
+  return cast<ElementwiseOp>(op).lower(b, b.getLoc(), operands);
+}
+
+void RoleEmitter::emitScores(Value chunks) {
+  ScoreState state;
+  Value eighth = ptx.bits(lane, 7), sixteenth = ptx.bits(lane, 15), upper = ptx.shiftRight(lane, 4);
+  Value row = ptx.add(ptx.mul(warp, 16), ptx.shiftRight(lane, 2)), pair = ptx.mul(ptx.bits(lane, 3), 2);
+  state.rowLessColumn = arith::SubIOp::create(b, row, pair);
+  state.warpRows = ptx.mul(warp, 16 * 128);
+  for (int64_t block = 0; block < 4; ++block)
+    state.blocks.push_back(ptx.add(ptx.mul(sixteenth, 128),
+                                   ptx.mul(ptx.exclusiveOr(ptx.add(upper, 2 * block), eighth), 16)));
+  if (plan.system)
+    beginInverse(state);
+  forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
+    state.rowValues.clear();
+    Value buffer = ptx.bits(chunk, 1), phase = ptx.bits(ptx.shiftRight(chunk, 1), 1);
+    state.buffer = ptx.add(ptx.add(base, scoresAt), ptx.mul(buffer, scoreBytes));
+    state.parity = buffer;
+    state.ownRows = ptx.add(stage.rows, ptx.mul(row, 4));
+    state.columns = ptx.add(stage.rows, ptx.mul(pair, 4));
+    ptx.await(barrier(Loaded, stage.index), stage.phase);
+    ptx.await(barrier(Full, stage.index), stage.phase);
+    SmallVector<Pending> products;
+    for (chunk::GramOp gram : plan.grams) {
+      SmallVector<Step> steps;
+      auto side = [&](Value value, int64_t k) {
+        BlockArgument input = plan.asTile(value)->input;
+        return ptx.advance(ptx.descriptor(ptx.add(stage.tiles, tileOffset(input)), 0),
+                           k / 4 * halfStride(input) + k % 4 * 32);
+      };
+      for (int64_t k = 0; k < matType(plan.asTile(gram.getLhs())->input).numCols() / 16; ++k)
+        steps.push_back({{side(gram.getLhs(), k)}, side(gram.getRhs(), k)});
+      products.push_back(ptx.product(tokensOfChunk, {}, steps, false, false));
+    }
+    ptx.await(barrier(ScoresEmpty, buffer), ptx.exclusiveOr(phase, ptx.constant(1)));
+    SmallVector<Value> sinks(plan.scores);
+    if (plan.system)
+      sinks.push_back(plan.system);
+    for (Value sink : sinks)
+      collectRows(state, sink, {});
+    state.sums = ptx.await(0, products);
+    for (int64_t block = 0; block < 4; ++block) {
+      state.block = block;
+      auto body = [&] {
+        state.columnValues.clear();
+        state.decays.clear();
+        for (auto [i, value] : llvm::enumerate(plan.scores)) {
+          Values packed;
+          for (unsigned e = 0; e < 8; e += 2) {
+            Value low = score(state, value, e, {});
+            packed.push_back(ptx.packBf16(low, score(state, value, e + 1, {})));
+          }
+          ptx.storeMatrices(ptx.add(ptx.add(state.buffer, state.warpRows), state.blocks[block]), i * tileBytes, packed,
+                            false);
+        }
+        if (plan.system)
+          storeSystem(state);
+      };
+      // Blocks above the diagonal are zero.
+      if (block == 0)
+        body();
+      else
+        threads.when(ptx.compare(arith::CmpIPredicate::uge, warp, ptx.constant(block)), body);
+    }
+    if (plan.system)
+      emitInverse(state);
+    ptx.fenceProxy();
+    ptx.arrive(barrier(ScoresFull, buffer));
+    return Values();
+  });
+}

@@ -1,0 +1,23 @@
+// What the scores' warpgroup knows while it works on a chunk.
+#pragma once
+#include "lib/Cuda/Roles.h"
+
+namespace recur::cuda {
+
+struct RoleEmitter::ScoreState {
+  llvm::SmallVector<Values> sums; // of the products, by gram
+  mlir::Value buffer, parity;     // where the chunk's scores go; which of the two
+  mlir::Value ownRows, columns;   // addresses of the stage's numbers at the thread's row and column
+  mlir::Value rowLessColumn;      // the thread's row less its column, within a block
+  mlir::Value warpRows;           // how far the warp's rows are into a tile
+  Values blocks;                  // a lane's place in a row of 16 x 16 blocks, for matrix loads and stores
+  int64_t block = 0;
+  llvm::DenseMap<unsigned, std::array<mlir::Value, 2>> rowValues;
+  llvm::DenseMap<unsigned, Values> columnValues;
+  llvm::DenseMap<std::pair<unsigned, unsigned>, mlir::Value> decays;
+
+  // Of the system: leaves in f32, where the lane is in them; the warp's diagonal block.
+  mlir::Value leaves, leafEntry, ownBlock, inLowerHalf;
+};
+
+} // namespace recur::cuda

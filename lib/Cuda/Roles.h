@@ -1,0 +1,114 @@
+// A chunk program as warp roles of one block, for chips with products of warpgroups and bulk tensor copies.
+//
+// One warp copies chunks of the inputs into a ring in shared memory; one to three compute the numbers per token that go
+// with them; a warpgroup computes the scores between tokens (and the inverse of the system they make), ahead of the state;
+// and one warpgroup for 64 independent rows of the state walks the chain, the state in its registers.
+#pragma once
+#include "lib/Cuda/Chunked.h"
+#include "lib/Cuda/Ptx.h"
+#include "lib/Cuda/RolePlan.h"
+
+namespace recur::cuda {
+
+/// The name of the shared memory that roles use; swizzled tiles want it at a multiple of 1024 bytes.
+constexpr llvm::StringLiteral tilesSymbol = "recur_tiles";
+
+/// The tensors that the copy engine reads, then those that it writes.
+llvm::SmallVector<int32_t> mappedTensors(const RolePlan &plan);
+
+/// Emits the body of an entry point in roles.
+class RoleEmitter {
+public:
+  /// `call` and `maps` are the kernel's parameters, `shared` points to the block's memory.
+  RoleEmitter(Threads &threads, const RolePlan &plan, mlir::Value call, mlir::Value maps, mlir::Value shared,
+              Entry &entry);
+  /// The threads that a plan's roles are.
+  static int64_t countThreads(const RolePlan &plan) {
+    return 128 * (1 + !(plan.scores.empty() && !plan.system) + plan.independent / rowsOfSlab);
+  }
+
+  /// Emits everything but the function's end. Sets the entry's shared memory.
+  mlir::LogicalResult emit();
+
+private:
+  /// Where the block is in the ring.
+  struct Stage {
+    mlir::Value index, phase; // phase of what is filled: 0 at first
+    mlir::Value tiles, rows;  // addresses
+  };
+  /// A number for each token in shared memory: a product of factors, or the sums of a decay's binary logarithms.
+  struct Slot {
+    RowFactors factors;
+    mlir::Value decay;
+    bool before = false; // the sum without the token's own factor
+  };
+  enum Barrier { Loaded, Full, Empty, ScoresFull, ScoresEmpty, Barriers };
+
+  // The frame (RoleFrame.cpp).
+  void layOut();
+  void emitStart();
+  void emitLoader(mlir::Value chunks);
+  mlir::Value barrier(Barrier which, mlir::Value index);
+  /// A loop over the chunks with the ring's stage; `carried` follow.
+  Values forChunks(mlir::Value chunks, mlir::ValueRange carried,
+                   llvm::function_ref<Values(mlir::Value chunk, Stage stage, mlir::ValueRange carried)> body);
+  int64_t tileOffset(mlir::BlockArgument input) const { return tileOffsets.lookup(input).first; }
+  int64_t halfStride(mlir::BlockArgument input) const { return tileOffsets.lookup(input).second; }
+  mlir::Value shardHalves(unsigned tensor);
+  unsigned slotOf(const Slot &slot);
+  int64_t slotOffset(const Slot &slot) { return slotOf(slot) * stages * slotBytes; }
+
+  // Numbers per token (RoleRows.cpp).
+  struct RowState;
+  void emitRows(mlir::Value chunks);
+  void emitSums(mlir::Value chunks, unsigned part);
+  std::array<mlir::Value, 2> row(RowState &state, mlir::Value value);
+  std::array<mlir::Value, 2> decaySums(RowState &state, mlir::Value decay, bool before);
+  mlir::Value vectorEntry(mlir::Value value, unsigned entry, llvm::function_ref<mlir::Value(mlir::BlockArgument)> leaf);
+  llvm::SmallVector<ReduceOp> reductions();
+
+  // Scores between tokens (RoleScores.cpp, Inverse.cpp).
+  struct ScoreState;
+  void emitScores(mlir::Value chunks);
+  mlir::Value score(ScoreState &state, mlir::Value value, unsigned entry, RowFactors factors);
+  void collectRows(ScoreState &state, mlir::Value value, RowFactors factors);
+  void beginInverse(ScoreState &state);
+  void storeSystem(ScoreState &state);
+  void emitInverse(ScoreState &state);
+
+  // The chain (RoleChain.cpp).
+  struct ChainState;
+  mlir::LogicalResult emitChain(mlir::Value chunks);
+  mlir::LogicalResult emitChunk(ChainState &state);
+  mlir::FailureOr<Values> slab(ChainState &state, mlir::Value value);
+  mlir::FailureOr<Values> entriesOf(ChainState &state, mlir::Value value);
+  Values scaled(ChainState &state, mlir::ValueRange entries, const RowFactors &factors);
+  mlir::FailureOr<llvm::SmallVector<Step>> leftSteps(ChainState &state, const ChainProduct &product, bool &byDepth);
+  void rightSteps(ChainState &state, const ChainProduct &product, llvm::SmallVectorImpl<Step> &steps);
+  mlir::LogicalResult storeOutput(ChainState &state, unsigned output);
+  Values initialState();
+  void storeFinal(mlir::ValueRange entries);
+  llvm::SmallVector<mlir::Value> stateAddresses(TensorAccess &access, unsigned tensor);
+  mlir::Value launderedCall();
+
+  Threads &threads;
+  mlir::ImplicitLocOpBuilder &b;
+  Ptx ptx;
+  const RolePlan &plan;
+  mlir::Value call, maps;
+  Entry &entry;
+  int64_t shards;
+
+  static constexpr int64_t slotBytes = tokensOfChunk * 4, tileBytes = tokensOfChunk * 128, leafBytes = 16 * 80;
+  int64_t stages = 3, slabs = 1, stageBytes = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0, blocksAt = 0,
+          leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0;
+  llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> tileOffsets;
+  llvm::SmallVector<Slot> slots;
+  llvm::SmallVector<ReduceOp> reduced;
+
+  // Of the block: its part, the number of the thread in its warpgroup, and so on; all i32 but those of the part.
+  Part part;
+  mlir::Value base, thread, lane, warp, group, slabIndex;
+};
+
+} // namespace recur::cuda

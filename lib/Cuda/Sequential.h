@@ -1,0 +1,13 @@
+// The kernel that takes one token after the other: any rule with a state of fixed size.
+#pragma once
+#include "lib/Cuda/Tensors.h"
+
+namespace recur::cuda {
+
+/// Emits the body of an entry point. The rule is that of one of the entry's shards, which has `slab` indices of the class
+/// that blocks share out.
+mlir::LogicalResult emitSequential(mlir::LLVM::LLVMFuncOp function, RuleOp rule, llvm::ArrayRef<TensorArgument> tensors,
+                                   const Grid &grid, const Placement &placement, int64_t slab, int64_t sharedLimit,
+                                   Entry &entry);
+
+} // namespace recur::cuda
