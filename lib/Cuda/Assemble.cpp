@@ -59,6 +59,11 @@ int64_t Cubin::spilledBytes() const {
   return most;
 }
 
+bool Cubin::serialisesProducts() const {
+  // All messages about wgmma have numbers from C7500.
+  return StringRef(report).contains("(C75");
+}
+
 static Error systemError(const Twine &what, std::error_code code) {
   return createStringError(what + ": " + code.message());
 }

@@ -87,6 +87,8 @@ struct Cubin {
 
   /// The most bytes of registers that an entry point had to keep in memory.
   int64_t spilledBytes() const;
+  /// Whether the assembler put waits between products of warpgroups that should run one beside the other.
+  bool serialisesProducts() const;
 };
 
 /// Runs ptxas, which is looked for in CUDA_HOME/bin, then CUDA_PATH/bin, then PATH, then /usr/local/cuda/bin.

@@ -22,7 +22,7 @@ public:
 
 private:
   LLVM::LLVMFuncOp makeFunction(const Entry &entry, size_t tensors);
-  void addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards);
+  bool addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards);
   void makeShared(StringRef name, int64_t alignment);
 
   RuleOp rule, symbolic;
@@ -115,12 +115,12 @@ LogicalResult KernelBuilder::addSequential(RuleOp bound) {
 }
 
 // The kernel in roles, where the chip has what it takes and the plan knows the program.
-void KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards) {
+bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards) {
   if (!options.chip.hasWarpgroups())
-    return;
+    return false;
   FailureOr<RolePlan> plan = RolePlan::make(program, tensors);
   if (failed(plan))
-    return;
+    return false;
   Entry entry;
   entry.name = options.symbol + "_roles";
   entry.packed = true;
@@ -137,10 +137,13 @@ void KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
   Value shared = LLVM::AddressOfOp::create(b, module->lookupSymbol<LLVM::GlobalOp>(tilesSymbol));
   threads.begin(shared, shared);
   RoleEmitter emitter(threads, *plan, function.getArgument(0), function.getArgument(1), shared, entry);
-  if (failed(emitter.emit()) || entry.sharedBytes > options.chip.sharedBytes)
-    return function.erase();
+  if (failed(emitter.emit()) || entry.sharedBytes > options.chip.sharedBytes) {
+    function.erase();
+    return false;
+  }
   LLVM::ReturnOp::create(b, ValueRange());
   entries.push_back(entry);
+  return true;
 }
 
 void KernelBuilder::addChunked(DeriveFunction derive) {
@@ -159,8 +162,7 @@ void KernelBuilder::addChunked(DeriveFunction derive) {
   if (!program)
     return;
   SmallVector<TensorArgument> tensors = listTensors(symbolic, partRule, classes, shared, options);
-  addRoles(program, tensors, shards);
-  if (!ChunkEmitter::supports(program, tensors))
+  if (addRoles(program, tensors, shards) || !ChunkEmitter::supports(program, tensors))
     return;
   Entry entry;
   entry.name = options.symbol + "_chunked";

@@ -184,7 +184,7 @@ void RoleEmitter::rightSteps(ChainState &state, const ChainProduct &product, Sma
     return;
   }
   bool inverse = product.kind == ChainProduct::Inverse;
-  int64_t place = inverse ? plan.scores.size() : llvm::find(plan.scores, product.right) - plan.scores.begin();
+  int64_t place = inverse ? plan.scores.size() : product.scores;
   descriptor = ptx.descriptor(ptx.add(state.scoresBase, place * tileBytes), 0);
   // The inverse lies transposed.
   advance([&](int64_t k) { return k * (inverse ? 2048 : 32); });
@@ -192,6 +192,7 @@ void RoleEmitter::rightSteps(ChainState &state, const ChainProduct &product, Sma
 
 LogicalResult RoleEmitter::emitChunk(ChainState &state) {
   auto yielded = plan.program.getBodyYield().getValues();
+  Value stateArgument = plan.program.argumentsOf(ArgKind::State).front();
   for (unsigned wave = 0; wave < plan.waves; ++wave) {
     SmallVector<const ChainProduct *> products;
     for (const ChainProduct &product : plan.products)
@@ -227,6 +228,13 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
       FailureOr<Values> start = slab(state, product->start);
       if (failed(start))
         return failure();
+      // Sums that a wait gave and that wait for a later product again make the assembler serialise all products, unless
+      // something computes them anew: here, times a 1 that it cannot see.
+      if (product->start == stateArgument && wave > 0) {
+        Value one = ptx.loadFloats(state.stage.rows, slotOffset({}), 1)[0];
+        for (Value &entry : *start)
+          entry = ptx.multiply(entry, one);
+      }
       starts.back() = ptx.pin(*start);
     }
     struct Issued {

@@ -24,14 +24,16 @@ SmallVector<int32_t> cuda::mappedTensors(const RolePlan &plan) {
 
 void RoleEmitter::layOut() {
   slabs = plan.independent / rowsOfSlab;
-  // A system's inverse is late, so more chunks wait for it; else chunks far ahead only disturb the memory.
-  stages = plan.system ? 3 : 2;
   for (ArrayRef<BlockArgument> together : plan.inputs) {
     int64_t halves = matType(together.front()).numCols() / 64;
     for (auto [i, input] : llvm::enumerate(together))
       tileOffsets[input] = {stageBytes + int64_t(i) * tileBytes, int64_t(together.size()) * tileBytes};
     stageBytes += together.size() * halves * tileBytes;
   }
+  // A system's inverse is late, so more chunks wait for it where there is room; else chunks far ahead only disturb the
+  // memory.
+  constexpr int64_t roomForOne = 52 * 1024;
+  stages = plan.system && stageBytes < roomForOne ? 3 : 2;
   int64_t at = stages * stageBytes;
   auto take = [&](int64_t &where, int64_t bytes) {
     where = at;

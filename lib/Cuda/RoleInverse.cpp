@@ -24,7 +24,7 @@ void RoleEmitter::beginInverse(ScoreState &state) {
 void RoleEmitter::storeSystem(ScoreState &state) {
   Values entries;
   for (unsigned e = 0; e < 8; ++e)
-    entries.push_back(arith::NegFOp::create(b, score(state, plan.system, e, {})));
+    entries.push_back(arith::NegFOp::create(b, score(state, plan.system, e, {}, {})));
   Value tile = ptx.add(ptx.add(base, blocksAt), ptx.mul(state.parity, tileBytes));
   if (state.block < 3)
     threads.when(ptx.compare(arith::CmpIPredicate::ugt, warp, ptx.constant(state.block)), [&] {

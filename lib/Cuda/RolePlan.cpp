@@ -239,8 +239,16 @@ FailureOr<unsigned> RolePlan::visitProduct(Operation *op, Value result, Value st
       if (transposed || failed(visitScores(lhs)))
         return failure();
       product.kind = ChainProduct::Scores;
-      if (!llvm::is_contained(scores, lhs))
-        scores.push_back(lhs);
+      // Factors of the tokens that are summed over are the scores' as well as the tile's, and there cost no register.
+      RowFactors columnScale;
+      if (std::optional<TokenTile> tile = asTile(product.left)) {
+        product.left = tile->input;
+        columnScale = tile->scale;
+      }
+      auto known = llvm::find_if(scores, [&](const ScoreTile &x) { return x.value == lhs && x.columnScale == columnScale; });
+      product.scores = known - scores.begin();
+      if (known == scores.end())
+        scores.push_back({lhs, columnScale});
     } else {
       std::optional<TokenTile> tile = asTile(product.right);
       if (!tile || failed(needInput(tile->input)))

@@ -27,6 +27,12 @@ struct TokenTile {
   RowFactors scale;
 };
 
+/// Scores between tokens, their columns times factors, as the chain multiplies with them.
+struct ScoreTile {
+  mlir::Value value;
+  RowFactors columnScale;
+};
+
 /// A product of the chain: left (independent rows x depth, in registers) times right (in shared memory).
 struct ChainProduct {
   enum Right {
@@ -36,6 +42,8 @@ struct ChainProduct {
     Inverse // of a unit triangular system
   } kind;
   mlir::Value left, right, result;
+  /// Which of the plan's score tiles the right side is.
+  unsigned scores = 0;
   /// What it is added to, or null; and whether that is a product of the same wave.
   mlir::Value start;
   bool chained = false;
@@ -82,7 +90,7 @@ public:
   /// Inputs in shared memory; those of one stack together.
   llvm::SmallVector<llvm::SmallVector<mlir::BlockArgument>> inputs;
   /// Scores that the chain multiplies with, the system that it solves (or null), and the products between tokens.
-  llvm::SmallVector<mlir::Value> scores;
+  llvm::SmallVector<ScoreTile> scores;
   mlir::Value system;
   llvm::SmallVector<chunk::GramOp> grams;
 

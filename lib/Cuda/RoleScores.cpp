@@ -37,7 +37,8 @@ void RoleEmitter::collectRows(ScoreState &state, Value value, RowFactors factors
       collectRows(state, operand, factors);
 }
 
-Value RoleEmitter::score(ScoreState &state, Value value, unsigned entry, RowFactors factors) {
+Value RoleEmitter::score(ScoreState &state, Value value, unsigned entry, RowFactors factors,
+                         const RowFactors &columnScale) {
   value = RolePlan::trace(value);
   unsigned which = entry / 2 % 2, column = entry / 4 % 2 * 2 + entry % 2;
   auto columnValue = [&](const Slot &slot) {
@@ -52,7 +53,9 @@ Value RoleEmitter::score(ScoreState &state, Value value, unsigned entry, RowFact
     llvm::append_range(factors, plan.asTile(gram.getLhs())->scale);
     if (!factors.empty())
       x = ptx.multiply(x, state.rowValues.lookup(slotOf({factors, {}, false}))[which]);
-    if (RowFactors right = plan.asTile(gram.getRhs())->scale; !right.empty())
+    RowFactors right = plan.asTile(gram.getRhs())->scale;
+    llvm::append_range(right, columnScale);
+    if (!right.empty())
       x = ptx.multiply(x, columnValue({right, {}, false}));
     bool before = gram.getReach() == Reach::Before;
     if (Value decay = gram.getDecay()) {
@@ -73,11 +76,11 @@ Value RoleEmitter::score(ScoreState &state, Value value, unsigned entry, RowFact
     for (unsigned i : {0, 1})
       if (!RolePlan::isScores(op->getOperand(i))) {
         factors.push_back({op->getOperand(i)});
-        return score(state, op->getOperand(1 - i), entry, factors);
+        return score(state, op->getOperand(1 - i), entry, factors, columnScale);
       }
   Values operands;
   for (Value operand : op->getOperands())
-    operands.push_back(score(state, operand, entry, factors));
+    operands.push_back(score(state, operand, entry, factors, columnScale));
   return cast<ElementwiseOp>(op).lower(b, b.getLoc(), operands);
 }
 
@@ -114,22 +117,22 @@ void RoleEmitter::emitScores(Value chunks) {
       products.push_back(ptx.product(tokensOfChunk, {}, steps, false, false));
     }
     ptx.await(barrier(ScoresEmpty, buffer), ptx.exclusiveOr(phase, ptx.constant(1)));
-    SmallVector<Value> sinks(plan.scores);
+    for (const ScoreTile &tile : plan.scores)
+      collectRows(state, tile.value, {});
     if (plan.system)
-      sinks.push_back(plan.system);
-    for (Value sink : sinks)
-      collectRows(state, sink, {});
+      collectRows(state, plan.system, {});
     state.sums = ptx.await(0, products);
     for (int64_t block = 0; block < 4; ++block) {
       state.block = block;
       auto body = [&] {
         state.columnValues.clear();
         state.decays.clear();
-        for (auto [i, value] : llvm::enumerate(plan.scores)) {
+        for (size_t i = 0; i < plan.scores.size(); ++i) {
+          const ScoreTile &tile = plan.scores[i];
           Values packed;
           for (unsigned e = 0; e < 8; e += 2) {
-            Value low = score(state, value, e, {});
-            packed.push_back(ptx.packBf16(low, score(state, value, e + 1, {})));
+            Value low = score(state, tile.value, e, {}, tile.columnScale);
+            packed.push_back(ptx.packBf16(low, score(state, tile.value, e + 1, {}, tile.columnScale)));
           }
           ptx.storeMatrices(ptx.add(ptx.add(state.buffer, state.warpRows), state.blocks[block]), i * tileBytes, packed,
                             false);

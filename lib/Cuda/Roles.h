@@ -70,7 +70,8 @@ private:
   // Scores between tokens (RoleScores.cpp, Inverse.cpp).
   struct ScoreState;
   void emitScores(mlir::Value chunks);
-  mlir::Value score(ScoreState &state, mlir::Value value, unsigned entry, RowFactors factors);
+  mlir::Value score(ScoreState &state, mlir::Value value, unsigned entry, RowFactors factors,
+                    const RowFactors &columnScale);
   void collectRows(ScoreState &state, mlir::Value value, RowFactors factors);
   void beginInverse(ScoreState &state);
   void storeSystem(ScoreState &state);

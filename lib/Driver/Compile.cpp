@@ -215,6 +215,9 @@ static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const Mod
     session.diags.warning(frontend::WarningClass::Perf, {},
                           llvm::Twine("the state and what is computed with it do not fit into the registers of ") +
                               target.name + ": " + llvm::Twine(bytes) + " bytes of a thread are kept in memory");
+  if (cubin->serialisesProducts())
+    session.diags.warning(frontend::WarningClass::Perf, {},
+                          llvm::Twine("matrix products on ") + target.name + " wait for one another: ptxas found no other way");
   GpuCode code{std::move(cubin->code), chip->exact ? "" : std::move(kernel->ptx), chip->capability, chip->exact, {}};
   for (const cuda::Entry &entry : kernel->entries)
     code.entries.push_back({entry.name, entry.threads, entry.shards, entry.sharedBytes, entry.scratchBytes,
