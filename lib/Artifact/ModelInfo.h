@@ -56,6 +56,8 @@ struct GpuEntry {
   int64_t leastTokens = 0;
   /// Tensors, in the kernel's order, that it copies in boxes.
   std::vector<int32_t> maps;
+  /// For launches of at most so many blocks; 0: of any number.
+  int64_t mostBlocks = 0;
 };
 
 /// The code of a variant for a GPU, as recur_cuda_kernel.

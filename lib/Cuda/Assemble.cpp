@@ -13,9 +13,9 @@ using namespace recur::cuda;
 
 // PTX 8.0 knows all that the portable path uses; sm_90a's copies and products want newer ones.
 static constexpr Chip chips[] = {
-    {"sm_80", "+ptx80", 80, false, 163 * 1024},
-    {"sm_90", "+ptx80", 90, false, 227 * 1024},
-    {"sm_90a", "+ptx86", 90, true, 227 * 1024},
+    {"sm_80", "+ptx80", 80, false, 163 * 1024, 108},
+    {"sm_90", "+ptx80", 90, false, 227 * 1024, 132},
+    {"sm_90a", "+ptx86", 90, true, 227 * 1024, 132},
 };
 
 Expected<Chip> cuda::lookupChip(StringRef name) {

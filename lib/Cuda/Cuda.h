@@ -21,6 +21,8 @@ struct Chip {
   bool exact;
   /// Bytes of shared memory that one block may have.
   int64_t sharedBytes;
+  /// Processors of the usual board.
+  int64_t processors;
 
   /// Whether it has products of warpgroups and bulk tensor copies, in the form of Hopper.
   bool hasWarpgroups() const { return capability == 90 && exact; }
@@ -53,6 +55,8 @@ struct Entry {
   int64_t leastTokens = 0;
   /// Tensors that the kernel copies in boxes, whose descriptors are its second parameter.
   llvm::SmallVector<int32_t> maps;
+  /// For launches of at most so many blocks; 0: of any number.
+  int64_t mostBlocks = 0;
 };
 
 /// A compiled rule.

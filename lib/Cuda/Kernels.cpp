@@ -18,11 +18,13 @@ public:
 
   LogicalResult addSequential(RuleOp bound);
   void addChunked(DeriveFunction derive);
+  void addPart(DeriveFunction derive, int64_t slab, StringRef name, int64_t mostBlocks);
   OwningOpRef<ModuleOp> take() { return std::move(module); }
 
 private:
   LLVM::LLVMFuncOp makeFunction(const Entry &entry, size_t tensors);
-  bool addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards);
+  bool addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards, StringRef name,
+                int64_t mostBlocks);
   void makeShared(StringRef name, int64_t alignment);
 
   RuleOp rule, symbolic;
@@ -115,14 +117,16 @@ LogicalResult KernelBuilder::addSequential(RuleOp bound) {
 }
 
 // The kernel in roles, where the chip has what it takes and the plan knows the program.
-bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards) {
+bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards, StringRef name,
+                             int64_t mostBlocks) {
   if (!options.chip.hasWarpgroups())
     return false;
   FailureOr<RolePlan> plan = RolePlan::make(program, tensors);
   if (failed(plan))
     return false;
   Entry entry;
-  entry.name = options.symbol + "_roles";
+  entry.name = options.symbol + name.str();
+  entry.mostBlocks = mostBlocks;
   entry.packed = true;
   entry.leastTokens = 2;
   entry.shards = shards;
@@ -147,13 +151,22 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
 }
 
 void KernelBuilder::addChunked(DeriveFunction derive) {
-  // What a block takes of the state's independent indices: as many as go, as it does what is common to them once.
-  constexpr int64_t slab = 128;
+  // Few heads leave processors idle, so two blocks share one.
+  if (options.chip.hasWarpgroups())
+    addPart(derive, 64, "_halves", options.chip.processors);
+  // Else a block takes as many of the state's independent indices as go: it does what is common to them once.
+  addPart(derive, 128, "_roles", 0);
+}
+
+// Kernels whose blocks take `slab` of the state's independent indices.
+void KernelBuilder::addPart(DeriveFunction derive, int64_t slab, StringRef name, int64_t mostBlocks) {
   OwningOpRef<ModuleOp> part = ModuleOp::create(rule.getLoc());
   auto partRule = cast<RuleOp>(OpBuilder::atBlockEnd(part->getBody()).clone(*rule));
   IndexClasses classes(partRule);
   unsigned shared = classes.bestIndependent();
   int64_t shards = shared && classes.sizeOf(shared) % slab == 0 ? classes.sizeOf(shared) / slab : 1;
+  if (mostBlocks && shards != 2)
+    return;
   if (shards == 1)
     shared = 0;
   else
@@ -162,7 +175,7 @@ void KernelBuilder::addChunked(DeriveFunction derive) {
   if (!program)
     return;
   SmallVector<TensorArgument> tensors = listTensors(symbolic, partRule, classes, shared, options);
-  if (addRoles(program, tensors, shards) || !ChunkEmitter::supports(program, tensors))
+  if (addRoles(program, tensors, shards, name, mostBlocks) || mostBlocks || !ChunkEmitter::supports(program, tensors))
     return;
   Entry entry;
   entry.name = options.symbol + "_chunked";

@@ -30,10 +30,9 @@ void RoleEmitter::layOut() {
       tileOffsets[input] = {stageBytes + int64_t(i) * tileBytes, int64_t(together.size()) * tileBytes};
     stageBytes += together.size() * halves * tileBytes;
   }
-  // A system's inverse is late, so more chunks wait for it where there is room; else chunks far ahead only disturb the
-  // memory.
-  constexpr int64_t roomForOne = 52 * 1024;
-  stages = plan.system && stageBytes < roomForOne ? 3 : 2;
+  // A chunk stays in the ring while it passes all roles, so the ring is as deep as there is room.
+  constexpr int64_t room = 160 * 1024;
+  stages = std::min<int64_t>(room / stageBytes, 4);
   int64_t at = stages * stageBytes;
   auto take = [&](int64_t &where, int64_t bytes) {
     where = at;
@@ -190,7 +189,9 @@ LogicalResult RoleEmitter::emit() {
     role(choice.thenBlock(), few, [&] {
       threads.when(ptx.equal(warp, 0), [&] { threads.when(ptx.equal(lane, 0), [&] { emitLoader(chunks); }); });
       reduced = reductions();
-      threads.when(ptx.equal(warp, 1), [&] { emitRows(chunks); });
+      threads.when(ptx.equal(warp, 1), [&] {
+        threads.when(ptx.compare(arith::CmpIPredicate::ne, chunks, ptx.constant(0)), [&] { emitRows(chunks); });
+      });
       for (unsigned half : {0, 1})
         if (reduced.size() > half)
           threads.when(ptx.equal(warp, 2 + half), [&] { emitSums(chunks, half); });

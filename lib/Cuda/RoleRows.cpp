@@ -11,8 +11,8 @@ struct RoleEmitter::RowState {
   RowState(const TensorAccess &access, Stage stage) : access(access), stage(stage) {}
   TensorAccess access;
   Stage stage;
-  Value tokens[2], valid[2]; // of the sequence
-  llvm::DenseMap<Value, std::array<Value, 2>> known;
+  Value left, tokens[2], valid[2]; // of the sequence
+  llvm::DenseMap<Value, std::array<Value, 2>> known, reciprocals;
   llvm::DenseMap<Value, std::array<Value, 3>> sums; // of a decay's logarithms: both tokens', the chunk's
 };
 
@@ -124,25 +124,54 @@ std::array<Value, 2> RoleEmitter::row(RowState &state, Value value) {
   return state.known[value] = result;
 }
 
+std::array<Value, 2> RoleEmitter::reciprocal(RowState &state, Value value) {
+  value = RolePlan::trace(value);
+  auto [it, isNew] = state.reciprocals.try_emplace(value);
+  if (!isNew)
+    return it->second;
+  auto root = value.getDefiningOp<SqrtOp>();
+  std::array<Value, 2> result = row(state, root ? root->getOperand(0) : value);
+  for (Value &x : result)
+    x = root ? ptx.reciprocalRoot(x) : ptx.reciprocal(x);
+  return state.reciprocals[value] = result;
+}
+
+void RoleEmitter::setTokens(RowState &state, Value chunk) {
+  Value first = arith::ExtUIOp::create(b, b.getI64Type(), ptx.mul(chunk, tokensOfChunk));
+  state.left = arith::SubIOp::create(b, part.tokens, first);
+  for (int64_t i : {0, 1}) {
+    Value local = arith::ExtUIOp::create(b, b.getI64Type(), ptx.add(ptx.mul(lane, 2), i));
+    state.valid[i] = ptx.compare(arith::CmpIPredicate::slt, local, state.left);
+    // Past the end the chunk's first token is read, and dropped.
+    state.tokens[i] = ptx.add(first, ptx.choose(state.valid[i], local, ptx.constant(0, 64)));
+  }
+}
+
 void RoleEmitter::emitRows(Value chunks) {
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
   findPart(threads, access, shards, plan.independent);
-  Value twice = ptx.mul(lane, 2);
   int64_t sumWarps = std::min<int64_t>(reduced.size(), 2);
-  forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
+  SmallVector<BlockArgument> inputs;
+  for (BlockArgument input : plan.program.argumentsOf(ArgKind::Input))
+    if (!slots.empty() && plan.isRow(input) && !input.use_empty())
+      inputs.push_back(input);
+  // Numbers are fetched a chunk ahead.
+  auto fetch = [&](Value chunk) {
+    RowState state(access, {});
+    setTokens(state, chunk);
+    Values fetched;
+    for (BlockArgument input : inputs)
+      llvm::append_range(fetched, row(state, input));
+    return fetched;
+  };
+  Value last = ptx.add(chunks, -1);
+  forChunks(chunks, fetch(ptx.constant(0)), [&](Value chunk, Stage stage, ValueRange fetched) {
     RowState state(access, stage);
-    Value first = arith::ExtUIOp::create(b, b.getI64Type(), ptx.mul(chunk, tokensOfChunk));
-    Value left = arith::SubIOp::create(b, part.tokens, first);
-    for (int64_t i : {0, 1}) {
-      Value local = arith::ExtUIOp::create(b, b.getI64Type(), ptx.add(twice, i));
-      state.valid[i] = ptx.compare(arith::CmpIPredicate::slt, local, left);
-      // Past the end the chunk's first token is read, and dropped.
-      state.tokens[i] = ptx.add(first, ptx.choose(state.valid[i], local, ptx.constant(0, 64)));
-    }
-    // What comes from memory, before the waits.
-    for (BlockArgument input : plan.program.argumentsOf(ArgKind::Input))
-      if (!slots.empty() && plan.isRow(input) && !input.use_empty())
-        row(state, input);
+    setTokens(state, chunk);
+    Value left = state.left;
+    for (auto [i, input] : llvm::enumerate(inputs))
+      state.known[input] = {fetched[2 * i], fetched[2 * i + 1]};
+    Values next = fetch(arith::MinSIOp::create(b, ptx.add(chunk, 1), last));
     ptx.await(barrier(Loaded, stage.index), stage.phase);
     if (sumWarps)
       ptx.meet(ptx.constant(4), 32 * (1 + sumWarps));
@@ -151,10 +180,9 @@ void RoleEmitter::emitRows(Value chunks) {
       if (slot.decay)
         values = decaySums(state, slot.decay, slot.before);
       for (RowFactor factor : slot.factors) {
-        std::array<Value, 2> more = row(state, factor.value);
+        std::array<Value, 2> more = factor.divides ? reciprocal(state, factor.value) : row(state, factor.value);
         for (int k : {0, 1})
-          values[k] = factor.divides ? arith::DivFOp::create(b, values[k], more[k]).getResult()
-                                     : ptx.multiply(values[k], more[k]);
+          values[k] = ptx.multiply(values[k], more[k]);
       }
       if (!slot.decay)
         for (int k : {0, 1})
@@ -174,7 +202,7 @@ void RoleEmitter::emitRows(Value chunks) {
       ptx.fenceProxy();
     });
     ptx.arrive(barrier(Full, stage.index));
-    return Values();
+    return next;
   });
 }
 
@@ -201,25 +229,29 @@ void RoleEmitter::emitSums(Value chunks, unsigned half) {
       if (i % 2 != half)
         continue;
       int64_t width = matType(op.getOperand()).numRows(), slot = (slots.size() + i) * stages * slotBytes;
-      for (int64_t further : {0, 32}) {
-        Value at = ptx.add(stage.tiles, ptx.mul(ptx.add(lane, further), 128)), sum;
-        for (int64_t packet = 0; packet < width / 8; ++packet) {
-          Value chunk = ptx.mul(ptx.exclusiveOr(swizzle, ptx.constant(packet % 8)), 16);
+      // Two rows, and even and odd entries of each, side by side: four chains of sums.
+      constexpr int64_t further = 32;
+      Value at = ptx.add(stage.tiles, ptx.mul(lane, 128)), sums[2][2];
+      for (int64_t packet = 0; packet < width / 8; ++packet) {
+        Value place = ptx.add(at, ptx.mul(ptx.exclusiveOr(swizzle, ptx.constant(packet % 8)), 16));
+        for (int64_t half : {0, 1}) {
           llvm::DenseMap<Value, Values> loaded;
           for (int64_t e = 0; e < 8; ++e) {
             Value entry = vectorEntry(op.getOperand(), e, [&](BlockArgument input) {
               Values &pairs = loaded[input];
+              int64_t offset = tileOffset(input) + packet / 8 * halfStride(input) + half * further * 128;
               if (pairs.empty())
-                for (Value pair : ptx.load(ptx.add(at, chunk), tileOffset(input) + packet / 8 * halfStride(input), 4,
-                                           b.getI32Type()))
+                for (Value pair : ptx.load(place, offset, 4, b.getI32Type()))
                   llvm::append_range(pairs, ptx.unpackBf16(pair));
               return pairs[e];
             });
+            Value &sum = sums[half][e % 2];
             sum = sum ? ptx.sum(sum, entry) : entry;
           }
         }
-        ptx.store(ptx.add(stage.rows, ptx.mul(lane, 4)), slot + further * 4, sum);
       }
+      for (int64_t half : {0, 1})
+        ptx.store(ptx.add(stage.rows, ptx.mul(lane, 4)), slot + half * further * 4, ptx.sum(sums[half][0], sums[half][1]));
     }
     ptx.meet(ptx.constant(4), 32 * (1 + sumWarps));
     return Values();

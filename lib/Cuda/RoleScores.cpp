@@ -103,7 +103,6 @@ void RoleEmitter::emitScores(Value chunks) {
     state.ownRows = ptx.add(stage.rows, ptx.mul(row, 4));
     state.columns = ptx.add(stage.rows, ptx.mul(pair, 4));
     ptx.await(barrier(Loaded, stage.index), stage.phase);
-    ptx.await(barrier(Full, stage.index), stage.phase);
     SmallVector<Pending> products;
     for (chunk::GramOp gram : plan.grams) {
       SmallVector<Step> steps;
@@ -117,6 +116,7 @@ void RoleEmitter::emitScores(Value chunks) {
       products.push_back(ptx.product(tokensOfChunk, {}, steps, false, false));
     }
     ptx.await(barrier(ScoresEmpty, buffer), ptx.exclusiveOr(phase, ptx.constant(1)));
+    ptx.await(barrier(Full, stage.index), stage.phase);
     for (const ScoreTile &tile : plan.scores)
       collectRows(state, tile.value, {});
     if (plan.system)

@@ -63,6 +63,8 @@ private:
   void emitRows(mlir::Value chunks);
   void emitSums(mlir::Value chunks, unsigned part);
   std::array<mlir::Value, 2> row(RowState &state, mlir::Value value);
+  std::array<mlir::Value, 2> reciprocal(RowState &state, mlir::Value value);
+  void setTokens(RowState &state, mlir::Value chunk);
   std::array<mlir::Value, 2> decaySums(RowState &state, mlir::Value decay, bool before);
   mlir::Value vectorEntry(mlir::Value value, unsigned entry, llvm::function_ref<mlir::Value(mlir::BlockArgument)> leaf);
   llvm::SmallVector<ReduceOp> reductions();

@@ -221,7 +221,7 @@ static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const Mod
   GpuCode code{std::move(cubin->code), chip->exact ? "" : std::move(kernel->ptx), chip->capability, chip->exact, {}};
   for (const cuda::Entry &entry : kernel->entries)
     code.entries.push_back({entry.name, entry.threads, entry.shards, entry.sharedBytes, entry.scratchBytes,
-                            entry.packed, entry.leastTokens, {entry.maps.begin(), entry.maps.end()}});
+                            entry.packed, entry.leastTokens, {entry.maps.begin(), entry.maps.end()}, entry.mostBlocks});
   return code;
 }
 

@@ -130,7 +130,8 @@ static const recur_cuda_entry *choose_entry(const recur_i_call *call, int32_t *i
   *index = 0;
   for (; *index + 1 < kernel->entry_count; ++*index) {
     const recur_cuda_entry *entry = &kernel->entries[*index];
-    if (call->tokens >= entry->tokens && (packed || !(entry->flags & RECUR_CUDA_PACKED)) && recur_i_can_map(call, entry))
+    if (call->tokens >= entry->tokens && (packed || !(entry->flags & RECUR_CUDA_PACKED)) && recur_i_can_map(call, entry) &&
+        (!entry->most || call->sequences * call->heads <= entry->most / entry->shards))
       break;
   }
   return &kernel->entries[*index];

@@ -61,10 +61,10 @@ def distance(found, expected, heads_axis):
     return float(np.where(np.isfinite(error), error, np.inf).max())
 
 
-def strided(t):
+def strided(t, gap=3, begin=1):
     """The same values, the head dimension outside the token's, and with a gap."""
-    wide = torch.empty(t.shape[0], t.shape[2], t.shape[1], *(n + 3 for n in t.shape[3:]), dtype=t.dtype, device="cuda")
-    view = wide.transpose(1, 2)[(slice(None),) * 3 + tuple(slice(1, n + 1) for n in t.shape[3:])]
+    wide = torch.empty(t.shape[0], t.shape[2], t.shape[1], *(n + gap for n in t.shape[3:]), dtype=t.dtype, device="cuda")
+    view = wide.transpose(1, 2)[(slice(None),) * 3 + tuple(slice(begin, n + begin) for n in t.shape[3:])]
     view.copy_(t)
     return view
 
@@ -158,7 +158,8 @@ def check(folder, entry, expected):
         for description, arrays in zip(entry["cases"], given):
             case = Case(rule, arrays)
             limit = LIMITS[entry["dtype"]][description["nasty"]] * MAGNIFIES.get(entry["rule"], 1)
-            runs = [case.forward, lambda: case.forward("strided", strided), case.packed]
+            runs = [case.forward, lambda: case.forward("strided", strided),
+                    lambda: case.forward("strided, aligned", lambda t: strided(t, 8, 8)), case.packed]
             for run in runs if entry["rule"] in NO_STEPS else runs + [case.steps]:
                 error, where = run()
                 errors[f"{description['name']} {where}"] = error

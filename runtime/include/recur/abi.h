@@ -117,7 +117,7 @@ typedef struct recur_cuda_entry {
    * which is 1, must lie at multiples of 16 bytes. */
   const int32_t *maps;
   int32_t map_count; /**< at most RECUR_MAX_MAPS */
-  int32_t reserved;  /**< 0 */
+  int32_t most;      /**< for launches of at most so many blocks; 0: of any number */
 } recur_cuda_entry;
 
 /** The code of one variant for GPUs. */
