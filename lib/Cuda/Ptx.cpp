@@ -41,6 +41,8 @@ Values Ptx::pin(ValueRange values) { return assembly("", values.getTypes(), valu
 
 Value Ptx::exp2(Value x) { return assembly("ex2.approx.ftz.f32 $0, $1;", x.getType(), x, false)[0]; }
 
+Value Ptx::log2(Value x) { return assembly("lg2.approx.ftz.f32 $0, $1;", x.getType(), x, false)[0]; }
+
 Value Ptx::reciprocal(Value x) { return assembly("rcp.approx.ftz.f32 $0, $1;", x.getType(), x, false)[0]; }
 
 Value Ptx::reciprocalRoot(Value x) { return assembly("rsqrt.approx.ftz.f32 $0, $1;", x.getType(), x, false)[0]; }

@@ -47,8 +47,9 @@ public:
   mlir::Value multiply(mlir::Value x, mlir::Value y) { return mlir::arith::MulFOp::create(b, x, y); }
   mlir::Value sum(mlir::Value x, mlir::Value y) { return mlir::arith::AddFOp::create(b, x, y); }
   mlir::Value difference(mlir::Value x, mlir::Value y) { return mlir::arith::SubFOp::create(b, x, y); }
-  /// 2 to a power; a reciprocal, and that of a square root, all to about f32's precision.
+  /// 2 to a power; a binary logarithm; a reciprocal, and that of a square root, all to about f32's precision.
   mlir::Value exp2(mlir::Value x);
+  mlir::Value log2(mlir::Value x);
   mlir::Value reciprocal(mlir::Value x);
   mlir::Value reciprocalRoot(mlir::Value x);
 

@@ -25,6 +25,13 @@ Values RoleEmitter::scaled(ChainState &state, ValueRange entries, const RowFacto
   Values results(entries);
   if (factors.empty())
     return results;
+  if (factors.size() == 1 && !factors[0].divides)
+    if (auto constant = RolePlan::trace(factors[0].value).getDefiningOp<ConstantOp>()) {
+      Value factor = ptx.number(constant.getValue().convertToDouble());
+      for (Value &entry : results)
+        entry = ptx.multiply(entry, factor);
+      return results;
+    }
   int64_t offset = slotOffset({factors, {}, false});
   if (llvm::all_of(factors, [](RowFactor f) { return RolePlan::isUniform(f.value); })) {
     Value factor = ptx.loadFloats(state.stage.rows, offset, 1)[0];
@@ -83,6 +90,22 @@ FailureOr<Values> RoleEmitter::entriesOf(ChainState &state, Value value) {
       rest = RolePlan::trace(RolePlan::strip(product->getOperand(1 - number)));
     }
     bool isNumber = factors.size() == 1 && factors[0].value.getDefiningOp<ConstantOp>();
+    // Onto a sum's products, which have factors of their own.
+    if (auto sum = rest.getDefiningOp<AddOp>(); sum && !factors.empty()) {
+      Values sides[2];
+      for (unsigned i : {0, 1})
+        for (const ChainProduct &product : plan.products)
+          if (Value side = RolePlan::strip(sum->getOperand(i)); product.result == side && state.raw.count(side)) {
+            RowFactors all(factors);
+            llvm::append_range(all, product.resultScale);
+            sides[i] = scaled(state, state.raw.lookup(side), all);
+          }
+      if (!sides[0].empty() && !sides[1].empty()) {
+        for (auto [x, y] : llvm::zip(sides[0], sides[1]))
+          x = ptx.sum(x, y);
+        return sides[0];
+      }
+    }
     if (!factors.empty() && !isNumber) {
       for (const ChainProduct &product : plan.products)
         if (product.result == rest && state.raw.count(rest) && !state.slabs.count(rest)) {
@@ -192,7 +215,6 @@ void RoleEmitter::rightSteps(ChainState &state, const ChainProduct &product, Sma
 
 LogicalResult RoleEmitter::emitChunk(ChainState &state) {
   auto yielded = plan.program.getBodyYield().getValues();
-  Value stateArgument = plan.program.argumentsOf(ArgKind::State).front();
   for (unsigned wave = 0; wave < plan.waves; ++wave) {
     SmallVector<const ChainProduct *> products;
     for (const ChainProduct &product : plan.products)
@@ -206,7 +228,6 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
     auto wait = [&] {
       if (waited)
         return;
-      ptx.await(barrier(Loaded, state.stage.index), state.stage.phase);
       ptx.await(barrier(Full, state.stage.index), state.stage.phase);
       waited = true;
     };
@@ -225,16 +246,19 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
       starts.emplace_back();
       if (!product->start || product->chained)
         continue;
-      FailureOr<Values> start = slab(state, product->start);
+      FailureOr<Values> start = product->startScale
+                                    ? scaled(state, state.raw.lookup(product->start), *product->startScale)
+                                    : slab(state, product->start);
       if (failed(start))
         return failure();
-      // Sums that a wait gave and that wait for a later product again make the assembler serialise all products, unless
-      // something computes them anew: here, times a 1 that it cannot see.
-      if (product->start == stateArgument && wave > 0) {
-        Value one = ptx.loadFloats(state.stage.rows, slotOffset({}), 1)[0];
-        for (Value &entry : *start)
-          entry = ptx.multiply(entry, one);
-      }
+      // A part of a product's sums, taken on as it is, makes the assembler serialise all products. It does not see
+      // that this factor is 1.
+      for (const ChainProduct &other : plan.products)
+        if (other.result == product->start && other.stack >= 0 && other.resultScale.empty()) {
+          Value one = ptx.loadFloats(state.stage.rows, slotOffset({}), 1)[0];
+          for (Value &entry : *start)
+            entry = ptx.multiply(entry, one);
+        }
       starts.back() = ptx.pin(*start);
     }
     struct Issued {

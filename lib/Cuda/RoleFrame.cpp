@@ -162,7 +162,7 @@ LogicalResult RoleEmitter::emit() {
       arith::ShRUIOp::create(b, arith::AddIOp::create(b, part.tokens, ptx.constant(tokensOfChunk - 1, 64)),
                              ptx.constant(6, 64)));
   // What each thread of a role may have of the 512 registers that the warpgroups share.
-  int64_t few = 24, some = plan.system ? 104 : 72, many = plan.system ? 192 : 208;
+  int64_t few = 32, some = plan.system ? 96 : 64, many = plan.system ? 192 : 208;
   if (slabs == 1)
     few = 40, some = 216, many = 232;
   int64_t atEntry = 65536 / entry.threads / 8 * 8;

@@ -23,8 +23,10 @@ void RoleEmitter::beginInverse(ScoreState &state) {
 // A block of 16 columns of the system, negated: the warp's diagonal one to its leaf, those before it to the tile of blocks.
 void RoleEmitter::storeSystem(ScoreState &state) {
   Values entries;
+  // Blocks are wanted below the diagonal, and of a leaf what is below.
+  ScoreTile system{plan.system, {}, /*plainRows=*/false, /*anyAbove=*/true};
   for (unsigned e = 0; e < 8; ++e)
-    entries.push_back(arith::NegFOp::create(b, score(state, plan.system, e, {}, {})));
+    entries.push_back(arith::NegFOp::create(b, score(state, system, e)));
   Value tile = ptx.add(ptx.add(base, blocksAt), ptx.mul(state.parity, tileBytes));
   if (state.block < 3)
     threads.when(ptx.compare(arith::CmpIPredicate::ugt, warp, ptx.constant(state.block)), [&] {

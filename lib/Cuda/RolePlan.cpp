@@ -245,10 +245,15 @@ FailureOr<unsigned> RolePlan::visitProduct(Operation *op, Value result, Value st
         product.left = tile->input;
         columnScale = tile->scale;
       }
-      auto known = llvm::find_if(scores, [&](const ScoreTile &x) { return x.value == lhs && x.columnScale == columnScale; });
+      auto [rowScale, gram] = splitScores(lhs);
+      product.resultScale = rowScale;
+      Value plain = gram ? gram.getResult() : lhs;
+      auto known = llvm::find_if(scores, [&, &scale = columnScale](const ScoreTile &x) {
+        return x.value == plain && x.columnScale == scale;
+      });
       product.scores = known - scores.begin();
       if (known == scores.end())
-        scores.push_back({lhs, columnScale});
+        scores.push_back({plain, columnScale, /*plainRows=*/gram != nullptr});
     } else {
       std::optional<TokenTile> tile = asTile(product.right);
       if (!tile || failed(needInput(tile->input)))
@@ -257,14 +262,46 @@ FailureOr<unsigned> RolePlan::visitProduct(Operation *op, Value result, Value st
         if (failed(needRow(factor.value)))
           return failure();
       product.kind = transposed ? ChainProduct::Depth : ChainProduct::Rows;
-      if (!transposed)
-        product.resultScale = tile->scale;
+      product.resultScale = resultScaleOf(cast<MatmulOp>(op));
     }
   }
   waves = std::max(waves, product.wave + 1);
   products.push_back(product);
   available[result] = product.wave + 1;
   return product.wave + 1;
+}
+
+std::pair<RowFactors, chunk::GramOp> RolePlan::splitScores(Value value) const {
+  RowFactors factors;
+  for (value = trace(value);;) {
+    Operation *op = value.getDefiningOp();
+    if (auto gram = dyn_cast<chunk::GramOp>(op)) {
+      if (std::optional<TokenTile> tile = asTile(gram.getLhs()))
+        llvm::append_range(factors, tile->scale);
+      return {factors, gram};
+    }
+    auto product = dyn_cast<MulOp>(op);
+    if (!product)
+      return {{}, {}};
+    unsigned number = isScores(product->getOperand(0)) ? 1 : 0;
+    if (isScores(product->getOperand(number)))
+      return {{}, {}};
+    factors.push_back({product->getOperand(number)});
+    value = trace(product->getOperand(1 - number));
+  }
+}
+
+bool RolePlan::isPositive(RowFactor factor) {
+  return factor.divides && isa_and_present<SqrtOp>(trace(factor.value).getDefiningOp());
+}
+
+// The factors of a product's columns that follow it.
+RowFactors RolePlan::resultScaleOf(MatmulOp product) const {
+  Value lhs = product.getLhs();
+  if (isScores(lhs))
+    return splitScores(lhs).first;
+  auto tile = lhs.getDefiningOp<TransposeOp>() ? std::nullopt : asTile(lhs);
+  return tile ? tile->scale : RowFactors();
 }
 
 // The wave that a value of the chain can be used in.
@@ -297,7 +334,7 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
   if (!isa<ElementwiseOp>(op))
     return failure();
   if (auto sum = dyn_cast<AddOp>(op)) {
-    // A product whose columns need no factor is summed onto what it is added to.
+    // A product is summed onto what it is added to, if its columns need no factor that the other does not have too.
     MatmulOp best;
     unsigned bestWave = 0, at = 0;
     for (unsigned i : {1, 0}) {
@@ -307,9 +344,12 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
       FailureOr<unsigned> wave = visit(leftOf(product));
       if (failed(wave))
         return failure();
-      auto tile = isScores(product.getLhs()) ? std::nullopt : asTile(strip(product.getLhs()));
-      bool scaled = tile && !tile->scale.empty() && !product.getLhs().getDefiningOp<TransposeOp>();
-      if (!scaled && (!best || *wave > bestWave)) {
+      RowFactors factors = resultScaleOf(product);
+      auto other = sum->getOperand(1 - i).getDefiningOp<MatmulOp>();
+      bool shared = other && other->hasOneUse() && llvm::all_of(factors, [&](RowFactor factor) {
+                      return llvm::is_contained(resultScaleOf(other), factor);
+                    });
+      if ((factors.empty() || shared) && (!best || *wave > bestWave)) {
         best = product;
         bestWave = *wave;
         at = i;
@@ -320,10 +360,18 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
       FailureOr<unsigned> when = visit(other);
       if (failed(when))
         return failure();
-      bool chained = *when == bestWave + 1 && !products.empty() && products.back().result == other &&
+      RowFactors factors = resultScaleOf(best);
+      bool chained = factors.empty() && *when == bestWave + 1 && !products.empty() && products.back().result == other &&
                      products.back().resultScale.empty() && other.hasOneUse();
-      if (*when <= bestWave || chained)
-        return visitProduct(best, value, other, chained);
+      if (*when <= bestWave || chained) {
+        FailureOr<unsigned> done = visitProduct(best, value, other, chained);
+        if (succeeded(done) && !factors.empty()) {
+          RowFactors rest = resultScaleOf(other.getDefiningOp<MatmulOp>());
+          llvm::erase_if(rest, [&](RowFactor factor) { return llvm::is_contained(factors, factor); });
+          products.back().startScale = rest;
+        }
+        return done;
+      }
     }
   }
   unsigned last = 0;

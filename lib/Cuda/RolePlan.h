@@ -31,6 +31,10 @@ struct TokenTile {
 struct ScoreTile {
   mlir::Value value;
   RowFactors columnScale;
+  /// Factors of the rows are left to the product that the scores go into.
+  bool plainRows = false;
+  /// What lies above the diagonal does not matter.
+  bool anyAbove = false;
 };
 
 /// A product of the chain: left (independent rows x depth, in registers) times right (in shared memory).
@@ -47,8 +51,10 @@ struct ChainProduct {
   /// What it is added to, or null; and whether that is a product of the same wave.
   mlir::Value start;
   bool chained = false;
-  /// Factors of the result's columns.
+  /// Factors of the result's columns; and those of the start's, where the start is a product whose other factors are the
+  /// result's.
   RowFactors resultScale;
+  std::optional<RowFactors> startScale;
   /// Products of a wave need no product of this wave or a later one.
   unsigned wave = 0;
   /// Products with the same number have the same left side and their tiles side by side.
@@ -68,6 +74,11 @@ public:
   std::optional<TokenTile> asTile(mlir::Value value) const;
   /// Whether a value is one number per token that a warp can compute.
   bool isRow(mlir::Value value) const;
+  /// Whether a factor is positive, whatever the inputs.
+  static bool isPositive(RowFactor factor);
+  /// The factors of the rows of scores, and the product between tokens that they are factors of; null where scores are
+  /// more than that.
+  std::pair<RowFactors, chunk::GramOp> splitScores(mlir::Value scores) const;
   /// Whether such a number is the same for all tokens of a chunk.
   static bool isUniform(mlir::Value value);
   /// Whether a vector of a map follows, entry by entry, from inputs alone.
@@ -93,6 +104,8 @@ public:
   llvm::SmallVector<ScoreTile> scores;
   mlir::Value system;
   llvm::SmallVector<chunk::GramOp> grams;
+  /// The wave that a value of the chain can be used in.
+  llvm::DenseMap<mlir::Value, unsigned> available;
 
 private:
   mlir::LogicalResult check();
@@ -104,9 +117,9 @@ private:
   mlir::LogicalResult needRow(mlir::Value value);
   mlir::LogicalResult needInput(mlir::BlockArgument input);
   mlir::Value leftOf(mlir::Operation *op) const;
+  RowFactors resultScaleOf(MatmulOp product) const;
   void stackProducts();
 
-  llvm::DenseMap<mlir::Value, unsigned> available;
   llvm::SetVector<mlir::BlockArgument> neededInputs;
 };
 

@@ -182,7 +182,7 @@ void RoleEmitter::emitRows(Value chunks) {
       for (RowFactor factor : slot.factors) {
         std::array<Value, 2> more = factor.divides ? reciprocal(state, factor.value) : row(state, factor.value);
         for (int k : {0, 1})
-          values[k] = ptx.multiply(values[k], more[k]);
+          values[k] = slot.decay ? ptx.difference(values[k], ptx.log2(more[k])) : ptx.multiply(values[k], more[k]);
       }
       if (!slot.decay)
         for (int k : {0, 1})
@@ -225,33 +225,38 @@ void RoleEmitter::emitSums(Value chunks, unsigned half) {
   Value swizzle = ptx.bits(lane, 7);
   forChunks(chunks, {}, [&](Value, Stage stage, ValueRange) {
     ptx.await(barrier(Loaded, stage.index), stage.phase);
-    for (auto [i, op] : llvm::enumerate(reduced)) {
-      if (i % 2 != half)
-        continue;
+    for (size_t i = half; i < reduced.size(); i += 2) {
+      ReduceOp op = reduced[i];
       int64_t width = matType(op.getOperand()).numRows(), slot = (slots.size() + i) * stages * slotBytes;
       // Two rows, and even and odd entries of each, side by side: four chains of sums.
       constexpr int64_t further = 32;
-      Value at = ptx.add(stage.tiles, ptx.mul(lane, 128)), sums[2][2];
-      for (int64_t packet = 0; packet < width / 8; ++packet) {
-        Value place = ptx.add(at, ptx.mul(ptx.exclusiveOr(swizzle, ptx.constant(packet % 8)), 16));
+      Value at = ptx.add(stage.tiles, ptx.mul(lane, 128));
+      // All roles' code shares one small cache: this loop stays one.
+      Value packets = ptx.assembly(("mov.b32 $0, " + Twine(width / 8) + ";").str(), b.getI32Type(), {})[0];
+      auto loop = threads.forLoop(ptx.constant(0), packets, ptx.constant(1), Values(4, ptx.number(0)), [&](Value packet, ValueRange carried) {
+        Values sums(carried);
+        Value place = ptx.add(at, ptx.mul(ptx.exclusiveOr(swizzle, ptx.bits(packet, 7)), 16));
+        Value block = ptx.shiftRight(packet, 3);
         for (int64_t half : {0, 1}) {
           llvm::DenseMap<Value, Values> loaded;
           for (int64_t e = 0; e < 8; ++e) {
             Value entry = vectorEntry(op.getOperand(), e, [&](BlockArgument input) {
               Values &pairs = loaded[input];
-              int64_t offset = tileOffset(input) + packet / 8 * halfStride(input) + half * further * 128;
               if (pairs.empty())
-                for (Value pair : ptx.load(place, offset, 4, b.getI32Type()))
+                for (Value pair : ptx.load(ptx.add(place, ptx.mul(block, halfStride(input))),
+                                           tileOffset(input) + half * further * 128, 4, b.getI32Type()))
                   llvm::append_range(pairs, ptx.unpackBf16(pair));
               return pairs[e];
             });
-            Value &sum = sums[half][e % 2];
-            sum = sum ? ptx.sum(sum, entry) : entry;
+            Value &sum = sums[2 * half + e % 2];
+            sum = ptx.sum(sum, entry);
           }
         }
-      }
+        return sums;
+      });
       for (int64_t half : {0, 1})
-        ptx.store(ptx.add(stage.rows, ptx.mul(lane, 4)), slot + half * further * 4, ptx.sum(sums[half][0], sums[half][1]));
+        ptx.store(ptx.add(stage.rows, ptx.mul(lane, 4)), slot + half * further * 4,
+                  ptx.sum(loop.getResult(2 * half), loop.getResult(2 * half + 1)));
     }
     ptx.meet(ptx.constant(4), 32 * (1 + sumWarps));
     return Values();

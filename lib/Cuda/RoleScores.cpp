@@ -7,10 +7,11 @@ using namespace recur;
 using namespace recur::cuda;
 using chunk::Reach;
 
-void RoleEmitter::collectRows(ScoreState &state, Value value, RowFactors factors) {
+void RoleEmitter::collectRows(ScoreState &state, const ScoreTile &tile, Value value, RowFactors factors) {
   value = RolePlan::trace(value);
   if (auto gram = value.getDefiningOp<chunk::GramOp>()) {
-    llvm::append_range(factors, plan.asTile(gram.getLhs())->scale);
+    if (!tile.plainRows)
+      llvm::append_range(factors, plan.asTile(gram.getLhs())->scale);
     auto load = [&](const Slot &slot) {
       unsigned at = slotOf(slot);
       if (state.rowValues.count(at))
@@ -30,15 +31,18 @@ void RoleEmitter::collectRows(ScoreState &state, Value value, RowFactors factors
     for (unsigned i : {0, 1})
       if (!RolePlan::isScores(op->getOperand(i))) {
         factors.push_back({op->getOperand(i)});
-        return collectRows(state, op->getOperand(1 - i), factors);
+        return collectRows(state, tile, op->getOperand(1 - i), factors);
       }
   for (Value operand : op->getOperands())
     if (RolePlan::isScores(operand))
-      collectRows(state, operand, factors);
+      collectRows(state, tile, operand, factors);
 }
 
-Value RoleEmitter::score(ScoreState &state, Value value, unsigned entry, RowFactors factors,
-                         const RowFactors &columnScale) {
+Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, unsigned entry) {
+  return score(state, tile, tile.value, entry, {});
+}
+
+Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, Value value, unsigned entry, RowFactors factors) {
   value = RolePlan::trace(value);
   unsigned which = entry / 2 % 2, column = entry / 4 % 2 * 2 + entry % 2;
   auto columnValue = [&](const Slot &slot) {
@@ -50,21 +54,28 @@ Value RoleEmitter::score(ScoreState &state, Value value, unsigned entry, RowFact
   };
   if (auto gram = value.getDefiningOp<chunk::GramOp>()) {
     Value x = state.sums[llvm::find(plan.grams, gram) - plan.grams.begin()][state.block * 8 + entry];
-    llvm::append_range(factors, plan.asTile(gram.getLhs())->scale);
+    if (!tile.plainRows)
+      llvm::append_range(factors, plan.asTile(gram.getLhs())->scale);
     if (!factors.empty())
       x = ptx.multiply(x, state.rowValues.lookup(slotOf({factors, {}, false}))[which]);
     RowFactors right = plan.asTile(gram.getRhs())->scale;
-    llvm::append_range(right, columnScale);
-    if (!right.empty())
+    llvm::append_range(right, tile.columnScale);
+    // Factors of columns go into the exponent where they have logarithms.
+    bool inExponent = gram.getDecay() && llvm::all_of(right, RolePlan::isPositive);
+    if (!right.empty() && !inExponent)
       x = ptx.multiply(x, columnValue({right, {}, false}));
+    if (!inExponent)
+      right.clear();
     bool before = gram.getReach() == Reach::Before;
     if (Value decay = gram.getDecay()) {
-      Value &factor = state.decays[{slotOf({{}, decay, before}), entry}];
+      unsigned row = slotOf({{}, decay, before}), column = slotOf({right, decay, false});
+      Value &factor = state.decays[{row * 64 + column, entry}];
       if (!factor)
-        factor = ptx.exp2(ptx.difference(state.rowValues.lookup(slotOf({{}, decay, before}))[which],
-                                         columnValue({{}, decay, false})));
+        factor = ptx.exp2(ptx.difference(state.rowValues.lookup(row)[which], columnValue({right, decay, false})));
       x = ptx.multiply(x, factor);
     }
+    if (tile.anyAbove)
+      return x;
     // The entry's column less its row, but for what the thread adds.
     int64_t offset = 8 * ((state.block * 8 + entry) / 4) + entry % 2 - 8 * which;
     auto order = gram.getReach() == Reach::Inclusive ? arith::CmpIPredicate::sle : arith::CmpIPredicate::slt;
@@ -76,11 +87,11 @@ Value RoleEmitter::score(ScoreState &state, Value value, unsigned entry, RowFact
     for (unsigned i : {0, 1})
       if (!RolePlan::isScores(op->getOperand(i))) {
         factors.push_back({op->getOperand(i)});
-        return score(state, op->getOperand(1 - i), entry, factors, columnScale);
+        return score(state, tile, op->getOperand(1 - i), entry, factors);
       }
   Values operands;
   for (Value operand : op->getOperands())
-    operands.push_back(score(state, operand, entry, factors, columnScale));
+    operands.push_back(score(state, tile, operand, entry, factors));
   return cast<ElementwiseOp>(op).lower(b, b.getLoc(), operands);
 }
 
@@ -118,9 +129,9 @@ void RoleEmitter::emitScores(Value chunks) {
     ptx.await(barrier(ScoresEmpty, buffer), ptx.exclusiveOr(phase, ptx.constant(1)));
     ptx.await(barrier(Full, stage.index), stage.phase);
     for (const ScoreTile &tile : plan.scores)
-      collectRows(state, tile.value, {});
+      collectRows(state, tile, tile.value, {});
     if (plan.system)
-      collectRows(state, plan.system, {});
+      collectRows(state, {plan.system, {}}, plan.system, {});
     state.sums = ptx.await(0, products);
     for (int64_t block = 0; block < 4; ++block) {
       state.block = block;
@@ -131,8 +142,8 @@ void RoleEmitter::emitScores(Value chunks) {
           const ScoreTile &tile = plan.scores[i];
           Values packed;
           for (unsigned e = 0; e < 8; e += 2) {
-            Value low = score(state, tile.value, e, {}, tile.columnScale);
-            packed.push_back(ptx.packBf16(low, score(state, tile.value, e + 1, {}, tile.columnScale)));
+            Value low = score(state, tile, e);
+            packed.push_back(ptx.packBf16(low, score(state, tile, e + 1)));
           }
           ptx.storeMatrices(ptx.add(ptx.add(state.buffer, state.warpRows), state.blocks[block]), i * tileBytes, packed,
                             false);

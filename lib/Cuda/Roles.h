@@ -36,7 +36,8 @@ private:
     mlir::Value index, phase; // phase of what is filled: 0 at first
     mlir::Value tiles, rows;  // addresses
   };
-  /// A number for each token in shared memory: a product of factors, or the sums of a decay's binary logarithms.
+  /// A number for each token in shared memory: a product of factors, or the sums of a decay's binary logarithms, less the
+  /// factors'.
   struct Slot {
     RowFactors factors;
     mlir::Value decay;
@@ -72,9 +73,9 @@ private:
   // Scores between tokens (RoleScores.cpp, Inverse.cpp).
   struct ScoreState;
   void emitScores(mlir::Value chunks);
-  mlir::Value score(ScoreState &state, mlir::Value value, unsigned entry, RowFactors factors,
-                    const RowFactors &columnScale);
-  void collectRows(ScoreState &state, mlir::Value value, RowFactors factors);
+  mlir::Value score(ScoreState &state, const ScoreTile &tile, unsigned entry);
+  mlir::Value score(ScoreState &state, const ScoreTile &tile, mlir::Value value, unsigned entry, RowFactors factors);
+  void collectRows(ScoreState &state, const ScoreTile &tile, mlir::Value value, RowFactors factors);
   void beginInverse(ScoreState &state);
   void storeSystem(ScoreState &state);
   void emitInverse(ScoreState &state);
