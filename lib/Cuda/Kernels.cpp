@@ -135,9 +135,14 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
   if (!module->lookupSymbol(tilesSymbol))
     makeShared(tilesSymbol, 1024);
   LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
+  // Told of one block, the assembler knows in every case how many registers there are to share out; but with a system it
+  // then spills some.
+  if (!plan->system)
+    function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(), b.getI32IntegerAttr(1));
   b.setInsertionPointToStart(&function.getBody().front());
   Grid grid{entry.threads, 8};
   Threads threads(b, grid);
+  threads.sharedLimit = options.chip.sharedBytes;
   Value shared = LLVM::AddressOfOp::create(b, module->lookupSymbol<LLVM::GlobalOp>(tilesSymbol));
   threads.begin(shared, shared);
   RoleEmitter emitter(threads, *plan, function.getArgument(0), function.getArgument(1), shared, entry);

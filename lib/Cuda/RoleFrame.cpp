@@ -30,20 +30,23 @@ void RoleEmitter::layOut() {
       tileOffsets[input] = {stageBytes + int64_t(i) * tileBytes, int64_t(together.size()) * tileBytes};
     stageBytes += together.size() * halves * tileBytes;
   }
+  scoreBytes = (plan.scores.size() + (plan.system ? 1 : 0)) * tileBytes;
+  int64_t outputBytes = plan.program.getOutputs().size() * slabs * tileBytes;
+  int64_t blockBytes = plan.system ? 2 * tileBytes : 0, leavesBytes = plan.system ? 4 * leafBytes : 0;
   // A chunk stays in the ring while it passes all roles, so the ring is as deep as there is room.
-  constexpr int64_t room = 160 * 1024;
-  stages = std::min<int64_t>(room / stageBytes, 4);
+  constexpr int64_t mostStages = 4, usualSlots = 16;
+  int64_t others = 2 * scoreBytes + outputBytes + blockBytes + leavesBytes + 512;
+  stages = std::clamp<int64_t>((threads.sharedLimit - others) / (stageBytes + usualSlots * slotBytes), 1, mostStages);
   int64_t at = stages * stageBytes;
   auto take = [&](int64_t &where, int64_t bytes) {
     where = at;
     at += bytes;
   };
-  scoreBytes = (plan.scores.size() + (plan.system ? 1 : 0)) * tileBytes;
   take(scoresAt, 2 * scoreBytes);
   inverseAt = scoresAt + plan.scores.size() * tileBytes;
-  take(outputsAt, plan.program.getOutputs().size() * slabs * tileBytes);
-  take(blocksAt, plan.system ? 2 * tileBytes : 0);
-  take(leavesAt, plan.system ? 4 * leafBytes : 0);
+  take(outputsAt, outputBytes);
+  take(blocksAt, blockBytes);
+  take(leavesAt, leavesBytes);
   take(barriersAt, Barriers * 32);
   slotsAt = llvm::alignTo(at, 256);
 }
