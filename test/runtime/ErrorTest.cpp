@@ -41,7 +41,7 @@ TEST(Error, Model) {
   EXPECT_EQ(recur_rt_step(&model, &toy.stepArgs, workspace, nullptr), RECUR_ERROR_VERSION);
   EXPECT_STREQ(
       recur_last_error(),
-      "the model was compiled for version 7 of the binary interface, but this librecur_rt has version 1: "
+      "the model was compiled for version 7 of the binary interface, but this librecur_rt has version 2: "
       "compile it again, or link the librecur_rt of its compiler");
   EXPECT_EQ(recur_rt_forward_workspace(&model, &toy.args), RECUR_ERROR_VERSION);
   model = toy_model;
