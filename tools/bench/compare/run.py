@@ -160,7 +160,8 @@ def elapsed(call, count):
 
 
 def measure(calls, capture=True, repeats=15):
-    """Median milliseconds of one of the calls, run one after the other, and whether in a graph."""
+    """Median milliseconds of one of the calls, run one after the other, and whether in a graph; fewer repeats where
+    they are long."""
     for call in calls:
         call()
     torch.cuda.synchronize()
@@ -175,9 +176,8 @@ def measure(calls, capture=True, repeats=15):
             replay, captured = graph.replay, True
         except Exception:
             torch.cuda.synchronize()
-    replay()
-    torch.cuda.synchronize()
-    return statistics.median(elapsed(replay, len(calls)) for _ in range(repeats)), captured
+    first = elapsed(replay, 1)
+    return statistics.median(elapsed(replay, len(calls)) for _ in range(repeats if first < 200 else 3)), captured
 
 
 def rates():
