@@ -74,7 +74,7 @@ def main():
     parser.add_argument("--keep", action="store_true", help="compile only what is not there")
     parser.add_argument("--wide", default="*", help="like --only, for the kinds dk64 and dk128")
     parser.add_argument("--target", default="sm_90a")
-    parser.add_argument("--form", default="chunk", help="of the rules at sizes of models")
+    parser.add_argument("--form", default="auto", help="of the rules at sizes of models")
     parser.add_argument("--kinds", nargs="*", default=["small", "dk64", "dk128"])
     options = parser.parse_args()
     options.runtime = Path(options.recurc).resolve().parents[1] / "lib/librecur_rt.a"

@@ -1,6 +1,6 @@
 """Recur beside flash-linear-attention, in one process on one device.
 
-    python3 tools/bench/compare prepare FOLDER [--form chunk] [--target sm_90a]    # where recurc is
+    python3 tools/bench/compare prepare FOLDER [--target sm_90a]                  # where recurc is
     python3 tools/bench/compare run FOLDER [--only gated_deltanet] [--json FILE]   # where the device is
 
 `prepare` compiles the rules. `run` gives both the same inputs, compares both with float64, times both, and prints one
@@ -67,7 +67,7 @@ def main():
     p.add_argument("--recurc", type=Path, default=ROOT / "build/bin/recurc")
     p.add_argument("--only", default="*", help="names of rules, shell patterns with commas between")
     p.add_argument("--target", default="sm_90a")
-    p.add_argument("--form", default="chunk")
+    p.add_argument("--form", default="auto")
     p.set_defaults(do=prepare)
     p = commands.add_parser("run", help="compare and time")
     p.add_argument("folder", type=Path)
