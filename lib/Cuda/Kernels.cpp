@@ -37,19 +37,20 @@ private:
 
 KernelBuilder::KernelBuilder(RuleOp rule, RuleOp symbolic, const KernelOptions &options,
                              SmallVectorImpl<Entry> &entries)
-    : rule(rule), symbolic(symbolic), options(options), entries(entries), module(ModuleOp::create(rule.getLoc())),
-      b(rule.getLoc(), rule.getContext()) {
+    : rule(rule), symbolic(symbolic), options(options), entries(entries),
+      module(ModuleOp::create(rule.getLoc())), b(rule.getLoc(), rule.getContext()) {
   makeShared("recur_shared", 16);
 }
 
 // The block's shared memory under a name.
 void KernelBuilder::makeShared(StringRef name, int64_t alignment) {
   b.setInsertionPointToStart(module->getBody());
-  LLVM::GlobalOp::create(b, LLVM::LLVMArrayType::get(b.getI8Type(), 0), /*isConstant=*/false, LLVM::Linkage::External,
-                         name, Attribute(), alignment, /*addrSpace=*/3);
+  LLVM::GlobalOp::create(b, LLVM::LLVMArrayType::get(b.getI8Type(), 0), /*isConstant=*/false,
+                         LLVM::Linkage::External, name, Attribute(), alignment, /*addrSpace=*/3);
 }
 
-// An entry point with an empty block. Its parameters are the call and, where the kernel copies boxes, their descriptors.
+// An entry point with an empty block. Its parameters are the call and, where the kernel copies boxes, their
+// descriptors.
 LLVM::LLVMFuncOp KernelBuilder::makeFunction(const Entry &entry, size_t tensors) {
   MLIRContext *context = b.getContext();
   b.setInsertionPointToEnd(module->getBody());
@@ -57,7 +58,8 @@ LLVM::LLVMFuncOp KernelBuilder::makeFunction(const Entry &entry, size_t tensors)
   auto type = LLVM::LLVMFunctionType::get(LLVM::LLVMVoidType::get(context), parameters);
   auto function = LLVM::LLVMFuncOp::create(b, entry.name, type);
   function->setAttr(NVVM::NVVMDialect::getKernelFuncAttrName(), b.getUnitAttr());
-  function->setAttr(NVVM::NVVMDialect::getMaxntidAttrName(), b.getDenseI32ArrayAttr({int32_t(entry.threads), 1, 1}));
+  function->setAttr(NVVM::NVVMDialect::getMaxntidAttrName(),
+                    b.getDenseI32ArrayAttr({int32_t(entry.threads), 1, 1}));
   auto setParameter = [&](unsigned i, int64_t words, int64_t alignment) {
     function.setArgAttr(i, LLVM::LLVMDialect::getByValAttrName(),
                         TypeAttr::get(LLVM::LLVMArrayType::get(b.getI64Type(), words)));
@@ -109,7 +111,8 @@ LogicalResult KernelBuilder::addSequential(RuleOp bound) {
     entry.threads = grid.threads;
     entry.shards = shards;
     LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
-    if (failed(emitSequential(function, bound, tensors, grid, placement, slab, options.chip.sharedBytes, entry)))
+    if (failed(
+            emitSequential(function, bound, tensors, grid, placement, slab, options.chip.sharedBytes, entry)))
       return failure();
     entries.push_back(entry);
   }
@@ -117,8 +120,8 @@ LogicalResult KernelBuilder::addSequential(RuleOp bound) {
 }
 
 // The kernel in roles, where the chip has what it takes and the plan knows the program.
-bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards, StringRef name,
-                             int64_t mostBlocks) {
+bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards,
+                             StringRef name, int64_t mostBlocks) {
   if (!options.chip.hasWarpgroups())
     return false;
   FailureOr<RolePlan> plan = RolePlan::make(program, tensors);
@@ -135,8 +138,8 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
   if (!module->lookupSymbol(tilesSymbol))
     makeShared(tilesSymbol, 1024);
   LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
-  // Told of one block, the assembler knows in every case how many registers there are to share out; but with a system it
-  // then spills some.
+  // Told of one block, the assembler knows in every case how many registers there are to share out; but with
+  // a system it then spills some.
   if (!plan->system)
     function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(), b.getI32IntegerAttr(1));
   b.setInsertionPointToStart(&function.getBody().front());
@@ -180,7 +183,8 @@ void KernelBuilder::addPart(DeriveFunction derive, int64_t slab, StringRef name,
   if (!program)
     return;
   SmallVector<TensorArgument> tensors = listTensors(symbolic, partRule, classes, shared, options);
-  if (addRoles(program, tensors, shards, name, mostBlocks) || mostBlocks || !ChunkEmitter::supports(program, tensors))
+  if (addRoles(program, tensors, shards, name, mostBlocks) || mostBlocks ||
+      !ChunkEmitter::supports(program, tensors))
     return;
   Entry entry;
   entry.name = options.symbol + "_chunked";
@@ -190,17 +194,20 @@ void KernelBuilder::addPart(DeriveFunction derive, int64_t slab, StringRef name,
   LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
   if (failed(emitChunked(function, program, tensors, options.chip.sharedBytes, slab, entry)))
     return function.erase();
-  function->setAttr(NVVM::NVVMDialect::getMaxntidAttrName(), b.getDenseI32ArrayAttr({int32_t(entry.threads), 1, 1}));
+  function->setAttr(NVVM::NVVMDialect::getMaxntidAttrName(),
+                    b.getDenseI32ArrayAttr({int32_t(entry.threads), 1, 1}));
   entries.push_back(entry);
 }
 
 FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive,
-                                                   const KernelOptions &options, SmallVectorImpl<Entry> &entries) {
+                                                   const KernelOptions &options,
+                                                   SmallVectorImpl<Entry> &entries) {
   FailureOr<OwningOpRef<ModuleOp>> prepared = prepareRule(rule);
   if (failed(prepared))
     return failure();
-  rule.getContext()->loadDialect<arith::ArithDialect, LLVM::LLVMDialect, math::MathDialect, NVVM::NVVMDialect,
-                                 scf::SCFDialect>();
+  rule.getContext()
+      ->loadDialect<arith::ArithDialect, LLVM::LLVMDialect, math::MathDialect, NVVM::NVVMDialect,
+                    scf::SCFDialect>();
   KernelBuilder builder(rule, symbolic, options, entries);
   builder.addChunked(derive);
   if (failed(builder.addSequential(*(*prepared)->getOps<RuleOp>().begin())))
@@ -209,7 +216,7 @@ FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic,
 }
 
 FailureOr<Kernel> cuda::buildKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive,
-                                      const KernelOptions &options) {
+                                     const KernelOptions &options) {
   Kernel kernel;
   FailureOr<OwningOpRef<ModuleOp>> module = emitKernels(rule, symbolic, derive, options, kernel.entries);
   if (failed(module))

@@ -45,7 +45,9 @@ Value Ptx::log2(Value x) { return assembly("lg2.approx.ftz.f32 $0, $1;", x.getTy
 
 Value Ptx::reciprocal(Value x) { return assembly("rcp.approx.ftz.f32 $0, $1;", x.getType(), x, false)[0]; }
 
-Value Ptx::reciprocalRoot(Value x) { return assembly("rsqrt.approx.ftz.f32 $0, $1;", x.getType(), x, false)[0]; }
+Value Ptx::reciprocalRoot(Value x) {
+  return assembly("rsqrt.approx.ftz.f32 $0, $1;", x.getType(), x, false)[0];
+}
 
 //===----------------------------------------------------------------------===//
 // Barriers and copies
@@ -65,7 +67,8 @@ void Ptx::arriveExpecting(Value barrier, int64_t bytes) {
 
 void Ptx::await(Value barrier, Value phase) {
   // The scope makes the labels local, so that the block may be duplicated.
-  assembly("{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1; @done bra.uni over; "
+  assembly("{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1; @done bra.uni "
+           "over; "
            "bra.uni again; over: }",
            {}, {barrier, phase});
 }
@@ -75,7 +78,8 @@ void Ptx::meet(Value id, int64_t threads) { assembly("bar.sync $0, $1;", {}, {id
 void Ptx::fenceProxy() { assembly("fence.proxy.async.shared::cta;", {}, {}); }
 
 void Ptx::setRegisters(int64_t count, bool more) {
-  assembly(("setmaxnreg." + Twine(more ? "inc" : "dec") + ".sync.aligned.u32 " + Twine(count) + ";").str(), {}, {});
+  assembly(("setmaxnreg." + Twine(more ? "inc" : "dec") + ".sync.aligned.u32 " + Twine(count) + ";").str(),
+           {}, {});
 }
 
 static std::string braced(unsigned first, size_t count) {
@@ -89,8 +93,8 @@ void Ptx::loadBox(Value to, Value map, Value barrier, ValueRange coordinates) {
   Values operands{to, map, barrier};
   llvm::append_range(operands, coordinates);
   assembly(("cp.async.bulk.tensor." + Twine(coordinates.size()) +
-            "d.shared::cta.global.tile.mbarrier::complete_tx::bytes [$0], [$1, " + braced(3, coordinates.size()) +
-            "], [$2];")
+            "d.shared::cta.global.tile.mbarrier::complete_tx::bytes [$0], [$1, " +
+            braced(3, coordinates.size()) + "], [$2];")
                .str(),
            {}, operands);
 }
@@ -120,8 +124,8 @@ static std::string vectorSuffix(size_t count, Type type) {
 
 Values Ptx::load(Value address, int64_t offset, unsigned count, Type type) {
   std::string to = count == 1 ? "$0" : braced(0, count);
-  return assembly(("ld.shared" + vectorSuffix(count, type) + " " + to + ", [$" + Twine(count) + "+" + Twine(offset) +
-                   "];")
+  return assembly(("ld.shared" + vectorSuffix(count, type) + " " + to + ", [$" + Twine(count) + "+" +
+                   Twine(offset) + "];")
                       .str(),
                   SmallVector<Type>(count, type), address);
 }
@@ -130,8 +134,8 @@ void Ptx::store(Value address, int64_t offset, ValueRange values) {
   Values operands{address};
   llvm::append_range(operands, values);
   std::string from = values.size() == 1 ? "$1" : braced(1, values.size());
-  assembly(("st.shared" + vectorSuffix(values.size(), values[0].getType()) + " [$0+" + Twine(offset) + "], " + from +
-            ";")
+  assembly(("st.shared" + vectorSuffix(values.size(), values[0].getType()) + " [$0+" + Twine(offset) + "], " +
+            from + ";")
                .str(),
            {}, operands);
 }
@@ -163,7 +167,8 @@ Value Ptx::packF16(Value low, Value high) {
 Values Ptx::unpackBf16(Value pair) {
   // A bf16 is the upper half of an f32.
   Value low = arith::ShLIOp::create(b, pair, constant(16)), high = bits(pair, int32_t(0xffff0000));
-  return {arith::BitcastOp::create(b, b.getF32Type(), low), arith::BitcastOp::create(b, b.getF32Type(), high)};
+  return {arith::BitcastOp::create(b, b.getF32Type(), low),
+          arith::BitcastOp::create(b, b.getF32Type(), high)};
 }
 
 Values Ptx::unpackF16(Value pair) {
@@ -178,21 +183,28 @@ Values Ptx::unpackF16(Value pair) {
 Value Ptx::descriptor(Value address, int64_t leading) {
   constexpr int64_t swizzle128 = int64_t(1) << 62, groupOfRows = 1024;
   Value field = arith::ExtUIOp::create(b, b.getI64Type(), bits(shiftRight(address, 4), 0x3fff));
-  return arith::OrIOp::create(b, field, constant(swizzle128 | (groupOfRows >> 4 << 32) | (leading >> 4 << 16), 64));
+  return arith::OrIOp::create(b, field,
+                              constant(swizzle128 | (groupOfRows >> 4 << 32) | (leading >> 4 << 16), 64));
 }
 
-Pending Ptx::product(int64_t columns, ValueRange start, ArrayRef<Step> steps, bool leftByDepth, bool rightByDepth) {
+Pending Ptx::product(int64_t columns, ValueRange start, ArrayRef<Step> steps, bool leftByDepth,
+                     bool rightByDepth) {
   size_t count = columns / 2;
-  std::string text = "{ .reg .pred no, yes; setp.ne.b32 no, 0, 0; setp.eq.b32 yes, 0, 0; wgmma.fence.sync.aligned; ";
+  std::string text =
+      "{ .reg .pred no, yes; setp.ne.b32 no, 0, 0; setp.eq.b32 yes, 0, 0; wgmma.fence.sync.aligned; ";
   Values operands(start);
   std::string sums = braced(0, count);
   for (auto [i, step] : llvm::enumerate(steps)) {
     unsigned next = count + operands.size();
     bool inRegisters = step.left.size() > 1;
-    text += "wgmma.mma_async.sync.aligned.m64n" + std::to_string(columns) + "k16.f32.bf16.bf16 " + sums + ", " +
-            (inRegisters ? braced(next, 4) : "$" + std::to_string(next)) + ", $" +
-            std::to_string(next + step.left.size()) + (start.empty() && i == 0 ? ", no" : ", yes") + ", 1, 1, " +
-            (inRegisters ? "" : leftByDepth ? "1, " : "0, ") + (rightByDepth ? "1; " : "0; ");
+    text += "wgmma.mma_async.sync.aligned.m64n" + std::to_string(columns) + "k16.f32.bf16.bf16 " + sums +
+            ", " + (inRegisters ? braced(next, 4) : "$" + std::to_string(next)) + ", $" +
+            std::to_string(next + step.left.size()) + (start.empty() && i == 0 ? ", no" : ", yes") +
+            ", 1, 1, " +
+            (inRegisters   ? ""
+             : leftByDepth ? "1, "
+                           : "0, ") +
+            (rightByDepth ? "1; " : "0; ");
     llvm::append_range(operands, step.left);
     operands.push_back(step.right);
   }
@@ -205,8 +217,8 @@ SmallVector<Values> Ptx::await(int64_t left, ArrayRef<Pending> landed) {
   for (const Pending &product : landed)
     llvm::append_range(all, product.entries);
   // Passing the sums through the wait keeps everything that reads them below it.
-  Values values = assembly(("wgmma.wait_group.sync.aligned " + Twine(left) + ";").str(), ValueRange(all).getTypes(), all,
-                           true, all.size());
+  Values values = assembly(("wgmma.wait_group.sync.aligned " + Twine(left) + ";").str(),
+                           ValueRange(all).getTypes(), all, true, all.size());
   SmallVector<Values> results;
   ArrayRef<Value> rest = values;
   for (const Pending &product : landed) {
@@ -220,7 +232,8 @@ Values Ptx::multiplyF16(ValueRange sum, ValueRange left, ValueRange right) {
   Values operands(sum);
   llvm::append_range(operands, left);
   llvm::append_range(operands, right);
-  return assembly("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {$0,$1,$2,$3}, {$8,$9,$10,$11}, {$12,$13}, "
-                  "{$4,$5,$6,$7};",
-                  SmallVector<Type>(4, b.getF32Type()), operands, false);
+  return assembly(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {$0,$1,$2,$3}, {$8,$9,$10,$11}, {$12,$13}, "
+      "{$4,$5,$6,$7};",
+      SmallVector<Type>(4, b.getF32Type()), operands, false);
 }

@@ -1,7 +1,8 @@
 // Hopper's instructions as ops: barriers in shared memory, bulk tensor copies, products of a warpgroup.
 //
-// Addresses in shared memory are i32 values; what an instruction's address adds to them is a number in its text. All that
-// reads or writes memory is assembly with side effects, so that its order is the order of the calls.
+// Addresses in shared memory are i32 values; what an instruction's address adds to them is a number in its
+// text. All that reads or writes memory is assembly with side effects, so that its order is the order of the
+// calls.
 #pragma once
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
@@ -16,7 +17,8 @@ struct Pending {
   Values entries;
 };
 
-/// 16 steps of depth of a product: the left operand in four registers or by one descriptor, the right by descriptor.
+/// 16 steps of depth of a product: the left operand in four registers or by one descriptor, the right by
+/// descriptor.
 struct Step {
   Values left;
   mlir::Value right;
@@ -27,8 +29,12 @@ class Ptx {
 public:
   explicit Ptx(mlir::ImplicitLocOpBuilder &b) : b(b) {}
 
-  mlir::Value constant(int64_t value, unsigned bits = 32) { return mlir::arith::ConstantIntOp::create(b, value, bits); }
-  mlir::Value number(double value) { return mlir::arith::ConstantOp::create(b, b.getF32FloatAttr(float(value))); }
+  mlir::Value constant(int64_t value, unsigned bits = 32) {
+    return mlir::arith::ConstantIntOp::create(b, value, bits);
+  }
+  mlir::Value number(double value) {
+    return mlir::arith::ConstantOp::create(b, b.getF32FloatAttr(float(value)));
+  }
   mlir::Value add(mlir::Value x, mlir::Value y) { return mlir::arith::AddIOp::create(b, x, y); }
   mlir::Value add(mlir::Value x, int64_t y) { return y ? add(x, like(x, y)) : x; }
   mlir::Value mul(mlir::Value x, mlir::Value y) { return mlir::arith::MulIOp::create(b, x, y); }
@@ -39,7 +45,9 @@ public:
   mlir::Value compare(mlir::arith::CmpIPredicate how, mlir::Value x, mlir::Value y) {
     return mlir::arith::CmpIOp::create(b, how, x, y);
   }
-  mlir::Value equal(mlir::Value x, int64_t y) { return compare(mlir::arith::CmpIPredicate::eq, x, like(x, y)); }
+  mlir::Value equal(mlir::Value x, int64_t y) {
+    return compare(mlir::arith::CmpIPredicate::eq, x, like(x, y));
+  }
   mlir::Value below(mlir::Value x, mlir::Value y) { return compare(mlir::arith::CmpIPredicate::ult, x, y); }
   mlir::Value choose(mlir::Value condition, mlir::Value x, mlir::Value y) {
     return mlir::arith::SelectOp::create(b, condition, x, y);
@@ -53,9 +61,10 @@ public:
   mlir::Value reciprocal(mlir::Value x);
   mlir::Value reciprocalRoot(mlir::Value x);
 
-  /// One block of assembly. Results are $0.., operands follow; the first `tied` operands lie where the results do.
-  Values assembly(llvm::StringRef text, mlir::TypeRange results, mlir::ValueRange operands, bool effects = true,
-                  unsigned tied = 0);
+  /// One block of assembly. Results are $0.., operands follow; the first `tied` operands lie where the
+  /// results do.
+  Values assembly(llvm::StringRef text, mlir::TypeRange results, mlir::ValueRange operands,
+                  bool effects = true, unsigned tied = 0);
   /// The values, computed by here and not later.
   Values pin(mlir::ValueRange values);
 
@@ -94,11 +103,13 @@ public:
   Values unpackF16(mlir::Value pair);
 
   // Products.
-  /// The descriptor of an operand in swizzled rows of 128 bytes; `leading` bytes lie between blocks of 64 columns.
+  /// The descriptor of an operand in swizzled rows of 128 bytes; `leading` bytes lie between blocks of 64
+  /// columns.
   mlir::Value descriptor(mlir::Value address, int64_t leading);
   /// The descriptor of what lies `bytes` further.
   mlir::Value advance(mlir::Value descriptor, int64_t bytes) { return add(descriptor, bytes >> 4); }
-  /// Issues 64 x `columns` sums of bf16 products as a group of its own, onto `start` or, where that is empty, zero.
+  /// Issues 64 x `columns` sums of bf16 products as a group of its own, onto `start` or, where that is empty,
+  /// zero.
   Pending product(int64_t columns, mlir::ValueRange start, llvm::ArrayRef<Step> steps, bool leftByDepth,
                   bool rightByDepth);
   /// Waits until at most `left` groups are in flight and gives the entries of those that have landed.
@@ -109,7 +120,9 @@ public:
   mlir::ImplicitLocOpBuilder &b;
 
 private:
-  mlir::Value like(mlir::Value x, int64_t value) { return constant(value, x.getType().getIntOrFloatBitWidth()); }
+  mlir::Value like(mlir::Value x, int64_t value) {
+    return constant(value, x.getType().getIntOrFloatBitWidth());
+  }
 };
 
 } // namespace recur::cuda

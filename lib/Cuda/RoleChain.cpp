@@ -1,5 +1,6 @@
-// The chain through the state: 64 independent rows by one warpgroup, in registers. All that depends on the state is a slab:
-// independent rows by tokens or keys, in the layout of a product's sums, which packed in pairs is that of a left operand.
+// The chain through the state: 64 independent rows by one warpgroup, in registers. All that depends on the
+// state is a slab: independent rows by tokens or keys, in the layout of a product's sums, which packed in
+// pairs is that of a left operand.
 #include "lib/Cuda/Roles.h"
 #include "llvm/ADT/TypeSwitch.h"
 
@@ -10,8 +11,8 @@ using namespace recur::cuda;
 struct RoleEmitter::ChainState {
   Stage stage;
   Value chunk, buffer, bufferPhase;
-  Value columns;     // address of the stage's numbers at the thread's first column
-  Value tokens;      // left in the sequence
+  Value columns;                            // address of the stage's numbers at the thread's first column
+  Value tokens;                             // left in the sequence
   llvm::DenseMap<Value, Values> slabs, raw; // raw: before the factors of their columns
   llvm::DenseMap<std::pair<Value, Value>, Values> packed;
   bool waitedForScores = false;
@@ -69,7 +70,8 @@ FailureOr<Values> RoleEmitter::slab(ChainState &state, Value value) {
 FailureOr<Values> RoleEmitter::entriesOf(ChainState &state, Value value) {
   if (std::optional<TokenTile> tile = plan.asTile(value)) {
     Values entries;
-    Value at = ptx.add(ptx.add(state.stage.tiles, state.matrixLane), ptx.mul(slabIndex, halfStride(tile->input)));
+    Value at =
+        ptx.add(ptx.add(state.stage.tiles, state.matrixLane), ptx.mul(slabIndex, halfStride(tile->input)));
     for (int64_t step = 0; step < tokensOfChunk / 16; ++step)
       for (Value pair : ptx.loadMatrices(at, tileOffset(tile->input) + step * 2048, true))
         llvm::append_range(entries, ptx.unpackBf16(pair));
@@ -95,7 +97,8 @@ FailureOr<Values> RoleEmitter::entriesOf(ChainState &state, Value value) {
       Values sides[2];
       for (unsigned i : {0, 1})
         for (const ChainProduct &product : plan.products)
-          if (Value side = RolePlan::strip(sum->getOperand(i)); product.result == side && state.raw.count(side)) {
+          if (Value side = RolePlan::strip(sum->getOperand(i));
+              product.result == side && state.raw.count(side)) {
             RowFactors all(factors);
             llvm::append_range(all, product.resultScale);
             sides[i] = scaled(state, state.raw.lookup(side), all);
@@ -147,7 +150,8 @@ FailureOr<Values> RoleEmitter::entriesOf(ChainState &state, Value value) {
   return results;
 }
 
-FailureOr<SmallVector<Step>> RoleEmitter::leftSteps(ChainState &state, const ChainProduct &product, bool &byDepth) {
+FailureOr<SmallVector<Step>> RoleEmitter::leftSteps(ChainState &state, const ChainProduct &product,
+                                                    bool &byDepth) {
   SmallVector<Step> steps;
   byDepth = false;
   RowFactors factors;
@@ -199,7 +203,8 @@ void RoleEmitter::rightSteps(ChainState &state, const ChainProduct &product, Sma
   if (product.kind == ChainProduct::Rows || product.kind == ChainProduct::Depth) {
     BlockArgument input = plan.asTile(product.right)->input;
     int64_t half = halfStride(input);
-    descriptor = ptx.descriptor(ptx.add(state.stage.tiles, tileOffset(input)), product.kind == ChainProduct::Depth ? half : 0);
+    descriptor = ptx.descriptor(ptx.add(state.stage.tiles, tileOffset(input)),
+                                product.kind == ChainProduct::Depth ? half : 0);
     if (product.kind == ChainProduct::Depth)
       advance([](int64_t k) { return k * 2048; });
     else
@@ -220,7 +225,8 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
     for (const ChainProduct &product : plan.products)
       if (product.wave == wave)
         products.push_back(&product);
-    // Left sides and what products are summed onto come first: no sum may be touched while a product is in flight.
+    // Left sides and what products are summed onto come first: no sum may be touched while a product is in
+    // flight.
     SmallVector<SmallVector<Step>> steps;
     SmallVector<bool> byDepth;
     SmallVector<Values> starts;
@@ -251,8 +257,8 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
                                     : slab(state, product->start);
       if (failed(start))
         return failure();
-      // A part of a product's sums, taken on as it is, makes the assembler serialise all products. It does not see
-      // that this factor is 1.
+      // A part of a product's sums, taken on as it is, makes the assembler serialise all products. It does
+      // not see that this factor is 1.
       for (const ChainProduct &other : plan.products)
         if (other.result == product->start && other.stack >= 0 && other.resultScale.empty()) {
           Value one = ptx.loadFloats(state.stage.rows, slotOffset({}), 1)[0];
@@ -277,8 +283,9 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
         state.waitedForScores = true;
       }
       rightSteps(state, *product, steps[i]);
-      int64_t columns = product->kind == ChainProduct::Depth ? matType(plan.asTile(product->right)->input).numCols()
-                                                             : tokensOfChunk;
+      int64_t columns = product->kind == ChainProduct::Depth
+                            ? matType(plan.asTile(product->right)->input).numCols()
+                            : tokensOfChunk;
       Issued next;
       if (product->stack >= 0)
         for (const ChainProduct *other : products)
@@ -291,8 +298,9 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
         starts[i] = before->pending.entries;
         issued.erase(before);
       }
-      next.pending = ptx.product(columns * next.results.size(), starts[i], steps[i], byDepth[i],
-                                 product->kind == ChainProduct::Depth || product->kind == ChainProduct::Inverse);
+      next.pending =
+          ptx.product(columns * next.results.size(), starts[i], steps[i], byDepth[i],
+                      product->kind == ChainProduct::Depth || product->kind == ChainProduct::Inverse);
       next.forOutput = product->result != RolePlan::strip(yielded[0]);
       issued.push_back(next);
     }
@@ -345,37 +353,42 @@ LogicalResult RoleEmitter::storeOutput(ChainState &state, unsigned output) {
   unsigned map = entry.maps.size() - plan.program.getOutputs().size() + output;
   unsigned tensor = entry.maps[map];
   TensorAccess plain(threads, call, plan.tensors, /*packed=*/true);
-  Value address = LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps, ArrayRef<LLVM::GEPArg>{int32_t(map * 128)});
+  Value address =
+      LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps, ArrayRef<LLVM::GEPArg>{int32_t(map * 128)});
   Value isPacked = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, plain.word(TensorAccess::CuSeqlens + 2),
                                          ptx.constant(0, 64));
   Value batch = ptx.choose(isPacked, ptx.constant(0), narrow(part.sequence));
   Value token = ptx.add(narrow(part.begin), ptx.mul(state.chunk, tokensOfChunk));
   Value whole = ptx.compare(arith::CmpIPredicate::sge, state.tokens, ptx.constant(tokensOfChunk));
   Value leads = arith::AndIOp::create(b, whole, ptx.equal(thread, 0));
-  ptx.storeBox(address, buffer, {ptx.constant(0), token, ptx.add(shardHalves(tensor), slabIndex), narrow(part.head), batch}, leads);
+  ptx.storeBox(address, buffer,
+               {ptx.constant(0), token, ptx.add(shardHalves(tensor), slabIndex), narrow(part.head), batch},
+               leads);
   // A box would reach past the sequence's end: rows one by one.
   threads.when(ptx.compare(arith::CmpIPredicate::slt, state.tokens, ptx.constant(tokensOfChunk)), [&] {
     Value again = launderedCall();
     TensorAccess access(threads, again, plan.tensors, /*packed=*/true);
     findPart(threads, access, shards, plan.independent);
     Value eighth = ptx.bits(thread, 7);
-    threads.forLoop(ptx.shiftRight(thread, 3), state.tokens, ptx.constant(16), {}, [&](Value row, ValueRange) {
-      Value from = ptx.add(ptx.add(buffer, ptx.mul(row, 128)), ptx.mul(ptx.exclusiveOr(eighth, ptx.bits(row, 7)), 16));
-      Values packet = ptx.load(from, 0, 4, b.getI32Type());
-      Value at = ptx.add(ptx.mul(state.chunk, tokensOfChunk), row);
-      Value column = ptx.add(ptx.mul(slabIndex, rowsOfSlab), ptx.mul(eighth, 8));
-      Value to = access.entryOfToken(tensor, arith::ExtUIOp::create(b, b.getI64Type(), at), column);
-      Values operands{to};
-      llvm::append_range(operands, packet);
-      ptx.assembly("st.global.v4.b32 [$0], {$1,$2,$3,$4};", {}, operands);
-      return Values();
-    });
+    threads.forLoop(
+        ptx.shiftRight(thread, 3), state.tokens, ptx.constant(16), {}, [&](Value row, ValueRange) {
+          Value from = ptx.add(ptx.add(buffer, ptx.mul(row, 128)),
+                               ptx.mul(ptx.exclusiveOr(eighth, ptx.bits(row, 7)), 16));
+          Values packet = ptx.load(from, 0, 4, b.getI32Type());
+          Value at = ptx.add(ptx.mul(state.chunk, tokensOfChunk), row);
+          Value column = ptx.add(ptx.mul(slabIndex, rowsOfSlab), ptx.mul(eighth, 8));
+          Value to = access.entryOfToken(tensor, arith::ExtUIOp::create(b, b.getI64Type(), at), column);
+          Values operands{to};
+          llvm::append_range(operands, packet);
+          ptx.assembly("st.global.v4.b32 [$0], {$1,$2,$3,$4};", {}, operands);
+          return Values();
+        });
   });
   return success();
 }
 
-// A call that the optimiser does not know for the kernel's own, so that nothing computed from it stays in registers
-// during the loop.
+// A call that the optimiser does not know for the kernel's own, so that nothing computed from it stays in
+// registers during the loop.
 Value RoleEmitter::launderedCall() {
   Value none = ptx.assembly("mov.b64 $0, 0;", b.getI64Type(), {})[0];
   return LLVM::GEPOp::create(b, call.getType(), b.getI8Type(), call, ValueRange{none});
@@ -387,7 +400,8 @@ SmallVector<Value> RoleEmitter::stateAddresses(TensorAccess &access, unsigned te
   Value row = ptx.add(first, ptx.shiftRight(lane, 2)), pair = ptx.mul(ptx.bits(lane, 3), 2);
   for (int64_t e = 0; e < plan.keys / 2; ++e) {
     Value own = ptx.add(row, e / 2 % 2 * 8), key = ptx.add(pair, e / 4 * 8 + e % 2);
-    addresses.push_back(access.entry(tensor, plan.independentDim ? key : own, plan.independentDim ? own : key));
+    addresses.push_back(
+        access.entry(tensor, plan.independentDim ? key : own, plan.independentDim ? own : key));
   }
   return addresses;
 }
@@ -397,7 +411,12 @@ Values RoleEmitter::initialState() {
   findPart(threads, access, shards, plan.independent);
   chunk::ProgramOp program = plan.program;
   unsigned initial = program.argumentsOf(ArgKind::Input).size() + program.argumentsOf(ArgKind::Param).size();
-  double init = program.getInit().front().getTerminator()->getOperand(0).getDefiningOp<ConstantOp>().getValue()
+  double init = program.getInit()
+                    .front()
+                    .getTerminator()
+                    ->getOperand(0)
+                    .getDefiningOp<ConstantOp>()
+                    .getValue()
                     .convertToDouble();
   SmallVector<Type> types(plan.keys / 2, b.getF32Type());
   auto given = scf::IfOp::create(b, types, access.isGiven(initial), true);

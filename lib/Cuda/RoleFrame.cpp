@@ -6,7 +6,8 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-RoleEmitter::RoleEmitter(Threads &threads, const RolePlan &plan, Value call, Value maps, Value shared, Entry &entry)
+RoleEmitter::RoleEmitter(Threads &threads, const RolePlan &plan, Value call, Value maps, Value shared,
+                         Entry &entry)
     : threads(threads), b(threads.b), ptx(threads.b), plan(plan), call(call), maps(maps), entry(entry),
       shards(entry.shards) {
   base = LLVM::PtrToIntOp::create(b, b.getI32Type(), shared);
@@ -36,7 +37,8 @@ void RoleEmitter::layOut() {
   // A chunk stays in the ring while it passes all roles, so the ring is as deep as there is room.
   constexpr int64_t mostStages = 4, usualSlots = 16;
   int64_t others = 2 * scoreBytes + outputBytes + blockBytes + leavesBytes + 512;
-  stages = std::clamp<int64_t>((threads.sharedLimit - others) / (stageBytes + usualSlots * slotBytes), 1, mostStages);
+  stages = std::clamp<int64_t>((threads.sharedLimit - others) / (stageBytes + usualSlots * slotBytes), 1,
+                               mostStages);
   int64_t at = stages * stageBytes;
   auto take = [&](int64_t &where, int64_t bytes) {
     where = at;
@@ -57,8 +59,10 @@ Value RoleEmitter::barrier(Barrier which, Value index) {
 
 unsigned RoleEmitter::slotOf(const Slot &wanted) {
   for (auto [i, slot] : llvm::enumerate(slots))
-    if (slot.decay == wanted.decay && slot.before == wanted.before && slot.factors.size() == wanted.factors.size() &&
-        llvm::all_of(wanted.factors, [&, &slot = slot](RowFactor f) { return llvm::is_contained(slot.factors, f); }))
+    if (slot.decay == wanted.decay && slot.before == wanted.before &&
+        slot.factors.size() == wanted.factors.size() &&
+        llvm::all_of(wanted.factors,
+                     [&, &slot = slot](RowFactor f) { return llvm::is_contained(slot.factors, f); }))
       return i;
   slots.push_back(wanted);
   return slots.size() - 1;
@@ -86,8 +90,9 @@ Values RoleEmitter::forChunks(Value chunks, ValueRange carried,
 void RoleEmitter::emitStart() {
   Value tid = NVVM::ThreadIdXOp::create(b, b.getI32Type());
   // Read from a lane, so that the assembler sees it is the same in a warp.
-  Value warpInBlock = NVVM::ShflOp::create(b, b.getI32Type(), ptx.constant(-1), ptx.shiftRight(tid, 5), ptx.constant(0),
-                                           ptx.constant(31), NVVM::ShflKind::idx, UnitAttr());
+  Value warpInBlock =
+      NVVM::ShflOp::create(b, b.getI32Type(), ptx.constant(-1), ptx.shiftRight(tid, 5), ptx.constant(0),
+                           ptx.constant(31), NVVM::ShflKind::idx, UnitAttr());
   lane = ptx.bits(tid, 31);
   thread = ptx.bits(tid, 127);
   group = ptx.shiftRight(warpInBlock, 2);
@@ -130,8 +135,8 @@ void RoleEmitter::emitLoader(Value chunks) {
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
   auto narrow = [&](Value x) -> Value { return arith::TruncIOp::create(b, b.getI32Type(), x); };
   // Packed sequences lie in the one batch there is.
-  Value isPacked = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, access.word(TensorAccess::CuSeqlens + 2),
-                                         ptx.constant(0, 64));
+  Value isPacked = arith::CmpIOp::create(b, arith::CmpIPredicate::ne,
+                                         access.word(TensorAccess::CuSeqlens + 2), ptx.constant(0, 64));
   Value batch = ptx.choose(isPacked, ptx.constant(0), narrow(part.sequence)), first = narrow(part.begin);
   forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
     ptx.await(barrier(Empty, stage.index), ptx.exclusiveOr(stage.phase, ptx.constant(1)));
@@ -141,8 +146,10 @@ void RoleEmitter::emitLoader(Value chunks) {
     unsigned map = 0;
     for (ArrayRef<BlockArgument> together : plan.inputs)
       for (BlockArgument input : together) {
-        Value address = LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps, ArrayRef<LLVM::GEPArg>{int32_t(map * 128)});
-        Value head = arith::DivUIOp::create(b, narrow(part.head), narrow(access.word(entry.maps[map], TensorAccess::Group)));
+        Value address = LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps,
+                                            ArrayRef<LLVM::GEPArg>{int32_t(map * 128)});
+        Value head = arith::DivUIOp::create(b, narrow(part.head),
+                                            narrow(access.word(entry.maps[map], TensorAccess::Group)));
         for (int64_t half = 0; half < matType(input).numCols() / 64; ++half)
           ptx.loadBox(ptx.add(stage.tiles, tileOffset(input) + half * halfStride(input)), address, loaded,
                       {ptx.constant(0), token, ptx.add(shardHalves(entry.maps[map]), half), head, batch});
@@ -178,7 +185,8 @@ LogicalResult RoleEmitter::emit() {
       ptx.setRegisters(registers, registers > atEntry);
       body();
     };
-    // The chain and the scores say which numbers per token they need, so the warp that makes those comes last.
+    // The chain and the scores say which numbers per token they need, so the warp that makes those comes
+    // last.
     Block *others = choice.elseBlock(), *chain = others, *scores = nullptr;
     b.setInsertionPointToStart(others);
     if (hasScores) {
@@ -190,10 +198,12 @@ LogicalResult RoleEmitter::emit() {
     if (scores)
       role(scores, some, [&] { emitScores(chunks); });
     role(choice.thenBlock(), few, [&] {
-      threads.when(ptx.equal(warp, 0), [&] { threads.when(ptx.equal(lane, 0), [&] { emitLoader(chunks); }); });
+      threads.when(ptx.equal(warp, 0),
+                   [&] { threads.when(ptx.equal(lane, 0), [&] { emitLoader(chunks); }); });
       reduced = reductions();
       threads.when(ptx.equal(warp, 1), [&] {
-        threads.when(ptx.compare(arith::CmpIPredicate::ne, chunks, ptx.constant(0)), [&] { emitRows(chunks); });
+        threads.when(ptx.compare(arith::CmpIPredicate::ne, chunks, ptx.constant(0)),
+                     [&] { emitRows(chunks); });
       });
       for (unsigned half : {0, 1})
         if (reduced.size() > half)

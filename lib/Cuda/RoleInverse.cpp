@@ -1,8 +1,8 @@
-// The inverse of a unit lower triangular system of 64 tokens, transposed. The 16 x 16 blocks on the diagonal are inverted
-// by a warp each, a column a lane, in f32. With D these inverses and N the system's part below them, negated, block column c
-// of the result is X_c = D_c, X_r = sum over k < r of (D_r N_rk) X_k: transposed, each step's result has the layout of the
-// next one's left operand, so the chain stays in registers. Products are f16: entries stay small where the rows of the
-// system are those of unit vectors.
+// The inverse of a unit lower triangular system of 64 tokens, transposed. The 16 x 16 blocks on the diagonal
+// are inverted by a warp each, a column a lane, in f32. With D these inverses and N the system's part below
+// them, negated, block column c of the result is X_c = D_c, X_r = sum over k < r of (D_r N_rk) X_k:
+// transposed, each step's result has the layout of the next one's left operand, so the chain stays in
+// registers. Products are f16: entries stay small where the rows of the system are those of unit vectors.
 #include "lib/Cuda/RoleScores.h"
 
 using namespace mlir;
@@ -13,14 +13,16 @@ static constexpr int64_t pitch = 80; // bytes of a leaf's column
 
 void RoleEmitter::beginInverse(ScoreState &state) {
   state.leaves = ptx.add(ptx.add(base, leavesAt), ptx.mul(warp, leafBytes));
-  state.leafEntry = ptx.add(state.leaves, ptx.add(ptx.mul(ptx.shiftRight(lane, 2), 4), ptx.mul(ptx.bits(lane, 3), 2 * pitch)));
+  state.leafEntry = ptx.add(
+      state.leaves, ptx.add(ptx.mul(ptx.shiftRight(lane, 2), 4), ptx.mul(ptx.bits(lane, 3), 2 * pitch)));
   Value upper = ptx.shiftRight(lane, 4), eighth = ptx.bits(lane, 7);
   Value column = ptx.mul(ptx.exclusiveOr(ptx.add(upper, ptx.mul(warp, 2)), eighth), 16);
   state.ownBlock = ptx.add(ptx.add(ptx.mul(ptx.bits(lane, 15), 128), state.warpRows), column);
   state.inLowerHalf = ptx.below(lane, ptx.constant(16));
 }
 
-// A block of 16 columns of the system, negated: the warp's diagonal one to its leaf, those before it to the tile of blocks.
+// A block of 16 columns of the system, negated: the warp's diagonal one to its leaf, those before it to the
+// tile of blocks.
 void RoleEmitter::storeSystem(ScoreState &state) {
   Values entries;
   // Blocks are wanted below the diagonal, and of a leaf what is below.
@@ -58,8 +60,7 @@ void RoleEmitter::emitInverse(ScoreState &state) {
     Values zero(8, ptx.number(0)), results;
     ValueRange start = sum.empty() ? ValueRange(zero) : sum;
     for (unsigned half : {0, 1})
-      llvm::append_range(results,
-                         ptx.multiplyF16(start.slice(4 * half, 4), left, right.slice(2 * half, 2)));
+      llvm::append_range(results, ptx.multiplyF16(start.slice(4 * half, 4), left, right.slice(2 * half, 2)));
     return results;
   };
 

@@ -50,7 +50,8 @@ unsigned RolePlan::tensorOf(BlockArgument argument) const {
 std::optional<TokenTile> RolePlan::asTile(Value value) const {
   value = trace(value);
   if (auto argument = dyn_cast<BlockArgument>(value)) {
-    if (program.getArg(argument.getArgNumber()).getKind() != ArgKind::Input || !typeOf(value) || isNumber(value))
+    if (program.getArg(argument.getArgNumber()).getKind() != ArgKind::Input || !typeOf(value) ||
+        isNumber(value))
       return std::nullopt;
     return TokenTile{argument, {}};
   }
@@ -79,7 +80,8 @@ bool RolePlan::isUniform(Value value) {
   Operation *op = value.getDefiningOp();
   if (auto weights = dyn_cast<chunk::WeightsOp>(op))
     return weights.getSpan() == chunk::Span::Whole;
-  return !isa<ReduceOp>(op) && llvm::all_of(op->getOperands(), [](Value operand) { return isUniform(operand); });
+  return !isa<ReduceOp>(op) &&
+         llvm::all_of(op->getOperands(), [](Value operand) { return isUniform(operand); });
 }
 
 bool RolePlan::isVectorOfTiles(Value value) const {
@@ -87,9 +89,9 @@ bool RolePlan::isVectorOfTiles(Value value) const {
   if (isa<BlockArgument>(value))
     return asTile(value).has_value();
   Operation *op = value.getDefiningOp();
-  return isa<ConstantOp>(op) || (isa<ElementwiseOp>(op) && llvm::all_of(op->getOperands(), [&](Value operand) {
-                                   return isVectorOfTiles(operand);
-                                 }));
+  return isa<ConstantOp>(op) ||
+         (isa<ElementwiseOp>(op) &&
+          llvm::all_of(op->getOperands(), [&](Value operand) { return isVectorOfTiles(operand); }));
 }
 
 bool RolePlan::isRow(Value value) const {
@@ -105,7 +107,9 @@ bool RolePlan::isRow(Value value) const {
         auto decay = w.getDecay().getDefiningOp<chunk::DecayOp>();
         return decay && decay.getLog() && isNumber(decay.getFactors()) && isRow(decay.getLog());
       })
-      .Case([&](ElementwiseOp e) { return llvm::all_of(e->getOperands(), [&](Value operand) { return isRow(operand); }); })
+      .Case([&](ElementwiseOp e) {
+        return llvm::all_of(e->getOperands(), [&](Value operand) { return isRow(operand); });
+      })
       .Case([&](ReduceOp r) { return r.getKind() == Reduction::Sum && isVectorOfTiles(r.getOperand()); })
       .Default([](Operation *) { return false; });
 }
@@ -167,7 +171,8 @@ LogicalResult RolePlan::visitScores(Value value) {
     if (!gram.getDecay())
       return success();
     auto decay = gram.getDecay().getDefiningOp<chunk::DecayOp>();
-    return success(decay && decay.getLog() && isNumber(decay.getFactors()) && succeeded(needRow(decay.getLog())));
+    return success(decay && decay.getLog() && isNumber(decay.getFactors()) &&
+                   succeeded(needRow(decay.getLog())));
   }
   if (!isa<ElementwiseOp>(op))
     return failure();
@@ -191,10 +196,12 @@ bool RolePlan::hasShortRows(const TokenTile &tile) const {
         square = trace(sum->getOperand(1 - i));
   auto reduce = square ? square.getDefiningOp<ReduceOp>() : ReduceOp();
   auto product = reduce ? trace(reduce.getOperand()).getDefiningOp<MulOp>() : MulOp();
-  return product && trace(product->getOperand(0)) == tile.input && trace(product->getOperand(1)) == tile.input;
+  return product && trace(product->getOperand(0)) == tile.input &&
+         trace(product->getOperand(1)) == tile.input;
 }
 
-// Whether a system's entries are inner products of short rows, so that those of its inverse keep within half precision.
+// Whether a system's entries are inner products of short rows, so that those of its inverse keep within half
+// precision.
 bool RolePlan::isTame(Value system) const {
   system = trace(system);
   if (auto gram = system.getDefiningOp<chunk::GramOp>())
@@ -239,7 +246,8 @@ FailureOr<unsigned> RolePlan::visitProduct(Operation *op, Value result, Value st
       if (transposed || failed(visitScores(lhs)))
         return failure();
       product.kind = ChainProduct::Scores;
-      // Factors of the tokens that are summed over are the scores' as well as the tile's, and there cost no register.
+      // Factors of the tokens that are summed over are the scores' as well as the tile's, and there cost no
+      // register.
       RowFactors columnScale;
       if (std::optional<TokenTile> tile = asTile(product.left)) {
         product.left = tile->input;
@@ -334,7 +342,8 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
   if (!isa<ElementwiseOp>(op))
     return failure();
   if (auto sum = dyn_cast<AddOp>(op)) {
-    // A product is summed onto what it is added to, if its columns need no factor that the other does not have too.
+    // A product is summed onto what it is added to, if its columns need no factor that the other does not
+    // have too.
     MatmulOp best;
     unsigned bestWave = 0, at = 0;
     for (unsigned i : {1, 0}) {
@@ -361,8 +370,9 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
       if (failed(when))
         return failure();
       RowFactors factors = resultScaleOf(best);
-      bool chained = factors.empty() && *when == bestWave + 1 && !products.empty() && products.back().result == other &&
-                     products.back().resultScale.empty() && other.hasOneUse();
+      bool chained = factors.empty() && *when == bestWave + 1 && !products.empty() &&
+                     products.back().result == other && products.back().resultScale.empty() &&
+                     other.hasOneUse();
       if (*when <= bestWave || chained) {
         FailureOr<unsigned> done = visitProduct(best, value, other, chained);
         if (succeeded(done) && !factors.empty()) {
@@ -387,18 +397,22 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
 void RolePlan::stackProducts() {
   SmallVector<ChainProduct> inWaves;
   for (unsigned wave = 0; wave < waves; ++wave)
-    llvm::copy_if(products, std::back_inserter(inWaves), [&](const ChainProduct &p) { return p.wave == wave; });
+    llvm::copy_if(products, std::back_inserter(inWaves),
+                  [&](const ChainProduct &p) { return p.wave == wave; });
   products = std::move(inWaves);
   llvm::SmallPtrSet<void *, 4> placed;
   auto stackable = [&](const ChainProduct &p) {
-    return p.kind == ChainProduct::Rows && !p.start && !placed.contains(asTile(p.right)->input.getAsOpaquePointer()) &&
-           llvm::none_of(products, [&](const ChainProduct &other) { return other.chained && other.start == p.result; });
+    return p.kind == ChainProduct::Rows && !p.start &&
+           !placed.contains(asTile(p.right)->input.getAsOpaquePointer()) &&
+           llvm::none_of(products,
+                         [&](const ChainProduct &other) { return other.chained && other.start == p.result; });
   };
   int stacks = 0;
   for (size_t i = 0; i < products.size(); ++i)
     for (size_t j = i + 1; j < products.size(); ++j) {
       ChainProduct &x = products[i], &y = products[j];
-      if (x.stack >= 0 || y.stack >= 0 || x.wave != y.wave || x.left != y.left || !stackable(x) || !stackable(y))
+      if (x.stack >= 0 || y.stack >= 0 || x.wave != y.wave || x.left != y.left || !stackable(x) ||
+          !stackable(y))
         continue;
       BlockArgument first = asTile(x.right)->input, second = asTile(y.right)->input;
       if (first == second)

@@ -1,8 +1,10 @@
-// How a chunk program is shared out between warp roles: what each value is, and the order of the chain's products.
+// How a chunk program is shared out between warp roles: what each value is, and the order of the chain's
+// products.
 //
-// The roles follow from the dataflow. Numbers per token (gates, sums of decays, norms) are one warp's work; scores between
-// tokens depend on no state and run ahead in a warpgroup; what has an independent row of the state as an index is the
-// chain, and each of its warpgroups holds 64 such rows in registers, the state among them.
+// The roles follow from the dataflow. Numbers per token (gates, sums of decays, norms) are one warp's work;
+// scores between tokens depend on no state and run ahead in a warpgroup; what has an independent row of the
+// state as an index is the chain, and each of its warpgroups holds 64 such rows in registers, the state among
+// them.
 #pragma once
 #include "dialect/chunk/Chunk.h"
 #include "lib/Cuda/Tensors.h"
@@ -51,8 +53,8 @@ struct ChainProduct {
   /// What it is added to, or null; and whether that is a product of the same wave.
   mlir::Value start;
   bool chained = false;
-  /// Factors of the result's columns; and those of the start's, where the start is a product whose other factors are the
-  /// result's.
+  /// Factors of the result's columns; and those of the start's, where the start is a product whose other
+  /// factors are the result's.
   RowFactors resultScale;
   std::optional<RowFactors> startScale;
   /// Products of a wave need no product of this wave or a later one.
@@ -69,15 +71,17 @@ public:
 
   /// The tensor of an input or param.
   unsigned tensorOf(mlir::BlockArgument argument) const;
-  unsigned outputTensor(unsigned output) const { return tensors.size() - 1 - program.getOutputs().size() + output; }
+  unsigned outputTensor(unsigned output) const {
+    return tensors.size() - 1 - program.getOutputs().size() + output;
+  }
   /// The tile that a value is (in the program or in one of its maps), if it is one.
   std::optional<TokenTile> asTile(mlir::Value value) const;
   /// Whether a value is one number per token that a warp can compute.
   bool isRow(mlir::Value value) const;
   /// Whether a factor is positive, whatever the inputs.
   static bool isPositive(RowFactor factor);
-  /// The factors of the rows of scores, and the product between tokens that they are factors of; null where scores are
-  /// more than that.
+  /// The factors of the rows of scores, and the product between tokens that they are factors of; null where
+  /// scores are more than that.
   std::pair<RowFactors, chunk::GramOp> splitScores(mlir::Value scores) const;
   /// Whether such a number is the same for all tokens of a chunk.
   static bool isUniform(mlir::Value value);
@@ -100,7 +104,8 @@ public:
   unsigned waves = 0;
   /// Inputs in shared memory; those of one stack together.
   llvm::SmallVector<llvm::SmallVector<mlir::BlockArgument>> inputs;
-  /// Scores that the chain multiplies with, the system that it solves (or null), and the products between tokens.
+  /// Scores that the chain multiplies with, the system that it solves (or null), and the products between
+  /// tokens.
   llvm::SmallVector<ScoreTile> scores;
   mlir::Value system;
   llvm::SmallVector<chunk::GramOp> grams;
@@ -110,7 +115,8 @@ public:
 private:
   mlir::LogicalResult check();
   mlir::FailureOr<unsigned> visit(mlir::Value value);
-  mlir::FailureOr<unsigned> visitProduct(mlir::Operation *op, mlir::Value result, mlir::Value start, bool chained);
+  mlir::FailureOr<unsigned> visitProduct(mlir::Operation *op, mlir::Value result, mlir::Value start,
+                                         bool chained);
   mlir::LogicalResult visitScores(mlir::Value value);
   bool hasShortRows(const TokenTile &tile) const;
   bool isTame(mlir::Value system) const;

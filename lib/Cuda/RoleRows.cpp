@@ -53,8 +53,8 @@ std::array<Value, 2> RoleEmitter::decaySums(RowState &state, Value decay, bool b
     }
     Value sum = ptx.sum(logs[0], logs[1]);
     auto shuffle = [&](Value x, int64_t by, int64_t bound, NVVM::ShflKind kind) -> Value {
-      return NVVM::ShflOp::create(b, b.getF32Type(), ptx.constant(-1), x, ptx.constant(by), ptx.constant(bound), kind,
-                                  UnitAttr());
+      return NVVM::ShflOp::create(b, b.getF32Type(), ptx.constant(-1), x, ptx.constant(by),
+                                  ptx.constant(bound), kind, UnitAttr());
     };
     for (int64_t distance = 1; distance < 32; distance *= 2) {
       Value other = shuffle(sum, distance, 0, NVVM::ShflKind::up);
@@ -180,9 +180,11 @@ void RoleEmitter::emitRows(Value chunks) {
       if (slot.decay)
         values = decaySums(state, slot.decay, slot.before);
       for (RowFactor factor : slot.factors) {
-        std::array<Value, 2> more = factor.divides ? reciprocal(state, factor.value) : row(state, factor.value);
+        std::array<Value, 2> more =
+            factor.divides ? reciprocal(state, factor.value) : row(state, factor.value);
         for (int k : {0, 1})
-          values[k] = slot.decay ? ptx.difference(values[k], ptx.log2(more[k])) : ptx.multiply(values[k], more[k]);
+          values[k] =
+              slot.decay ? ptx.difference(values[k], ptx.log2(more[k])) : ptx.multiply(values[k], more[k]);
       }
       if (!slot.decay)
         for (int k : {0, 1})
@@ -233,27 +235,29 @@ void RoleEmitter::emitSums(Value chunks, unsigned half) {
       Value at = ptx.add(stage.tiles, ptx.mul(lane, 128));
       // All roles' code shares one small cache: this loop stays one.
       Value packets = ptx.assembly(("mov.b32 $0, " + Twine(width / 8) + ";").str(), b.getI32Type(), {})[0];
-      auto loop = threads.forLoop(ptx.constant(0), packets, ptx.constant(1), Values(4, ptx.number(0)), [&](Value packet, ValueRange carried) {
-        Values sums(carried);
-        Value place = ptx.add(at, ptx.mul(ptx.exclusiveOr(swizzle, ptx.bits(packet, 7)), 16));
-        Value block = ptx.shiftRight(packet, 3);
-        for (int64_t half : {0, 1}) {
-          llvm::DenseMap<Value, Values> loaded;
-          for (int64_t e = 0; e < 8; ++e) {
-            Value entry = vectorEntry(op.getOperand(), e, [&](BlockArgument input) {
-              Values &pairs = loaded[input];
-              if (pairs.empty())
-                for (Value pair : ptx.load(ptx.add(place, ptx.mul(block, halfStride(input))),
-                                           tileOffset(input) + half * further * 128, 4, b.getI32Type()))
-                  llvm::append_range(pairs, ptx.unpackBf16(pair));
-              return pairs[e];
-            });
-            Value &sum = sums[2 * half + e % 2];
-            sum = ptx.sum(sum, entry);
-          }
-        }
-        return sums;
-      });
+      auto loop = threads.forLoop(
+          ptx.constant(0), packets, ptx.constant(1), Values(4, ptx.number(0)),
+          [&](Value packet, ValueRange carried) {
+            Values sums(carried);
+            Value place = ptx.add(at, ptx.mul(ptx.exclusiveOr(swizzle, ptx.bits(packet, 7)), 16));
+            Value block = ptx.shiftRight(packet, 3);
+            for (int64_t half : {0, 1}) {
+              llvm::DenseMap<Value, Values> loaded;
+              for (int64_t e = 0; e < 8; ++e) {
+                Value entry = vectorEntry(op.getOperand(), e, [&](BlockArgument input) {
+                  Values &pairs = loaded[input];
+                  if (pairs.empty())
+                    for (Value pair : ptx.load(ptx.add(place, ptx.mul(block, halfStride(input))),
+                                               tileOffset(input) + half * further * 128, 4, b.getI32Type()))
+                      llvm::append_range(pairs, ptx.unpackBf16(pair));
+                  return pairs[e];
+                });
+                Value &sum = sums[2 * half + e % 2];
+                sum = ptx.sum(sum, entry);
+              }
+            }
+            return sums;
+          });
       for (int64_t half : {0, 1})
         ptx.store(ptx.add(stage.rows, ptx.mul(lane, 4)), slot + half * further * 4,
                   ptx.sum(loop.getResult(2 * half), loop.getResult(2 * half + 1)));

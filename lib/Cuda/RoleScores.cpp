@@ -18,7 +18,8 @@ void RoleEmitter::collectRows(ScoreState &state, const ScoreTile &tile, Value va
         return;
       // A thread's two rows lie 8 tokens apart.
       int64_t offset = at * stages * slotBytes;
-      state.rowValues[at] = {ptx.loadFloats(state.ownRows, offset, 1)[0], ptx.loadFloats(state.ownRows, offset + 32, 1)[0]};
+      state.rowValues[at] = {ptx.loadFloats(state.ownRows, offset, 1)[0],
+                             ptx.loadFloats(state.ownRows, offset + 32, 1)[0]};
     };
     if (!factors.empty())
       load({factors, {}, false});
@@ -42,14 +43,16 @@ Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, unsigned entr
   return score(state, tile, tile.value, entry, {});
 }
 
-Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, Value value, unsigned entry, RowFactors factors) {
+Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, Value value, unsigned entry,
+                         RowFactors factors) {
   value = RolePlan::trace(value);
   unsigned which = entry / 2 % 2, column = entry / 4 % 2 * 2 + entry % 2;
   auto columnValue = [&](const Slot &slot) {
     Values &values = state.columnValues[slotOf(slot)];
     if (values.empty())
       for (int64_t eight : {0, 1})
-        llvm::append_range(values, ptx.loadFloats(state.columns, slotOffset(slot) + state.block * 64 + eight * 32, 2));
+        llvm::append_range(
+            values, ptx.loadFloats(state.columns, slotOffset(slot) + state.block * 64 + eight * 32, 2));
     return values[column];
   };
   if (auto gram = value.getDefiningOp<chunk::GramOp>()) {
@@ -71,7 +74,8 @@ Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, Value value, 
       unsigned row = slotOf({{}, decay, before}), column = slotOf({right, decay, false});
       Value &factor = state.decays[{row * 64 + column, entry}];
       if (!factor)
-        factor = ptx.exp2(ptx.difference(state.rowValues.lookup(row)[which], columnValue({right, decay, false})));
+        factor =
+            ptx.exp2(ptx.difference(state.rowValues.lookup(row)[which], columnValue({right, decay, false})));
       x = ptx.multiply(x, factor);
     }
     if (tile.anyAbove)
@@ -102,8 +106,8 @@ void RoleEmitter::emitScores(Value chunks) {
   state.rowLessColumn = arith::SubIOp::create(b, row, pair);
   state.warpRows = ptx.mul(warp, 16 * 128);
   for (int64_t block = 0; block < 4; ++block)
-    state.blocks.push_back(ptx.add(ptx.mul(sixteenth, 128),
-                                   ptx.mul(ptx.exclusiveOr(ptx.add(upper, 2 * block), eighth), 16)));
+    state.blocks.push_back(
+        ptx.add(ptx.mul(sixteenth, 128), ptx.mul(ptx.exclusiveOr(ptx.add(upper, 2 * block), eighth), 16)));
   if (plan.system)
     beginInverse(state);
   forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
@@ -145,8 +149,8 @@ void RoleEmitter::emitScores(Value chunks) {
             Value low = score(state, tile, e);
             packed.push_back(ptx.packBf16(low, score(state, tile, e + 1)));
           }
-          ptx.storeMatrices(ptx.add(ptx.add(state.buffer, state.warpRows), state.blocks[block]), i * tileBytes, packed,
-                            false);
+          ptx.storeMatrices(ptx.add(ptx.add(state.buffer, state.warpRows), state.blocks[block]),
+                            i * tileBytes, packed, false);
         }
         if (plan.system)
           storeSystem(state);

@@ -1,8 +1,9 @@
 // A chunk program as warp roles of one block, for chips with products of warpgroups and bulk tensor copies.
 //
-// One warp copies chunks of the inputs into a ring in shared memory; one to three compute the numbers per token that go
-// with them; a warpgroup computes the scores between tokens (and the inverse of the system they make), ahead of the state;
-// and one warpgroup for 64 independent rows of the state walks the chain, the state in its registers.
+// One warp copies chunks of the inputs into a ring in shared memory; one to three compute the numbers per
+// token that go with them; a warpgroup computes the scores between tokens (and the inverse of the system they
+// make), ahead of the state; and one warpgroup for 64 independent rows of the state walks the chain, the
+// state in its registers.
 #pragma once
 #include "lib/Cuda/Chunked.h"
 #include "lib/Cuda/Ptx.h"
@@ -36,8 +37,8 @@ private:
     mlir::Value index, phase; // phase of what is filled: 0 at first
     mlir::Value tiles, rows;  // addresses
   };
-  /// A number for each token in shared memory: a product of factors, or the sums of a decay's binary logarithms, less the
-  /// factors'.
+  /// A number for each token in shared memory: a product of factors, or the sums of a decay's binary
+  /// logarithms, less the factors'.
   struct Slot {
     RowFactors factors;
     mlir::Value decay;
@@ -67,14 +68,16 @@ private:
   std::array<mlir::Value, 2> reciprocal(RowState &state, mlir::Value value);
   void setTokens(RowState &state, mlir::Value chunk);
   std::array<mlir::Value, 2> decaySums(RowState &state, mlir::Value decay, bool before);
-  mlir::Value vectorEntry(mlir::Value value, unsigned entry, llvm::function_ref<mlir::Value(mlir::BlockArgument)> leaf);
+  mlir::Value vectorEntry(mlir::Value value, unsigned entry,
+                          llvm::function_ref<mlir::Value(mlir::BlockArgument)> leaf);
   llvm::SmallVector<ReduceOp> reductions();
 
   // Scores between tokens (RoleScores.cpp, Inverse.cpp).
   struct ScoreState;
   void emitScores(mlir::Value chunks);
   mlir::Value score(ScoreState &state, const ScoreTile &tile, unsigned entry);
-  mlir::Value score(ScoreState &state, const ScoreTile &tile, mlir::Value value, unsigned entry, RowFactors factors);
+  mlir::Value score(ScoreState &state, const ScoreTile &tile, mlir::Value value, unsigned entry,
+                    RowFactors factors);
   void collectRows(ScoreState &state, const ScoreTile &tile, mlir::Value value, RowFactors factors);
   void beginInverse(ScoreState &state);
   void storeSystem(ScoreState &state);
@@ -87,7 +90,8 @@ private:
   mlir::FailureOr<Values> slab(ChainState &state, mlir::Value value);
   mlir::FailureOr<Values> entriesOf(ChainState &state, mlir::Value value);
   Values scaled(ChainState &state, mlir::ValueRange entries, const RowFactors &factors);
-  mlir::FailureOr<llvm::SmallVector<Step>> leftSteps(ChainState &state, const ChainProduct &product, bool &byDepth);
+  mlir::FailureOr<llvm::SmallVector<Step>> leftSteps(ChainState &state, const ChainProduct &product,
+                                                     bool &byDepth);
   void rightSteps(ChainState &state, const ChainProduct &product, llvm::SmallVectorImpl<Step> &steps);
   mlir::LogicalResult storeOutput(ChainState &state, unsigned output);
   Values initialState();
@@ -103,14 +107,16 @@ private:
   Entry &entry;
   int64_t shards;
 
-  static constexpr int64_t slotBytes = tokensOfChunk * 4, tileBytes = tokensOfChunk * 128, leafBytes = 16 * 80;
+  static constexpr int64_t slotBytes = tokensOfChunk * 4, tileBytes = tokensOfChunk * 128,
+                           leafBytes = 16 * 80;
   int64_t stages = 3, slabs = 1, stageBytes = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0, blocksAt = 0,
           leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0;
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> tileOffsets;
   llvm::SmallVector<Slot> slots;
   llvm::SmallVector<ReduceOp> reduced;
 
-  // Of the block: its part, the number of the thread in its warpgroup, and so on; all i32 but those of the part.
+  // Of the block: its part, the number of the thread in its warpgroup, and so on; all i32 but those of the
+  // part.
   Part part;
   mlir::Value base, thread, lane, warp, group, slabIndex;
 };
