@@ -136,7 +136,7 @@ Expected<Constant *> Descriptor::variant(const VariantInfo &variant) {
     types.push_back(dtype(type));
   return structure({i64(int64_t(variant.target.required)), string(variant.target.name),
                     array(sizes, "recur.sizes"), array(types, "recur.types"), i64(variant.scratch), kernel,
-                    variant.gpu ? gpuCode(*variant.gpu) : null},
+                    variant.gpu ? gpuCode(*variant.gpu) : null, i64(variant.parts)},
                    sizeof(recur_variant));
 }
 

@@ -80,6 +80,8 @@ struct VariantInfo {
   std::vector<DType> dtypes;
   /// Bytes of scratch memory of one worker.
   int64_t scratch = 0;
+  /// The most parts that the kernel can cut a head into; 1 for none.
+  int64_t parts = 1;
   /// The kernel's function in the LLVM module: void(ptr views, ptr span, ptr scratch).
   std::string kernel;
   /// Instead of a kernel, where the target is a GPU.

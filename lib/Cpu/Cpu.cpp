@@ -211,6 +211,10 @@ FailureOr<Kernel> cpu::translateKernel(ModuleOp module, llvm::LLVMContext &conte
     }
   auto form = dyn_cast_or_null<StringAttr>(module->removeAttr(formAttr));
   kernel.form = form ? form.str() : "sequential";
+  if (auto reason = dyn_cast_or_null<StringAttr>(module->removeAttr(formReasonAttr)))
+    kernel.formReason = reason.str();
+  if (auto parts = dyn_cast_or_null<IntegerAttr>(module->removeAttr(partsAttr)))
+    kernel.parts = parts.getInt();
   kernel.module = translateModuleToLLVMIR(module, context);
   if (!kernel.module)
     return failure();

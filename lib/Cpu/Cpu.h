@@ -88,6 +88,11 @@ struct Kernel {
   int64_t scratchBytes = 0;
   /// "sweep", "chunk" or "sequential".
   std::string form;
+  /// Why the rule is not a sweep, in the words of a remark that names the term to blame ("the state is not read");
+  /// empty where it is one, or where none was asked for.
+  std::string formReason;
+  /// The most parts that the state's columns can be cut into, for threads of their own; 1 for none. See recur_span.
+  int64_t parts = 1;
 };
 
 /// What the last stage left as an LLVM module, not yet optimised.

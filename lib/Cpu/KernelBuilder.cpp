@@ -48,6 +48,8 @@ FailureOr<MemRefType> KernelBuilder::viewType(const KernelTensor &tensor, Tensor
                : format.dtype == DType::BF16 ? Type(b.getBF16Type())
                                              : Type(b.getF16Type());
   SmallVector<int64_t> strides(shape.size(), ShapedType::kDynamic);
+  if (isDirect && shape.size() > 1 && ShapedType::isDynamic(shape.front()))
+    strides.back() = 1;
   return MemRefType::get(shape, entry, StridedLayoutAttr::get(b.getContext(), ShapedType::kDynamic, strides));
 }
 
@@ -152,11 +154,36 @@ static Value loadScalar(OpBuilder &b, Location loc, Value part) {
   return convert(b, loc, memref::LoadOp::create(b, loc, part), b.getF32Type());
 }
 
+static bool isKnownDense(MemRefType type) {
+  auto layout = dyn_cast<StridedLayoutAttr>(type.getLayout());
+  return layout && layout.getStrides().back() == 1;
+}
+
+// The tensor of f32 in memory that stays as it is.
+Value KernelBuilder::loadDirectly(Value source) {
+  auto type = cast<MemRefType>(source.getType());
+  auto stored = RankedTensorType::get(type.getShape(), type.getElementType());
+  Value tensor = bufferization::ToTensorOp::create(b, loc, stored, source, /*restrict=*/true);
+  if (type.getElementType().isF32())
+    return tensor;
+  Value empty = tensor::EmptyOp::create(b, loc, type.getShape(), b.getF32Type());
+  AffineMap map = b.getMultiDimIdentityMap(type.getRank());
+  SmallVector<utils::IteratorType> iterators(type.getRank(), utils::IteratorType::parallel);
+  return linalg::GenericOp::create(b, loc, empty.getType(), tensor, empty, {map, map}, iterators,
+                                   [&](OpBuilder &nested, Location, ValueRange entries) {
+                                     linalg::YieldOp::create(nested, loc,
+                                                             convert(nested, loc, entries[0], nested.getF32Type()));
+                                   })
+      .getResult(0);
+}
+
 // The value of a view at a token (none for params and states): f32 or a tensor of f32 in memory of its own.
 Value KernelBuilder::load(View &view, Value token, int64_t count) {
   Value source = part(view, token, count);
   if (view.kept.empty() && count == 1)
     return loadScalar(b, loc, source);
+  if (isDirect && view.hasTokens && isKnownDense(cast<MemRefType>(source.getType())))
+    return loadDirectly(source);
   ArrayRef<int64_t> shape = cast<MemRefType>(source.getType()).getShape();
   Value buffer = memref::AllocOp::create(b, loc, MemRefType::get(shape, b.getF32Type()));
   copy(view, source, buffer);
@@ -169,6 +196,11 @@ void KernelBuilder::store(View &view, Value token, Value value, int64_t count) {
   auto type = cast<MemRefType>(target.getType());
   if (view.kept.empty() && count == 1) {
     memref::StoreOp::create(b, loc, convert(b, loc, value, type.getElementType()), target);
+    return;
+  }
+  if (isDirect && view.hasTokens && type.getElementType().isF32() && isKnownDense(type)) {
+    bufferization::MaterializeInDestinationOp::create(b, loc, TypeRange(), value, target, /*restrict=*/true,
+                                                      /*writable=*/true);
     return;
   }
   auto bufferType = MemRefType::get(type.getShape(), b.getF32Type());

@@ -21,11 +21,12 @@ struct View {
 /// the tokens that are left.
 class KernelBuilder {
 public:
-  /// `program` may be null; else its dimensions are bound and it works on `length` tokens.
+  /// `program` may be null; else its dimensions are bound and it works on `length` tokens. `isDirect` is as in
+  /// lowerTokenLoop.
   KernelBuilder(RuleOp rule, llvm::ArrayRef<TensorFormat> formats, unsigned vectorWidth, chunk::ProgramOp program = {},
-                int64_t length = 0)
-      : rule(rule), program(program), length(length), formats(formats), vectorWidth(vectorWidth), b(rule),
-        loc(rule.getLoc()) {}
+                int64_t length = 0, bool isDirect = false)
+      : rule(rule), program(program), length(length), formats(formats), vectorWidth(vectorWidth), isDirect(isDirect),
+        b(rule), loc(rule.getLoc()) {}
   mlir::LogicalResult build(llvm::StringRef symbol);
   mlir::func::FuncOp getFunction() { return function; }
 
@@ -39,6 +40,7 @@ private:
 
   Value isGiven(View &view);
   Value part(View &view, Value token, int64_t count = 1);
+  Value loadDirectly(Value source);
   Value load(View &view, Value token, int64_t count = 1);
   void store(View &view, Value token, Value value, int64_t count = 1);
   void copy(View &view, Value from, Value to);
@@ -56,6 +58,7 @@ private:
   int64_t length;
   llvm::ArrayRef<TensorFormat> formats;
   unsigned vectorWidth;
+  bool isDirect;
   mlir::OpBuilder b;
   mlir::Location loc;
   mlir::func::FuncOp function;

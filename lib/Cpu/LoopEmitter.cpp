@@ -403,6 +403,15 @@ Value LoopEmitter::apply(Operation &inner, const Instance &instance, IRMapping &
   bool isVector = llvm::any_of(inner.getOperands(), [&](Value operand) {
     return isa<VectorType>(values.lookupOrDefault(operand).getType());
   });
+  if (auto quotient = dyn_cast<arith::DivFOp>(inner); quotient && isVector) {
+    // All entries are divided by the same number: one division, and as many products as there are entries.
+    Value divisor = values.lookupOrDefault(quotient.getRhs());
+    if (!isa<VectorType>(divisor.getType())) {
+      FloatAttr one = b.getFloatAttr(divisor.getType(), 1);
+      Value inverse = arith::DivFOp::create(b, loc, arith::ConstantOp::create(b, loc, one), divisor);
+      return arith::MulFOp::create(b, loc, values.lookupOrDefault(quotient.getLhs()), spread(inverse));
+    }
+  }
   IRMapping operands;
   for (Value operand : inner.getOperands()) {
     Value value = values.lookupOrDefault(operand);

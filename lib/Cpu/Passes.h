@@ -33,14 +33,19 @@ constexpr llvm::StringLiteral scratchBytesAttr = "recur.scratch_bytes";
 /// On the module: the form that its rule was given, when it is not the loop over tokens.
 constexpr llvm::StringLiteral formAttr = "recur.form";
 
+/// On the module: why the rule is no sweep, and into how many parts a head may be cut. See Kernel.
+constexpr llvm::StringLiteral formReasonAttr = "recur.form_reason", partsAttr = "recur.parts";
+
 /// The attribute of a linalg op on buffers that promises that the entries of each row of its operands are neighbours,
 /// where their types do not say so.
 constexpr llvm::StringLiteral denseAttr = "recur.dense";
 
 /// Replaces a rule by a function of that name that loops over tokens; see the pass recur-to-linalg. `formats` is as in
-/// KernelOptions. Fails after a diagnostic.
+/// KernelOptions. `isDirect`: the caller promises that the entries along the last dimension of inputs and outputs are
+/// neighbours and that outputs overlap nothing; they are then read and written where they are. Fails after a diagnostic.
 mlir::FailureOr<mlir::func::FuncOp> lowerTokenLoop(RuleOp rule, llvm::StringRef symbol,
-                                                   llvm::ArrayRef<TensorFormat> formats, unsigned vectorWidth);
+                                                   llvm::ArrayRef<TensorFormat> formats, unsigned vectorWidth,
+                                                   bool isDirect = false);
 
 /// What is added to a rule's name for the chunk program beside it.
 constexpr llvm::StringLiteral chunkSuffix = "_chunk";

@@ -32,10 +32,12 @@ static SmallVector<TensorFormat> formatsOf(RuleOp rule, RuleOp original, ArrayRe
 static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFormat> formats,
                                unsigned vectorWidth, bool hasBf16Pairs) {
   SweepPlanResult result = planSweep(rule);
-  if (!result.plan)
-    return success();
-  SweepPlan &plan = *result.plan;
   OpBuilder builder(rule);
+  if (!result.plan) {
+    rule->getParentOp()->setAttr(formReasonAttr, builder.getStringAttr(result.reason));
+    return success();
+  }
+  SweepPlan &plan = *result.plan;
   SmallVector<Role> roles;
   for (const KernelTensor &tensor : kernelTensors(rule))
     roles.push_back(tensor.role);
@@ -49,9 +51,14 @@ static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFor
   auto lower = [&](OwningOpRef<ModuleOp> module, StringRef name, bool writes) {
     auto part = *module->getOps<RuleOp>().begin();
     part->moveBefore(rule);
-    return lowerTokenLoop(part, (symbol + name).str(), formatsOf(part, rule, formats, writes), vectorWidth);
+    return lowerTokenLoop(part, (symbol + name).str(), formatsOf(part, rule, formats, writes), vectorWidth,
+                          /*isDirect=*/true);
   };
-  FailureOr<func::FuncOp> packer = lower(buildPackRule(plan, rule), "_pack", /*writes=*/false);
+  OwningOpRef<ModuleOp> packRule = buildPackRule(plan, rule);
+  SmallVector<bool> isPacked;
+  for (BlockArgument input : (*packRule->getOps<RuleOp>().begin()).argumentsOf(ArgKind::Input))
+    isPacked.push_back(!input.use_empty());
+  FailureOr<func::FuncOp> packer = lower(std::move(packRule), "_pack", /*writes=*/false);
   FailureOr<func::FuncOp> epilogue = func::FuncOp();
   if (plan.hasEpilogue)
     epilogue = lower(buildEpilogue(plan), "_epilogue", /*writes=*/true);
@@ -65,23 +72,28 @@ static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFor
     epilogue->setPrivate();
   tokenLoop->setPrivate();
 
+  // Column blocks may be cut into parts, unless one part needs what another writes: readouts of all columns, or
+  // the other states, whose initial values may lie where the final ones go.
+  SweepOptions options = SweepOptions::choose(plan.shape, vectorWidth, vectorWidth == 16 ? 32 : 16, pairs);
+  bool isWhole = plan.hasEpilogue || !plan.sideArguments.empty();
+  int64_t parts = isWhole ? 1 : SweepLayout(plan.shape, options).blocks;
   builder.setInsertionPoint(*tokenLoop);
-  auto kernel = func::FuncOp::create(builder, loc, symbol, tokenLoop->getFunctionType());
+  SmallVector<Type> types(tokenLoop->getArgumentTypes());
+  if (parts > 1)
+    types.insert(types.end() - 1, 2, builder.getIndexType());
+  auto kernel = func::FuncOp::create(builder, loc, symbol, builder.getFunctionType(types, {}));
   builder.setInsertionPointToStart(kernel.addEntryBlock());
   VectorBuilder b(loc, builder, vectorWidth);
-  SweepOptions options = SweepOptions::choose(plan.shape, vectorWidth, vectorWidth == 16 ? 32 : 16, pairs);
-  PlannedRule planned(plan, options, roles, kernel, *packer, *epilogue);
+  PlannedRule planned(plan, options, roles, isPacked, kernel, *packer, *epilogue);
   b.branch(
       arith::AndIOp::create(b, planned.hasTokens(b), planned.isDense(b)), TypeRange(),
       [&] {
         planned.emit(b);
         return SmallVector<Value>();
       },
-      [&] {
-        func::CallOp::create(b, *tokenLoop, kernel.getArguments());
-        return SmallVector<Value>();
-      });
+      [&] { return planned.callWhole(b, *tokenLoop), SmallVector<Value>(); });
   kernel->getParentOp()->setAttr(formAttr, b.getStringAttr("sweep"));
+  kernel->getParentOp()->setAttr(partsAttr, b.getI64IntegerAttr(parts));
   func::ReturnOp::create(b);
   return success();
 }

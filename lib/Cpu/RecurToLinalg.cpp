@@ -59,7 +59,8 @@ LogicalResult KernelBuilder::tokenLoop(OpLowering &lowering) {
   b.setInsertionPointToStart(loop.getBody());
   Value token = loop.getInductionVar();
   for (auto [view, argument] : llvm::zip(viewsOf(Role::Input), rule.argumentsOf(ArgKind::Input)))
-    enter(lowering, argument, load(*view, token));
+    if (!argument.use_empty())
+      enter(lowering, argument, load(*view, token));
   for (auto [argument, carried] : llvm::zip(states, loop.getRegionIterArgs()))
     enter(lowering, argument, carried);
   for (BlockArgument argument : rule.argumentsOf(ArgKind::Position))
@@ -133,8 +134,8 @@ FailureOr<func::FuncOp> cpu::lowerChunkLoop(RuleOp rule, chunk::ProgramOp progra
 }
 
 FailureOr<func::FuncOp> cpu::lowerTokenLoop(RuleOp rule, StringRef symbol, ArrayRef<TensorFormat> formats,
-                                            unsigned vectorWidth) {
-  KernelBuilder builder(rule, formats, vectorWidth);
+                                            unsigned vectorWidth, bool isDirect) {
+  KernelBuilder builder(rule, formats, vectorWidth, {}, 0, isDirect);
   if (failed(builder.build(symbol)))
     return failure();
   return builder.getFunction();

@@ -10,10 +10,11 @@ namespace {
 // The loops over column blocks, groups and rows.
 class SweepEmitter {
 public:
-  SweepEmitter(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, int64_t group, Value scratch)
+  SweepEmitter(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, int64_t group, Value scratch,
+               SweepBlocks blocks)
       : b(b), rule(rule), shape(rule.shape), layout(shape, options), group{shape, group},
-        packer(b, rule.shape, layout, this->group, scratch), scratch(scratch), vectors(options.vectors),
-        zero(b.index(0)) {
+        packer(b, rule.shape, layout, this->group, scratch), scratch(scratch), blocks(blocks),
+        vectors(options.vectors), zero(b.index(0)) {
     if (options.pairs)
       pairs.emplace(b, shape, options, layout, this->group, scratch);
   }
@@ -24,7 +25,7 @@ public:
     Value next = packer.coefficients(from, to, scale);
     if (pairs)
       pairs->pack(from, to);
-    b.loop(zero, b.index(layout.blocks), 1, [&](Value block) { columnBlock(begin, from, to, block); });
+    b.loop(blocks.begin, blocks.end, 1, [&](Value block) { columnBlock(begin, from, to, block); });
     return next;
   }
 
@@ -202,6 +203,7 @@ private:
   SweepPacker packer;
   std::optional<SweepPairs> pairs;
   Value scratch;
+  SweepBlocks blocks;
   int64_t vectors;
   Value zero;
 };
@@ -222,10 +224,11 @@ SweepLayout::SweepLayout(const SweepShape &shape, const SweepOptions &options)
 }
 
 Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, Value tokens,
-                     Value scratch) {
+                     Value scratch, SweepBlocks blocks) {
   using Values = VectorBuilder::Values;
   SweepLayout layout(rule.shape, options);
-  SweepEmitter grouped(b, rule, options, options.group, scratch), single(b, rule, options, 1, scratch);
+  SweepEmitter grouped(b, rule, options, options.group, scratch, blocks),
+      single(b, rule, options, 1, scratch, blocks);
   bool scaled = rule.shape.scalarDecay.has_value();
   auto carry = [](Value value) { return value ? Values{value} : Values(); };
   auto front = [](ValueRange values) { return values.empty() ? Value() : values.front(); };
@@ -277,8 +280,8 @@ SweepOptions SweepOptions::choose(const SweepShape &shape, int64_t lanes, int64_
     return best;
   best.vectors = fits(1, 2) ? 2 : 1;
   best.group = fits(2, best.vectors) ? 2 : 1;
-  // Packed rows share the first-level cache with a block of columns.
+  // Packed rows share the first-level cache with a block of columns, but few rows are in use at a time.
   int64_t bytes = 4 * roundUp(shape.rows, lanes) * std::max(shape.rowSlots, 1u);
-  best.chunk = std::clamp<int64_t>((32 << 10) / bytes / 8 * 8, 8, 64);
+  best.chunk = std::clamp<int64_t>((48 << 10) / bytes / 8 * 8, 16, 32);
   return best;
 }

@@ -59,6 +59,11 @@ struct SweepLayout {
   int64_t size;       // f32 in all
 };
 
+/// The column blocks of H from `begin` to before `end`.
+struct SweepBlocks {
+  mlir::Value begin, end;
+};
+
 /// What the column code of one token sees: `lanes` columns of H from `column`.
 struct ColumnStep {
   mlir::Value token, inChunk, column;
@@ -74,7 +79,7 @@ public:
   /// Fills all slots of `count` tokens from `begin`. Rows are padded with zeros to their stride.
   virtual void pack(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch, mlir::Value begin,
                     mlir::Value count) = 0;
-  /// Called before the column code of a token, for each column block.
+  /// Called before the column code of a token, for each of the column blocks.
   virtual void enter(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch, const ColumnStep &at,
                      mlir::Value block) {}
   /// Computes the outputs of some columns, stores them, and returns z.
@@ -90,9 +95,9 @@ public:
                       mlir::Value count) {}
 };
 
-/// Emits the loop over `tokens` tokens on the state in `scratch` (memref<?xf32>). Returns the factor, an f32,
-/// that is left to multiply the state by; null for 1.
+/// Emits the loop over `tokens` tokens on some blocks of the state in `scratch` (memref<?xf32>). Returns the
+/// factor, an f32, that is left to multiply the state by; null for 1.
 mlir::Value emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, mlir::Value tokens,
-                      mlir::Value scratch);
+                      mlir::Value scratch, SweepBlocks blocks);
 
 } // namespace recur::cpu

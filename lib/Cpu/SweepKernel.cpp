@@ -8,11 +8,14 @@ using namespace recur;
 using namespace recur::cpu;
 
 PlannedRule::PlannedRule(const SweepPlan &plan, const SweepOptions &options, ArrayRef<Role> roles,
-                         func::FuncOp kernel, func::FuncOp packer, func::FuncOp epilogue)
-    : plan(plan), options(options), kernel(kernel), packer(packer), epilogue(epilogue), roles(roles) {
+                         ArrayRef<bool> isPacked, func::FuncOp kernel, func::FuncOp packer, func::FuncOp epilogue)
+    : plan(plan), options(options), kernel(kernel), packer(packer), epilogue(epilogue), roles(roles),
+      isPacked(isPacked) {
   shape = plan.shape;
   auto span = kernel.getArguments().drop_front(roles.size());
   tokenCount = span[0], position = span[1], head = span[2], heads = span[3];
+  if (span.size() > 5)
+    part = span[4], parts = span[5];
 }
 
 ValueRange PlannedRule::views(Role role) {
@@ -111,31 +114,41 @@ Value PlannedRule::columnDecay(VectorBuilder &b, const SweepLayout &layout, Valu
   return b.load(scratch, b.add(b.add(token, at.column), plan.columnDecay->index * layout.columnSlotStride));
 }
 
-// Asks for the lines of the token one chunk ahead, its share of them at each column block.
+// Asks for lines that are needed later, a few at each token, so that requests are spread evenly. What is packed is
+// needed whole when the next chunk begins: each column block asks for its share of the token one chunk ahead. What
+// is read or written in place is needed column block by column block. Asked for one block ahead it does not stay
+// long in the cache, whose sets the rows of many heads share unevenly.
 void PlannedRule::enter(VectorBuilder &b, const SweepLayout &layout, Value, const ColumnStep &at,
                         Value block) {
-  Value last = b.sub(tokenCount, 1);
-  Value token = arith::MinUIOp::create(b, b.add(at.token, options.chunk), last);
-  auto ask = [&](Value view, bool write) {
+  Value begin = arith::SubIOp::create(b, at.token, at.inChunk), zero = b.index(0);
+  Value hasNext = arith::CmpIOp::create(b, arith::CmpIPredicate::ule, b.add(begin, 2 * options.chunk), tokenCount);
+  Value chunkAhead = arith::SelectOp::create(b, hasNext, b.index(options.chunk), zero);
+  Value isLast = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, b.add(block, 1), blocks.end);
+  Value nextColumn = arith::SelectOp::create(b, isLast, b.scale(blocks.begin, options.width()),
+                                             b.add(at.column, options.width()));
+  Value blockAhead = arith::SelectOp::create(b, isLast, chunkAhead, zero);
+  auto ask = [&](Value view, bool whole, bool write) {
     auto type = cast<MemRefType>(view.getType());
     if (type.getRank() < 2 || ShapedType::isDynamic(type.getShape().back()))
       return;
-    int64_t line = 512 / type.getElementTypeBitWidth(), lines = (type.getShape().back() + line - 1) / line;
-    int64_t share = (lines + layout.blocks - 1) / layout.blocks;
-    int64_t steps = type.getRank() == 3 ? type.getDimSize(1) : 1;
+    int64_t line = 512 / type.getElementTypeBitWidth();
+    int64_t size = whole ? (type.getShape().back() + layout.blocks - 1) / layout.blocks : options.width();
+    int64_t lines = (size + line - 1) / line, steps = type.getRank() == 3 ? type.getDimSize(1) : 1;
+    Value token = b.add(at.token, whole ? chunkAhead : blockAhead);
+    Value first = whole ? b.scale(block, lines * line) : nextColumn;
     for (int64_t step = 0; step < steps; ++step)
-      for (int64_t i = 0; i < share; ++i) {
+      for (int64_t i = 0; i < lines; ++i) {
         Values place = {token};
         if (type.getRank() == 3)
           place.push_back(b.index(step));
-        place.push_back(b.add(b.scale(block, share * line), i * line));
+        place.push_back(b.add(first, i * line));
         memref::PrefetchOp::create(b, b.denseView(view), place, write, 2, /*isDataCache=*/true);
       }
   };
-  for (Value view : views(Role::Input))
-    ask(view, false);
+  for (auto [view, packed] : llvm::zip(views(Role::Input), isPacked))
+    ask(view, packed, false);
   for (Value view : views(Role::Output))
-    ask(view, true);
+    ask(view, plan.hasEpilogue, true);
 }
 
 //===----------------------------------------------------------------------===//
@@ -154,6 +167,14 @@ static Value tokensOf(VectorBuilder &b, Value view, Value begin, Value count) {
   return memref::SubViewOp::create(b, type, view, offsets, sizes, ones);
 }
 
+// Calls a function that may know more of its arguments' layout than the caller's types say.
+static void callDirectly(VectorBuilder &b, func::FuncOp callee, SmallVector<Value> arguments) {
+  for (auto [argument, type] : llvm::zip(arguments, callee.getArgumentTypes()))
+    if (argument.getType() != type)
+      argument = b.denseView(argument);
+  func::CallOp::create(b, callee, arguments);
+}
+
 SmallVector<Value> PlannedRule::tokens(VectorBuilder &b, Role role, Value begin, Value count) {
   return llvm::map_to_vector(views(role), [&](Value view) { return tokensOf(b, view, begin, count); });
 }
@@ -165,7 +186,7 @@ static Value slotView(VectorBuilder &b, Type argument, Value scratch, int64_t po
   SmallVector<OpFoldResult> sizes = {count}, strides = {b.index(tokenStride)};
   for (int64_t size : type.getShape().drop_front()) {
     sizes.push_back(b.getIndexAttr(size));
-    strides.push_back(b.index(1));
+    strides.push_back(b.getIndexAttr(1));
   }
   return memref::ReinterpretCastOp::create(b, type, scratch, OpFoldResult(b.index(position)), sizes, strides);
 }
@@ -194,7 +215,7 @@ void PlannedRule::pack(VectorBuilder &b, const SweepLayout &layout, Value scratc
   llvm::append_range(arguments, sideBuffers);
   llvm::append_range(arguments,
                      Values{count, b.add(position, begin), head, heads, kernel.getArguments().back()});
-  func::CallOp::create(b, packer, arguments);
+  callDirectly(b, packer, std::move(arguments));
 }
 
 void PlannedRule::finish(VectorBuilder &b, const SweepLayout &layout, Value scratch, Value begin,
@@ -214,7 +235,7 @@ void PlannedRule::finish(VectorBuilder &b, const SweepLayout &layout, Value scra
   llvm::append_range(arguments, tokens(b, Role::Output, begin, count));
   llvm::append_range(arguments,
                      Values{count, b.add(position, begin), head, heads, kernel.getArguments().back()});
-  func::CallOp::create(b, epilogue, arguments);
+  callDirectly(b, epilogue, std::move(arguments));
 }
 
 static Value isGiven(VectorBuilder &b, Value view) {
@@ -222,8 +243,27 @@ static Value isGiven(VectorBuilder &b, Value view) {
   return arith::CmpIOp::create(b, arith::CmpIPredicate::ne, address, b.index(0));
 }
 
+void PlannedRule::callWhole(VectorBuilder &b, func::FuncOp function) {
+  SmallVector<Value> arguments(kernel.getArguments());
+  auto call = [&] { return func::CallOp::create(b, function, arguments), Values(); };
+  if (!part) {
+    call();
+    return;
+  }
+  arguments.erase(arguments.end() - 3, arguments.end() - 1);
+  Value isFirst = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, part, b.index(0));
+  b.branch(isFirst, TypeRange(), call, [] { return Values(); });
+}
+
 void PlannedRule::emit(VectorBuilder &b) {
   SweepLayout layout(shape, options);
+  blocks = {b.index(0), b.index(layout.blocks)};
+  if (part) {
+    auto begin = [&](Value part) -> Value {
+      return arith::DivUIOp::create(b, b.scale(part, layout.blocks), parts);
+    };
+    blocks = {begin(part), begin(b.add(part, 1))};
+  }
   auto flat = MemRefType::get(layout.size, b.getF32Type());
   Value scratch = memref::AllocOp::create(b, flat);
   scratch = memref::CastOp::create(b, MemRefType::get(ShapedType::kDynamic, b.getF32Type()), scratch);
@@ -251,8 +291,9 @@ void PlannedRule::emit(VectorBuilder &b) {
     whole();
   } else {
     auto step = [&] {
+      prefetchSweepStep(b, shape, initial);
       pack(b, layout, scratch, b.index(0), b.index(1));
-      emitSweepStep(b, *this, options, scratch, initial, final);
+      emitSweepStep(b, *this, options, scratch, initial, final, blocks);
       finish(b, layout, scratch, b.index(0), b.index(1));
       return Values();
     };
@@ -274,11 +315,11 @@ void PlannedRule::emit(VectorBuilder &b) {
 
 // From the initial to the final state of the matrix, by way of the sweep's own layout.
 void PlannedRule::sweep(VectorBuilder &b, Value scratch, Value initial, Value final) {
-  SweepState state(b, shape, options, scratch, plan.transposed);
+  SweepState state(b, shape, options, scratch, plan.transposed, blocks);
   b.branch(
       isGiven(b, initial), TypeRange(), [&] { return state.load(initial), Values(); },
       [&] { return state.fill(plan.initial), Values(); });
-  Value scale = emitSweep(b, *this, options, tokenCount, scratch);
+  Value scale = emitSweep(b, *this, options, tokenCount, scratch, blocks);
   b.branch(
       isGiven(b, final), TypeRange(), [&] { return state.store(final, scale), Values(); },
       [] { return Values(); });

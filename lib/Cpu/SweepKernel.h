@@ -11,15 +11,18 @@ class PlannedRule : public SweepRule {
 public:
   using Value = mlir::Value;
 
-  /// `roles` are those of the kernel's tensors; `packer` and `epilogue` (null without one) are the functions
-  /// made from buildPackRule's and buildEpilogue's rules.
+  /// `roles` are those of the kernel's tensors; `isPacked` says which inputs the packer reads; `packer` and
+  /// `epilogue` (null without one) are the functions made from buildPackRule's and buildEpilogue's rules.
   PlannedRule(const SweepPlan &plan, const SweepOptions &options, llvm::ArrayRef<Role> roles,
-              mlir::func::FuncOp kernel, mlir::func::FuncOp packer, mlir::func::FuncOp epilogue);
+              llvm::ArrayRef<bool> isPacked, mlir::func::FuncOp kernel, mlir::func::FuncOp packer,
+              mlir::func::FuncOp epilogue);
 
   /// True, as i1, when there is a token to run.
   Value hasTokens(VectorBuilder &b);
-  /// Emits the whole body: from initial to final states.
+  /// Emits the body: from initial to final states, for the part of the columns that the kernel is called for.
   void emit(VectorBuilder &b);
+  /// Emits the call of a function that does all parts at once; it is made for the first of them.
+  void callWhole(VectorBuilder &b, mlir::func::FuncOp function);
   /// True, as i1, when the entries of all columns that are read or written in place are neighbours.
   Value isDense(VectorBuilder &b);
 
@@ -48,7 +51,10 @@ private:
   SweepOptions options;
   mlir::func::FuncOp kernel, packer, epilogue;
   llvm::SmallVector<Role> roles;
+  llvm::SmallVector<bool> isPacked; // by input
   Value tokenCount, position, head, heads;
+  Value part, parts; // null where the kernel does all columns
+  SweepBlocks blocks;
   Values sideBuffers; // the states that the packer carries from chunk to chunk
   Values keptBuffers; // what the epilogue needs of each token of a chunk
 };

@@ -300,6 +300,15 @@ private:
     return llvm::all_of(op->getOperands(), [&](Value operand) { return stage(operand, seen); });
   }
 
+  // Whether computing a token-only column again costs less than packing it: an operation or two on inputs and scalars.
+  bool isQuick(Value value) {
+    Operation *op = value.getDefiningOp();
+    return op && isa<MulOp, AddOp, SubOp, NegOp, BroadcastOp>(op) &&
+           llvm::all_of(op->getOperands(), [&](Value operand) {
+             return llvm::is_contained(inputs, operand) || matType(operand).numElements() == 1;
+           });
+  }
+
   bool collect(Value value) {
     if (plan.columns.count(value) || plan.scalars.count(value))
       return true;
@@ -310,6 +319,8 @@ private:
         plan.scalars[value] = {number.getValueAsDouble(), std::nullopt};
       else if (size == 1)
         plan.scalars[value] = {1, scalarSlot(value)};
+      else if (size == plan.shape.columns && isQuick(value))
+        return llvm::all_of(value.getDefiningOp()->getOperands(), [&](Value operand) { return collect(operand); });
       else if (size == plan.shape.columns)
         plan.columns[value] = knownColumn(value);
       else

@@ -13,8 +13,13 @@ void SweepState::load(Value state) {
 void SweepState::store(Value state, Value scale) { copy(state, scale, /*isLoad=*/false); }
 
 void SweepState::fill(double value) {
-  Value splat = b.splat(value), end = b.index(layout.blocks * layout.blockStride);
-  b.loop(b.index(0), end, b.lanes, [&](Value i) { b.store(splat, scratch, i); });
+  Value splat = b.splat(value), begin = b.scale(blocks.begin, layout.blockStride);
+  b.loop(begin, b.scale(blocks.end, layout.blockStride), b.lanes,
+         [&](Value i) { b.store(splat, scratch, i); });
+}
+
+Value SweepState::endColumn() {
+  return arith::MinUIOp::create(b, b.scale(blocks.end, options.width()), b.index(shape.columns));
 }
 
 // The position of an entry of H.
@@ -46,7 +51,7 @@ void SweepState::copy(Value state, Value scale, bool isLoad) {
 void SweepState::copyEntries(Value state, Value scale, bool isLoad) {
   Value zero = b.index(0);
   b.loop(zero, b.index(shape.rows), 1, [&](Value row) {
-    b.loop(zero, b.index(shape.columns), 1, [&](Value column) {
+    b.loop(b.scale(blocks.begin, options.width()), endColumn(), 1, [&](Value column) {
       SmallVector<Value> entry = {row, column};
       if (transposed)
         std::swap(entry[0], entry[1]);
@@ -64,7 +69,7 @@ void SweepState::copyTiles(Value state, Value scale, bool isLoad) {
   Value zero = b.index(0), factor = scale ? b.splat(scale) : Value();
   int64_t lanes = b.lanes;
   b.loop(zero, b.index(shape.rows), lanes, [&](Value row) {
-    b.loop(zero, b.index(shape.columns), lanes, [&](Value column) {
+    b.loop(b.scale(blocks.begin, options.width()), endColumn(), lanes, [&](Value column) {
       Value corner = at(row, column);
       auto place = [&](int64_t i) {
         return transposed ? SmallVector<Value>{b.add(column, i), row}

@@ -5,14 +5,14 @@
 
 namespace recur::cpu {
 
-/// Copies between `state`, a strided memref of f32 of rank 2, and H in `scratch`. `transposed`: H is the
-/// transpose of `state`.
+/// Copies between `state`, a strided memref of f32 of rank 2, and some blocks of H in `scratch`. `transposed`: H
+/// is the transpose of `state`.
 class SweepState {
 public:
   SweepState(VectorBuilder &b, const SweepShape &shape, const SweepOptions &options, mlir::Value scratch,
-             bool transposed)
+             bool transposed, SweepBlocks blocks)
       : b(b), shape(shape), options(options), layout(shape, options), scratch(scratch),
-        transposed(transposed) {}
+        transposed(transposed), blocks(blocks) {}
 
   void load(mlir::Value state);
   /// Stores H times `scale` (null for 1).
@@ -27,6 +27,7 @@ private:
   void copy(Value state, Value scale, bool isLoad);
   void copyEntries(Value state, Value scale, bool isLoad);
   void copyTiles(Value state, Value scale, bool isLoad);
+  Value endColumn();
   Value at(Value row, Value column);
   void interleave(llvm::MutableArrayRef<Value> rows, bool undo);
   Values transpose(llvm::ArrayRef<Value> rows);
@@ -37,6 +38,7 @@ private:
   SweepLayout layout;
   Value scratch;
   bool transposed;
+  SweepBlocks blocks;
 };
 
 } // namespace recur::cpu

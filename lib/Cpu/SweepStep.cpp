@@ -6,16 +6,21 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cpu;
 
+static void prefetchEntry(VectorBuilder &b, Value state, Value row, Value i) {
+  memref::PrefetchOp::create(b, state, ValueRange{row, i}, /*isWrite=*/false, 3, /*isDataCache=*/true);
+}
+
 namespace {
 class StepEmitter {
 public:
   StepEmitter(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, Value scratch, Value from,
-              Value to)
+              Value to, SweepBlocks blocks)
       : b(b), rule(rule), shape(rule.shape), layout(shape, options), scratch(scratch),
-        from(b.denseView(from)), to(b.denseView(to)), zero(b.index(0)) {}
+        from(b.denseView(from)), to(b.denseView(to)), begin(b.scale(blocks.begin, options.width())),
+        end(b.scale(blocks.end, options.width())), zero(b.index(0)) {}
 
   void emit() {
-    b.loop(zero, b.index(shape.columns), b.lanes, [&](Value column) {
+    b.loop(begin, end, b.lanes, [&](Value column) {
       ColumnStep step{zero, zero, column, {}};
       for (unsigned slot : shape.reads)
         step.reads.push_back(read(column, slot, /*first=*/step.reads.empty()));
@@ -37,7 +42,7 @@ private:
   }
 
   // The inner products of a packed row with `lanes` rows of the state. The first read asks for the rows after
-  // these.
+  // these; after the last there are most often those of the next head.
   Value read(Value column, unsigned slot, bool first) {
     Values sums(b.lanes, b.splat(0.0));
     sums = b.loop(zero, b.index(shape.rows), b.lanes, sums, [&](Value i, ValueRange carried) {
@@ -46,18 +51,12 @@ private:
       for (int64_t lane = 0; lane < b.lanes; ++lane) {
         Value row = b.add(column, lane);
         if (first)
-          prefetch(b.add(row, b.lanes), i);
+          prefetchEntry(b, from, b.add(row, b.lanes), i);
         next[lane] = b.fma(e, vector::LoadOp::create(b, b.vector, from, ValueRange{row, i}), next[lane]);
       }
       return next;
     });
     return sumLanes(sums);
-  }
-
-  void prefetch(Value row, Value i) {
-    Value last = b.index(shape.columns - 1);
-    row = arith::MinUIOp::create(b, row, last);
-    memref::PrefetchOp::create(b, from, ValueRange{row, i}, /*isWrite=*/false, 3, /*isDataCache=*/true);
   }
 
   // The vector of the sums over each vector's lanes, by halves.
@@ -108,7 +107,7 @@ private:
   SweepRule &rule;
   const SweepShape &shape;
   const SweepLayout layout;
-  Value scratch, from, to, zero;
+  Value scratch, from, to, begin, end, zero;
 };
 } // namespace
 
@@ -116,7 +115,15 @@ bool cpu::hasSweepStep(const SweepShape &shape, const SweepOptions &options, boo
   return transposed && shape.rows % options.lanes == 0 && shape.columns % options.width() == 0;
 }
 
+void cpu::prefetchSweepStep(VectorBuilder &b, const SweepShape &shape, Value from) {
+  from = b.denseView(from);
+  Value zero = b.index(0);
+  b.loop(zero, b.index(b.lanes), 1, [&](Value row) {
+    b.loop(zero, b.index(shape.rows), b.lanes, [&](Value i) { prefetchEntry(b, from, row, i); });
+  });
+}
+
 void cpu::emitSweepStep(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, Value scratch,
-                        Value from, Value to) {
-  StepEmitter(b, rule, options, scratch, from, to).emit();
+                        Value from, Value to, SweepBlocks blocks) {
+  StepEmitter(b, rule, options, scratch, from, to, blocks).emit();
 }

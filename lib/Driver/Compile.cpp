@@ -304,6 +304,7 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session, const 
       if (form != "auto" && form != kernel->form)
         return hasNo("the rule has no " + form.str() + " form for " + target.name);
       variant.scratch = kernel->scratchBytes;
+      variant.parts = kernel->parts;
       info.form = kernel->form;
       part = std::move(kernel->module);
       exported.push_back(variant.kernel);

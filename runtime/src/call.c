@@ -26,6 +26,7 @@ typedef struct {
   cursor cursors[RECUR_MAX_TENSORS];
   char *scratch;
   int64_t scratch_step;
+  int64_t parts; /**< of each head */
 } plan;
 
 /** Fails on a model of another version; nothing but magic and version may be read before. */
@@ -99,12 +100,14 @@ static void describe(const recur_i_operand *operand, char *first, int64_t tokens
   }
 }
 
-/** One head of one sequence: builds the views on this thread's stack and calls the kernel. */
+/** One head of one sequence, or a part of it: builds the views on this thread's stack and calls the kernel. */
 static void run_task(void *data, int64_t task, int32_t worker) {
   const plan *p = data;
   const recur_i_call *call = p->call;
+  const int64_t part = task % p->parts;
+  task /= p->parts;
   const int64_t sequence = task / call->heads, head = task % call->heads;
-  recur_span span = {call->tokens, 0, head, call->heads};
+  recur_span span = {call->tokens, 0, head, call->heads, part, p->parts};
   int64_t token_row = sequence, slot = sequence;
   if (call->cu_seqlens.argument) {
     token_row = recur_i_index(&call->cu_seqlens, sequence);
@@ -132,6 +135,37 @@ static void run_task(void *data, int64_t task, int32_t worker) {
   call->variant->kernel(pointers, &span, p->scratch ? p->scratch + worker * p->scratch_step : NULL);
 }
 
+enum { LEAST_TOKENS = 64 }; /* for fewer a part takes no longer than waking a thread */
+
+/** Most parts that heads may be cut into. */
+static int64_t most_parts(const recur_i_call *call) {
+  return call->tokens >= LEAST_TOKENS && call->variant->parts > 1 ? call->variant->parts : 1;
+}
+
+/** Into how many parts heads are cut so that `workers` are done soonest. Every part computes again what all columns
+ * need: a tenth of a head's time. */
+static int64_t choose_parts(const recur_i_call *call, int64_t workers) {
+  const int64_t heads = call->sequences * call->heads;
+  int64_t best = 1, least = INT64_MAX;
+  if (heads >= 8 * workers) /* no more than an eighth to gain */
+    return 1;
+  for (int64_t parts = 1; parts <= most_parts(call); ++parts) {
+    const int64_t rounds = (heads * parts + workers - 1) / workers;
+    const int64_t time = rounds * (1000 / parts + 100);
+    if (time < least) {
+      least = time;
+      best = parts;
+    }
+  }
+  return best;
+}
+
+/** Most workers that a call can have. */
+static int64_t most_workers(const recur_i_call *call, int64_t threads) {
+  const int64_t heads = call->sequences * call->heads;
+  return heads >= threads ? threads : min(threads, heads * most_parts(call));
+}
+
 static int32_t run(const recur_model *model, bool step, const void *args, void *workspace,
                    const recur_stream *where) {
   recur_i_call call;
@@ -148,14 +182,15 @@ static int32_t run(const recur_model *model, bool step, const void *args, void *
                         "'where->threads' must be from 0 to recur_threads(), which is %" PRId32
                         ", but it is %" PRId32,
                         loop.threads, where->threads);
-  const int64_t tasks = call.sequences * call.heads;
-  const int64_t workers = min(where && where->threads ? where->threads : loop.threads, tasks);
-  plan p = {.call = &call, .scratch_step = scratch_step(call.variant)};
+  const int64_t threads = where && where->threads ? where->threads : loop.threads;
+  plan p = {.call = &call, .scratch_step = scratch_step(call.variant), .parts = choose_parts(&call, threads)};
+  const int64_t tasks = call.sequences * call.heads * p.parts;
+  const int64_t workers = min(threads, tasks);
   if (p.scratch_step && tasks) {
     if (!workspace)
       return RECUR_I_FAIL(&call, RECUR_ERROR_WORKSPACE,
                           "'workspace' is NULL, but %s_%s_workspace asks for %" PRId64 " bytes", model->name,
-                          call.entry, min(loop.threads, tasks) * p.scratch_step + SCRATCH_ALIGNMENT);
+                          call.entry, most_workers(&call, loop.threads) * p.scratch_step + SCRATCH_ALIGNMENT);
     p.scratch = (char *)workspace +
                 (SCRATCH_ALIGNMENT - (uintptr_t)workspace % SCRATCH_ALIGNMENT) % SCRATCH_ALIGNMENT;
   }
@@ -174,8 +209,7 @@ static int64_t workspace_size(const recur_model *model, bool step, const void *a
     return code;
   if (call.cuda)
     return recur_i_cuda_workspace(&call);
-  const int64_t workers = min(recur_threads(), call.sequences * call.heads);
-  const int64_t bytes = workers * scratch_step(call.variant);
+  const int64_t bytes = most_workers(&call, recur_threads()) * scratch_step(call.variant);
   return bytes ? bytes + SCRATCH_ALIGNMENT : 0;
 }
 

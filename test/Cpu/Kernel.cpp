@@ -110,6 +110,7 @@ Kernel::Kernel(llvm::StringRef text, cpu::KernelOptions options) {
   if (failed(kernel))
     return;
   bytes = kernel->scratchBytes;
+  mostParts = kernel->parts;
   jit = llvm::cantFail(llvm::orc::LLJITBuilder().create());
   kernel->module->setDataLayout(jit->getDataLayout());
   kernel->module->setTargetTriple(jit->getTargetTriple());

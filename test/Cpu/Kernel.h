@@ -37,7 +37,7 @@ private:
 
 /// What a kernel is told about the part of the work it does.
 struct Span {
-  int64_t tokens, position = 0, head = 0, heads = 1;
+  int64_t tokens, position = 0, head = 0, heads = 1, part = 0, parts = 1;
 };
 
 /// A compiled rule.
@@ -49,6 +49,8 @@ public:
   bool ok() const { return function != nullptr; }
   const std::string &error() const { return message; }
   int64_t scratchBytes() const { return bytes; }
+  /// The most parts that a head can be cut into.
+  int64_t parts() const { return mostParts; }
   /// Calls the kernel. Checks that it stays inside its scratch memory.
   void operator()(std::vector<Tensor *> tensors, Span span);
 
@@ -56,7 +58,7 @@ private:
   std::string message;
   std::unique_ptr<llvm::orc::LLJIT> jit;
   void (*function)(void *const *, const Span *, void *) = nullptr;
-  int64_t bytes = 0;
+  int64_t bytes = 0, mostParts = 1;
 };
 
 /// The largest difference of two tensors relative to the largest entry of `expected`.

@@ -266,7 +266,8 @@ int main(int argc, char **argv) {
   if (c.get("chunk"))
     options.chunk = c.get("chunk");
   rule.chunk = options.chunk;
-  Value scale = emitSweep(b, rule, options, func.getArgument(9), func.getArgument(6));
+  SweepBlocks blocks = {b.index(0), b.index(SweepLayout(rule.shape, options).blocks)};
+  Value scale = emitSweep(b, rule, options, func.getArgument(9), func.getArgument(6), blocks);
   (void)scale; // H is left scaled; only the outputs are compared
   func::ReturnOp::create(b);
   if (c.get("dump") == 1)

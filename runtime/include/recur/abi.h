@@ -36,12 +36,14 @@ typedef struct recur_tensor {
   const int32_t *dims; /**< rank indices into recur_model.dim_names and recur_variant.dims */
 } recur_tensor;
 
-/** What one kernel call works on: one head of one sequence. */
+/** What one kernel call works on: one head of one sequence, or one part of its state's columns. */
 typedef struct recur_span {
   int64_t tokens;   /**< number of tokens, may be 0 */
   int64_t position; /**< index of the first of them in its sequence */
   int64_t head;     /**< which head, from 0 */
   int64_t heads;    /**< how many heads there are */
+  int64_t part;     /**< which part of the columns, from 0 */
+  int64_t parts;    /**< how many parts, from 1 to the variant's; calls with all of them together do the work */
 } recur_span;
 
 /** A kernel. views[i] points to an MLIR memref descriptor {void *allocated, *aligned; int64_t offset,
@@ -140,6 +142,7 @@ typedef struct recur_variant {
   int64_t scratch;          /**< bytes of scratch memory of one worker */
   recur_kernel kernel;      /**< the code for a CPU, or NULL */
   const recur_cuda_kernel *cuda; /**< the code for GPUs, or NULL */
+  int64_t parts;                 /**< most parts that the kernel can cut a head into; 0 means 1 */
 } recur_variant;
 
 /** Bits of recur_model.flags. */
