@@ -302,7 +302,8 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session, const 
       if (!kernel->module)
         return std::unique_ptr<Compiled>();
       if (form != "auto" && form != kernel->form)
-        return hasNo("the rule has no " + form.str() + " form for " + target.name);
+        return hasNo("the rule has no " + form.str() + " form for " + target.name +
+                     (kernel->formReason.empty() ? "" : ": " + kernel->formReason));
       variant.scratch = kernel->scratchBytes;
       variant.parts = kernel->parts;
       info.form = kernel->form;

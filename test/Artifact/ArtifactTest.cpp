@@ -98,8 +98,8 @@ ModelInfo makeInfo() {
   info.tensors = {
       {"x", Role::Input, {}, "scalar"}, {"s", Role::State, {}, "scalar"}, {"o", Role::Output, {}, ""}};
   const std::vector<DType> types(3, DType::F32);
-  info.variants = {{target("x86-64"), {}, types, 0, "kernel_0"},
-                   {target("x86-64-v2"), {}, types, 100, "kernel_1"}};
+  info.variants = {{target("x86-64"), {}, types, 0, 1, "kernel_0"},
+                   {target("x86-64-v2"), {}, types, 100, 1, "kernel_1"}};
   return info;
 }
 

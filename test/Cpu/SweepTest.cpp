@@ -100,6 +100,29 @@ struct Delta {
       compare(sweep, loop, tokens, c);
   }
 
+  // The parts of a head, one after the other, give what the whole gives, to the last bit. Their states are updated
+  // in place: a part that wrote another's columns, or read what another has written, would be seen.
+  void checkParts(int64_t tokens) const {
+    Kernel sweep(text());
+    ASSERT_TRUE(sweep.ok()) << sweep.error();
+    ASSERT_EQ(sweep.parts(), shape.columns / 32);
+    double unit = 1 / std::sqrt(double(shape.rows));
+    Tensor q = Tensor::random({tokens, shape.rows}, -unit, unit, 1),
+           k = Tensor::random({tokens, shape.rows}, -unit, unit, 2),
+           v = Tensor::random({tokens, shape.columns}, -1, 1, 3), a = Tensor::random({tokens}, 0.5, 1, 4),
+           b = Tensor::random({tokens}, 0, 1.5, 5);
+    auto state = [&] { return Tensor::random({shape.columns, shape.rows}, -1, 1, 6); };
+    Tensor S = state(), o({tokens, shape.columns});
+    sweep({&q, &k, &v, &a, &b, &S, &o, &S}, {tokens});
+    for (int64_t parts = 2; parts <= sweep.parts(); ++parts) {
+      Tensor partS = state(), partO({tokens, shape.columns});
+      for (int64_t part = parts; part-- > 0;)
+        sweep({&q, &k, &v, &a, &b, &partS, &partO, &partS}, {tokens, 0, 0, 1, part, parts});
+      EXPECT_EQ(difference(partO, o), 0) << parts << " parts";
+      EXPECT_EQ(difference(partS, S), 0) << parts << " parts";
+    }
+  }
+
 private:
   void compare(Kernel &sweep, Kernel &loop, int64_t tokens, const Case &c) const {
     double unit = 1 / std::sqrt(double(shape.rows));
@@ -177,6 +200,10 @@ TEST(Sweep, FinalStateMayBeLeftOut) {
   Case lost{{1, 37}};
   lost.keepsState = false;
   Delta{}.check(lost);
+}
+TEST(Sweep, PartsAreTheWhole) {
+  for (int64_t tokens : {0, 1, 2, 37})
+    Delta{Delta::Scalar, {32, 128}}.checkParts(tokens);
 }
 TEST(Sweep, Epilogue) {
   // By columns, and across them.
