@@ -44,6 +44,21 @@ void recur::warnOfUnstableTerms(Session &session, const NormalForm &form) {
   }
 }
 
+// Drops a chunk program that is not well formed or not the rule, with the reason; the rule keeps its other forms.
+static void dropUnproved(Derivation &derivation, RuleOp rule) {
+  if (!derivation.program)
+    return;
+  std::string where;
+  {
+    ScopedDiagnosticHandler quiet(rule.getContext(), [](mlir::Diagnostic &) { return success(); });
+    where = failed(mlir::verify(*derivation.program)) ? "it is not well formed" : prove(rule, *derivation.program);
+  }
+  if (where.empty())
+    return;
+  derivation.reason = "the derivation failed its proof: " + where;
+  derivation.program = {};
+}
+
 FailureOr<std::unique_ptr<Analysis>> recur::analyse(Session &session, ModuleOp simplified) {
   auto analysis = std::make_unique<Analysis>();
   analysis->module = cast<ModuleOp>(simplified->clone());
@@ -60,13 +75,7 @@ FailureOr<std::unique_ptr<Analysis>> recur::analyse(Session &session, ModuleOp s
   derivation = derive(analysis->normalForm);
   if (!derivation.program)
     return analysis;
-  std::string where = failed(mlir::verify(*derivation.program))
-                          ? "it is not well formed"
-                          : prove(*before->getOps<RuleOp>().begin(), *derivation.program);
-  if (!where.empty()) {
-    session.diags.error("internal error: the chunk form of '" + rule.getSymName() + "' is not the rule: " + where);
-    return failure();
-  }
+  dropUnproved(derivation, *before->getOps<RuleOp>().begin());
   return analysis;
 }
 
@@ -188,7 +197,6 @@ static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const Mod
   // The derivation adds values to a copy of the rule.
   OwningOpRef<ModuleOp> copy;
   Derivation derivation;
-  std::string difference;
   auto deriveProgram = [&](RuleOp part) -> chunk::ProgramOp {
     if (form != "chunk" && form != "auto")
       return {};
@@ -197,15 +205,10 @@ static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const Mod
     if (failed(unrollSteps(derived)))
       return {};
     derivation = derive(normalise(derived));
-    if (derivation.program)
-      difference = prove(derived, *derivation.program);
-    return derivation.program && difference.empty() ? *derivation.program : chunk::ProgramOp();
+    dropUnproved(derivation, derived);
+    return derivation.program ? *derivation.program : chunk::ProgramOp();
   };
   FailureOr<cuda::Kernel> kernel = cuda::buildKernels(rule, session.rule(), deriveProgram, options);
-  if (!difference.empty()) {
-    session.diags.error("internal error: the chunk form is not the rule: " + difference);
-    return failure();
-  }
   if (failed(kernel))
     return failure();
   llvm::Expected<cuda::Cubin> cubin = cuda::assemble(kernel->ptx, *chip);
