@@ -73,8 +73,6 @@ FailureOr<std::unique_ptr<Analysis>> recur::analyse(Session &session, ModuleOp s
     return failure();
   Derivation &derivation = analysis->derivation;
   derivation = derive(analysis->normalForm);
-  if (!derivation.program)
-    return analysis;
   dropUnproved(derivation, *before->getOps<RuleOp>().begin());
   return analysis;
 }
