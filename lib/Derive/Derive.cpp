@@ -39,9 +39,15 @@ public:
     PassManager pm(rule.getContext(), chunk::ProgramOp::getOperationName());
     pm.addPass(createCanonicalizerPass());
     pm.addPass(createCSEPass());
+    // A rule without a chunk form has others: what the verifier says is a reason, not an error.
+    std::string complaint;
+    ScopedDiagnosticHandler quiet(rule.getContext(), [&](Diagnostic &diagnostic) {
+      complaint = complaint.empty() ? diagnostic.str() : complaint;
+      return success();
+    });
     if (failed(pm.run(*derivation.program))) {
       derivation.program = nullptr;
-      derivation.reason = "internal error: the derived program is not well formed";
+      derivation.reason = "the derivation failed: " + complaint;
       return std::move(derivation);
     }
     explainProgram(*derivation.program, derivation.steps, names);
