@@ -31,7 +31,7 @@ while tried < options.count and os.times().children_user + os.times().children_s
     failures = box.failures
     # Odd seeds also vary how the spec is compiled.
     how = [["--tokens=33"], ["--dtype=bf16"], ["-O0"], ["--target=x86-64"], ["--target=x86-64-v3"], ["--dtype=f16,v=f32"]]
-    exercise(box, "spec.rec", *how[seed % 12 // 2 if seed % 2 else 0])
+    exercise(box, "spec.rec", *how[seed % 12 // 2 if seed % 2 else 0], may_be_chaotic=True)
     if box.failures > failures:
         print(f"seed {seed}:\n{generate(seed)}", flush=True)
     tried += 1
