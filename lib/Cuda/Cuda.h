@@ -80,6 +80,9 @@ mlir::FailureOr<mlir::OwningOpRef<mlir::ModuleOp>>
 emitKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive, const KernelOptions &options,
             llvm::SmallVectorImpl<Entry> &entries);
 
+/// Lowers a module of entry points to ops of llvm and nvvm.
+mlir::LogicalResult lowerToLlvm(mlir::ModuleOp module);
+
 /// Lowers a module of entry points to PTX.
 mlir::FailureOr<std::string> translateToPtx(mlir::ModuleOp module, const Chip &chip);
 

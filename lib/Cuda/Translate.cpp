@@ -77,7 +77,7 @@ struct ApproximateMath : PassWrapper<ApproximateMath, OperationPass<ModuleOp>> {
 };
 } // namespace
 
-static LogicalResult lowerToLlvm(ModuleOp module) {
+LogicalResult cuda::lowerToLlvm(ModuleOp module) {
   PassManager manager(module.getContext());
   manager.addPass(createCanonicalizerPass());
   manager.addPass(createCSEPass());

@@ -7,6 +7,7 @@
 #include "lib/Derive/Derive.h"
 #include "lib/Driver/Forms.h"
 #include "lib/Driver/Problem.h"
+#include "lib/Emulate/Host.h"
 #include "mlir/IR/Verifier.h"
 #include "llvm/IR/LLVMContext.h"
 #include "llvm/Transforms/Utils/Cloning.h"
@@ -179,6 +180,14 @@ static FloatType elementType(MLIRContext &context, DType type) {
   return type == DType::BF16 ? FloatType(BFloat16Type::get(&context)) : FloatType(Float16Type::get(&context));
 }
 
+static GpuCode launchable(const cuda::Chip &chip, std::string code, ArrayRef<cuda::Entry> entries) {
+  GpuCode gpu{std::move(code), "", chip.capability, chip.exact, {}};
+  for (const cuda::Entry &entry : entries)
+    gpu.entries.push_back({entry.name, entry.threads, entry.shards, entry.sharedBytes, entry.scratchBytes,
+                           entry.packed, entry.leastTokens, {entry.maps.begin(), entry.maps.end()}, entry.mostBlocks});
+  return gpu;
+}
+
 // The code of a bound and simplified rule for one GPU.
 static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const ModelInfo &info, ArrayRef<DType> types,
                                         const Target &target, StringRef form) {
@@ -206,6 +215,20 @@ static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const Mod
     dropUnproved(derivation, derived);
     return derivation.program ? *derivation.program : chunk::ProgramOp();
   };
+  if (session.options.emulate) {
+    if (session.options.processors)
+      options.chip.processors = session.options.processors;
+    SmallVector<cuda::Entry> entries;
+    FailureOr<OwningOpRef<ModuleOp>> module =
+        cuda::emitKernels(rule, session.rule(), deriveProgram, options, entries);
+    if (failed(module))
+      return failure();
+    FailureOr<std::string> code = emulate::compile(**module, options.chip, entries);
+    if (failed(code))
+      return failure();
+    recur_rt_find_driver_with(emulate::findDriverFunction);
+    return launchable(options.chip, std::move(*code), entries);
+  }
   FailureOr<cuda::Kernel> kernel = cuda::buildKernels(rule, session.rule(), deriveProgram, options);
   if (failed(kernel))
     return failure();
@@ -219,10 +242,9 @@ static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const Mod
   if (cubin->serialisesProducts())
     session.diags.warning(frontend::WarningClass::Perf, {},
                           llvm::Twine("matrix products on ") + target.name + " wait for one another: ptxas found no other way");
-  GpuCode code{std::move(cubin->code), chip->exact ? "" : std::move(kernel->ptx), chip->capability, chip->exact, {}};
-  for (const cuda::Entry &entry : kernel->entries)
-    code.entries.push_back({entry.name, entry.threads, entry.shards, entry.sharedBytes, entry.scratchBytes,
-                            entry.packed, entry.leastTokens, {entry.maps.begin(), entry.maps.end()}, entry.mostBlocks});
+  GpuCode code = launchable(*chip, std::move(cubin->code), kernel->entries);
+  if (!chip->exact)
+    code.ptx = std::move(kernel->ptx);
   return code;
 }
 

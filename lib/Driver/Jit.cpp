@@ -119,12 +119,12 @@ struct Buffer {
   std::unique_ptr<char, decltype(&free)> memory{nullptr, &free};
   DLTensor tensor{};
 
-  Buffer(DLDataType type, std::vector<int64_t> dims) : type(type), shape(std::move(dims)), strides(shape.size()) {
+  Buffer(DLDataType type, std::vector<int64_t> dims, DLDevice device) : type(type), shape(std::move(dims)), strides(shape.size()) {
     int64_t stride = 1;
     for (size_t i = shape.size(); i-- > 0; stride *= shape[i])
       strides[i] = stride;
     memory.reset(static_cast<char *>(aligned_alloc(64, llvm::alignTo(bytes() + 64, 64))));
-    tensor = {memory.get(), {kDLCPU, 0}, static_cast<int32_t>(shape.size()), type, shape.data(), strides.data(), 0};
+    tensor = {memory.get(), device, static_cast<int32_t>(shape.size()), type, shape.data(), strides.data(), 0};
   }
   int64_t bytes() const { return elementsOf(shape) * (type.bits / 8); }
   void fill(const Array &array) {
@@ -148,11 +148,13 @@ struct Buffer {
 struct Call::Impl {
   const LoadedRule *rule;
   int64_t batch, tokens;
+  DLDevice device; // an emulated GPU has the host's memory
   std::list<Buffer> buffers; // addresses of tensors must stay
   std::vector<std::pair<std::string, Buffer *>> inputs, params, states, outputs, initial;
   std::vector<char> workspace;
 
-  Impl(const LoadedRule &rule, const Problem &problem) : rule(&rule), batch(problem.batch), tokens(problem.tokens) {}
+  Impl(const LoadedRule &rule, const Problem &problem) : rule(&rule), batch(problem.batch), tokens(problem.tokens),
+        device{rule.metadata->model->variants[0].cuda ? kDLCUDA : kDLCPU, 0} {}
 
   static const DLTensor *given(const std::pair<std::string, Buffer *> &entry) {
     return entry.second ? &entry.second->tensor : nullptr;
@@ -181,7 +183,7 @@ Call::Call(const LoadedRule &rule, const Problem &problem) : impl(std::make_uniq
       own.push_back(variant.dims[tensor.dims[d]]);
     auto make = [&](std::vector<int64_t> shape) {
       shape.insert(shape.end(), own.begin(), own.end());
-      return &impl->buffers.emplace_back(variant.dtypes[i], std::move(shape));
+      return &impl->buffers.emplace_back(variant.dtypes[i], std::move(shape), impl->device);
     };
     std::string name = tensor.name;
     Buffer *buffer = nullptr;
@@ -253,7 +255,7 @@ int32_t Call::step(int64_t position, unsigned threads) {
   for (const auto &entry : impl->params)
     args.push_back(Impl::given(entry));
   int64_t count = impl->batch, one = 1;
-  DLTensor positionTensor = {positions.data(), {kDLCPU, 0}, 1, {kDLInt, 64, 1}, &count, &one, 0};
+  DLTensor positionTensor = {positions.data(), impl->device, 1, {kDLInt, 64, 1}, &count, &one, 0};
   args.push_back(nullptr); // state_index
   args.push_back(&positionTensor);
   addTokens(impl->outputs);

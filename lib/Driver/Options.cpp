@@ -187,6 +187,7 @@ private:
     options.dependencyTarget = args.getLastArgValue(OPT_MT);
     options.inputs = args.getLastArgValue(OPT_inputs);
     options.outputs = args.getLastArgValue(OPT_outputs);
+    options.emulate = args.hasArg(OPT_emulate);
     options.oracle = args.hasArg(OPT_oracle);
     options.step = args.hasArg(OPT_step);
     options.forward = args.hasArg(OPT_forward);
@@ -229,6 +230,7 @@ private:
     number(args, OPT_tokens, "tokens", options.tokens, 0);
     number(args, OPT_batch, "batch", options.batch, 0);
     number(args, OPT_heads, "heads", options.heads, 1);
+    number(args, OPT_processors, "processors", options.processors, 1);
     number(args, OPT_rounds, "rounds", options.rounds, 1);
     number(args, OPT_proofs, "proofs", options.proofs, 1);
     number(args, OPT_repeat, "repeat", options.repeat, 1);

@@ -39,6 +39,8 @@ struct Options {
   std::optional<int64_t> tokens;
   std::optional<int64_t> batch; // 1, and enough for cold states where steps are timed
   int64_t heads = 1;
+  bool emulate = false;
+  int64_t processors = 0; // of the emulated GPU; 0: the chip's
   bool oracle = false, step = false, forward = false;
   bool threadTime = false, progress = false;
   unsigned rounds = 1, proofs = 20, repeat = 0, threads = 0;

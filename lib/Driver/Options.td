@@ -52,6 +52,8 @@ defm random : Value<"random", "SEED", "Draw the inputs within their declared ran
 defm tokens : Value<"tokens", "N", "Tokens of a drawn sequence", drawn>;
 defm batch : Value<"batch", "N", "Sequences to draw (default 1; bench: for steps, enough that states are not in cache)", drawn>;
 defm heads : Value<"heads", "N", "Heads to draw (default 1)", drawn>;
+def emulate : Flag<["--"], "emulate">, In<[Run, Verify]>, HelpText<"Run a GPU's code on an emulated one">;
+defm processors : Value<"processors", "N", "Processors of the emulated GPU (default: the chip's)", [Run, Verify]>;
 def oracle : Flag<["--"], "oracle">, In<[Run]>, HelpText<"Interpret the rule in float64 instead of compiling it">;
 def step : Flag<["--"], "step">, In<[Run, Bench]>, HelpText<"Call the one-token function (run: for each token)">;
 def forward : Flag<["--"], "forward">, In<[Bench]>, HelpText<"Time the forward function (default: both)">;

@@ -33,17 +33,24 @@ static const struct {
                {"cuStreamSynchronize", &recur_i_cuda.stream_synchronize, false},
                {"cuMemcpyDtoH_v2", &recur_i_cuda.memcpy_dtoh, false}};
 
+static void *library;
+static void *find_in_library(const char *name) { return dlsym(library, name); }
+static void *(*find)(const char *) = find_in_library;
+
+void recur_rt_find_driver_with(void *(*other)(const char *name)) { find = other; }
+
 static pthread_once_t loaded = PTHREAD_ONCE_INIT;
 static char load_error[256]; /* "" once the driver is there */
 
 static void load_driver(void) {
-  void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (!library) {
+  if (find == find_in_library)
+    library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (find == find_in_library && !library) {
     strncpy(load_error, "libcuda.so.1, the CUDA driver, cannot be loaded: is one installed?", sizeof load_error - 1);
     return;
   }
   for (size_t i = 0; i < sizeof symbols / sizeof *symbols; ++i) {
-    void *symbol = dlsym(library, symbols[i].name);
+    void *symbol = find(symbols[i].name);
     if (!symbol && !symbols[i].optional) {
       strcpy(load_error, "the CUDA driver is too old: it has no ");
       strncat(load_error, symbols[i].name, sizeof load_error - strlen(load_error) - 1);

@@ -184,6 +184,10 @@ RECUR_API int32_t recur_rt_step(const recur_model *model, const void *args, void
 /** Bytes of workspace that recur_rt_step needs, or a negative recur_error; as recur_rt_forward_workspace. */
 RECUR_API int64_t recur_rt_step_workspace(const recur_model *model, const void *args);
 
+/** Has the CUDA driver's functions looked up by `find`, which gives NULL for those it has not, in place of
+ * libcuda.so.1. To be called before the first call with a tensor on a GPU; later it changes nothing. */
+RECUR_API void recur_rt_find_driver_with(void *(*find)(const char *name));
+
 /** The RECUR_CPU_* bits of this machine, of those that the operating system saves. */
 RECUR_API uint64_t recur_cpu_features(void);
 
