@@ -130,11 +130,11 @@ Values Ptx::load(Value address, int64_t offset, unsigned count, Type type) {
                   SmallVector<Type>(count, type), address);
 }
 
-void Ptx::store(Value address, int64_t offset, ValueRange values) {
+void Ptx::store(Value address, int64_t offset, ValueRange values, bool relaxed) {
   Values operands{address};
   llvm::append_range(operands, values);
   std::string from = values.size() == 1 ? "$1" : braced(1, values.size());
-  assembly(("st.shared" + vectorSuffix(values.size(), values[0].getType()) + " [$0+" + Twine(offset) + "], " +
+  assembly((Twine(relaxed ? "st.relaxed.cta" : "st") + ".shared" + vectorSuffix(values.size(), values[0].getType()) + " [$0+" + Twine(offset) + "], " +
             from + ";")
                .str(),
            {}, operands);

@@ -91,7 +91,8 @@ public:
   Values loadFloats(mlir::Value address, int64_t offset, unsigned count) {
     return load(address, offset, count, b.getF32Type());
   }
-  void store(mlir::Value address, int64_t offset, mlir::ValueRange values);
+  /// `relaxed`: others may read it meanwhile, and do not mind what they get.
+  void store(mlir::Value address, int64_t offset, mlir::ValueRange values, bool relaxed = false);
   /// Four 8 x 8 matrices of 16-bit entries.
   Values loadMatrices(mlir::Value address, int64_t offset, bool transposed);
   void storeMatrices(mlir::Value address, int64_t offset, mlir::ValueRange registers, bool transposed);

@@ -191,14 +191,14 @@ void RoleEmitter::emitRows(Value chunks) {
           values[k] = ptx.choose(state.valid[k], values[k], ptx.number(0));
       ptx.store(ptx.add(stage.rows, ptx.mul(lane, 8)), i * stages * slotBytes, {values[0], values[1]});
     }
-    // Rows past the end are another sequence's, or none.
+    // Rows past the end are another sequence's, or none. Scores that are being made of them are not used.
     threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(tokensOfChunk, 64)), [&] {
       Value count = arith::TruncIOp::create(b, b.getI32Type(), left), zero = ptx.number(0);
       Value row = ptx.add(count, ptx.shiftRight(lane, 3)), chunk = ptx.mul(ptx.bits(lane, 7), 16);
       threads.forLoop(row, ptx.constant(tokensOfChunk), ptx.constant(4), {}, [&](Value row, ValueRange) {
         Value at = ptx.add(ptx.add(stage.tiles, chunk), ptx.mul(row, 128));
         for (int64_t tile = 0; tile < stageBytes; tile += tileBytes)
-          ptx.store(at, tile, {zero, zero, zero, zero});
+          ptx.store(at, tile, {zero, zero, zero, zero}, /*relaxed=*/true);
         return Values();
       });
       ptx.fenceProxy();

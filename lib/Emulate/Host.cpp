@@ -154,7 +154,10 @@ LogicalResult Rewriter::run() {
       function->removeAttr(name);
     function.removeArgAttrsAttr(); // parameters come by address
     SmallVector<Operation *> ops;
-    function.walk([&](Operation *op) { ops.push_back(op); });
+    function.walk([&](Operation *op) {
+      if (!isa<LLVM::ExtractValueOp>(op)) // go with what they are of
+        ops.push_back(op);
+    });
     b.setLoc(function.getLoc());
     b.setInsertionPointToStart(&function.getBody().front());
     Value one = constant(b.getI32Type(), 1);

@@ -105,7 +105,7 @@ struct Warp {
   /// Its own time: what it does from now on is not known to those who have seen it so far.
   uint32_t now() const { return order.seen[index]; }
   void tick() { ++order.seen[index]; }
-  Access access(bool engine = false) const { return {index, now(), &order, engine}; }
+  Access access() const { return {index, now(), &order}; }
 };
 
 /// A barrier of the kind that named ones are: so many threads meet.

@@ -195,6 +195,7 @@ static void *locate(Thread &thread, const Statement &s, const OperandGroup &grou
                 " of shared memory, which is no multiple of " + Twine(bytes));
   SharedMemory &shared = thread.block->shared;
   Access access = thread.warp->access();
+  access.relaxed = s.has("relaxed");
   thread.expect(writes ? shared.write(address, bytes, access) : shared.read(address, bytes, access));
   return shared.at<void>(address);
 }
@@ -219,12 +220,12 @@ static void store(Thread &thread, const Statement &s, Slots slots) {
 bool recur::emulate::decodeMemory(Statement &s) {
   if ((s.words[0] != "ld" && s.words[0] != "st") || s.operands.size() != 2 || s.words.size() < 3)
     return false;
-  s.flag = s.words[1].starts_with("shared");
-  if (!s.flag && s.words[1] != "global")
+  s.flag = any_of(s.words, [](StringRef word) { return word.starts_with("shared"); });
+  if (!s.flag && !s.has("global"))
     return false;
   s.bytes = bytesOf(s.words.back());
-  for (StringRef word : ArrayRef(s.words).drop_front(2).drop_back()) {
-    bool hint = is_contained({"nc", "cs", "cg", "ca", "lu", "wt", "wb", "volatile", "relaxed", "gpu", "cta"}, word) ||
+  for (StringRef word : ArrayRef(s.words).drop_front().drop_back()) {
+    bool hint = is_contained({"shared", "shared::cta", "global", "nc", "cs", "cg", "ca", "lu", "wt", "wb", "volatile", "relaxed", "gpu", "cta"}, word) ||
                 word.starts_with("L1::") || word.starts_with("L2::");
     if (!hint && (word.size() != 2 || word[0] != 'v' || word.substr(1).getAsInteger(10, s.count)))
       return false;

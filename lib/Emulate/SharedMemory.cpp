@@ -66,6 +66,8 @@ std::string SharedMemory::read(uint32_t where, uint32_t count, const Access &acc
     auto at = [&] { return "reads byte " + std::to_string(i * granule) + " of shared memory, which "; };
     if (!writer.clock)
       return at() + "nothing wrote";
+    if (access.order->seen[writer.actor] < writer.clock && writer.relaxed)
+      continue;
     if (access.order->seen[writer.actor] < writer.clock)
       return at() + nameOf(writer.actor) + " wrote with nothing that orders the two";
     if (access.engine && writer.actor < maxWarps && access.order->fenced[writer.actor] < writer.clock)
@@ -83,7 +85,7 @@ std::string SharedMemory::mayWrite(uint32_t where, uint32_t count, const Access 
     auto at = [&] { return "overwrites byte " + std::to_string(i * granule) + " of shared memory, which "; };
     if (access.order->seen[writers[i].actor] < writers[i].clock)
       return at() + nameOf(writers[i].actor) + " wrote with nothing that orders the two";
-    for (unsigned warp = 0; warp < warps; ++warp)
+    for (unsigned warp = 0; warp < warps && !access.relaxed; ++warp)
       if (access.order->seen[warp] < readers[i * warps + warp])
         return at() + "warp " + std::to_string(warp) + " may still read";
   }
@@ -95,6 +97,6 @@ std::string SharedMemory::write(uint32_t where, uint32_t count, const Access &ac
   if (!wrong.empty())
     return wrong;
   uint32_t first = (where - address) / granule, end = (where - address + count - 1) / granule + 1;
-  std::fill(writers.begin() + first, writers.begin() + end, Writer{access.clock, access.actor});
+  std::fill(writers.begin() + first, writers.begin() + end, Writer{access.clock, uint16_t(access.actor), access.relaxed});
   return "";
 }

@@ -31,6 +31,7 @@ struct Access {
   uint32_t clock = 0; // when, on the actor's own clock
   const Order *order = nullptr;
   bool engine = false; // by the copy engine or the matrix units, which need fences
+  bool relaxed = false; // a write that says that others may read meanwhile
 };
 
 class SharedMemory {
@@ -58,7 +59,8 @@ private:
 
   struct Writer {
     uint32_t clock = 0; // 0: nobody
-    uint32_t actor = 0;
+    uint16_t actor = 0;
+    bool relaxed = false;
   };
   static constexpr uint32_t granule = 2; // bytes
 
