@@ -61,11 +61,13 @@ std::optional<unsigned> Expander::rowOf(Value version, Side side, Value vector, 
 }
 
 std::optional<unsigned> Expander::laterRow(Value version, Value vector, Location loc, Value solution) {
-  std::optional<unsigned> read = versionOf(version);
+  MatType type = MatType::get(loc.getContext(), matType(version).getRows(), matType(vector).getCols());
+  auto transposed = version.getDefiningOp<TransposeOp>();
+  bool onLeft = transposed && !solution;
+  std::optional<unsigned> read = versionOf(onLeft ? transposed.getOperand() : version);
   if (!read)
     return std::nullopt;
-  MatType type = MatType::get(loc.getContext(), matType(version).getRows(), matType(vector).getCols());
-  nf.rows.push_back(Row{*read, Side::Right, vector, type, {}, loc, false, solution});
+  nf.rows.push_back(Row{*read, onLeft ? Side::Left : Side::Right, vector, type, {}, loc, false, solution});
   return nf.rows.size() - 1;
 }
 

@@ -39,15 +39,14 @@ public:
     PassManager pm(rule.getContext(), chunk::ProgramOp::getOperationName());
     pm.addPass(createCanonicalizerPass());
     pm.addPass(createCSEPass());
-    // A rule without a chunk form has others: what the verifier says is a reason, not an error.
     std::string complaint;
     ScopedDiagnosticHandler quiet(rule.getContext(), [&](Diagnostic &diagnostic) {
       complaint = complaint.empty() ? diagnostic.str() : complaint;
       return success();
     });
     if (failed(pm.run(*derivation.program))) {
+      derivation.defect = complaint;
       derivation.program = nullptr;
-      derivation.reason = "the derivation failed: " + complaint;
       return std::move(derivation);
     }
     explainProgram(*derivation.program, derivation.steps, names);
@@ -86,6 +85,9 @@ private:
   }
 
   LogicalResult build() {
+    for (auto [name, value] : llvm::zip(rule.getOutputs().getAsRange<StringAttr>(), rule.yieldedOutputs()))
+      if (!isOne(matType(value).getCols()))
+        return cx->fail("the output '" + name.str() + "' is a matrix for each token, not a vector");
     if (failed(makeGroups()))
       return failure();
     for (auto &group : groups)

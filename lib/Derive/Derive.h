@@ -22,6 +22,8 @@ struct Derivation {
   mlir::OwningOpRef<chunk::ProgramOp> program;
   /// Why there is no chunk program, for a remark.
   std::string reason;
+  /// What is wrong with a program that came out and was dropped: a defect of the compiler.
+  std::string defect;
   std::vector<DerivationStep> steps;
 };
 
@@ -42,8 +44,8 @@ std::string proveRecurrence(RuleOp sequence, RuleOp recurrence);
 /// where they differ first. The rules must have arguments of the same names and shapes.
 bool sameRule(RuleOp a, RuleOp b, std::string &difference);
 
-/// Appends the program as equations: what is computed per token, the triangular system, outputs and states. Values that
-/// have a name keep it.
+/// Appends the program as equations: what is computed per token, the triangular system, outputs and states.
+/// Values that have a name keep it.
 void explainProgram(chunk::ProgramOp program, std::vector<DerivationStep> &steps, const ShortNames &names);
 
 /// The steps as text, as `recurc explain` prints them.

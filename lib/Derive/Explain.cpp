@@ -74,7 +74,8 @@ private:
     for (auto [index, last] : llvm::enumerate(map.getLast())) {
       std::string state = argumentNames[map.getBody().getArgument(index)];
       names[last] = state + "_C";
-      step.lines.push_back(state + "' = " + notation(*yielded++, argumentNames, fullDepth) + ", token by token");
+      step.lines.push_back(state + "' = " + notation(*yielded++, argumentNames, fullDepth) +
+                           ", token by token");
     }
     for (Value result : map.getResults()) {
       std::string line = notation(*yielded++, argumentNames, fullDepth), name = known.lookup(line);
@@ -259,7 +260,8 @@ private:
 };
 } // namespace
 
-void recur::explainProgram(chunk::ProgramOp program, std::vector<DerivationStep> &steps, const ShortNames &names) {
+void recur::explainProgram(chunk::ProgramOp program, std::vector<DerivationStep> &steps,
+                           const ShortNames &names) {
   DerivationStep tokens{"per token", {}}, system{"eliminate", {}}, results{"emit", {}};
   ProgramWriter(program, names).write(tokens, system, results);
   for (DerivationStep *step : {&tokens, &system, &results})

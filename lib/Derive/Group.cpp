@@ -40,6 +40,9 @@ LogicalResult Group::orient() {
   std::optional<Side> side;
   bool twoSided = false;
   std::function<void(unsigned)> visit = [&](unsigned row) {
+    // What reads with an earlier readout has no terms.
+    if (cx.nf.rows[row].terms.empty() && reads(row))
+      side = cx.nf.rows[row].side;
     for (const RowTerm &term : cx.nf.rows[row].terms) {
       if (term.column.kind == Column::RowOf)
         visit(term.column.index);

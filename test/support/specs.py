@@ -38,6 +38,7 @@ def exercise(box, path, *options, may_be_chaotic=False):
     code, again, err = box.run("again.rec", "--emit=recur", "--name=x")
     box.expect(code == 0 and recur == again, f"{path} is not the same when printed: {err}\n{out.decode()}")
     code, out, err = box.run("verify", path, *bind, "--rounds=1", *options)
+    box.expect("internal error" not in err, f"{path}: {err}")
     if code == 1 and (REFUSAL in err or may_be_chaotic and is_chaos(err)):
         return False
     box.expect(code == 0, f"{path}: exit code {code}: {err}{out.decode()}")

@@ -41,8 +41,9 @@ ORACLE_ONLY = {"ttt_linear", "ttt_mlp", "lact", "softmax_attention", "alibi", "f
 REFUSAL = "only in the oracle for now"
 
 # Rules that are not affine in their states, read them from both sides, or multiply them by full matrices.
-NO_CHUNKS = {"atlas", "gru", "lstm", "slstm", "mesanet", "titans_mlp", "dense_transition", "saturated_write", "two_sided",
-             "vector_beta", "momentum_vector_decay", "second_moment", "weighted_loss"} | ORACLE_ONLY
+NO_CHUNKS = {"atlas", "gru", "lstm", "slstm", "mesanet", "titans_mlp", "dense_transition", "matrix_output",
+             "saturated_write", "two_sided", "vector_beta", "momentum_vector_decay", "second_moment",
+             "weighted_loss"} | ORACLE_ONLY
 
 
 class Failure(Exception):

@@ -70,6 +70,18 @@ def rwkv6(x, s):
     return o
 
 
+def left_slots(x, s):
+    a = exp(x.g)
+    s.K = a[:, None] * s.K + outer(1 - a, x.k)
+    s.V = a[:, None] * s.V + outer(1 - a, x.v)
+    return s.V.T @ softmax(s.K @ x.q)
+
+
+def matrix_output(x, s):
+    s.S = x.a * s.S + outer(x.v, x.k)
+    return {"o": s.S @ x.q, "p": np.tanh(outer(x.v, x.k))}
+
+
 def gsa(x, s):
     s.Sk = exp(x.g)[:, None] * s.Sk + outer(x.s, x.k)
     s.Sv = s.Sv * exp(x.g) + outer(x.v, x.s)

@@ -98,6 +98,8 @@ nesterov                    | q:query(dk) k:unit(dk) v:value(dv) eta:gate() thet
 cascade                     | q:query(dk) k:key(dk) v:value(dv) a:gate() b:gate() | | R(dv,dk) S(dv,dk)
 trapezoid                   | q:query(dk) k:key(dk) v:value(dv) a:gate() b:real() c:real() | | S(dv,dk) \
                               k1:key(dk) v1:real(dv)
+left_slots                  | q:query(dk) k:key(dk) v:value(dv) g:log_decay(m) | | K(m,dk) V(m,dv)
+matrix_output               | q:query(dk) k:key(dk) v:value(dv) a:gate() | | S(dv,dk)
 weighted_loss               | q:query(dk) k:unit(dk) v:value(dv) w:gate(dv) b:gate() | | S(dv,dk)
 saturated_write             | q:query(dk) k:unit(dk) v:value(dv) g:log_decay() | | S:real(dv,dk)
 second_moment               | q:query(dk) k:unit(dk) v:value(dv) b:gate() r:gate() | | S:real(dv,dk) \
@@ -107,7 +109,7 @@ micro_decay                 | q:query(dk) k:key(dk)[n] v:value(dv)[n] a:gate()[n
                               r:real(dv) | | S(dv,dk)
 """
 
-OUTPUTS = {"two_outputs": ["o", "p"], **{name: ["O"] for name in (
+OUTPUTS = {"two_outputs": ["o", "p"], "matrix_output": ["o", "p"], **{name: ["O"] for name in (
     "softmax_attention", "alibi", "fox", "deltaformer", "path", "path_absolute")}}
 
 SMALL_STATE_LONG_SEQUENCE = {"dk": 6, "dv": 5, "dh": 7}
