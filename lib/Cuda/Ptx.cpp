@@ -176,6 +176,24 @@ Values Ptx::unpackF16(Value pair) {
                   {b.getF32Type(), b.getF32Type()}, pair, false);
 }
 
+Value Ptx::greaterBf16(Value x, Value y) {
+  return assembly("max.bf16x2 $0, $1, $2;", b.getI32Type(), {x, y}, false)[0];
+}
+
+void Ptx::syncWarp() { assembly("bar.warp.sync 0xffffffff;", {}, {}); }
+
+Value Ptx::any(Value condition) {
+  Value number = arith::ExtUIOp::create(b, b.getI32Type(), condition);
+  Value found = assembly("{ .reg .pred p, q; setp.ne.b32 p, $1, 0; vote.sync.any.pred q, p, 0xffffffff; selp.b32 "
+                         "$0, 1, 0, q; }",
+                         b.getI32Type(), number)[0];
+  return compare(arith::CmpIPredicate::ne, found, constant(0));
+}
+
+Value Ptx::shuffle(Value x, Value lane) {
+  return assembly("shfl.sync.idx.b32 $0, $1, $2, 31, 0xffffffff;", x.getType(), {x, lane})[0];
+}
+
 //===----------------------------------------------------------------------===//
 // Products
 //===----------------------------------------------------------------------===//
@@ -236,4 +254,19 @@ Values Ptx::multiplyF16(ValueRange sum, ValueRange left, ValueRange right) {
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {$0,$1,$2,$3}, {$8,$9,$10,$11}, {$12,$13}, "
       "{$4,$5,$6,$7};",
       SmallVector<Type>(4, b.getF32Type()), operands, false);
+}
+
+Values Ptx::multiplyBf16(ValueRange sum, ValueRange left, ValueRange right) {
+  Values results;
+  for (unsigned half : {0, 1}) {
+    Values operands(sum.slice(4 * half, 4));
+    llvm::append_range(operands, left);
+    operands.append({right[half], right[2 + half]});
+    llvm::append_range(
+        results,
+        assembly("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {$0,$1,$2,$3}, {$8,$9,$10,$11}, {$12,$13}, "
+                 "{$4,$5,$6,$7};",
+                 SmallVector<Type>(4, b.getF32Type()), operands, false));
+  }
+  return results;
 }

@@ -102,6 +102,14 @@ public:
   mlir::Value packF16(mlir::Value low, mlir::Value high);
   Values unpackBf16(mlir::Value pair);
   Values unpackF16(mlir::Value pair);
+  /// The greater of each two.
+  mlir::Value greaterBf16(mlir::Value x, mlir::Value y);
+
+  // What the threads of a warp do together.
+  void syncWarp();
+  /// Whether a condition holds for any of them.
+  mlir::Value any(mlir::Value condition);
+  mlir::Value shuffle(mlir::Value x, mlir::Value lane);
 
   // Products.
   /// The descriptor of an operand in swizzled rows of 128 bytes; `leading` bytes lie between blocks of 64
@@ -117,6 +125,8 @@ public:
   llvm::SmallVector<Values> await(int64_t left, llvm::ArrayRef<Pending> landed);
   /// sum + left * right, 16 x 8 by one warp, 16 deep in f16.
   Values multiplyF16(mlir::ValueRange sum, mlir::ValueRange left, mlir::ValueRange right);
+  /// The same, 16 x 16 in bf16; the right operand is laid out like a left one, transposed.
+  Values multiplyBf16(mlir::ValueRange sum, mlir::ValueRange left, mlir::ValueRange right);
 
   mlir::ImplicitLocOpBuilder &b;
 

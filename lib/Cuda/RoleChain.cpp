@@ -80,6 +80,11 @@ FailureOr<Values> RoleEmitter::entriesOf(ChainState &state, Value value) {
   auto op = value.getDefiningOp<ElementwiseOp>();
   if (!op)
     return failure();
+  for (unsigned i : {0, 1})
+    if (isa<MulOp>(op) && RolePlan::isWholeOfKeys(op->getOperand(i))) {
+      FailureOr<Values> entries = slab(state, op->getOperand(1 - i));
+      return failed(entries) ? entries : FailureOr<Values>(decayedWhole(state.buffer, *entries));
+    }
   // Factors of columns together make one number.
   if (isa<MulOp>(op)) {
     RowFactors factors;
@@ -201,7 +206,7 @@ void RoleEmitter::rightSteps(ChainState &state, const ChainProduct &product, Sma
       step.right = ptx.advance(descriptor, bytes(k));
   };
   if (product.kind == ChainProduct::Rows || product.kind == ChainProduct::Depth) {
-    BlockArgument input = plan.asTile(product.right)->input;
+    BlockArgument input = placeOf(*plan.asTile(product.right));
     int64_t half = halfStride(input);
     descriptor = ptx.descriptor(ptx.add(state.stage.tiles, tileOffset(input)),
                                 product.kind == ChainProduct::Depth ? half : 0);
@@ -235,6 +240,11 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
       if (waited)
         return;
       ptx.await(barrier(Full, state.stage.index), state.stage.phase);
+      // Tiles are made with the scores.
+      if (plan.decay) {
+        ptx.await(barrier(ScoresFull, state.buffer), state.bufferPhase);
+        state.waitedForScores = true;
+      }
       waited = true;
     };
     for (const ChainProduct *product : products) {
@@ -260,7 +270,8 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
       // A part of a product's sums, taken on as it is, makes the assembler serialise all products. It does
       // not see that this factor is 1.
       for (const ChainProduct &other : plan.products)
-        if (other.result == product->start && other.stack >= 0 && other.resultScale.empty()) {
+        if (other.result == product->start && other.stack >= 0 &&
+            (product->startScale ? *product->startScale : other.resultScale).empty()) {
           Value one = ptx.loadFloats(state.stage.rows, slotOffset({}), 1)[0];
           for (Value &entry : *start)
             entry = ptx.multiply(entry, one);

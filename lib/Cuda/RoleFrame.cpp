@@ -36,7 +36,12 @@ void RoleEmitter::layOut() {
   int64_t blockBytes = plan.system ? 2 * tileBytes : 0, leavesBytes = plan.system ? 4 * leafBytes : 0;
   // A chunk stays in the ring while it passes all roles, so the ring is as deep as there is room.
   constexpr int64_t mostStages = 4, usualSlots = 16;
-  int64_t others = 2 * scoreBytes + outputBytes + blockBytes + leavesBytes + 512;
+  // Tiles at the right of decayed products are read before the system's blocks are stored.
+  tableBytes = plan.keys * 4;
+  rightBytes = plan.rights.size() * plan.keys / 64 * tileBytes;
+  int64_t tablesBytes = plan.decay ? (Tables + 2) * tableBytes : 0;
+  blockBytes = std::max(blockBytes, rightBytes);
+  int64_t others = 2 * scoreBytes + outputBytes + blockBytes + leavesBytes + tablesBytes + 512;
   stages = std::clamp<int64_t>((threads.sharedLimit - others) / (stageBytes + usualSlots * slotBytes), 1,
                                mostStages);
   int64_t at = stages * stageBytes;
@@ -48,7 +53,9 @@ void RoleEmitter::layOut() {
   inverseAt = scoresAt + plan.scores.size() * tileBytes;
   take(outputsAt, outputBytes);
   take(blocksAt, blockBytes);
+  rightsAt = blocksAt;
   take(leavesAt, leavesBytes);
+  take(tablesAt, tablesBytes);
   take(barriersAt, Barriers * 32);
   slotsAt = llvm::alignTo(at, 256);
 }
@@ -173,6 +180,8 @@ LogicalResult RoleEmitter::emit() {
                              ptx.constant(6, 64)));
   // What each thread of a role may have of the 512 registers that the warpgroups share.
   int64_t few = 32, some = plan.system ? 96 : 64, many = plan.system ? 192 : 208;
+  if (plan.decay && !plan.system)
+    some = 128, many = 176;
   if (slabs == 1)
     few = 40, some = 216, many = 232;
   int64_t atEntry = 65536 / entry.threads / 8 * 8;

@@ -47,7 +47,6 @@ void RoleEmitter::emitInverse(ScoreState &state) {
   Value tile = ptx.add(ptx.add(base, blocksAt), ptx.mul(state.parity, tileBytes));
   Value ownRows = ptx.add(tile, state.warpRows), ownBlock = ptx.add(tile, state.ownBlock);
   Value result = ptx.add(state.buffer, inverseAt - scoresAt);
-  auto syncWarp = [&] { ptx.assembly("bar.warp.sync 0xffffffff;", {}, {}); };
   auto packed = [&](ValueRange block) {
     Values pairs;
     for (unsigned e = 0; e < 8; e += 2)
@@ -65,7 +64,7 @@ void RoleEmitter::emitInverse(ScoreState &state) {
   };
 
   // The leaf: lane c eliminates column c of the identity.
-  syncWarp();
+  ptx.syncWarp();
   Values x;
   Value column = ptx.bits(lane, 15);
   for (int64_t r = 0; r < 16; ++r)
@@ -84,7 +83,7 @@ void RoleEmitter::emitInverse(ScoreState &state) {
     quarter.push_back(ptx.choose(state.inLowerHalf, pairs[i], pairs[4 + i]));
   // Lane c has column c, which is row c of the transposed inverse.
   ptx.store(ownBlock, 0, quarter);
-  syncWarp();
+  ptx.syncWarp();
 
   // D N in place of N, then the block columns.
   Values transposed = ptx.loadMatrices(ownBlock, 0, false);

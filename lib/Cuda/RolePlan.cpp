@@ -60,6 +60,8 @@ std::optional<TokenTile> RolePlan::asTile(Value value) const {
     return std::nullopt;
   for (unsigned i : {0, 1}) {
     Value factor = op->getOperand(1 - i);
+    if (isa<MulOp>(op) && isOfDecay(factor))
+      return decayed(asTile(op->getOperand(i)), factor);
     if (isNumber(op->getOperand(i)) || !isNumber(factor) || (isa<DivOp>(op) && i == 1))
       continue;
     std::optional<TokenTile> tile = asTile(op->getOperand(i));
@@ -80,6 +82,8 @@ bool RolePlan::isUniform(Value value) {
   Operation *op = value.getDefiningOp();
   if (auto weights = dyn_cast<chunk::WeightsOp>(op))
     return weights.getSpan() == chunk::Span::Whole;
+  if (auto broadcast = dyn_cast<BroadcastOp>(op))
+    return isUniform(broadcast.getOperand());
   return !isa<ReduceOp>(op) &&
          llvm::all_of(op->getOperands(), [](Value operand) { return isUniform(operand); });
 }
@@ -103,15 +107,22 @@ bool RolePlan::isRow(Value value) const {
            program.getArg(argument.getArgNumber()).getKind() != ArgKind::State;
   return TypeSwitch<Operation *, bool>(value.getDefiningOp())
       .Case([](ConstantOp) { return true; })
+      .Case([&](BroadcastOp broadcast) { return isRow(broadcast.getOperand()); })
       .Case([&](chunk::WeightsOp w) {
-        auto decay = w.getDecay().getDefiningOp<chunk::DecayOp>();
-        return decay && decay.getLog() && isNumber(decay.getFactors()) && isRow(decay.getLog());
+        return isScalarDecay(w.getDecay());
       })
       .Case([&](ElementwiseOp e) {
         return llvm::all_of(e->getOperands(), [&](Value operand) { return isRow(operand); });
       })
       .Case([&](ReduceOp r) { return r.getKind() == Reduction::Sum && isVectorOfTiles(r.getOperand()); })
       .Default([](Operation *) { return false; });
+}
+
+// Whether a decay is one number per token that a warp can sum the logarithms of.
+bool RolePlan::isScalarDecay(Value value) const {
+  auto decay = value.getDefiningOp<chunk::DecayOp>();
+  return decay && isNumber(decay.getFactors()) && isRow(sourceOf(value)) &&
+         (decay.getLog() || isNotNegative(decay.getFactors()));
 }
 
 //===----------------------------------------------------------------------===//
@@ -131,7 +142,7 @@ LogicalResult RolePlan::needRow(Value value) {
     return failure();
   Operation *op = value.getDefiningOp();
   if (auto weights = dyn_cast_if_present<chunk::WeightsOp>(op))
-    return needRow(weights.getDecay().getDefiningOp<chunk::DecayOp>().getLog());
+    return needRow(sourceOf(weights.getDecay()));
   auto reduce = dyn_cast_if_present<ReduceOp>(op);
   if (!reduce) {
     for (Value operand : op ? op->getOperands() : OperandRange(nullptr, 0))
@@ -162,7 +173,7 @@ LogicalResult RolePlan::visitScores(Value value) {
       grams.push_back(gram);
     for (Value side : {gram.getLhs(), gram.getRhs()}) {
       std::optional<TokenTile> tile = asTile(side);
-      if (!tile || failed(needInput(tile->input)))
+      if (!tile || tile->span || (tile->decayed && (side == gram.getRhs() || gram.getReach() != chunk::Reach::Before)) || failed(needInput(tile->input)))
         return failure();
       for (RowFactor factor : tile->scale)
         if (failed(needRow(factor.value)))
@@ -170,9 +181,9 @@ LogicalResult RolePlan::visitScores(Value value) {
     }
     if (!gram.getDecay())
       return success();
-    auto decay = gram.getDecay().getDefiningOp<chunk::DecayOp>();
-    return success(decay && decay.getLog() && isNumber(decay.getFactors()) &&
-                   succeeded(needRow(decay.getLog())));
+    if (isOfKeys(gram.getDecay()))
+      return needDecay(gram.getDecay());
+    return success(isScalarDecay(gram.getDecay()) && succeeded(needRow(sourceOf(gram.getDecay()))));
   }
   if (!isa<ElementwiseOp>(op))
     return failure();
@@ -264,11 +275,8 @@ FailureOr<unsigned> RolePlan::visitProduct(Operation *op, Value result, Value st
         scores.push_back({plain, columnScale, /*plainRows=*/gram != nullptr});
     } else {
       std::optional<TokenTile> tile = asTile(product.right);
-      if (!tile || failed(needInput(tile->input)))
+      if (!tile || failed(needRight(*tile)))
         return failure();
-      for (RowFactor factor : tile->scale)
-        if (failed(needRow(factor.value)))
-          return failure();
       product.kind = transposed ? ChainProduct::Depth : ChainProduct::Rows;
       product.resultScale = resultScaleOf(cast<MatmulOp>(op));
     }
@@ -322,9 +330,15 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
       return failure();
     return 0;
   }
-  if (std::optional<TokenTile> tile = asTile(value)) {
-    if (failed(needInput(tile->input)))
+  if (isWholeOfKeys(value)) {
+    if (failed(needDecay(trace(value).getDefiningOp<chunk::WeightsOp>().getDecay())))
       return failure();
+    return 0;
+  }
+  if (std::optional<TokenTile> tile = asTile(value)) {
+    if (tile->span || tile->decayed || failed(needInput(tile->input)))
+      return failure();
+    plainInputs.insert(tile->input);
     for (RowFactor factor : tile->scale)
       if (failed(needRow(factor.value)))
         return failure();
@@ -394,16 +408,16 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
   return available[value] = last;
 }
 
-void RolePlan::stackProducts() {
+LogicalResult RolePlan::stackProducts() {
   SmallVector<ChainProduct> inWaves;
   for (unsigned wave = 0; wave < waves; ++wave)
     llvm::copy_if(products, std::back_inserter(inWaves),
                   [&](const ChainProduct &p) { return p.wave == wave; });
   products = std::move(inWaves);
   llvm::SmallPtrSet<void *, 4> placed;
+  auto isPlaced = [&](BlockArgument input) { return placed.contains(input.getAsOpaquePointer()); };
   auto stackable = [&](const ChainProduct &p) {
     return p.kind == ChainProduct::Rows && !p.start &&
-           !placed.contains(asTile(p.right)->input.getAsOpaquePointer()) &&
            llvm::none_of(products,
                          [&](const ChainProduct &other) { return other.chained && other.start == p.result; });
   };
@@ -414,17 +428,21 @@ void RolePlan::stackProducts() {
       if (x.stack >= 0 || y.stack >= 0 || x.wave != y.wave || x.left != y.left || !stackable(x) ||
           !stackable(y))
         continue;
-      BlockArgument first = asTile(x.right)->input, second = asTile(y.right)->input;
-      if (first == second)
+      BlockArgument first = place(*asTile(x.right)), second = place(*asTile(y.right));
+      if (first == second || !first || !second || isPlaced(first) || isPlaced(second))
         continue;
       x.stack = y.stack = stacks++;
-      placed.insert(first.getAsOpaquePointer());
-      placed.insert(second.getAsOpaquePointer());
+      for (BlockArgument input : {first, second})
+        placed.insert(input.getAsOpaquePointer());
       inputs.push_back({first, second});
     }
+  for (const ChainProduct &p : products)
+    if (p.kind <= ChainProduct::Depth && !place(*asTile(p.right)))
+      return failure();
   for (BlockArgument input : neededInputs)
-    if (!placed.contains(input.getAsOpaquePointer()))
+    if (!isPlaced(input))
       inputs.push_back({input});
+  return success();
 }
 
 LogicalResult RolePlan::check() {
@@ -441,12 +459,13 @@ LogicalResult RolePlan::check() {
   keys = state.numElements() / independent;
   if ((independent != 64 && independent != 128) || (keys != 64 && keys != 128))
     return failure();
+  findDecay();
   auto yielded = program.getBodyYield().getValues();
   for (Value value : llvm::concat<const Value>(SmallVector<Value>(yielded.drop_front()),
                                                SmallVector<Value>(yielded.take_front())))
     if (failed(visit(value)))
       return failure();
-  if (grams.size() > 2)
+  if (decay ? failed(checkDecay()) : grams.size() > 2)
     return failure();
   // The state must end with a product in place, and outputs be rows of independent columns.
   if (products.empty() || products.back().result != strip(yielded[0]))
@@ -454,7 +473,8 @@ LogicalResult RolePlan::check() {
   for (Value output : yielded.drop_front())
     if (MatType type = typeOf(output); isNumber(output) || type.numCols() != independent)
       return failure();
-  stackProducts();
+  if (failed(stackProducts()))
+    return failure();
   auto isBF16 = [&](unsigned tensor) { return tensors[tensor].element.isBF16(); };
   for (unsigned output = 0; output < program.getOutputs().size(); ++output)
     if (!isBF16(outputTensor(output)))

@@ -15,6 +15,9 @@ namespace recur::cuda {
 /// The tokens of a chunk, and the independent rows of the state that a warpgroup holds.
 constexpr int64_t tokensOfChunk = 64, rowsOfSlab = 64;
 
+/// How much of a decay of a key, as a binary logarithm, 16 tokens may take away for its reciprocal to be used.
+constexpr double mostOfBlock = 116;
+
 /// One number per token (or the same for all) that rows are multiplied with, or divided by.
 struct RowFactor {
   mlir::Value value;
@@ -23,10 +26,20 @@ struct RowFactor {
 };
 using RowFactors = llvm::SmallVector<RowFactor, 2>;
 
-/// The rows of an input, each times factors.
+/// The rows of an input, each times factors. With a decay of each key, each entry may be times what decays over
+/// a span, or times the token's own factor.
 struct TokenTile {
   mlir::BlockArgument input;
   RowFactors scale;
+  std::optional<chunk::Span> span = std::nullopt;
+  bool decayed = false;
+};
+
+/// A tile that is made from an input: what decays over a span, times it. It lies where `place` was before.
+struct MadeTile {
+  mlir::BlockArgument input;
+  chunk::Span span;
+  mlir::BlockArgument place = {};
 };
 
 /// Scores between tokens, their columns times factors, as the chain multiplies with them.
@@ -83,6 +96,20 @@ public:
   /// The factors of the rows of scores, and the product between tokens that they are factors of; null where
   /// scores are more than that.
   std::pair<RowFactors, chunk::GramOp> splitScores(mlir::Value scores) const;
+  /// Whether a value is not negative, as ranges say.
+  bool isNotNegative(mlir::Value value) const;
+  /// What tells the numbers of a scalar decay: its logarithms or else the factors themselves.
+  static mlir::Value sourceOf(mlir::Value decay);
+  /// Whether a decay has a factor for each key.
+  static bool isOfKeys(mlir::Value decay);
+  /// Whether a value is what a decay of each key leaves of the state at the chunk's end.
+  static bool isWholeOfKeys(mlir::Value value);
+  /// The tile that is made for one of the chain's.
+  const MadeTile &madeOf(const TokenTile &tile) const;
+  /// Whether products of the decay's factors over 16 tokens and their reciprocals are within f32's range.
+  bool isMild() const;
+  /// The input that holds the logarithms of the keys' decay.
+  mlir::BlockArgument logs() const;
   /// Whether such a number is the same for all tokens of a chunk.
   static bool isUniform(mlir::Value value);
   /// Whether a vector of a map follows, entry by entry, from inputs alone.
@@ -109,6 +136,11 @@ public:
   llvm::SmallVector<ScoreTile> scores;
   mlir::Value system;
   llvm::SmallVector<chunk::GramOp> grams;
+  /// A decay of each key, or null; the tiles that it makes for the chain, and the inputs at the right of
+  /// products between tokens.
+  mlir::Value decay;
+  llvm::SmallVector<MadeTile> made;
+  llvm::SmallVector<mlir::BlockArgument> rights;
   /// The wave that a value of the chain can be used in.
   llvm::DenseMap<mlir::Value, unsigned> available;
 
@@ -124,9 +156,18 @@ private:
   mlir::LogicalResult needInput(mlir::BlockArgument input);
   mlir::Value leftOf(mlir::Operation *op) const;
   RowFactors resultScaleOf(MatmulOp product) const;
-  void stackProducts();
+  bool isScalarDecay(mlir::Value decay) const;
+  void findDecay();
+  bool isOfDecay(mlir::Value value) const;
+  static std::optional<TokenTile> decayed(std::optional<TokenTile> tile, mlir::Value value);
+  mlir::LogicalResult needDecay(mlir::Value value);
+  mlir::LogicalResult needRight(const TokenTile &tile);
+  mlir::LogicalResult checkDecay();
+  mlir::LogicalResult stackProducts();
+  mlir::BlockArgument place(const TokenTile &tile);
 
-  llvm::SetVector<mlir::BlockArgument> neededInputs;
+  /// Inputs in shared memory; those that the chain reads as they are.
+  llvm::SetVector<mlir::BlockArgument> neededInputs, plainInputs;
 };
 
 } // namespace recur::cuda

@@ -24,12 +24,12 @@ SmallVector<ReduceOp> RoleEmitter::reductions() {
     for (RowFactor factor : slot.factors)
       work.push_back(factor.value);
     if (slot.decay)
-      work.push_back(slot.decay.getDefiningOp<chunk::DecayOp>().getLog());
+      work.push_back(RolePlan::sourceOf(slot.decay));
   }
   while (!work.empty()) {
     Operation *op = RolePlan::trace(work.pop_back_val()).getDefiningOp();
     if (auto weights = dyn_cast_if_present<chunk::WeightsOp>(op))
-      work.push_back(weights.getDecay().getDefiningOp<chunk::DecayOp>().getLog());
+      work.push_back(RolePlan::sourceOf(weights.getDecay()));
     else if (isa_and_present<ReduceOp>(op))
       found.insert(op);
     else if (op)
@@ -44,10 +44,11 @@ SmallVector<ReduceOp> RoleEmitter::reductions() {
 std::array<Value, 2> RoleEmitter::decaySums(RowState &state, Value decay, bool before) {
   auto [it, isNew] = state.sums.try_emplace(decay);
   if (isNew) {
-    std::array<Value, 2> logs = row(state, decay.getDefiningOp<chunk::DecayOp>().getLog());
+    bool hasLogs = decay.getDefiningOp<chunk::DecayOp>().getLog() != nullptr;
+    std::array<Value, 2> logs = row(state, RolePlan::sourceOf(decay));
     for (int i : {0, 1}) {
       // A factor of 0 counts as one of 2^-200; past the end nothing decays.
-      Value log = ptx.multiply(logs[i], ptx.number(1.4426950408889634));
+      Value log = hasLogs ? ptx.multiply(logs[i], ptx.number(1.4426950408889634)) : ptx.log2(logs[i]);
       log = arith::MaximumFOp::create(b, log, ptx.number(-200));
       logs[i] = ptx.choose(state.valid[i], log, ptx.number(0));
     }
@@ -96,6 +97,7 @@ std::array<Value, 2> RoleEmitter::row(RowState &state, Value value) {
   Operation *op = value.getDefiningOp();
   TypeSwitch<Operation *>(op)
       .Case([&](ConstantOp c) { result.fill(ptx.number(c.getValue().convertToDouble())); })
+      .Case([&](BroadcastOp broadcast) { result = row(state, broadcast.getOperand()); })
       .Case([&](chunk::WeightsOp w) {
         using chunk::Span;
         std::array<Value, 2> sums = decaySums(state, w.getDecay(), w.getSpan() == Span::Until);

@@ -23,7 +23,7 @@ void RoleEmitter::collectRows(ScoreState &state, const ScoreTile &tile, Value va
     };
     if (!factors.empty())
       load({factors, {}, false});
-    if (gram.getDecay())
+    if (gram.getDecay() && !plan.decay)
       load({{}, gram.getDecay(), gram.getReach() == Reach::Before});
     return;
   }
@@ -63,14 +63,15 @@ Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, Value value, 
       x = ptx.multiply(x, state.rowValues.lookup(slotOf({factors, {}, false}))[which]);
     RowFactors right = plan.asTile(gram.getRhs())->scale;
     llvm::append_range(right, tile.columnScale);
+    Value decay = plan.decay ? Value() : gram.getDecay();
     // Factors of columns go into the exponent where they have logarithms.
-    bool inExponent = gram.getDecay() && llvm::all_of(right, RolePlan::isPositive);
+    bool inExponent = decay && llvm::all_of(right, RolePlan::isPositive);
     if (!right.empty() && !inExponent)
       x = ptx.multiply(x, columnValue({right, {}, false}));
     if (!inExponent)
       right.clear();
     bool before = gram.getReach() == Reach::Before;
-    if (Value decay = gram.getDecay()) {
+    if (decay) {
       unsigned row = slotOf({{}, decay, before}), column = slotOf({right, decay, false});
       Value &factor = state.decays[{row * 64 + column, entry}];
       if (!factor)
@@ -99,6 +100,37 @@ Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, Value value, 
   return cast<ElementwiseOp>(op).lower(b, b.getLoc(), operands);
 }
 
+// Stores the scores, and the system, or only those that follow from one product between tokens.
+void RoleEmitter::storeScores(ScoreState &state, chunk::GramOp only) {
+  auto isWanted = [&](Value value) { return !only || plan.splitScores(value).second == only; };
+  for (int64_t block = 0; block < 4; ++block) {
+    state.block = block;
+    auto body = [&] {
+      state.columnValues.clear();
+      state.decays.clear();
+      for (size_t i = 0; i < plan.scores.size(); ++i) {
+        const ScoreTile &tile = plan.scores[i];
+        if (!isWanted(tile.value))
+          continue;
+        Values packed;
+        for (unsigned e = 0; e < 8; e += 2) {
+          Value low = score(state, tile, e);
+          packed.push_back(ptx.packBf16(low, score(state, tile, e + 1)));
+        }
+        ptx.storeMatrices(ptx.add(ptx.add(state.buffer, state.warpRows), state.blocks[block]), i * tileBytes,
+                          packed, false);
+      }
+      if (plan.system && isWanted(plan.system))
+        storeSystem(state);
+    };
+    // Blocks above the diagonal are zero.
+    if (block == 0)
+      body();
+    else
+      threads.when(ptx.compare(arith::CmpIPredicate::uge, warp, ptx.constant(block)), body);
+  }
+}
+
 void RoleEmitter::emitScores(Value chunks) {
   ScoreState state;
   Value eighth = ptx.bits(lane, 7), sixteenth = ptx.bits(lane, 15), upper = ptx.shiftRight(lane, 4);
@@ -110,6 +142,8 @@ void RoleEmitter::emitScores(Value chunks) {
         ptx.add(ptx.mul(sixteenth, 128), ptx.mul(ptx.exclusiveOr(ptx.add(upper, 2 * block), eighth), 16)));
   if (plan.system)
     beginInverse(state);
+  if (plan.decay)
+    beginDecayed(state);
   forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
     state.rowValues.clear();
     Value buffer = ptx.bits(chunk, 1), phase = ptx.bits(ptx.shiftRight(chunk, 1), 1);
@@ -117,6 +151,21 @@ void RoleEmitter::emitScores(Value chunks) {
     state.parity = buffer;
     state.ownRows = ptx.add(stage.rows, ptx.mul(row, 4));
     state.columns = ptx.add(stage.rows, ptx.mul(pair, 4));
+    if (plan.decay) {
+      state.stage = stage;
+      ptx.await(barrier(ScoresEmpty, buffer), ptx.exclusiveOr(phase, ptx.constant(1)));
+      ptx.await(barrier(Full, stage.index), stage.phase);
+      for (const ScoreTile &tile : plan.scores)
+        collectRows(state, tile, tile.value, {});
+      if (plan.system)
+        collectRows(state, {plan.system, {}}, plan.system, {});
+      emitDecayed(state);
+      if (plan.system)
+        emitInverse(state);
+      ptx.fenceProxy();
+      ptx.arrive(barrier(ScoresFull, buffer));
+      return Values();
+    }
     ptx.await(barrier(Loaded, stage.index), stage.phase);
     SmallVector<Pending> products;
     for (chunk::GramOp gram : plan.grams) {
@@ -137,30 +186,7 @@ void RoleEmitter::emitScores(Value chunks) {
     if (plan.system)
       collectRows(state, {plan.system, {}}, plan.system, {});
     state.sums = ptx.await(0, products);
-    for (int64_t block = 0; block < 4; ++block) {
-      state.block = block;
-      auto body = [&] {
-        state.columnValues.clear();
-        state.decays.clear();
-        for (size_t i = 0; i < plan.scores.size(); ++i) {
-          const ScoreTile &tile = plan.scores[i];
-          Values packed;
-          for (unsigned e = 0; e < 8; e += 2) {
-            Value low = score(state, tile, e);
-            packed.push_back(ptx.packBf16(low, score(state, tile, e + 1)));
-          }
-          ptx.storeMatrices(ptx.add(ptx.add(state.buffer, state.warpRows), state.blocks[block]),
-                            i * tileBytes, packed, false);
-        }
-        if (plan.system)
-          storeSystem(state);
-      };
-      // Blocks above the diagonal are zero.
-      if (block == 0)
-        body();
-      else
-        threads.when(ptx.compare(arith::CmpIPredicate::uge, warp, ptx.constant(block)), body);
-    }
+    storeScores(state, {});
     if (plan.system)
       emitInverse(state);
     ptx.fenceProxy();

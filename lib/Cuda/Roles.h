@@ -56,6 +56,7 @@ private:
                    llvm::function_ref<Values(mlir::Value chunk, Stage stage, mlir::ValueRange carried)> body);
   int64_t tileOffset(mlir::BlockArgument input) const { return tileOffsets.lookup(input).first; }
   int64_t halfStride(mlir::BlockArgument input) const { return tileOffsets.lookup(input).second; }
+  mlir::BlockArgument placeOf(const TokenTile &tile) const;
   mlir::Value shardHalves(unsigned tensor);
   unsigned slotOf(const Slot &slot);
   int64_t slotOffset(const Slot &slot) { return slotOf(slot) * stages * slotBytes; }
@@ -79,9 +80,26 @@ private:
   mlir::Value score(ScoreState &state, const ScoreTile &tile, mlir::Value value, unsigned entry,
                     RowFactors factors);
   void collectRows(ScoreState &state, const ScoreTile &tile, mlir::Value value, RowFactors factors);
+  void storeScores(ScoreState &state, chunk::GramOp only);
   void beginInverse(ScoreState &state);
   void storeSystem(ScoreState &state);
   void emitInverse(ScoreState &state);
+
+  // A decay of each key (RoleDecay.cpp, RoleWildDecay.cpp).
+  enum Table { Sums, Befores = 4, Rests = 8, Tables = 12, Whole = 12 };
+  void beginDecayed(ScoreState &state);
+  void emitDecayed(ScoreState &state);
+  Values forHalves(mlir::ValueRange carried,
+                   llvm::function_ref<Values(mlir::Value half, mlir::ValueRange carried)> body);
+  Values channelNumbers(ScoreState &state, mlir::Value table, mlir::Value half, int64_t block);
+  Values logSums(ScoreState &state, mlir::Value half, int64_t block, bool before);
+  Values inputBlock(ScoreState &state, mlir::BlockArgument input, mlir::Value half, int64_t block);
+  void storeSums(ScoreState &state);
+  void makeTables(ScoreState &state);
+  void storeRights(ScoreState &state);
+  Values decayedGram(ScoreState &state, chunk::GramOp gram);
+  Values wildDiagonal(ScoreState &state, chunk::GramOp gram);
+  void storeMade(ScoreState &state);
 
   // The chain (RoleChain.cpp).
   struct ChainState;
@@ -89,6 +107,7 @@ private:
   mlir::LogicalResult emitChunk(ChainState &state);
   mlir::FailureOr<Values> slab(ChainState &state, mlir::Value value);
   mlir::FailureOr<Values> entriesOf(ChainState &state, mlir::Value value);
+  Values decayedWhole(mlir::Value parity, mlir::ValueRange entries);
   Values scaled(ChainState &state, mlir::ValueRange entries, const RowFactors &factors);
   mlir::FailureOr<llvm::SmallVector<Step>> leftSteps(ChainState &state, const ChainProduct &product,
                                                      bool &byDepth);
@@ -110,7 +129,8 @@ private:
   static constexpr int64_t slotBytes = tokensOfChunk * 4, tileBytes = tokensOfChunk * 128,
                            leafBytes = 16 * 80;
   int64_t stages = 3, slabs = 1, stageBytes = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0, blocksAt = 0,
-          leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0;
+          leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, tableBytes = 0, tablesAt = 0, rightsAt = 0,
+          rightBytes = 0;
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> tileOffsets;
   llvm::SmallVector<Slot> slots;
   llvm::SmallVector<ReduceOp> reduced;

@@ -1,0 +1,150 @@
+// The part of a plan that concerns decays: what ranges say of them, and the tiles that a decay of each key makes.
+#include "lib/Cuda/RolePlan.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+static RangeAttr rangeOf(chunk::ProgramOp program, Value value) {
+  value = RolePlan::trace(value);
+  MLIRContext *context = value.getContext();
+  if (auto argument = dyn_cast<BlockArgument>(value)) {
+    if (argument.getOwner()->getParentOp() != program)
+      return {};
+    ArgAttr arg = program.getArg(argument.getArgNumber());
+    if (arg.getKind() < ArgKind::Position)
+      return arg.getRange();
+    return RangeAttr::get(context, arg.getKind() == ArgKind::Heads ? 1 : 0,
+                          std::numeric_limits<double>::infinity(), false, false);
+  }
+  auto known = value.getDefiningOp<RangeOp>();
+  if (!known)
+    return {};
+  SmallVector<RangeAttr> operands;
+  for (Value operand : known->getOperands())
+    operands.push_back(rangeOf(program, operand));
+  return known.inferRange(operands);
+}
+
+bool RolePlan::isNotNegative(Value value) const {
+  RangeAttr range = rangeOf(program, value);
+  return range && range.getLo() >= 0;
+}
+
+Value RolePlan::sourceOf(Value decay) {
+  auto op = decay.getDefiningOp<chunk::DecayOp>();
+  return op.getLog() ? op.getLog() : op.getFactors();
+}
+
+bool RolePlan::isOfKeys(Value decay) {
+  auto op = decay.getDefiningOp<chunk::DecayOp>();
+  return op && !isOne(matType(op.getFactors()).getCols());
+}
+
+bool RolePlan::isWholeOfKeys(Value value) {
+  auto weights = trace(value).getDefiningOp<chunk::WeightsOp>();
+  return weights && weights.getSpan() == chunk::Span::Whole && isOfKeys(weights.getDecay());
+}
+
+BlockArgument RolePlan::logs() const {
+  return cast<BlockArgument>(trace(decay.getDefiningOp<chunk::DecayOp>().getLog()));
+}
+
+bool RolePlan::isMild() const {
+  RangeAttr range = rangeOf(program, logs());
+  return range && range.getLo() >= -mostOfBlock / (16 * 1.4426950408889634);
+}
+
+// The decay of each key; where there are several, the first.
+void RolePlan::findDecay() {
+  program.getBody().walk([&](chunk::DecayOp op) {
+    if (!decay && isOfKeys(op))
+      decay = op;
+  });
+}
+
+// Whether a value is weights of the decay of each key, or its factors.
+bool RolePlan::isOfDecay(Value value) const {
+  if (!decay)
+    return false;
+  value = trace(value);
+  auto weights = value.getDefiningOp<chunk::WeightsOp>();
+  return weights ? weights.getDecay() == decay && weights.getSpan() != chunk::Span::Whole
+                 : value == trace(decay.getDefiningOp<chunk::DecayOp>().getFactors());
+}
+
+// A tile times such a value, as far as tiles can be that.
+std::optional<TokenTile> RolePlan::decayed(std::optional<TokenTile> tile, Value value) {
+  auto weights = trace(value).getDefiningOp<chunk::WeightsOp>();
+  if (!tile || tile->span || (tile->decayed && (!weights || weights.getSpan() != chunk::Span::Until)))
+    return std::nullopt;
+  if (!weights)
+    tile->decayed = true;
+  else
+    tile->span = tile->decayed ? chunk::Span::Through : weights.getSpan();
+  tile->decayed &= !weights;
+  return tile;
+}
+
+LogicalResult RolePlan::needDecay(Value value) {
+  auto op = value.getDefiningOp<chunk::DecayOp>();
+  if (decay != value || !op.getLog() || matType(op.getFactors()).numCols() != keys)
+    return failure();
+  auto input = dyn_cast<BlockArgument>(trace(op.getLog()));
+  if (!input || program.getArg(input.getArgNumber()).getKind() != ArgKind::Input)
+    return failure();
+  return needInput(input);
+}
+
+// What a tile at the right of one of the chain's products needs.
+LogicalResult RolePlan::needRight(const TokenTile &tile) {
+  if (failed(needInput(tile.input)))
+    return failure();
+  for (RowFactor factor : tile.scale)
+    if (failed(needRow(factor.value)))
+      return failure();
+  if (tile.decayed)
+    return failure();
+  if (!tile.span) {
+    plainInputs.insert(tile.input);
+    return success();
+  }
+  if (llvm::none_of(made, [&](const MadeTile &x) { return x.input == tile.input && x.span == tile.span; }))
+    made.push_back({tile.input, *tile.span});
+  return needDecay(decay);
+}
+
+const MadeTile &RolePlan::madeOf(const TokenTile &tile) const {
+  return *llvm::find_if(made,
+                        [&](const MadeTile &x) { return x.input == tile.input && x.span == tile.span; });
+}
+
+// With a decay of each key all products between tokens have it, and scores are such a product times factors.
+LogicalResult RolePlan::checkDecay() {
+  for (chunk::GramOp gram : grams) {
+    if (gram.getDecay() != decay)
+      return failure();
+    if (BlockArgument right = asTile(gram.getRhs())->input; !llvm::is_contained(rights, right))
+      rights.push_back(right);
+  }
+  // The system is what its warps go on with, so its product comes last.
+  if (auto *last = system ? llvm::find(grams, splitScores(system).second) : grams.end(); last != grams.end())
+    std::rotate(last, last + 1, grams.end());
+  return success(!plainInputs.contains(logs()) && (!system || splitScores(system).second) &&
+                 llvm::all_of(scores, [&](const ScoreTile &tile) { return tile.plainRows; }));
+}
+
+// Where a tile of the chain lies: where its input does or, made, where an input did that only the scores read.
+BlockArgument RolePlan::place(const TokenTile &tile) {
+  if (!tile.span)
+    return tile.input;
+  auto &own = const_cast<MadeTile &>(madeOf(tile));
+  for (BlockArgument input : neededInputs) {
+    if (own.place)
+      break;
+    if (!plainInputs.contains(input) && matType(input).numCols() == keys &&
+        llvm::none_of(made, [&](const MadeTile &x) { return x.place == input; }))
+      own.place = input;
+  }
+  return own.place;
+}
