@@ -184,9 +184,10 @@ void Ptx::syncWarp() { assembly("bar.warp.sync 0xffffffff;", {}, {}); }
 
 Value Ptx::any(Value condition) {
   Value number = arith::ExtUIOp::create(b, b.getI32Type(), condition);
-  Value found = assembly("{ .reg .pred p, q; setp.ne.b32 p, $1, 0; vote.sync.any.pred q, p, 0xffffffff; selp.b32 "
-                         "$0, 1, 0, q; }",
-                         b.getI32Type(), number)[0];
+  Value found =
+      assembly("{ .reg .pred p, q; setp.ne.b32 p, $1, 0; vote.sync.any.pred q, p, 0xffffffff; selp.b32 "
+               "$0, 1, 0, q; }",
+               b.getI32Type(), number)[0];
   return compare(arith::CmpIPredicate::ne, found, constant(0));
 }
 
@@ -264,9 +265,10 @@ Values Ptx::multiplyBf16(ValueRange sum, ValueRange left, ValueRange right) {
     operands.append({right[half], right[2 + half]});
     llvm::append_range(
         results,
-        assembly("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {$0,$1,$2,$3}, {$8,$9,$10,$11}, {$12,$13}, "
-                 "{$4,$5,$6,$7};",
-                 SmallVector<Type>(4, b.getF32Type()), operands, false));
+        assembly(
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {$0,$1,$2,$3}, {$8,$9,$10,$11}, {$12,$13}, "
+            "{$4,$5,$6,$7};",
+            SmallVector<Type>(4, b.getF32Type()), operands, false));
   }
   return results;
 }

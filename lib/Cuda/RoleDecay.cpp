@@ -1,11 +1,11 @@
 // A decay of each key, by the scores' warpgroup: each warp has the chunk's tokens 16 by 16.
 //
-// Logarithms are summed within 16 tokens, by a product with a triangle of ones, which is exact as they are bf16. All
-// else is relative to the ends of these blocks, so that no exponent is positive: a token's row on the left of a
-// product is multiplied with what has decayed since its block's start, one on the right with what decays until its
-// block's end, and what decays in the blocks between is multiplied in where there are such. Within a block the row on
-// the right is divided by what has decayed since the start, as long as that is within f32's range; what to do where
-// it is not is in RoleWildDecay.cpp.
+// Logarithms are summed within 16 tokens, by a product with a triangle of ones, which is exact as they are
+// bf16. All else is relative to the ends of these blocks, so that no exponent is positive: a token's row on
+// the left of a product is multiplied with what has decayed since its block's start, one on the right with
+// what decays until its block's end, and what decays in the blocks between is multiplied in where there are
+// such. Within a block the row on the right is divided by what has decayed since the start, as long as that
+// is within f32's range; what to do where it is not is in RoleWildDecay.cpp.
 #include "lib/Cuda/RoleScores.h"
 
 using namespace mlir;
@@ -109,9 +109,10 @@ void RoleEmitter::storeSums(ScoreState &state) {
     });
     return Values{lowest};
   });
-  state.wild = plan.isMild() ? Value()
-                             : ptx.any(arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, least[0],
-                                                             ptx.number(-mostOfBlock)));
+  state.wild =
+      plan.isMild()
+          ? Value()
+          : ptx.any(arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, least[0], ptx.number(-mostOfBlock)));
 }
 
 // What decays before each block, after it, and in the chunk: a thread takes a channel.
@@ -132,8 +133,8 @@ void RoleEmitter::makeTables(ScoreState &state) {
   });
 }
 
-// Rows on the right of products, with what decays until their block's end. The last block is on no block's right; in
-// its place is the first one with what decays until the second one's end.
+// Rows on the right of products, with what decays until their block's end. The last block is on no block's
+// right; in its place is the first one with what decays until the second one's end.
 void RoleEmitter::storeRights(ScoreState &state) {
   threads.when(ptx.below(warp, ptx.constant(3)), [&] {
     forHalves({}, [&](Value half, ValueRange) {
@@ -238,8 +239,9 @@ Values RoleEmitter::decayedGram(ScoreState &state, chunk::GramOp gram) {
   Values results;
   for (int64_t block = 0; block < 4; ++block)
     for (unsigned e = 0; e < 8; ++e)
-      results.push_back(block == 3 ? diagonal[e]
-                                   : ptx.choose(ptx.equal(warp, block), diagonal[e], sums[8 + 8 * block + e]));
+      results.push_back(block == 3
+                            ? diagonal[e]
+                            : ptx.choose(ptx.equal(warp, block), diagonal[e], sums[8 + 8 * block + e]));
   return results;
 }
 

@@ -108,9 +108,7 @@ bool RolePlan::isRow(Value value) const {
   return TypeSwitch<Operation *, bool>(value.getDefiningOp())
       .Case([](ConstantOp) { return true; })
       .Case([&](BroadcastOp broadcast) { return isRow(broadcast.getOperand()); })
-      .Case([&](chunk::WeightsOp w) {
-        return isScalarDecay(w.getDecay());
-      })
+      .Case([&](chunk::WeightsOp w) { return isScalarDecay(w.getDecay()); })
       .Case([&](ElementwiseOp e) {
         return llvm::all_of(e->getOperands(), [&](Value operand) { return isRow(operand); });
       })
@@ -173,7 +171,9 @@ LogicalResult RolePlan::visitScores(Value value) {
       grams.push_back(gram);
     for (Value side : {gram.getLhs(), gram.getRhs()}) {
       std::optional<TokenTile> tile = asTile(side);
-      if (!tile || tile->span || (tile->decayed && (side == gram.getRhs() || gram.getReach() != chunk::Reach::Before)) || failed(needInput(tile->input)))
+      if (!tile || tile->span ||
+          (tile->decayed && (side == gram.getRhs() || gram.getReach() != chunk::Reach::Before)) ||
+          failed(needInput(tile->input)))
         return failure();
       for (RowFactor factor : tile->scale)
         if (failed(needRow(factor.value)))

@@ -15,7 +15,8 @@ namespace recur::cuda {
 /// The tokens of a chunk, and the independent rows of the state that a warpgroup holds.
 constexpr int64_t tokensOfChunk = 64, rowsOfSlab = 64;
 
-/// How much of a decay of a key, as a binary logarithm, 16 tokens may take away for its reciprocal to be used.
+/// How much of a decay of a key, as a binary logarithm, 16 tokens may take away for its reciprocal to be
+/// used.
 constexpr double mostOfBlock = 116;
 
 /// One number per token (or the same for all) that rows are multiplied with, or divided by.
@@ -26,8 +27,8 @@ struct RowFactor {
 };
 using RowFactors = llvm::SmallVector<RowFactor, 2>;
 
-/// The rows of an input, each times factors. With a decay of each key, each entry may be times what decays over
-/// a span, or times the token's own factor.
+/// The rows of an input, each times factors. With a decay of each key, each entry may be times what decays
+/// over a span, or times the token's own factor.
 struct TokenTile {
   mlir::BlockArgument input;
   RowFactors scale;

@@ -16,8 +16,8 @@ struct RoleEmitter::ScoreState {
   llvm::DenseMap<unsigned, Values> columnValues;
   llvm::DenseMap<std::pair<unsigned, unsigned>, mlir::Value> decays;
 
-  // With a decay of each key: whether the warp's tokens decay too much for reciprocals; the address of numbers per
-  // channel at the thread's first one.
+  // With a decay of each key: whether the warp's tokens decay too much for reciprocals; the address of
+  // numbers per channel at the thread's first one.
   Stage stage;
   mlir::Value wild, channels;
   Values inclusive, strict; // left operands that sum over earlier tokens

@@ -1,4 +1,5 @@
-// The part of a plan that concerns decays: what ranges say of them, and the tiles that a decay of each key makes.
+// The part of a plan that concerns decays: what ranges say of them, and the tiles that a decay of each key
+// makes.
 #include "lib/Cuda/RolePlan.h"
 
 using namespace mlir;
@@ -134,7 +135,8 @@ LogicalResult RolePlan::checkDecay() {
                  llvm::all_of(scores, [&](const ScoreTile &tile) { return tile.plainRows; }));
 }
 
-// Where a tile of the chain lies: where its input does or, made, where an input did that only the scores read.
+// Where a tile of the chain lies: where its input does or, made, where an input did that only the scores
+// read.
 BlockArgument RolePlan::place(const TokenTile &tile) {
   if (!tile.span)
     return tile.input;

@@ -1,6 +1,6 @@
-// Scores within 16 tokens whose decay of a key is out of f32's range. Halves of 8, 4, 2 and 1 tokens in turn: what
-// the later half of a pair of halves sees of the earlier one is a product whose rows are relative to the end of the
-// earlier, so no exponent is positive.
+// Scores within 16 tokens whose decay of a key is out of f32's range. Halves of 8, 4, 2 and 1 tokens in turn:
+// what the later half of a pair of halves sees of the earlier one is a product whose rows are relative to the
+// end of the earlier, so no exponent is positive.
 #include "lib/Cuda/RoleScores.h"
 
 using namespace mlir;
@@ -22,40 +22,40 @@ Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
   };
   auto isSet = [&](Value x) { return ptx.compare(arith::CmpIPredicate::ne, x, ptx.constant(0)); };
   Value levels = ptx.assembly("mov.b32 $0, 4;", b.getI32Type(), {})[0];
-  auto loop = threads.forLoop(ptx.constant(0), levels, ptx.constant(1), Values(8, zero),
-                              [&](Value level, ValueRange carried) {
-    Value size = arith::ShRUIOp::create(b, ptx.constant(8), level);
-    // The bits of a token's number that tell the pair of halves.
-    Value others = arith::SubIOp::create(b, ptx.constant(0), ptx.mul(size, 2));
-    Value middle = arith::OrIOp::create(b, arith::AndIOp::create(b, row, others), ptx.add(size, -1));
-    Value source = ptx.add(ptx.mul(ptx.bits(middle, 7), 4), ptx.bits(lane, 3));
-    Value isLargest = ptx.equal(size, 8);
-    Values sums = forHalves(Values(8, zero), [&](Value half, ValueRange carried) {
-      Values sums(carried);
-      for (int64_t block = 0; block < 4; ++block) {
-        Values logs = logSums(state, half, block, false);
-        Values since = before ? logSums(state, half, block, true) : logs;
-        Values x = inputBlock(state, left, half, block), y = inputBlock(state, right, half, block);
+  auto loop = threads.forLoop(
+      ptx.constant(0), levels, ptx.constant(1), Values(8, zero), [&](Value level, ValueRange carried) {
+        Value size = arith::ShRUIOp::create(b, ptx.constant(8), level);
+        // The bits of a token's number that tell the pair of halves.
+        Value others = arith::SubIOp::create(b, ptx.constant(0), ptx.mul(size, 2));
+        Value middle = arith::OrIOp::create(b, arith::AndIOp::create(b, row, others), ptx.add(size, -1));
+        Value source = ptx.add(ptx.mul(ptx.bits(middle, 7), 4), ptx.bits(lane, 3));
+        Value isLargest = ptx.equal(size, 8);
+        Values sums = forHalves(Values(8, zero), [&](Value half, ValueRange carried) {
+          Values sums(carried);
+          for (int64_t block = 0; block < 4; ++block) {
+            Values logs = logSums(state, half, block, false);
+            Values since = before ? logSums(state, half, block, true) : logs;
+            Values x = inputBlock(state, left, half, block), y = inputBlock(state, right, half, block);
+            for (unsigned e = 0; e < 8; ++e) {
+              // Of halves of 8 the middle is the upper row's for both.
+              Value from = e / 2 % 2 ? ptx.choose(isLargest, logs[e - 2], logs[e]) : logs[e];
+              Value end = ptx.shuffle(from, source);
+              Value isLater = isSet(arith::AndIOp::create(b, rowOf(e), size));
+              Value later = ptx.multiply(x[e], ptx.exp2(ptx.difference(since[e], end)));
+              Value earlier = ptx.multiply(y[e], ptx.exp2(ptx.difference(end, logs[e])));
+              x[e] = ptx.choose(isLater, later, zero);
+              y[e] = ptx.choose(isLater, zero, earlier);
+            }
+            sums = ptx.multiplyBf16(sums, packed(x), packed(y));
+          }
+          return sums;
+        });
         for (unsigned e = 0; e < 8; ++e) {
-          // Of halves of 8 the middle is the upper row's for both.
-          Value from = e / 2 % 2 ? ptx.choose(isLargest, logs[e - 2], logs[e]) : logs[e];
-          Value end = ptx.shuffle(from, source);
-          Value isLater = isSet(arith::AndIOp::create(b, rowOf(e), size));
-          Value later = ptx.multiply(x[e], ptx.exp2(ptx.difference(since[e], end)));
-          Value earlier = ptx.multiply(y[e], ptx.exp2(ptx.difference(end, logs[e])));
-          x[e] = ptx.choose(isLater, later, zero);
-          y[e] = ptx.choose(isLater, zero, earlier);
+          Value apart = arith::AndIOp::create(b, ptx.exclusiveOr(rowOf(e), columnOf(e)), others);
+          sums[e] = ptx.sum(carried[e], ptx.choose(isSet(apart), zero, sums[e]));
         }
-        sums = ptx.multiplyBf16(sums, packed(x), packed(y));
-      }
-      return sums;
-    });
-    for (unsigned e = 0; e < 8; ++e) {
-      Value apart = arith::AndIOp::create(b, ptx.exclusiveOr(rowOf(e), columnOf(e)), others);
-      sums[e] = ptx.sum(carried[e], ptx.choose(isSet(apart), zero, sums[e]));
-    }
-    return sums;
-  });
+        return sums;
+      });
   Values results(loop.getResults());
   if (gram.getReach() != Reach::Inclusive)
     return results;
