@@ -74,6 +74,7 @@ Error Parser::readOperand(StringRef text, Operand &operand) {
                           .Case("%ntid.x", BlockSize)
                           .Case("%nctaid.x", GridSize)
                           .Case("%laneid", LaneIndex)
+                          .Case("%cluster_ctarank", ClusterRank)
                           .Case("%shared", SharedBase)
                           .Default(-1);
     if (special < 0)

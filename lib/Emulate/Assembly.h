@@ -22,7 +22,7 @@ struct Operand {
   int64_t value = 0; // of Special: a SpecialRegister
 };
 
-enum SpecialRegister { ThreadIndex, BlockIndex, BlockSize, GridSize, LaneIndex, SharedBase };
+enum SpecialRegister { ThreadIndex, BlockIndex, BlockSize, GridSize, LaneIndex, ClusterRank, SharedBase };
 
 /// What stands between two commas: one operand; several in braces; or, in brackets, an address with an offset and
 /// perhaps coordinates.

@@ -12,7 +12,7 @@ using namespace recur::emulate;
 static void meetAtBarrier(Thread &thread, const Statement &s, Slots slots) {
   Block &block = *thread.block;
   uint32_t id = thread.word(s.operands[0], slots);
-  uint32_t expected = s.operands.size() > 1 ? thread.word(s.operands[1], slots) : block.launch.threads;
+  uint32_t expected = s.operands.size() > 1 ? thread.word(s.operands[1], slots) : thread.cluster->launch.threads;
   if (id >= block.named.size() || !expected || expected % 32)
     thread.fail("names barrier " + Twine(id) + " for " + Twine(expected) + " threads");
   NamedBarrier &barrier = block.named[id];
@@ -36,17 +36,57 @@ static void meetAtBarrier(Thread &thread, const Statement &s, Slots slots) {
     other->order.join(barrier.order);
   SmallVector<Thread *> waiting = std::move(barrier.waiting);
   barrier = {};
-  block.wake(waiting);
+  thread.cluster->wake(waiting);
 }
+
+static void arriveInCluster(Thread &thread, const Statement &, Slots) {
+  Cluster &cluster = *thread.cluster;
+  if (thread.inCluster)
+    thread.fail("comes to the cluster's barrier twice");
+  thread.inCluster = true;
+  cluster.all.order.join(thread.warp->order);
+  thread.warp->tick();
+  if (++cluster.all.arrived < cluster.all.expected)
+    return;
+  cluster.all.arrived = 0;
+  cluster.allComplete = cluster.all.order;
+  ++cluster.allPhase;
+  cluster.wake(cluster.all.waiting);
+}
+
+static void awaitCluster(Thread &thread, const Statement &, Slots) {
+  Cluster &cluster = *thread.cluster;
+  if (!thread.inCluster)
+    thread.fail("has not come to the cluster's barrier");
+  if (thread.clusterPhase == cluster.allPhase) {
+    cluster.all.waiting.push_back(&thread);
+    thread.blockedOn = &cluster.all;
+    thread.wait();
+  }
+  ++thread.clusterPhase;
+  thread.inCluster = false;
+  thread.warp->order.join(cluster.allComplete);
+}
+
 
 //===----------------------------------------------------------------------===//
 // Barriers in shared memory
 //===----------------------------------------------------------------------===//
 
-void Block::makeBarrier(Thread &thread, uint32_t address, uint32_t arrivals) {
+Block &Cluster::blockAt(Thread &thread, uint32_t address) {
+  for (Block &block : blocks)
+    if (address - block.shared.base() < SharedMemory::range) {
+      if (!block.running)
+        thread.fail("uses the shared memory of block " + Twine(block.index) + ", which has ended");
+      return block;
+    }
+  thread.fail("uses an address that is not in shared memory");
+}
+
+void Cluster::makeBarrier(Thread &thread, uint32_t address, uint32_t arrivals) {
   if (transactions.size() == maxBarriers)
     thread.fail("makes more barriers than the emulator has");
-  thread.expect(shared.write(address, 8, thread.warp->access()));
+  thread.expect(thread.block->shared.write(address, 8, thread.warp->access()));
   unsigned actor = maxWarps + transactions.size();
   auto [at, isNew] = transactions.try_emplace(address);
   if (!isNew)
@@ -54,21 +94,22 @@ void Block::makeBarrier(Thread &thread, uint32_t address, uint32_t arrivals) {
   TransactionBarrier &barrier = at->second;
   barrier.actor = actor;
   barrier.arrivals = barrier.pending = arrivals;
-  barrier.maker = thread.warp->index;
+  barrier.maker = thread.warp->actor;
   barrier.made = thread.warp->now();
 }
 
-TransactionBarrier &Block::barrierAt(Thread &thread, uint32_t address) {
+TransactionBarrier &Cluster::barrierAt(Thread &thread, uint32_t address) {
+  blockAt(thread, address);
   auto found = transactions.find(address);
   if (found == transactions.end())
-    thread.fail("names no barrier: byte " + Twine(address - shared.base()));
+    thread.fail("names no barrier: byte " + Twine(address % SharedMemory::range));
   TransactionBarrier &barrier = found->second;
   if (thread.warp->order.seen[barrier.maker] < barrier.made)
     thread.fail("uses a barrier that may not be made yet");
   return barrier;
 }
 
-void Block::settle(TransactionBarrier &barrier) {
+void Cluster::settle(TransactionBarrier &barrier) {
   if (barrier.pending || barrier.bytes)
     return;
   ++barrier.phase;
@@ -79,12 +120,12 @@ void Block::settle(TransactionBarrier &barrier) {
 }
 
 static void makeBarrier(Thread &thread, const Statement &s, Slots slots) {
-  thread.block->makeBarrier(thread, thread.address(s.operands[0], slots), thread.word(s.operands[1], slots));
+  thread.cluster->makeBarrier(thread, thread.address(s.operands[0], slots), thread.word(s.operands[1], slots));
 }
 
 static void arrive(Thread &thread, const Statement &s, Slots slots) {
-  Block &block = *thread.block;
-  TransactionBarrier &barrier = block.barrierAt(thread, thread.address(s.operands[1], slots));
+  Cluster &cluster = *thread.cluster;
+  TransactionBarrier &barrier = cluster.barrierAt(thread, thread.address(s.operands[1], slots));
   uint32_t arrivals = 1;
   if (s.operands.size() > 2 && s.flag)
     barrier.bytes += thread.word(s.operands[2], slots);
@@ -95,15 +136,15 @@ static void arrive(Thread &thread, const Statement &s, Slots slots) {
   barrier.arriving.join(thread.warp->order);
   thread.warp->tick();
   barrier.pending -= arrivals;
-  block.settle(barrier);
+  cluster.settle(barrier);
 }
 
 static void expectBytes(Thread &thread, const Statement &s, Slots slots) {
-  thread.block->barrierAt(thread, thread.address(s.operands[0], slots)).bytes += thread.word(s.operands[1], slots);
+  thread.cluster->barrierAt(thread, thread.address(s.operands[0], slots)).bytes += thread.word(s.operands[1], slots);
 }
 
 static void await(Thread &thread, const Statement &s, Slots slots) {
-  TransactionBarrier &barrier = thread.block->barrierAt(thread, thread.address(s.operands[1], slots));
+  TransactionBarrier &barrier = thread.cluster->barrierAt(thread, thread.address(s.operands[1], slots));
   uint32_t parity = thread.word(s.operands[2], slots) & 1;
   while ((barrier.phase & 1) == parity) {
     barrier.waiting.push_back(&thread);
@@ -124,6 +165,15 @@ static void fenceProxy(Thread &thread, const Statement &, Slots) {
   order.fenced = order.seen;
 }
 
+// Where an address of this block's shared memory lies in another's.
+static void mapToBlock(Thread &thread, const Statement &s, Slots slots) {
+  uint32_t address = thread.word(s.operands[1], slots), rank = thread.word(s.operands[2], slots);
+  if (rank >= thread.cluster->blocks.size())
+    thread.fail("names block " + Twine(rank) + " of a cluster of " + Twine(thread.cluster->blocks.size()));
+  uint32_t base = thread.cluster->blocks[rank].shared.base();
+  thread.set(s.operands[0].items[0], slots, base + address % SharedMemory::range);
+}
+
 static void nothing(Thread &, const Statement &, Slots) {}
 static void nothingInWarp(Thread &, const Statement &, const Slots *) {}
 
@@ -137,6 +187,10 @@ bool recur::emulate::decodeBarrier(Statement &s) {
       s.scope = Scope::Warp;
       s.runWarp = nothingInWarp;
       return count == 1;
+    }
+    if (what == "cluster" && s.words.size() > 2 && !count) {
+      s.run = s.words[2] == "arrive" ? arriveInCluster : s.words[2] == "wait" ? awaitCluster : nullptr;
+      return s.run;
     }
     s.flag = what == "sync";
     s.run = meetAtBarrier;
@@ -158,6 +212,10 @@ bool recur::emulate::decodeBarrier(Statement &s) {
   if (name == "fence" || name == "membar") {
     s.run = what == "proxy" ? fenceProxy : nothing;
     return what != "proxy" || (s.words.size() > 2 && s.words[2] == "async");
+  }
+  if (name == "mapa" && count == 3) {
+    s.run = mapToBlock;
+    return s.has("shared::cluster");
   }
   if (name == "setmaxnreg") {
     s.scope = Scope::Warp;

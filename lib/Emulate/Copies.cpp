@@ -62,22 +62,42 @@ static void checkBox(Thread &thread, const TensorMap &map, uint32_t shared) {
 }
 
 static void loadBox(Thread &thread, const Statement &s, Slots slots) {
-  Block &block = *thread.block;
+  Cluster &cluster = *thread.cluster;
   uint32_t to = thread.address(s.operands[0], slots);
   SmallVector<int32_t, 5> coordinates = coordinatesOf(thread, s.operands[1], slots);
   const TensorMap &map = mapAt(thread, thread.get(s.operands[1].items[0], slots), coordinates.size());
-  TransactionBarrier &barrier = block.barrierAt(thread, thread.address(s.operands[2], slots));
+  TransactionBarrier &barrier = cluster.barrierAt(thread, thread.address(s.operands[2], slots));
   checkBox(thread, map, to);
   Access access{barrier.actor, barrier.phase + 1, &thread.warp->order, /*engine=*/true};
-  thread.expect(block.shared.write(to, map.boxBytes(), access));
+  thread.expect(cluster.blockAt(thread, to).shared.write(to, map.boxBytes(), access));
   forEntries(map, to, coordinates, [&](char *entry, uint32_t address, uint32_t bytes) {
     if (entry)
-      memcpy(block.shared.at<char>(address), entry, bytes);
+      memcpy(SharedMemory::at<char>(address), entry, bytes);
     else
-      memset(block.shared.at<char>(address), 0, bytes);
+      memset(SharedMemory::at<char>(address), 0, bytes);
   });
   barrier.bytes -= map.boxBytes();
-  block.settle(barrier);
+  cluster.settle(barrier);
+}
+
+// To shared memory, perhaps another block's, from this one's.
+static void copyShared(Thread &thread, const Statement &s, Slots slots) {
+  Cluster &cluster = *thread.cluster;
+  uint32_t to = thread.address(s.operands[0], slots), from = thread.address(s.operands[1], slots),
+           bytes = thread.word(s.operands[2], slots);
+  if ((to | from | bytes) % 16)
+    thread.fail("copies what is at no multiple of 16 bytes");
+  TransactionBarrier &barrier = cluster.barrierAt(thread, thread.address(s.operands[3], slots));
+  Block &target = cluster.blockAt(thread, to);
+  if (&cluster.blockAt(thread, thread.address(s.operands[3], slots)) != &target)
+    thread.fail("copies to another block than its barrier's");
+  Access access{barrier.actor, barrier.phase + 1, &thread.warp->order, /*engine=*/true};
+  thread.expect(thread.block->shared.read(from, bytes, access));
+  thread.expect(target.shared.write(to, bytes, access));
+  memcpy(SharedMemory::at<char>(to), SharedMemory::at<char>(from), bytes);
+  thread.warp->tick();
+  barrier.bytes -= bytes;
+  cluster.settle(barrier);
 }
 
 static void storeBox(Thread &thread, const Statement &s, Slots slots) {
@@ -108,7 +128,7 @@ static void awaitBoxes(Thread &thread, const Statement &s, Slots slots) {
   for (auto &group : takeGroups(thread.boxes, thread.word(s.operands[0], slots)))
     for (const LateBox &box : group) {
       const auto &map = *static_cast<const TensorMap *>(box.map);
-      thread.expect(shared.read(box.from, map.boxBytes(), {warp.index, warp.now(), &box.order, /*engine=*/true}));
+      thread.expect(shared.read(box.from, map.boxBytes(), {warp.actor, warp.now(), &box.order, /*engine=*/true}));
       forEntries(map, box.from, box.coordinates, [&](char *entry, uint32_t address, uint32_t bytes) {
         if (entry)
           memcpy(entry, shared.at<char>(address), bytes);
@@ -161,6 +181,8 @@ bool recur::emulate::decodeCopy(Statement &s) {
       s.run = loads ? loadBox : storeBox;
       return loads ? count == 3 && s.has("mbarrier::complete_tx::bytes") : count == 2 && s.has("bulk_group");
     }
+    else if (s.words[3] == "shared::cluster" && s.words[4] == "shared::cta" && count == 4)
+      s.run = copyShared;
     return s.run;
   }
   if (s.words[2] == "commit_group")

@@ -131,10 +131,10 @@ static int launchKernel(void *function, unsigned blocks, unsigned blocksY, unsig
   std::lock_guard<std::mutex> lock(mutex);
   const auto &kernel = *static_cast<Function *>(function);
   if (blocksY != 1 || blocksZ != 1 || threadsY != 1 || threadsZ != 1 || threads > 1024 ||
-      threads > kernel.threads || shared > deviceTraits().sharedBytes)
+      threads > kernel.threads || threads % 32 || blocks % kernel.cluster || shared > deviceTraits().sharedBytes)
     return InvalidValue;
   // A kernel without descriptors has one parameter, but the caller's array always has two.
-  wrong = run({kernel.code, parameters[0], parameters[1], blocks, threads, shared});
+  wrong = run({kernel.code, parameters[0], parameters[1], blocks, threads, shared, kernel.cluster});
   return wrong.empty() ? Success : LaunchFailed;
 }
 

@@ -73,6 +73,8 @@ std::optional<AsAssembly> Rewriter::assemblyOf(Operation *op) {
     return AsAssembly{"mov.u32 $0, %nctaid.x;", "=r"};
   if (isa<NVVM::LaneIdOp>(op))
     return AsAssembly{"mov.u32 $0, %laneid;", "=r"};
+  if (isa<NVVM::BlockInClusterIdXOp>(op))
+    return AsAssembly{"mov.u32 $0, %cluster_ctarank;", "=r"};
   if (isa<NVVM::Barrier0Op>(op))
     return AsAssembly{"bar.sync 0;", ""};
   if (isa<NVVM::SyncWarpOp>(op))
@@ -266,6 +268,10 @@ DeviceTraits &emulate::deviceTraits() {
 }
 
 FailureOr<std::string> emulate::compile(ModuleOp module, const cuda::Chip &chip, ArrayRef<cuda::Entry> entries) {
+  llvm::StringMap<unsigned> clusters;
+  for (auto function : module.getOps<LLVM::LLVMFuncOp>())
+    if (auto dims = function->getAttrOfType<DenseI32ArrayAttr>(NVVM::NVVMDialect::getClusterDimAttrName()))
+      clusters[function.getSymName()] = dims[0];
   if (failed(cuda::lowerToLlvm(module)) || failed(Rewriter(module).run()))
     return failure();
   Loaded loaded;
@@ -280,7 +286,8 @@ FailureOr<std::string> emulate::compile(ModuleOp module, const cuda::Chip &chip,
     auto address = loaded.jit->lookup(entry.name);
     if (!address)
       return fail(address.takeError());
-    loaded.image[entry.name] = {address->toPtr<void (*)(void *, void *)>(), unsigned(entry.threads)};
+    loaded.image[entry.name] = {address->toPtr<void (*)(void *, void *)>(), unsigned(entry.threads),
+                                std::max(1u, clusters.lookup(entry.name))};
   }
   deviceTraits() = {chip.capability, chip.processors, chip.sharedBytes};
   std::string name = "emulated code " + std::to_string(images().size());

@@ -9,6 +9,7 @@ namespace recur::emulate {
 struct Function {
   void (*code)(void *call, void *maps) = nullptr;
   unsigned threads = 0;
+  unsigned cluster = 1; // blocks that run together
 };
 
 /// A module's kernels by name.

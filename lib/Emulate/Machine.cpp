@@ -41,8 +41,8 @@ static Thread *current = nullptr;
 namespace recur::emulate {
 void runFiber() {
   Thread &thread = *current;
-  Block &block = *thread.block;
-  block.launch.code(block.launch.call, block.launch.maps);
+  Cluster &cluster = *thread.cluster;
+  cluster.launch.code(cluster.launch.call, cluster.launch.maps);
   thread.at = nullptr;
   for (const auto &group : thread.boxes)
     if (!group.empty())
@@ -51,14 +51,15 @@ void runFiber() {
     if (!product.steps.empty())
       thread.fail("ends before its products are done");
   thread.done = true;
-  block.leave(thread);
+  --thread.block->running;
+  cluster.leave(thread);
   llvm_unreachable("a thread that is done does not run");
 }
 } // namespace recur::emulate
 
 // Stacks for the fibers of a block, each above a page that cannot be touched.
 static char *stackTop(unsigned index) {
-  constexpr size_t size = 1 << 18, guard = 1 << 12, most = 1024;
+  constexpr size_t size = 1 << 18, guard = 1 << 12, most = 4096;
   static char *memory = [] {
     void *all = mmap(nullptr, most * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (all == MAP_FAILED)
@@ -85,11 +86,13 @@ uint64_t Thread::get(const Operand &operand, Slots slots) const {
   case BlockIndex:
     return block->index;
   case BlockSize:
-    return block->launch.threads;
+    return cluster->launch.threads;
   case GridSize:
-    return block->launch.blocks;
+    return cluster->launch.blocks;
   case LaneIndex:
     return lane;
+  case ClusterRank:
+    return block->rank;
   default:
     return block->shared.base();
   }
@@ -101,15 +104,15 @@ float Thread::number(const OperandGroup &group, Slots slots) const {
 
 void Thread::wait() {
   waiting = true;
-  block->leave(*this);
+  cluster->leave(*this);
 }
 
 void Thread::fail(const Twine &what) {
-  block->failure = ("thread " + Twine(index) + " (warp " + Twine(index / 32) + ") of block " + Twine(block->index) +
+  cluster->failure = ("thread " + Twine(index) + " (warp " + Twine(index / 32) + ") of block " + Twine(block->index) +
                     (at ? " at '" + at->text + "' " : std::string(" ")) + what)
                        .str();
   void *gone;
-  recur_emulate_switch(&gone, block->home);
+  recur_emulate_switch(&gone, cluster->home);
   llvm_unreachable("a failed launch does not go on");
 }
 
@@ -117,19 +120,30 @@ void Thread::fail(const Twine &what) {
 // Blocks
 //===----------------------------------------------------------------------===//
 
-Block::Block(const Launch &launch, unsigned index)
-    : launch(launch), index(index), shared(SharedMemory::get()), threads(launch.threads),
-      warps((launch.threads + 31) / 32) {
-  shared.begin(launch.sharedBytes, warps.size());
+Block::Block(Cluster &cluster, unsigned rank, unsigned index)
+    : cluster(cluster), rank(rank), index(index), shared(SharedMemory::get(rank)), running(cluster.launch.threads) {
+  unsigned warps = (running + 31) / 32;
+  shared.begin(cluster.launch.sharedBytes, rank * warps, warps);
+}
+
+Cluster::Cluster(const Launch &launch, unsigned firstBlock)
+    : launch(launch), threads(launch.cluster * launch.threads),
+      warps(launch.cluster * ((launch.threads + 31) / 32)) {
+  unsigned warpsOfBlock = warps.size() / launch.cluster;
+  for (unsigned rank = 0; rank < launch.cluster; ++rank)
+    blocks.emplace_back(*this, rank, firstBlock + rank);
   for (auto [i, warp] : enumerate(warps)) {
-    warp.index = i;
+    warp.actor = i;
+    warp.index = i % warpsOfBlock;
     warp.order.seen[i] = 1;
   }
   for (auto [i, thread] : enumerate(threads)) {
-    thread.index = i;
-    thread.lane = i % 32;
-    thread.warp = &warps[i / 32];
-    thread.block = this;
+    unsigned rank = i / launch.threads;
+    thread.index = i % launch.threads;
+    thread.lane = thread.index % 32;
+    thread.warp = &warps[rank * warpsOfBlock + thread.index / 32];
+    thread.block = &blocks[rank];
+    thread.cluster = this;
     thread.copies.resize(1);
     thread.boxes.resize(1);
     // The first switch to it returns into its function, with the stack as after a call.
@@ -138,21 +152,20 @@ Block::Block(const Launch &launch, unsigned index)
     thread.stack = top - 6;
     ready.push_back(&thread);
   }
+  all.expected = threads.size();
 }
 
-std::string Block::run() {
-  if (Thread *first = ready.front()) {
-    ready.pop_front();
-    current = first;
-    recur_emulate_switch(&home, first->stack);
-  }
+std::string Cluster::run() {
+  current = ready.front();
+  ready.pop_front();
+  recur_emulate_switch(&home, current->stack);
   current = nullptr;
   if (!failure.empty())
     return failure;
   return all_of(threads, [](const Thread &thread) { return thread.done; }) ? "" : describeDeadlock();
 }
 
-void Block::leave(Thread &thread) {
+void Cluster::leave(Thread &thread) {
   void *next = home;
   if (!ready.empty()) {
     current = ready.front();
@@ -162,7 +175,7 @@ void Block::leave(Thread &thread) {
   recur_emulate_switch(&thread.stack, next);
 }
 
-void Block::wake(SmallVectorImpl<Thread *> &woken) {
+void Cluster::wake(SmallVectorImpl<Thread *> &woken) {
   for (Thread *thread : woken) {
     thread->waiting = false;
     ready.push_back(thread);
@@ -170,26 +183,26 @@ void Block::wake(SmallVectorImpl<Thread *> &woken) {
   woken.clear();
 }
 
-void Block::meet(Thread &thread, const Statement &statement, Slots slots) {
+void Cluster::meet(Thread &thread, const Statement &statement, Slots slots) {
   Warp &warp = *thread.warp;
   if (!warp.arrived)
     warp.at = &statement;
   else if (warp.at != &statement)
     thread.fail("parts from its warp, which is at '" + warp.at->text + "'");
   warp.slots[thread.lane] = slots;
-  Thread *first = &threads[warp.index * 32];
-  if (++warp.arrived < std::min<size_t>(32, threads.size() - warp.index * 32))
+  Thread *first = &thread - thread.lane;
+  if (++warp.arrived < 32)
     return thread.wait();
   warp.arrived = 0;
   statement.runWarp(thread, statement, warp.slots);
-  for (unsigned lane = 0; lane < 32 && first + lane < threads.data() + threads.size(); ++lane)
-    if (first[lane].waiting && first[lane].at == &statement) {
-      first[lane].waiting = false;
-      ready.push_back(&first[lane]);
+  for (Thread *lane = first; lane < first + 32; ++lane)
+    if (lane != &thread) {
+      lane->waiting = false;
+      ready.push_back(lane);
     }
 }
 
-void Block::execute(Thread &thread, const Program &program, Slots slots) {
+void Cluster::execute(Thread &thread, const Program &program, Slots slots) {
   for (auto [operand, output] : program.tied)
     slots[output] = slots[operand];
   for (const Statement &statement : program.statements) {
@@ -203,42 +216,46 @@ void Block::execute(Thread &thread, const Program &program, Slots slots) {
   }
 }
 
-std::string Block::describeWait(const Thread &thread) const {
+std::string Cluster::describeWait(const Thread &thread) const {
   if (thread.done)
     return "are done";
   std::string text = thread.at ? "wait at '" + thread.at->text + "'" : "wait";
   if (thread.warp->at == thread.at && thread.warp->arrived)
     return text + ", where " + std::to_string(thread.warp->arrived) + " lanes of the warp are";
-  for (const NamedBarrier &barrier : named)
+  if (thread.blockedOn == &all)
+    return text + ", where " + std::to_string(all.arrived) + " of " + std::to_string(all.expected) + " threads are";
+  for (const NamedBarrier &barrier : thread.block->named)
     if (&barrier == thread.blockedOn)
       return text + ", where " + std::to_string(barrier.arrived) + " of " + std::to_string(barrier.expected) +
              " threads are";
   for (const auto &[address, barrier] : transactions)
     if (&barrier == thread.blockedOn)
-      return text + ": the barrier at byte " + std::to_string(address - shared.base()) + " has completed " +
+      return text + ": the barrier at byte " + std::to_string(address % SharedMemory::range) + " has completed " +
              std::to_string(barrier.phase) + " phases and lacks " + std::to_string(barrier.pending) + " of " +
              std::to_string(barrier.arrivals) + " arrivals and " + std::to_string(barrier.bytes) +
              " bytes; awaited is parity " + std::to_string(thread.phase);
   return text;
 }
 
-std::string Block::describeDeadlock() const {
-  std::string text = "no thread of block " + std::to_string(index) + " can go on:";
+std::string Cluster::describeDeadlock() const {
+  std::string text = "no thread can go on:";
   for (size_t first = 0; first < threads.size();) {
     std::string what = describeWait(threads[first]);
+    const Block *block = threads[first].block;
     size_t end = first + 1;
-    while (end < threads.size() && describeWait(threads[end]) == what)
+    while (end < threads.size() && threads[end].block == block && describeWait(threads[end]) == what)
       ++end;
-    text += (first ? "; threads " : " threads ") + std::to_string(first) + " to " + std::to_string(end - 1) + " " + what;
+    text += (first ? "; threads " : " threads ") + std::to_string(threads[first].index) + " to " +
+            std::to_string(threads[end - 1].index) + " of block " + std::to_string(block->index) + " " + what;
     first = end;
   }
   return text;
 }
 
 std::string emulate::run(const Launch &launch) {
-  for (unsigned index = 0; index < launch.blocks; ++index) {
-    Block block(launch, index);
-    if (std::string wrong = block.run(); !wrong.empty())
+  for (unsigned first = 0; first < launch.blocks; first += launch.cluster) {
+    Cluster cluster(launch, first);
+    if (std::string wrong = cluster.run(); !wrong.empty())
       return wrong;
   }
   return "";
@@ -249,7 +266,7 @@ std::string emulate::run(const Launch &launch) {
 //===----------------------------------------------------------------------===//
 
 extern "C" void recur_emulate(const Program *program, Slots slots) {
-  current->block->execute(*current, *program, slots);
+  current->cluster->execute(*current, *program, slots);
 }
 
 extern "C" void recur_emulate_access(uint64_t address, uint32_t bytes, bool writes) {

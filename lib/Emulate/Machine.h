@@ -1,4 +1,5 @@
-// One block of threads of a GPU on the host: each thread is a fiber that runs until it waits for others.
+// A cluster of blocks of threads of a GPU on the host (for most kernels, of one): each thread is a fiber that runs until
+// it waits for others.
 #pragma once
 #include "lib/Emulate/Assembly.h"
 #include "lib/Emulate/SharedMemory.h"
@@ -10,6 +11,7 @@
 namespace recur::emulate {
 
 class Block;
+class Cluster;
 struct Warp;
 
 /// A launch of a kernel.
@@ -19,9 +21,11 @@ struct Launch {
   void *call = nullptr, *maps = nullptr;
   unsigned blocks = 0, threads = 0;
   uint32_t sharedBytes = 0;
+  /// Blocks that run together.
+  unsigned cluster = 1;
 };
 
-/// Runs all blocks one after the other. What went wrong, or "".
+/// Runs all clusters one after the other. What went wrong, or "".
 std::string run(const Launch &launch);
 
 /// A copy from global to shared memory under way, which lands when it is waited for.
@@ -66,11 +70,13 @@ public:
   unsigned index = 0, lane = 0;
   Warp *warp = nullptr;
   Block *block = nullptr;
-  bool done = false, waiting = false;
+  Cluster *cluster = nullptr;
+  bool done = false, waiting = false, inCluster = false; // inCluster: has come to the cluster's barrier
   void *stack = nullptr;
   const Statement *at = nullptr;  // runs, or waits there
   const void *blockedOn = nullptr; // the barrier
   uint32_t phase = 0;
+  unsigned clusterPhase = 0;
 
   llvm::SmallVector<std::vector<LateCopy>> copies; // by group, the last one open
   llvm::SmallVector<std::vector<LateBox>> boxes;
@@ -92,7 +98,8 @@ struct Product {
 };
 
 struct Warp {
-  unsigned index = 0;
+  unsigned index = 0; // in its block
+  unsigned actor = 0; // in its cluster
   Order order;
   /// Lanes that have come to the same statement.
   const Statement *at = nullptr;
@@ -103,9 +110,9 @@ struct Warp {
   unsigned nextProduct = 0, group = 0;
 
   /// Its own time: what it does from now on is not known to those who have seen it so far.
-  uint32_t now() const { return order.seen[index]; }
-  void tick() { ++order.seen[index]; }
-  Access access() const { return {index, now(), &order}; }
+  uint32_t now() const { return order.seen[actor]; }
+  void tick() { ++order.seen[actor]; }
+  Access access() const { return {actor, now(), &order}; }
 };
 
 /// A barrier of the kind that named ones are: so many threads meet.
@@ -130,13 +137,26 @@ struct TransactionBarrier {
 
 class Block {
 public:
-  Block(const Launch &launch, unsigned index);
+  Block(Cluster &cluster, unsigned rank, unsigned index);
+
+  Cluster &cluster;
+  const unsigned rank, index;
+  SharedMemory &shared;
+  std::array<NamedBarrier, 16> named;
+  unsigned running = 0; // threads
+};
+
+class Cluster {
+public:
+  Cluster(const Launch &launch, unsigned firstBlock);
   std::string run();
 
   /// Runs one piece of assembly in the current thread.
   void execute(Thread &thread, const Program &program, Slots slots);
   /// Makes threads ready to run.
   void wake(llvm::SmallVectorImpl<Thread *> &threads);
+  /// The block whose shared memory has an address; fails where that is none that the thread may use.
+  Block &blockAt(Thread &thread, uint32_t address);
   /// A transaction barrier that the thread may use; fails where there is none.
   TransactionBarrier &barrierAt(Thread &thread, uint32_t address);
   void makeBarrier(Thread &thread, uint32_t address, uint32_t arrivals);
@@ -144,13 +164,16 @@ public:
   void settle(TransactionBarrier &barrier);
 
   const Launch &launch;
-  const unsigned index;
-  SharedMemory &shared;
-  std::array<NamedBarrier, 16> named;
+  std::deque<Block> blocks;
   std::map<uint32_t, TransactionBarrier> transactions;
+  /// Of all threads, in two steps.
+  NamedBarrier all;
+  Order allComplete;
+  unsigned allPhase = 0;
 
 private:
   friend class Thread;
+  friend void runFiber();
   void meet(Thread &thread, const Statement &statement, Slots slots);
   /// Runs other threads; returns when this one is ready again.
   void leave(Thread &thread);
@@ -162,7 +185,6 @@ private:
   std::deque<Thread *> ready;
   void *home = nullptr;
   std::string failure;
-  friend void runFiber();
 };
 
 } // namespace recur::emulate

@@ -139,7 +139,7 @@ static void commit(Thread &thread, const Statement &, const Slots *) {
 static void land(Thread &thread, Product &product, const Product::Step &step) {
   Warp &warp = *thread.warp;
   float left[16][16], right[256][16];
-  Access access{warp.index, warp.now(), &step.order, /*engine=*/true};
+  Access access{warp.actor, warp.now(), &step.order, /*engine=*/true};
   auto readChunk = [&](uint32_t address, float *to, size_t stride) {
     SharedMemory &shared = thread.block->shared;
     thread.expect(shared.read(address, 16, access));

@@ -193,7 +193,7 @@ static void *locate(Thread &thread, const Statement &s, const OperandGroup &grou
   if (address % bytes)
     thread.fail("uses byte " + Twine(address - thread.block->shared.base()) +
                 " of shared memory, which is no multiple of " + Twine(bytes));
-  SharedMemory &shared = thread.block->shared;
+  SharedMemory &shared = (s.flag && writes ? thread.cluster->blockAt(thread, address) : *thread.block).shared;
   Access access = thread.warp->access();
   access.relaxed = s.has("relaxed");
   thread.expect(writes ? shared.write(address, bytes, access) : shared.read(address, bytes, access));
@@ -224,8 +224,10 @@ bool recur::emulate::decodeMemory(Statement &s) {
   if (!s.flag && !s.has("global"))
     return false;
   s.bytes = bytesOf(s.words.back());
+  if (s.has("shared::cluster") && s.words[0] == "ld")
+    return false;
   for (StringRef word : ArrayRef(s.words).drop_front().drop_back()) {
-    bool hint = is_contained({"shared", "shared::cta", "global", "nc", "cs", "cg", "ca", "lu", "wt", "wb", "volatile", "relaxed", "gpu", "cta"}, word) ||
+    bool hint = is_contained({"shared", "shared::cta", "shared::cluster", "global", "nc", "cs", "cg", "ca", "lu", "wt", "wb", "volatile", "relaxed", "gpu", "cta", "cluster"}, word) ||
                 word.starts_with("L1::") || word.starts_with("L2::");
     if (!hint && (word.size() != 2 || word[0] != 'v' || word.substr(1).getAsInteger(10, s.count)))
       return false;

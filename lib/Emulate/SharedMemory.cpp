@@ -16,32 +16,34 @@ void Order::join(const Order &other) {
   }
 }
 
-SharedMemory &SharedMemory::get() {
-  static SharedMemory memory;
-  return memory;
-}
-
-// Descriptors of matrices have 18 bits of an address, so the memory starts at a multiple of their range.
-SharedMemory::SharedMemory() {
-  constexpr uintptr_t range = 1 << 18;
-  for (uintptr_t at = 1 << 28; at < (uintptr_t(1) << 31); at += 64 * range) {
-    void *memory = mmap(reinterpret_cast<void *>(at), range, PROT_READ | PROT_WRITE,
+// Descriptors of matrices have a part of an address, so the memory starts at a multiple of its range.
+static uint32_t reserve() {
+  constexpr uintptr_t bytes = SharedMemory::most * SharedMemory::range;
+  for (uintptr_t at = 1 << 28; at < (uintptr_t(1) << 31); at += 8 * bytes) {
+    void *memory = mmap(reinterpret_cast<void *>(at), bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-    if (memory == reinterpret_cast<void *>(at)) {
-      address = at;
-      return;
-    }
+    if (memory == reinterpret_cast<void *>(at))
+      return at;
     if (memory != MAP_FAILED)
-      munmap(memory, range);
+      munmap(memory, bytes);
   }
-  reportFatalUsageError("there is no memory below 2 GiB for a block's shared memory");
+  reportFatalUsageError("there is no memory below 2 GiB for blocks' shared memory");
 }
 
-void SharedMemory::begin(uint32_t size, unsigned count) {
+SharedMemory &SharedMemory::get(unsigned rank) {
+  static const uint32_t first = reserve();
+  static SharedMemory all[most];
+  all[rank].address = first + rank * range;
+  return all[rank];
+}
+
+void SharedMemory::begin(uint32_t size, unsigned first, unsigned count) {
   bytes = size;
+  firstWarp = first;
   warps = count;
-  memset(at<char>(address), 0xff, 1 << 18); // not a number, whatever it is read as
+  memset(at<char>(address), 0xff, range); // not a number, whatever it is read as
   writers.assign((size + granule - 1) / granule, {});
+  copies = writers;
   readers.assign(writers.size() * warps, 0);
 }
 
@@ -62,7 +64,7 @@ std::string SharedMemory::read(uint32_t where, uint32_t count, const Access &acc
     return wrong;
   uint32_t first = (where - address) / granule, end = (where - address + count - 1) / granule + 1;
   for (uint32_t i = first; i < end; ++i) {
-    const Writer &writer = writers[i];
+    const Mark &writer = writers[i];
     auto at = [&] { return "reads byte " + std::to_string(i * granule) + " of shared memory, which "; };
     if (!writer.clock)
       return at() + "nothing wrote";
@@ -72,7 +74,10 @@ std::string SharedMemory::read(uint32_t where, uint32_t count, const Access &acc
       return at() + nameOf(writer.actor) + " wrote with nothing that orders the two";
     if (access.engine && writer.actor < maxWarps && access.order->fenced[writer.actor] < writer.clock)
       return at() + nameOf(writer.actor) + " wrote without a proxy fence in between";
-    readers[i * warps + access.actor] = access.clock;
+    if (access.actor < maxWarps)
+      readers[i * warps + access.actor - firstWarp] = access.clock;
+    else
+      copies[i] = {access.clock, uint16_t(access.actor)};
   }
   return "";
 }
@@ -86,8 +91,10 @@ std::string SharedMemory::mayWrite(uint32_t where, uint32_t count, const Access 
     if (access.order->seen[writers[i].actor] < writers[i].clock)
       return at() + nameOf(writers[i].actor) + " wrote with nothing that orders the two";
     for (unsigned warp = 0; warp < warps && !access.relaxed; ++warp)
-      if (access.order->seen[warp] < readers[i * warps + warp])
-        return at() + "warp " + std::to_string(warp) + " may still read";
+      if (access.order->seen[firstWarp + warp] < readers[i * warps + warp])
+        return at() + nameOf(firstWarp + warp) + " may still read";
+    if (access.order->seen[copies[i].actor] < copies[i].clock)
+      return at() + "a copy may still read";
   }
   return "";
 }
@@ -97,6 +104,6 @@ std::string SharedMemory::write(uint32_t where, uint32_t count, const Access &ac
   if (!wrong.empty())
     return wrong;
   uint32_t first = (where - address) / granule, end = (where - address + count - 1) / granule + 1;
-  std::fill(writers.begin() + first, writers.begin() + end, Writer{access.clock, uint16_t(access.actor), access.relaxed});
+  std::fill(writers.begin() + first, writers.begin() + end, Mark{access.clock, uint16_t(access.actor), access.relaxed});
   return "";
 }

@@ -14,7 +14,7 @@
 
 namespace recur::emulate {
 
-constexpr unsigned maxWarps = 32, maxBarriers = 64, maxActors = maxWarps + maxBarriers;
+constexpr unsigned maxWarps = 128, maxBarriers = 192, maxActors = maxWarps + maxBarriers;
 
 /// What one actor knows of the others.
 struct Order {
@@ -36,28 +36,27 @@ struct Access {
 
 class SharedMemory {
 public:
-  /// Memory whose addresses have 32 bits. There is one, as one block runs at a time.
-  static SharedMemory &get();
+  /// Memory whose addresses have 32 bits, one for each block of a cluster. They lie one after the other.
+  static constexpr unsigned most = 8;
+  static constexpr uint32_t range = 1 << 18; // descriptors of matrices have so many bits of an address
+  static SharedMemory &get(unsigned rank);
 
-  /// Empties it for a block.
-  void begin(uint32_t bytes, unsigned warps);
+  /// Empties it for a block, whose warps count from `firstWarp` in the cluster.
+  void begin(uint32_t bytes, unsigned firstWarp, unsigned warps);
   uint32_t base() const { return address; }
   uint32_t size() const { return bytes; }
-  template <typename T> T *at(uint32_t where) const {
-    return reinterpret_cast<T *>(static_cast<uintptr_t>(where));
-  }
+  template <typename T> static T *at(uint32_t where) { return reinterpret_cast<T *>(static_cast<uintptr_t>(where)); }
 
-  /// Notes an access. What is wrong with it, or "".
+  /// Notes an access. What is wrong with it, or "". Who reads is a warp of the block, or a barrier, for a copy.
   std::string read(uint32_t where, uint32_t count, const Access &access);
   std::string write(uint32_t where, uint32_t count, const Access &access);
   /// Whether a write would be in order, without doing it.
   std::string mayWrite(uint32_t where, uint32_t count, const Access &access) const;
 
 private:
-  SharedMemory();
   std::string checkBounds(uint32_t where, uint32_t count, llvm::StringRef what) const;
 
-  struct Writer {
+  struct Mark {
     uint32_t clock = 0; // 0: nobody
     uint16_t actor = 0;
     bool relaxed = false;
@@ -65,9 +64,9 @@ private:
   static constexpr uint32_t granule = 2; // bytes
 
   uint32_t address = 0, bytes = 0;
-  unsigned warps = 0;
-  std::vector<Writer> writers;
-  std::vector<uint32_t> readers; // of each granule, by warp
+  unsigned firstWarp = 0, warps = 0;
+  std::vector<Mark> writers, copies; // of each granule: the last write, and read by a copy
+  std::vector<uint32_t> readers;     // of each granule, by warp
 };
 
 } // namespace recur::emulate
