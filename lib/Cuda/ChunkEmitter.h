@@ -1,97 +1,224 @@
-// A chunk program as code of one block of threads: what does not depend on the state first, by all warps and through
-// shared memory; then what does, in registers, each warp for 16 of the state's independent rows.
+// A chunk program as code of one block of threads. Values between tokens and functions of one token are made by all
+// warps and lie in shared memory; what depends on the state lies in registers, each warp with 16 of the state's
+// independent rows.
 #pragma once
 #include "dialect/chunk/Chunk.h"
 #include "lib/Cuda/BodyEmitter.h"
 #include "lib/Cuda/Fragments.h"
+#include "lib/Cuda/SharedArena.h"
 #include "lib/Cuda/Tensors.h"
 
-#include <variant>
+#include <optional>
 
 namespace recur::cuda {
 
 /// What a value of a chunk program is to the block.
 struct ChunkValue {
   enum Kind {
-    Scalar, // `entries[0]`
-    Rows,   // one f32 per token, in shared memory
-    Tile,   // a row per token, bf16, in shared memory; rows perhaps to be scaled
-    Scores, // tokens by tokens: each warp 16 rows by a part of the columns
-    Slab    // 16 independent rows of the warp; columns are tokens or keys
+    Scalar,  // `entries[0]`
+    Rows,    // a column of numbers, f32, in shared memory: one for each token or channel
+    Tile,    // a row per token in shared memory; rows perhaps to be scaled
+    Scores,  // tokens by tokens: each warp 16 rows by a part of the columns
+    Slab,    // 16 independent indices of the warp by tokens or keys
+    Weights  // weights of channels, to be multiplied with something
   } kind = Scalar;
   llvm::SmallVector<mlir::Value> entries; // Scalar, Scores, Slab
   SharedTile memory;                      // Rows, Tile
-  mlir::Value scale;                      // of a Tile's rows: the base of Rows, or null
+  SharedTile scale;                       // of a Tile's rows: memory like that of Rows, or none; see Decay for Weights
   bool transposed = false;                // of a Tile
+  int dim = 0;                            // Rows: the dimension they lie along; Slab: that of the independent indices
+  int64_t rows = 0;                       // independent indices of a Slab
+
+  static ChunkValue scalar(mlir::Value entry) { return {Scalar, {entry}, {}, {}, false, 0, 0}; }
+  static ChunkValue column(SharedTile memory) { return {Rows, {}, memory, {}, false, 0, 0}; }
+  static ChunkValue tile(SharedTile memory) { return {Tile, {}, memory, {}, false, 0, 0}; }
+  static ChunkValue scores(llvm::ArrayRef<mlir::Value> entries) {
+    return {Scores, llvm::to_vector(entries), {}, {}, false, 0, 0};
+  }
+  static ChunkValue slab(llvm::ArrayRef<mlir::Value> entries, int64_t rows, int dim = 1) {
+    return {Slab, llvm::to_vector(entries), {}, {}, false, dim, rows};
+  }
 };
 
-/// The tokens of a chunk.
-constexpr int64_t chunkTokens = 64;
+/// A whole number of 16.
+inline int64_t padded(int64_t n) { return llvm::alignTo(n, 16); }
+
+/// How the block is set up for a program.
+struct ChunkShape {
+  int64_t tokens = 64; // of a chunk
+  int64_t warps = 8;
+};
 
 /// Emits the body of a program once, for one chunk.
 class ChunkEmitter {
 public:
   ChunkEmitter(Threads &threads, chunk::ProgramOp program, TensorAccess &access, llvm::ArrayRef<TensorArgument> tensors,
-               int64_t warps);
+               const ChunkShape &shape, SharedArena &arena);
 
-  /// Whether this emitter knows every op and shape of the program.
-  static bool supports(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors);
-  /// The dimension of the state, 0 or 1, whose indices are independent.
-  static int stateDim(chunk::ProgramOp program);
+  /// Why this emitter does not take the program; nothing if it does.
+  static std::optional<std::string> refusal(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors);
+  /// The dimension of a state, 0 or 1, whose indices are independent.
+  static int stateDim(mlir::Value state);
+  /// Whether a state lies in registers; else it is a column of numbers in shared memory.
+  static bool isSlab(mlir::Value state);
+  /// The number of warps for a program.
+  static int64_t countWarps(chunk::ProgramOp program);
 
   /// Emits what is needed once.
   void begin(mlir::Value head, mlir::Value heads, mlir::Value position);
-  /// One chunk: tokens from `first`, of which `count` are left. Takes and returns the state's entries.
-  mlir::FailureOr<llvm::SmallVector<mlir::Value>> emit(mlir::Value first, mlir::Value count, mlir::ValueRange state);
+  /// One chunk: tokens from `first`, of which `count` are left. Takes the states at its start; they become those at its
+  /// end.
+  mlir::LogicalResult emit(mlir::Value first, mlir::Value count, llvm::MutableArrayRef<ChunkValue> states);
+
+  /// The warp's first independent index among `rows`; warps past the end repeat others.
+  mlir::Value slabRow(int64_t rows);
+  /// Runs the body for each index below `count`, shared out to all threads.
+  void forItems(int64_t count, llvm::function_ref<void(mlir::Value)> body);
 
   Fragments fragments;
 
 private:
-  mlir::LogicalResult emitOp(mlir::Operation *op);
-  void emitArguments();
-  mlir::LogicalResult emitMap(chunk::MapOp op);
-  void emitDecay(chunk::DecayOp op);
-  void emitWeights(chunk::WeightsOp op);
-  mlir::LogicalResult emitGram(chunk::GramOp op);
-  /// The part of a solve, or of a product with scores, that does not depend on the state.
-  mlir::LogicalResult prepare(mlir::Operation *op);
-  void prepareSolve(chunk::TriSolveOp op, const ChunkValue &scores);
-  mlir::LogicalResult emitSolve(chunk::TriSolveOp op);
-  /// A slab as a row per token, in f32, in shared memory.
-  SharedTile moveSlab(const ChunkValue &slab);
-  mlir::LogicalResult emitOutput(unsigned output, mlir::Value value);
-  mlir::LogicalResult emitMatmul(MatmulOp op, llvm::ArrayRef<mlir::Value> sum, mlir::Value result);
-  mlir::LogicalResult emitElementwise(ElementwiseOp op);
-  void copyTile(unsigned tensor, const SharedTile &tile);
-
-  /// Runs the body for each token of the chunk: 8 threads a token.
-  void forTokens(llvm::function_ref<void(mlir::Value local, mlir::Value token, mlir::Value valid)> body);
-  /// Runs the body in one thread for each token.
-  void forRows(llvm::function_ref<void(mlir::Value local)> body);
-  const ChunkValue *find(mlir::Value value) const;
-  /// The value as a slab; a tile is read from shared memory.
+  // Values. What these find or make stays valid as a copy.
+  mlir::FailureOr<ChunkValue> need(mlir::Value value);
   mlir::FailureOr<ChunkValue> asSlab(mlir::Value value);
-  /// Scores as a bf16 (or, negated, f32) tile in shared memory.
-  SharedTile stage(const ChunkValue &scores, bool negatedF32);
-  SharedTile allocate(int64_t rows, int64_t cols, int64_t pitch, bool isF32);
-  mlir::Value rowValue(mlir::Value base, mlir::Value at);
+  mlir::FailureOr<ChunkValue> asTile(mlir::Value value);
+  void set(mlir::Value value, ChunkValue known) { values[value] = std::move(known); }
+  /// An entry of a scalar or of a column.
+  mlir::Value entryOf(const ChunkValue &value, mlir::Value at);
+  mlir::LogicalResult emitOp(mlir::Operation *op);
+  mlir::LogicalResult emitKind(mlir::Operation *op);
+  /// Counts an op's uses of its operands as done.
+  void finish(mlir::Operation *op);
+  mlir::LogicalResult emitAhead();
+  mlir::LogicalResult emitOutput(unsigned output, mlir::Value value);
+
+  // Arguments (ChunkArguments.cpp).
+  mlir::LogicalResult emitArguments();
+  void copyTile(unsigned tensor, const SharedTile &tile);
+  ChunkValue loadRows(unsigned tensor);
+
+  // Functions of one token (ChunkMap.cpp).
+  mlir::LogicalResult emitMap(chunk::MapOp op);
+  mlir::FailureOr<llvm::SmallVector<ChunkValue>> emitCarried(chunk::MapOp op);
+
+  // Decays (ChunkDecay.cpp).
+  struct Decay {
+    SharedTile sums;             // of binary logarithms up to before each token and after the last
+    SharedTile factors, between; // with channels: factors; products over whole 16-blocks, see emitChannels
+    // Coupled or signed: products from j+1 to t by (to, from), and from 0 to t, and from j+1 to the end.
+    llvm::DenseMap<std::pair<int64_t, int64_t>, SharedTile> masks, through, rest;
+  };
+  /// Makes sure that `decays` has one.
+  mlir::LogicalResult emitDecayOf(mlir::Value decay);
+  mlir::LogicalResult emitDecay(chunk::DecayOp op);
+  mlir::LogicalResult emitLogs(chunk::DecayOp op);
+  mlir::LogicalResult emitProducts(mlir::Value decay, mlir::ValueRange factors);
+  mlir::LogicalResult emitChannels(chunk::DecayOp op);
+  mlir::LogicalResult emitWeights(chunk::WeightsOp op);
+  mlir::LogicalResult emitMask(chunk::MaskOp op);
+  /// The weight of an entry of scores under a decay without channels; null without a decay.
+  mlir::Value scoreWeight(mlir::Value decay, chunk::Reach reach, int64_t to, int64_t from, mlir::Value t, mlir::Value j);
+  /// The rows of a tile (ones, where `source` is null) times weights of a decay with channels; `local` weights reach
+  /// to the ends of a token's own 16-block only.
+  SharedTile weigh(const Decay &decay, const ChunkValue *source, chunk::Span span, bool local, bool isF32);
+  int64_t blocks() const { return tokens / 16; }
+
+  // Scores (ChunkScores.cpp).
+  mlir::LogicalResult emitGram(chunk::GramOp op);
+  llvm::SmallVector<mlir::Value> multiplyRows(const ChunkValue &lhs, const ChunkValue &rhs);
+  llvm::SmallVector<mlir::Value> multiplyDecaying(const ChunkValue &lhs, const ChunkValue &rhs, const Decay &decay,
+                                                  chunk::Reach reach);
+  SharedTile emitDiagonal(const ChunkValue &lhs, const ChunkValue &rhs, const Decay &decay, chunk::Reach reach);
   mlir::Value scoreRow(int64_t entry);
   mlir::Value scoreColumn(int64_t entry);
+  mlir::Value scoreBlock();
+  mlir::Value scorePart();
+  mlir::Value maskScore(mlir::Value entry, mlir::Value t, mlir::Value j, chunk::Reach reach);
+  /// Scores as a bf16 (or, negated, f32) tile in shared memory.
+  SharedTile stage(const ChunkValue &scores, bool negatedF32);
+  /// Scores that a product reads, in shared memory.
+  mlir::FailureOr<SharedTile> stagedScores(mlir::Value scores);
+
+  // Systems (ChunkSolve.cpp).
+  mlir::LogicalResult prepareSolve(chunk::TriSolveOp op);
+  mlir::LogicalResult emitSolve(chunk::TriSolveOp op);
+
+  // Products and elementwise functions (ChunkProducts.cpp, ChunkElementwise.cpp).
+  mlir::LogicalResult emitMatmul(MatmulOp op, llvm::ArrayRef<mlir::Value> sum, mlir::Value result);
+  mlir::LogicalResult emitColumnProduct(MatmulOp op);
+  mlir::LogicalResult emitElementwise(ElementwiseOp op);
+  mlir::FailureOr<bool> addProduct(AddOp op);
+  mlir::LogicalResult emitColumns(ElementwiseOp op, llvm::ArrayRef<ChunkValue> operands);
+  mlir::LogicalResult emitTiles(ElementwiseOp op, llvm::ArrayRef<ChunkValue> operands);
+  mlir::LogicalResult emitFragments(ElementwiseOp op, llvm::MutableArrayRef<ChunkValue> operands, bool isSlab);
+  mlir::LogicalResult emitMix(chunk::MixOp op);
+  mlir::LogicalResult emitConjugateGradients(chunk::ConjugateGradientsOp op);
+  /// Sums over the channels of each token of two slabs' products.
+  ChunkValue dotRows(const ChunkValue &x, const ChunkValue &y);
+  /// A slab as a row per token in shared memory.
+  SharedTile moveSlab(const ChunkValue &slab, bool isF32);
+
+  // Memory and loops.
+  void forTokens(llvm::function_ref<void(mlir::Value local, mlir::Value token, mlir::Value valid)> body);
+  SharedTile allocate(int64_t rows, int64_t cols, int64_t pitch, bool isF32);
+  SharedTile allocateRows(int64_t n) { return allocate(1, n, llvm::alignTo(n, 4), true); }
+  /// A row per token, columns padded with zeros.
+  SharedTile allocateTile(int64_t n, bool isF32);
+  mlir::Value load(const SharedTile &tile, mlir::Value row, mlir::Value col);
+  void store(const SharedTile &tile, mlir::Value row, mlir::Value col, mlir::Value entry);
+  /// Two neighbours at an even column.
+  std::array<mlir::Value, 2> loadPair(const SharedTile &tile, mlir::Value row, mlir::Value col);
+  void storePair(const SharedTile &tile, mlir::Value row, mlir::Value col, mlir::Value low, mlir::Value high);
+  mlir::Value rowAt(const SharedTile &rows, mlir::Value at) { return load(rows, threads.constant(0), at); }
+  void storeRow(const SharedTile &rows, mlir::Value at, mlir::Value entry) {
+    store(rows, threads.constant(0), at, entry);
+  }
+  mlir::Value isValid(mlir::Value local);
   /// A barrier if shared memory was written since the last one.
   void sync();
+
+  // Numbers of i32 and f32.
+  mlir::Value add(mlir::Value x, mlir::Value y) { return mlir::arith::AddIOp::create(b, x, y); }
+  mlir::Value add(mlir::Value x, int64_t y) { return y ? add(x, threads.constant(y)) : x; }
+  mlir::Value times(mlir::Value x, int64_t y) { return mlir::arith::MulIOp::create(b, x, threads.constant(y)); }
+  mlir::Value over(mlir::Value x, int64_t y) { return mlir::arith::DivUIOp::create(b, x, threads.constant(y)); }
+  mlir::Value modulo(mlir::Value x, int64_t y) { return mlir::arith::RemUIOp::create(b, x, threads.constant(y)); }
+  mlir::Value below(mlir::Value x, mlir::Value y) {
+    return mlir::arith::CmpIOp::create(b, mlir::arith::CmpIPredicate::slt, x, y);
+  }
+  mlir::Value below(mlir::Value x, int64_t y) { return below(x, threads.constant(y)); }
+  mlir::Value equal(mlir::Value x, mlir::Value y) {
+    return mlir::arith::CmpIOp::create(b, mlir::arith::CmpIPredicate::eq, x, y);
+  }
+  mlir::Value equal(mlir::Value x, int64_t y) { return equal(x, threads.constant(y)); }
+  mlir::Value choose(mlir::Value c, mlir::Value x, mlir::Value y) {
+    return mlir::arith::SelectOp::create(b, c, x, y);
+  }
+  mlir::Value multiply(mlir::Value x, mlir::Value y) { return mlir::arith::MulFOp::create(b, x, y); }
+  mlir::Value plus(mlir::Value x, mlir::Value y) { return mlir::arith::AddFOp::create(b, x, y); }
+  mlir::Value shuffle(mlir::Value x, int64_t distance);
 
   Threads &threads;
   mlir::ImplicitLocOpBuilder &b;
   chunk::ProgramOp program;
   TensorAccess &access;
   llvm::ArrayRef<TensorArgument> tensors;
-  int64_t warps, scoreColumns;
+  const int64_t tokens, warps;
+  SharedArena &arena;
+  int64_t scoreParts, scoreColumns;
   Grid tokenGrid{8, 8};
   Threads tokenThreads;
   llvm::DenseMap<mlir::Value, ChunkValue> values;
-  llvm::DenseMap<mlir::Value, mlir::Value> decays; // base of 65 sums of binary logarithms
-  llvm::DenseMap<mlir::Value, SharedTile> staged;  // scores in shared memory: bf16 for products
-  llvm::DenseMap<mlir::Operation *, std::pair<SharedTile, SharedTile>> solves; // -N, inverses of diagonal blocks
+  llvm::DenseMap<mlir::Value, unsigned> usesLeft;
+  llvm::DenseSet<mlir::Operation *> emitted;
+  llvm::DenseMap<mlir::Value, Decay> decays;
+  llvm::DenseMap<mlir::Value, SharedTile> staged; // scores in shared memory: bf16 for products
+  /// -N and the inverses of its diagonal blocks.
+  struct System {
+    llvm::SmallVector<SharedTile> blocks;
+    SharedTile inverse;
+  };
+  llvm::DenseMap<mlir::Operation *, System> systems;
   mlir::Value head, heads, position, first, count;
   bool dirty = false;
 };

@@ -6,32 +6,93 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-// The addresses of a thread's entries of the state, in the order of its fragment.
-static SmallVector<Value> stateAddresses(Threads &threads, Fragments &fragments, TensorAccess &access, unsigned tensor,
-                                         int dim, int64_t keys) {
-  ImplicitLocOpBuilder &b = threads.b;
-  SmallVector<Value> addresses;
-  for (int64_t e = 0; e < keys / 2; ++e) {
-    Value row = arith::AddIOp::create(b, fragments.row(e),
-                                      arith::MulIOp::create(b, fragments.warp, threads.constant(16)));
-    Value key = fragments.column(e);
-    addresses.push_back(access.entry(tensor, dim ? key : row, dim ? row : key));
+namespace {
+// A state's memory in the caller's tensors, and its entries in this thread.
+class StateTensor {
+public:
+  StateTensor(Threads &threads, ChunkEmitter &emitter, TensorAccess &access, Value state)
+      : threads(threads), b(threads.b), emitter(emitter), access(access), type(matType(state)),
+        isSlab(ChunkEmitter::isSlab(state)), dim(ChunkEmitter::stateDim(state)) {
+    rows = dim ? type.numCols() : type.numRows();
+    keys = type.numElements() / rows;
   }
-  return addresses;
-}
+
+  // Entries of a slab: those of the tensor, or `otherwise` where it is not given. Past the end they are 0.
+  SmallVector<Value> load(unsigned tensor, double otherwise) {
+    SmallVector<Type> types(countEntries(), b.getF32Type());
+    auto given = scf::IfOp::create(b, types, access.isGiven(tensor), true);
+    OpBuilder::InsertionGuard guard(b);
+    for (Block *block : {given.thenBlock(), given.elseBlock()}) {
+      b.setInsertionPointToStart(block);
+      SmallVector<Value> entries;
+      for (int64_t e = 0; e < countEntries(); ++e) {
+        auto [row, key, exists] = place(e);
+        if (exists) {
+          row = arith::SelectOp::create(b, exists, row, threads.constant(0));
+          key = arith::SelectOp::create(b, exists, key, threads.constant(0));
+        }
+        Value entry = threads.number(otherwise);
+        if (block == given.thenBlock())
+          entry = LLVM::LoadOp::create(b, b.getF32Type(), access.entry(tensor, dim ? key : row, dim ? row : key));
+        entries.push_back(exists ? arith::SelectOp::create(b, exists, entry, threads.number(0)).getResult() : entry);
+      }
+      scf::YieldOp::create(b, entries);
+    }
+    return SmallVector<Value>(given.getResults());
+  }
+
+  void store(unsigned tensor, ValueRange entries) {
+    for (auto [e, entry] : llvm::enumerate(entries)) {
+      auto [row, key, exists] = place(e);
+      threads.when(exists, [&, row = row, key = key, entry = entry] {
+        LLVM::StoreOp::create(b, entry, access.entry(tensor, dim ? key : row, dim ? row : key));
+      });
+    }
+  }
+
+  // The address of an entry of a column.
+  Value address(unsigned tensor, Value item) {
+    Value zero = threads.constant(0);
+    return access.entry(tensor, type.numCols() == 1 ? item : zero, type.numCols() == 1 ? zero : item);
+  }
+
+  int64_t size() const { return type.numElements(); }
+  // Entries of a slab that a thread holds.
+  int64_t countEntries() const { return padded(keys) / 2; }
+  ChunkValue slab(ValueRange entries) const { return ChunkValue::slab(SmallVector<Value>(entries), rows, dim); }
+
+private:
+  // Row and key of an entry, and whether they exist; null where they do.
+  std::tuple<Value, Value, Value> place(int64_t e) {
+    Value row = arith::AddIOp::create(b, emitter.fragments.row(e), emitter.slabRow(rows));
+    Value key = emitter.fragments.column(e), exists;
+    for (auto [index, n] : {std::pair(row, rows), std::pair(key, keys)})
+      if (n % 16)
+        exists = threads.both(
+            exists, arith::CmpIOp::create(b, arith::CmpIPredicate::ult, index, threads.constant(n)));
+    return {row, key, exists};
+  }
+
+  Threads &threads;
+  ImplicitLocOpBuilder &b;
+  ChunkEmitter &emitter;
+  TensorAccess &access;
+  MatType type;
+  int64_t rows, keys;
+
+public:
+  const bool isSlab;
+  const int dim;
+};
+} // namespace
 
 LogicalResult cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::ProgramOp program, ArrayRef<TensorArgument> tensors,
-                                int64_t sharedLimit, int64_t part, Entry &entry) {
+                                const ChunkShape &shape, int64_t part, Entry &entry) {
   ImplicitLocOpBuilder b(program.getLoc(), program.getContext());
   b.setInsertionPointToStart(&function.getBody().front());
-  int dim = ChunkEmitter::stateDim(program);
-  MatType stateType = matType(program.argumentsOf(ArgKind::State).front());
-  int64_t slab = dim ? stateType.numCols() : stateType.numRows(), keys = stateType.numElements() / slab;
-  int64_t warps = slab / 16;
-  Grid grid{warps * 32, 8}, tokenGrid{8, 8};
+  Grid grid{shape.warps * 32, 8}, tokenGrid{8, 8};
   entry.threads = grid.threads;
   Threads threads(b, grid), tokenThreads(b, tokenGrid);
-  threads.sharedLimit = sharedLimit;
   TensorAccess access(tokenThreads, function.getArgument(0), tensors, /*packed=*/true);
   Value shared = LLVM::AddressOfOp::create(
       b, function->getParentOfType<ModuleOp>().lookupSymbol<LLVM::GlobalOp>("recur_shared"));
@@ -39,42 +100,88 @@ LogicalResult cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::ProgramOp prog
   tokenThreads.begin({}, {});
   auto i64 = [&](int64_t n) { return threads.constant(n, 64); };
   Part tokens = findPart(threads, access, entry.shards, part);
-  ChunkEmitter emitter(threads, program, access, tensors, warps);
+  SmallVector<BlockArgument> arguments = program.argumentsOf(ArgKind::State);
   unsigned inputs = program.argumentsOf(ArgKind::Input).size(), params = program.argumentsOf(ArgKind::Param).size();
-  unsigned initial = inputs + params, final = tensors.size() - 1;
-  double init = program.getInit().front().getTerminator()->getOperand(0).getDefiningOp<ConstantOp>().getValue()
-                    .convertToDouble();
+  unsigned initial = inputs + params, final = tensors.size() - arguments.size();
+  SmallVector<double> inits;
+  for (Value init : program.getInit().front().getTerminator()->getOperands())
+    inits.push_back(init.getDefiningOp<ConstantOp>().getValue().convertToDouble());
+  // Columns of numbers stay in shared memory, before all else.
+  SmallVector<SharedTile> columns;
+  int64_t used = 0;
+  for (Value state : arguments) {
+    SharedTile column;
+    if (!ChunkEmitter::isSlab(state)) {
+      column.rows = 1;
+      column.cols = matType(state).numElements();
+      column.pitch = llvm::alignTo(column.cols, 4);
+      column.isF32 = true;
+      column.base = threads.sharedAt(used);
+      used += column.bytes();
+    }
+    columns.push_back(column);
+  }
+  SharedArena arena(used);
+  ChunkEmitter emitter(threads, program, access, tensors, shape, arena);
   LogicalResult status = success();
   threads.when(tokens.isPresent, [&] {
     emitter.begin(tokens.head, tokens.heads, tokens.position);
-    SmallVector<Type> types(keys / 2, b.getF32Type());
-    auto given = scf::IfOp::create(b, types, access.isGiven(initial), true);
-    {
+    SmallVector<StateTensor> states;
+    SmallVector<Value> carried;
+    for (auto [i, argument] : llvm::enumerate(arguments)) {
+      states.emplace_back(threads, emitter, access, argument);
+      if (states[i].isSlab) {
+        llvm::append_range(carried, states[i].load(initial + i, inits[i]));
+        continue;
+      }
+      auto given = scf::IfOp::create(b, access.isGiven(initial + i), true);
       OpBuilder::InsertionGuard guard(b);
-      b.setInsertionPointToStart(given.thenBlock());
-      SmallVector<Value> entries;
-      for (Value address : stateAddresses(threads, emitter.fragments, access, initial, dim, keys))
-        entries.push_back(LLVM::LoadOp::create(b, b.getF32Type(), address));
-      scf::YieldOp::create(b, entries);
-      b.setInsertionPointToStart(given.elseBlock());
-      scf::YieldOp::create(b, SmallVector<Value>(keys / 2, threads.number(init)));
+      for (Block *block : {given.thenBlock(), given.elseBlock()}) {
+        b.setInsertionPoint(block->getTerminator());
+        emitter.forItems(states[i].size(), [&, i = i](Value item) {
+          Value entry = threads.number(inits[i]);
+          if (block == given.thenBlock())
+            entry = LLVM::LoadOp::create(b, b.getF32Type(), states[i].address(initial + i, item));
+          LLVM::StoreOp::create(b, entry, emitter.fragments.address(columns[i], threads.constant(0), item));
+        });
+      }
     }
-    auto loop = threads.forLoop(i64(0), tokens.tokens, i64(chunkTokens), given.getResults(),
-                                [&](Value first, ValueRange state) {
-                                  Value left = arith::SubIOp::create(b, tokens.tokens, first);
-                                  FailureOr<SmallVector<Value>> next = emitter.emit(first, left, state);
-                                  if (succeeded(next))
-                                    return *next;
-                                  status = failure();
-                                  return SmallVector<Value>(state);
-                                });
-    threads.when(access.isGiven(final), [&] {
-      auto addresses = stateAddresses(threads, emitter.fragments, access, final, dim, keys);
-      for (auto [address, value] : llvm::zip(addresses, loop.getResults()))
-        LLVM::StoreOp::create(b, value, address);
+    threads.barrier();
+    auto split = [&](ValueRange entries) {
+      SmallVector<ChunkValue> parts;
+      for (auto [i, argument] : llvm::enumerate(arguments)) {
+        if (!states[i].isSlab) {
+          parts.push_back(ChunkValue::column(columns[i]));
+          parts.back().dim = isOne(matType(argument).getRows()) && !isOne(matType(argument).getCols());
+          continue;
+        }
+        parts.push_back(states[i].slab(entries.take_front(states[i].countEntries())));
+        entries = entries.drop_front(states[i].countEntries());
+      }
+      return parts;
+    };
+    auto loop = threads.forLoop(i64(0), tokens.tokens, i64(shape.tokens), carried, [&](Value first, ValueRange state) {
+      Value left = arith::SubIOp::create(b, tokens.tokens, first);
+      SmallVector<ChunkValue> parts = split(state);
+      status = emitter.emit(first, left, parts);
+      SmallVector<Value> next;
+      for (const ChunkValue &value : parts)
+        llvm::append_range(next, value.entries);
+      return failed(status) ? SmallVector<Value>(state) : next;
     });
+    SmallVector<ChunkValue> last = split(loop.getResults());
+    for (auto [i, state] : llvm::enumerate(states))
+      threads.when(access.isGiven(final + i), [&, i = i, &state = state] {
+        if (state.isSlab)
+          return state.store(final + i, last[i].entries);
+        emitter.forItems(state.size(), [&](Value item) {
+          Value entry = LLVM::LoadOp::create(
+              b, b.getF32Type(), emitter.fragments.address(columns[i], threads.constant(0), item));
+          LLVM::StoreOp::create(b, entry, state.address(final + i, item));
+        });
+      });
   });
   LLVM::ReturnOp::create(b, ValueRange());
-  entry.sharedBytes = threads.sharedBytes;
-  return threads.scratchBytes ? failure() : status;
+  entry.sharedBytes = arena.highest();
+  return status;
 }

@@ -15,10 +15,10 @@ struct Part {
 /// Finds a block's part and points the tensors at it.
 Part findPart(Threads &threads, TensorAccess &access, int64_t shards, int64_t slab);
 
-/// Emits the body of an entry point that walks the chunks. Fails, with a remark, where the emitter does not know the
-/// program, or where it does not fit into shared memory. Each of the entry's shards takes `slab` rows.
+/// Emits the body of an entry point that walks the chunks. Fails where the emitter does not know how. Each of the entry's
+/// shards takes `slab` rows.
 mlir::LogicalResult emitChunked(mlir::LLVM::LLVMFuncOp function, chunk::ProgramOp program,
-                                llvm::ArrayRef<TensorArgument> tensors, int64_t sharedLimit,
-                                int64_t slab, Entry &entry);
+                                llvm::ArrayRef<TensorArgument> tensors, const ChunkShape &shape, int64_t slab,
+                                Entry &entry);
 
 } // namespace recur::cuda

@@ -84,12 +84,8 @@ Fragment Fragments::loadTransposed(const SharedTile &tile, Value row) {
     Value r = arith::AddIOp::create(b, arith::AddIOp::create(b, eighth, rowHalf), threads.constant(k));
     SmallVector<Value, 4> pairs = loadMatrices(address(tile, r, c), true);
     for (int64_t i = 0; i < 4; ++i) {
-      // A bf16 is the upper half of an f32.
-      Value low = arith::ShLIOp::create(b, pairs[i], threads.constant(16));
-      Value high = arith::AndIOp::create(b, pairs[i], threads.constant(int32_t(0xffff0000)));
       int64_t entry = k / 16 * 8 + i / 2 * 4 + i % 2 * 2;
-      fragment.entries[entry] = arith::BitcastOp::create(b, b.getF32Type(), low);
-      fragment.entries[entry + 1] = arith::BitcastOp::create(b, b.getF32Type(), high);
+      llvm::copy(unpack(pairs[i]), fragment.entries.begin() + entry);
     }
   }
   return fragment;
@@ -97,6 +93,13 @@ Fragment Fragments::loadTransposed(const SharedTile &tile, Value row) {
 
 Value Fragments::pack(Value low, Value high) {
   return assembly({b.getI32Type()}, {high, low}, "cvt.rn.bf16x2.f32 $0, $1, $2;", "=r,f,f", false)[0];
+}
+
+std::array<Value, 2> Fragments::unpack(Value pair) {
+  // A bf16 is the upper half of an f32.
+  Value low = arith::ShLIOp::create(b, pair, threads.constant(16));
+  Value high = arith::AndIOp::create(b, pair, threads.constant(int32_t(0xffff0000)));
+  return {arith::BitcastOp::create(b, b.getF32Type(), low), arith::BitcastOp::create(b, b.getF32Type(), high)};
 }
 
 SmallVector<SmallVector<Value, 4>> Fragments::packed(const Fragment &f) {

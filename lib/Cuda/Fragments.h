@@ -5,6 +5,8 @@
 #pragma once
 #include "lib/Cuda/Threads.h"
 
+#include <memory>
+
 namespace recur::cuda {
 
 /// A matrix of bf16 or f32 in shared memory, `pitch` entries from a row to the next.
@@ -12,6 +14,8 @@ struct SharedTile {
   mlir::Value base;
   int64_t rows = 0, cols = 0, pitch = 0;
   bool isF32 = false;
+  /// Keeps the memory; null where it is never used again for anything else.
+  std::shared_ptr<const void> owner = nullptr;
   int64_t bytes() const { return rows * pitch * (isF32 ? 4 : 2); }
 };
 
@@ -43,6 +47,8 @@ public:
 
   /// Two f32 as two bf16 in 32 bits.
   mlir::Value pack(mlir::Value low, mlir::Value high);
+  /// And back.
+  std::array<mlir::Value, 2> unpack(mlir::Value pair);
   /// A fragment as left operands, 16 columns each.
   llvm::SmallVector<llvm::SmallVector<mlir::Value, 4>> packed(const Fragment &fragment);
   /// sum += left * right for 8 columns.

@@ -21,10 +21,14 @@ public:
   void addPart(DeriveFunction derive, int64_t slab, StringRef name, int64_t mostBlocks);
   OwningOpRef<ModuleOp> take() { return std::move(module); }
 
+  /// Why there is no kernel that takes tokens in chunks; empty if there is one.
+  std::string refusal;
+
 private:
   LLVM::LLVMFuncOp makeFunction(const Entry &entry, size_t tensors);
   bool addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards, StringRef name,
                 int64_t mostBlocks);
+  void addPortable(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards, int64_t slab);
   void makeShared(StringRef name, int64_t alignment);
 
   RuleOp rule, symbolic;
@@ -183,20 +187,42 @@ void KernelBuilder::addPart(DeriveFunction derive, int64_t slab, StringRef name,
   if (!program)
     return;
   SmallVector<TensorArgument> tensors = listTensors(symbolic, partRule, classes, shared, options);
-  if (addRoles(program, tensors, shards, name, mostBlocks) || mostBlocks ||
-      !ChunkEmitter::supports(program, tensors))
+  if (!addRoles(program, tensors, shards, name, mostBlocks) && !mostBlocks)
+    addPortable(program, tensors, shards, slab);
+}
+
+// The kernel for all chips, with chunks as long as fit into shared memory.
+void KernelBuilder::addPortable(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards,
+                                int64_t slab) {
+  if (std::optional<std::string> reason = ChunkEmitter::refusal(program, tensors)) {
+    refusal = *reason;
     return;
-  Entry entry;
-  entry.name = options.symbol + "_chunked";
-  entry.packed = true;
-  entry.leastTokens = 2;
-  entry.shards = shards;
-  LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
-  if (failed(emitChunked(function, program, tensors, options.chip.sharedBytes, slab, entry)))
-    return function.erase();
-  function->setAttr(NVVM::NVVMDialect::getMaxntidAttrName(),
-                    b.getDenseI32ArrayAttr({int32_t(entry.threads), 1, 1}));
-  entries.push_back(entry);
+  }
+  for (int64_t tokens : {64, 32}) {
+    Entry entry;
+    entry.name = options.symbol + "_chunked";
+    entry.packed = true;
+    entry.leastTokens = 2;
+    entry.shards = shards;
+    LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
+    ChunkShape shape{tokens, ChunkEmitter::countWarps(program)};
+    if (failed(emitChunked(function, program, tensors, shape, slab, entry))) {
+      refusal = "an op of its chunk program has no code";
+      return function.erase();
+    }
+    if (entry.sharedBytes > options.chip.sharedBytes) {
+      refusal = ("a chunk takes " + llvm::Twine(entry.sharedBytes) + " bytes of shared memory, and there are " +
+                 llvm::Twine(options.chip.sharedBytes))
+                    .str();
+      function.erase();
+      continue;
+    }
+    function->setAttr(NVVM::NVVMDialect::getMaxntidAttrName(),
+                      b.getDenseI32ArrayAttr({int32_t(entry.threads), 1, 1}));
+    entries.push_back(entry);
+    refusal.clear();
+    return;
+  }
 }
 
 FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive,

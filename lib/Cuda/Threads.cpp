@@ -116,6 +116,10 @@ void Threads::allReduce(MutableArrayRef<Value> entries, int axis, Reduction kind
   }
 }
 
+Value Threads::sharedAt(int64_t offset) {
+  return LLVM::GEPOp::create(b, shared.getType(), b.getI8Type(), shared, ArrayRef<LLVM::GEPArg>{int32_t(offset)});
+}
+
 Staged Threads::allocate(int64_t rows, int64_t cols) {
   int64_t bytes = llvm::alignTo(rows * cols * 4, 16);
   bool fits = sharedBytes + bytes <= sharedLimit;

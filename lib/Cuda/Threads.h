@@ -58,6 +58,8 @@ public:
   mlir::Value combine(mlir::Value x, mlir::Value y, Reduction kind);
   mlir::Value identity(Reduction kind);
 
+  /// The address of a byte of shared memory.
+  mlir::Value sharedAt(int64_t offset);
   /// Memory for a matrix that all threads see, in shared memory as long as there is some.
   Staged allocate(int64_t rows, int64_t cols);
   /// Writes a tile to memory; a barrier must follow before others read it.

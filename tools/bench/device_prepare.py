@@ -34,7 +34,9 @@ TIMED = ("linear_attention", "simple_gla", "gated_deltanet", "kda", "gla", "rwkv
 
 
 def wide(rule, dk):
-    """Sizes of models: `dk` for keys, 128 for values."""
+    """Sizes of models: `dk` for keys, 128 for values. With few keys, sizes that no unit of the device fits."""
+    if dk < 64:
+        return {"dk": dk, "dv": 72, "d": 72, "n": 40 if rule.name == "mamba2" else 3, "m": 24, "dh": 72}
     return {"dk": dk, "dv": 128, "d": 128, "n": 128 if rule.name == "mamba2" else 2, "m": 64, "dh": 128}
 
 
@@ -74,6 +76,7 @@ def main():
     parser.add_argument("--keep", action="store_true", help="compile only what is not there")
     parser.add_argument("--wide", default="*", help="like --only, for the kinds dk64 and dk128")
     parser.add_argument("--target", default="sm_90a")
+    parser.add_argument("--dtype", default="bf16", help="of the rules at sizes of models")
     parser.add_argument("--form", default="auto", help="of the rules at sizes of models")
     parser.add_argument("--kinds", nargs="*", default=["small", "dk64", "dk128"])
     options = parser.parse_args()
@@ -97,9 +100,9 @@ def main():
     jobs = []
     if "small" in options.kinds:
         jobs += [(r, t, inputs.DIMS, CHECKED, "small", "auto") for r in chosen for t in ("f32", "bf16")]
-    for kind, dk in (("dk64", 64), ("dk128", 128)):
+    for kind, dk in (("dk64", 64), ("dk128", 128), ("odd", 40)):
         if kind in options.kinds:
-            jobs += [(r, "bf16", wide(r, dk), IN_CHUNKS, kind, options.form) for r in chosen if matches(r, options.wide)
+            jobs += [(r, options.dtype, wide(r, dk), IN_CHUNKS, kind, options.form) for r in chosen if matches(r, options.wide)
                      and ({"dk", "dv"} <= set(dims_of(r)) or r.name in TIMED and dk == 128)]
     with ThreadPoolExecutor(2) as pool:
         index = list(pool.map(lambda job: prepare(*job), jobs))

@@ -1,0 +1,108 @@
+// What a chunk program reads: inputs, params, the position.
+#include "lib/Cuda/ChunkEmitter.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+// A vector for each token, as rows of a tile.
+void ChunkEmitter::copyTile(unsigned tensor, const SharedTile &tile) {
+  int64_t n = tile.cols;
+  bool isPlain = tensors[tensor].element.isBF16() && !tile.isF32;
+  forTokens([&](Value local, Value token, Value valid) {
+    SmallVector<Value> fetched = access.fetch(tensor, 1, token);
+    if (!isPlain) {
+      Tile entries = access.unpack(tensor, 1, fetched);
+      for (auto [e, entry] : llvm::enumerate(entries.entries))
+        threads.when(tokenThreads.valid(1, n, e), [&, e = e, entry = entry] {
+          store(tile, local, tokenThreads.index(1, n, e), choose(valid, entry, threads.number(0)));
+        });
+      return;
+    }
+    int64_t width = 1;
+    if (auto vector = dyn_cast<VectorType>(fetched.front().getType()))
+      width = vector.getNumElements();
+    for (auto [i, packet] : llvm::enumerate(fetched)) {
+      Value zero = arith::ConstantOp::create(b, b.getZeroAttr(packet.getType()));
+      Value kept = choose(valid, packet, zero);
+      threads.when(tokenThreads.valid(1, n, i * width), [&, i = i] {
+        Value col = tokenThreads.index(1, n, i * width);
+        LLVM::StoreOp::create(b, kept, fragments.address(tile, local, col), width * 2);
+      });
+    }
+  });
+  dirty = true;
+}
+
+// A number for each token.
+ChunkValue ChunkEmitter::loadRows(unsigned tensor) {
+  ChunkValue rows = ChunkValue::column(allocateRows(tokens));
+  forItems(tokens, [&](Value local) {
+    Value wide = arith::ExtUIOp::create(b, b.getI64Type(), local);
+    Value valid = below(wide, count);
+    Value token = arith::AddIOp::create(b, first, choose(valid, wide, threads.constant(0, 64)));
+    Value entry = access.load(tensor, 0, token).entries[0];
+    storeRow(rows.memory, local, choose(valid, entry, threads.number(0)));
+  });
+  dirty = true;
+  return rows;
+}
+
+// Maps read inputs by themselves, unless they run in order; what else is read lies in shared memory.
+LogicalResult ChunkEmitter::emitArguments() {
+  auto isDirect = [](Operation *user) {
+    auto map = dyn_cast<chunk::MapOp>(user);
+    return !map || !map.getCarried().empty();
+  };
+  unsigned input = 0, param = program.argumentsOf(ArgKind::Input).size();
+  for (BlockArgument argument : program.getBody().getArguments()) {
+    ArgKind kind = program.getArg(argument.getArgNumber()).getKind();
+    unsigned tensor = kind == ArgKind::Input ? input++ : kind == ArgKind::Param ? param++ : 0;
+    if (kind == ArgKind::Head || kind == ArgKind::Heads) {
+      Value number = kind == ArgKind::Head ? head : heads;
+      set(argument, ChunkValue::scalar(arith::SIToFPOp::create(b, b.getF32Type(), number)));
+    }
+    if (kind == ArgKind::Position) {
+      ChunkValue rows = ChunkValue::column(allocateRows(tokens));
+      forItems(tokens, [&](Value local) {
+        Value wide = arith::ExtUIOp::create(b, b.getI64Type(), local);
+        Value at = arith::AddIOp::create(b, position, arith::AddIOp::create(b, first, wide));
+        storeRow(rows.memory, local, arith::SIToFPOp::create(b, b.getF32Type(), at));
+      });
+      dirty = true;
+      set(argument, rows);
+    }
+    if ((kind != ArgKind::Input && kind != ArgKind::Param) || llvm::none_of(argument.getUsers(), isDirect))
+      continue;
+    auto type = dyn_cast<MatType>(argument.getType());
+    if (!type)
+      return failure();
+    if (kind == ArgKind::Param) {
+      int64_t n = type.numElements();
+      ChunkValue rows = ChunkValue::column(allocateRows(n));
+      rows.dim = isOne(type.getRows());
+      forItems(n, [&](Value item) {
+        Value zero = threads.constant(0);
+        Value entry = LLVM::LoadOp::create(b, tensors[tensor].element,
+                                           access.entry(tensor, rows.dim ? zero : item, rows.dim ? item : zero));
+        if (!entry.getType().isF32())
+          entry = arith::ExtFOp::create(b, b.getF32Type(), entry);
+        storeRow(rows.memory, item, entry);
+      });
+      dirty = true;
+      if (type.isScalar()) {
+        sync();
+        rows = ChunkValue::scalar(rowAt(rows.memory, threads.constant(0)));
+      }
+      set(argument, rows);
+    } else if (isOne(type.getCols())) {
+      set(argument, loadRows(tensor));
+    } else {
+      bool isF32 = tensors[tensor].element.isF32();
+      ChunkValue tile = ChunkValue::tile(allocateTile(cast<IntegerAttr>(type.getCols()).getInt(), isF32));
+      copyTile(tensor, tile.memory);
+      set(argument, tile);
+    }
+  }
+  return success();
+}

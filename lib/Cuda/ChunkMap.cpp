@@ -1,0 +1,189 @@
+// Functions of one token: eight threads a token, or one token after the other.
+#include "lib/Cuda/ChunkEmitter.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+// Whether a value is needed in more places than outputs. Scalar decays are computed from logarithms where there are
+// any, others from factors.
+static bool isRead(Value value) {
+  return llvm::any_of(value.getUses(), [&](OpOperand &use) {
+    auto decay = dyn_cast<chunk::DecayOp>(use.getOwner());
+    if (!decay || !decay.getLog())
+      return !isa<chunk::YieldOp>(use.getOwner());
+    bool hasChannels = !isOne(matType(decay.getFactors()).getCols());
+    return (use.getOperandNumber() == 0) == hasChannels;
+  });
+}
+
+// Products round to bf16 what they read; decays do not.
+static bool isExact(Value value) {
+  return llvm::any_of(value.getUsers(), [](Operation *user) { return isa<chunk::DecayOp>(user); });
+}
+
+// The carried values before each token, and after the last one. Numbers only.
+FailureOr<SmallVector<ChunkValue>> ChunkEmitter::emitCarried(chunk::MapOp op) {
+  Block &block = op.getBody().front();
+  unsigned states = op.getCarried().size();
+  SmallVector<ChunkValue> operands, before;
+  for (Value operand : op->getOperands()) {
+    FailureOr<ChunkValue> value = need(operand);
+    if (failed(value) || (value->kind != ChunkValue::Scalar && value->kind != ChunkValue::Rows))
+      return failure();
+    operands.push_back(*value);
+  }
+  for (unsigned i = 0; i < states; ++i)
+    before.push_back(ChunkValue::column(allocateRows(tokens)));
+  SharedTile after = allocateRows(states);
+  sync();
+  SmallVector<Value> yielded(op.getYield().getValues().take_front(states)), inits;
+  Placement placement(block, yielded, tokenGrid);
+  for (unsigned i = 0; i < states; ++i)
+    inits.push_back(entryOf(operands[i], threads.constant(0)));
+  LogicalResult status = success();
+  threads.when(equal(fragments.warp, 0), [&] {
+    Value length = threads.constant(tokens, 64);
+    Value last = arith::TruncIOp::create(b, b.getI32Type(), arith::MinSIOp::create(b, count, length));
+    auto loop = threads.forLoop(
+        threads.constant(0), last, threads.constant(1), inits, [&](Value token, ValueRange carried) {
+          BodyEmitter body(tokenThreads, placement);
+          for (auto [i, argument] : llvm::enumerate(block.getArguments())) {
+            if (i < states)
+              storeRow(before[i].memory, token, carried[i]);
+            if (!placement.isNeeded(argument))
+              continue;
+            Tile tile = tokenThreads.shape(matType(argument), 0);
+            tile.entries.push_back(i < states ? carried[i] : entryOf(operands[i], token));
+            body.set(argument, tile);
+          }
+          status = body.emitBlock(block, {});
+          SmallVector<Value> next;
+          for (Value value : yielded)
+            next.push_back(failed(status) ? carried[0] : body.get(value, 0).entries[0]);
+          return next;
+        });
+    for (unsigned i = 0; i < states; ++i)
+      storeRow(after, threads.constant(i), loop.getResult(i));
+  });
+  dirty = true;
+  sync();
+  for (auto [i, last] : llvm::enumerate(op.getLast()))
+    set(last, ChunkValue::scalar(rowAt(after, threads.constant(i))));
+  if (failed(status))
+    return failure();
+  return before;
+}
+
+LogicalResult ChunkEmitter::emitMap(chunk::MapOp op) {
+  Block &block = op.getBody().front();
+  unsigned states = op.getCarried().size();
+  // What the region reads: known values, or inputs and params, which it loads.
+  llvm::DenseMap<BlockArgument, ChunkValue> known;
+  if (states) {
+    FailureOr<SmallVector<ChunkValue>> before = emitCarried(op);
+    if (failed(before))
+      return failure();
+    for (unsigned i = 0; i < states; ++i)
+      known[block.getArgument(i)] = (*before)[i];
+  }
+  auto inputs = program.argumentsOf(ArgKind::Input), params = program.argumentsOf(ArgKind::Param);
+  llvm::DenseMap<BlockArgument, unsigned> read;
+  for (auto [operand, argument] : llvm::zip(op->getOperands().drop_front(states),
+                                            block.getArguments().drop_front(states))) {
+    auto input = llvm::find(inputs, operand), param = llvm::find(params, operand);
+    if (!values.count(operand) && (input != inputs.end() || param != params.end())) {
+      read[argument] = input != inputs.end() ? input - inputs.begin() : inputs.size() + (param - params.begin());
+      continue;
+    }
+    FailureOr<ChunkValue> value = need(operand);
+    if (failed(value) || value->transposed || value->kind == ChunkValue::Scores || value->kind == ChunkValue::Weights)
+      return failure();
+    if (value->kind == ChunkValue::Slab) // goes through shared memory
+      value = ChunkValue::tile(moveSlab(*value, /*isF32=*/true));
+    known[argument] = *value;
+  }
+  auto yielded = program.getBodyYield().getValues();
+  unsigned programStates = program.argumentsOf(ArgKind::State).size(), outputs = yielded.size() - programStates;
+  SmallVector<Value> wanted;
+  SmallVector<unsigned> results;
+  for (auto [i, result] : llvm::enumerate(op.getResults())) {
+    if (result.use_empty() || (!isRead(result) && !llvm::is_contained(yielded.drop_front(programStates), result)))
+      continue;
+    wanted.push_back(op.getYield().getValues()[states + i]);
+    results.push_back(i);
+    if (!isRead(result))
+      continue;
+    int64_t n = matType(wanted.back()).numElements();
+    set(result, n == 1 ? ChunkValue::column(allocateRows(tokens))
+                       : ChunkValue::tile(allocateTile(n, isExact(result))));
+  }
+  sync();
+  Placement placement(block, wanted, tokenGrid);
+  LogicalResult status = success();
+  forTokens([&](Value local, Value token, Value valid) {
+    BodyEmitter body(tokenThreads, placement);
+    for (BlockArgument argument : block.getArguments()) {
+      if (!placement.isNeeded(argument) || isa<chunk::TokensType, StepsType>(argument.getType()))
+        continue;
+      for (Axis axis : {0, 1}) {
+        if (!placement.needs(argument, axis))
+          continue;
+        Tile tile = tokenThreads.shape(matType(argument), axis);
+        if (auto at = read.find(argument); at != read.end()) {
+          tile = access.load(at->second, axis, at->second < inputs.size() ? token : Value());
+        } else {
+          const ChunkValue &value = known[argument];
+          bool isVector = value.kind == ChunkValue::Tile || !matType(argument).isScalar();
+          for (int64_t e = 0; e < tile.rows * tile.cols; ++e) {
+            Value at = isVector ? tokenThreads.index(axis, matType(argument).numElements(), e) : local, entry;
+            Value exists = isVector ? tokenThreads.valid(axis, matType(argument).numElements(), e) : Value();
+            if (exists)
+              at = choose(exists, at, threads.constant(0));
+            entry = value.kind == ChunkValue::Tile ? load(value.memory, local, at) : entryOf(value, at);
+            if (value.scale.base)
+              entry = multiply(entry, rowAt(value.scale, local));
+            tile.entries.push_back(exists ? choose(exists, entry, threads.number(0)) : entry);
+          }
+        }
+        body.set(argument, tile);
+      }
+    }
+    auto loadStep = [&](BlockArgument steps, Value index, Axis axis) {
+      return access.load(read.lookup(steps), axis, token, index);
+    };
+    if (failed(body.emitBlock(block, loadStep)))
+      return void(status = failure());
+    for (unsigned i : results) {
+      Value result = op.getResults()[i], inner = op.getYield().getValues()[states + i];
+      const Tile &tile = body.get(inner, placement.anyOf(inner));
+      for (unsigned o = 0; o < outputs; ++o)
+        if (yielded[programStates + o] == result)
+          threads.when(valid, [&] { access.store(inputs.size() + params.size() + programStates + o, tile, token); });
+      auto value = values.find(result);
+      if (value == values.end())
+        continue;
+      const SharedTile &memory = value->second.memory;
+      auto kept = [&](Value entry) { return choose(valid, entry, threads.number(0)); };
+      if (value->second.kind == ChunkValue::Rows) {
+        threads.when(tokenThreads.isWriter(tile), [&] { storeRow(memory, local, kept(tile.entries[0])); });
+        continue;
+      }
+      for (size_t e = 0; e < tile.entries.size(); e += 2)
+        threads.when(tokenThreads.valid(tile.axis, memory.cols, e), [&] {
+          Value at = tokenThreads.index(tile.axis, memory.cols, e), low = kept(tile.entries[e]);
+          Value high = kept(tile.entries[e + 1]);
+          if (Value exists = tokenThreads.valid(tile.axis, memory.cols, e + 1))
+            high = choose(exists, high, threads.number(0));
+          if (memory.isF32) {
+            store(memory, local, at, low);
+            store(memory, local, add(at, 1), high);
+          } else {
+            LLVM::StoreOp::create(b, fragments.pack(low, high), fragments.address(memory, local, at));
+          }
+        });
+    }
+  });
+  dirty = true;
+  return status;
+}

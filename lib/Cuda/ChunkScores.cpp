@@ -1,0 +1,176 @@
+// Products between the tokens of a chunk.
+//
+// With a decay for each channel the rows of a block of 16 tokens meet the columns of earlier blocks at the block's first
+// token: rows times the factors from there on, columns times those up to the end of their own block and of all between.
+// Within a block every product is formed as it is.
+#include "lib/Cuda/ChunkEmitter.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+using chunk::Reach;
+using chunk::Span;
+
+Value ChunkEmitter::scoreBlock() { return modulo(fragments.warp, blocks()); }
+Value ChunkEmitter::scorePart() { return modulo(over(fragments.warp, blocks()), scoreParts); }
+Value ChunkEmitter::scoreRow(int64_t entry) { return add(times(scoreBlock(), 16), fragments.row(entry)); }
+Value ChunkEmitter::scoreColumn(int64_t entry) {
+  return add(times(scorePart(), scoreColumns), fragments.column(entry));
+}
+
+Value ChunkEmitter::maskScore(Value entry, Value t, Value j, Reach reach) {
+  auto order = reach == Reach::Inclusive ? arith::CmpIPredicate::ule : arith::CmpIPredicate::ult;
+  return choose(arith::CmpIOp::create(b, order, j, t), entry, threads.number(0));
+}
+
+// The inner products of all rows, for the warp's part of the scores.
+SmallVector<Value> ChunkEmitter::multiplyRows(const ChunkValue &lhs, const ChunkValue &rhs) {
+  Value block = times(scoreBlock(), 16), part = times(scorePart(), scoreColumns);
+  Fragment sum = fragments.zero(scoreColumns);
+  for (int64_t depth = 0; depth < lhs.memory.cols; depth += 16) {
+    auto left = fragments.loadLeft(lhs.memory, block, depth);
+    for (int64_t col = 0; col < scoreColumns; col += 16) {
+      auto right = fragments.loadRight(rhs.memory, add(part, col), depth, false);
+      for (int64_t i : {0, 1})
+        fragments.multiply(MutableArrayRef(sum.entries).slice(col / 2 + 4 * i, 4), left, ArrayRef(right).slice(2 * i, 2));
+    }
+  }
+  for (auto [e, entry] : llvm::enumerate(sum.entries)) {
+    if (lhs.scale.base)
+      entry = multiply(entry, rowAt(lhs.scale, scoreRow(e)));
+    if (rhs.scale.base)
+      entry = multiply(entry, rowAt(rhs.scale, scoreColumn(e)));
+  }
+  return sum.entries;
+}
+
+SmallVector<Value> ChunkEmitter::multiplyDecaying(const ChunkValue &lhs, const ChunkValue &rhs, const Decay &decay,
+                                                  Reach reach) {
+  SharedTile rows = weigh(decay, &lhs, reach == Reach::Before ? Span::Until : Span::Through, /*local=*/true, false);
+  SharedTile columns = weigh(decay, &rhs, Span::Rest, /*local=*/true, false);
+  SharedTile diagonal = emitDiagonal(lhs, rhs, decay, reach);
+  sync();
+  Value block = scoreBlock(), part = scorePart();
+  Value pair = times(modulo(fragments.lane, 4), 2);
+  Fragment sum = fragments.zero(scoreColumns);
+  for (int64_t col = 0; col < scoreColumns; col += 16) {
+    Value column = add(times(part, scoreColumns / 16), col / 16);
+    Value row = add(add(times(block, blocks() + 1), column), 1);
+    for (int64_t depth = 0; depth < rows.cols; depth += 16) {
+      auto left = fragments.loadLeft(rows, times(block, 16), depth);
+      for (int64_t half : {0, 1}) {
+        std::array<Value, 2> weight = loadPair(decay.between, row, add(pair, depth + 8 * half));
+        for (Value &both : MutableArrayRef(left).slice(2 * half, 2)) {
+          std::array<Value, 2> entries = fragments.unpack(both);
+          both = fragments.pack(multiply(entries[0], weight[0]), multiply(entries[1], weight[1]));
+        }
+      }
+      auto right = fragments.loadRight(columns, times(column, 16), depth, false);
+      for (int64_t i : {0, 1})
+        fragments.multiply(MutableArrayRef(sum.entries).slice(col / 2 + 4 * i, 4), left, ArrayRef(right).slice(2 * i, 2));
+    }
+    Value isDiagonal = equal(column, block);
+    for (int64_t e = col / 2; e < col / 2 + 8; ++e)
+      sum.entries[e] = choose(isDiagonal, load(diagonal, scoreRow(e), fragments.column(e - col / 2)), sum.entries[e]);
+  }
+  return sum.entries;
+}
+
+// Row t holds the products with the tokens of its own block of 16: from t back, the rows of lhs times one factor more
+// each time. Eight threads share a token's channels.
+SharedTile ChunkEmitter::emitDiagonal(const ChunkValue &lhs, const ChunkValue &rhs, const Decay &decay, Reach reach) {
+  SharedTile result = allocate(tokens, 16, 20, true);
+  sync();
+  int64_t n = lhs.memory.cols, owned = tokenGrid.owned(n, 1);
+  auto loadRow = [&](const SharedTile &tile, Value row) {
+    SmallVector<Value> entries;
+    for (int64_t e = 0; e < owned; ++e) {
+      Value col = tokenThreads.index(1, n, e), exists = tokenThreads.valid(1, n, e);
+      if (exists)
+        col = choose(exists, col, threads.constant(0));
+      Value entry = load(tile, row, col);
+      entries.push_back(exists ? choose(exists, entry, threads.number(0)) : entry);
+    }
+    return entries;
+  };
+  forTokens([&](Value local, Value, Value) {
+    Value place = modulo(local, 16), begin = arith::SubIOp::create(b, local, place);
+    SmallVector<Value> row = loadRow(lhs.memory, local);
+    if (lhs.scale.base)
+      for (Value &entry : row)
+        entry = multiply(entry, rowAt(lhs.scale, local));
+    if (reach == Reach::Strict)
+      for (auto [entry, factor] : llvm::zip(row, loadRow(decay.factors, local)))
+        entry = multiply(entry, factor);
+    // The four tokens of a warp take as many steps as the last of them.
+    Value steps = add(arith::OrIOp::create(b, place, threads.constant(3)), 1);
+    threads.forLoop(threads.constant(reach != Reach::Inclusive), steps, threads.constant(1), row,
+                    [&](Value back, ValueRange product) {
+                      Value isPast = arith::CmpIOp::create(b, arith::CmpIPredicate::ugt, back, place);
+                      Value column = choose(isPast, threads.constant(0), arith::SubIOp::create(b, place, back));
+                      Value token = add(begin, column), sum = threads.number(0);
+                      for (auto [x, y] : llvm::zip(product, loadRow(rhs.memory, token)))
+                        sum = plus(sum, multiply(x, y));
+                      tokenThreads.allReduce(sum, 1, Reduction::Sum);
+                      if (rhs.scale.base)
+                        sum = multiply(sum, rowAt(rhs.scale, token));
+                      Value isWriter = arith::AndIOp::create(
+                          b, equal(tokenThreads.coordinate(1), 0),
+                          arith::XOrIOp::create(b, isPast, threads.constant(1, 1)));
+                      threads.when(isWriter, [&] { store(result, local, column, sum); });
+                      SmallVector<Value> next;
+                      for (auto [x, factor] : llvm::zip(product, loadRow(decay.factors, token)))
+                        next.push_back(multiply(x, factor));
+                      return next;
+                    });
+  });
+  dirty = true;
+  return result;
+}
+
+LogicalResult ChunkEmitter::emitGram(chunk::GramOp op) {
+  if (op.getDecay() && failed(emitDecayOf(op.getDecay())))
+    return failure();
+  FailureOr<ChunkValue> lhs = asTile(op.getLhs()), rhs = asTile(op.getRhs());
+  if (failed(lhs) || failed(rhs) || lhs->transposed || rhs->transposed)
+    return failure();
+  sync();
+  Decay *decay = op.getDecay() ? &decays[op.getDecay()] : nullptr;
+  bool hasChannels = decay && decay->factors.base;
+  SmallVector<Value> entries =
+      hasChannels ? multiplyDecaying(*lhs, *rhs, *decay, op.getReach()) : multiplyRows(*lhs, *rhs);
+  for (auto [e, entry] : llvm::enumerate(entries)) {
+    Value t = scoreRow(e), j = scoreColumn(e);
+    if (decay && !hasChannels)
+      entry = multiply(entry, scoreWeight(op.getDecay(), op.getReach(), 0, 0, t, j));
+    entry = maskScore(entry, t, j, op.getReach());
+  }
+  set(op, ChunkValue::scores(entries));
+  return success();
+}
+
+SharedTile ChunkEmitter::stage(const ChunkValue &scores, bool negatedF32) {
+  SharedTile tile = allocate(tokens, tokens, tokens + 8, negatedF32);
+  for (size_t e = 0; e < scores.entries.size(); e += 2) {
+    Value low = scores.entries[e], high = scores.entries[e + 1];
+    if (negatedF32) {
+      low = arith::NegFOp::create(b, low);
+      high = arith::NegFOp::create(b, high);
+    }
+    storePair(tile, scoreRow(e), scoreColumn(e), low, high);
+  }
+  dirty = true;
+  return tile;
+}
+
+FailureOr<SharedTile> ChunkEmitter::stagedScores(Value scores) {
+  auto it = staged.find(scores);
+  if (it != staged.end())
+    return it->second;
+  FailureOr<ChunkValue> value = need(scores);
+  if (failed(value) || value->kind != ChunkValue::Scores)
+    return failure();
+  SharedTile tile = stage(*value, /*negatedF32=*/false);
+  staged[scores] = tile;
+  return tile;
+}

@@ -1,0 +1,110 @@
+// Which chunk programs the emitter takes, and how it divides them among warps.
+#include "lib/Cuda/ChunkEmitter.h"
+#include "llvm/ADT/Twine.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+bool ChunkEmitter::isSlab(Value state) {
+  MatType type = matType(state);
+  return type.numRows() != 1 && type.numCols() != 1;
+}
+
+int ChunkEmitter::stateDim(Value state) {
+  return llvm::any_of(state.getUsers(), [](Operation *user) { return isa<TransposeOp>(user); }) ? 0 : 1;
+}
+
+static int64_t independent(Value state) {
+  return ChunkEmitter::stateDim(state) ? matType(state).numCols() : matType(state).numRows();
+}
+
+int64_t ChunkEmitter::countWarps(chunk::ProgramOp program) {
+  int64_t most = 0;
+  for (Value state : program.argumentsOf(ArgKind::State))
+    if (isSlab(state))
+      most = std::max(most, independent(state));
+  return most > 64 ? 8 : 4;
+}
+
+// Why a map is not taken.
+static std::optional<std::string> mapRefusal(chunk::MapOp map) {
+  for (Value carried : map.getCarried())
+    if (!matType(carried).isScalar())
+      return std::string("a vector or matrix is carried from token to token by a function that is not affine");
+  for (Type type : map->getResultTypes())
+    if (!isa<MatType>(type))
+      return std::string("a function of one token makes a matrix");
+  std::optional<std::string> reason;
+  map.getBody().walk([&](Operation *op) {
+    for (Value value : op->getResults()) {
+      auto type = dyn_cast<MatType>(value.getType());
+      if (type && !isOne(type.getRows()) && !isOne(type.getCols()))
+        reason = "a function of one token computes with a matrix";
+    }
+    if (isa<ForOp, SolveOp, InverseOp>(op))
+      reason = "a function of one token holds '" + op->getName().getStringRef().str() + "'";
+  });
+  return reason;
+}
+
+std::optional<std::string> ChunkEmitter::refusal(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors) {
+  std::optional<std::string> reason;
+  auto refuse = [&](const llvm::Twine &why) {
+    if (!reason)
+      reason = why.str();
+  };
+  auto states = program.argumentsOf(ArgKind::State);
+  if (llvm::none_of(states, isSlab))
+    refuse("no state is a matrix");
+  for (auto [state, init] : llvm::zip(states, program.getInit().front().getTerminator()->getOperands())) {
+    if (!init.getDefiningOp<ConstantOp>())
+      refuse("a state begins with more than one number");
+    if (!isSlab(state))
+      continue;
+    int64_t rows = independent(state), keys = matType(state).numElements() / rows;
+    if (rows > 128)
+      refuse("a state has " + llvm::Twine(rows) + " independent rows that go together, and 128 are the most");
+    if (keys > 256)
+      refuse("a state has " + llvm::Twine(keys) + " keys, and 256 are the most");
+  }
+  // Products round to bf16 what they read.
+  unsigned inputs = program.argumentsOf(ArgKind::Input).size(), outputs = program.getOutputs().size();
+  auto isNarrow = [&](unsigned i) {
+    FloatType element = tensors[i].element;
+    return element.getWidth() == 16;
+  };
+  for (auto [i, argument] : llvm::enumerate(program.argumentsOf(ArgKind::Input))) {
+    bool isVector = tensors[i].own[1] && !isa<chunk::TokensType>(argument.getType());
+    bool isOperand = llvm::any_of(argument.getUsers(), [](Operation *user) {
+      return !isa<chunk::MapOp, chunk::DecayOp>(user);
+    });
+    if (isVector && isOperand && !isNarrow(i))
+      refuse("matrix products would round the f32 tensor '" + program.getArg(argument.getArgNumber()).getName().getValue() +
+             "' to bf16");
+  }
+  bool anyNarrow = false;
+  for (unsigned i = 0; i < inputs; ++i)
+    anyNarrow |= tensors[i].own[1] && isNarrow(i);
+  for (unsigned i = tensors.size() - states.size() - outputs; i < tensors.size() - states.size(); ++i)
+    if (tensors[i].own[1] && !isNarrow(i))
+      refuse("matrix products would round an f32 output to bf16");
+  if (!anyNarrow)
+    refuse("matrix products would round f32 tensors to bf16");
+  for (const TensorArgument &tensor : tensors)
+    if (tensor.hasToken && tensor.own[2])
+      refuse("a tensor holds a matrix for each token");
+  program.getBody().walk([&](Operation *op) {
+    if (auto map = dyn_cast<chunk::MapOp>(op))
+      if (std::optional<std::string> why = mapRefusal(map))
+        refuse(*why);
+    if (isa<chunk::ScanOp>(op))
+      refuse("an elementwise recurrence has no matrix products");
+    if (auto solve = dyn_cast<chunk::TriSolveOp>(op); solve && solve.getDecay())
+      refuse("a decay on the value axis stands inside the system of equations");
+    for (Value operand : op->getOperands())
+      if (isa<chunk::TokensType>(operand.getType()) && !isa<chunk::MapOp>(op))
+        refuse("'" + op->getName().getStringRef() + "' reads a matrix for each token");
+  });
+  return reason;
+}
