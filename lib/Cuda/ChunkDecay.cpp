@@ -189,7 +189,7 @@ Value ChunkEmitter::scoreWeight(Value decay, Reach reach, int64_t to, int64_t fr
     return fragments.exp2(
         arith::SubFOp::create(b, rowAt(known.sums, isBefore ? t : add(t, 1)), rowAt(known.sums, add(j, 1))));
   Value row = isBefore ? choose(equal(t, 0), t, add(t, -1)) : t;
-  return load(known.masks[{to, from}], row, j);
+  return load(known.masks[{to, from}], row, arith::MinSIOp::create(b, j, row)); // what is past will be masked
 }
 
 LogicalResult ChunkEmitter::emitMask(chunk::MaskOp op) {

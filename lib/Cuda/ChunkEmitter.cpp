@@ -113,6 +113,10 @@ Value ChunkEmitter::slabRow(int64_t rows) {
   return padded(rows) < warps * 16 ? modulo(row, padded(rows)) : row;
 }
 
+Value ChunkEmitter::isSlabOwner(int64_t rows) {
+  return padded(rows) < warps * 16 ? below(fragments.warp, padded(rows) / 16) : Value();
+}
+
 Value ChunkEmitter::shuffle(Value x, int64_t distance) {
   return NVVM::ShflOp::create(b, b.getF32Type(), threads.constant(-1), x, threads.constant(distance),
                               threads.constant(31), NVVM::ShflKind::bfly, UnitAttr());

@@ -72,6 +72,8 @@ public:
 
   /// The warp's first independent index among `rows`; warps past the end repeat others.
   mlir::Value slabRow(int64_t rows);
+  /// Whether the warp is the one that writes its rows; null if all are.
+  mlir::Value isSlabOwner(int64_t rows);
   /// Runs the body for each index below `count`, shared out to all threads.
   void forItems(int64_t count, llvm::function_ref<void(mlir::Value)> body);
 
@@ -133,6 +135,8 @@ private:
   mlir::Value scoreColumn(int64_t entry);
   mlir::Value scoreBlock();
   mlir::Value scorePart();
+  /// Whether the warp is the one that writes its part; null if all are.
+  mlir::Value isScoreOwner();
   mlir::Value maskScore(mlir::Value entry, mlir::Value t, mlir::Value j, chunk::Reach reach);
   /// Scores as a bf16 (or, negated, f32) tile in shared memory.
   SharedTile stage(const ChunkValue &scores, bool negatedF32);

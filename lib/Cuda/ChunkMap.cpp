@@ -35,6 +35,9 @@ FailureOr<SmallVector<ChunkValue>> ChunkEmitter::emitCarried(chunk::MapOp op) {
   }
   for (unsigned i = 0; i < states; ++i)
     before.push_back(ChunkValue::column(allocateRows(tokens)));
+  for (const ChunkValue &rows : before) // also past the end
+    forItems(tokens, [&](Value item) { storeRow(rows.memory, item, threads.number(0)); });
+  dirty = true;
   SharedTile after = allocateRows(states);
   sync();
   SmallVector<Value> yielded(op.getYield().getValues().take_front(states)), inits;
@@ -43,6 +46,7 @@ FailureOr<SmallVector<ChunkValue>> ChunkEmitter::emitCarried(chunk::MapOp op) {
     inits.push_back(entryOf(operands[i], threads.constant(0)));
   LogicalResult status = success();
   threads.when(equal(fragments.warp, 0), [&] {
+    Value isFirst = equal(fragments.lane, 0);
     Value length = threads.constant(tokens, 64);
     Value last = arith::TruncIOp::create(b, b.getI32Type(), arith::MinSIOp::create(b, count, length));
     auto loop = threads.forLoop(
@@ -50,7 +54,7 @@ FailureOr<SmallVector<ChunkValue>> ChunkEmitter::emitCarried(chunk::MapOp op) {
           BodyEmitter body(tokenThreads, placement);
           for (auto [i, argument] : llvm::enumerate(block.getArguments())) {
             if (i < states)
-              storeRow(before[i].memory, token, carried[i]);
+              threads.when(isFirst, [&, i = i] { storeRow(before[i].memory, token, carried[i]); });
             if (!placement.isNeeded(argument))
               continue;
             Tile tile = tokenThreads.shape(matType(argument), 0);
@@ -64,7 +68,7 @@ FailureOr<SmallVector<ChunkValue>> ChunkEmitter::emitCarried(chunk::MapOp op) {
           return next;
         });
     for (unsigned i = 0; i < states; ++i)
-      storeRow(after, threads.constant(i), loop.getResult(i));
+      threads.when(isFirst, [&] { storeRow(after, threads.constant(i), loop.getResult(i)); });
   });
   dirty = true;
   sync();

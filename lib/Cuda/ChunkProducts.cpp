@@ -42,8 +42,10 @@ FailureOr<ChunkValue> ChunkEmitter::asSlab(Value value) {
 SharedTile ChunkEmitter::moveSlab(const ChunkValue &slab, bool isF32) {
   SharedTile tile = allocate(tokens, slab.rows, padded(slab.rows) + (isF32 ? 4 : 8), isF32);
   Value first = slabRow(slab.rows);
-  for (auto [e, entry] : llvm::enumerate(slab.entries))
-    store(tile, fragments.column(e), add(first, fragments.row(e)), entry);
+  threads.when(isSlabOwner(slab.rows), [&] {
+    for (size_t e = 0; e < slab.entries.size(); ++e)
+      store(tile, fragments.column(e), add(first, fragments.row(e)), slab.entries[e]);
+  });
   dirty = true;
   return tile;
 }
@@ -157,7 +159,9 @@ LogicalResult ChunkEmitter::emitColumnProduct(MatmulOp op) {
           sum = plus(sum, multiply(lhs->entries[i], entryOf(*rhs, scoreColumn(i))));
       for (int64_t distance : {1, 2})
         sum = plus(sum, shuffle(sum, distance));
-      threads.when(equal(modulo(fragments.lane, 4), 0), [&] { store(parts, scorePart(), scoreRow(2 * upper), sum); });
+      threads.when(threads.both(equal(modulo(fragments.lane, 4), 0), isScoreOwner()), [&] {
+        store(parts, scorePart(), scoreRow(2 * upper), sum);
+      });
     }
     dirty = true;
     sync();

@@ -13,6 +13,9 @@ using chunk::Span;
 
 Value ChunkEmitter::scoreBlock() { return modulo(fragments.warp, blocks()); }
 Value ChunkEmitter::scorePart() { return modulo(over(fragments.warp, blocks()), scoreParts); }
+Value ChunkEmitter::isScoreOwner() {
+  return blocks() * scoreParts < warps ? below(fragments.warp, blocks() * scoreParts) : Value();
+}
 Value ChunkEmitter::scoreRow(int64_t entry) { return add(times(scoreBlock(), 16), fragments.row(entry)); }
 Value ChunkEmitter::scoreColumn(int64_t entry) {
   return add(times(scorePart(), scoreColumns), fragments.column(entry));
@@ -80,6 +83,8 @@ SmallVector<Value> ChunkEmitter::multiplyDecaying(const ChunkValue &lhs, const C
 // each time. Eight threads share a token's channels.
 SharedTile ChunkEmitter::emitDiagonal(const ChunkValue &lhs, const ChunkValue &rhs, const Decay &decay, Reach reach) {
   SharedTile result = allocate(tokens, 16, 20, true);
+  forItems(tokens * 16, [&](Value item) { store(result, over(item, 16), modulo(item, 16), threads.number(0)); });
+  dirty = true;
   sync();
   int64_t n = lhs.memory.cols, owned = tokenGrid.owned(n, 1);
   auto loadRow = [&](const SharedTile &tile, Value row) {
@@ -151,14 +156,16 @@ LogicalResult ChunkEmitter::emitGram(chunk::GramOp op) {
 
 SharedTile ChunkEmitter::stage(const ChunkValue &scores, bool negatedF32) {
   SharedTile tile = allocate(tokens, tokens, tokens + 8, negatedF32);
-  for (size_t e = 0; e < scores.entries.size(); e += 2) {
-    Value low = scores.entries[e], high = scores.entries[e + 1];
-    if (negatedF32) {
-      low = arith::NegFOp::create(b, low);
-      high = arith::NegFOp::create(b, high);
+  threads.when(isScoreOwner(), [&] {
+    for (size_t e = 0; e < scores.entries.size(); e += 2) {
+      Value low = scores.entries[e], high = scores.entries[e + 1];
+      if (negatedF32) {
+        low = arith::NegFOp::create(b, low);
+        high = arith::NegFOp::create(b, high);
+      }
+      storePair(tile, scoreRow(e), scoreColumn(e), low, high);
     }
-    storePair(tile, scoreRow(e), scoreColumn(e), low, high);
-  }
+  });
   dirty = true;
   return tile;
 }

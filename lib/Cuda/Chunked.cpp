@@ -42,9 +42,10 @@ public:
   }
 
   void store(unsigned tensor, ValueRange entries) {
+    Value isOwner = emitter.isSlabOwner(rows);
     for (auto [e, entry] : llvm::enumerate(entries)) {
       auto [row, key, exists] = place(e);
-      threads.when(exists, [&, row = row, key = key, entry = entry] {
+      threads.when(threads.both(isOwner, exists), [&, row = row, key = key, entry = entry] {
         LLVM::StoreOp::create(b, entry, access.entry(tensor, dim ? key : row, dim ? row : key));
       });
     }

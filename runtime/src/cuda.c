@@ -109,17 +109,18 @@ static int32_t enter(const recur_i_call *call, CUcontext *context, bool *pushed)
 
 /* ---- Launches ---- */
 
-/** Whether a tensor may be read in packets of four. */
+/** Whether a tensor may be read in packets of four, or two where its innermost extent is no multiple of four. */
 static bool is_packed(const recur_i_operand *operand) {
   if (!operand->argument || operand->empty || !operand->tensor->rank)
     return true;
   const int32_t last = operand->argument->ndim - 1;
   if ((uintptr_t)operand->data % 16)
     return false;
+  const int64_t extent = operand->argument->shape[last], packet = extent % 4 == 0 ? 4 : extent % 2 == 0 ? 2 : 1;
   for (int32_t axis = 0; axis < last; ++axis)
-    if (operand->strides[axis] % 4)
+    if (operand->strides[axis] % packet)
       return false;
-  return operand->argument->shape[last] < 2 || operand->strides[last] == 1;
+  return extent < 2 || operand->strides[last] == 1;
 }
 
 static const recur_cuda_entry *choose_entry(const recur_i_call *call, int32_t *index) {
