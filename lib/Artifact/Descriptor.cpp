@@ -92,7 +92,8 @@ Constant *Descriptor::gpuCode(const GpuCode &code) {
     for (int32_t tensor : entry.maps)
       maps.push_back(i32(tensor));
     entries.push_back(structure({string(entry.name), i32(entry.threads), i32(entry.shards), i64(entry.shared),
-                                 i64(entry.scratch), i64(entry.packed ? RECUR_CUDA_PACKED : 0),
+                                 i64(entry.scratch), i64((entry.packed ? RECUR_CUDA_PACKED : 0) |
+                                     (entry.beginsSegments ? RECUR_CUDA_SEGMENTS : 0)),
                                  i64(entry.leastTokens), array(maps, "recur.maps"),
                                  i32(int64_t(maps.size())), i32(entry.mostBlocks)},
                                 sizeof(recur_cuda_entry)));

@@ -58,6 +58,7 @@ struct GpuEntry {
   std::vector<int32_t> maps;
   /// For launches of at most so many blocks; 0: of any number.
   int64_t mostBlocks = 0;
+  bool beginsSegments = false;
 };
 
 /// The code of a variant for a GPU, as recur_cuda_kernel.

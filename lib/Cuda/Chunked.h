@@ -10,10 +10,13 @@ struct Part {
   mlir::Value shard, sequence, begin, head, heads, tokens, position;
   /// False where the sequence's state does not exist.
   mlir::Value isPresent;
+  /// Of a sequence that is cut into segments: i32, the block, its segment and their number.
+  mlir::Value block, segment, segments;
 };
 
-/// Finds a block's part and points the tensors at it.
-Part findPart(Threads &threads, TensorAccess &access, int64_t shards, int64_t slab);
+/// Finds a block's part and points the tensors at it. Where the call's segments count, they are whole numbers of
+/// `grain` tokens, the last ones shorter.
+Part findPart(Threads &threads, TensorAccess &access, int64_t shards, int64_t slab, int64_t grain = 0);
 
 /// Emits the body of an entry point that walks the chunks. Fails where the emitter does not know how. Each of the entry's
 /// shards takes `slab` rows.

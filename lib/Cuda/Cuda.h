@@ -57,6 +57,9 @@ struct Entry {
   llvm::SmallVector<int32_t> maps;
   /// For launches of at most so many blocks; 0: of any number.
   int64_t mostBlocks = 0;
+  /// Works on segments of sequences, as many as `mostBlocks` lets be, and so does the next entry, which is launched
+  /// after it.
+  bool beginsSegments = false;
 };
 
 /// A compiled rule.

@@ -27,7 +27,8 @@ public:
 private:
   LLVM::LLVMFuncOp makeFunction(const Entry &entry, size_t tensors);
   bool addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards, StringRef name,
-                int64_t mostBlocks);
+                int64_t mostBlocks, Phase phase = Phase::Whole);
+  void addSegments(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards);
   void addPortable(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards, int64_t slab);
   void makeShared(StringRef name, int64_t alignment);
 
@@ -125,41 +126,70 @@ LogicalResult KernelBuilder::addSequential(RuleOp bound) {
 
 // The kernel in roles, where the chip has what it takes and the plan knows the program.
 bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards,
-                             StringRef name, int64_t mostBlocks) {
+                             StringRef name, int64_t mostBlocks, Phase phase) {
   if (!options.chip.hasWarpgroups())
     return false;
-  FailureOr<RolePlan> plan = RolePlan::make(program, tensors);
+  FailureOr<RolePlan> plan = RolePlan::make(program, tensors, phase == Phase::Gather);
   if (failed(plan))
     return false;
-  Entry entry;
-  entry.name = options.symbol + name.str();
-  entry.mostBlocks = mostBlocks;
-  entry.packed = true;
-  entry.leastTokens = 2;
-  entry.shards = shards;
-  entry.threads = RoleEmitter::countThreads(*plan);
-  entry.maps = mappedTensors(*plan);
+  // Where a system makes the scores dear, the blocks of a head compute them for one another.
+  constexpr int64_t largestTeam = 2, mostStages = 4;
+  int64_t team = plan->system && !plan->decay && shards == largestTeam ? shards : 1;
   if (!module->lookupSymbol(tilesSymbol))
     makeShared(tilesSymbol, 1024);
-  LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
-  // Told of one block, the assembler knows in every case how many registers there are to share out; but with
-  // a system it then spills some.
-  if (!plan->system)
-    function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(), b.getI32IntegerAttr(1));
-  b.setInsertionPointToStart(&function.getBody().front());
-  Grid grid{entry.threads, 8};
-  Threads threads(b, grid);
-  threads.sharedLimit = options.chip.sharedBytes;
-  Value shared = LLVM::AddressOfOp::create(b, module->lookupSymbol<LLVM::GlobalOp>(tilesSymbol));
-  threads.begin(shared, shared);
-  RoleEmitter emitter(threads, *plan, function.getArgument(0), function.getArgument(1), shared, entry);
-  if (failed(emitter.emit()) || entry.sharedBytes > options.chip.sharedBytes) {
-    function.erase();
-    return false;
+  for (int64_t stages = mostStages; stages > 0; --stages) {
+    Entry entry;
+    entry.name = options.symbol + name.str();
+    entry.mostBlocks = mostBlocks;
+    entry.packed = true;
+    entry.leastTokens = phase == Phase::Whole ? 2 : 8 * tokensOfChunk;
+    entry.beginsSegments = phase == Phase::Gather;
+    entry.shards = shards;
+    entry.threads = RoleEmitter::countThreads(*plan, team);
+    entry.maps = mappedTensors(*plan);
+    LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
+    // Told of one block, the assembler knows in every case how many registers there are to share out; but with
+    // a system it then spills some.
+    if (!plan->system)
+      function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(), b.getI32IntegerAttr(1));
+    if (team > 1)
+      function->setAttr(NVVM::NVVMDialect::getClusterDimAttrName(), b.getDenseI32ArrayAttr({int32_t(team), 1, 1}));
+    b.setInsertionPointToStart(&function.getBody().front());
+    Grid grid{entry.threads, 8};
+    Threads threads(b, grid);
+    threads.sharedLimit = options.chip.sharedBytes;
+    Value shared = LLVM::AddressOfOp::create(b, module->lookupSymbol<LLVM::GlobalOp>(tilesSymbol));
+    threads.begin(shared, shared);
+    RoleEmitter emitter(threads, *plan, function.getArgument(0), function.getArgument(1), shared, entry, phase,
+                        team, stages);
+    if (failed(emitter.emit())) {
+      function.erase();
+      return false;
+    }
+    if (entry.sharedBytes > options.chip.sharedBytes) {
+      function.erase();
+      continue;
+    }
+    LLVM::ReturnOp::create(b, ValueRange());
+    entries.push_back(entry);
+    return true;
   }
-  LLVM::ReturnOp::create(b, ValueRange());
-  entries.push_back(entry);
-  return true;
+  return false;
+}
+
+// Where heads are few and what a segment of a sequence makes of the state is its product with a number and a sum,
+// segments go side by side.
+void KernelBuilder::addSegments(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards) {
+  if (!options.chip.hasWarpgroups())
+    return;
+  FailureOr<RolePlan> plan = RolePlan::make(program, tensors, /*statesOnly=*/true);
+  if (failed(plan) || plan->decay || plan->independent != rowsOfSlab || !plan->stateScale() ||
+      failed(RolePlan::make(program, tensors)))
+    return;
+  addRoles(program, tensors, shards, "_gather", options.chip.processors, Phase::Gather);
+  if (!addRoles(program, tensors, shards, "_segments", options.chip.processors, Phase::Segments) &&
+      !entries.empty() && entries.back().beginsSegments)
+    entries.pop_back();
 }
 
 void KernelBuilder::addChunked(DeriveFunction derive) {
@@ -187,6 +217,8 @@ void KernelBuilder::addPart(DeriveFunction derive, int64_t slab, StringRef name,
   if (!program)
     return;
   SmallVector<TensorArgument> tensors = listTensors(symbolic, partRule, classes, shared, options);
+  if (mostBlocks || shards == 1)
+    addSegments(program, tensors, shards);
   if (!addRoles(program, tensors, shards, name, mostBlocks) && !mostBlocks)
     addPortable(program, tensors, shards, slab);
 }

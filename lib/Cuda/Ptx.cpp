@@ -75,6 +75,23 @@ void Ptx::await(Value barrier, Value phase) {
 
 void Ptx::meet(Value id, int64_t threads) { assembly("bar.sync $0, $1;", {}, {id, constant(threads)}); }
 
+void Ptx::meetCluster() {
+  assembly("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;", {}, {});
+}
+
+Value Ptx::inBlock(Value address, Value rank) {
+  return assembly("mapa.shared::cluster.u32 $0, $1, $2;", b.getI32Type(), {address, rank}, false)[0];
+}
+
+void Ptx::arriveThere(Value barrier) {
+  assembly("mbarrier.arrive.shared::cluster.b64 _, [$0];", {}, barrier);
+}
+
+void Ptx::arriveThereExpecting(Value barrier, int64_t bytes) {
+  assembly("mbarrier.arrive.expect_tx.shared::cluster.b64 _, [$0], $1;", {},
+           {barrier, constant(bytes)});
+}
+
 void Ptx::fenceProxy() { assembly("fence.proxy.async.shared::cta;", {}, {}); }
 
 void Ptx::setRegisters(int64_t count, bool more) {
@@ -108,6 +125,11 @@ void Ptx::storeBox(Value map, Value from, ValueRange coordinates, Value conditio
             "], [$1]; cp.async.bulk.commit_group; }")
                .str(),
            {}, operands);
+}
+
+void Ptx::copyThere(Value to, Value from, int64_t bytes, Value barrier) {
+  assembly("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];", {},
+           {to, from, constant(bytes), barrier});
 }
 
 void Ptx::awaitStores(bool written) {

@@ -76,6 +76,13 @@ public:
   void await(mlir::Value barrier, mlir::Value phase);
   /// A barrier of some warps among themselves.
   void meet(mlir::Value id, int64_t threads);
+  /// A barrier of all threads of a cluster's blocks.
+  void meetCluster();
+  /// Where what lies at an address of this block lies in one of its cluster.
+  mlir::Value inBlock(mlir::Value address, mlir::Value rank);
+  /// As above, at a barrier that may be another block's.
+  void arriveThere(mlir::Value barrier);
+  void arriveThereExpecting(mlir::Value barrier, int64_t bytes);
   /// Makes what threads wrote to shared memory visible to products and copies.
   void fenceProxy();
   void setRegisters(int64_t count, bool more);
@@ -83,6 +90,8 @@ public:
   // Copies of boxes of a tensor, and of whole lines.
   void loadBox(mlir::Value to, mlir::Value map, mlir::Value barrier, mlir::ValueRange coordinates);
   void storeBox(mlir::Value map, mlir::Value from, mlir::ValueRange coordinates, mlir::Value condition);
+  /// Copies shared memory to where it may be another block's, for that block's barrier.
+  void copyThere(mlir::Value to, mlir::Value from, int64_t bytes, mlir::Value barrier);
   /// Waits until the stores' reads are done or, `written`, the stores.
   void awaitStores(bool written);
 

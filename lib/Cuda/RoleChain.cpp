@@ -1,25 +1,12 @@
 // The chain through the state: 64 independent rows by one warpgroup, in registers. All that depends on the
 // state is a slab: independent rows by tokens or keys, in the layout of a product's sums, which packed in
 // pairs is that of a left operand.
-#include "lib/Cuda/Roles.h"
+#include "lib/Cuda/RoleChain.h"
 #include "llvm/ADT/TypeSwitch.h"
 
 using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
-
-struct RoleEmitter::ChainState {
-  Stage stage;
-  Value chunk, buffer, bufferPhase;
-  Value columns;                            // address of the stage's numbers at the thread's first column
-  Value tokens;                             // left in the sequence
-  llvm::DenseMap<Value, Values> slabs, raw; // raw: before the factors of their columns
-  llvm::DenseMap<std::pair<Value, Value>, Values> packed;
-  bool waitedForScores = false;
-
-  // Of the role.
-  Value matrixLane, scoresBase, outputs;
-};
 
 // Entries times numbers per column.
 Values RoleEmitter::scaled(ChainState &state, ValueRange entries, const RowFactors &factors) {
@@ -223,15 +210,72 @@ void RoleEmitter::rightSteps(ChainState &state, const ChainProduct &product, Sma
   advance([&](int64_t k) { return k * (inverse ? 2048 : 32); });
 }
 
+// What a product is summed onto, as it may be handed to it.
+FailureOr<Values> RoleEmitter::startOf(ChainState &state, const ChainProduct &product) {
+  if (!product.start || product.chained)
+    return Values();
+  if (auto known = state.starts.find(&product); known != state.starts.end())
+    return known->second;
+  FailureOr<Values> start = product.startScale
+                                ? scaled(state, state.raw.lookup(product.start), *product.startScale)
+                                : slab(state, product.start);
+  if (failed(start))
+    return failure();
+  // A part of a product's sums, taken on as it is, makes the assembler serialise all products. It does
+  // not see that this factor is 1.
+  for (const ChainProduct &other : plan.products)
+    if (other.result == product.start && isStacked(other) &&
+        (product.startScale ? *product.startScale : other.resultScale).empty()) {
+      Value one = ptx.loadFloats(state.stage.rows, slotOffset({}), 1)[0];
+      for (Value &entry : *start)
+        entry = ptx.multiply(entry, one);
+    }
+  return state.starts[&product] = ptx.pin(*start);
+}
+
+// Waits for the oldest products.
+void RoleEmitter::land(ChainState &state, size_t count) {
+  if (!count)
+    return;
+  SmallVector<Pending> pending;
+  for (const auto &product : ArrayRef(state.inFlight).take_front(count))
+    pending.push_back(product.pending);
+  SmallVector<Values> landed = ptx.await(state.inFlight.size() - count, pending);
+  for (auto [product, entries] : llvm::zip(state.inFlight, landed))
+    for (auto [k, result] : llvm::enumerate(product.results)) {
+      size_t share = entries.size() / product.results.size();
+      state.raw[result] = Values(ArrayRef(entries).slice(k * share, share));
+    }
+  state.inFlight.erase(state.inFlight.begin(), state.inFlight.begin() + count);
+}
+
+// Whether a value of the chain is computed from another.
+static bool dependsOn(Value value, Value other) {
+  value = RolePlan::trace(RolePlan::strip(value));
+  if (value == other)
+    return true;
+  Operation *op = value.getDefiningOp();
+  return op && llvm::any_of(op->getOperands(), [&](Value operand) { return dependsOn(operand, other); });
+}
+
 LogicalResult RoleEmitter::emitChunk(ChainState &state) {
-  auto yielded = plan.program.getBodyYield().getValues();
+  auto yielded = plan.program.getBodyYield().getValues().take_front(1 + plan.countOutputs());
+  SmallVector<SmallVector<const ChainProduct *>> waves(plan.waves + 1);
+  for (const ChainProduct &product : plan.products)
+    waves[product.wave].push_back(&product);
   for (unsigned wave = 0; wave < plan.waves; ++wave) {
+    // What the next wave begins with is computed first, so that the rest lands beside the next.
+    auto isNext = [&](Value result) {
+      return llvm::any_of(waves[wave + 1], [&](const ChainProduct *next) {
+        return dependsOn(next->left, result) || (next->start && dependsOn(next->start, result));
+      });
+    };
     SmallVector<const ChainProduct *> products;
-    for (const ChainProduct &product : plan.products)
-      if (product.wave == wave)
-        products.push_back(&product);
-    // Left sides and what products are summed onto come first: no sum may be touched while a product is in
-    // flight.
+    for (bool first : {true, false})
+      llvm::copy_if(waves[wave], std::back_inserter(products),
+                    [&](const ChainProduct *product) { return first == (stacks || isNext(product->result)); });
+    // Left sides and what products are summed onto come first: no sum may be touched while a product that
+    // it goes into is in flight.
     SmallVector<SmallVector<Step>> steps;
     SmallVector<bool> byDepth;
     SmallVector<Values> starts;
@@ -259,35 +303,16 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
     }
     wait();
     for (const ChainProduct *product : products) {
-      starts.emplace_back();
-      if (!product->start || product->chained)
-        continue;
-      FailureOr<Values> start = product->startScale
-                                    ? scaled(state, state.raw.lookup(product->start), *product->startScale)
-                                    : slab(state, product->start);
+      FailureOr<Values> start = startOf(state, *product);
       if (failed(start))
         return failure();
-      // A part of a product's sums, taken on as it is, makes the assembler serialise all products. It does
-      // not see that this factor is 1.
-      for (const ChainProduct &other : plan.products)
-        if (other.result == product->start && other.stack >= 0 &&
-            (product->startScale ? *product->startScale : other.resultScale).empty()) {
-          Value one = ptx.loadFloats(state.stage.rows, slotOffset({}), 1)[0];
-          for (Value &entry : *start)
-            entry = ptx.multiply(entry, one);
-        }
-      starts.back() = ptx.pin(*start);
+      starts.push_back(*start);
     }
-    struct Issued {
-      Pending pending;
-      SmallVector<Value> results;
-      bool forOutput;
-    };
-    SmallVector<Issued> issued;
+    size_t older = state.inFlight.size();
     llvm::DenseMap<int, bool> stacked;
     for (size_t i = 0; i < products.size(); ++i) {
       const ChainProduct *product = products[i];
-      if (product->stack >= 0 && !stacked.try_emplace(product->stack, true).second)
+      if (isStacked(*product) && !stacked.try_emplace(product->stack, true).second)
         continue;
       if (product->kind >= ChainProduct::Scores && !state.waitedForScores) {
         ptx.await(barrier(ScoresFull, state.buffer), state.bufferPhase);
@@ -297,174 +322,85 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
       int64_t columns = product->kind == ChainProduct::Depth
                             ? matType(plan.asTile(product->right)->input).numCols()
                             : tokensOfChunk;
-      Issued next;
-      if (product->stack >= 0)
-        for (const ChainProduct *other : products)
-          if (other->stack == product->stack)
-            next.results.push_back(other->result);
-      if (next.results.empty())
-        next.results.push_back(product->result);
+      ChainState::InFlight next;
+      for (const ChainProduct *other : products)
+        if (other == product || (isStacked(*product) && other->stack == product->stack))
+          next.results.push_back(other->result);
       if (product->chained) {
-        auto *before = llvm::find_if(issued, [&](const Issued &x) { return x.results[0] == product->start; });
+        auto *before = llvm::find_if(
+            state.inFlight, [&](const ChainState::InFlight &x) { return x.results[0] == product->start; });
         starts[i] = before->pending.entries;
-        issued.erase(before);
+        state.inFlight.erase(before);
       }
       next.pending =
           ptx.product(columns * next.results.size(), starts[i], steps[i], byDepth[i],
                       product->kind == ChainProduct::Depth || product->kind == ChainProduct::Inverse);
-      next.forOutput = product->result != RolePlan::strip(yielded[0]);
-      issued.push_back(next);
+      state.inFlight.push_back(next);
     }
-    auto land = [&](ArrayRef<Issued> some, int64_t left) {
-      SmallVector<Pending> pending;
-      for (const Issued &product : some)
-        pending.push_back(product.pending);
-      SmallVector<Values> landed = ptx.await(left, pending);
-      for (auto [product, entries] : llvm::zip(some, landed))
-        for (auto [k, result] : llvm::enumerate(product.results)) {
-          size_t share = entries.size() / product.results.size();
-          state.raw[result] = Values(ArrayRef(entries).slice(k * share, share));
-        }
-    };
-    bool last = wave + 1 == plan.waves;
-    size_t early = last && issued.size() > 1 && !issued.back().forOutput ? issued.size() - 1 : issued.size();
-    land(ArrayRef(issued).take_front(early), issued.size() - early);
-    if (!last)
+    // Under these products.
+    if (wave == 0 && defers && plan.countOutputs())
+      threads.when(ptx.compare(arith::CmpIPredicate::ne, state.chunk, ptx.constant(0)),
+                   [&] { storeOutputs(state, ptx.add(state.chunk, -1), state.stored, {}); });
+    land(state, older);
+    if (wave + 1 < plan.waves) {
+      if (!stacks)
+        for (const ChainProduct *next : waves[wave + 1])
+          if (next->start && !next->chained && plan.available.lookup(next->start) <= wave &&
+              failed(startOf(state, *next)))
+            return failure();
+      size_t count = state.inFlight.size();
+      while (!stacks && count && llvm::none_of(state.inFlight[count - 1].results, isNext))
+        --count;
+      land(state, count);
       continue;
-    for (unsigned output = 0; output < plan.program.getOutputs().size(); ++output)
-      if (failed(storeOutput(state, output)))
+    }
+    // Outputs are made under the state's product, where that is the last.
+    bool endsInState = state.inFlight.back().results[0] == RolePlan::strip(yielded[0]);
+    land(state, state.inFlight.size() - endsInState);
+    for (Value output : yielded.drop_front()) {
+      FailureOr<Values> entries = slab(state, output);
+      if (failed(entries))
         return failure();
-    if (early < issued.size())
-      land(ArrayRef(issued).drop_front(early), 0);
+      for (size_t e = 0; e < entries->size(); e += 2)
+        state.outputs.push_back(ptx.packBf16((*entries)[e], (*entries)[e + 1]));
+    }
+    if (defers && !state.outputs.empty())
+      state.outputs = ptx.pin(state.outputs);
+    else if (!defers)
+      storeOutputs(state, state.chunk, state.outputs, tokensLeft(state.chunk));
+    land(state, state.inFlight.size());
   }
   ptx.arrive(barrier(Empty, state.stage.index));
+  // Products alone have read the scores, and each warp has waited for its own.
   if (state.waitedForScores)
-    ptx.arrive(barrier(ScoresEmpty, state.buffer));
+    threads.when(ptx.equal(lane, 0), [&] {
+      Value done = barrier(ScoresEmpty, state.buffer);
+      if (team == 1)
+        ptx.arrive(done);
+      else
+        ptx.arriveThere(ptx.inBlock(done, ptx.bits(state.chunk, team - 1)));
+    });
   return success();
-}
-
-LogicalResult RoleEmitter::storeOutput(ChainState &state, unsigned output) {
-  FailureOr<Values> entries = slab(state, plan.program.getBodyYield().getValues()[1 + output]);
-  if (failed(entries))
-    return failure();
-  Value buffer = ptx.add(state.outputs, output * slabs * tileBytes);
-  Value names = ptx.add(slabIndex, 1);
-  // The last chunk's copy has been read.
-  ptx.awaitStores(/*written=*/false);
-  ptx.meet(names, 128);
-  for (int64_t step = 0; step < tokensOfChunk / 16; ++step) {
-    Values packed;
-    for (int64_t i = 8 * step; i < 8 * step + 8; i += 2)
-      packed.push_back(ptx.packBf16((*entries)[i], (*entries)[i + 1]));
-    ptx.storeMatrices(ptx.add(buffer, state.matrixLane), step * 2048, packed, true);
-  }
-  ptx.fenceProxy();
-  ptx.meet(names, 128);
-  auto narrow = [&](Value x) -> Value { return arith::TruncIOp::create(b, b.getI32Type(), x); };
-  unsigned map = entry.maps.size() - plan.program.getOutputs().size() + output;
-  unsigned tensor = entry.maps[map];
-  TensorAccess plain(threads, call, plan.tensors, /*packed=*/true);
-  Value address =
-      LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps, ArrayRef<LLVM::GEPArg>{int32_t(map * 128)});
-  Value isPacked = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, plain.word(TensorAccess::CuSeqlens + 2),
-                                         ptx.constant(0, 64));
-  Value batch = ptx.choose(isPacked, ptx.constant(0), narrow(part.sequence));
-  Value token = ptx.add(narrow(part.begin), ptx.mul(state.chunk, tokensOfChunk));
-  Value whole = ptx.compare(arith::CmpIPredicate::sge, state.tokens, ptx.constant(tokensOfChunk));
-  Value leads = arith::AndIOp::create(b, whole, ptx.equal(thread, 0));
-  ptx.storeBox(address, buffer,
-               {ptx.constant(0), token, ptx.add(shardHalves(tensor), slabIndex), narrow(part.head), batch},
-               leads);
-  // A box would reach past the sequence's end: rows one by one.
-  threads.when(ptx.compare(arith::CmpIPredicate::slt, state.tokens, ptx.constant(tokensOfChunk)), [&] {
-    Value again = launderedCall();
-    TensorAccess access(threads, again, plan.tensors, /*packed=*/true);
-    findPart(threads, access, shards, plan.independent);
-    Value eighth = ptx.bits(thread, 7);
-    threads.forLoop(
-        ptx.shiftRight(thread, 3), state.tokens, ptx.constant(16), {}, [&](Value row, ValueRange) {
-          Value from = ptx.add(ptx.add(buffer, ptx.mul(row, 128)),
-                               ptx.mul(ptx.exclusiveOr(eighth, ptx.bits(row, 7)), 16));
-          Values packet = ptx.load(from, 0, 4, b.getI32Type());
-          Value at = ptx.add(ptx.mul(state.chunk, tokensOfChunk), row);
-          Value column = ptx.add(ptx.mul(slabIndex, rowsOfSlab), ptx.mul(eighth, 8));
-          Value to = access.entryOfToken(tensor, arith::ExtUIOp::create(b, b.getI64Type(), at), column);
-          Values operands{to};
-          llvm::append_range(operands, packet);
-          ptx.assembly("st.global.v4.b32 [$0], {$1,$2,$3,$4};", {}, operands);
-          return Values();
-        });
-  });
-  return success();
-}
-
-// A call that the optimiser does not know for the kernel's own, so that nothing computed from it stays in
-// registers during the loop.
-Value RoleEmitter::launderedCall() {
-  Value none = ptx.assembly("mov.b64 $0, 0;", b.getI64Type(), {})[0];
-  return LLVM::GEPOp::create(b, call.getType(), b.getI8Type(), call, ValueRange{none});
-}
-
-SmallVector<Value> RoleEmitter::stateAddresses(TensorAccess &access, unsigned tensor) {
-  SmallVector<Value> addresses;
-  Value first = ptx.add(ptx.mul(slabIndex, rowsOfSlab), ptx.mul(warp, 16));
-  Value row = ptx.add(first, ptx.shiftRight(lane, 2)), pair = ptx.mul(ptx.bits(lane, 3), 2);
-  for (int64_t e = 0; e < plan.keys / 2; ++e) {
-    Value own = ptx.add(row, e / 2 % 2 * 8), key = ptx.add(pair, e / 4 * 8 + e % 2);
-    addresses.push_back(
-        access.entry(tensor, plan.independentDim ? key : own, plan.independentDim ? own : key));
-  }
-  return addresses;
-}
-
-Values RoleEmitter::initialState() {
-  TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
-  findPart(threads, access, shards, plan.independent);
-  chunk::ProgramOp program = plan.program;
-  unsigned initial = program.argumentsOf(ArgKind::Input).size() + program.argumentsOf(ArgKind::Param).size();
-  double init = program.getInit()
-                    .front()
-                    .getTerminator()
-                    ->getOperand(0)
-                    .getDefiningOp<ConstantOp>()
-                    .getValue()
-                    .convertToDouble();
-  SmallVector<Type> types(plan.keys / 2, b.getF32Type());
-  auto given = scf::IfOp::create(b, types, access.isGiven(initial), true);
-  OpBuilder::InsertionGuard guard(b);
-  b.setInsertionPointToStart(given.thenBlock());
-  Values entries;
-  for (Value address : stateAddresses(access, initial))
-    entries.push_back(LLVM::LoadOp::create(b, b.getF32Type(), address));
-  scf::YieldOp::create(b, entries);
-  b.setInsertionPointToStart(given.elseBlock());
-  scf::YieldOp::create(b, Values(plan.keys / 2, ptx.number(init)));
-  return Values(given.getResults());
-}
-
-void RoleEmitter::storeFinal(ValueRange entries) {
-  TensorAccess access(threads, launderedCall(), plan.tensors, /*packed=*/true);
-  findPart(threads, access, shards, plan.independent);
-  unsigned final = plan.tensors.size() - 1;
-  threads.when(access.isGiven(final), [&] {
-    for (auto [address, entry] : llvm::zip(stateAddresses(access, final), entries))
-      LLVM::StoreOp::create(b, entry, address);
-  });
 }
 
 LogicalResult RoleEmitter::emitChain(Value chunks) {
   ChainState role;
-  bool hasScores = !plan.scores.empty() || plan.system;
-  slabIndex = arith::SubIOp::create(b, group, ptx.constant(hasScores ? 2 : 1));
+  slabIndex = arith::SubIOp::create(b, group, ptx.constant(1 + scorers.size()));
   Value eighth = ptx.bits(lane, 7), row = ptx.add(eighth, ptx.mul(ptx.shiftRight(lane, 4), 8));
   Value chunkOfRow = ptx.exclusiveOr(ptx.add(ptx.mul(warp, 2), ptx.bits(ptx.shiftRight(lane, 3), 1)), eighth);
   role.matrixLane = ptx.add(ptx.mul(row, 128), ptx.mul(chunkOfRow, 16));
-  role.outputs = ptx.add(ptx.add(base, outputsAt), ptx.mul(slabIndex, tileBytes));
+  role.outputsBase = ptx.add(ptx.add(base, outputsAt), ptx.mul(slabIndex, tileBytes));
   Value pair = ptx.mul(ptx.bits(lane, 3), 8);
   Value stateArgument = plan.program.argumentsOf(ArgKind::State).front();
   LogicalResult status = success();
-  Values initial = initialState();
-  Values last = forChunks(chunks, initial, [&](Value chunk, Stage stage, ValueRange entries) {
+  Values carried = initialState();
+  size_t entries = carried.size();
+  if (phase == Phase::Gather)
+    carried.push_back(ptx.number(1));
+  size_t beforeOutputs = carried.size();
+  if (defers)
+    carried.append(plan.countOutputs() * tokensOfChunk / 4, ptx.constant(0));
+  Values last = forChunks(chunks, carried, [&](Value chunk, Stage stage, ValueRange values) {
     ChainState state = role;
     state.stage = stage;
     state.chunk = chunk;
@@ -472,21 +408,31 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
     state.buffer = ptx.bits(chunk, 1);
     state.bufferPhase = ptx.bits(ptx.shiftRight(chunk, 1), 1);
     state.scoresBase = ptx.add(ptx.add(base, scoresAt), ptx.mul(state.buffer, scoreBytes));
-    state.tokens = arith::SubIOp::create(b, arith::TruncIOp::create(b, b.getI32Type(), part.tokens),
-                                         ptx.mul(chunk, tokensOfChunk));
-    state.slabs[stateArgument] = Values(entries);
-    if (failed(emitChunk(state))) {
+    state.slabs[stateArgument] = Values(values.take_front(entries));
+    state.stored = Values(values.drop_front(beforeOutputs));
+    FailureOr<Values> next = failure();
+    if (succeeded(emitChunk(state)))
+      next = slab(state, plan.program.getBodyYield().getValues()[0]);
+    if (failed(next)) {
       status = failure();
-      return Values(entries);
+      return Values(values);
     }
-    FailureOr<Values> next = slab(state, plan.program.getBodyYield().getValues()[0]);
-    if (succeeded(next))
-      return *next;
-    status = failure();
-    return Values(entries);
+    if (phase == Phase::Gather)
+      next->push_back(scaled(state, values[entries], *plan.stateScale())[0]);
+    if (defers)
+      llvm::append_range(*next, state.outputs);
+    return *next;
   });
+  if (defers && plan.countOutputs())
+    threads.when(ptx.compare(arith::CmpIPredicate::ne, chunks, ptx.constant(0)), [&] {
+      Value chunk = ptx.add(chunks, -1);
+      storeOutputs(role, chunk, ArrayRef(last).drop_front(beforeOutputs), tokensLeft(chunk));
+    });
   // The copies read this block's shared memory.
   ptx.awaitStores(/*written=*/true);
-  storeFinal(last);
+  if (phase == Phase::Gather)
+    storeGathered(ArrayRef(last).take_front(entries), last[entries]);
+  else
+    storeFinal(ArrayRef(last).take_front(entries));
   return status;
 }

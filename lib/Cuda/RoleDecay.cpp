@@ -129,7 +129,7 @@ void RoleEmitter::makeTables(ScoreState &state) {
       before = ptx.sum(before, sums[block]);
       rest = ptx.sum(rest, sums[3 - block]);
     }
-    ptx.store(ptx.add(at, ptx.mul(state.parity, tableBytes)), Whole * tableBytes, {ptx.exp2(before)});
+    ptx.store(ptx.add(at, ptx.mul(state.index, tableBytes)), Whole * tableBytes, {ptx.exp2(before)});
   });
 }
 
@@ -300,8 +300,9 @@ void RoleEmitter::emitDecayed(ScoreState &state) {
   storeRights(state);
   meet();
   for (chunk::GramOp gram : plan.grams) {
-    state.sums.assign(plan.grams.size(), {});
-    state.sums[llvm::find(plan.grams, gram) - plan.grams.begin()] = decayedGram(state, gram);
+    state.sums.clear();
+    Values sums = decayedGram(state, gram);
+    state.sums[gram] = sums;
     // The system's blocks lie where the tiles on the right did.
     if (plan.system && gram == plan.splitScores(plan.system).second)
       meet();

@@ -7,9 +7,10 @@ using namespace recur;
 using namespace recur::cuda;
 
 RoleEmitter::RoleEmitter(Threads &threads, const RolePlan &plan, Value call, Value maps, Value shared,
-                         Entry &entry)
-    : threads(threads), b(threads.b), ptx(threads.b), plan(plan), call(call), maps(maps), entry(entry),
-      shards(entry.shards) {
+                         Entry &entry, Phase phase, int64_t team, int64_t mostStages)
+    : threads(threads), b(threads.b), ptx(threads.b), plan(plan), call(call), maps(maps), entry(entry), phase(phase),
+      shards(entry.shards), team(team), scorers(scoreRoles(plan, team)),
+      defers(plan.independent == rowsOfSlab && !plan.decay), stacks(!defers || plan.waves == 1), stages(mostStages) {
   base = LLVM::PtrToIntOp::create(b, b.getI32Type(), shared);
 }
 
@@ -18,9 +19,18 @@ SmallVector<int32_t> cuda::mappedTensors(const RolePlan &plan) {
   for (ArrayRef<BlockArgument> together : plan.inputs)
     for (BlockArgument input : together)
       tensors.push_back(plan.tensorOf(input));
-  for (unsigned output = 0; output < plan.program.getOutputs().size(); ++output)
+  for (unsigned output = 0; output < plan.countOutputs(); ++output)
     tensors.push_back(plan.outputTensor(output));
   return tensors;
+}
+
+SmallVector<ScoreRole> cuda::scoreRoles(const RolePlan &plan, int64_t team) {
+  auto tiles = llvm::to_vector(llvm::seq<unsigned>(0, plan.scores.size()));
+  if (!plan.system)
+    return tiles.empty() ? SmallVector<ScoreRole>() : SmallVector<ScoreRole>{{tiles, false}};
+  if (team == 1 || tiles.empty())
+    return {{tiles, true}};
+  return {{{}, true}, {tiles, false}};
 }
 
 void RoleEmitter::layOut() {
@@ -32,18 +42,16 @@ void RoleEmitter::layOut() {
     stageBytes += together.size() * halves * tileBytes;
   }
   scoreBytes = (plan.scores.size() + (plan.system ? 1 : 0)) * tileBytes;
-  int64_t outputBytes = plan.program.getOutputs().size() * slabs * tileBytes;
-  int64_t blockBytes = plan.system ? 2 * tileBytes : 0, leavesBytes = plan.system ? 4 * leafBytes : 0;
+  int64_t outputBytes = plan.countOutputs() * slabs * tileBytes;
+  int64_t blockBytes = plan.system ? tileBytes : 0, leavesBytes = plan.system ? 4 * leafBytes : 0;
   // A chunk stays in the ring while it passes all roles, so the ring is as deep as there is room.
-  constexpr int64_t mostStages = 4, usualSlots = 16;
   // Tiles at the right of decayed products are read before the system's blocks are stored.
   tableBytes = plan.keys * 4;
   rightBytes = plan.rights.size() * plan.keys / 64 * tileBytes;
   int64_t tablesBytes = plan.decay ? (Tables + 2) * tableBytes : 0;
   blockBytes = std::max(blockBytes, rightBytes);
   int64_t others = 2 * scoreBytes + outputBytes + blockBytes + leavesBytes + tablesBytes + 512;
-  stages = std::clamp<int64_t>((threads.sharedLimit - others) / (stageBytes + usualSlots * slotBytes), 1,
-                               mostStages);
+  stages = std::clamp<int64_t>((threads.sharedLimit - others) / stageBytes, 1, stages);
   int64_t at = stages * stageBytes;
   auto take = [&](int64_t &where, int64_t bytes) {
     where = at;
@@ -75,15 +83,18 @@ unsigned RoleEmitter::slotOf(const Slot &wanted) {
   return slots.size() - 1;
 }
 
+RoleEmitter::Stage RoleEmitter::stageAt(Value index, Value phase) {
+  return {index, phase, ptx.add(base, ptx.mul(index, stageBytes)),
+          ptx.add(ptx.add(base, slotsAt), ptx.mul(index, slotBytes))};
+}
+
 Values RoleEmitter::forChunks(Value chunks, ValueRange carried,
                               llvm::function_ref<Values(Value, Stage, ValueRange)> body) {
   Value zero = ptx.constant(0);
   Values all{zero, zero};
   llvm::append_range(all, carried);
   auto loop = threads.forLoop(zero, chunks, ptx.constant(1), all, [&](Value chunk, ValueRange values) {
-    Stage stage{values[0], values[1], {}, {}};
-    stage.tiles = ptx.add(base, ptx.mul(stage.index, stageBytes));
-    stage.rows = ptx.add(ptx.add(base, slotsAt), ptx.mul(stage.index, slotBytes));
+    Stage stage = stageAt(values[0], values[1]);
     Values results = body(chunk, stage, values.drop_front(2));
     Value next = ptx.add(stage.index, 1), wraps = ptx.equal(next, stages);
     Values yielded{ptx.choose(wraps, zero, next),
@@ -92,6 +103,25 @@ Values RoleEmitter::forChunks(Value chunks, ValueRange carried,
     return yielded;
   });
   return Values(loop.getResults().drop_front(2));
+}
+
+// Who skips chunks takes no barrier for the one before: the numbers' barriers are passed in order, and a team
+// is no larger than the ring.
+void RoleEmitter::forOwnChunks(Value chunks, llvm::function_ref<void(Value, Stage)> body) {
+  if (team == 1) {
+    forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
+      body(chunk, stage);
+      return Values();
+    });
+    return;
+  }
+  Value first = arith::TruncIOp::create(b, b.getI32Type(), part.shard);
+  threads.forLoop(first, chunks, ptx.constant(team), {}, [&](Value chunk, ValueRange) {
+    Value round = arith::DivUIOp::create(b, chunk, ptx.constant(stages));
+    Value index = arith::SubIOp::create(b, chunk, ptx.mul(round, stages));
+    body(chunk, stageAt(index, ptx.bits(round, 1)));
+    return Values();
+  });
 }
 
 void RoleEmitter::emitStart() {
@@ -112,8 +142,8 @@ void RoleEmitter::emitStart() {
     init(Loaded, stages, 1);
     init(Full, stages, 32);
     init(Empty, stages, 128 * slabs);
-    init(ScoresFull, 2, 128);
-    init(ScoresEmpty, 2, 128 * slabs);
+    init(ScoresFull, 2, scorers.size());
+    init(ScoresEmpty, 2, 4 * slabs * team);
     ptx.fenceBarrierInit();
   });
   // Score tiles stay zero above the diagonal, and the inverse, which lies transposed, below.
@@ -128,7 +158,18 @@ void RoleEmitter::emitStart() {
       threads.when(ptx.below(tid, ptx.constant(left)), clear);
   }
   ptx.fenceProxy();
-  NVVM::Barrier0Op::create(b);
+  if (team > 1)
+    ptx.meetCluster();
+  else
+    NVVM::Barrier0Op::create(b);
+}
+
+Part RoleEmitter::find(TensorAccess &access) {
+  return findPart(threads, access, shards, plan.independent, phase == Phase::Whole ? 0 : tokensOfChunk);
+}
+
+Value RoleEmitter::isLastSegment() {
+  return ptx.compare(arith::CmpIPredicate::eq, ptx.add(part.segment, 1), part.segments);
 }
 
 // The first block of 64 columns of a tensor that is this shard's.
@@ -168,44 +209,50 @@ void RoleEmitter::emitLoader(Value chunks) {
 
 LogicalResult RoleEmitter::emit() {
   layOut();
-  bool hasScores = !plan.scores.empty() || plan.system;
+  if (team > stages)
+    return failure();
   emitStart();
   {
     TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
-    part = findPart(threads, access, shards, plan.independent);
+    part = find(access);
   }
   Value chunks = arith::TruncIOp::create(
       b, b.getI32Type(),
       arith::ShRUIOp::create(b, arith::AddIOp::create(b, part.tokens, ptx.constant(tokensOfChunk - 1, 64)),
                              ptx.constant(6, 64)));
+  // Nothing begins with the state after the last segment.
+  if (phase == Phase::Gather)
+    chunks = ptx.choose(isLastSegment(), ptx.constant(0), chunks);
   // What each thread of a role may have of the 512 registers that the warpgroups share.
   int64_t few = 32, some = plan.system ? 96 : 64, many = plan.system ? 192 : 208;
   if (plan.decay && !plan.system)
     some = 128, many = 176;
   if (slabs == 1)
-    few = 40, some = 216, many = 232;
-  int64_t atEntry = 65536 / entry.threads / 8 * 8;
+    few = 40, some = scorers.size() > 1 ? 112 : 216, many = 232;
+  int64_t atEntry = 65536 / entry.threads / 8 * 8, most = 248;
   LogicalResult status = success();
   threads.when(part.isPresent, [&] {
     auto choice = scf::IfOp::create(b, ptx.equal(group, 0), true);
     OpBuilder::InsertionGuard guard(b);
     auto role = [&](Block *block, int64_t registers, llvm::function_ref<void()> body) {
       b.setInsertionPoint(block->getTerminator());
-      ptx.setRegisters(registers, registers > atEntry);
+      if (atEntry < most)
+        ptx.setRegisters(registers, registers > atEntry);
       body();
     };
     // The chain and the scores say which numbers per token they need, so the warp that makes those comes
     // last.
-    Block *others = choice.elseBlock(), *chain = others, *scores = nullptr;
-    b.setInsertionPointToStart(others);
-    if (hasScores) {
-      auto which = scf::IfOp::create(b, ptx.equal(group, 1), true);
-      scores = which.thenBlock();
+    Block *chain = choice.elseBlock();
+    SmallVector<Block *> scores;
+    for (size_t i = 0; i < scorers.size(); ++i) {
+      b.setInsertionPointToStart(chain);
+      auto which = scf::IfOp::create(b, ptx.equal(group, 1 + i), true);
+      scores.push_back(which.thenBlock());
       chain = which.elseBlock();
     }
     role(chain, many, [&] { status = emitChain(chunks); });
-    if (scores)
-      role(scores, some, [&] { emitScores(chunks); });
+    for (auto [i, block] : llvm::enumerate(scores))
+      role(block, some, [&, i = i] { emitScores(chunks, i); });
     role(choice.thenBlock(), few, [&] {
       threads.when(ptx.equal(warp, 0),
                    [&] { threads.when(ptx.equal(lane, 0), [&] { emitLoader(chunks); }); });
@@ -214,11 +261,15 @@ LogicalResult RoleEmitter::emit() {
         threads.when(ptx.compare(arith::CmpIPredicate::ne, chunks, ptx.constant(0)),
                      [&] { emitRows(chunks); });
       });
-      for (unsigned half : {0, 1})
-        if (reduced.size() > half)
-          threads.when(ptx.equal(warp, 2 + half), [&] { emitSums(chunks, half); });
+      if (!reduced.empty())
+        threads.when(ptx.compare(arith::CmpIPredicate::uge, warp, ptx.constant(2)), [&] { emitSums(chunks); });
     });
   });
+  // Others of the team write to this block's memory, so none leaves early.
+  if (team > 1)
+    ptx.meetCluster();
+  if (phase == Phase::Gather)
+    entry.scratchBytes = slabs * gatheredBytes();
   entry.sharedBytes = slotsAt + (slots.size() + reduced.size()) * stages * slotBytes;
   return status;
 }

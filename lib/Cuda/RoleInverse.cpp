@@ -29,7 +29,7 @@ void RoleEmitter::storeSystem(ScoreState &state) {
   ScoreTile system{plan.system, {}, /*plainRows=*/false, /*anyAbove=*/true};
   for (unsigned e = 0; e < 8; ++e)
     entries.push_back(arith::NegFOp::create(b, score(state, system, e)));
-  Value tile = ptx.add(ptx.add(base, blocksAt), ptx.mul(state.parity, tileBytes));
+  Value tile = ptx.add(base, blocksAt);
   if (state.block < 3)
     threads.when(ptx.compare(arith::CmpIPredicate::ugt, warp, ptx.constant(state.block)), [&] {
       Values packed;
@@ -44,7 +44,7 @@ void RoleEmitter::storeSystem(ScoreState &state) {
 }
 
 void RoleEmitter::emitInverse(ScoreState &state) {
-  Value tile = ptx.add(ptx.add(base, blocksAt), ptx.mul(state.parity, tileBytes));
+  Value tile = ptx.add(base, blocksAt);
   Value ownRows = ptx.add(tile, state.warpRows), ownBlock = ptx.add(tile, state.ownBlock);
   Value result = ptx.add(state.buffer, inverseAt - scoresAt);
   auto packed = [&](ValueRange block) {
@@ -94,6 +94,7 @@ void RoleEmitter::emitInverse(ScoreState &state) {
       ptx.storeMatrices(at, 0, packed(multiply({}, diagonal, ptx.loadMatrices(at, 0, true))), false);
     });
   ptx.meet(ptx.constant(3), 128);
+  awaitPlace(state);
   auto store = [&](ValueRange block, Value address) {
     Values out;
     for (unsigned e = 0; e < 8; e += 2)

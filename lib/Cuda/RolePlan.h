@@ -80,9 +80,15 @@ struct ChainProduct {
 /// The plan of one program.
 class RolePlan {
 public:
-  /// The plan, or failure where a value has no role.
-  static mlir::FailureOr<RolePlan> make(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors);
+  /// The plan, or failure where a value has no role. `statesOnly` leaves the outputs out.
+  static mlir::FailureOr<RolePlan> make(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors,
+                                        bool statesOnly = false);
 
+  /// The program's outputs, as far as they are wanted.
+  unsigned countOutputs() const { return statesOnly ? 0 : program.getOutputs().size(); }
+  /// The numbers whose product a chunk multiplies the state with, where all else that it adds to it does not
+  /// depend on the state.
+  std::optional<RowFactors> stateScale() const;
   /// The tensor of an input or param.
   unsigned tensorOf(mlir::BlockArgument argument) const;
   unsigned outputTensor(unsigned output) const {
@@ -111,6 +117,8 @@ public:
   bool isMild() const;
   /// The input that holds the logarithms of the keys' decay.
   mlir::BlockArgument logs() const;
+  /// The products between tokens that some scores consist of, in the order of `grams`.
+  llvm::SetVector<mlir::Operation *> gramsOf(llvm::ArrayRef<mlir::Value> scores) const;
   /// Whether such a number is the same for all tokens of a chunk.
   static bool isUniform(mlir::Value value);
   /// Whether a vector of a map follows, entry by entry, from inputs alone.
@@ -142,6 +150,7 @@ public:
   mlir::Value decay;
   llvm::SmallVector<MadeTile> made;
   llvm::SmallVector<mlir::BlockArgument> rights;
+  bool statesOnly = false;
   /// The wave that a value of the chain can be used in.
   llvm::DenseMap<mlir::Value, unsigned> available;
 

@@ -41,6 +41,14 @@ SmallVector<ReduceOp> RoleEmitter::reductions() {
   return results;
 }
 
+// Whether a number follows from sums over rows.
+static bool needsSums(Value value) {
+  Operation *op = RolePlan::trace(value).getDefiningOp();
+  if (auto weights = dyn_cast_if_present<chunk::WeightsOp>(op))
+    return needsSums(weights.getDecay().getDefiningOp<chunk::DecayOp>().getLog());
+  return op && (isa<ReduceOp>(op) || llvm::any_of(op->getOperands(), needsSums));
+}
+
 std::array<Value, 2> RoleEmitter::decaySums(RowState &state, Value decay, bool before) {
   auto [it, isNew] = state.sums.try_emplace(decay);
   if (isNew) {
@@ -151,8 +159,7 @@ void RoleEmitter::setTokens(RowState &state, Value chunk) {
 
 void RoleEmitter::emitRows(Value chunks) {
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
-  findPart(threads, access, shards, plan.independent);
-  int64_t sumWarps = std::min<int64_t>(reduced.size(), 2);
+  find(access);
   SmallVector<BlockArgument> inputs;
   for (BlockArgument input : plan.program.argumentsOf(ArgKind::Input))
     if (!slots.empty() && plan.isRow(input) && !input.use_empty())
@@ -175,9 +182,8 @@ void RoleEmitter::emitRows(Value chunks) {
       state.known[input] = {fetched[2 * i], fetched[2 * i + 1]};
     Values next = fetch(arith::MinSIOp::create(b, ptx.add(chunk, 1), last));
     ptx.await(barrier(Loaded, stage.index), stage.phase);
-    if (sumWarps)
-      ptx.meet(ptx.constant(4), 32 * (1 + sumWarps));
-    for (auto [i, slot] : llvm::enumerate(slots)) {
+    auto fill = [&](unsigned i) {
+      const Slot &slot = slots[i];
       std::array<Value, 2> values{ptx.number(1), ptx.number(1)};
       if (slot.decay)
         values = decaySums(state, slot.decay, slot.before);
@@ -192,6 +198,18 @@ void RoleEmitter::emitRows(Value chunks) {
         for (int k : {0, 1})
           values[k] = ptx.choose(state.valid[k], values[k], ptx.number(0));
       ptx.store(ptx.add(stage.rows, ptx.mul(lane, 8)), i * stages * slotBytes, {values[0], values[1]});
+    };
+    // What needs no sums is made beside them.
+    auto waits = [&](const Slot &slot) {
+      return (slot.decay && needsSums(slot.decay.getDefiningOp<chunk::DecayOp>().getLog())) ||
+             llvm::any_of(slot.factors, [](RowFactor factor) { return needsSums(factor.value); });
+    };
+    for (bool late : {false, true}) {
+      if (late && !reduced.empty())
+        ptx.meet(ptx.constant(4), 96);
+      for (unsigned i = 0; i < slots.size(); ++i)
+        if (waits(slots[i]) == late)
+          fill(i);
     }
     // Rows past the end are another sequence's, or none. Scores that are being made of them are not used.
     threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(tokensOfChunk, 64)), [&] {
@@ -223,48 +241,90 @@ Value RoleEmitter::vectorEntry(Value value, unsigned entry, llvm::function_ref<V
   return cast<ElementwiseOp>(op).lower(b, b.getLoc(), operands);
 }
 
-// Sums over rows: a lane takes a row and the one 32 further, 16 bytes at a time.
-void RoleEmitter::emitSums(Value chunks, unsigned half) {
-  int64_t sumWarps = std::min<int64_t>(reduced.size(), 2);
-  Value swizzle = ptx.bits(lane, 7);
+// The inputs whose rows' inner products a sum is, where it is no more than that.
+static std::optional<std::array<BlockArgument, 2>> innerProduct(ReduceOp op) {
+  auto product = RolePlan::trace(op.getOperand()).getDefiningOp<MulOp>();
+  if (!product)
+    return std::nullopt;
+  auto left = dyn_cast<BlockArgument>(RolePlan::trace(product->getOperand(0)));
+  auto right = dyn_cast<BlockArgument>(RolePlan::trace(product->getOperand(1)));
+  if (!left || !right)
+    return std::nullopt;
+  return std::array<BlockArgument, 2>{left, right};
+}
+
+// Inner products of 32 rows are the diagonal of a product: of 16 rows with 8 of theirs, twice.
+void RoleEmitter::sumDiagonal(Value tiles, Value sums, BlockArgument left, BlockArgument right) {
+  Value unit = ptx.exclusiveOr(ptx.shiftRight(lane, 4), ptx.bits(lane, 7)), ownRow = ptx.shiftRight(lane, 2);
+  Value at = ptx.add(tiles, ptx.add(ptx.mul(ptx.bits(lane, 15), 128), ptx.mul(unit, 16)));
+  Value to = ptx.add(sums, ptx.mul(ownRow, 4)), isOdd = ptx.equal(ptx.bits(ownRow, 1), 1);
+  Value isOn = ptx.compare(arith::CmpIPredicate::eq, ptx.bits(lane, 3), ptx.shiftRight(lane, 3));
+  // All roles' code shares one small cache: this loop stays one.
+  Value count = ptx.assembly("mov.b32 $0, 2;", b.getI32Type(), {})[0];
+  threads.forLoop(ptx.constant(0), count, ptx.constant(1), {}, [&](Value block, ValueRange) {
+    Value rows = ptx.add(at, ptx.mul(block, 2048));
+    Values entries(8, ptx.number(0));
+    for (int64_t k = 0; k < matType(left).numCols() / 16; ++k) {
+      auto load = [&](BlockArgument input) {
+        return ptx.loadMatrices(ptx.exclusiveOr(rows, ptx.constant(k % 4 * 32)),
+                                tileOffset(input) + k / 4 * halfStride(input), false);
+      };
+      Values x = load(left), y = left == right ? x : load(right);
+      entries = ptx.multiplyBf16(entries, x, y);
+    }
+    threads.when(isOn, [&] {
+      for (int64_t eight : {0, 1})
+        ptx.store(ptx.add(to, ptx.mul(block, 64)), eight * 32,
+                  ptx.choose(isOdd, entries[6 * eight + 1], entries[6 * eight]));
+    });
+    return Values();
+  });
+}
+
+// Other sums over rows: a lane takes a row, 16 bytes at a time.
+void RoleEmitter::sumRows(Value tiles, Value sums, ReduceOp op) {
+  Value at = ptx.add(tiles, ptx.mul(lane, 128)), swizzle = ptx.bits(lane, 7);
+  int64_t width = matType(op.getOperand()).numRows();
+  Value packets = ptx.assembly(("mov.b32 $0, " + Twine(width / 8) + ";").str(), b.getI32Type(), {})[0];
+  auto loop = threads.forLoop(
+      ptx.constant(0), packets, ptx.constant(1), Values(4, ptx.number(0)), [&](Value packet, ValueRange carried) {
+        Values partial(carried);
+        Value place = ptx.add(at, ptx.mul(ptx.exclusiveOr(swizzle, ptx.bits(packet, 7)), 16));
+        Value block = ptx.shiftRight(packet, 3);
+        llvm::DenseMap<Value, Values> loaded;
+        for (int64_t e = 0; e < 8; ++e) {
+          Value entry = vectorEntry(op.getOperand(), e, [&](BlockArgument input) {
+            Values &pairs = loaded[input];
+            if (pairs.empty())
+              for (Value pair : ptx.load(ptx.add(place, ptx.mul(block, halfStride(input))), tileOffset(input), 4,
+                                         b.getI32Type()))
+                llvm::append_range(pairs, ptx.unpackBf16(pair));
+            return pairs[e];
+          });
+          partial[e % 4] = ptx.sum(partial[e % 4], entry);
+        }
+        return partial;
+      });
+  auto result = [&](unsigned i) -> Value { return loop.getResult(i); };
+  ptx.store(ptx.add(sums, ptx.mul(lane, 4)), 0,
+            ptx.sum(ptx.sum(result(0), result(1)), ptx.sum(result(2), result(3))));
+}
+
+// Sums over rows, by two warps with 32 rows each.
+void RoleEmitter::emitSums(Value chunks) {
+  Value half = ptx.bits(warp, 1);
   forChunks(chunks, {}, [&](Value, Stage stage, ValueRange) {
     ptx.await(barrier(Loaded, stage.index), stage.phase);
-    for (size_t i = half; i < reduced.size(); i += 2) {
-      ReduceOp op = reduced[i];
-      int64_t width = matType(op.getOperand()).numRows(), slot = (slots.size() + i) * stages * slotBytes;
-      // Two rows, and even and odd entries of each, side by side: four chains of sums.
-      constexpr int64_t further = 32;
-      Value at = ptx.add(stage.tiles, ptx.mul(lane, 128));
-      // All roles' code shares one small cache: this loop stays one.
-      Value packets = ptx.assembly(("mov.b32 $0, " + Twine(width / 8) + ";").str(), b.getI32Type(), {})[0];
-      auto loop = threads.forLoop(
-          ptx.constant(0), packets, ptx.constant(1), Values(4, ptx.number(0)),
-          [&](Value packet, ValueRange carried) {
-            Values sums(carried);
-            Value place = ptx.add(at, ptx.mul(ptx.exclusiveOr(swizzle, ptx.bits(packet, 7)), 16));
-            Value block = ptx.shiftRight(packet, 3);
-            for (int64_t half : {0, 1}) {
-              llvm::DenseMap<Value, Values> loaded;
-              for (int64_t e = 0; e < 8; ++e) {
-                Value entry = vectorEntry(op.getOperand(), e, [&](BlockArgument input) {
-                  Values &pairs = loaded[input];
-                  if (pairs.empty())
-                    for (Value pair : ptx.load(ptx.add(place, ptx.mul(block, halfStride(input))),
-                                               tileOffset(input) + half * further * 128, 4, b.getI32Type()))
-                      llvm::append_range(pairs, ptx.unpackBf16(pair));
-                  return pairs[e];
-                });
-                Value &sum = sums[2 * half + e % 2];
-                sum = ptx.sum(sum, entry);
-              }
-            }
-            return sums;
-          });
-      for (int64_t half : {0, 1})
-        ptx.store(ptx.add(stage.rows, ptx.mul(lane, 4)), slot + half * further * 4,
-                  ptx.sum(loop.getResult(2 * half), loop.getResult(2 * half + 1)));
+    Value tiles = ptx.add(stage.tiles, ptx.mul(half, 32 * 128));
+    for (auto [i, op] : llvm::enumerate(reduced)) {
+      Value sums = ptx.add(ptx.add(stage.rows, int64_t(slots.size() + i) * stages * slotBytes),
+                           ptx.mul(half, 32 * 4));
+      if (auto factors = innerProduct(op))
+        sumDiagonal(tiles, sums, (*factors)[0], (*factors)[1]);
+      else
+        sumRows(tiles, sums, op);
     }
-    ptx.meet(ptx.constant(4), 32 * (1 + sumWarps));
+    ptx.meet(ptx.constant(4), 96);
     return Values();
   });
 }

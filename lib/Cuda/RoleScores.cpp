@@ -56,7 +56,7 @@ Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, Value value, 
     return values[column];
   };
   if (auto gram = value.getDefiningOp<chunk::GramOp>()) {
-    Value x = state.sums[llvm::find(plan.grams, gram) - plan.grams.begin()][state.block * 8 + entry];
+    Value x = state.sums.find(gram)->second[state.block * 8 + entry];
     if (!tile.plainRows)
       llvm::append_range(factors, plan.asTile(gram.getLhs())->scale);
     if (!factors.empty())
@@ -100,7 +100,7 @@ Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, Value value, 
   return cast<ElementwiseOp>(op).lower(b, b.getLoc(), operands);
 }
 
-// Stores the scores, and the system, or only those that follow from one product between tokens.
+// Stores the role's scores, and the system, or only those that follow from one product between tokens.
 void RoleEmitter::storeScores(ScoreState &state, chunk::GramOp only) {
   auto isWanted = [&](Value value) { return !only || plan.splitScores(value).second == only; };
   for (int64_t block = 0; block < 4; ++block) {
@@ -108,7 +108,7 @@ void RoleEmitter::storeScores(ScoreState &state, chunk::GramOp only) {
     auto body = [&] {
       state.columnValues.clear();
       state.decays.clear();
-      for (size_t i = 0; i < plan.scores.size(); ++i) {
+      for (unsigned i : state.role->tiles) {
         const ScoreTile &tile = plan.scores[i];
         if (!isWanted(tile.value))
           continue;
@@ -120,7 +120,7 @@ void RoleEmitter::storeScores(ScoreState &state, chunk::GramOp only) {
         ptx.storeMatrices(ptx.add(ptx.add(state.buffer, state.warpRows), state.blocks[block]), i * tileBytes,
                           packed, false);
       }
-      if (plan.system && isWanted(plan.system))
+      if (state.role->system && isWanted(plan.system))
         storeSystem(state);
     };
     // Blocks above the diagonal are zero.
@@ -131,8 +131,39 @@ void RoleEmitter::storeScores(ScoreState &state, chunk::GramOp only) {
   }
 }
 
-void RoleEmitter::emitScores(Value chunks) {
+// Waits until the chains have done with what is in the buffer.
+void RoleEmitter::awaitPlace(ScoreState &state) {
+  if (!state.hasPlace)
+    ptx.await(barrier(ScoresEmpty, state.index), ptx.exclusiveOr(state.phase, ptx.constant(1)));
+  state.hasPlace = true;
+}
+
+// Gives the chunk's scores to this block's chain and to those of its team.
+void RoleEmitter::handOver(const ScoreState &state, unsigned which) {
+  ptx.fenceProxy();
+  ptx.meet(ptx.constant(5 + which), 128);
+  SmallVector<unsigned> tiles = scorers[which].tiles;
+  if (scorers[which].system)
+    tiles.push_back(plan.scores.size());
+  threads.when(ptx.equal(thread, 0), [&] {
+    Value full = barrier(ScoresFull, state.index);
+    ptx.arrive(full);
+    for (int64_t i = 1; i < team; ++i) {
+      Value rank = ptx.bits(ptx.add(arith::TruncIOp::create(b, b.getI32Type(), part.shard), i), team - 1);
+      Value there = ptx.inBlock(full, rank);
+      ptx.arriveThereExpecting(there, tiles.size() * tileBytes);
+      for (unsigned tile : tiles) {
+        Value at = ptx.add(state.buffer, tile * tileBytes);
+        ptx.copyThere(ptx.inBlock(at, rank), at, tileBytes, there);
+      }
+    }
+  });
+}
+
+void RoleEmitter::emitScores(Value chunks, unsigned which) {
+  const ScoreRole &role = scorers[which];
   ScoreState state;
+  state.role = &role;
   Value eighth = ptx.bits(lane, 7), sixteenth = ptx.bits(lane, 15), upper = ptx.shiftRight(lane, 4);
   Value row = ptx.add(ptx.mul(warp, 16), ptx.shiftRight(lane, 2)), pair = ptx.mul(ptx.bits(lane, 3), 2);
   state.rowLessColumn = arith::SubIOp::create(b, row, pair);
@@ -140,35 +171,42 @@ void RoleEmitter::emitScores(Value chunks) {
   for (int64_t block = 0; block < 4; ++block)
     state.blocks.push_back(
         ptx.add(ptx.mul(sixteenth, 128), ptx.mul(ptx.exclusiveOr(ptx.add(upper, 2 * block), eighth), 16)));
-  if (plan.system)
+  if (role.system)
     beginInverse(state);
   if (plan.decay)
     beginDecayed(state);
-  forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
+  SmallVector<Value> roots;
+  for (unsigned i : role.tiles)
+    roots.push_back(plan.scores[i].value);
+  if (role.system)
+    roots.push_back(plan.system);
+  llvm::SetVector<Operation *> grams = plan.gramsOf(roots);
+  forOwnChunks(chunks, [&](Value chunk, Stage stage) {
     state.rowValues.clear();
-    Value buffer = ptx.bits(chunk, 1), phase = ptx.bits(ptx.shiftRight(chunk, 1), 1);
-    state.buffer = ptx.add(ptx.add(base, scoresAt), ptx.mul(buffer, scoreBytes));
-    state.parity = buffer;
+    state.index = ptx.bits(chunk, 1);
+    state.phase = ptx.bits(ptx.shiftRight(chunk, 1), 1);
+    state.buffer = ptx.add(ptx.add(base, scoresAt), ptx.mul(state.index, scoreBytes));
+    state.hasPlace = false;
     state.ownRows = ptx.add(stage.rows, ptx.mul(row, 4));
     state.columns = ptx.add(stage.rows, ptx.mul(pair, 4));
     if (plan.decay) {
       state.stage = stage;
-      ptx.await(barrier(ScoresEmpty, buffer), ptx.exclusiveOr(phase, ptx.constant(1)));
+      awaitPlace(state);
       ptx.await(barrier(Full, stage.index), stage.phase);
-      for (const ScoreTile &tile : plan.scores)
-        collectRows(state, tile, tile.value, {});
-      if (plan.system)
+      for (unsigned i : role.tiles)
+        collectRows(state, plan.scores[i], plan.scores[i].value, {});
+      if (role.system)
         collectRows(state, {plan.system, {}}, plan.system, {});
       emitDecayed(state);
-      if (plan.system)
+      if (role.system)
         emitInverse(state);
-      ptx.fenceProxy();
-      ptx.arrive(barrier(ScoresFull, buffer));
-      return Values();
+      return handOver(state, which);
     }
     ptx.await(barrier(Loaded, stage.index), stage.phase);
     SmallVector<Pending> products;
     for (chunk::GramOp gram : plan.grams) {
+      if (!grams.contains(gram))
+        continue;
       SmallVector<Step> steps;
       auto side = [&](Value value, int64_t k) {
         BlockArgument input = plan.asTile(value)->input;
@@ -179,18 +217,19 @@ void RoleEmitter::emitScores(Value chunks) {
         steps.push_back({{side(gram.getLhs(), k)}, side(gram.getRhs(), k)});
       products.push_back(ptx.product(tokensOfChunk, {}, steps, false, false));
     }
-    ptx.await(barrier(ScoresEmpty, buffer), ptx.exclusiveOr(phase, ptx.constant(1)));
+    if (!role.tiles.empty())
+      awaitPlace(state);
     ptx.await(barrier(Full, stage.index), stage.phase);
-    for (const ScoreTile &tile : plan.scores)
-      collectRows(state, tile, tile.value, {});
-    if (plan.system)
+    for (unsigned i : role.tiles)
+      collectRows(state, plan.scores[i], plan.scores[i].value, {});
+    if (role.system)
       collectRows(state, {plan.system, {}}, plan.system, {});
-    state.sums = ptx.await(0, products);
+    state.sums.clear();
+    for (auto [gram, sums] : llvm::zip(grams, ptx.await(0, products)))
+      state.sums[gram] = sums;
     storeScores(state, {});
-    if (plan.system)
+    if (role.system)
       emitInverse(state);
-    ptx.fenceProxy();
-    ptx.arrive(barrier(ScoresFull, buffer));
-    return Values();
+    handOver(state, which);
   });
 }

@@ -5,8 +5,11 @@
 namespace recur::cuda {
 
 struct RoleEmitter::ScoreState {
-  llvm::SmallVector<Values> sums; // of the products, by gram
-  mlir::Value buffer, parity;     // where the chunk's scores go; which of the two
+  const ScoreRole *role = nullptr;
+  llvm::DenseMap<mlir::Operation *, Values> sums; // of the products, by gram
+  mlir::Value index, phase;       // of the buffer that the chunk's scores go to
+  mlir::Value buffer;             // where that is
+  bool hasPlace = false;          // whether the buffer is known to be free
   mlir::Value ownRows, columns;   // addresses of the stage's numbers at the thread's row and column
   mlir::Value rowLessColumn;      // the thread's row less its column, within a block
   mlir::Value warpRows;           // how far the warp's rows are into a tile

@@ -3,7 +3,8 @@
 // One warp copies chunks of the inputs into a ring in shared memory; one to three compute the numbers per
 // token that go with them; a warpgroup computes the scores between tokens (and the inverse of the system they
 // make), ahead of the state; and one warpgroup for 64 independent rows of the state walks the chain, the
-// state in its registers.
+// state in its registers. Blocks of one head can be a team, a cluster that shares out the chunks whose scores
+// each computes for all.
 #pragma once
 #include "lib/Cuda/Chunked.h"
 #include "lib/Cuda/Ptx.h"
@@ -17,15 +18,30 @@ constexpr llvm::StringLiteral tilesSymbol = "recur_tiles";
 /// The tensors that the copy engine reads, then those that it writes.
 llvm::SmallVector<int32_t> mappedTensors(const RolePlan &plan);
 
+/// The scores that one warpgroup computes: some of the plan's tiles, the inverse of its system, or both.
+struct ScoreRole {
+  llvm::SmallVector<unsigned> tiles;
+  bool system = false;
+};
+
+/// Which warpgroups compute scores: one, or in a team that has a system, one for that and one for the rest.
+llvm::SmallVector<ScoreRole> scoreRoles(const RolePlan &plan, int64_t team);
+
+/// How a kernel takes sequences: whole, or in segments side by side. Then one kernel gathers what each segment
+/// adds to the state and what it multiplies it with, and the next begins every segment with what the ones before
+/// it make of the first state.
+enum class Phase { Whole, Gather, Segments };
+
 /// Emits the body of an entry point in roles.
 class RoleEmitter {
 public:
-  /// `call` and `maps` are the kernel's parameters, `shared` points to the block's memory.
+  /// `call` and `maps` are the kernel's parameters, `shared` points to the block's memory. The ring gets at
+  /// most `mostStages` places. `team` blocks are a cluster.
   RoleEmitter(Threads &threads, const RolePlan &plan, mlir::Value call, mlir::Value maps, mlir::Value shared,
-              Entry &entry);
+              Entry &entry, Phase phase, int64_t team, int64_t mostStages);
   /// The threads that a plan's roles are.
-  static int64_t countThreads(const RolePlan &plan) {
-    return 128 * (1 + !(plan.scores.empty() && !plan.system) + plan.independent / rowsOfSlab);
+  static int64_t countThreads(const RolePlan &plan, int64_t team) {
+    return 128 * (1 + scoreRoles(plan, team).size() + plan.independent / rowsOfSlab);
   }
 
   /// Emits everything but the function's end. Sets the entry's shared memory.
@@ -51,9 +67,12 @@ private:
   void emitStart();
   void emitLoader(mlir::Value chunks);
   mlir::Value barrier(Barrier which, mlir::Value index);
+  Stage stageAt(mlir::Value index, mlir::Value phase);
   /// A loop over the chunks with the ring's stage; `carried` follow.
   Values forChunks(mlir::Value chunks, mlir::ValueRange carried,
                    llvm::function_ref<Values(mlir::Value chunk, Stage stage, mlir::ValueRange carried)> body);
+  /// A loop over those of a team's chunks that are this block's.
+  void forOwnChunks(mlir::Value chunks, llvm::function_ref<void(mlir::Value chunk, Stage stage)> body);
   int64_t tileOffset(mlir::BlockArgument input) const { return tileOffsets.lookup(input).first; }
   int64_t halfStride(mlir::BlockArgument input) const { return tileOffsets.lookup(input).second; }
   mlir::BlockArgument placeOf(const TokenTile &tile) const;
@@ -64,7 +83,9 @@ private:
   // Numbers per token (RoleRows.cpp).
   struct RowState;
   void emitRows(mlir::Value chunks);
-  void emitSums(mlir::Value chunks, unsigned part);
+  void emitSums(mlir::Value chunks);
+  void sumDiagonal(mlir::Value tiles, mlir::Value sums, mlir::BlockArgument left, mlir::BlockArgument right);
+  void sumRows(mlir::Value tiles, mlir::Value sums, ReduceOp op);
   std::array<mlir::Value, 2> row(RowState &state, mlir::Value value);
   std::array<mlir::Value, 2> reciprocal(RowState &state, mlir::Value value);
   void setTokens(RowState &state, mlir::Value chunk);
@@ -75,7 +96,9 @@ private:
 
   // Scores between tokens (RoleScores.cpp, Inverse.cpp).
   struct ScoreState;
-  void emitScores(mlir::Value chunks);
+  void emitScores(mlir::Value chunks, unsigned which);
+  void awaitPlace(ScoreState &state);
+  void handOver(const ScoreState &state, unsigned which);
   mlir::Value score(ScoreState &state, const ScoreTile &tile, unsigned entry);
   mlir::Value score(ScoreState &state, const ScoreTile &tile, mlir::Value value, unsigned entry,
                     RowFactors factors);
@@ -101,7 +124,7 @@ private:
   Values wildDiagonal(ScoreState &state, chunk::GramOp gram);
   void storeMade(ScoreState &state);
 
-  // The chain (RoleChain.cpp).
+  // The chain (RoleChain.cpp, RoleStates.cpp).
   struct ChainState;
   mlir::LogicalResult emitChain(mlir::Value chunks);
   mlir::LogicalResult emitChunk(ChainState &state);
@@ -112,11 +135,26 @@ private:
   mlir::FailureOr<llvm::SmallVector<Step>> leftSteps(ChainState &state, const ChainProduct &product,
                                                      bool &byDepth);
   void rightSteps(ChainState &state, const ChainProduct &product, llvm::SmallVectorImpl<Step> &steps);
-  mlir::LogicalResult storeOutput(ChainState &state, unsigned output);
+  mlir::FailureOr<Values> startOf(ChainState &state, const ChainProduct &product);
+  void land(ChainState &state, size_t count);
+  bool isStacked(const ChainProduct &product) const { return stacks && product.stack >= 0; }
+  mlir::Value tokensLeft(mlir::Value chunk);
+  void storeOutputs(const ChainState &state, mlir::Value chunk, llvm::ArrayRef<mlir::Value> packed,
+                    mlir::Value left);
+  void storeOutput(const ChainState &state, unsigned output, mlir::Value chunk,
+                   llvm::ArrayRef<mlir::Value> packed, mlir::Value left);
   Values initialState();
   void storeFinal(mlir::ValueRange entries);
   llvm::SmallVector<mlir::Value> stateAddresses(TensorAccess &access, unsigned tensor);
   mlir::Value launderedCall();
+  Part find(TensorAccess &access);
+  mlir::Value isLastSegment();
+  /// What a warpgroup leaves of a segment: the state's rows, and the factor.
+  int64_t gatheredBytes() const { return rowsOfSlab * plan.keys * 4 + 16; }
+  Values givenState();
+  Values gatheredState();
+  mlir::Value gathered(mlir::Value block);
+  void storeGathered(mlir::ValueRange entries, mlir::Value scale);
 
   Threads &threads;
   mlir::ImplicitLocOpBuilder &b;
@@ -124,11 +162,16 @@ private:
   const RolePlan &plan;
   mlir::Value call, maps;
   Entry &entry;
-  int64_t shards;
+  Phase phase;
+  int64_t shards, team;
+  llvm::SmallVector<ScoreRole> scorers;
+  // A warpgroup that has the registers stores its outputs a chunk late, and products that might be one
+  // (of a stack) apart, so that less waits for what it does not need.
+  bool defers, stacks;
 
   static constexpr int64_t slotBytes = tokensOfChunk * 4, tileBytes = tokensOfChunk * 128,
                            leafBytes = 16 * 80;
-  int64_t stages = 3, slabs = 1, stageBytes = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0, blocksAt = 0,
+  int64_t stages, slabs = 1, stageBytes = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0, blocksAt = 0,
           leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, tableBytes = 0, tablesAt = 0,
           rightsAt = 0, rightBytes = 0;
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> tileOffsets;

@@ -64,13 +64,19 @@ private:
 };
 } // namespace
 
-Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int64_t slab) {
+Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int64_t slab, int64_t grain) {
   ImplicitLocOpBuilder &b = threads.b;
   Part part;
   auto i64 = [&](int64_t n) { return threads.constant(n, 64); };
   Value block = NVVM::BlockIdXOp::create(b, b.getI32Type());
   Value shard = arith::RemUIOp::create(b, block, threads.constant(shards));
   Value pair = arith::DivUIOp::create(b, block, threads.constant(shards));
+  if (grain) {
+    part.block = block;
+    part.segments = arith::TruncIOp::create(b, b.getI32Type(), access.word(TensorAccess::Segments));
+    part.segment = arith::RemUIOp::create(b, pair, part.segments);
+    pair = arith::DivUIOp::create(b, pair, part.segments);
+  }
   part.heads = access.word(TensorAccess::Heads);
   part.tokens = access.word(TensorAccess::Tokens);
   Value narrowHeads = arith::TruncIOp::create(b, b.getI32Type(), part.heads);
@@ -89,6 +95,16 @@ Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int6
   part.begin = begin;
   part.tokens = arith::SubIOp::create(b, end, begin);
   part.position = access.index(TensorAccess::Positions, sequence, i64(0));
+  if (grain) {
+    auto wide = [&](Value x) -> Value { return arith::ExtUIOp::create(b, b.getI64Type(), x); };
+    Value grains = arith::CeilDivUIOp::create(b, part.tokens, i64(grain));
+    Value each = arith::MulIOp::create(b, arith::CeilDivUIOp::create(b, grains, wide(part.segments)), i64(grain));
+    Value before = arith::MulIOp::create(b, each, wide(part.segment));
+    before = arith::MinSIOp::create(b, before, part.tokens);
+    part.tokens = arith::MinSIOp::create(b, each, arith::SubIOp::create(b, part.tokens, before));
+    part.position = arith::AddIOp::create(b, part.position, before);
+    part.begin = begin = arith::AddIOp::create(b, begin, before);
+  }
   Value slot = access.index(TensorAccess::StateIndex, sequence, sequence);
   part.isPresent = arith::CmpIOp::create(b, arith::CmpIPredicate::ult, slot, access.word(TensorAccess::Slots));
   access.locate(sequence, slot, begin, part.head, shard, slab);

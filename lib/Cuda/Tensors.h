@@ -32,7 +32,7 @@ public:
       : threads(threads), b(threads.b), call(call), tensors(tensors), packed(packed) {}
 
   /// Fields of the call: its head.
-  enum Field { Tokens, Heads, Slots, Scratch, CuSeqlens, StateIndex = 7, Positions = 10, TensorsBegin = 16 };
+  enum Field { Tokens, Heads, Slots, Scratch, CuSeqlens, StateIndex = 7, Positions = 10, Segments = 13, TensorsBegin = 16 };
   /// Fields of one tensor.
   enum TensorField { Data, Sequence, Token, Head, Group, Own, TensorWords = 8 };
 

@@ -191,7 +191,8 @@ static GpuCode launchable(const cuda::Chip &chip, std::string code, ArrayRef<cud
                            entry.packed,
                            entry.leastTokens,
                            {entry.maps.begin(), entry.maps.end()},
-                           entry.mostBlocks});
+                           entry.mostBlocks,
+                           entry.beginsSegments});
   return gpu;
 }
 

@@ -123,14 +123,31 @@ static bool is_packed(const recur_i_operand *operand) {
   return extent < 2 || operand->strides[last] == 1;
 }
 
+/** Into how many segments sequences are cut for an entry: as many as give each processor one, but none too short; 1
+ * where the entry knows no segments, 0 where there are too few of them. */
+static int64_t count_segments(const recur_i_call *call, const recur_cuda_entry *entry) {
+  enum { LEAST_TOKENS = 256 };
+  if (!(entry->flags & RECUR_CUDA_SEGMENTS))
+    return 1;
+  const int64_t heads = call->sequences * call->heads;
+  if (!heads || heads > entry->most / entry->shards / 2)
+    return 0;
+  const int64_t tokens = call->cu_seqlens.argument ? call->tokens / call->sequences : call->tokens;
+  const int64_t wide = entry->most / entry->shards / heads, tall = tokens / LEAST_TOKENS;
+  const int64_t segments = wide < tall ? wide : tall;
+  return segments < 2 ? 0 : segments;
+}
+
 static const recur_cuda_entry *choose_entry(const recur_i_call *call, int32_t *index) {
   const recur_cuda_kernel *kernel = call->variant->cuda;
   bool packed = true;
   for (int32_t i = 0; i < call->operand_count; ++i)
     packed &= is_packed(&call->operands[i]);
   *index = 0;
-  for (; *index + 1 < kernel->entry_count; ++*index) {
+  for (; *index + 1 < kernel->entry_count; *index += 1 + (kernel->entries[*index].flags & RECUR_CUDA_SEGMENTS ? 1 : 0)) {
     const recur_cuda_entry *entry = &kernel->entries[*index];
+    if (!count_segments(call, entry) || (entry->flags & RECUR_CUDA_SEGMENTS && !recur_i_can_map(call, entry + 1)))
+      continue;
     if (call->tokens >= entry->tokens && (packed || !(entry->flags & RECUR_CUDA_PACKED)) && recur_i_can_map(call, entry) &&
         (!entry->most || call->sequences * call->heads <= entry->most / entry->shards))
       break;
@@ -142,7 +159,7 @@ int64_t recur_i_cuda_workspace(const recur_i_call *call) {
   int64_t most = 0;
   for (int32_t e = 0; e < call->variant->cuda->entry_count; ++e) {
     const recur_cuda_entry *entry = &call->variant->cuda->entries[e];
-    const int64_t bytes = entry->scratch * entry->shards * call->sequences * call->heads;
+    const int64_t bytes = entry->scratch * entry->shards * call->sequences * call->heads * count_segments(call, entry);
     most = bytes > most ? bytes : most;
   }
   return most;
@@ -185,8 +202,9 @@ static int64_t count_slots(const recur_i_call *call) {
 int32_t recur_i_cuda_launch(const recur_i_call *call, void *workspace, void *stream) {
   int32_t index = 0;
   const recur_cuda_entry *entry = choose_entry(call, &index);
+  const int64_t segments = count_segments(call, entry), launches = entry->flags & RECUR_CUDA_SEGMENTS ? 2 : 1;
   int64_t blocks = 0;
-  if (__builtin_mul_overflow(call->sequences * call->heads, (int64_t)entry->shards, &blocks) || blocks > INT32_MAX)
+  if (__builtin_mul_overflow(call->sequences * call->heads, segments * entry->shards, &blocks) || blocks > INT32_MAX)
     return RECUR_I_FAIL(call, RECUR_ERROR_SHAPE, "%" PRId64 " sequences of %" PRId64 " heads are too many for a GPU",
                         call->sequences, call->heads);
   if (entry->scratch && blocks && !workspace)
@@ -202,7 +220,8 @@ int32_t recur_i_cuda_launch(const recur_i_call *call, void *workspace, void *str
                                .scratch = workspace,
                                .cu_seqlens = describe_index(&call->cu_seqlens),
                                .state_index = describe_index(&call->state_index),
-                               .positions = describe_index(&call->positions)};
+                               .positions = describe_index(&call->positions),
+                               .segments = segments};
   for (int32_t i = 0; i < call->operand_count; ++i)
     parameter.tensors[i] = describe_tensor(call, &call->operands[i]);
 
@@ -214,13 +233,13 @@ int32_t recur_i_cuda_launch(const recur_i_call *call, void *workspace, void *str
     status = recur_i_cuda_check(call, workspace, entry->scratch * blocks, (CUstream)stream);
   if (!status)
     status = find_code(call, context, &code);
-  if (!status) {
+  for (int64_t i = 0; i < launches && !status; ++i, ++entry) {
     recur_i_map maps[RECUR_MAX_MAPS];
     CUresult result = recur_i_describe_maps(call, entry, maps);
     void *parameters[] = {&parameter, maps};
     if (!result)
-      result = recur_i_cuda.launch_kernel(code->functions[index], (unsigned)blocks, 1, 1, (unsigned)entry->threads, 1, 1,
-                                          (unsigned)entry->shared, (CUstream)stream, parameters, NULL);
+      result = recur_i_cuda.launch_kernel(code->functions[index + i], (unsigned)blocks, 1, 1, (unsigned)entry->threads, 1,
+                                          1, (unsigned)entry->shared, (CUstream)stream, parameters, NULL);
     if (result)
       status = recur_i_fail_driver(call, "launching the kernel", result);
   }

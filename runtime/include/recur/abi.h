@@ -91,7 +91,8 @@ typedef struct recur_cuda_call {
   int64_t slots;         /**< state slots; a sequence whose state_index is not below it is left alone */
   void *scratch;         /**< the workspace */
   recur_cuda_index cu_seqlens, state_index, positions;
-  int64_t reserved[3];
+  int64_t segments; /**< of each sequence; read by kernels that work on segments */
+  int64_t reserved[2];
   recur_cuda_tensor tensors[RECUR_MAX_TENSORS];
 } recur_cuda_call;
 
@@ -102,7 +103,11 @@ enum { RECUR_MAX_MAPS = 8 };
 enum {
   /** Tensors with dimensions of their own start at a multiple of 16 bytes, their last stride is 1 and all others
    * are multiples of 4. */
-  RECUR_CUDA_PACKED = 1
+  RECUR_CUDA_PACKED = 1,
+  /** Each sequence is cut into `segments`, as many as `most` lets be, and where that is less than two the entry and the
+   * next do not fit. Block b works on segment b / shards % segments; heads and sequences follow. The next entry, whose
+   * maps, shards and workspace are its own, is launched after this one and finds its workspace as this one left it. */
+  RECUR_CUDA_SEGMENTS = 2
 };
 
 /** One entry point of a module and how it is launched. */

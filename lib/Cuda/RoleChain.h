@@ -1,0 +1,30 @@
+// What a warpgroup of the chain knows while it works on a chunk.
+#pragma once
+#include "lib/Cuda/Roles.h"
+
+namespace recur::cuda {
+
+struct RoleEmitter::ChainState {
+  Stage stage;
+  mlir::Value chunk, buffer, bufferPhase;
+  mlir::Value columns; // address of the stage's numbers at the thread's first column
+  // Entries of what is known; raw: before the factors of their columns.
+  llvm::DenseMap<mlir::Value, Values> slabs, raw;
+  llvm::DenseMap<std::pair<mlir::Value, mlir::Value>, Values> packed;
+  // What products are summed onto, where that was made ready ahead of their wave.
+  llvm::DenseMap<const ChainProduct *, Values> starts;
+  // Products, oldest first; several results where they are stacked.
+  struct InFlight {
+    Pending pending;
+    llvm::SmallVector<mlir::Value> results;
+  };
+  llvm::SmallVector<InFlight> inFlight;
+  // The last chunk's outputs, packed, where they are yet to be stored; and this one's.
+  Values stored, outputs;
+  bool waitedForScores = false;
+
+  // Of the role.
+  mlir::Value matrixLane, scoresBase, outputsBase;
+};
+
+} // namespace recur::cuda

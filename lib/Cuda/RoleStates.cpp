@@ -1,0 +1,188 @@
+// What the chain writes: outputs through shared memory, and states from and to its registers.
+#include "lib/Cuda/RoleChain.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+Value RoleEmitter::tokensLeft(Value chunk) {
+  Value tokens = arith::TruncIOp::create(b, b.getI32Type(), part.tokens);
+  return arith::SubIOp::create(b, tokens, ptx.mul(chunk, tokensOfChunk));
+}
+
+// Stores a chunk's outputs, which has `left` tokens; null: it is known to be whole.
+void RoleEmitter::storeOutputs(const ChainState &state, Value chunk, ArrayRef<Value> packed, Value left) {
+  constexpr size_t share = tokensOfChunk / 4;
+  for (size_t output = 0; output < plan.countOutputs(); ++output)
+    storeOutput(state, output, chunk, packed.slice(output * share, share), left);
+}
+
+void RoleEmitter::storeOutput(const ChainState &state, unsigned output, Value chunk, ArrayRef<Value> packed,
+                              Value left) {
+  Value buffer = ptx.add(state.outputsBase, output * slabs * tileBytes);
+  Value names = ptx.add(slabIndex, 1);
+  // The last chunk's copy has been read.
+  ptx.awaitStores(/*written=*/false);
+  ptx.meet(names, 128);
+  for (int64_t step = 0; step < tokensOfChunk / 16; ++step)
+    ptx.storeMatrices(ptx.add(buffer, state.matrixLane), step * 2048, packed.slice(4 * step, 4), true);
+  ptx.fenceProxy();
+  ptx.meet(names, 128);
+  auto narrow = [&](Value x) -> Value { return arith::TruncIOp::create(b, b.getI32Type(), x); };
+  unsigned map = entry.maps.size() - plan.countOutputs() + output;
+  unsigned tensor = entry.maps[map];
+  TensorAccess plain(threads, call, plan.tensors, /*packed=*/true);
+  Value address =
+      LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps, ArrayRef<LLVM::GEPArg>{int32_t(map * 128)});
+  Value isPacked = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, plain.word(TensorAccess::CuSeqlens + 2),
+                                         ptx.constant(0, 64));
+  Value batch = ptx.choose(isPacked, ptx.constant(0), narrow(part.sequence));
+  Value token = ptx.add(narrow(part.begin), ptx.mul(chunk, tokensOfChunk)), leads = ptx.equal(thread, 0);
+  if (left) {
+    Value whole = ptx.compare(arith::CmpIPredicate::sge, left, ptx.constant(tokensOfChunk));
+    leads = arith::AndIOp::create(b, whole, leads);
+  }
+  ptx.storeBox(address, buffer,
+               {ptx.constant(0), token, ptx.add(shardHalves(tensor), slabIndex), narrow(part.head), batch},
+               leads);
+  if (!left)
+    return;
+  // A box would reach past the sequence's end: rows one by one.
+  threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(tokensOfChunk)), [&] {
+    Value again = launderedCall();
+    TensorAccess access(threads, again, plan.tensors, /*packed=*/true);
+    find(access);
+    Value eighth = ptx.bits(thread, 7);
+    threads.forLoop(
+        ptx.shiftRight(thread, 3), left, ptx.constant(16), {}, [&](Value row, ValueRange) {
+          Value from = ptx.add(ptx.add(buffer, ptx.mul(row, 128)),
+                               ptx.mul(ptx.exclusiveOr(eighth, ptx.bits(row, 7)), 16));
+          Values packet = ptx.load(from, 0, 4, b.getI32Type());
+          Value at = ptx.add(ptx.mul(chunk, tokensOfChunk), row);
+          Value column = ptx.add(ptx.mul(slabIndex, rowsOfSlab), ptx.mul(eighth, 8));
+          Value to = access.entryOfToken(tensor, arith::ExtUIOp::create(b, b.getI64Type(), at), column);
+          Values operands{to};
+          llvm::append_range(operands, packet);
+          ptx.assembly("st.global.v4.b32 [$0], {$1,$2,$3,$4};", {}, operands);
+          return Values();
+        });
+  });
+}
+
+// A call that the optimiser does not know for the kernel's own, so that nothing computed from it stays in
+// registers during the loop.
+Value RoleEmitter::launderedCall() {
+  Value none = ptx.assembly("mov.b64 $0, 0;", b.getI64Type(), {})[0];
+  return LLVM::GEPOp::create(b, call.getType(), b.getI8Type(), call, ValueRange{none});
+}
+
+SmallVector<Value> RoleEmitter::stateAddresses(TensorAccess &access, unsigned tensor) {
+  SmallVector<Value> addresses;
+  Value first = ptx.add(ptx.mul(slabIndex, rowsOfSlab), ptx.mul(warp, 16));
+  Value row = ptx.add(first, ptx.shiftRight(lane, 2)), pair = ptx.mul(ptx.bits(lane, 3), 2);
+  for (int64_t e = 0; e < plan.keys / 2; ++e) {
+    Value own = ptx.add(row, e / 2 % 2 * 8), key = ptx.add(pair, e / 4 * 8 + e % 2);
+    addresses.push_back(
+        access.entry(tensor, plan.independentDim ? key : own, plan.independentDim ? own : key));
+  }
+  return addresses;
+}
+
+Values RoleEmitter::initialState() {
+  if (phase == Phase::Whole)
+    return givenState();
+  // Only the first segment begins with what was given.
+  SmallVector<Type> types(plan.keys / 2, b.getF32Type());
+  auto isFirst = scf::IfOp::create(b, types, ptx.equal(part.segment, 0), true);
+  OpBuilder::InsertionGuard guard(b);
+  b.setInsertionPointToStart(isFirst.thenBlock());
+  scf::YieldOp::create(b, givenState());
+  b.setInsertionPointToStart(isFirst.elseBlock());
+  scf::YieldOp::create(b, phase == Phase::Gather ? Values(types.size(), ptx.number(0)) : gatheredState());
+  return Values(isFirst.getResults());
+}
+
+// Where a block's warpgroup leaves what it gathers: 16 bytes a thread, entry by entry.
+Value RoleEmitter::gathered(Value block) {
+  TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
+  Value which = ptx.add(ptx.mul(block, slabs), slabIndex);
+  Value offset = arith::MulIOp::create(b, arith::ExtUIOp::create(b, b.getI64Type(), which),
+                                       ptx.constant(gatheredBytes(), 64));
+  Value scratch = access.pointer(TensorAccess::Scratch);
+  return LLVM::GEPOp::create(b, scratch.getType(), b.getI8Type(), scratch, offset);
+}
+
+// The state that the segments before this one make: factor after factor, and what each adds.
+Values RoleEmitter::gatheredState() {
+  Value back = ptx.mul(part.segment, shards), first = arith::SubIOp::create(b, part.block, back);
+  auto loop = threads.forLoop(
+      ptx.constant(0), part.segment, ptx.constant(1), Values(plan.keys / 2, ptx.number(0)),
+      [&](Value segment, ValueRange carried) {
+        Value from = gathered(ptx.add(first, ptx.mul(segment, shards)));
+        Value own = LLVM::GEPOp::create(b, from.getType(), b.getI8Type(), from,
+                                        ValueRange{ptx.mul(thread, 16)});
+        int64_t count = plan.keys / 2;
+        Value factor = ptx.assembly(("ld.global.f32 $0, [$1+" + Twine(count * 512) + "];").str(), b.getF32Type(),
+                                    from)[0];
+        Values added, results;
+        for (int64_t e = 0; e < count; e += 4)
+          llvm::append_range(
+              added, ptx.assembly(("ld.global.v4.f32 {$0,$1,$2,$3}, [$4+" + Twine(e * 512) + "];").str(),
+                                  SmallVector<Type>(4, b.getF32Type()), own));
+        for (auto [entry, more] : llvm::zip(carried, added))
+          results.push_back(ptx.sum(ptx.multiply(entry, factor), more));
+        return results;
+      });
+  return Values(loop.getResults());
+}
+
+void RoleEmitter::storeGathered(ValueRange entries, Value scale) {
+  threads.when(ptx.compare(arith::CmpIPredicate::ult, ptx.add(part.segment, 1), part.segments), [&] {
+    Value to = gathered(part.block);
+    Value own = LLVM::GEPOp::create(b, to.getType(), b.getI8Type(), to, ValueRange{ptx.mul(thread, 16)});
+    for (size_t e = 0; e < entries.size(); e += 4)
+      ptx.assembly(("st.global.v4.f32 [$0+" + Twine(e * 512) + "], {$1,$2,$3,$4};").str(), {},
+                   Values{own, entries[e], entries[e + 1], entries[e + 2], entries[e + 3]});
+    threads.when(ptx.equal(thread, 0), [&] {
+      ptx.assembly(("st.global.f32 [$0+" + Twine(entries.size() * 512) + "], $1;").str(), {}, {to, scale});
+    });
+  });
+}
+
+Values RoleEmitter::givenState() {
+  TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
+  find(access);
+  chunk::ProgramOp program = plan.program;
+  unsigned initial = program.argumentsOf(ArgKind::Input).size() + program.argumentsOf(ArgKind::Param).size();
+  double init = program.getInit()
+                    .front()
+                    .getTerminator()
+                    ->getOperand(0)
+                    .getDefiningOp<ConstantOp>()
+                    .getValue()
+                    .convertToDouble();
+  SmallVector<Type> types(plan.keys / 2, b.getF32Type());
+  auto given = scf::IfOp::create(b, types, access.isGiven(initial), true);
+  OpBuilder::InsertionGuard guard(b);
+  b.setInsertionPointToStart(given.thenBlock());
+  Values entries;
+  for (Value address : stateAddresses(access, initial))
+    entries.push_back(LLVM::LoadOp::create(b, b.getF32Type(), address));
+  scf::YieldOp::create(b, entries);
+  b.setInsertionPointToStart(given.elseBlock());
+  scf::YieldOp::create(b, Values(plan.keys / 2, ptx.number(init)));
+  return Values(given.getResults());
+}
+
+void RoleEmitter::storeFinal(ValueRange entries) {
+  TensorAccess access(threads, launderedCall(), plan.tensors, /*packed=*/true);
+  find(access);
+  unsigned final = plan.tensors.size() - 1;
+  Value isWanted = access.isGiven(final);
+  if (phase == Phase::Segments)
+    isWanted = arith::AndIOp::create(b, isWanted, isLastSegment());
+  threads.when(isWanted, [&] {
+    for (auto [address, entry] : llvm::zip(stateAddresses(access, final), entries))
+      LLVM::StoreOp::create(b, entry, address);
+  });
+}
