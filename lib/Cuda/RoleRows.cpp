@@ -45,7 +45,7 @@ SmallVector<ReduceOp> RoleEmitter::reductions() {
 static bool needsSums(Value value) {
   Operation *op = RolePlan::trace(value).getDefiningOp();
   if (auto weights = dyn_cast_if_present<chunk::WeightsOp>(op))
-    return needsSums(weights.getDecay().getDefiningOp<chunk::DecayOp>().getLog());
+    return needsSums(RolePlan::sourceOf(weights.getDecay()));
   return op && (isa<ReduceOp>(op) || llvm::any_of(op->getOperands(), needsSums));
 }
 
@@ -201,7 +201,7 @@ void RoleEmitter::emitRows(Value chunks) {
     };
     // What needs no sums is made beside them.
     auto waits = [&](const Slot &slot) {
-      return (slot.decay && needsSums(slot.decay.getDefiningOp<chunk::DecayOp>().getLog())) ||
+      return (slot.decay && needsSums(RolePlan::sourceOf(slot.decay))) ||
              llvm::any_of(slot.factors, [](RowFactor factor) { return needsSums(factor.value); });
     };
     for (bool late : {false, true}) {
