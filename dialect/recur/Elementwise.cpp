@@ -1,5 +1,5 @@
-// Elementwise functions. Everything the compiler knows about one stands together: its value, its derivative, its
-// range and its code.
+// Elementwise functions. Everything the compiler knows about one stands together: its value, its derivative,
+// its range and its code.
 #include "dialect/recur/Recur.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Math/IR/Math.h"
@@ -31,6 +31,22 @@ static LogicalResult inferElementwise(MLIRContext *context, std::optional<Locati
   return success();
 }
 
+// Whether a sum, product or quotient of constants is what `value` says to the last bit. Others stay as they
+// are: a rule and what is derived from it must remain one rule in exact arithmetic.
+template <typename OpT>
+static bool isExact(ArrayRef<double> x, double value) {
+  if constexpr (std::is_same_v<OpT, AddOp>)
+    return value - x[0] == x[1] && value - x[1] == x[0];
+  else if constexpr (std::is_same_v<OpT, SubOp>)
+    return x[0] - value == x[1] && value + x[1] == x[0];
+  else if constexpr (std::is_same_v<OpT, MulOp>)
+    return std::fma(x[0], x[1], -value) == 0;
+  else if constexpr (std::is_same_v<OpT, DivOp>)
+    return std::fma(value, x[1], -x[0]) == 0;
+  else
+    return true;
+}
+
 // Folds constants (an entry that is not finite stays, so that the text of the IR stays readable).
 template <typename OpT>
 static OpFoldResult foldConstants(OpT op, ArrayRef<Attribute> operands) {
@@ -42,7 +58,9 @@ static OpFoldResult foldConstants(OpT op, ArrayRef<Attribute> operands) {
     values.push_back(number.getValueAsDouble());
   }
   double value = op.evaluate(values);
-  return std::isfinite(value) ? FloatAttr::get(Float64Type::get(op.getContext()), value) : FloatAttr();
+  return std::isfinite(value) && isExact<OpT>(values, value)
+             ? FloatAttr::get(Float64Type::get(op.getContext()), value)
+             : FloatAttr();
 }
 
 // True when an operand is the constant `value`.
@@ -54,7 +72,9 @@ static bool isConstant(Attribute operand, double value) {
 static Value constant(OpBuilder &b, Operation *op, double value) {
   return ConstantOp::create(b, op->getLoc(), value);
 }
-static Value mulf(OpBuilder &b, Location loc, Value x, Value y) { return arith::MulFOp::create(b, loc, x, y); }
+static Value mulf(OpBuilder &b, Location loc, Value x, Value y) {
+  return arith::MulFOp::create(b, loc, x, y);
+}
 static Value number(OpBuilder &b, Location loc, Type type, double value) {
   FloatAttr attr = FloatAttr::get(cast<FloatType>(getElementTypeOrSelf(type)), value);
   if (auto vector = dyn_cast<VectorType>(type))
@@ -90,7 +110,7 @@ static RangeAttr hull(MLIRContext *context, ArrayRef<double> ends) {
                                      SmallVectorImpl<Type> &results) {                                       \
     return inferElementwise(context, loc, operands, results);                                                \
   }
-#define FOLD_CONSTANTS(Op) \
+#define FOLD_CONSTANTS(Op)                                                                                   \
   OpFoldResult Op::fold(FoldAdaptor adaptor) { return foldConstants(*this, adaptor.getOperands()); }
 
 //===----------------------------------------------------------------------===//
@@ -100,7 +120,9 @@ static RangeAttr hull(MLIRContext *context, ArrayRef<double> ends) {
 ELEMENTWISE(AddOp)
 double AddOp::evaluate(ArrayRef<double> x) { return x[0] + x[1]; }
 Value AddOp::buildPartial(OpBuilder &b, unsigned) { return constant(b, *this, 1); }
-Value AddOp::lower(OpBuilder &b, Location loc, ValueRange x) { return arith::AddFOp::create(b, loc, x[0], x[1]); }
+Value AddOp::lower(OpBuilder &b, Location loc, ValueRange x) {
+  return arith::AddFOp::create(b, loc, x[0], x[1]);
+}
 RangeAttr AddOp::inferRange(ArrayRef<RangeAttr> x) {
   if (!x[0] || !x[1])
     return {};
@@ -121,7 +143,9 @@ OpFoldResult AddOp::fold(FoldAdaptor adaptor) {
 ELEMENTWISE(SubOp)
 double SubOp::evaluate(ArrayRef<double> x) { return x[0] - x[1]; }
 Value SubOp::buildPartial(OpBuilder &b, unsigned index) { return constant(b, *this, index ? -1 : 1); }
-Value SubOp::lower(OpBuilder &b, Location loc, ValueRange x) { return arith::SubFOp::create(b, loc, x[0], x[1]); }
+Value SubOp::lower(OpBuilder &b, Location loc, ValueRange x) {
+  return arith::SubFOp::create(b, loc, x[0], x[1]);
+}
 RangeAttr SubOp::inferRange(ArrayRef<RangeAttr> x) {
   if (!x[0] || !x[1])
     return {};
@@ -154,7 +178,8 @@ RangeAttr MulOp::inferRange(ArrayRef<RangeAttr> x) {
          hl = times(x[0].getHi(), x[1].getLo()), hh = times(x[0].getHi(), x[1].getHi());
   RangeAttr closed = hull(getContext(), {ll, lh, hl, hh});
   // The product of positive numbers is positive.
-  bool positive = x[0].getLo() == 0 && x[0].getLoOpen() && x[1].getLo() >= 0 && (x[1].getLo() > 0 || x[1].getLoOpen());
+  bool positive =
+      x[0].getLo() == 0 && x[0].getLoOpen() && x[1].getLo() >= 0 && (x[1].getLo() > 0 || x[1].getLoOpen());
   positive |= x[1].getLo() == 0 && x[1].getLoOpen() && x[0].getLo() > 0;
   return RangeAttr::get(getContext(), closed.getLo(), closed.getHi(), positive, false);
 }
@@ -194,12 +219,14 @@ Value DivOp::buildPartial(OpBuilder &b, unsigned index) {
     return DivOp::create(b, getLoc(), constant(b, *this, 1), getRhs());
   return NegOp::create(b, getLoc(), DivOp::create(b, getLoc(), getResult(), getRhs()));
 }
-Value DivOp::lower(OpBuilder &b, Location loc, ValueRange x) { return arith::DivFOp::create(b, loc, x[0], x[1]); }
+Value DivOp::lower(OpBuilder &b, Location loc, ValueRange x) {
+  return arith::DivFOp::create(b, loc, x[0], x[1]);
+}
 RangeAttr DivOp::inferRange(ArrayRef<RangeAttr> x) {
   if (!x[0] || !x[1] || x[1].contains(0.0))
     return {};
-  return hull(getContext(), {x[0].getLo() / x[1].getLo(), x[0].getLo() / x[1].getHi(), x[0].getHi() / x[1].getLo(),
-                             x[0].getHi() / x[1].getHi()});
+  return hull(getContext(), {x[0].getLo() / x[1].getLo(), x[0].getLo() / x[1].getHi(),
+                             x[0].getHi() / x[1].getLo(), x[0].getHi() / x[1].getHi()});
 }
 OpFoldResult DivOp::fold(FoldAdaptor adaptor) {
   if (isConstant(adaptor.getRhs(), 1) && getLhs().getType() == getType())
@@ -304,12 +331,15 @@ Value PowOp::buildPartial(OpBuilder &b, unsigned index) {
   Value less = SubOp::create(b, loc, getRhs(), constant(b, *this, 1));
   return MulOp::create(b, loc, getRhs(), PowOp::create(b, loc, getLhs(), less));
 }
-Value PowOp::lower(OpBuilder &b, Location loc, ValueRange x) { return math::PowFOp::create(b, loc, x[0], x[1]); }
+Value PowOp::lower(OpBuilder &b, Location loc, ValueRange x) {
+  return math::PowFOp::create(b, loc, x[0], x[1]);
+}
 RangeAttr PowOp::inferRange(ArrayRef<RangeAttr> x) {
   if (!x[0] || !x[1] || x[0].getLo() < 0)
     return {};
-  RangeAttr ends = hull(getContext(), {std::pow(x[0].getLo(), x[1].getLo()), std::pow(x[0].getLo(), x[1].getHi()),
-                                       std::pow(x[0].getHi(), x[1].getLo()), std::pow(x[0].getHi(), x[1].getHi())});
+  RangeAttr ends =
+      hull(getContext(), {std::pow(x[0].getLo(), x[1].getLo()), std::pow(x[0].getLo(), x[1].getHi()),
+                          std::pow(x[0].getHi(), x[1].getLo()), std::pow(x[0].getHi(), x[1].getHi())});
   return ends;
 }
 OpFoldResult PowOp::fold(FoldAdaptor adaptor) {
@@ -324,7 +354,8 @@ double ExpOp::evaluate(ArrayRef<double> x) { return std::exp(x[0]); }
 Value ExpOp::buildPartial(OpBuilder &, unsigned) { return getResult(); }
 Value ExpOp::lower(OpBuilder &b, Location loc, ValueRange x) { return math::ExpOp::create(b, loc, x[0]); }
 RangeAttr ExpOp::inferRange(ArrayRef<RangeAttr> x) {
-  return monotone(x[0], [](double v) { return std::exp(v); }, RangeAttr::get(getContext(), 0, infinity, false, false));
+  return monotone(
+      x[0], [](double v) { return std::exp(v); }, RangeAttr::get(getContext(), 0, infinity, false, false));
 }
 
 ELEMENTWISE(LogOp)
@@ -335,8 +366,10 @@ Value LogOp::buildPartial(OpBuilder &b, unsigned) {
 }
 Value LogOp::lower(OpBuilder &b, Location loc, ValueRange x) { return math::LogOp::create(b, loc, x[0]); }
 RangeAttr LogOp::inferRange(ArrayRef<RangeAttr> x) {
-  return x[0] && x[0].getLo() >= 0 ? monotone(x[0], [](double v) { return std::log(v); }, RangeAttr::all(getContext()))
-                                   : RangeAttr();
+  return x[0] && x[0].getLo() >= 0
+             ? monotone(
+                   x[0], [](double v) { return std::log(v); }, RangeAttr::all(getContext()))
+             : RangeAttr();
 }
 
 ELEMENTWISE(SqrtOp)
@@ -347,7 +380,8 @@ Value SqrtOp::buildPartial(OpBuilder &b, unsigned) {
 }
 Value SqrtOp::lower(OpBuilder &b, Location loc, ValueRange x) { return math::SqrtOp::create(b, loc, x[0]); }
 RangeAttr SqrtOp::inferRange(ArrayRef<RangeAttr> x) {
-  return monotone(x[0], [](double v) { return std::sqrt(v); }, RangeAttr::get(getContext(), 0, infinity, false, false));
+  return monotone(
+      x[0], [](double v) { return std::sqrt(v); }, RangeAttr::get(getContext(), 0, infinity, false, false));
 }
 
 //===----------------------------------------------------------------------===//
@@ -367,7 +401,8 @@ Value SigmoidOp::lower(OpBuilder &b, Location loc, ValueRange x) {
   return arith::DivFOp::create(b, loc, one, arith::AddFOp::create(b, loc, one, e));
 }
 RangeAttr SigmoidOp::inferRange(ArrayRef<RangeAttr> x) {
-  return monotone(x[0], [](double v) { return 1 / (1 + std::exp(-v)); }, RangeAttr::closed(getContext(), 0, 1));
+  return monotone(
+      x[0], [](double v) { return 1 / (1 + std::exp(-v)); }, RangeAttr::closed(getContext(), 0, 1));
 }
 
 ELEMENTWISE(TanhOp)
@@ -387,7 +422,9 @@ ELEMENTWISE(SoftplusOp)
 FOLD_CONSTANTS(SoftplusOp)
 static double softplus(double x) { return std::fmax(x, 0) + std::log1p(std::exp(-std::fabs(x))); }
 double SoftplusOp::evaluate(ArrayRef<double> x) { return softplus(x[0]); }
-Value SoftplusOp::buildPartial(OpBuilder &b, unsigned) { return SigmoidOp::create(b, getLoc(), getOperand()); }
+Value SoftplusOp::buildPartial(OpBuilder &b, unsigned) {
+  return SigmoidOp::create(b, getLoc(), getOperand());
+}
 Value SoftplusOp::lower(OpBuilder &b, Location loc, ValueRange x) {
   Value zero = number(b, loc, x[0].getType(), 0);
   Value size = math::AbsFOp::create(b, loc, x[0]);

@@ -10,7 +10,8 @@ namespace recur {
 using namespace mlir;
 using namespace recur;
 
-// The largest size of a dimension, and the largest number of elements of a value: no sum of sizes in bytes overflows.
+// The largest size of a dimension, and the largest number of elements of a value: no sum of sizes in bytes
+// overflows.
 static constexpr int64_t maxDim = 1 << 24, maxElements = 1 << 28;
 
 // Reports a value that has too many elements; dimensions without a size count as 1.
@@ -22,11 +23,12 @@ static LogicalResult checkValueSizes(RuleOp rule) {
   auto check = [&](Value value) {
     auto steps = dyn_cast<StepsType>(value.getType());
     MatType type = steps ? steps.getStep() : cast<MatType>(value.getType());
-    if (number(type.getRows()) * number(type.getCols()) * (steps ? number(steps.getCount()) : 1) <= maxElements)
+    if (number(type.getRows()) * number(type.getCols()) * (steps ? number(steps.getCount()) : 1) <=
+        maxElements)
       return WalkResult::advance();
     emitError(value.getLoc()) << "a value of " << (steps ? dimText(steps.getCount()) + " x " : std::string())
-                              << dimText(type.getRows()) << " x " << dimText(type.getCols()) << " has more than "
-                              << maxElements << " elements";
+                              << dimText(type.getRows()) << " x " << dimText(type.getCols())
+                              << " has more than " << maxElements << " elements";
     return WalkResult::interrupt();
   };
   WalkResult result = rule.walk([&](Block *block) {
@@ -70,7 +72,8 @@ LogicalResult recur::bindDimensions(RuleOp rule, const llvm::StringMap<int64_t> 
     step = MatType::get(type.getContext(), bound(step.getRows()), bound(step.getCols()));
     return StepsType::get(type.getContext(), bound(type.getCount()), step);
   });
-  replacer.recursivelyReplaceElementsIn(rule, /*replaceAttrs=*/false, /*replaceLocs=*/false, /*replaceTypes=*/true);
+  replacer.recursivelyReplaceElementsIn(rule, /*replaceAttrs=*/false, /*replaceLocs=*/false,
+                                        /*replaceTypes=*/true);
   rule.walk([&](Operation *op) {
     if (auto size = dyn_cast<SizeOp>(op))
       size.setDimAttr(bound(size.getDim()));

@@ -30,7 +30,8 @@ public:
 private:
   Value zero() { return ConstantOp::create(builder, loc, 0.0, wrt.getType()); }
 
-  // True when `value` was computed from `wrt`; notes the ops on the way so that operands come before their users.
+  // True when `value` was computed from `wrt`; notes the ops on the way so that operands come before their
+  // users.
   bool dependsOnWrt(Value value) {
     if (value == wrt)
       return true;

@@ -138,7 +138,8 @@ private:
       if (write.matrix)
         text += bracket(say(write.matrix));
       else
-        text += column(write.column) + (brief && isOneNumber(write.row) ? "" : "*" + column(write.row) + ".T");
+        text +=
+            column(write.column) + (brief && isOneNumber(write.row) ? "" : "*" + column(write.row) + ".T");
     }
     return text.empty() ? "0" : text;
   }

@@ -1,8 +1,8 @@
-// Orders products of matrices so that they cost least, and adds outer products with a vector in common before they are
-// outer products: S - p*kT + w*kT is S + (w - p)*kT.
+// Orders products of matrices so that they cost least, and adds outer products with a vector in common before
+// they are outer products: S - p*kT + w*kT is S + (w - p)*kT.
 //
-// Expanding a sum inside a product pays only when its terms are cheaper than their sum (Terms.h). A sum with a dense
-// term stays one factor.
+// Expanding a sum inside a product pays only when its terms are cheaper than their sum (Terms.h). A sum with
+// a dense term stays one factor.
 #include "lib/Algebra/Passes.h"
 #include "lib/Algebra/Terms.h"
 #include "mlir/Transforms/GreedyPatternRewriteDriver.h"
@@ -118,18 +118,34 @@ private:
 };
 
 struct Reassociate : recur::impl::RecurReassociateBase<Reassociate> {
+  // A matrix divided by a scalar, or by rows or columns: one quotient for many entries, and a factor as
+  // others are.
+  void multiplyByReciprocals(IRRewriter &rewriter) {
+    getOperation().walk([&](DivOp op) {
+      if (!isMatrix(op.getType()) || op.getLhs().getType() != op.getType() ||
+          op.getRhs().getType() == op.getType())
+        return;
+      rewriter.setInsertionPoint(op);
+      Value one = ConstantOp::create(rewriter, op.getLoc(), 1.0);
+      Value factor = DivOp::create(rewriter, op.getLoc(), one, op.getRhs());
+      rewriter.replaceOpWithNewOp<MulOp>(op, factor, op.getLhs());
+    });
+  }
+
   void runOnOperation() override {
+    IRRewriter rewriter(&getContext());
+    multiplyByReciprocals(rewriter);
     // Users before operands: a product that is expanded into its user is dead when its turn comes.
     SmallVector<MatmulOp> products;
     getOperation().walk([&](MatmulOp op) { products.push_back(op); });
-    IRRewriter rewriter(&getContext());
     for (MatmulOp op : llvm::reverse(products)) {
       if (op->use_empty()) {
         rewriter.eraseOp(op);
         continue;
       }
       SmallVector<Term> terms = multiplyTerms(expandTerms(op.getLhs()), expandTerms(op.getRhs()));
-      bool asIs = terms.size() == 1 && terms[0].chain.size() == 2 && terms[0].scalars.empty() && !terms[0].negative &&
+      bool asIs = terms.size() == 1 && terms[0].chain.size() == 2 && terms[0].scalars.empty() &&
+                  !terms[0].negative &&
                   !llvm::any_of(terms[0].chain, [](const Factor &f) { return f.diagonal; });
       if (asIs || terms.size() > maxTerms)
         continue;

@@ -20,8 +20,10 @@ void Expander::mergeEqual(std::vector<TermT> &terms, EqualFn equal) {
     auto same = llvm::find_if(merged, [&](const TermT &other) { return equal(term, other); });
     if (same == merged.end()) {
       merged.push_back(std::move(term));
-    } else if (same->c.factors == term.c.factors) {
-      same->c.number += term.c.number;
+    } else if (double number = same->c.number + term.c.number;
+               same->c.factors == term.c.factors && number - same->c.number == term.c.number &&
+               number - term.c.number == same->c.number) { // what rounds is left to the tokens
+      same->c.number = number;
     } else {
       Location loc = nf.rule.getLoc();
       Value one = tokens.one(loc), sum = tokens.sum(loc, {{same->c, one}, {term.c, one}});

@@ -60,7 +60,9 @@ Interval normOf(Value value, unsigned depth = 8) {
     double most = Interval::of(value).magnitude();
     auto rows = type ? dyn_cast<IntegerAttr>(type.getRows()) : IntegerAttr(),
          cols = type ? dyn_cast<IntegerAttr>(type.getCols()) : IntegerAttr();
-    return {0, rows && cols ? most * std::sqrt(double(rows.getInt()) * cols.getInt()) : most == 0 ? 0 : infinity};
+    return {0, rows && cols ? most * std::sqrt(double(rows.getInt()) * cols.getInt())
+               : most == 0  ? 0
+                            : infinity};
   };
   if (auto argument = dyn_cast<BlockArgument>(value)) {
     auto rule = dyn_cast<RuleOp>(argument.getOwner()->getParentOp());
@@ -90,7 +92,8 @@ Interval normOf(Value value, unsigned depth = 8) {
         Interval::of(quotient.getLhs()).lo >= 0)
       return {0, 1};
     Interval by = Interval::of(quotient.getRhs());
-    return matType(quotient.getRhs()).isScalar() && by.lo > 0 ? Interval{0, operand(0).hi / by.lo} : fromRange();
+    return matType(quotient.getRhs()).isScalar() && by.lo > 0 ? Interval{0, operand(0).hi / by.lo}
+                                                              : fromRange();
   }
   if (isa<AddOp, SubOp>(op))
     return {0, std::min(operand(0).hi + operand(1).hi, fromRange().hi)};
@@ -105,7 +108,8 @@ public:
     if (auto argument = dyn_cast<BlockArgument>(value)) {
       ArgKind kind = rule.getArg(argument).getKind();
       fromState |= kind == ArgKind::State || kind == ArgKind::Stale;
-      undeclared |= kind <= ArgKind::Param && !rule.getArg(argument).getRange() && !rule.getArg(argument).getUnit();
+      undeclared |=
+          kind <= ArgKind::Param && !rule.getArg(argument).getRange() && !rule.getArg(argument).getUnit();
       repeated |= !seen.insert(value).second;
       return;
     }
@@ -166,9 +170,10 @@ private:
     if (factors.empty())
       factors = number(decay.c.number);
     report(loc,
-           "'" + name(state) + "' may grow without bound: its decay '" + factors + "' lies in " + text(range) +
-               ", but a token may multiply a state by at most 1",
-           "declare what the decay is computed from so that it stays within [0, 1], such as exp(g) with g in (-inf, 0]");
+           "'" + name(state) + "' may grow without bound: its decay '" + factors + "' lies in " +
+               text(range) + ", but a token may multiply a state by at most 1",
+           "declare what the decay is computed from so that it stays within [0, 1], such as exp(g) with g in "
+           "(-inf, 0]");
   }
 
   // A read that is written back: S + c (S b) wT has the eigenvalue 1 + c b.w.
@@ -184,11 +189,13 @@ private:
     llvm::for_each(write.c.factors, [&](Value factor) { leaves.add(factor); });
     if (leaves.fromState)
       return;
-    // A state that decays before it is read has the decay in the coefficient and in the vector: it is no part of the term.
+    // A state that decays before it is read has the decay in the coefficient and in the vector: it is no part
+    // of the term.
     SmallVector<Value> factors = factorsOf(write.c.factors), vectors;
     flatten(*vector, factors);
     removeDecay(factors, decay);
-    llvm::copy_if(factors, std::back_inserter(vectors), [](Value value) { return !matType(value).isScalar(); });
+    llvm::copy_if(factors, std::back_inserter(vectors),
+                  [](Value value) { return !matType(value).isScalar(); });
     llvm::erase_if(factors, [](Value value) { return !matType(value).isScalar(); });
     Interval c{-write.c.number, -write.c.number};
     std::string coefficient = std::fabs(write.c.number) == 1 ? "" : number(std::fabs(write.c.number));
@@ -200,23 +207,27 @@ private:
     bool same = std::is_permutation(vectors.begin(), vectors.end(), keyFactors.begin(), keyFactors.end());
     Interval norm = normOf(known.value), other = normOf(*vector);
     // Momentum moves a state by several tokens' steps, and stands twice of each.
-    bool coupled = llvm::any_of(nf.update(state).old, [&](const OldTerm &term) { return term.state != state; });
+    bool coupled =
+        llvm::any_of(nf.update(state).old, [&](const OldTerm &term) { return term.state != state; });
     double most = coupled ? 4 : 2;
     if (same && isBounded(factors, known.value))
       return;
-    Interval moved = c * (same ? Interval{norm.lo * norm.lo, norm.hi * norm.hi} : Interval{0, norm.hi * other.hi});
+    Interval moved =
+        c * (same ? Interval{norm.lo * norm.lo, norm.hi * norm.hi} : Interval{0, norm.hi * other.hi});
     // Two vectors that differ may point the same way; which way is the caller's.
     if (same ? moved.within(0, most) : moved.within(-most, most))
       return;
 
-    std::string key = notation(known.value), by = same ? key : notation(*vector), times = coefficient + (coefficient.empty() ? "" : "*");
+    std::string key = notation(known.value), by = same ? key : notation(*vector),
+                times = coefficient + (coefficient.empty() ? "" : "*");
     std::string product = same ? "|" + key + "|^2" : "dot(" + by + ", " + key + ")";
     std::string why = boundText(coefficient, c, write.c.number > 0) + normText(key, norm);
     if (!same)
       why += normText(by, other);
     report(write.loc,
            "'" + name(state) + "' may grow without bound: the term '" + times + by + "*" + key +
-               (key.size() == 1 ? "T" : ".T") + "' has the eigenvalue 1 " + (write.c.number < 0 ? "- " : "+ ") + times + product +
+               (key.size() == 1 ? "T" : ".T") + "' has the eigenvalue 1 " +
+               (write.c.number < 0 ? "- " : "+ ") + times + product +
                ", which must stay within [-1, 1], but " + StringRef(why).drop_back(5),
            fixText(same ? key : "", c, same ? norm : Interval{0, std::sqrt(norm.hi * other.hi)}, most));
   }
@@ -232,7 +243,8 @@ private:
   }
   static std::string normText(StringRef vector, Interval norm) {
     std::string quoted = "|" + vector.str() + "|";
-    return (std::isinf(norm.hi) ? "nothing bounds " + quoted : quoted + " is at most " + number(norm.hi)) + " and ";
+    return (std::isinf(norm.hi) ? "nothing bounds " + quoted : quoted + " is at most " + number(norm.hi)) +
+           " and ";
   }
 
   static std::string fixText(StringRef key, Interval c, Interval norm, double most) {
@@ -248,12 +260,14 @@ private:
   // What a row reads the state with, where that is all the row does; nothing for a row of another state.
   std::optional<Value> readVector(unsigned state, const Column &column) {
     if (column.kind == Column::OldRead)
-      return nf.reads[column.index].state == state ? std::optional(nf.reads[column.index].vector) : std::nullopt;
+      return nf.reads[column.index].state == state ? std::optional(nf.reads[column.index].vector)
+                                                   : std::nullopt;
     const Row &row = nf.rows[column.index];
     bool own = llvm::any_of(row.terms, [&](const RowTerm &term) {
       return term.column.kind == Column::OldRead && nf.reads[term.column.index].state == state;
     });
-    return own && row.version != Row::none && nf.isTokenOnly(row.vector) ? std::optional(row.vector) : std::nullopt;
+    return own && row.version != Row::none && nf.isTokenOnly(row.vector) ? std::optional(row.vector)
+                                                                         : std::nullopt;
   }
 
   // The factors of a product of entries.
@@ -316,7 +330,8 @@ private:
             numerator.push_back(other);
         bool positive = Interval::of(sum->getOperand(1 - i)).lo > 0 &&
                         llvm::all_of(scale, [](Value value) { return Interval::of(value).lo >= 0; });
-        if (square && positive && std::is_permutation(numerator.begin(), numerator.end(), scale.begin(), scale.end()))
+        if (square && positive &&
+            std::is_permutation(numerator.begin(), numerator.end(), scale.begin(), scale.end()))
           return true;
       }
     }
@@ -326,7 +341,8 @@ private:
   static bool isSquareOf(Value value, Value key) {
     if (auto reduce = value.getDefiningOp<ReduceOp>()) {
       auto square = reduce.getOperand().getDefiningOp<MulOp>();
-      return reduce.getKind() == Reduction::Sum && square && square.getLhs() == square.getRhs() && square.getLhs() == key;
+      return reduce.getKind() == Reduction::Sum && square && square.getLhs() == square.getRhs() &&
+             square.getLhs() == key;
     }
     auto product = value.getDefiningOp<MatmulOp>();
     auto transposed = product ? product.getLhs().getDefiningOp<TransposeOp>() : TransposeOp();

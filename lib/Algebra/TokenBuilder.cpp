@@ -98,12 +98,18 @@ Value TokenBuilder::sum(Location loc, ArrayRef<std::pair<Coefficient, Value>> pa
   });
 }
 
+// Multiplies where that rounds nothing: normal forms hold in exact arithmetic.
+static bool scale(double &number, double by) {
+  double product = number * by;
+  bool isExact = std::fma(number, by, -product) == 0;
+  number = isExact ? product : number;
+  return isExact;
+}
+
 void TokenBuilder::multiply(Coefficient &c, Value scalar) {
   FloatAttr number;
-  if (matchPattern(scalar, m_Constant(&number))) {
-    c.number *= number.getValueAsDouble();
+  if (matchPattern(scalar, m_Constant(&number)) && scale(c.number, number.getValueAsDouble()))
     return;
-  }
   Operation *op = scalar.getDefiningOp();
   if (isa_and_nonnull<MulOp>(op)) {
     multiply(c, op->getOperand(0));
@@ -123,10 +129,15 @@ void TokenBuilder::multiply(Coefficient &c, Value scalar) {
 }
 
 void TokenBuilder::multiply(Coefficient &c, const Coefficient &other) {
-  c.number *= other.number;
-  for (Value factor : other.factors)
+  auto insert = [&](Value factor) {
     c.factors.insert(
         llvm::upper_bound(c.factors, factor, [&](Value a, Value b) { return order(a) < order(b); }), factor);
+  };
+  if (!scale(c.number, other.number)) {
+    Location loc = builder.getUnknownLoc();
+    insert(intern([&] { return ConstantOp::create(builder, loc, other.number).getResult(); }));
+  }
+  llvm::for_each(other.factors, insert);
 }
 
 Value recur::buildCoefficient(OpBuilder &builder, Location loc, const Coefficient &c) {

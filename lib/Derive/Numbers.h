@@ -15,28 +15,13 @@ struct Fp {
 
   Fp() = default;
   explicit Fp(uint64_t x) : value(x % prime) {}
-  /// The fraction that a double stands for to within its rounding, such as 1/10 or 1/42: constants are
-  /// folded, so that one rule has them rounded once where another has none. A double that is near none is
-  /// taken as it is.
+  /// The exact value of a double, a quotient by a power of two.
   static Fp fromDouble(double x) {
-    // Continued fraction: the best approximations p/q, q ascending.
-    double magnitude = std::fabs(x), rest = magnitude;
-    int64_t p0 = 0, q0 = 1, p1 = 1, q1 = 0;
-    while (rest < 0x1p52) {
-      auto whole = int64_t(rest);
-      if (double(whole) * double(q1) > 0x1p20 || double(whole) * double(p1) > 0x1p52)
-        break;
-      int64_t p = whole * p1 + p0, q = whole * q1 + q0;
-      if (std::fabs(magnitude - double(p) / double(q)) <= magnitude * 0x1p-50)
-        return signedAs(x, Fp(p) / Fp(q));
-      p0 = p1, q0 = q1, p1 = p, q1 = q;
-      rest = 1 / (rest - double(whole));
-    }
     int exponent;
-    auto mantissa = int64_t(std::ldexp(std::frexp(magnitude, &exponent), 53));
+    int64_t mantissa = int64_t(std::ldexp(std::frexp(std::fabs(x), &exponent), 53));
     exponent -= 53;
-    return signedAs(x,
-                    Fp(mantissa) * (exponent < 0 ? Fp(2).power(-exponent).inverse() : Fp(2).power(exponent)));
+    Fp result = Fp(mantissa) * (exponent < 0 ? Fp(2).power(-exponent).inverse() : Fp(2).power(exponent));
+    return x < 0 ? Fp() - result : result;
   }
 
   Fp operator+(Fp o) const { return Fp(uint64_t(value) + o.value); }
@@ -58,9 +43,6 @@ struct Fp {
   }
   /// By Fermat's little theorem; 0 for 0.
   Fp inverse() const { return power(prime - 2); }
-
-private:
-  static Fp signedAs(double x, Fp magnitude) { return x < 0 ? Fp() - magnitude : magnitude; }
 };
 
 /// A dense matrix, row by row.
