@@ -83,8 +83,8 @@ LogicalResult ChunkEmitter::emitArguments() {
       rows.dim = isOne(type.getRows());
       forItems(n, [&](Value item) {
         Value zero = threads.constant(0);
-        Value entry = LLVM::LoadOp::create(b, tensors[tensor].element,
-                                           access.entry(tensor, rows.dim ? zero : item, rows.dim ? item : zero));
+        Value entry = LLVM::LoadOp::create(
+            b, tensors[tensor].element, access.entry(tensor, rows.dim ? zero : item, rows.dim ? item : zero));
         if (!entry.getType().isF32())
           entry = arith::ExtFOp::create(b, b.getF32Type(), entry);
         storeRow(rows.memory, item, entry);

@@ -1,8 +1,8 @@
 // Products of decays over stretches of a chunk.
 //
-// Numbers with logarithms: sums, of which differences are exponentiated. Numbers without, and coupled states: running
-// products. A decay with channels: running products within 16 tokens, and products of whole blocks of 16, so that what
-// is multiplied is never larger than the factors themselves, which may be 0 or negative.
+// Numbers with logarithms: sums, of which differences are exponentiated. Numbers without, and coupled states:
+// running products. A decay with channels: running products within 16 tokens, and products of whole blocks of
+// 16, so that what is multiplied is never larger than the factors themselves, which may be 0 or negative.
 #include "lib/Cuda/ChunkEmitter.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
@@ -12,10 +12,15 @@ using namespace recur::cuda;
 using chunk::Reach;
 using chunk::Span;
 
+// Sums of logarithms have too few digits for f32.
+bool ChunkEmitter::readsLog(chunk::DecayOp op) {
+  return op.getLog() && isOne(matType(op.getFactors()).getCols()) && fragments.precision != Precision::Split;
+}
+
 LogicalResult ChunkEmitter::emitDecay(chunk::DecayOp op) {
   if (!isOne(matType(op.getFactors()).getCols()))
     return emitChannels(op);
-  return op.getLog() ? emitLogs(op) : emitProducts(op, op.getFactors());
+  return readsLog(op) ? emitLogs(op) : emitProducts(op, op.getFactors());
 }
 
 //===----------------------------------------------------------------------===//
@@ -42,9 +47,11 @@ LogicalResult ChunkEmitter::emitLogs(chunk::DecayOp op) {
     }
     Value both = plus(pair[0], pair[1]), sum = both;
     for (int64_t distance = 1; distance < 32; distance *= 2) {
-      Value other = NVVM::ShflOp::create(b, b.getF32Type(), threads.constant(-1), sum, threads.constant(distance),
-                                         threads.constant(0), NVVM::ShflKind::up, UnitAttr());
-      Value exists = arith::CmpIOp::create(b, arith::CmpIPredicate::uge, fragments.lane, threads.constant(distance));
+      Value other =
+          NVVM::ShflOp::create(b, b.getF32Type(), threads.constant(-1), sum, threads.constant(distance),
+                               threads.constant(0), NVVM::ShflKind::up, UnitAttr());
+      Value exists =
+          arith::CmpIOp::create(b, arith::CmpIPredicate::uge, fragments.lane, threads.constant(distance));
       sum = choose(exists, plus(sum, other), sum);
     }
     threads.when(tokens < 64 ? below(twice, tokens) : Value(), [&] {
@@ -102,9 +109,11 @@ LogicalResult ChunkEmitter::emitProducts(Value decay, ValueRange factors) {
       auto loop = threads.forLoop(
           threads.constant(0), add(t, 1), threads.constant(1), row, [&](Value back, ValueRange product) {
             Value j = arith::SubIOp::create(b, t, back), exists = isValid(j);
-            forPairs(known.masks, [&](const SharedTile &mask, int64_t from) { store(mask, t, j, product[from]); });
+            forPairs(known.masks,
+                     [&](const SharedTile &mask, int64_t from) { store(mask, t, j, product[from]); });
             threads.when(isLast, [&] {
-              forPairs(known.rest, [&](const SharedTile &rest, int64_t from) { storeRow(rest, j, product[from]); });
+              forPairs(known.rest,
+                       [&](const SharedTile &rest, int64_t from) { storeRow(rest, j, product[from]); });
             });
             SmallVector<Value> next;
             for (int64_t from = 0; from < states; ++from) {
@@ -210,8 +219,8 @@ LogicalResult ChunkEmitter::emitMask(chunk::MaskOp op) {
 // Channels
 //===----------------------------------------------------------------------===//
 
-// `between` holds for blocks I and J, from row I * (blocks + 1) + J + 1 on, the product over the blocks after J and
-// before I; J = -1 begins at the first block, I = blocks ends with the last.
+// `between` holds for blocks I and J, from row I * (blocks + 1) + J + 1 on, the product over the blocks after
+// J and before I; J = -1 begins at the first block, I = blocks ends with the last.
 LogicalResult ChunkEmitter::emitChannels(chunk::DecayOp op) {
   int64_t n = cast<IntegerAttr>(matType(op.getFactors()).getCols()).getInt();
   FailureOr<ChunkValue> factors = need(op.getFactors());
@@ -228,7 +237,7 @@ LogicalResult ChunkEmitter::emitChannels(chunk::DecayOp op) {
         auto put = [&] { store(decay.factors, local, col, entry); };
         if (isOwn)
           return threads.when(arith::XOrIOp::create(b, valid, threads.constant(1, 1)), put);
-        Value known = factors->kind == ChunkValue::Tile ? load(factors->memory, local, col)
+        Value known = factors->kind == ChunkValue::Tile   ? load(factors->memory, local, col)
                       : factors->kind == ChunkValue::Rows ? entryOf(*factors, factors->dim ? col : local)
                                                           : factors->entries[0];
         if (factors->scale.base)
@@ -264,9 +273,10 @@ LogicalResult ChunkEmitter::emitChannels(chunk::DecayOp op) {
   return success();
 }
 
-SharedTile ChunkEmitter::weigh(const Decay &decay, const ChunkValue *source, Span span, bool local, bool isF32) {
+SharedTile ChunkEmitter::weigh(const Decay &decay, const ChunkValue *source, Span span, bool local,
+                               bool isF32) {
   int64_t n = decay.factors.cols, pairs = padded(n) / 2;
-  SharedTile result = allocate(tokens, n, padded(n) + (isF32 ? 4 : 8), isF32);
+  SharedTile result = allocate(tokens, n, padded(n) + 8, isF32);
   sync();
   bool isRest = span == Span::Rest;
   forItems(pairs * blocks(), [&](Value item) {

@@ -5,8 +5,8 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-// A sum takes up a product of which it is the only user: the product begins with what it is added to. Tells whether
-// it was so.
+// A sum takes up a product of which it is the only user: the product begins with what it is added to. Tells
+// whether it was so.
 FailureOr<bool> ChunkEmitter::addProduct(AddOp op) {
   if (isOne(op.getType().getCols()) || op.getOperand(0).getType() != op.getOperand(1).getType())
     return false;
@@ -70,7 +70,8 @@ LogicalResult ChunkEmitter::emitElementwise(ElementwiseOp op) {
         Decay decay;
         decay.factors = other.memory;
         decay.between = other.scale;
-        set(result, ChunkValue::tile(weigh(decay, &tile, weights.getSpan(), /*local=*/false, /*isF32=*/false)));
+        set(result,
+            ChunkValue::tile(weigh(decay, &tile, weights.getSpan(), /*local=*/false, /*isF32=*/false)));
         return success();
       }
       // Scaled rows of a tile stay a promise.
@@ -129,7 +130,8 @@ LogicalResult ChunkEmitter::emitTiles(ElementwiseOp op, ArrayRef<ChunkValue> ope
                                                      : entryOf(operand, operand.dim ? col : local);
       entries.push_back(operand.scale.base ? multiply(entry, rowAt(operand.scale, local)) : entry);
     }
-    store(result.memory, local, col, choose(isValid(local), op.lower(b, b.getLoc(), entries), threads.number(0)));
+    store(result.memory, local, col,
+          choose(isValid(local), op.lower(b, b.getLoc(), entries), threads.number(0)));
   });
   dirty = true;
   set(op->getResult(0), result);
@@ -137,7 +139,8 @@ LogicalResult ChunkEmitter::emitTiles(ElementwiseOp op, ArrayRef<ChunkValue> ope
 }
 
 // Entries in registers, of scores or slabs.
-LogicalResult ChunkEmitter::emitFragments(ElementwiseOp op, MutableArrayRef<ChunkValue> operands, bool isSlab) {
+LogicalResult ChunkEmitter::emitFragments(ElementwiseOp op, MutableArrayRef<ChunkValue> operands,
+                                          bool isSlab) {
   sync();
   const ChunkValue *like = llvm::find_if(operands, [&](const ChunkValue &operand) {
     return operand.kind == (isSlab ? ChunkValue::Slab : ChunkValue::Scores);

@@ -8,10 +8,10 @@ using namespace recur::cuda;
 
 ChunkEmitter::ChunkEmitter(Threads &threads, chunk::ProgramOp program, TensorAccess &access,
                            ArrayRef<TensorArgument> tensors, const ChunkShape &shape, SharedArena &arena)
-    : fragments(threads), threads(threads), b(threads.b), program(program), access(access), tensors(tensors),
-      tokens(shape.tokens), warps(shape.warps), arena(arena),
-      scoreParts(std::min(shape.warps * 16 / shape.tokens, shape.tokens / 16)), scoreColumns(shape.tokens / scoreParts),
-      tokenThreads(threads.b, tokenGrid) {}
+    : fragments(threads, shape.precision), threads(threads), b(threads.b), program(program), access(access),
+      tensors(tensors), tokens(shape.tokens), warps(shape.warps), arena(arena),
+      scoreParts(std::min(shape.warps * 16 / shape.tokens, shape.tokens / 16)),
+      scoreColumns(shape.tokens / scoreParts), tokenThreads(threads.b, tokenGrid) {}
 
 void ChunkEmitter::begin(Value h, Value n, Value at) {
   head = h;
@@ -38,7 +38,7 @@ SharedTile ChunkEmitter::allocate(int64_t rows, int64_t cols, int64_t pitch, boo
   tile.rows = rows;
   tile.cols = cols;
   tile.pitch = pitch;
-  tile.isF32 = isF32;
+  tile.isF32 = isF32 || isWide();
   int64_t bytes = llvm::alignTo(tile.bytes(), 16);
   std::optional<int64_t> offset = arena.tryAllocate(bytes);
   if (!offset && arena.hasReleased()) {
@@ -54,7 +54,7 @@ SharedTile ChunkEmitter::allocate(int64_t rows, int64_t cols, int64_t pitch, boo
 }
 
 SharedTile ChunkEmitter::allocateTile(int64_t n, bool isF32) {
-  SharedTile tile = allocate(tokens, n, padded(n) + (isF32 ? 4 : 8), isF32);
+  SharedTile tile = allocate(tokens, n, padded(n) + 8, isF32);
   if (int64_t extra = padded(n) - n) {
     forItems(tokens * extra, [&](Value item) {
       store(tile, over(item, extra), add(modulo(item, extra), n), threads.number(0));
@@ -80,7 +80,8 @@ void ChunkEmitter::store(const SharedTile &tile, Value row, Value col, Value ent
 
 std::array<Value, 2> ChunkEmitter::loadPair(const SharedTile &tile, Value row, Value col) {
   Type element = tile.isF32 ? Type(b.getF32Type()) : b.getBF16Type();
-  Value both = LLVM::LoadOp::create(b, VectorType::get(2, element), fragments.address(tile, row, col), tile.isF32 ? 8 : 4);
+  Value both = LLVM::LoadOp::create(b, VectorType::get(2, element), fragments.address(tile, row, col),
+                                    tile.isF32 ? 8 : 4);
   std::array<Value, 2> pair;
   for (int64_t i : {0, 1}) {
     pair[i] = LLVM::ExtractElementOp::create(b, both, threads.constant(i));
@@ -229,7 +230,8 @@ LogicalResult ChunkEmitter::emitAhead() {
   for (Operation &op : program.getBody().front().without_terminator()) {
     bool depends = llvm::any_of(op.getOperands(), [&](Value operand) { return dependent.contains(operand); });
     op.walk([&](Operation *inner) {
-      depends |= inner != &op && llvm::any_of(inner->getOperands(), [&](Value v) { return dependent.contains(v); });
+      depends |=
+          inner != &op && llvm::any_of(inner->getOperands(), [&](Value v) { return dependent.contains(v); });
     });
     if (auto solve = dyn_cast<chunk::TriSolveOp>(op))
       solves.push_back(solve);
@@ -300,7 +302,8 @@ LogicalResult ChunkEmitter::emit(Value from, Value left, MutableArrayRef<ChunkVa
       ++usesLeft[operand];
   });
   for (auto [argument, state] : llvm::zip(program.argumentsOf(ArgKind::State), states))
-    set(argument, matType(argument).isScalar() ? ChunkValue::scalar(rowAt(state.memory, threads.constant(0))) : state);
+    set(argument,
+        matType(argument).isScalar() ? ChunkValue::scalar(rowAt(state.memory, threads.constant(0))) : state);
   if (failed(emitArguments()) || failed(emitAhead()))
     return failure();
   sync();
@@ -313,8 +316,9 @@ LogicalResult ChunkEmitter::emit(Value from, Value left, MutableArrayRef<ChunkVa
   SmallVector<ChunkValue> last;
   for (auto [value, state] : llvm::zip(yielded, states)) {
     FailureOr<ChunkValue> next = state.kind == ChunkValue::Slab ? asSlab(value) : need(value);
-    bool isOther = succeeded(next) && next->kind == ChunkValue::Rows && next->memory.base != state.memory.base &&
-                   llvm::any_of(states, [&](const ChunkValue &s) { return s.memory.base == next->memory.base; });
+    bool isOther =
+        succeeded(next) && next->kind == ChunkValue::Rows && next->memory.base != state.memory.base &&
+        llvm::any_of(states, [&](const ChunkValue &s) { return s.memory.base == next->memory.base; });
     if (failed(next) || isOther)
       return failure();
     last.push_back(*next);
@@ -326,9 +330,8 @@ LogicalResult ChunkEmitter::emit(Value from, Value left, MutableArrayRef<ChunkVa
       state = next;
       continue;
     }
-    forItems(state.memory.cols, [&, &to = state.memory, &from = next](Value item) {
-      storeRow(to, item, entryOf(from, item));
-    });
+    forItems(state.memory.cols,
+             [&, &to = state.memory, &from = next](Value item) { storeRow(to, item, entryOf(from, item)); });
   }
   // The next chunk writes what this one read.
   values.clear();

@@ -1,6 +1,6 @@
-// A chunk program as code of one block of threads. Values between tokens and functions of one token are made by all
-// warps and lie in shared memory; what depends on the state lies in registers, each warp with 16 of the state's
-// independent rows.
+// A chunk program as code of one block of threads. Values between tokens and functions of one token are made
+// by all warps and lie in shared memory; what depends on the state lies in registers, each warp with 16 of
+// the state's independent rows.
 #pragma once
 #include "dialect/chunk/Chunk.h"
 #include "lib/Cuda/BodyEmitter.h"
@@ -15,19 +15,19 @@ namespace recur::cuda {
 /// What a value of a chunk program is to the block.
 struct ChunkValue {
   enum Kind {
-    Scalar,  // `entries[0]`
-    Rows,    // a column of numbers, f32, in shared memory: one for each token or channel
-    Tile,    // a row per token in shared memory; rows perhaps to be scaled
-    Scores,  // tokens by tokens: each warp 16 rows by a part of the columns
-    Slab,    // 16 independent indices of the warp by tokens or keys
-    Weights  // weights of channels, to be multiplied with something
+    Scalar, // `entries[0]`
+    Rows,   // a column of numbers, f32, in shared memory: one for each token or channel
+    Tile,   // a row per token in shared memory; rows perhaps to be scaled
+    Scores, // tokens by tokens: each warp 16 rows by a part of the columns
+    Slab,   // 16 independent indices of the warp by tokens or keys
+    Weights // weights of channels, to be multiplied with something
   } kind = Scalar;
   llvm::SmallVector<mlir::Value> entries; // Scalar, Scores, Slab
   SharedTile memory;                      // Rows, Tile
-  SharedTile scale;                       // of a Tile's rows: memory like that of Rows, or none; see Decay for Weights
-  bool transposed = false;                // of a Tile
-  int dim = 0;                            // Rows: the dimension they lie along; Slab: that of the independent indices
-  int64_t rows = 0;                       // independent indices of a Slab
+  SharedTile scale;        // of a Tile's rows: memory like that of Rows, or none; see Decay for Weights
+  bool transposed = false; // of a Tile
+  int dim = 0;             // Rows: the dimension they lie along; Slab: that of the independent indices
+  int64_t rows = 0;        // independent indices of a Slab
 
   static ChunkValue scalar(mlir::Value entry) { return {Scalar, {entry}, {}, {}, false, 0, 0}; }
   static ChunkValue column(SharedTile memory) { return {Rows, {}, memory, {}, false, 0, 0}; }
@@ -47,13 +47,14 @@ inline int64_t padded(int64_t n) { return llvm::alignTo(n, 16); }
 struct ChunkShape {
   int64_t tokens = 64; // of a chunk
   int64_t warps = 8;
+  Precision precision = Precision::Bf16;
 };
 
 /// Emits the body of a program once, for one chunk.
 class ChunkEmitter {
 public:
-  ChunkEmitter(Threads &threads, chunk::ProgramOp program, TensorAccess &access, llvm::ArrayRef<TensorArgument> tensors,
-               const ChunkShape &shape, SharedArena &arena);
+  ChunkEmitter(Threads &threads, chunk::ProgramOp program, TensorAccess &access,
+               llvm::ArrayRef<TensorArgument> tensors, const ChunkShape &shape, SharedArena &arena);
 
   /// Why this emitter does not take the program; nothing if it does.
   static std::optional<std::string> refusal(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors);
@@ -61,13 +62,15 @@ public:
   static int stateDim(mlir::Value state);
   /// Whether a state lies in registers; else it is a column of numbers in shared memory.
   static bool isSlab(mlir::Value state);
+  /// What products of a program read, by the types of the tensors.
+  static Precision findPrecision(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors);
   /// The number of warps for a program.
   static int64_t countWarps(chunk::ProgramOp program);
 
   /// Emits what is needed once.
   void begin(mlir::Value head, mlir::Value heads, mlir::Value position);
-  /// One chunk: tokens from `first`, of which `count` are left. Takes the states at its start; they become those at its
-  /// end.
+  /// One chunk: tokens from `first`, of which `count` are left. Takes the states at its start; they become
+  /// those at its end.
   mlir::LogicalResult emit(mlir::Value first, mlir::Value count, llvm::MutableArrayRef<ChunkValue> states);
 
   /// The warp's first independent index among `rows`; warps past the end repeat others.
@@ -102,6 +105,8 @@ private:
   // Functions of one token (ChunkMap.cpp).
   mlir::LogicalResult emitMap(chunk::MapOp op);
   mlir::FailureOr<llvm::SmallVector<ChunkValue>> emitCarried(chunk::MapOp op);
+  /// Whether a map's result is needed in more places than outputs.
+  bool isRead(mlir::Value value);
 
   // Decays (ChunkDecay.cpp).
   struct Decay {
@@ -112,6 +117,8 @@ private:
   };
   /// Makes sure that `decays` has one.
   mlir::LogicalResult emitDecayOf(mlir::Value decay);
+  /// Whether it is computed from the logarithms; else from the factors.
+  bool readsLog(chunk::DecayOp op);
   mlir::LogicalResult emitDecay(chunk::DecayOp op);
   mlir::LogicalResult emitLogs(chunk::DecayOp op);
   mlir::LogicalResult emitProducts(mlir::Value decay, mlir::ValueRange factors);
@@ -119,18 +126,21 @@ private:
   mlir::LogicalResult emitWeights(chunk::WeightsOp op);
   mlir::LogicalResult emitMask(chunk::MaskOp op);
   /// The weight of an entry of scores under a decay without channels; null without a decay.
-  mlir::Value scoreWeight(mlir::Value decay, chunk::Reach reach, int64_t to, int64_t from, mlir::Value t, mlir::Value j);
-  /// The rows of a tile (ones, where `source` is null) times weights of a decay with channels; `local` weights reach
-  /// to the ends of a token's own 16-block only.
+  mlir::Value scoreWeight(mlir::Value decay, chunk::Reach reach, int64_t to, int64_t from, mlir::Value t,
+                          mlir::Value j);
+  /// The rows of a tile (ones, where `source` is null) times weights of a decay with channels; `local`
+  /// weights reach to the ends of a token's own 16-block only.
   SharedTile weigh(const Decay &decay, const ChunkValue *source, chunk::Span span, bool local, bool isF32);
   int64_t blocks() const { return tokens / 16; }
 
   // Scores (ChunkScores.cpp).
   mlir::LogicalResult emitGram(chunk::GramOp op);
   llvm::SmallVector<mlir::Value> multiplyRows(const ChunkValue &lhs, const ChunkValue &rhs);
-  llvm::SmallVector<mlir::Value> multiplyDecaying(const ChunkValue &lhs, const ChunkValue &rhs, const Decay &decay,
-                                                  chunk::Reach reach);
-  SharedTile emitDiagonal(const ChunkValue &lhs, const ChunkValue &rhs, const Decay &decay, chunk::Reach reach);
+  llvm::SmallVector<mlir::Value> loadRow(const SharedTile &tile, mlir::Value row);
+  llvm::SmallVector<mlir::Value> multiplyDecaying(const ChunkValue &lhs, const ChunkValue &rhs,
+                                                  const Decay &decay, chunk::Reach reach);
+  SharedTile emitDiagonal(const ChunkValue &lhs, const ChunkValue &rhs, const Decay &decay,
+                          chunk::Reach reach);
   mlir::Value scoreRow(int64_t entry);
   mlir::Value scoreColumn(int64_t entry);
   mlir::Value scoreBlock();
@@ -154,7 +164,8 @@ private:
   mlir::FailureOr<bool> addProduct(AddOp op);
   mlir::LogicalResult emitColumns(ElementwiseOp op, llvm::ArrayRef<ChunkValue> operands);
   mlir::LogicalResult emitTiles(ElementwiseOp op, llvm::ArrayRef<ChunkValue> operands);
-  mlir::LogicalResult emitFragments(ElementwiseOp op, llvm::MutableArrayRef<ChunkValue> operands, bool isSlab);
+  mlir::LogicalResult emitFragments(ElementwiseOp op, llvm::MutableArrayRef<ChunkValue> operands,
+                                    bool isSlab);
   mlir::LogicalResult emitMix(chunk::MixOp op);
   mlir::LogicalResult emitConjugateGradients(chunk::ConjugateGradientsOp op);
   /// Sums over the channels of each token of two slabs' products.
@@ -164,6 +175,8 @@ private:
 
   // Memory and loops.
   void forTokens(llvm::function_ref<void(mlir::Value local, mlir::Value token, mlir::Value valid)> body);
+  /// What products read is kept as they want it, all else in f32.
+  bool isWide() const { return fragments.precision != Precision::Bf16; }
   SharedTile allocate(int64_t rows, int64_t cols, int64_t pitch, bool isF32);
   SharedTile allocateRows(int64_t n) { return allocate(1, n, llvm::alignTo(n, 4), true); }
   /// A row per token, columns padded with zeros.
@@ -184,9 +197,15 @@ private:
   // Numbers of i32 and f32.
   mlir::Value add(mlir::Value x, mlir::Value y) { return mlir::arith::AddIOp::create(b, x, y); }
   mlir::Value add(mlir::Value x, int64_t y) { return y ? add(x, threads.constant(y)) : x; }
-  mlir::Value times(mlir::Value x, int64_t y) { return mlir::arith::MulIOp::create(b, x, threads.constant(y)); }
-  mlir::Value over(mlir::Value x, int64_t y) { return mlir::arith::DivUIOp::create(b, x, threads.constant(y)); }
-  mlir::Value modulo(mlir::Value x, int64_t y) { return mlir::arith::RemUIOp::create(b, x, threads.constant(y)); }
+  mlir::Value times(mlir::Value x, int64_t y) {
+    return mlir::arith::MulIOp::create(b, x, threads.constant(y));
+  }
+  mlir::Value over(mlir::Value x, int64_t y) {
+    return mlir::arith::DivUIOp::create(b, x, threads.constant(y));
+  }
+  mlir::Value modulo(mlir::Value x, int64_t y) {
+    return mlir::arith::RemUIOp::create(b, x, threads.constant(y));
+  }
   mlir::Value below(mlir::Value x, mlir::Value y) {
     return mlir::arith::CmpIOp::create(b, mlir::arith::CmpIPredicate::slt, x, y);
   }

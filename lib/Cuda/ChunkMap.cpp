@@ -5,15 +5,12 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-// Whether a value is needed in more places than outputs. Scalar decays are computed from logarithms where there are
-// any, others from factors.
-static bool isRead(Value value) {
+bool ChunkEmitter::isRead(Value value) {
   return llvm::any_of(value.getUses(), [&](OpOperand &use) {
     auto decay = dyn_cast<chunk::DecayOp>(use.getOwner());
-    if (!decay || !decay.getLog())
+    if (!decay)
       return !isa<chunk::YieldOp>(use.getOwner());
-    bool hasChannels = !isOne(matType(decay.getFactors()).getCols());
-    return (use.getOperandNumber() == 0) == hasChannels;
+    return (use.getOperandNumber() == 1) == readsLog(decay);
   });
 }
 
@@ -93,26 +90,30 @@ LogicalResult ChunkEmitter::emitMap(chunk::MapOp op) {
   }
   auto inputs = program.argumentsOf(ArgKind::Input), params = program.argumentsOf(ArgKind::Param);
   llvm::DenseMap<BlockArgument, unsigned> read;
-  for (auto [operand, argument] : llvm::zip(op->getOperands().drop_front(states),
-                                            block.getArguments().drop_front(states))) {
+  for (auto [operand, argument] :
+       llvm::zip(op->getOperands().drop_front(states), block.getArguments().drop_front(states))) {
     auto input = llvm::find(inputs, operand), param = llvm::find(params, operand);
     if (!values.count(operand) && (input != inputs.end() || param != params.end())) {
-      read[argument] = input != inputs.end() ? input - inputs.begin() : inputs.size() + (param - params.begin());
+      read[argument] =
+          input != inputs.end() ? input - inputs.begin() : inputs.size() + (param - params.begin());
       continue;
     }
     FailureOr<ChunkValue> value = need(operand);
-    if (failed(value) || value->transposed || value->kind == ChunkValue::Scores || value->kind == ChunkValue::Weights)
+    if (failed(value) || value->transposed || value->kind == ChunkValue::Scores ||
+        value->kind == ChunkValue::Weights)
       return failure();
     if (value->kind == ChunkValue::Slab) // goes through shared memory
       value = ChunkValue::tile(moveSlab(*value, /*isF32=*/true));
     known[argument] = *value;
   }
   auto yielded = program.getBodyYield().getValues();
-  unsigned programStates = program.argumentsOf(ArgKind::State).size(), outputs = yielded.size() - programStates;
+  unsigned programStates = program.argumentsOf(ArgKind::State).size(),
+           outputs = yielded.size() - programStates;
   SmallVector<Value> wanted;
   SmallVector<unsigned> results;
   for (auto [i, result] : llvm::enumerate(op.getResults())) {
-    if (result.use_empty() || (!isRead(result) && !llvm::is_contained(yielded.drop_front(programStates), result)))
+    if (result.use_empty() ||
+        (!isRead(result) && !llvm::is_contained(yielded.drop_front(programStates), result)))
       continue;
     wanted.push_back(op.getYield().getValues()[states + i]);
     results.push_back(i);
@@ -163,7 +164,8 @@ LogicalResult ChunkEmitter::emitMap(chunk::MapOp op) {
       const Tile &tile = body.get(inner, placement.anyOf(inner));
       for (unsigned o = 0; o < outputs; ++o)
         if (yielded[programStates + o] == result)
-          threads.when(valid, [&] { access.store(inputs.size() + params.size() + programStates + o, tile, token); });
+          threads.when(valid,
+                       [&] { access.store(inputs.size() + params.size() + programStates + o, tile, token); });
       auto value = values.find(result);
       if (value == values.end())
         continue;
@@ -179,12 +181,7 @@ LogicalResult ChunkEmitter::emitMap(chunk::MapOp op) {
           Value high = kept(tile.entries[e + 1]);
           if (Value exists = tokenThreads.valid(tile.axis, memory.cols, e + 1))
             high = choose(exists, high, threads.number(0));
-          if (memory.isF32) {
-            store(memory, local, at, low);
-            store(memory, local, add(at, 1), high);
-          } else {
-            LLVM::StoreOp::create(b, fragments.pack(low, high), fragments.address(memory, local, at));
-          }
+          storePair(memory, local, at, low, high);
         });
     }
   });

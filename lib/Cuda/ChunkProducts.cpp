@@ -27,12 +27,7 @@ FailureOr<ChunkValue> ChunkEmitter::asSlab(Value value) {
   sync();
   const SharedTile &tile = known->memory;
   Value first = slabRow(tile.cols);
-  SmallVector<Value> entries;
-  if (tile.isF32)
-    for (int64_t e = 0; e < tokens / 2; ++e)
-      entries.push_back(load(tile, fragments.column(e), add(first, fragments.row(e))));
-  else
-    entries = fragments.loadTransposed(tile, first).entries;
+  SmallVector<Value> entries = fragments.loadTransposed(tile, first).entries;
   if (known->scale.base)
     for (auto [e, entry] : llvm::enumerate(entries))
       entry = multiply(entry, rowAt(known->scale, fragments.column(e)));
@@ -40,7 +35,7 @@ FailureOr<ChunkValue> ChunkEmitter::asSlab(Value value) {
 }
 
 SharedTile ChunkEmitter::moveSlab(const ChunkValue &slab, bool isF32) {
-  SharedTile tile = allocate(tokens, slab.rows, padded(slab.rows) + (isF32 ? 4 : 8), isF32);
+  SharedTile tile = allocate(tokens, slab.rows, padded(slab.rows) + 8, isF32);
   Value first = slabRow(slab.rows);
   threads.when(isSlabOwner(slab.rows), [&] {
     for (size_t e = 0; e < slab.entries.size(); ++e)
@@ -58,7 +53,7 @@ FailureOr<ChunkValue> ChunkEmitter::asTile(Value value) {
     return ChunkValue::tile(moveSlab(*known, /*isF32=*/false));
   if (known->kind != ChunkValue::Tile)
     return failure();
-  if (known->memory.isF32) { // products read bf16
+  if (known->memory.isF32 && !isWide()) { // products read bf16
     SharedTile narrow = allocateTile(known->memory.cols, false);
     sync();
     int64_t pairs = padded(narrow.cols) / 2;
@@ -130,7 +125,7 @@ LogicalResult ChunkEmitter::emitMatmul(MatmulOp op, ArrayRef<Value> start, Value
       auto right = fragments.loadRight(tile, threads.constant(col), step * 16, byDepth);
       for (int64_t i : {0, 1})
         fragments.multiply(MutableArrayRef(sum.entries).slice(col / 2 + 4 * i, 4), operand,
-                           ArrayRef(right).slice(2 * i, 2));
+                           Fragments::half(right, i));
     }
   if (scaled)
     for (auto [e, entry] : llvm::enumerate(sum.entries)) {
@@ -147,7 +142,9 @@ LogicalResult ChunkEmitter::emitColumnProduct(MatmulOp op) {
   FailureOr<ChunkValue> lhs = need(op.getLhs()), rhs = need(op.getRhs());
   if (failed(lhs) || failed(rhs) || (rhs->kind != ChunkValue::Scalar && rhs->kind != ChunkValue::Rows))
     return failure();
-  auto numberOf = [&](Attribute dim) { return isa<StringAttr>(dim) ? tokens : cast<IntegerAttr>(dim).getInt(); };
+  auto numberOf = [&](Attribute dim) {
+    return isa<StringAttr>(dim) ? tokens : cast<IntegerAttr>(dim).getInt();
+  };
   ChunkValue result = ChunkValue::column(allocateRows(numberOf(op.getType().getRows())));
   if (lhs->kind == ChunkValue::Scores) {
     SharedTile parts = allocate(scoreParts, tokens, tokens, true);
@@ -159,9 +156,8 @@ LogicalResult ChunkEmitter::emitColumnProduct(MatmulOp op) {
           sum = plus(sum, multiply(lhs->entries[i], entryOf(*rhs, scoreColumn(i))));
       for (int64_t distance : {1, 2})
         sum = plus(sum, shuffle(sum, distance));
-      threads.when(threads.both(equal(modulo(fragments.lane, 4), 0), isScoreOwner()), [&] {
-        store(parts, scorePart(), scoreRow(2 * upper), sum);
-      });
+      threads.when(threads.both(equal(modulo(fragments.lane, 4), 0), isScoreOwner()),
+                   [&] { store(parts, scorePart(), scoreRow(2 * upper), sum); });
     }
     dirty = true;
     sync();
@@ -176,7 +172,8 @@ LogicalResult ChunkEmitter::emitColumnProduct(MatmulOp op) {
     forItems(lhs->memory.cols, [&](Value channel) {
       Value sum = threads.number(0);
       for (int64_t t = 0; t < tokens; ++t) {
-        Value local = threads.constant(t), entry = multiply(load(lhs->memory, local, channel), entryOf(*rhs, local));
+        Value local = threads.constant(t),
+              entry = multiply(load(lhs->memory, local, channel), entryOf(*rhs, local));
         sum = plus(sum, lhs->scale.base ? multiply(entry, rowAt(lhs->scale, local)) : entry);
       }
       storeRow(result.memory, channel, sum);

@@ -11,8 +11,8 @@ using chunk::Span;
 // Decaying values
 //===----------------------------------------------------------------------===//
 
-// Blocks of 16 tokens: what earlier blocks give decays over whole blocks and then over the tokens up to t. Within a
-// block every product is formed as it is, by a thread for each channel.
+// Blocks of 16 tokens: what earlier blocks give decays over whole blocks and then over the tokens up to t.
+// Within a block every product is formed as it is, by a thread for each channel.
 LogicalResult ChunkEmitter::emitMix(chunk::MixOp op) {
   if (failed(emitDecayOf(op.getDecay())))
     return failure();
@@ -24,7 +24,8 @@ LogicalResult ChunkEmitter::emitMix(chunk::MixOp op) {
   int64_t n = rows->memory.cols;
   bool isBefore = op.getReach() == Reach::Before;
   SharedTile earlier = weigh(decay, &*rows, Span::Rest, /*local=*/true, /*isF32=*/false);
-  SharedTile weights = weigh(decay, nullptr, isBefore ? Span::Until : Span::Through, /*local=*/true, /*isF32=*/true);
+  SharedTile weights =
+      weigh(decay, nullptr, isBefore ? Span::Until : Span::Through, /*local=*/true, /*isF32=*/true);
   SharedTile own = allocateTile(n, /*isF32=*/true);
   sync();
   forItems(n * blocks(), [&](Value item) {
@@ -60,7 +61,7 @@ LogicalResult ChunkEmitter::emitMix(chunk::MixOp op) {
         part[e] = multiply(part[e], load(decay.between, row, add(first, fragments.row(e))));
       auto right = fragments.loadRight(*scores, threads.constant(block * 16), from * 16, false);
       for (int64_t i : {0, 1})
-        fragments.multiply(part.slice(4 * i, 4), packed[from], ArrayRef(right).slice(2 * i, 2));
+        fragments.multiply(part.slice(4 * i, 4), packed[from], Fragments::half(right, i));
     }
     for (int64_t e = 0; e < 8; ++e) {
       Value token = fragments.column(block * 8 + e), channel = add(first, fragments.row(e));
@@ -129,7 +130,8 @@ LogicalResult ChunkEmitter::emitConjugateGradients(chunk::ConjugateGradientsOp o
   ChunkValue size = dotRows(*rhs, *rhs), step = ChunkValue::column(allocateRows(tokens)), ratio = step;
   ratio.memory = allocateRows(tokens);
   auto quotient = [&](const ChunkValue &num, const ChunkValue &den, const ChunkValue &to, Value at) {
-    Value sum = plus(entryOf(den, at), threads.number(op.getEps().convertToDouble())), zero = threads.number(0);
+    Value sum = plus(entryOf(den, at), threads.number(op.getEps().convertToDouble())),
+          zero = threads.number(0);
     Value isZero = arith::CmpFOp::create(b, arith::CmpFPredicate::OEQ, sum, zero);
     storeRow(to.memory, at, choose(isZero, zero, arith::DivFOp::create(b, entryOf(num, at), sum)));
   };
@@ -138,48 +140,49 @@ LogicalResult ChunkEmitter::emitConjugateGradients(chunk::ConjugateGradientsOp o
   llvm::append_range(inits, rhs->entries);
   llvm::append_range(inits, rhs->entries);
   LogicalResult status = success();
-  auto loop = threads.forLoop(
-      threads.constant(0), threads.constant(op.getIterations()), threads.constant(1), inits,
-      [&](Value, ValueRange carried) {
-        SmallVector<Value> next(carried);
-        MutableArrayRef<Value> x = MutableArrayRef(next).take_front(n), r = MutableArrayRef(next).slice(n, n),
-                               p = MutableArrayRef(next).take_back(n);
-        ChunkValue direction = ChunkValue::slab(p, rhs->rows);
-        set(region.getArgument(0), direction);
-        FailureOr<ChunkValue> image = asSlab(region.getTerminator()->getOperand(0));
-        if (failed(image) || image->entries.size() != n) {
-          status = failure();
-          return next;
-        }
-        ChunkValue slope = dotRows(direction, *image);
-        forItems(tokens, [&](Value at) { quotient(size, slope, step, at); });
-        dirty = true;
-        sync();
-        for (size_t e = 0; e < n; ++e) {
-          Value length = entryOf(step, fragments.column(e));
-          x[e] = plus(x[e], multiply(length, p[e]));
-          r[e] = arith::SubFOp::create(b, r[e], multiply(length, image->entries[e]));
-        }
-        ChunkValue residual = ChunkValue::slab(r, rhs->rows), nextSize = dotRows(residual, residual);
-        forItems(tokens, [&](Value at) {
-          quotient(nextSize, size, ratio, at);
-          storeRow(size.memory, at, entryOf(nextSize, at));
-        });
-        dirty = true;
-        sync();
-        for (size_t e = 0; e < n; ++e)
-          p[e] = plus(r[e], multiply(entryOf(ratio, fragments.column(e)), p[e]));
-        for (Operation &inner : region)
-          for (Value made : inner.getResults()) {
-            values.erase(made);
-            staged.erase(made);
-          }
-        values.erase(region.getArgument(0));
-        image = slope = nextSize = ChunkValue();
-        dirty = true;
-        sync();
-        return next;
-      });
+  auto loop = threads.forLoop(threads.constant(0), threads.constant(op.getIterations()), threads.constant(1),
+                              inits, [&](Value, ValueRange carried) {
+                                SmallVector<Value> next(carried);
+                                MutableArrayRef<Value> x = MutableArrayRef(next).take_front(n),
+                                                       r = MutableArrayRef(next).slice(n, n),
+                                                       p = MutableArrayRef(next).take_back(n);
+                                ChunkValue direction = ChunkValue::slab(p, rhs->rows);
+                                set(region.getArgument(0), direction);
+                                FailureOr<ChunkValue> image = asSlab(region.getTerminator()->getOperand(0));
+                                if (failed(image) || image->entries.size() != n) {
+                                  status = failure();
+                                  return next;
+                                }
+                                ChunkValue slope = dotRows(direction, *image);
+                                forItems(tokens, [&](Value at) { quotient(size, slope, step, at); });
+                                dirty = true;
+                                sync();
+                                for (size_t e = 0; e < n; ++e) {
+                                  Value length = entryOf(step, fragments.column(e));
+                                  x[e] = plus(x[e], multiply(length, p[e]));
+                                  r[e] = arith::SubFOp::create(b, r[e], multiply(length, image->entries[e]));
+                                }
+                                ChunkValue residual = ChunkValue::slab(r, rhs->rows),
+                                           nextSize = dotRows(residual, residual);
+                                forItems(tokens, [&](Value at) {
+                                  quotient(nextSize, size, ratio, at);
+                                  storeRow(size.memory, at, entryOf(nextSize, at));
+                                });
+                                dirty = true;
+                                sync();
+                                for (size_t e = 0; e < n; ++e)
+                                  p[e] = plus(r[e], multiply(entryOf(ratio, fragments.column(e)), p[e]));
+                                for (Operation &inner : region)
+                                  for (Value made : inner.getResults()) {
+                                    values.erase(made);
+                                    staged.erase(made);
+                                  }
+                                values.erase(region.getArgument(0));
+                                image = slope = nextSize = ChunkValue();
+                                dirty = true;
+                                sync();
+                                return next;
+                              });
   for (Value operand : outer)
     if (--usesLeft[operand] == 0) {
       values.erase(operand);

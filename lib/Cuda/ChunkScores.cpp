@@ -1,8 +1,8 @@
 // Products between the tokens of a chunk.
 //
-// With a decay for each channel the rows of a block of 16 tokens meet the columns of earlier blocks at the block's first
-// token: rows times the factors from there on, columns times those up to the end of their own block and of all between.
-// Within a block every product is formed as it is.
+// With a decay for each channel the rows of a block of 16 tokens meet the columns of earlier blocks at the
+// block's first token: rows times the factors from there on, columns times those up to the end of their own
+// block and of all between. Within a block every product is formed as it is.
 #include "lib/Cuda/ChunkEmitter.h"
 
 using namespace mlir;
@@ -35,7 +35,8 @@ SmallVector<Value> ChunkEmitter::multiplyRows(const ChunkValue &lhs, const Chunk
     for (int64_t col = 0; col < scoreColumns; col += 16) {
       auto right = fragments.loadRight(rhs.memory, add(part, col), depth, false);
       for (int64_t i : {0, 1})
-        fragments.multiply(MutableArrayRef(sum.entries).slice(col / 2 + 4 * i, 4), left, ArrayRef(right).slice(2 * i, 2));
+        fragments.multiply(MutableArrayRef(sum.entries).slice(col / 2 + 4 * i, 4), left,
+                           Fragments::half(right, i));
     }
   }
   for (auto [e, entry] : llvm::enumerate(sum.entries)) {
@@ -47,9 +48,10 @@ SmallVector<Value> ChunkEmitter::multiplyRows(const ChunkValue &lhs, const Chunk
   return sum.entries;
 }
 
-SmallVector<Value> ChunkEmitter::multiplyDecaying(const ChunkValue &lhs, const ChunkValue &rhs, const Decay &decay,
-                                                  Reach reach) {
-  SharedTile rows = weigh(decay, &lhs, reach == Reach::Before ? Span::Until : Span::Through, /*local=*/true, false);
+SmallVector<Value> ChunkEmitter::multiplyDecaying(const ChunkValue &lhs, const ChunkValue &rhs,
+                                                  const Decay &decay, Reach reach) {
+  SharedTile rows =
+      weigh(decay, &lhs, reach == Reach::Before ? Span::Until : Span::Through, /*local=*/true, false);
   SharedTile columns = weigh(decay, &rhs, Span::Rest, /*local=*/true, false);
   SharedTile diagonal = emitDiagonal(lhs, rhs, decay, reach);
   sync();
@@ -63,6 +65,11 @@ SmallVector<Value> ChunkEmitter::multiplyDecaying(const ChunkValue &lhs, const C
       auto left = fragments.loadLeft(rows, times(block, 16), depth);
       for (int64_t half : {0, 1}) {
         std::array<Value, 2> weight = loadPair(decay.between, row, add(pair, depth + 8 * half));
+        if (rows.isF32) {
+          for (int64_t i = 0; i < 4; ++i)
+            left[4 * half + i] = multiply(left[4 * half + i], weight[i / 2]);
+          continue;
+        }
         for (Value &both : MutableArrayRef(left).slice(2 * half, 2)) {
           std::array<Value, 2> entries = fragments.unpack(both);
           both = fragments.pack(multiply(entries[0], weight[0]), multiply(entries[1], weight[1]));
@@ -70,34 +77,48 @@ SmallVector<Value> ChunkEmitter::multiplyDecaying(const ChunkValue &lhs, const C
       }
       auto right = fragments.loadRight(columns, times(column, 16), depth, false);
       for (int64_t i : {0, 1})
-        fragments.multiply(MutableArrayRef(sum.entries).slice(col / 2 + 4 * i, 4), left, ArrayRef(right).slice(2 * i, 2));
+        fragments.multiply(MutableArrayRef(sum.entries).slice(col / 2 + 4 * i, 4), left,
+                           Fragments::half(right, i));
     }
     Value isDiagonal = equal(column, block);
     for (int64_t e = col / 2; e < col / 2 + 8; ++e)
-      sum.entries[e] = choose(isDiagonal, load(diagonal, scoreRow(e), fragments.column(e - col / 2)), sum.entries[e]);
+      sum.entries[e] =
+          choose(isDiagonal, load(diagonal, scoreRow(e), fragments.column(e - col / 2)), sum.entries[e]);
   }
   return sum.entries;
 }
 
-// Row t holds the products with the tokens of its own block of 16: from t back, the rows of lhs times one factor more
-// each time. Eight threads share a token's channels.
-SharedTile ChunkEmitter::emitDiagonal(const ChunkValue &lhs, const ChunkValue &rhs, const Decay &decay, Reach reach) {
-  SharedTile result = allocate(tokens, 16, 20, true);
-  forItems(tokens * 16, [&](Value item) { store(result, over(item, 16), modulo(item, 16), threads.number(0)); });
-  dirty = true;
-  sync();
-  int64_t n = lhs.memory.cols, owned = tokenGrid.owned(n, 1);
-  auto loadRow = [&](const SharedTile &tile, Value row) {
-    SmallVector<Value> entries;
-    for (int64_t e = 0; e < owned; ++e) {
-      Value col = tokenThreads.index(1, n, e), exists = tokenThreads.valid(1, n, e);
-      if (exists)
-        col = choose(exists, col, threads.constant(0));
-      Value entry = load(tile, row, col);
+// A thread's part of a row, one of eight.
+SmallVector<Value> ChunkEmitter::loadRow(const SharedTile &tile, Value row) {
+  int64_t n = tile.cols, packet = tokenGrid.packet(n, 1);
+  Type element = tile.isF32 ? Type(b.getF32Type()) : b.getBF16Type();
+  SmallVector<Value> entries;
+  for (int64_t e = 0; e < tokenGrid.owned(n, 1); e += packet) {
+    Value col = tokenThreads.index(1, n, e), exists = tokenThreads.valid(1, n, e);
+    if (exists)
+      col = choose(exists, col, threads.constant(0));
+    // Padding belongs to the row, too.
+    Value all = LLVM::LoadOp::create(b, VectorType::get(packet, element), fragments.address(tile, row, col),
+                                     packet * (tile.isF32 ? 4 : 2));
+    for (int64_t i = 0; i < packet; ++i) {
+      Value entry = LLVM::ExtractElementOp::create(b, all, threads.constant(i));
+      if (!tile.isF32)
+        entry = arith::ExtFOp::create(b, b.getF32Type(), entry);
       entries.push_back(exists ? choose(exists, entry, threads.number(0)) : entry);
     }
-    return entries;
-  };
+  }
+  return entries;
+}
+
+// Row t holds the products with the tokens of its own block of 16: from t back, the rows of lhs times one
+// factor more each time. Eight threads share a token's channels.
+SharedTile ChunkEmitter::emitDiagonal(const ChunkValue &lhs, const ChunkValue &rhs, const Decay &decay,
+                                      Reach reach) {
+  SharedTile result = allocate(tokens, 16, 20, true);
+  forItems(tokens * 16,
+           [&](Value item) { store(result, over(item, 16), modulo(item, 16), threads.number(0)); });
+  dirty = true;
+  sync();
   forTokens([&](Value local, Value, Value) {
     Value place = modulo(local, 16), begin = arith::SubIOp::create(b, local, place);
     SmallVector<Value> row = loadRow(lhs.memory, local);
@@ -109,25 +130,27 @@ SharedTile ChunkEmitter::emitDiagonal(const ChunkValue &lhs, const ChunkValue &r
         entry = multiply(entry, factor);
     // The four tokens of a warp take as many steps as the last of them.
     Value steps = add(arith::OrIOp::create(b, place, threads.constant(3)), 1);
-    threads.forLoop(threads.constant(reach != Reach::Inclusive), steps, threads.constant(1), row,
-                    [&](Value back, ValueRange product) {
-                      Value isPast = arith::CmpIOp::create(b, arith::CmpIPredicate::ugt, back, place);
-                      Value column = choose(isPast, threads.constant(0), arith::SubIOp::create(b, place, back));
-                      Value token = add(begin, column), sum = threads.number(0);
-                      for (auto [x, y] : llvm::zip(product, loadRow(rhs.memory, token)))
-                        sum = plus(sum, multiply(x, y));
-                      tokenThreads.allReduce(sum, 1, Reduction::Sum);
-                      if (rhs.scale.base)
-                        sum = multiply(sum, rowAt(rhs.scale, token));
-                      Value isWriter = arith::AndIOp::create(
-                          b, equal(tokenThreads.coordinate(1), 0),
-                          arith::XOrIOp::create(b, isPast, threads.constant(1, 1)));
-                      threads.when(isWriter, [&] { store(result, local, column, sum); });
-                      SmallVector<Value> next;
-                      for (auto [x, factor] : llvm::zip(product, loadRow(decay.factors, token)))
-                        next.push_back(multiply(x, factor));
-                      return next;
-                    });
+    threads.forLoop(
+        threads.constant(reach != Reach::Inclusive), steps, threads.constant(1), row,
+        [&](Value back, ValueRange product) {
+          Value isPast = arith::CmpIOp::create(b, arith::CmpIPredicate::ugt, back, place);
+          Value column = choose(isPast, threads.constant(0), arith::SubIOp::create(b, place, back));
+          Value token = add(begin, column);
+          SmallVector<Value, 4> sums(4, threads.number(0)); // one after the other would wait for itself
+          for (auto [i, y] : llvm::enumerate(loadRow(rhs.memory, token)))
+            sums[i % 4] = plus(sums[i % 4], multiply(product[i], y));
+          Value sum = plus(plus(sums[0], sums[1]), plus(sums[2], sums[3]));
+          tokenThreads.allReduce(sum, 1, Reduction::Sum);
+          if (rhs.scale.base)
+            sum = multiply(sum, rowAt(rhs.scale, token));
+          Value isWriter = arith::AndIOp::create(b, equal(tokenThreads.coordinate(1), 0),
+                                                 arith::XOrIOp::create(b, isPast, threads.constant(1, 1)));
+          threads.when(isWriter, [&] { store(result, local, column, sum); });
+          SmallVector<Value> next;
+          for (auto [x, factor] : llvm::zip(product, loadRow(decay.factors, token)))
+            next.push_back(multiply(x, factor));
+          return next;
+        });
   });
   dirty = true;
   return result;

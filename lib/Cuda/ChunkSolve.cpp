@@ -5,8 +5,8 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-// The inverses of the diagonal blocks of I + N: 16 tokens of every stream, a column a lane. The tile of inverses has 16
-// rows for each block of tokens and stream, and 16 columns for each stream.
+// The inverses of the diagonal blocks of I + N: 16 tokens of every stream, a column a lane. The tile of
+// inverses has 16 rows for each block of tokens and stream, and 16 columns for each stream.
 LogicalResult ChunkEmitter::prepareSolve(chunk::TriSolveOp op) {
   int64_t streams = op.getRhs().size(), size = 16 * streams;
   System system;
@@ -51,8 +51,8 @@ LogicalResult ChunkEmitter::prepareSolve(chunk::TriSolveOp op) {
   return success();
 }
 
-// (I + N) U = R by blocks of 16 tokens: U_b = (I + N_bb)^-1 (R_b - sum of N_bj U_j). All in one warp's registers; tf32
-// keeps U's range and three more bits.
+// (I + N) U = R by blocks of 16 tokens: U_b = (I + N_bb)^-1 (R_b - sum of N_bj U_j). All in one warp's
+// registers; tf32 keeps U's range and three more bits.
 LogicalResult ChunkEmitter::emitSolve(chunk::TriSolveOp op) {
   if (op.getDecay() || (!systems.count(op) && failed(prepareSolve(op))))
     return failure();
@@ -67,8 +67,11 @@ LogicalResult ChunkEmitter::emitSolve(chunk::TriSolveOp op) {
   }
   sync();
   const System &system = systems[op];
-  // The pair of columns that a thread holds are two steps of depth: any order of depth will do, if both sides have it.
-  auto leftOf = [&](ArrayRef<Value> tile) { return SmallVector<Value, 4>{tile[0], tile[2], tile[1], tile[3]}; };
+  // The pair of columns that a thread holds are two steps of depth: any order of depth will do, if both sides
+  // have it.
+  auto leftOf = [&](ArrayRef<Value> tile) {
+    return SmallVector<Value, 4>{tile[0], tile[2], tile[1], tile[3]};
+  };
   Value g = fragments.row(0), pair = fragments.column(0);
   auto rightOf = [&](const SharedTile &tile, int64_t row, int64_t col) {
     std::array<Value, 2> both = loadPair(tile, add(g, row), add(pair, col));
@@ -89,9 +92,10 @@ LogicalResult ChunkEmitter::emitSolve(chunk::TriSolveOp op) {
       for (int64_t half : {0, 1})
         for (int64_t other = 0; other < streams; ++other)
           for (int64_t j = 0; j <= half; ++j)
-            fragments.multiplyF32(MutableArrayRef(solved[s]).slice(half * 4, 4),
-                                  leftOf(ArrayRef(u[other]).slice(block * 8 + j * 4, 4)),
-                                  rightOf(system.inverse, (block * streams + s) * 16 + half * 8, other * 16 + j * 8));
+            fragments.multiplyF32(
+                MutableArrayRef(solved[s]).slice(half * 4, 4),
+                leftOf(ArrayRef(u[other]).slice(block * 8 + j * 4, 4)),
+                rightOf(system.inverse, (block * streams + s) * 16 + half * 8, other * 16 + j * 8));
     for (int64_t s = 0; s < streams; ++s)
       llvm::copy(solved[s], u[s].begin() + block * 8);
   }

@@ -27,11 +27,33 @@ int64_t ChunkEmitter::countWarps(chunk::ProgramOp program) {
   return most > 64 ? 8 : 4;
 }
 
+// Products read no less than the inputs that they take directly, and the outputs, have.
+Precision ChunkEmitter::findPrecision(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors) {
+  Precision most = Precision::Bf16;
+  auto take = [&](const TensorArgument &tensor) {
+    FloatType element = tensor.element;
+    Precision needed = element.isF32()   ? Precision::Split
+                       : element.isF16() ? Precision::Tf32
+                                         : Precision::Bf16;
+    if (tensor.own[1])
+      most = std::max(most, needed);
+  };
+  for (auto [tensor, argument] : llvm::zip(tensors, program.argumentsOf(ArgKind::Input)))
+    if (llvm::any_of(argument.getUsers(),
+                     [](Operation *user) { return !isa<chunk::MapOp, chunk::DecayOp>(user); }))
+      take(tensor);
+  unsigned states = program.argumentsOf(ArgKind::State).size();
+  for (const TensorArgument &tensor : tensors.drop_back(states).take_back(program.getOutputs().size()))
+    take(tensor);
+  return most;
+}
+
 // Why a map is not taken.
 static std::optional<std::string> mapRefusal(chunk::MapOp map) {
   for (Value carried : map.getCarried())
     if (!matType(carried).isScalar())
-      return std::string("a vector or matrix is carried from token to token by a function that is not affine");
+      return std::string(
+          "a vector or matrix is carried from token to token by a function that is not affine");
   for (Type type : map->getResultTypes())
     if (!isa<MatType>(type))
       return std::string("a function of one token makes a matrix");
@@ -68,29 +90,6 @@ std::optional<std::string> ChunkEmitter::refusal(chunk::ProgramOp program, Array
     if (keys > 256)
       refuse("a state has " + llvm::Twine(keys) + " keys, and 256 are the most");
   }
-  // Products round to bf16 what they read.
-  unsigned inputs = program.argumentsOf(ArgKind::Input).size(), outputs = program.getOutputs().size();
-  auto isNarrow = [&](unsigned i) {
-    FloatType element = tensors[i].element;
-    return element.getWidth() == 16;
-  };
-  for (auto [i, argument] : llvm::enumerate(program.argumentsOf(ArgKind::Input))) {
-    bool isVector = tensors[i].own[1] && !isa<chunk::TokensType>(argument.getType());
-    bool isOperand = llvm::any_of(argument.getUsers(), [](Operation *user) {
-      return !isa<chunk::MapOp, chunk::DecayOp>(user);
-    });
-    if (isVector && isOperand && !isNarrow(i))
-      refuse("matrix products would round the f32 tensor '" + program.getArg(argument.getArgNumber()).getName().getValue() +
-             "' to bf16");
-  }
-  bool anyNarrow = false;
-  for (unsigned i = 0; i < inputs; ++i)
-    anyNarrow |= tensors[i].own[1] && isNarrow(i);
-  for (unsigned i = tensors.size() - states.size() - outputs; i < tensors.size() - states.size(); ++i)
-    if (tensors[i].own[1] && !isNarrow(i))
-      refuse("matrix products would round an f32 output to bf16");
-  if (!anyNarrow)
-    refuse("matrix products would round f32 tensors to bf16");
   for (const TensorArgument &tensor : tensors)
     if (tensor.hasToken && tensor.own[2])
       refuse("a tensor holds a matrix for each token");

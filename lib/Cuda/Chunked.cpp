@@ -33,8 +33,10 @@ public:
         }
         Value entry = threads.number(otherwise);
         if (block == given.thenBlock())
-          entry = LLVM::LoadOp::create(b, b.getF32Type(), access.entry(tensor, dim ? key : row, dim ? row : key));
-        entries.push_back(exists ? arith::SelectOp::create(b, exists, entry, threads.number(0)).getResult() : entry);
+          entry =
+              LLVM::LoadOp::create(b, b.getF32Type(), access.entry(tensor, dim ? key : row, dim ? row : key));
+        entries.push_back(exists ? arith::SelectOp::create(b, exists, entry, threads.number(0)).getResult()
+                                 : entry);
       }
       scf::YieldOp::create(b, entries);
     }
@@ -60,7 +62,9 @@ public:
   int64_t size() const { return type.numElements(); }
   // Entries of a slab that a thread holds.
   int64_t countEntries() const { return padded(keys) / 2; }
-  ChunkValue slab(ValueRange entries) const { return ChunkValue::slab(SmallVector<Value>(entries), rows, dim); }
+  ChunkValue slab(ValueRange entries) const {
+    return ChunkValue::slab(SmallVector<Value>(entries), rows, dim);
+  }
 
 private:
   // Row and key of an entry, and whether they exist; null where they do.
@@ -87,8 +91,9 @@ public:
 };
 } // namespace
 
-LogicalResult cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::ProgramOp program, ArrayRef<TensorArgument> tensors,
-                                const ChunkShape &shape, int64_t part, Entry &entry) {
+LogicalResult cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::ProgramOp program,
+                                ArrayRef<TensorArgument> tensors, const ChunkShape &shape, int64_t part,
+                                Entry &entry) {
   ImplicitLocOpBuilder b(program.getLoc(), program.getContext());
   b.setInsertionPointToStart(&function.getBody().front());
   Grid grid{shape.warps * 32, 8}, tokenGrid{8, 8};
@@ -102,7 +107,8 @@ LogicalResult cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::ProgramOp prog
   auto i64 = [&](int64_t n) { return threads.constant(n, 64); };
   Part tokens = findPart(threads, access, entry.shards, part);
   SmallVector<BlockArgument> arguments = program.argumentsOf(ArgKind::State);
-  unsigned inputs = program.argumentsOf(ArgKind::Input).size(), params = program.argumentsOf(ArgKind::Param).size();
+  unsigned inputs = program.argumentsOf(ArgKind::Input).size(),
+           params = program.argumentsOf(ArgKind::Param).size();
   unsigned initial = inputs + params, final = tensors.size() - arguments.size();
   SmallVector<double> inits;
   for (Value init : program.getInit().front().getTerminator()->getOperands())
@@ -161,15 +167,16 @@ LogicalResult cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::ProgramOp prog
       }
       return parts;
     };
-    auto loop = threads.forLoop(i64(0), tokens.tokens, i64(shape.tokens), carried, [&](Value first, ValueRange state) {
-      Value left = arith::SubIOp::create(b, tokens.tokens, first);
-      SmallVector<ChunkValue> parts = split(state);
-      status = emitter.emit(first, left, parts);
-      SmallVector<Value> next;
-      for (const ChunkValue &value : parts)
-        llvm::append_range(next, value.entries);
-      return failed(status) ? SmallVector<Value>(state) : next;
-    });
+    auto loop = threads.forLoop(i64(0), tokens.tokens, i64(shape.tokens), carried,
+                                [&](Value first, ValueRange state) {
+                                  Value left = arith::SubIOp::create(b, tokens.tokens, first);
+                                  SmallVector<ChunkValue> parts = split(state);
+                                  status = emitter.emit(first, left, parts);
+                                  SmallVector<Value> next;
+                                  for (const ChunkValue &value : parts)
+                                    llvm::append_range(next, value.entries);
+                                  return failed(status) ? SmallVector<Value>(state) : next;
+                                });
     SmallVector<ChunkValue> last = split(loop.getResults());
     for (auto [i, state] : llvm::enumerate(states))
       threads.when(access.isGiven(final + i), [&, i = i, &state = state] {

@@ -18,8 +18,8 @@ struct Part {
 /// `grain` tokens, the last ones shorter.
 Part findPart(Threads &threads, TensorAccess &access, int64_t shards, int64_t slab, int64_t grain = 0);
 
-/// Emits the body of an entry point that walks the chunks. Fails where the emitter does not know how. Each of the entry's
-/// shards takes `slab` rows.
+/// Emits the body of an entry point that walks the chunks. Fails where the emitter does not know how. Each of
+/// the entry's shards takes `slab` rows.
 mlir::LogicalResult emitChunked(mlir::LLVM::LLVMFuncOp function, chunk::ProgramOp program,
                                 llvm::ArrayRef<TensorArgument> tensors, const ChunkShape &shape, int64_t slab,
                                 Entry &entry);

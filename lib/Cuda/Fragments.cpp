@@ -18,17 +18,20 @@ Value Fragments::row(int64_t entry) {
 }
 
 Value Fragments::column(int64_t entry) {
-  Value first = arith::MulIOp::create(b, arith::RemUIOp::create(b, lane, threads.constant(4)), threads.constant(2));
+  Value first =
+      arith::MulIOp::create(b, arith::RemUIOp::create(b, lane, threads.constant(4)), threads.constant(2));
   return arith::AddIOp::create(b, first, threads.constant(entry / 4 * 8 + entry % 2));
 }
 
-SmallVector<Value, 4> Fragments::assembly(TypeRange results, ValueRange operands, StringRef text, StringRef constraints,
-                                          bool effects) {
-  Type type = results.size() == 1 ? results[0]
-                                  : LLVM::LLVMStructType::getLiteral(b.getContext(), SmallVector<Type>(results));
-  Value result = LLVM::InlineAsmOp::create(b, type, operands, text, constraints, effects, /*is_align_stack=*/false,
-                                           LLVM::TailCallKind::None, LLVM::AsmDialectAttr(), ArrayAttr())
-                     .getResult(0);
+SmallVector<Value, 4> Fragments::assembly(TypeRange results, ValueRange operands, StringRef text,
+                                          StringRef constraints, bool effects) {
+  Type type = results.size() == 1
+                  ? results[0]
+                  : LLVM::LLVMStructType::getLiteral(b.getContext(), SmallVector<Type>(results));
+  Value result =
+      LLVM::InlineAsmOp::create(b, type, operands, text, constraints, effects, /*is_align_stack=*/false,
+                                LLVM::TailCallKind::None, LLVM::AsmDialectAttr(), ArrayAttr())
+          .getResult(0);
   if (results.size() == 1)
     return {result};
   SmallVector<Value, 4> values;
@@ -53,14 +56,45 @@ SmallVector<Value, 4> Fragments::loadMatrices(Value address, bool transposed) {
 }
 
 SmallVector<Value, 4> Fragments::loadLeft(const SharedTile &tile, Value row, int64_t col) {
+  if (tile.isF32) {
+    SmallVector<Value, 4> operand;
+    for (int64_t step : {0, 8}) {
+      Value c = arith::AddIOp::create(b, column(0), threads.constant(col + step));
+      Value low = loadPair(tile, arith::AddIOp::create(b, row, this->row(0)), c);
+      Value high = loadPair(tile, arith::AddIOp::create(b, row, this->row(2)), c);
+      for (int64_t i : {0, 1})
+        for (Value pair : {low, high})
+          operand.push_back(LLVM::ExtractElementOp::create(b, pair, threads.constant(i)));
+    }
+    return operand;
+  }
   // Lanes 0-15 name the rows, 16-31 the same rows 8 columns on.
   Value r = arith::AddIOp::create(b, row, arith::RemUIOp::create(b, lane, threads.constant(16)));
   Value half = arith::DivUIOp::create(b, lane, threads.constant(16));
-  Value c = arith::AddIOp::create(b, arith::MulIOp::create(b, half, threads.constant(8)), threads.constant(col));
+  Value c =
+      arith::AddIOp::create(b, arith::MulIOp::create(b, half, threads.constant(8)), threads.constant(col));
   return loadMatrices(address(tile, r, c), false);
 }
 
 SmallVector<Value, 4> Fragments::loadRight(const SharedTile &tile, Value col, int64_t depth, bool byDepth) {
+  if (tile.isF32) {
+    SmallVector<Value, 4> operand;
+    for (int64_t group : {0, 8})
+      for (int64_t step : {0, 8}) {
+        Value n = arith::AddIOp::create(b, arith::AddIOp::create(b, col, row(0)), threads.constant(group));
+        Value k = arith::AddIOp::create(b, column(0), threads.constant(depth + step));
+        Value pair = byDepth ? Value() : loadPair(tile, n, k);
+        for (int64_t i : {0, 1}) {
+          if (!byDepth) {
+            operand.push_back(LLVM::ExtractElementOp::create(b, pair, threads.constant(i)));
+            continue;
+          }
+          Value at = address(tile, arith::AddIOp::create(b, k, threads.constant(i)), n);
+          operand.push_back(LLVM::LoadOp::create(b, b.getF32Type(), at));
+        }
+      }
+    return operand;
+  }
   Value eighth = arith::RemUIOp::create(b, lane, threads.constant(8));
   auto eights = [&](int64_t bit) -> Value {
     Value on = arith::AndIOp::create(b, lane, threads.constant(bit));
@@ -73,12 +107,23 @@ SmallVector<Value, 4> Fragments::loadRight(const SharedTile &tile, Value col, in
   return loadMatrices(address(tile, arith::AddIOp::create(b, n, eighth), k), false);
 }
 
+Value Fragments::loadPair(const SharedTile &tile, Value row, Value col) {
+  return LLVM::LoadOp::create(b, VectorType::get(2, b.getF32Type()), address(tile, row, col), 8);
+}
+
 Fragment Fragments::loadTransposed(const SharedTile &tile, Value row) {
   // A step takes 16 of the tile's rows (columns of the fragment) and 16 of its columns.
   Fragment fragment = zero(tile.rows);
+  if (tile.isF32) {
+    for (auto [e, entry] : llvm::enumerate(fragment.entries))
+      entry = LLVM::LoadOp::create(b, b.getF32Type(),
+                                   address(tile, column(e), arith::AddIOp::create(b, row, this->row(e))));
+    return fragment;
+  }
   Value eighth = arith::RemUIOp::create(b, lane, threads.constant(8));
   Value columnHalf = arith::AndIOp::create(b, lane, threads.constant(8));
-  Value rowHalf = arith::DivUIOp::create(b, arith::AndIOp::create(b, lane, threads.constant(16)), threads.constant(2));
+  Value rowHalf =
+      arith::DivUIOp::create(b, arith::AndIOp::create(b, lane, threads.constant(16)), threads.constant(2));
   Value c = arith::AddIOp::create(b, row, columnHalf);
   for (int64_t k = 0; k < tile.rows; k += 16) {
     Value r = arith::AddIOp::create(b, arith::AddIOp::create(b, eighth, rowHalf), threads.constant(k));
@@ -99,41 +144,79 @@ std::array<Value, 2> Fragments::unpack(Value pair) {
   // A bf16 is the upper half of an f32.
   Value low = arith::ShLIOp::create(b, pair, threads.constant(16));
   Value high = arith::AndIOp::create(b, pair, threads.constant(int32_t(0xffff0000)));
-  return {arith::BitcastOp::create(b, b.getF32Type(), low), arith::BitcastOp::create(b, b.getF32Type(), high)};
+  return {arith::BitcastOp::create(b, b.getF32Type(), low),
+          arith::BitcastOp::create(b, b.getF32Type(), high)};
 }
 
 SmallVector<SmallVector<Value, 4>> Fragments::packed(const Fragment &f) {
   SmallVector<SmallVector<Value, 4>> result;
-  for (size_t i = 0; i < f.entries.size(); i += 8)
+  for (size_t i = 0; i < f.entries.size(); i += 8) {
+    ArrayRef<Value> e = ArrayRef(f.entries).slice(i, 8);
+    if (precision != Precision::Bf16) {
+      result.push_back({e[0], e[2], e[1], e[3], e[4], e[6], e[5], e[7]});
+      continue;
+    }
     result.push_back({pack(f.entries[i], f.entries[i + 1]), pack(f.entries[i + 2], f.entries[i + 3]),
                       pack(f.entries[i + 4], f.entries[i + 5]), pack(f.entries[i + 6], f.entries[i + 7])});
+  }
   return result;
 }
 
 void Fragments::multiply(MutableArrayRef<Value> sum, ValueRange left, ValueRange right) {
+  if (left.size() == 8) { // two steps of f32
+    for (int64_t step : {0, 1})
+      multiplyF32(sum, left.slice(4 * step, 4), right.slice(2 * step, 2));
+    return;
+  }
   SmallVector<Value> operands(left);
   llvm::append_range(operands, right);
   llvm::append_range(operands, sum);
   SmallVector<Type> types(4, b.getF32Type());
-  llvm::copy(assembly(types, operands,
-                      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, "
-                      "{$10,$11,$12,$13};",
-                      "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", false),
-             sum.begin());
+  llvm::copy(
+      assembly(types, operands,
+               "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, "
+               "{$10,$11,$12,$13};",
+               "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", false),
+      sum.begin());
+}
+
+// The upper 11 bits of the significand, of x plus half of the last one or none.
+Value Fragments::roundTf32(Value x, int64_t half) {
+  Value bits = arith::BitcastOp::create(b, b.getI32Type(), x);
+  bits = arith::AddIOp::create(b, bits, threads.constant(half));
+  bits = arith::AndIOp::create(b, bits, threads.constant(int32_t(0xffffe000)));
+  return arith::BitcastOp::create(b, b.getF32Type(), bits);
 }
 
 void Fragments::multiplyF32(MutableArrayRef<Value> sum, ValueRange left, ValueRange right) {
+  if (precision == Precision::Bf16)
+    return multiplyStep(sum, left, right);
+  SmallVector<Value> rounded[2], rest[2];
+  for (unsigned i : {0, 1})
+    for (Value x : i ? right : left) {
+      rounded[i].push_back(roundTf32(x, precision == Precision::Split ? 0 : 0x1000));
+      rest[i].push_back(arith::SubFOp::create(b, x, rounded[i].back()));
+    }
+  if (precision == Precision::Split) {
+    multiplyStep(sum, rest[0], rounded[1]);
+    multiplyStep(sum, rounded[0], rest[1]);
+  }
+  multiplyStep(sum, rounded[0], rounded[1]);
+}
+
+void Fragments::multiplyStep(MutableArrayRef<Value> sum, ValueRange left, ValueRange right) {
   SmallVector<Value> operands;
   for (ValueRange side : {left, right})
     for (Value x : side)
       operands.push_back(arith::BitcastOp::create(b, b.getI32Type(), x));
   llvm::append_range(operands, sum);
   SmallVector<Type> types(4, b.getF32Type());
-  llvm::copy(assembly(types, operands,
-                      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, "
-                      "{$10,$11,$12,$13};",
-                      "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", false),
-             sum.begin());
+  llvm::copy(
+      assembly(types, operands,
+               "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, "
+               "{$10,$11,$12,$13};",
+               "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", false),
+      sum.begin());
 }
 
 Value Fragments::exp2(Value x) {

@@ -1,7 +1,9 @@
-// Products on the matrix units: 16 x 8 x 16 bf16 and 16 x 8 x 8 tf32, sums in f32, for one warp.
+// Products on the matrix units: 16 x 8 x 16 bf16 and 16 x 8 x 8 tf32, sums in f32, for one warp. Operands are
+// bf16, or f32 that are rounded to tf32 or split into two of them.
 //
-// A fragment holds the rows of 16 x n results: for each 8 columns four values of a thread, at rows lane/4 (twice) and
-// lane/4 + 8 (twice), columns 2*(lane%4) and the next. Packed in pairs it is the left operand of a further product.
+// A fragment holds the rows of 16 x n results: for each 8 columns four values of a thread, at rows lane/4
+// (twice) and lane/4 + 8 (twice), columns 2*(lane%4) and the next. Packed in pairs it is the left operand of
+// a further product.
 #pragma once
 #include "lib/Cuda/Threads.h"
 
@@ -25,10 +27,18 @@ struct Fragment {
   llvm::SmallVector<mlir::Value> entries; // 4 for each 8 columns
 };
 
+/// How products read what is kept in f32.
+enum class Precision {
+  Bf16, // operands are kept in bf16
+  Tf32, // rounded to 11 bits: as many as f16 has, with the range of f32
+  Split // in two parts each: three products
+};
+
 /// Builds the code of products.
 class Fragments {
 public:
-  explicit Fragments(Threads &threads) : threads(threads), b(threads.b) {}
+  explicit Fragments(Threads &threads, Precision precision = Precision::Bf16)
+      : precision(precision), threads(threads), b(threads.b) {}
   /// Emits what the others use.
   void begin();
 
@@ -37,12 +47,19 @@ public:
   mlir::Value row(int64_t entry);
   mlir::Value column(int64_t entry);
 
-  /// 16 x 16 values of a tile as a left operand: rows from `row`, columns from `col`.
+  /// 16 x 16 values of a tile as a left operand: rows from `row`, columns from `col`. Of an f32 tile in two
+  /// steps of depth of 8, of which a thread has neighbouring columns.
   llvm::SmallVector<mlir::Value, 4> loadLeft(const SharedTile &tile, mlir::Value row, int64_t col);
-  /// Right operands of two neighbouring products: 16 deep from `depth`, 16 columns from `col`. The tile holds a row for
-  /// each column of the operand or, `byDepth`, for each step of depth.
-  llvm::SmallVector<mlir::Value, 4> loadRight(const SharedTile &tile, mlir::Value col, int64_t depth, bool byDepth);
-  /// The transposed tile as a fragment: rows from `row` among the tile's columns, a column for each of its rows.
+  /// Right operands of two neighbouring products: 16 deep from `depth`, 16 columns from `col`. The tile holds
+  /// a row for each column of the operand or, `byDepth`, for each step of depth.
+  llvm::SmallVector<mlir::Value, 4> loadRight(const SharedTile &tile, mlir::Value col, int64_t depth,
+                                              bool byDepth);
+  /// The operand of one of the two.
+  static llvm::ArrayRef<mlir::Value> half(llvm::ArrayRef<mlir::Value> right, int64_t i) {
+    return right.slice(i * right.size() / 2, right.size() / 2);
+  }
+  /// The transposed tile as a fragment: rows from `row` among the tile's columns, a column for each of its
+  /// rows.
   Fragment loadTransposed(const SharedTile &tile, mlir::Value row);
 
   /// Two f32 as two bf16 in 32 bits.
@@ -60,11 +77,15 @@ public:
 
   mlir::Value address(const SharedTile &tile, mlir::Value row, mlir::Value col);
   mlir::Value warp, lane;
+  const Precision precision;
 
 private:
+  void multiplyStep(llvm::MutableArrayRef<mlir::Value> sum, mlir::ValueRange left, mlir::ValueRange right);
+  mlir::Value roundTf32(mlir::Value x, int64_t half);
+  mlir::Value loadPair(const SharedTile &tile, mlir::Value row, mlir::Value col);
   llvm::SmallVector<mlir::Value, 4> loadMatrices(mlir::Value address, bool transposed);
-  llvm::SmallVector<mlir::Value, 4> assembly(mlir::TypeRange results, mlir::ValueRange operands, llvm::StringRef text,
-                                             llvm::StringRef constraints, bool effects);
+  llvm::SmallVector<mlir::Value, 4> assembly(mlir::TypeRange results, mlir::ValueRange operands,
+                                             llvm::StringRef text, llvm::StringRef constraints, bool effects);
 
   Threads &threads;
   mlir::ImplicitLocOpBuilder &b;

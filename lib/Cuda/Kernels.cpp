@@ -206,6 +206,12 @@ void KernelBuilder::addPart(DeriveFunction derive, int64_t slab, StringRef name,
   auto partRule = cast<RuleOp>(OpBuilder::atBlockEnd(part->getBody()).clone(*rule));
   IndexClasses classes(partRule);
   unsigned shared = classes.bestIndependent();
+  // Where the size is no multiple of that, fewer, in packets of eight.
+  for (int64_t fewer = slab; shared && !mostBlocks && fewer >= 16; fewer -= 8)
+    if (classes.sizeOf(shared) > slab && classes.sizeOf(shared) % fewer == 0) {
+      slab = fewer;
+      break;
+    }
   int64_t shards = shared && classes.sizeOf(shared) % slab == 0 ? classes.sizeOf(shared) / slab : 1;
   if (mostBlocks && shards != 2)
     return;
@@ -237,7 +243,7 @@ void KernelBuilder::addPortable(chunk::ProgramOp program, ArrayRef<TensorArgumen
     entry.leastTokens = 2;
     entry.shards = shards;
     LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
-    ChunkShape shape{tokens, ChunkEmitter::countWarps(program)};
+    ChunkShape shape{tokens, ChunkEmitter::countWarps(program), ChunkEmitter::findPrecision(program, tensors)};
     if (failed(emitChunked(function, program, tensors, shape, slab, entry))) {
       refusal = "an op of its chunk program has no code";
       return function.erase();
@@ -268,6 +274,8 @@ FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic,
                     scf::SCFDialect>();
   KernelBuilder builder(rule, symbolic, options, entries);
   builder.addChunked(derive);
+  if (!builder.refusal.empty())
+    mlir::emitRemark(rule.getLoc()) << "no chunks of tokens on " << options.chip.name << ": " << builder.refusal;
   if (failed(builder.addSequential(*(*prepared)->getOps<RuleOp>().begin())))
     return failure();
   return builder.take();

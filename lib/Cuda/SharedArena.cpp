@@ -28,9 +28,8 @@ int64_t SharedArena::grow(int64_t bytes) {
 }
 
 std::shared_ptr<const void> SharedArena::own(int64_t offset, int64_t bytes) {
-  return {static_cast<const void *>(this), [state = state, offset, bytes](const void *) {
-            state->released.push_back({offset, bytes});
-          }};
+  return {static_cast<const void *>(this),
+          [state = state, offset, bytes](const void *) { state->released.push_back({offset, bytes}); }};
 }
 
 void SharedArena::passBarrier() {

@@ -8,14 +8,14 @@
 
 namespace recur::cuda {
 
-/// Hands out parts of the block's shared memory. What is released may still be read by other warps: it is handed out
-/// again only after a barrier.
+/// Hands out parts of the block's shared memory. What is released may still be read by other warps: it is
+/// handed out again only after a barrier.
 class SharedArena {
 public:
   explicit SharedArena(int64_t begin) : end(begin) {}
 
-  /// A part, held as long as the owner lives: its offset. None where only released memory would do that no barrier has
-  /// freed yet.
+  /// A part, held as long as the owner lives: its offset. None where only released memory would do that no
+  /// barrier has freed yet.
   std::optional<int64_t> tryAllocate(int64_t bytes);
   /// The same at the end of what is in use.
   int64_t grow(int64_t bytes);
