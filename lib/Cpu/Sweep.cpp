@@ -10,11 +10,11 @@ namespace {
 // The loops over column blocks, groups and rows.
 class SweepEmitter {
 public:
-  SweepEmitter(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, int64_t group, Value scratch,
-               SweepBlocks blocks)
+  SweepEmitter(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, int64_t group, Value tokens,
+               Value scratch, SweepBlocks blocks)
       : b(b), rule(rule), shape(rule.shape), layout(shape, options), group{shape, group},
-        packer(b, rule.shape, layout, this->group, scratch), scratch(scratch), blocks(blocks),
-        vectors(options.vectors), zero(b.index(0)) {
+        packer(b, rule.shape, layout, this->group, scratch), tokens(tokens), scratch(scratch),
+        blocks(blocks), vectors(options.vectors), zero(b.index(0)) {
     if (options.pairs)
       pairs.emplace(b, shape, options, layout, this->group, scratch);
   }
@@ -22,7 +22,8 @@ public:
   // Tokens `from` to `to` of a chunk that is packed and begins at token `begin`: a positive multiple of the
   // group. Returns the new scale.
   Value run(Value begin, Value from, Value to, Value scale) {
-    Value next = packer.coefficients(from, to, scale);
+    Value ends = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, b.add(begin, to), tokens);
+    Value next = packer.coefficients(from, to, ends, scale);
     if (pairs)
       pairs->pack(from, to);
     b.loop(blocks.begin, blocks.end, 1, [&](Value block) { columnBlock(begin, from, to, block); });
@@ -64,24 +65,26 @@ private:
   // One pass over the rows of a column block: applies what is pending, and reads for the group that begins at
   // `reads` unless that is null. Returns the sums [token][read][vector].
   Values sweep(Value base, const Pending *pending, Value reads) {
-    if (!pending || !shape.scalarDecay)
+    if (!pending || !(shape.scalarDecay || shape.rowDecay))
       return rows(base, pending, reads, {});
     Value factor = b.loadScalar(scratch, b.add(packer.coefficientsAt(pending->first), group.rescale()));
     Value usual = arith::CmpFOp::create(b, arith::CmpFPredicate::OEQ, factor, b.number(1));
     SmallVector<Type> types(reads ? group.group * group.reads() * vectors : 0, b.vector);
     return b.branch(
         usual, types, [&] { return rows(base, pending, reads, {}); },
-        [&] { return rows(base, pending, reads, b.splat(factor)); });
+        [&] { return rows(base, pending, reads, factor); });
   }
 
+  // With a `factor` the rows are multiplied: by that, or each by its own where the decay is by rows.
   Values rows(Value base, const Pending *pending, Value reads, Value factor) {
-    if (pairs) {
-      Value decay;
-      if (pending && shape.rowDecay)
-        decay = b.add(packer.rowsAt(pending->first), *shape.rowDecay * layout.rowSlotStride);
+    Value factors;
+    if (factor && shape.rowDecay)
+      factors = b.add(packer.rowsAt(pending->first), *shape.rowDecay * layout.rowSlotStride), factor = {};
+    else if (factor)
+      factor = b.splat(factor);
+    if (pairs)
       return pairs->rows(base, pending ? pending->writes : ArrayRef<Value>(),
-                         pending ? pending->first : Value(), reads, factor, decay);
-    }
+                         pending ? pending->first : Value(), reads, factor, factors);
     int64_t count = reads ? group.group * group.reads() * vectors : 0, partials = group.partialSums();
     Values sums(count * partials, reads ? b.splat(0.0) : Value());
     Value packedReads = reads ? packer.rowsAt(reads) : Value();
@@ -93,6 +96,8 @@ private:
         Values h;
         for (int64_t x = 0; x < vectors; ++x)
           h.push_back(b.load(scratch, b.add(row, x * lanes())));
+        if (factors)
+          factor = b.loadSplat(scratch, b.add(b.add(factors, i), part));
         if (pending)
           update(h, *pending, b.add(b.add(packedWrites, i), part), factor, row);
         if (reads)
@@ -112,8 +117,6 @@ private:
   }
 
   void update(Values &h, const Pending &pending, Value packedRows, Value factor, Value row) {
-    if (shape.rowDecay)
-      factor = packed(packedRows, 0, *shape.rowDecay);
     for (int64_t x = 0; x < vectors; ++x) {
       h[x] = b.mul(factor, h[x]);
       if (shape.columnDecay)
@@ -202,7 +205,7 @@ private:
   const SweepGroup group;
   SweepPacker packer;
   std::optional<SweepPairs> pairs;
-  Value scratch;
+  Value tokens, scratch;
   SweepBlocks blocks;
   int64_t vectors;
   Value zero;
@@ -219,7 +222,8 @@ SweepLayout::SweepLayout(const SweepShape &shape, const SweepOptions &options)
   SweepGroup whole{shape, options.group}, single{shape, 1};
   int64_t coefficients =
       std::max(options.chunk / options.group * whole.size(), options.chunk * single.size());
-  pairsBegin = coefficientsBegin + coefficients;
+  scalesBegin = coefficientsBegin + coefficients;
+  pairsBegin = scalesBegin + (shape.rowDecay ? rowStride : 0);
   size = pairsBegin + (options.pairs ? SweepPairs::size(shape, options) : 0);
 }
 
@@ -227,12 +231,15 @@ Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &opti
                      Value scratch, SweepBlocks blocks) {
   using Values = VectorBuilder::Values;
   SweepLayout layout(rule.shape, options);
-  SweepEmitter grouped(b, rule, options, options.group, scratch, blocks),
-      single(b, rule, options, 1, scratch, blocks);
+  SweepEmitter grouped(b, rule, options, options.group, tokens, scratch, blocks),
+      single(b, rule, options, 1, tokens, scratch, blocks);
   bool scaled = rule.shape.scalarDecay.has_value();
   auto carry = [](Value value) { return value ? Values{value} : Values(); };
   auto front = [](ValueRange values) { return values.empty() ? Value() : values.front(); };
   Value zero = b.index(0);
+  if (rule.shape.rowDecay)
+    b.loop(b.index(layout.scalesBegin), b.index(layout.scalesBegin + layout.rowStride), b.lanes,
+           [&](Value i) { b.store(b.splat(1.0), scratch, i); });
   // The groups from `from` to `to`, if there are any.
   auto some = [&](SweepEmitter &emitter, Value begin, Value from, Value to, Value scale) {
     Value any = arith::CmpIOp::create(b, arith::CmpIPredicate::ult, from, to);

@@ -55,7 +55,8 @@ struct SweepLayout {
   int64_t rowsBegin, columnsBegin;   // token 0 of slot 0
   int64_t scalarsBegin, scalarSlots; // the scalars of a token are consecutive
   int64_t coefficientsBegin;
-  int64_t pairsBegin; // of what SweepPairs packs
+  int64_t scalesBegin; // the factor of each row, for a decay by rows
+  int64_t pairsBegin;  // of what SweepPairs packs
   int64_t size;       // f32 in all
 };
 

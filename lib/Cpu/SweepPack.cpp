@@ -19,18 +19,25 @@ Value SweepPacker::coefficientsAt(Value first) {
   return b.add(b.scale(number, group.size()), layout.coefficientsBegin);
 }
 
-Value SweepPacker::coefficients(Value from, Value to, Value scale) {
+Value SweepPacker::coefficients(Value from, Value to, Value ends, Value scale) {
   if (!shape.scalarDecay && !shape.rowDecay && group.group == 1)
     return {};
-  Values carried = b.loop(from, to, group.group, scale ? ValueRange(scale) : ValueRange(),
-                          [&](Value first, ValueRange carried) {
-                            Value at = coefficientsAt(first);
-                            Values products = innerProducts(first);
-                            if (shape.scalarDecay)
-                              return Values{scalarCoefficients(first, at, products, carried.front())};
-                            storeProducts(at, products);
-                            return Values();
-                          });
+  Values carried =
+      b.loop(from, to, group.group, scale ? ValueRange(scale) : ValueRange(), [&](Value first, ValueRange carried) {
+        Value at = coefficientsAt(first), safe;
+        if (shape.rowDecay) {
+          Value more = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, b.add(first, group.group), to);
+          more = arith::OrIOp::create(b, more, arith::XOrIOp::create(b, ends, b.flag(true)));
+          safe = arith::AndIOp::create(b, rowsAreSafe(first), more);
+          Value usual = arith::SelectOp::create(b, safe, b.number(1), b.number(0));
+          b.storeScalar(usual, scratch, b.add(at, group.rescale()));
+        }
+        Values products = innerProducts(first, safe);
+        if (shape.scalarDecay)
+          return Values{scalarCoefficients(first, at, products, carried.front())};
+        storeProducts(at, products);
+        return Values();
+      });
   return scale ? carried.front() : Value();
 }
 
@@ -49,58 +56,83 @@ void SweepPacker::eachGram(llvm::function_ref<void(int64_t, unsigned, int64_t, u
           body(t, r, j, w);
 }
 
-// The inner products of a group. A decay by rows enters them, and the packed rows themselves: the reads are
-// multiplied by the decay since the group's start, the writes by the decay until its end, and the first
-// token's decay becomes that of the whole group.
-SmallVector<Value> SweepPacker::innerProducts(Value first) {
-  if (group.group == 1)
+// Entries of a packed row, `lanes` of them from i.
+Value SweepPacker::row(Value first, Value i, int64_t t, unsigned slot) {
+  return b.add(b.add(rowsAt(first), i), slot * layout.rowSlotStride + t * layout.rowStride);
+}
+
+// The decay by rows of the tokens from `from` to before `to`; null for none.
+Value SweepPacker::rowDecay(Value first, Value i, int64_t from, int64_t to) {
+  Value product;
+  for (int64_t t = from; shape.rowDecay && t < to; ++t)
+    product = b.mul(product, b.load(scratch, row(first, i, t, *shape.rowDecay)));
+  return product;
+}
+
+// The inner products of a group. A decay by rows enters them, and then the packed rows themselves.
+SmallVector<Value> SweepPacker::innerProducts(Value first, Value safe) {
+  if (group.group == 1 && !shape.rowDecay)
     return {};
-  Value origin = rowsAt(first);
   unsigned count = 0;
   eachGram([&](int64_t, unsigned, int64_t, unsigned) { ++count; });
   Values zeros(count, b.splat(0.0));
   Values sums =
       b.loop(b.index(0), b.index(layout.rowStride), b.lanes, zeros, [&](Value i, ValueRange carried) {
-        llvm::DenseMap<std::pair<int64_t, unsigned>, Value> loaded;
-        auto place = [&](int64_t t, unsigned slot) {
-          return b.add(b.add(origin, i), slot * layout.rowSlotStride + t * layout.rowStride);
-        };
-        auto row = [&](int64_t t, unsigned slot) {
-          Value &value = loaded[{t, slot}];
-          if (!value)
-            value = b.load(scratch, place(t, slot));
-          return value;
-        };
-        // The decay by rows of the tokens from `from` to before `to`; null for none.
-        auto decay = [&](int64_t from, int64_t to) {
-          Value product;
-          for (int64_t t = from; shape.rowDecay && t < to; ++t)
-            product = b.mul(product, row(t, *shape.rowDecay));
-          return product;
-        };
         Values sums(carried);
         unsigned next = 0;
         eachGram([&](int64_t t, unsigned r, int64_t j, unsigned w) {
-          Value read = b.mul(row(t, shape.reads[r]), decay(j + 1, t));
-          sums[next] = b.fma(read, row(j, shape.writes[w]), sums[next]);
+          Value read = b.mul(b.load(scratch, row(first, i, t, shape.reads[r])), rowDecay(first, i, j + 1, t));
+          sums[next] = b.fma(read, b.load(scratch, row(first, i, j, shape.writes[w])), sums[next]);
           ++next;
         });
-        if (shape.rowDecay) {
-          for (int64_t t = 0; t < group.group; ++t) {
-            for (unsigned slot : shape.reads)
-              if (t > 0)
-                b.store(b.mul(row(t, slot), decay(0, t)), scratch, place(t, slot));
-            for (unsigned slot : shape.writes)
-              if (t + 1 < group.group)
-                b.store(b.mul(row(t, slot), decay(t + 1, group.group)), scratch, place(t, slot));
-          }
-          b.store(decay(0, group.group), scratch, place(0, *shape.rowDecay));
-        }
+        if (shape.rowDecay)
+          scaleRows(first, i, safe);
         return sums;
       });
   for (Value &value : sums)
     value = b.reduce(value);
   return sums;
+}
+
+// As below, for each row of H a scale of its own. All rows are multiplied by theirs when that of one leaves the safe
+// range, and after the last token.
+Value SweepPacker::rowsAreSafe(Value first) {
+  VectorType bits = VectorType::get(b.lanes, b.getI32Type());
+  auto splat = [&](int32_t x) { return arith::ConstantOp::create(b, DenseElementsAttr::get(bits, x)).getResult(); };
+  // Of positive numbers the bits are in order.
+  Value least = splat(llvm::bit_cast<int32_t>(0x1p-40f)), sign = splat(std::numeric_limits<int32_t>::max());
+  Values most = b.loop(b.index(0), b.index(layout.rowStride), b.lanes, splat(0), [&](Value i, ValueRange carried) {
+    Value whole = b.mul(b.load(scratch, b.add(i, layout.scalesBegin)), rowDecay(first, i, 0, group.group));
+    Value size = arith::AndIOp::create(b, vector::BitCastOp::create(b, bits, whole), sign);
+    Value above = arith::SubIOp::create(b, size, least);
+    return Values{arith::MaxUIOp::create(b, carried.front(), above)};
+  });
+  Value above = vector::ReductionOp::create(b, vector::CombiningKind::MAXUI, most.front());
+  Value room = arith::ConstantIntOp::create(b, llvm::bit_cast<int32_t>(0x1p40f) - llvm::bit_cast<int32_t>(0x1p-40f), 32);
+  return arith::CmpIOp::create(b, arith::CmpIPredicate::ule, above, room);
+}
+
+// The reads are multiplied by the scale and the decay since the group's start, the writes by the decay until its end
+// over the new scale. What is left to multiply the rows by becomes the decay of the group's first token.
+void SweepPacker::scaleRows(Value first, Value i, Value safe) {
+  Value one = b.splat(1.0), scale = b.load(scratch, b.add(i, layout.scalesBegin));
+  Value whole = b.mul(scale, rowDecay(first, i, 0, group.group));
+  Value next = arith::SelectOp::create(b, safe, whole, one), inverse = arith::DivFOp::create(b, one, next);
+  llvm::SmallVector<std::pair<Value, Value>> scaled;
+  auto multiply = [&](int64_t t, unsigned slot, Value factor) {
+    Value at = row(first, i, t, slot);
+    scaled.push_back({b.mul(b.load(scratch, at), factor), at});
+  };
+  for (int64_t t = 0; t < group.group; ++t) {
+    for (unsigned slot : shape.reads)
+      multiply(t, slot, b.mul(scale, rowDecay(first, i, 0, t)));
+    for (unsigned slot : shape.writes)
+      multiply(t, slot, b.mul(inverse, rowDecay(first, i, t + 1, group.group)));
+  }
+  scaled.push_back({whole, row(first, i, 0, *shape.rowDecay)});
+  scaled.push_back({next, b.add(i, layout.scalesBegin)});
+  for (auto [value, at] : scaled)
+    b.store(value, scratch, at);
 }
 
 // A scalar decay is kept beside the state: H = scale * (what is stored). Products only, no quotient of

@@ -10,9 +10,10 @@ public:
   SweepPacker(VectorBuilder &b, const SweepShape &shape, const SweepLayout &layout, const SweepGroup &group,
               mlir::Value scratch);
 
-  /// Emits the coefficients of the groups of the packed tokens from `from` to `to` of the chunk. `scale` is
-  /// the factor kept beside the state (null without a scalar decay); returns it as these groups leave it.
-  mlir::Value coefficients(mlir::Value from, mlir::Value to, mlir::Value scale);
+  /// Emits the coefficients of the groups of the packed tokens from `from` to `to` of the chunk. `ends` (i1) says
+  /// that no token comes after them. `scale` is the factor kept beside the state (null without a scalar decay);
+  /// returns it as these groups leave it. Factors kept by rows end as 1.
+  mlir::Value coefficients(mlir::Value from, mlir::Value to, mlir::Value ends, mlir::Value scale);
 
   /// The position of row slot 0 of a token of the chunk.
   mlir::Value rowsAt(mlir::Value inChunk);
@@ -24,7 +25,11 @@ private:
   using Values = VectorBuilder::Values;
 
   void eachGram(llvm::function_ref<void(int64_t t, unsigned r, int64_t j, unsigned w)> body);
-  Values innerProducts(Value first);
+  Value row(Value first, Value i, int64_t t, unsigned slot);
+  Value rowDecay(Value first, Value i, int64_t from, int64_t to);
+  Value rowsAreSafe(Value first);
+  void scaleRows(Value first, Value i, Value safe);
+  Values innerProducts(Value first, Value safe);
   void storeProducts(Value at, llvm::ArrayRef<Value> products);
   Value scalarCoefficients(Value first, Value at, llvm::ArrayRef<Value> products, Value scale);
 

@@ -29,6 +29,7 @@ public:
   }
   Value scale(Value a, Value b) { return mlir::arith::MulIOp::create(*this, a, b); }
 
+  Value flag(bool value) { return mlir::arith::ConstantOp::create(*this, getBoolAttr(value)); }
   /// An f32 scalar; `splat` gives it in every lane.
   Value number(double value) { return mlir::arith::ConstantOp::create(*this, getF32FloatAttr(value)); }
   Value splat(double value) {
