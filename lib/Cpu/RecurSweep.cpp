@@ -1,5 +1,6 @@
 // From a rule to its sweep.
 #include "lib/Cpu/SweepKernel.h"
+#include "mlir/IR/Matchers.h"
 
 namespace recur::cpu {
 #define GEN_PASS_DEF_RECURSWEEP
@@ -28,6 +29,13 @@ static SmallVector<TensorFormat> formatsOf(RuleOp rule, RuleOp original, ArrayRe
   return result;
 }
 
+// Whether something that depends on the matrix is divided by something that does not.
+static bool dividesReads(const NormalForm &form) {
+  return llvm::any_of(RuleOp(form.rule).getBody().getOps<DivOp>(), [&](DivOp div) {
+    return !form.isTokenOnly(div.getLhs()) && form.isTokenOnly(div.getRhs()) && !matchPattern(div.getRhs(), m_Constant());
+  });
+}
+
 // Replaces the rule by functions, if the sweep fits it.
 static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFormat> formats,
                                unsigned vectorWidth, bool hasBf16Pairs) {
@@ -43,8 +51,9 @@ static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFor
     roles.push_back(tensor.role);
   Location loc = rule.getLoc();
 
-  // Products of bf16 cost no more accuracy than the inputs have lost.
-  bool pairs = hasBf16Pairs && vectorWidth == 16 && !formats.empty();
+  // Products of bf16 cost no more accuracy than the inputs have lost, unless what is read is divided by another state's
+  // number, which may be small.
+  bool pairs = hasBf16Pairs && vectorWidth == 16 && !formats.empty() && !dividesReads(plan.form);
   for (auto [tensor, format] : llvm::zip(kernelTensors(rule), formats))
     pairs &= tensor.role != Role::Input || tensor.rank == 0 || format.dtype == DType::BF16;
 

@@ -2,6 +2,7 @@
 #include "lib/Cpu/SweepColumns.h"
 #include "lib/Cpu/SweepState.h"
 #include "lib/Cpu/SweepStep.h"
+#include "mlir/Dialect/LLVMIR/LLVMDialect.h"
 
 using namespace mlir;
 using namespace recur;
@@ -71,7 +72,9 @@ Value PlannedRule::loadInput(VectorBuilder &b, const SweepColumn &column, const 
 void PlannedRule::storeOutput(VectorBuilder &b, Value x, Value view, const ColumnStep &at) {
   view = b.denseView(view);
   auto type = VectorType::get(b.lanes, cast<MemRefType>(view.getType()).getElementType());
-  if (type != b.vector)
+  if (options.pairs && type.getElementType().isBF16()) // where there are pairs there is an instruction
+    x = LLVM::CallIntrinsicOp::create(b, type, b.getStringAttr("llvm.x86.avx512bf16.cvtneps2bf16.512"), x).getResult(0);
+  else if (type != b.vector)
     x = arith::TruncFOp::create(b, type, x);
   Values place = {at.token, at.column};
   if (Value some = mask(b, at.column))
@@ -127,7 +130,7 @@ void PlannedRule::enter(VectorBuilder &b, const SweepLayout &layout, Value, cons
   Value nextColumn = arith::SelectOp::create(b, isLast, b.scale(blocks.begin, options.width()),
                                              b.add(at.column, options.width()));
   Value blockAhead = arith::SelectOp::create(b, isLast, chunkAhead, zero);
-  auto ask = [&](Value view, bool whole, bool write) {
+  auto ask = [&](Value view, bool whole, bool write, Value share = {}) {
     auto type = cast<MemRefType>(view.getType());
     if (type.getRank() < 2 || ShapedType::isDynamic(type.getShape().back()))
       return;
@@ -135,7 +138,7 @@ void PlannedRule::enter(VectorBuilder &b, const SweepLayout &layout, Value, cons
     int64_t size = whole ? (type.getShape().back() + layout.blocks - 1) / layout.blocks : options.width();
     int64_t lines = (size + line - 1) / line, steps = type.getRank() == 3 ? type.getDimSize(1) : 1;
     Value token = b.add(at.token, whole ? chunkAhead : blockAhead);
-    Value first = whole ? b.scale(block, lines * line) : nextColumn;
+    Value first = whole ? b.scale(share, lines * line) : nextColumn;
     for (int64_t step = 0; step < steps; ++step)
       for (int64_t i = 0; i < lines; ++i) {
         Values place = {token};
@@ -145,10 +148,23 @@ void PlannedRule::enter(VectorBuilder &b, const SweepLayout &layout, Value, cons
         memref::PrefetchOp::create(b, b.denseView(view), place, write, 2, /*isDataCache=*/true);
       }
   };
-  for (auto [view, packed] : llvm::zip(views(Role::Input), isPacked))
-    ask(view, packed, false);
-  for (Value view : views(Role::Output))
-    ask(view, plan.hasEpilogue, true);
+  auto askAll = [&](bool whole, Value share) {
+    for (auto [view, packed] : llvm::zip(views(Role::Input), isPacked))
+      if (packed == whole)
+        ask(view, whole, false, share);
+    for (Value view : views(Role::Output))
+      if (plan.hasEpilogue == whole)
+        ask(view, whole, true, share);
+  };
+  askAll(/*whole=*/false, {});
+  if (!part)
+    return askAll(/*whole=*/true, block);
+  // Where only some blocks are here, they ask for the shares of the others too.
+  Value here = arith::SubIOp::create(b, blocks.end, blocks.begin), first = arith::SubIOp::create(b, block, blocks.begin);
+  auto shares = scf::ForOp::create(b, first, b.index(layout.blocks), here);
+  OpBuilder::InsertionGuard guard(b);
+  b.setInsertionPointToStart(shares.getBody());
+  askAll(/*whole=*/true, shares.getInductionVar());
 }
 
 //===----------------------------------------------------------------------===//

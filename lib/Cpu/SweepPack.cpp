@@ -100,7 +100,8 @@ Value SweepPacker::rowsAreSafe(Value first) {
   VectorType bits = VectorType::get(b.lanes, b.getI32Type());
   auto splat = [&](int32_t x) { return arith::ConstantOp::create(b, DenseElementsAttr::get(bits, x)).getResult(); };
   // Of positive numbers the bits are in order.
-  Value least = splat(llvm::bit_cast<int32_t>(0x1p-40f)), sign = splat(std::numeric_limits<int32_t>::max());
+  const int32_t lowest = llvm::bit_cast<int32_t>(0x1p-64f), highest = llvm::bit_cast<int32_t>(0x1p64f);
+  Value least = splat(lowest), sign = splat(std::numeric_limits<int32_t>::max());
   Values most = b.loop(b.index(0), b.index(layout.rowStride), b.lanes, splat(0), [&](Value i, ValueRange carried) {
     Value whole = b.mul(b.load(scratch, b.add(i, layout.scalesBegin)), rowDecay(first, i, 0, group.group));
     Value size = arith::AndIOp::create(b, vector::BitCastOp::create(b, bits, whole), sign);
@@ -108,7 +109,7 @@ Value SweepPacker::rowsAreSafe(Value first) {
     return Values{arith::MaxUIOp::create(b, carried.front(), above)};
   });
   Value above = vector::ReductionOp::create(b, vector::CombiningKind::MAXUI, most.front());
-  Value room = arith::ConstantIntOp::create(b, llvm::bit_cast<int32_t>(0x1p40f) - llvm::bit_cast<int32_t>(0x1p-40f), 32);
+  Value room = arith::ConstantIntOp::create(b, highest - lowest, 32);
   return arith::CmpIOp::create(b, arith::CmpIPredicate::ule, above, room);
 }
 

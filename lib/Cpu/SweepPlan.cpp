@@ -9,7 +9,9 @@ namespace {
 // Builds the plan; the first thing that does not fit ends it with a reason.
 class Planner {
 public:
-  explicit Planner(RuleOp rule) {
+  // The matrix is to be this one of the rule's states.
+  Planner(RuleOp rule, unsigned state) {
+    plan.state = state;
     plan.module = ModuleOp::create(rule.getLoc());
     OpBuilder builder(plan.module->getBodyRegion());
     builder.clone(*rule);
@@ -23,7 +25,7 @@ public:
       return {std::nullopt, "its micro-steps have no number"};
     inputs = rule.argumentsOf(ArgKind::Input);
     outputCount = rule.getOutputs().size();
-    if (!findState())
+    if (!checkState())
       return {std::nullopt, reason};
     moveSideStates();
     plan.form = normalise(rule);
@@ -61,27 +63,18 @@ private:
     return result;
   }
 
-  // The matrix state is one that no other state depends on.
-  bool findState() {
-    SmallVector<BlockArgument> states = rule.argumentsOf(ArgKind::State);
-    for (auto [index, state] : llvm::enumerate(states)) {
-      MatType type = matType(state);
-      if (type.numRows() == 1 || type.numCols() == 1)
-        continue;
-      llvm::DenseSet<Value> depend = dependents(state);
-      bool alone = true;
-      for (auto [other, next] : llvm::enumerate(rule.yieldedStates()))
-        alone &= other == index || !depend.contains(next);
-      if (!alone)
-        continue;
-      FloatAttr initial;
-      if (!matchPattern(rule.getInitYield().getValues()[index], m_Constant(&initial)))
-        return fail("its state does not begin with a number");
-      plan.state = index;
-      plan.initial = initial.getValueAsDouble();
-      return true;
-    }
-    return fail("no state is a matrix that the others do not depend on");
+  // The matrix state is one that no other state depends on; there is no reason to give where another may be it.
+  bool checkState() {
+    BlockArgument state = rule.argumentsOf(ArgKind::State)[plan.state];
+    llvm::DenseSet<Value> depend = dependents(state);
+    for (auto [other, next] : llvm::enumerate(rule.yieldedStates()))
+      if (!isMatrix(matType(state)) || (other != plan.state && depend.contains(next)))
+        return false;
+    FloatAttr initial;
+    if (!matchPattern(rule.getInitYield().getValues()[plan.state], m_Constant(&initial)))
+      return fail("its state does not begin with a number");
+    plan.initial = initial.getValueAsDouble();
+    return true;
   }
 
   // Makes inputs of all states but the matrix, and outputs of their new values.
@@ -290,8 +283,11 @@ private:
     if (plan.form.isTokenOnly(value)) {
       auto argument = dyn_cast<BlockArgument>(value);
       bool side = argument && llvm::is_contained(plan.sideArguments, argument.getArgNumber());
-      if (isa<MatType>(value.getType()) && (!argument || side) && !matchPattern(value, m_Constant()))
-        plan.kept.push_back(value);
+      if (!isa<MatType>(value.getType()) || (argument && !side) || matchPattern(value, m_Constant()))
+        return true;
+      if (isMatrix(matType(value)))
+        return fail("an output would need another matrix for each token of a chunk");
+      plan.kept.push_back(value);
       return true;
     }
     Operation *op = value.getDefiningOp();
@@ -342,4 +338,14 @@ private:
 };
 } // namespace
 
-SweepPlanResult cpu::planSweep(RuleOp rule) { return Planner(rule).run(); }
+SweepPlanResult cpu::planSweep(RuleOp rule) {
+  std::string reason = "no state is a matrix that the others do not depend on";
+  for (unsigned state = 0; state < rule.argumentsOf(ArgKind::State).size(); ++state) {
+    SweepPlanResult result = Planner(rule, state).run();
+    if (result.plan)
+      return result;
+    if (!result.reason.empty())
+      reason = result.reason;
+  }
+  return {std::nullopt, reason};
+}

@@ -107,8 +107,8 @@ FormCost recur::predictSequential(const RuleWork &work, const CpuModel &cpu) {
 
 FormCost recur::predictSweep(const RuleWork &work, const CpuModel &cpu) {
   // Groups of two tokens and blocks of two vectors (CpuModel's lanes are one): each block of a group ends in a solve of
-  // about 50 cycles, and a token is packed in about as many.
-  constexpr double group = 2, vectors = 2, solveCycles = 52, packCycles = 48;
+  // about 50 cycles, and a token is packed in about as many; a decay of each row is multiplied in there.
+  constexpr double group = 2, vectors = 2, solveCycles = 52, packCycles = 48, scaleCycles = 40;
   FormCost cost;
   double rate = flopRate(cpu) * (cpu.pairs ? 2 : 1);
   // One state is swept; what the others do is done token by token beside it.
@@ -118,7 +118,8 @@ FormCost recur::predictSweep(const RuleWork &work, const CpuModel &cpu) {
   });
   if (swept != others.end()) {
     double entries = swept->rows * swept->columns;
-    cost.arithmetic += 2 * entries * (swept->reads + swept->writes + (swept->rowDecay ? 1 / group : 0)) / (0.95 * rate);
+    cost.arithmetic += 2 * entries * (swept->reads + swept->writes) / (0.95 * rate);
+    cost.overhead += swept->rowDecay ? scaleCycles / cpu.gigahertz : 0;
     cost.overhead += std::ceil(swept->columns / (vectors * cpu.lanes)) / group * solveCycles / cpu.gigahertz;
     others.erase(swept);
   }

@@ -3,8 +3,8 @@
     /usr/bin/python3 test/zoo/check.py [--recurc build/bin/recurc] [--only PATTERN] [--mode MODE] [--case CASE]
 
 Modes: `oracle`, the interpreter against the reference; `f32` and `bf16`, compiled code against the
-reference on the same (rounded) inputs; `chunk` and `chunk-bf16`, the same in chunk form, in chunks of 16 tokens or as
-many as --chunk says; `step`, the step function token by token against forward. Errors are
+reference on the same (rounded) inputs; `sweep` and `sweep-bf16`, the same in sweep form; `chunk` and `chunk-bf16`, in
+chunk form, in chunks of 16 tokens or as many as --chunk says; `step`, the step function token by token against forward. Errors are
 relative Frobenius norms per sequence and head, the largest of them. One line per spec and mode; exit code 1
 if anything failed.
 """
@@ -26,10 +26,11 @@ from signatures import ALL
 ROOT = Path(__file__).resolve().parents[2]
 CHUNK = ["--form=chunk", "--chunk=16"]
 FLAGS = {"oracle": ["--oracle"], "f32": [], "bf16": ["--dtype", "bf16"], "step": ["--step"], "chunk": CHUNK,
-         "chunk-bf16": [*CHUNK, "--dtype", "bf16"]}
+         "chunk-bf16": [*CHUNK, "--dtype", "bf16"], "sweep": ["--form=sweep"],
+         "sweep-bf16": ["--form=sweep", "--dtype", "bf16"]}
 # For tame and for nasty inputs.
 LIMITS = {"oracle": (1e-10, 1e-10), "f32": (2e-6, 2e-5), "bf16": (5e-3, 5e-3), "step": (1e-6, 1e-6),
-          "chunk": (2e-6, 2e-5), "chunk-bf16": (5e-3, 1e-2)}
+          "chunk": (2e-6, 2e-5), "chunk-bf16": (5e-3, 1e-2), "sweep": (2e-6, 2e-5), "sweep-bf16": (5e-3, 1e-2)}
 
 # Five Newton-Schulz steps magnify a rounding error of the momentum by up to 3.4445^5.
 MAGNIFIES = {"atlas": 10}
@@ -44,6 +45,14 @@ REFUSAL = "only in the oracle for now"
 NO_CHUNKS = {"atlas", "gru", "lstm", "slstm", "mesanet", "titans_mlp", "dense_transition", "matrix_output",
              "saturated_write", "two_sided", "vector_beta", "momentum_vector_decay", "second_moment",
              "weighted_loss"} | ORACLE_ONLY
+
+# Rules with a matrix that no other state depends on, whose columns do not see each other.
+SWEPT = {"comba", "deltanet", "deltanet_loss", "deltaproduct", "dplr", "gated_deltanet",
+         "gated_deltanet_loss", "gla", "gsa", "hgrn2", "kda", "left_slots", "lightning", "linear_attention",
+         "linear_attention_feature_map", "linear_attention_normalised", "linear_attention_rmsnorm",
+         "longhorn", "mamba2", "mesanet", "mesanet_cg", "micro_decay", "mlstm", "one_line", "retnet", "rls",
+         "rwkv6", "rwkv7", "signed_decay", "simple_gla", "trapezoid", "two_outputs", "two_reads",
+         "value_decay", "vector_beta", "weighted_loss"}
 
 
 class Failure(Exception):
@@ -133,6 +142,8 @@ def check(recurc, rule, mode, cases):
             passed, text = True, check_refusal(recurc, rule, mode, "has no chunk form: ")
         elif mode != "oracle" and rule.name in ORACLE_ONLY:
             passed, text = True, check_refusal(recurc, rule, mode, REFUSAL)
+        elif mode.startswith("sweep") and rule.name not in SWEPT:
+            passed, text = True, check_refusal(recurc, rule, mode, "has no sweep form")
         else:
             excess, text = max(check_case(recurc, rule, mode, case) for case in cases)
             passed = excess < 1

@@ -34,7 +34,8 @@ class Case:
 CASES = [Case("tame", 2, 37, 3), Case("carry", 2, 21, 4, grouped=True, initial=True),
          Case("one", 1, 1, 2, initial=True), Case("nasty", 1, 43, 4, initial=True, nasty=True),
          Case("wide", 1, 9, 1, times=4), Case("long", 1, 300, 4, grouped=True, initial=True),
-         Case("long nasty", 1, 300, 4, initial=True, nasty=True)]
+         Case("long nasty", 1, 300, 4, initial=True, nasty=True),
+         Case("broad nasty", 1, 43, 4, initial=True, nasty=True, times=16)]
 
 
 class Draw:
