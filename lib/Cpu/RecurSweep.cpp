@@ -32,7 +32,8 @@ static SmallVector<TensorFormat> formatsOf(RuleOp rule, RuleOp original, ArrayRe
 // Whether something that depends on the matrix is divided by something that does not.
 static bool dividesReads(const NormalForm &form) {
   return llvm::any_of(RuleOp(form.rule).getBody().getOps<DivOp>(), [&](DivOp div) {
-    return !form.isTokenOnly(div.getLhs()) && form.isTokenOnly(div.getRhs()) && !matchPattern(div.getRhs(), m_Constant());
+    return !form.isTokenOnly(div.getLhs()) && form.isTokenOnly(div.getRhs()) &&
+           !matchPattern(div.getRhs(), m_Constant());
   });
 }
 

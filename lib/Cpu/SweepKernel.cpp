@@ -160,7 +160,8 @@ void PlannedRule::enter(VectorBuilder &b, const SweepLayout &layout, Value, cons
   if (!part)
     return askAll(/*whole=*/true, block);
   // Where only some blocks are here, they ask for the shares of the others too.
-  Value here = arith::SubIOp::create(b, blocks.end, blocks.begin), first = arith::SubIOp::create(b, block, blocks.begin);
+  Value here = arith::SubIOp::create(b, blocks.end, blocks.begin);
+  Value first = arith::SubIOp::create(b, block, blocks.begin);
   auto shares = scf::ForOp::create(b, first, b.index(layout.blocks), here);
   OpBuilder::InsertionGuard guard(b);
   b.setInsertionPointToStart(shares.getBody());
