@@ -27,9 +27,11 @@ int64_t ChunkEmitter::countWarps(chunk::ProgramOp program) {
   return most > 64 ? 8 : 4;
 }
 
-// Products read no less than the inputs that they take directly, and the outputs, have.
+// Products read no fewer digits than the inputs that they take directly, and the outputs, have.
 Precision ChunkEmitter::findPrecision(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors) {
   Precision most = Precision::Bf16;
+  // Iterations make errors of bf16 several times larger.
+  program.getBody().walk([&](chunk::ConjugateGradientsOp) { most = Precision::Tf32; });
   auto take = [&](const TensorArgument &tensor) {
     FloatType element = tensor.element;
     Precision needed = element.isF32()   ? Precision::Split
