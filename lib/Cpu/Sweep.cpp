@@ -85,7 +85,7 @@ private:
     if (pairs)
       return pairs->rows(base, pending ? pending->writes : ArrayRef<Value>(),
                          pending ? pending->first : Value(), reads, factor, factors);
-    int64_t count = reads ? group.group * group.reads() * vectors : 0, partials = group.partialSums(vectors);
+    int64_t count = reads ? group.group * group.reads() * vectors : 0, partials = group.partialSums();
     Values sums(count * partials, reads ? b.splat(0.0) : Value());
     Value packedReads = reads ? packer.rowsAt(reads) : Value();
     Value packedWrites = pending ? packer.rowsAt(pending->first) : Value();
@@ -267,12 +267,11 @@ Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &opti
 SweepOptions SweepOptions::choose(const SweepShape &shape, int64_t lanes, int64_t registers, bool pairs) {
   SweepOptions best;
   best.lanes = lanes;
+  int64_t perVector = shape.reads.size() + shape.writes.size();
   int64_t most = (shape.columns + lanes - 1) / lanes;
   auto fits = [&](int64_t group, int64_t vectors) {
-    // Sums, writes, rows of H, decays, and what is loaded.
-    int64_t partials = SweepGroup{shape, group}.partialSums(vectors), factors = shape.columnDecay ? 1 : 0;
-    int64_t perVector = group * (shape.reads.size() * partials + shape.writes.size()) + partials + factors;
-    return vectors <= most && vectors * perVector + 2 <= registers - 2;
+    int64_t factors = shape.columnDecay ? vectors : 0;
+    return vectors <= most && group * vectors * perVector + vectors + factors + 2 <= registers - 2;
   };
   if (pairs && !shape.columnDecay && shape.rows % (2 * lanes) == 0) {
     // Sums, the operands of an update, two rows, and what is loaded.
