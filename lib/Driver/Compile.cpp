@@ -302,25 +302,34 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session,
     variant.dtypes = *types;
     auto part = std::make_unique<llvm::Module>("", context);
     SmallVector<StringRef> exported;
+    auto hasNo = [&](std::string why) -> FailureOr<std::unique_ptr<Compiled>> {
+      if (missing) {
+        *missing = std::move(why);
+        return std::unique_ptr<Compiled>();
+      }
+      session.diags.error("--form: " + why);
+      return failure();
+    };
+    std::string found;
     if (target.gpu) {
       FailureOr<GpuCode> code = compileForGpu(session, rule, info, *types, target, form);
       if (failed(code))
         return failure();
       variant.gpu = std::move(*code);
+      bool inChunks =
+          llvm::any_of(variant.gpu->entries, [](const auto &entry) { return entry.leastTokens > 0; });
+      found = inChunks ? "chunk" : "sequential";
+      // Where there is a chunk program, a remark has said why it has no kernel.
+      StringRef reason = form == "chunk" ? StringRef((*analysis)->derivation.reason) : "";
+      if (form != "auto" && form != found)
+        return hasNo("the rule has no " + form.str() + " form for " + target.name +
+                     (reason.empty() ? "" : ": " + reason.str()));
     } else {
       std::string wanted =
           form == "auto" ? compareForms(rule, **analysis, *types, target).front().form : form.str();
       cpu::KernelOptions options = cpuOptions(session.rule(), info, *types, target, wanted);
       options.symbol = variant.kernel = info.name + "_kernel_" + std::to_string(index);
       OwningOpRef<ModuleOp> copy = module->clone();
-      auto hasNo = [&](std::string why) -> FailureOr<std::unique_ptr<Compiled>> {
-        if (missing) {
-          *missing = std::move(why);
-          return std::unique_ptr<Compiled>();
-        }
-        session.diags.error("--form: " + why);
-        return failure();
-      };
       if (wanted == "chunk") {
         Derivation &derivation = (*analysis)->derivation;
         if (!derivation.program)
@@ -340,10 +349,12 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session,
                      (kernel->formReason.empty() ? "" : ": " + kernel->formReason));
       variant.scratch = kernel->scratchBytes;
       variant.parts = kernel->parts;
-      info.form = kernel->form;
+      found = kernel->form;
       part = std::move(kernel->module);
       exported.push_back(variant.kernel);
     }
+    if (index == 0) // the best target
+      info.form = found;
     llvm::Error error = prepareModule(*part, target, exported);
     info.variants.push_back(std::move(variant));
     if (!error && whole)
