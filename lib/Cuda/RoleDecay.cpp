@@ -1,11 +1,11 @@
-// A decay of each key, by the scores' warpgroup: each warp has the chunk's tokens 16 by 16.
+// A decay of each key, by the scores' warpgroup: each warp has 16 of the chunk's tokens.
 //
-// Logarithms are summed within 16 tokens, by a product with a triangle of ones, which is exact as they are
-// bf16. All else is relative to the ends of these blocks, so that no exponent is positive: a token's row on
-// the left of a product is multiplied with what has decayed since its block's start, one on the right with
-// what decays until its block's end, and what decays in the blocks between is multiplied in where there are
-// such. Within a block the row on the right is divided by what has decayed since the start, as long as that
-// is within f32's range; what to do where it is not is in RoleWildDecay.cpp.
+// Logarithms are summed within the warp's tokens, by a product with a triangle of ones, which is exact as
+// they are bf16. All else is relative to them: a token's row on the left of a product is multiplied with what
+// has decayed since its block's middle, one on the right divided by that; what decays in between is
+// multiplied into the rows on the right, once for each block that they are seen from. Where a block's decay
+// is beyond f32's range, references are its start and its end, so that no exponent is positive, and what its
+// tokens see of each other is computed apart (RoleWildDecay.cpp).
 #include "lib/Cuda/RoleScores.h"
 
 using namespace mlir;
@@ -14,14 +14,24 @@ using namespace recur::cuda;
 using chunk::Reach;
 using chunk::Span;
 
-static constexpr int64_t rowBytes = 128, blockRows = 16 * rowBytes, halfNumbers = 64 * 4;
+static constexpr double log2e = 1.4426950408889634;
+
+// Tables: two numbers for each channel side by side, or one.
+static constexpr int64_t references = 0, scales = 4, nearRights = 8, farRight = 11, pairTables = 12;
 
 BlockArgument RoleEmitter::placeOf(const TokenTile &tile) const {
   return tile.span ? plan.madeOf(tile).place : tile.input;
 }
 
+int64_t RoleEmitter::tableBytes() const {
+  return plan.decay ? pairTables * 8 * plan.keys + 6 * 4 * plan.keys : 0;
+}
+
+int64_t RoleEmitter::sumsAt(int64_t block) const {
+  return tablesAt + pairTables * 8 * plan.keys + block * 4 * plan.keys;
+}
+
 void RoleEmitter::beginDecayed(ScoreState &state) {
-  state.channels = ptx.add(ptx.add(base, tablesAt), ptx.mul(ptx.bits(lane, 3), 8));
   Value distance = arith::SubIOp::create(b, state.rowLessColumn, ptx.mul(warp, 16));
   auto triangle = [&](int64_t least) {
     auto half = [&](int64_t more, int64_t one) {
@@ -36,286 +46,283 @@ void RoleEmitter::beginDecayed(ScoreState &state) {
   state.strict = triangle(1);
 }
 
-// A loop over blocks of 64 channels that stays one: all roles' code shares one small cache.
-Values RoleEmitter::forHalves(ValueRange carried, llvm::function_ref<Values(Value, ValueRange)> body) {
-  if (plan.keys == 64)
-    return body(ptx.constant(0), carried);
-  Value count = ptx.assembly("mov.b32 $0, 2;", b.getI32Type(), {})[0];
-  return Values(threads.forLoop(ptx.constant(0), count, ptx.constant(1), carried, body).getResults());
+// Of an input, the warp's rows, 16 columns.
+Values RoleEmitter::inputPairs(ScoreState &state, BlockArgument input, int64_t block, bool transposed) {
+  return ptx.loadMatrices(state.own[block % 4], tileOffset(input) + block / 4 * halfStride(input),
+                          transposed);
 }
 
-// Of a table, the numbers of the thread's four channels in a block of 16.
-Values RoleEmitter::channelNumbers(ScoreState &state, Value table, Value half, int64_t block) {
-  Value at = ptx.add(ptx.add(state.channels, ptx.mul(table, tableBytes)), ptx.mul(half, halfNumbers));
-  Values numbers = ptx.loadFloats(at, block * 64, 2);
-  llvm::append_range(numbers, ptx.loadFloats(at, block * 64 + 32, 2));
-  return numbers;
-}
-
-static unsigned channelOf(unsigned entry) { return entry / 4 * 2 + entry % 2; }
-
-static Values packed(Ptx &ptx, ValueRange entries) {
-  Values pairs;
-  for (unsigned e = 0; e < 8; e += 2)
-    pairs.push_back(ptx.packBf16(entries[e], entries[e + 1]));
-  return pairs;
-}
-
-// Sums of binary logarithms from the start of the warp's 16 tokens, with each token's own or without.
-Values RoleEmitter::logSums(ScoreState &state, Value half, int64_t block, bool before) {
-  BlockArgument logs = plan.logs();
-  Value at = ptx.add(ptx.add(state.stage.tiles, ptx.mul(half, halfStride(logs))),
-                     ptx.add(state.warpRows, state.blocks[block]));
-  Values factors = ptx.loadMatrices(at, tileOffset(logs), true);
-  // Less than 2^-199 is zero, and sums stay precise.
+// The logarithms, transposed. What decays by more than 2^-199 counts as that, and sums stay precise.
+Values RoleEmitter::logPairs(ScoreState &state, int64_t block) {
   constexpr int32_t least = 0xc30ac30a; // -138 twice
-  for (Value &pair : factors)
+  Values pairs = inputPairs(state, plan.logs(), block, true);
+  for (Value &pair : pairs)
     pair = ptx.greaterBf16(pair, ptx.constant(least));
-  Values zero(8, ptx.number(0));
-  Values sums = ptx.multiplyBf16(zero, before ? state.strict : state.inclusive,
-                                 Values{factors[0], factors[2], factors[1], factors[3]});
-  for (Value &sum : sums)
-    sum = ptx.multiply(sum, ptx.number(1.4426950408889634));
-  return sums;
+  return {pairs[0], pairs[2], pairs[1], pairs[3]};
 }
 
-// The warp's rows of an input, 16 columns.
-Values RoleEmitter::inputBlock(ScoreState &state, BlockArgument input, Value half, int64_t block) {
-  Value at = ptx.add(ptx.add(state.stage.tiles, ptx.mul(half, halfStride(input))),
-                     ptx.add(state.warpRows, state.blocks[block]));
-  Values entries;
-  for (Value pair : ptx.loadMatrices(at, tileOffset(input), false))
-    llvm::append_range(entries, ptx.unpackBf16(pair));
-  return entries;
+// Sums of natural logarithms from the first of the warp's tokens, with each token's own or without.
+Values RoleEmitter::logSums(ScoreState &state, ValueRange pairs, bool before) {
+  return ptx.multiplyBf16(Values(8, ptx.number(0)), before ? state.strict : state.inclusive, pairs);
 }
 
 // What each block of 16 tokens takes away from each channel.
 void RoleEmitter::storeSums(ScoreState &state) {
-  Value own = ptx.add(ptx.add(state.channels, ptx.mul(warp, tableBytes)), Sums * tableBytes);
-  Values least = forHalves(Values{ptx.number(0)}, [&](Value half, ValueRange carried) {
-    Value lowest = carried[0];
-    SmallVector<Values> sums;
-    for (int64_t block = 0; block < 4; ++block) {
-      sums.push_back(logSums(state, half, block, false));
-      for (unsigned e : {2, 3, 6, 7})
-        lowest = arith::MinNumFOp::create(b, lowest, sums.back()[e]);
-    }
-    // The last of the rows.
-    threads.when(ptx.compare(arith::CmpIPredicate::uge, lane, ptx.constant(28)), [&] {
-      Value at = ptx.add(own, ptx.mul(half, halfNumbers));
-      for (int64_t block = 0; block < 4; ++block)
-        for (unsigned e : {2, 6})
-          ptx.store(at, block * 64 + e / 4 * 32, {sums[block][e], sums[block][e + 1]});
-    });
-    return Values{lowest};
+  SmallVector<Values> sums;
+  Value lowest = ptx.number(0);
+  for (int64_t block = 0; block < plan.keys / 16; ++block) {
+    sums.push_back(logSums(state, logPairs(state, block), false));
+    for (unsigned e : {2, 3, 6, 7})
+      lowest = arith::MinNumFOp::create(b, lowest, sums.back()[e]);
+  }
+  // The last of the rows.
+  threads.when(ptx.compare(arith::CmpIPredicate::uge, lane, ptx.constant(28)), [&] {
+    Value at = ptx.add(ptx.add(state.tables, ptx.mul(ptx.bits(lane, 3), 8)), ptx.mul(warp, 4 * plan.keys));
+    for (auto [block, own] : llvm::enumerate(sums))
+      for (unsigned e : {2, 6})
+        ptx.store(at, sumsAt(0) + block * 64 + e / 4 * 32, {own[e], own[e + 1]});
   });
-  state.wild =
-      plan.isMild()
-          ? Value()
-          : ptx.any(arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, least[0], ptx.number(-mostOfBlock)));
+  // No channel's table may be that of a wild block where the warp's tokens do not count as such.
+  state.wild = plan.isMild() ? Value()
+                             : ptx.any(arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, lowest,
+                                                             ptx.number(0.1 - mostOfBlock / log2e)));
 }
 
-// What decays before each block, after it, and in the chunk: a thread takes a channel.
+// What all tokens of a block share: a thread takes a channel.
 void RoleEmitter::makeTables(ScoreState &state) {
   threads.when(ptx.below(thread, ptx.constant(plan.keys)), [&] {
-    Value at = ptx.add(ptx.add(base, tablesAt), ptx.mul(thread, 4));
-    Values sums;
-    for (int64_t block = 0; block < 4; ++block)
-      sums.push_back(ptx.loadFloats(at, (Sums + block) * tableBytes, 1)[0]);
+    Value single = ptx.add(state.tables, ptx.mul(thread, 4));
+    Value pair = ptx.add(ptx.add(ptx.add(state.tables, tablesAt), ptx.mul(ptx.shiftRight(thread, 1), 16)),
+                         ptx.mul(ptx.bits(thread, 1), 4));
+    Values sums, left, right, inside; // a block's decay, its references, what of it the right one leaves
+    for (int64_t block = 0; block < 4; ++block) {
+      Value sum = ptx.multiply(ptx.loadFloats(single, sumsAt(block), 1)[0], ptx.number(log2e));
+      Value half = ptx.multiply(sum, ptx.number(0.5)), zero = ptx.number(0);
+      Value isWild = arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, sum, ptx.number(-mostOfBlock));
+      sums.push_back(sum);
+      left.push_back(plan.isMild() ? half : ptx.choose(isWild, zero, half));
+      right.push_back(plan.isMild() ? half : ptx.choose(isWild, sum, half));
+      inside.push_back(plan.isMild() ? half : ptx.choose(isWild, zero, half));
+    }
+    auto store = [&](int64_t table, unsigned which, Value number) {
+      ptx.store(pair, table * 8 * plan.keys + which * 8, {number});
+    };
     Value before = ptx.number(0), rest = ptx.number(0);
-    for (int64_t block = 0; block < 4; ++block) {
-      ptx.store(at, (Befores + block) * tableBytes, {ptx.exp2(before)});
-      ptx.store(at, (Rests + 3 - block) * tableBytes, {ptx.exp2(rest)});
+    for (int64_t block = 0, back = 3; block < 4; ++block, --back) {
+      store(references + block, 0, arith::NegFOp::create(b, left[block]));
+      store(references + block, 1, right[block]);
+      store(scales + block, 0, ptx.exp2(ptx.sum(before, left[block])));
+      store(scales + back, 1, ptx.exp2(ptx.sum(rest, inside[back])));
       before = ptx.sum(before, sums[block]);
-      rest = ptx.sum(rest, sums[3 - block]);
+      rest = ptx.sum(rest, sums[back]);
     }
-    ptx.store(ptx.add(at, ptx.mul(state.index, tableBytes)), Whole * tableBytes, {ptx.exp2(before)});
+    // From a block to those after it.
+    for (int64_t block = 0; block < 3; ++block) {
+      Value between = inside[block];
+      for (int64_t seer = block + 1; seer < 4; ++seer) {
+        Value number = ptx.exp2(ptx.sum(between, left[seer]));
+        if (seer < block + 3)
+          store(nearRights + block, seer - block - 1, number);
+        else
+          store(farRight, 0, number);
+        between = ptx.sum(between, sums[seer]);
+      }
+    }
+    ptx.store(ptx.add(single, ptx.mul(state.index, 4 * plan.keys)), sumsAt(4), {ptx.exp2(before)});
   });
 }
 
-// Rows on the right of products, with what decays until their block's end. The last block is on no block's
-// right; in its place is the first one with what decays until the second one's end.
-void RoleEmitter::storeRights(ScoreState &state) {
-  threads.when(ptx.below(warp, ptx.constant(3)), [&] {
-    forHalves({}, [&](Value half, ValueRange) {
-      for (int64_t block = 0; block < 4; ++block) {
-        Values sums = logSums(state, half, block, false), ends = channelNumbers(state, warp, half, block);
-        for (unsigned e = 0; e < 8; ++e)
-          sums[e] = ptx.exp2(ptx.difference(ends[channelOf(e)], sums[e]));
-        for (auto [i, input] : llvm::enumerate(plan.rights)) {
-          Values rows = inputBlock(state, input, half, block);
-          for (unsigned e = 0; e < 8; ++e)
-            rows[e] = ptx.multiply(rows[e], sums[e]);
-          Value at = ptx.add(ptx.add(ptx.add(base, rightsAt), ptx.mul(half, tileBytes)), state.blocks[block]);
-          int64_t tile = i * (plan.keys / 64) * tileBytes;
-          ptx.storeMatrices(ptx.add(at, state.warpRows), tile, packed(ptx, rows), false);
-          threads.when(ptx.equal(warp, 0), [&] {
-            Values next = channelNumbers(state, ptx.constant(Sums + 1), half, block), more;
-            for (Value sum : next)
-              more.push_back(ptx.exp2(sum));
-            for (unsigned e = 0; e < 8; ++e)
-              rows[e] = ptx.multiply(rows[e], more[channelOf(e)]);
-            ptx.storeMatrices(at, tile + 3 * blockRows, packed(ptx, rows), false);
-          });
-        }
-      }
-      return Values();
+// Of a table at an address, the first or second numbers of the thread's channels, by entry.
+namespace {
+struct ChannelPairs {
+  Values loaded[2];
+  Value of(unsigned which, unsigned entry) const { return loaded[entry / 4][2 * which + entry % 2]; }
+};
+} // namespace
+
+static ChannelPairs loadChannels(Ptx &ptx, Value at, int64_t offset, int64_t block) {
+  return {{ptx.loadFloats(at, offset + block * 128, 4), ptx.loadFloats(at, offset + block * 128 + 64, 4)}};
+}
+
+static Values packed(Ptx &ptx, llvm::function_ref<Value(unsigned)> entry) {
+  Values pairs;
+  for (unsigned e = 0; e < 8; e += 2) {
+    Value low = entry(e);
+    pairs.push_back(ptx.packBf16(low, entry(e + 1)));
+  }
+  return pairs;
+}
+
+static Values whenOr(ImplicitLocOpBuilder &b, Value condition, ValueRange otherwise,
+                     llvm::function_ref<Values()> body) {
+  auto choice = scf::IfOp::create(b, otherwise.getTypes(), condition, true);
+  OpBuilder::InsertionGuard guard(b);
+  b.setInsertionPointToStart(choice.thenBlock());
+  scf::YieldOp::create(b, body());
+  b.setInsertionPointToStart(choice.elseBlock());
+  scf::YieldOp::create(b, otherwise);
+  return Values(choice.getResults());
+}
+
+// Where rows on the right lie, as they are seen from a later block: first those of the block right after,
+// then those of the next, then those of the last one of the first.
+static int64_t rightRows(int64_t block, int64_t seer) {
+  int64_t distance = seer - block;
+  return (distance == 1 ? block : distance == 2 ? 3 + 2 * block : 4) * 16 * 128;
+}
+
+int64_t RoleEmitter::rightOffset(BlockArgument input, int64_t half) const {
+  int64_t which = llvm::find(plan.rights, input) - plan.rights.begin();
+  return (which * (plan.keys / 64) + half) * rightHalf;
+}
+
+// Rows on the right of products, times what decays until the blocks that see them.
+void RoleEmitter::storeRights(ScoreState &state, BlockArgument input, ValueRange rows, int64_t block) {
+  Value at = ptx.add(ptx.add(state.tables, rightsAt), state.blocks[block % 4]);
+  int64_t offset = rightOffset(input, block / 4);
+  auto store = [&](Value where, int64_t rowsAt, const ChannelPairs &numbers, unsigned which) {
+    Values pairs = packed(ptx, [&](unsigned e) { return ptx.multiply(rows[e], numbers.of(which, e)); });
+    ptx.storeMatrices(where, offset + rowsAt, pairs, false);
+  };
+  auto isBefore = [&](int64_t last) { return ptx.below(warp, ptx.constant(last)); };
+  threads.when(isBefore(3), [&] {
+    ChannelPairs numbers = loadChannels(ptx, state.ownChannels, nearRights * 8 * plan.keys, block);
+    store(ptx.add(at, state.warpRows), 0, numbers, 0);
+    threads.when(isBefore(2),
+                 [&] { store(ptx.add(at, ptx.mul(state.warpRows, 2)), rightRows(0, 2), numbers, 1); });
+    threads.when(ptx.equal(warp, 0), [&] {
+      store(at, rightRows(0, 3), loadChannels(ptx, state.channels, farRight * 8 * plan.keys, block), 0);
     });
   });
 }
 
-// Sums of a product between tokens, by blocks of 16 columns; those above the diagonal are not looked at.
+// Sums of a product between tokens, by blocks of 16 columns; those above the diagonal are not looked at. The
+// first product stores the rows on the right of all, the last the chain's tiles.
 Values RoleEmitter::decayedGram(ScoreState &state, chunk::GramOp gram) {
-  BlockArgument left = plan.asTile(gram.getLhs())->input, right = plan.asTile(gram.getRhs())->input;
-  bool before = gram.getReach() == Reach::Before && !plan.asTile(gram.getLhs())->decayed;
-  int64_t tile = (llvm::find(plan.rights, right) - plan.rights.begin()) * (plan.keys / 64) * tileBytes;
-  auto whenOr = [&](Value condition, ValueRange otherwise, llvm::function_ref<Values()> body) {
-    auto choice = scf::IfOp::create(b, otherwise.getTypes(), condition, true);
-    OpBuilder::InsertionGuard guard(b);
-    b.setInsertionPointToStart(choice.thenBlock());
-    scf::YieldOp::create(b, body());
-    b.setInsertionPointToStart(choice.elseBlock());
-    scf::YieldOp::create(b, otherwise);
-    return Values(choice.getResults());
-  };
-  auto isFrom = [&](int64_t first) {
-    return ptx.compare(arith::CmpIPredicate::uge, warp, ptx.constant(first));
-  };
-  // Of the diagonal block first, then of those before it.
-  Values sums = forHalves(Values(32, ptx.number(0)), [&](Value half, ValueRange carried) {
-    SmallVector<Values> lefts, fartherLefts;
-    Values diagonal(carried.take_front(8));
-    for (int64_t block = 0; block < 4; ++block) {
-      Values logs = logSums(state, half, block, false);
-      Values since = before ? logSums(state, half, block, true) : logs;
-      Values x = inputBlock(state, left, half, block), y = inputBlock(state, right, half, block);
-      for (unsigned e = 0; e < 8; ++e) {
-        x[e] = ptx.multiply(x[e], ptx.exp2(since[e]));
-        y[e] = ptx.multiply(y[e], ptx.exp2(arith::NegFOp::create(b, logs[e])));
-      }
-      lefts.push_back(packed(ptx, x));
-      diagonal = ptx.multiplyBf16(diagonal, lefts.back(), packed(ptx, y));
-      // Between the last block and the first two there is the third.
-      fartherLefts.push_back(whenOr(isFrom(3), lefts.back(), [&] {
-        Values between = channelNumbers(state, ptx.constant(Sums + 2), half, block), farther(x);
-        for (Value &sum : between)
-          sum = ptx.exp2(sum);
-        for (unsigned e = 0; e < 8; ++e)
-          farther[e] = ptx.multiply(x[e], between[channelOf(e)]);
-        return packed(ptx, farther);
-      }));
-    }
-    Value rights = ptx.add(ptx.add(base, rightsAt), ptx.mul(half, tileBytes));
-    auto multiply = [&](ValueRange start, ArrayRef<Values> lefts, Value row) {
-      Values sums(start);
-      for (int64_t block = 0; block < 4; ++block)
-        sums = ptx.multiplyBf16(
-            sums, lefts[block],
-            ptx.loadMatrices(ptx.add(ptx.add(rights, row), state.blocks[block]), tile, false));
-      return sums;
-    };
-    auto join = [](ValueRange first, ValueRange second) {
-      Values all(first);
-      llvm::append_range(all, second);
-      return all;
-    };
-    ValueRange first = carried.slice(8, 8), second = carried.slice(16, 8), third = carried.slice(24, 8);
-    Values others = whenOr(isFrom(1), carried.drop_front(8), [&] {
-      Value row = ptx.choose(ptx.equal(warp, 1), ptx.constant(0), ptx.constant(3 * blockRows));
-      Values one = multiply(first, fartherLefts, row);
-      Values rest = whenOr(isFrom(2), carried.drop_front(16), [&] {
-        Values two = multiply(second, fartherLefts, ptx.constant(blockRows));
-        Values three =
-            whenOr(isFrom(3), third, [&] { return multiply(third, lefts, ptx.constant(2 * blockRows)); });
-        return join(two, three);
-      });
-      return join(one, rest);
-    });
-    return join(diagonal, others);
-  });
-  Values diagonal(ArrayRef(sums).take_front(8));
+  bool isFirst = gram == plan.grams.front(), isLast = gram == plan.grams.back();
+  TokenTile left = *plan.asTile(gram.getLhs());
+  BlockArgument right = plan.asTile(gram.getRhs())->input;
+  Span leftSpan = gram.getReach() == Reach::Before && !left.decayed ? Span::Until : Span::Through;
+  llvm::SmallSetVector<BlockArgument, 4> inputs;
+  inputs.insert(left.input);
+  inputs.insert(right);
+  if (isFirst)
+    inputs.insert(plan.rights.begin(), plan.rights.end());
+  if (isLast)
+    for (const MadeTile &tile : plan.made)
+      inputs.insert(tile.input);
+  Values diagonal(8, ptx.number(0));
   if (state.wild)
-    diagonal = whenOr(state.wild, diagonal, [&] { return wildDiagonal(state, gram); });
+    diagonal = whenOr(b, state.wild, diagonal, [&] { return wildDiagonal(state, gram); });
+  SmallVector<Values> lefts;
+  // Logarithms, where it takes longest until they are of use, are loaded ahead.
+  Values nextLogs = logPairs(state, 0);
+  for (int64_t block = 0; block < plan.keys / 16; ++block) {
+    Values logs = nextLogs;
+    llvm::DenseMap<BlockArgument, Values> pairs;
+    for (BlockArgument input : inputs)
+      pairs[input] = inputPairs(state, input, block, false);
+    if (block + 1 < plan.keys / 16)
+      nextLogs = logPairs(state, block + 1);
+    // Rows, relative to their block's reference: of Rest for those on the right.
+    llvm::DenseMap<unsigned, Values> weights;
+    llvm::DenseMap<std::pair<BlockArgument, unsigned>, Values> rows;
+    ChannelPairs reference = loadChannels(ptx, state.ownChannels, references * 8 * plan.keys, block);
+    auto weigh = [&](BlockArgument input, Span span) -> Values & {
+      Values &own = weights[unsigned(span)];
+      if (own.empty()) {
+        Values sums = logSums(state, logs, span == Span::Until);
+        bool isRight = span == Span::Rest;
+        for (unsigned e = 0; e < 8; ++e)
+          own.push_back(ptx.exp2(LLVM::FMAOp::create(b, sums[e], ptx.number(isRight ? -log2e : log2e),
+                                                     reference.of(isRight, e))));
+      }
+      Values &result = rows[{input, unsigned(span)}];
+      if (result.empty()) {
+        for (Value pair : pairs[input])
+          llvm::append_range(result, ptx.unpackBf16(pair));
+        for (unsigned e = 0; e < 8; ++e)
+          result[e] = ptx.multiply(result[e], own[e]);
+      }
+      return result;
+    };
+    Values x = weigh(left.input, leftSpan), y = weigh(right, Span::Rest);
+    lefts.push_back(packed(ptx, [&](unsigned e) { return x[e]; }));
+    Values rights = packed(ptx, [&](unsigned e) { return y[e]; });
+    if (state.wild)
+      for (Value &pair : rights)
+        pair = ptx.choose(state.wild, ptx.constant(0), pair);
+    diagonal = ptx.multiplyBf16(diagonal, lefts.back(), rights);
+    if (isFirst)
+      for (BlockArgument input : plan.rights)
+        storeRights(state, input, weigh(input, Span::Rest), block);
+    if (!isLast)
+      continue;
+    // No warp reads another's rows of inputs, so tiles take their place.
+    ChannelPairs scale = loadChannels(ptx, state.ownChannels, scales * 8 * plan.keys, block);
+    for (const MadeTile &tile : plan.made) {
+      Values own = weigh(tile.input, tile.span);
+      bool isRight = tile.span == Span::Rest;
+      ptx.storeMatrices(state.own[block % 4], tileOffset(tile.place) + block / 4 * halfStride(tile.place),
+                        packed(ptx, [&](unsigned e) { return ptx.multiply(own[e], scale.of(isRight, e)); }),
+                        false);
+    }
+  }
+  // The rows on the right are read by other warps.
+  if (isFirst)
+    ptx.meet(ptx.constant(3), 128);
+  Values zeros(8, ptx.number(0)), before[3];
+  for (int64_t column = 0; column < 3; ++column)
+    before[column] =
+        whenOr(b, ptx.compare(arith::CmpIPredicate::ugt, warp, ptx.constant(column)), zeros, [&] {
+          Values sums(zeros);
+          Value rowsAt = ptx.constant(rightRows(column, 3));
+          for (int64_t seer = 2; seer > column; --seer)
+            rowsAt = ptx.choose(ptx.equal(warp, seer), ptx.constant(rightRows(column, seer)), rowsAt);
+          Value at = ptx.add(ptx.add(state.tables, rightsAt), rowsAt);
+          for (int64_t block = 0; block < plan.keys / 16; ++block)
+            sums = ptx.multiplyBf16(
+                sums, lefts[block],
+                ptx.loadMatrices(ptx.add(at, state.blocks[block % 4]), rightOffset(right, block / 4), false));
+          return sums;
+        });
   Values results;
   for (int64_t block = 0; block < 4; ++block)
     for (unsigned e = 0; e < 8; ++e)
-      results.push_back(block == 3
-                            ? diagonal[e]
-                            : ptx.choose(ptx.equal(warp, block), diagonal[e], sums[8 + 8 * block + e]));
+      results.push_back(block == 3 ? diagonal[e]
+                                   : ptx.choose(ptx.equal(warp, block), diagonal[e], before[block][e]));
   return results;
 }
 
-// The chain's tiles, in place of inputs: no warp reads another's rows of those.
-void RoleEmitter::storeMade(ScoreState &state) {
-  auto has = [&](Span span) {
-    return llvm::any_of(plan.made, [&](const MadeTile &tile) { return tile.span == span; });
-  };
-  forHalves({}, [&](Value half, ValueRange) {
-    for (int64_t block = 0; block < 4; ++block) {
-      llvm::DenseMap<BlockArgument, Values> inputs;
-      for (const MadeTile &tile : plan.made)
-        if (Values &rows = inputs[tile.input]; rows.empty())
-          rows = inputBlock(state, tile.input, half, block);
-      auto weigh = [&](Table table, llvm::function_ref<Value(unsigned)> log) {
-        Values outside = channelNumbers(state, ptx.add(warp, table), half, block), weights;
-        for (unsigned e = 0; e < 8; ++e)
-          weights.push_back(ptx.multiply(ptx.exp2(log(e)), outside[channelOf(e)]));
-        return weights;
-      };
-      llvm::DenseMap<unsigned, Values> weights;
-      Values logs = logSums(state, half, block, false);
-      if (has(Span::Through))
-        weights[unsigned(Span::Through)] = weigh(Befores, [&](unsigned e) { return logs[e]; });
-      if (has(Span::Until)) {
-        Values before = logSums(state, half, block, true);
-        weights[unsigned(Span::Until)] = weigh(Befores, [&](unsigned e) { return before[e]; });
-      }
-      if (has(Span::Rest)) {
-        Values ends = channelNumbers(state, warp, half, block);
-        weights[unsigned(Span::Rest)] =
-            weigh(Rests, [&](unsigned e) { return ptx.difference(ends[channelOf(e)], logs[e]); });
-      }
-      SmallVector<Values> results;
-      for (const MadeTile &tile : plan.made) {
-        Values rows = inputs.lookup(tile.input), own = weights.lookup(unsigned(tile.span));
-        for (unsigned e = 0; e < 8; ++e)
-          rows[e] = ptx.multiply(rows[e], own[e]);
-        results.push_back(packed(ptx, rows));
-      }
-      ptx.syncWarp();
-      for (auto [tile, result] : llvm::zip(plan.made, results))
-        ptx.storeMatrices(ptx.add(ptx.add(state.stage.tiles, ptx.mul(half, halfStride(tile.place))),
-                                  ptx.add(state.warpRows, state.blocks[block])),
-                          tileOffset(tile.place), result, false);
-    }
-    return Values();
-  });
-}
-
 void RoleEmitter::emitDecayed(ScoreState &state) {
+  state.own.clear();
+  for (Value block : state.blocks)
+    state.own.push_back(ptx.add(ptx.add(state.stage.tiles, state.warpRows), block));
+  // Addresses of tables are computed for each chunk: registers are dearer.
+  state.tables = ptx.add(ptx.assembly("mov.b32 $0, 0;", b.getI32Type(), {})[0], base);
+  state.channels = ptx.add(ptx.add(state.tables, tablesAt), ptx.mul(ptx.bits(lane, 3), 16));
+  state.ownChannels = ptx.add(state.channels, ptx.mul(warp, 8 * plan.keys));
   auto meet = [&] { ptx.meet(ptx.constant(3), 128); };
   storeSums(state);
   meet();
   makeTables(state);
-  storeRights(state);
   meet();
   for (chunk::GramOp gram : plan.grams) {
     state.sums.clear();
     Values sums = decayedGram(state, gram);
     state.sums[gram] = sums;
-    // The system's blocks lie where the tiles on the right did.
+    // The system's blocks lie where the rows on the right did.
     if (plan.system && gram == plan.splitScores(plan.system).second)
       meet();
     storeScores(state, gram);
   }
-  storeMade(state);
 }
 
 // The state's entries, with what decays in the chunk; `parity` tells which of two tables is its.
 Values RoleEmitter::decayedWhole(Value parity, ValueRange entries) {
   Values results(entries);
-  Value at = ptx.add(ptx.add(ptx.add(base, tablesAt + Whole * tableBytes), ptx.mul(ptx.bits(lane, 3), 8)),
-                     ptx.mul(parity, tableBytes));
+  Value at = ptx.add(ptx.add(ptx.add(base, sumsAt(4)), ptx.mul(ptx.bits(lane, 3), 8)),
+                     ptx.mul(parity, 4 * plan.keys));
   for (size_t e = 0; e < results.size(); e += 4) {
     Values pair = ptx.loadFloats(at, e / 4 * 32, 2);
     for (size_t i = 0; i < 4; ++i)

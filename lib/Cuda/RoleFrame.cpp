@@ -45,11 +45,9 @@ void RoleEmitter::layOut() {
   int64_t outputBytes = plan.countOutputs() * slabs * tileBytes;
   int64_t blockBytes = plan.system ? tileBytes : 0, leavesBytes = plan.system ? 4 * leafBytes : 0;
   // A chunk stays in the ring while it passes all roles, so the ring is as deep as there is room.
-  // Tiles at the right of decayed products are read before the system's blocks are stored.
-  tableBytes = plan.keys * 4;
-  rightBytes = plan.rights.size() * plan.keys / 64 * tileBytes;
-  int64_t tablesBytes = plan.decay ? (Tables + 2) * tableBytes : 0;
-  blockBytes = std::max(blockBytes, rightBytes);
+  // Rows on the right of decayed products are read before the system's blocks are stored.
+  int64_t tablesBytes = tableBytes();
+  blockBytes = std::max<int64_t>(blockBytes, plan.rights.size() * (plan.keys / 64) * rightHalf);
   int64_t others = 2 * scoreBytes + outputBytes + blockBytes + leavesBytes + tablesBytes + 512;
   stages = std::clamp<int64_t>((threads.sharedLimit - others) / stageBytes, 1, stages);
   int64_t at = stages * stageBytes;
@@ -225,7 +223,9 @@ LogicalResult RoleEmitter::emit() {
     chunks = ptx.choose(isLastSegment(), ptx.constant(0), chunks);
   // What each thread of a role may have of the 512 registers that the warpgroups share.
   int64_t few = 32, some = plan.system ? 96 : 64, many = plan.system ? 192 : 208;
-  if (plan.decay && !plan.system)
+  if (plan.decay && plan.system)
+    few = 24, some = 104;
+  else if (plan.decay)
     some = 128, many = 176;
   if (slabs == 1)
     few = 40, some = scorers.size() > 1 ? 112 : 216, many = 232;

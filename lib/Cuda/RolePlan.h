@@ -15,9 +15,9 @@ namespace recur::cuda {
 /// The tokens of a chunk, and the independent rows of the state that a warpgroup holds.
 constexpr int64_t tokensOfChunk = 64, rowsOfSlab = 64;
 
-/// How much of a decay of a key, as a binary logarithm, 16 tokens may take away for its reciprocal to be
-/// used.
-constexpr double mostOfBlock = 116;
+/// How much a key may decay in 16 tokens, as a binary logarithm, for a reference in their middle to be used: the halves
+/// of two blocks together stay within f32's range.
+constexpr double mostOfBlock = 120;
 
 /// One number per token (or the same for all) that rows are multiplied with, or divided by.
 struct RowFactor {
@@ -113,7 +113,7 @@ public:
   static bool isWholeOfKeys(mlir::Value value);
   /// The tile that is made for one of the chain's.
   const MadeTile &madeOf(const TokenTile &tile) const;
-  /// Whether products of the decay's factors over 16 tokens and their reciprocals are within f32's range.
+  /// Whether no block of 16 tokens decays by more than `mostOfBlock`, as ranges say.
   bool isMild() const;
   /// The input that holds the logarithms of the keys' decay.
   mlir::BlockArgument logs() const;

@@ -19,10 +19,11 @@ struct RoleEmitter::ScoreState {
   llvm::DenseMap<unsigned, Values> columnValues;
   llvm::DenseMap<std::pair<unsigned, unsigned>, mlir::Value> decays;
 
-  // With a decay of each key: whether the warp's tokens decay too much for reciprocals; the address of
-  // numbers per channel at the thread's first one.
+  // With a decay of each key: whether the warp's tokens decay beyond f32's range; addresses of numbers per
+  // channel, of the warp's too, and of its rows of tiles by blocks of 16 columns.
   Stage stage;
-  mlir::Value wild, channels;
+  mlir::Value wild, tables, channels, ownChannels;
+  Values own;
   Values inclusive, strict; // left operands that sum over earlier tokens
 
   // Of the system: leaves in f32, where the lane is in them; the warp's diagonal block.

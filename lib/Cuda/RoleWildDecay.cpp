@@ -20,6 +20,13 @@ Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
       pairs.push_back(ptx.packBf16(entries[e], entries[e + 1]));
     return pairs;
   };
+  auto rows = [&](BlockArgument input, int64_t block) {
+    Values entries;
+    for (Value pair : inputPairs(state, input, block, false))
+      llvm::append_range(entries, ptx.unpackBf16(pair));
+    return entries;
+  };
+  auto power = [&](Value log) { return ptx.exp2(ptx.multiply(log, ptx.number(1.4426950408889634))); };
   auto isSet = [&](Value x) { return ptx.compare(arith::CmpIPredicate::ne, x, ptx.constant(0)); };
   Value levels = ptx.assembly("mov.b32 $0, 4;", b.getI32Type(), {})[0];
   auto loop = threads.forLoop(
@@ -30,26 +37,23 @@ Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
         Value middle = arith::OrIOp::create(b, arith::AndIOp::create(b, row, others), ptx.add(size, -1));
         Value source = ptx.add(ptx.mul(ptx.bits(middle, 7), 4), ptx.bits(lane, 3));
         Value isLargest = ptx.equal(size, 8);
-        Values sums = forHalves(Values(8, zero), [&](Value half, ValueRange carried) {
-          Values sums(carried);
-          for (int64_t block = 0; block < 4; ++block) {
-            Values logs = logSums(state, half, block, false);
-            Values since = before ? logSums(state, half, block, true) : logs;
-            Values x = inputBlock(state, left, half, block), y = inputBlock(state, right, half, block);
-            for (unsigned e = 0; e < 8; ++e) {
-              // Of halves of 8 the middle is the upper row's for both.
-              Value from = e / 2 % 2 ? ptx.choose(isLargest, logs[e - 2], logs[e]) : logs[e];
-              Value end = ptx.shuffle(from, source);
-              Value isLater = isSet(arith::AndIOp::create(b, rowOf(e), size));
-              Value later = ptx.multiply(x[e], ptx.exp2(ptx.difference(since[e], end)));
-              Value earlier = ptx.multiply(y[e], ptx.exp2(ptx.difference(end, logs[e])));
-              x[e] = ptx.choose(isLater, later, zero);
-              y[e] = ptx.choose(isLater, zero, earlier);
-            }
-            sums = ptx.multiplyBf16(sums, packed(x), packed(y));
+        Values sums(8, zero);
+        for (int64_t block = 0; block < plan.keys / 16; ++block) {
+          Values pairs = logPairs(state, block), logs = logSums(state, pairs, false);
+          Values since = before ? logSums(state, pairs, true) : logs;
+          Values x = rows(left, block), y = rows(right, block);
+          for (unsigned e = 0; e < 8; ++e) {
+            // Of halves of 8 the middle is the upper row's for both.
+            Value from = e / 2 % 2 ? ptx.choose(isLargest, logs[e - 2], logs[e]) : logs[e];
+            Value end = ptx.shuffle(from, source);
+            Value isLater = isSet(arith::AndIOp::create(b, rowOf(e), size));
+            Value later = ptx.multiply(x[e], power(ptx.difference(since[e], end)));
+            Value earlier = ptx.multiply(y[e], power(ptx.difference(end, logs[e])));
+            x[e] = ptx.choose(isLater, later, zero);
+            y[e] = ptx.choose(isLater, zero, earlier);
           }
-          return sums;
-        });
+          sums = ptx.multiplyBf16(sums, packed(x), packed(y));
+        }
         for (unsigned e = 0; e < 8; ++e) {
           Value apart = arith::AndIOp::create(b, ptx.exclusiveOr(rowOf(e), columnOf(e)), others);
           sums[e] = ptx.sum(carried[e], ptx.choose(isSet(apart), zero, sums[e]));
@@ -60,19 +64,11 @@ Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
   if (gram.getReach() != Reach::Inclusive)
     return results;
   // A token's own write has not decayed.
-  Values own = forHalves(Values(8, zero), [&](Value half, ValueRange carried) {
-    Values sums(carried);
-    for (int64_t block = 0; block < 4; ++block) {
-      auto rows = [&](BlockArgument input) {
-        Value at = ptx.add(ptx.add(state.stage.tiles, ptx.mul(half, halfStride(input))),
-                           ptx.add(state.warpRows, state.blocks[block]));
-        return ptx.loadMatrices(at, tileOffset(input), false);
-      };
-      Values x = rows(left);
-      sums = ptx.multiplyBf16(sums, x, rows(right));
-    }
-    return sums;
-  });
+  Values own(8, zero);
+  for (int64_t block = 0; block < plan.keys / 16; ++block) {
+    Values x = inputPairs(state, left, block, false);
+    own = ptx.multiplyBf16(own, x, inputPairs(state, right, block, false));
+  }
   for (unsigned e = 0; e < 8; ++e) {
     Value isOwn = ptx.compare(arith::CmpIPredicate::eq, rowOf(e), columnOf(e));
     results[e] = ptx.choose(isOwn, own[e], results[e]);

@@ -109,20 +109,19 @@ private:
   void emitInverse(ScoreState &state);
 
   // A decay of each key (RoleDecay.cpp, RoleWildDecay.cpp).
-  enum Table { Sums, Befores = 4, Rests = 8, Tables = 12, Whole = 12 };
+  int64_t tableBytes() const;
+  int64_t sumsAt(int64_t block) const;
+  int64_t rightOffset(mlir::BlockArgument input, int64_t half) const;
   void beginDecayed(ScoreState &state);
   void emitDecayed(ScoreState &state);
-  Values forHalves(mlir::ValueRange carried,
-                   llvm::function_ref<Values(mlir::Value half, mlir::ValueRange carried)> body);
-  Values channelNumbers(ScoreState &state, mlir::Value table, mlir::Value half, int64_t block);
-  Values logSums(ScoreState &state, mlir::Value half, int64_t block, bool before);
-  Values inputBlock(ScoreState &state, mlir::BlockArgument input, mlir::Value half, int64_t block);
+  Values inputPairs(ScoreState &state, mlir::BlockArgument input, int64_t block, bool transposed);
+  Values logPairs(ScoreState &state, int64_t block);
+  Values logSums(ScoreState &state, mlir::ValueRange pairs, bool before);
   void storeSums(ScoreState &state);
   void makeTables(ScoreState &state);
-  void storeRights(ScoreState &state);
+  void storeRights(ScoreState &state, mlir::BlockArgument input, mlir::ValueRange rows, int64_t block);
   Values decayedGram(ScoreState &state, chunk::GramOp gram);
   Values wildDiagonal(ScoreState &state, chunk::GramOp gram);
-  void storeMade(ScoreState &state);
 
   // The chain (RoleChain.cpp, RoleStates.cpp).
   struct ChainState;
@@ -170,10 +169,9 @@ private:
   bool defers, stacks;
 
   static constexpr int64_t slotBytes = tokensOfChunk * 4, tileBytes = tokensOfChunk * 128,
-                           leafBytes = 16 * 80;
+                           leafBytes = 16 * 80, rightHalf = 6 * 16 * 128;
   int64_t stages, slabs = 1, stageBytes = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0, blocksAt = 0,
-          leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, tableBytes = 0, tablesAt = 0,
-          rightsAt = 0, rightBytes = 0;
+          leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, tablesAt = 0, rightsAt = 0;
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> tileOffsets;
   llvm::SmallVector<Slot> slots;
   llvm::SmallVector<ReduceOp> reduced;
