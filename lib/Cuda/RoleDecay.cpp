@@ -77,7 +77,7 @@ void RoleEmitter::storeSums(ScoreState &state) {
   }
   // The last of the rows.
   threads.when(ptx.compare(arith::CmpIPredicate::uge, lane, ptx.constant(28)), [&] {
-    Value at = ptx.add(ptx.add(state.tables, ptx.mul(ptx.bits(lane, 3), 8)), ptx.mul(warp, 4 * plan.keys));
+    Value at = ptx.add(ptx.add(base, ptx.mul(ptx.bits(lane, 3), 8)), ptx.mul(warp, 4 * plan.keys));
     for (auto [block, own] : llvm::enumerate(sums))
       for (unsigned e : {2, 6})
         ptx.store(at, sumsAt(0) + block * 64 + e / 4 * 32, {own[e], own[e + 1]});
@@ -91,8 +91,8 @@ void RoleEmitter::storeSums(ScoreState &state) {
 // What all tokens of a block share: a thread takes a channel.
 void RoleEmitter::makeTables(ScoreState &state) {
   threads.when(ptx.below(thread, ptx.constant(plan.keys)), [&] {
-    Value single = ptx.add(state.tables, ptx.mul(thread, 4));
-    Value pair = ptx.add(ptx.add(ptx.add(state.tables, tablesAt), ptx.mul(ptx.shiftRight(thread, 1), 16)),
+    Value single = ptx.add(base, ptx.mul(thread, 4));
+    Value pair = ptx.add(ptx.add(ptx.add(base, tablesAt), ptx.mul(ptx.shiftRight(thread, 1), 16)),
                          ptx.mul(ptx.bits(thread, 1), 4));
     Values sums, left, right, inside; // a block's decay, its references, what of it the right one leaves
     for (int64_t block = 0; block < 4; ++block) {
@@ -178,7 +178,7 @@ int64_t RoleEmitter::rightOffset(BlockArgument input, int64_t half) const {
 
 // Rows on the right of products, times what decays until the blocks that see them.
 void RoleEmitter::storeRights(ScoreState &state, BlockArgument input, ValueRange rows, int64_t block) {
-  Value at = ptx.add(ptx.add(state.tables, rightsAt), state.blocks[block % 4]);
+  Value at = ptx.add(ptx.add(base, rightsAt), state.blocks[block % 4]);
   int64_t offset = rightOffset(input, block / 4);
   auto store = [&](Value where, int64_t rowsAt, const ChannelPairs &numbers, unsigned which) {
     Values pairs = packed(ptx, [&](unsigned e) { return ptx.multiply(rows[e], numbers.of(which, e)); });
@@ -279,7 +279,7 @@ Values RoleEmitter::decayedGram(ScoreState &state, chunk::GramOp gram) {
           Value rowsAt = ptx.constant(rightRows(column, 3));
           for (int64_t seer = 2; seer > column; --seer)
             rowsAt = ptx.choose(ptx.equal(warp, seer), ptx.constant(rightRows(column, seer)), rowsAt);
-          Value at = ptx.add(ptx.add(state.tables, rightsAt), rowsAt);
+          Value at = ptx.add(ptx.add(base, rightsAt), rowsAt);
           for (int64_t block = 0; block < plan.keys / 16; ++block)
             sums = ptx.multiplyBf16(
                 sums, lefts[block],
@@ -298,9 +298,7 @@ void RoleEmitter::emitDecayed(ScoreState &state) {
   state.own.clear();
   for (Value block : state.blocks)
     state.own.push_back(ptx.add(ptx.add(state.stage.tiles, state.warpRows), block));
-  // Addresses of tables are computed for each chunk: registers are dearer.
-  state.tables = ptx.add(ptx.assembly("mov.b32 $0, 0;", b.getI32Type(), {})[0], base);
-  state.channels = ptx.add(ptx.add(state.tables, tablesAt), ptx.mul(ptx.bits(lane, 3), 16));
+  state.channels = ptx.add(ptx.add(base, tablesAt), ptx.mul(ptx.bits(lane, 3), 16));
   state.ownChannels = ptx.add(state.channels, ptx.mul(warp, 8 * plan.keys));
   auto meet = [&] { ptx.meet(ptx.constant(3), 128); };
   storeSums(state);

@@ -22,7 +22,7 @@ struct RoleEmitter::ScoreState {
   // With a decay of each key: whether the warp's tokens decay beyond f32's range; addresses of numbers per
   // channel, of the warp's too, and of its rows of tiles by blocks of 16 columns.
   Stage stage;
-  mlir::Value wild, tables, channels, ownChannels;
+  mlir::Value wild, channels, ownChannels;
   Values own;
   Values inclusive, strict; // left operands that sum over earlier tokens
 
