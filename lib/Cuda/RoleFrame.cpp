@@ -223,9 +223,7 @@ LogicalResult RoleEmitter::emit() {
     chunks = ptx.choose(isLastSegment(), ptx.constant(0), chunks);
   // What each thread of a role may have of the 512 registers that the warpgroups share.
   int64_t few = 32, some = plan.system ? 96 : 64, many = plan.system ? 192 : 208;
-  if (plan.decay && plan.system)
-    few = 24, some = 104;
-  else if (plan.decay)
+  if (plan.decay && !plan.system)
     some = 128, many = 176;
   if (slabs == 1)
     few = 40, some = scorers.size() > 1 ? 112 : 216, many = 232;
