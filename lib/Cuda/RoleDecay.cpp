@@ -116,7 +116,9 @@ void RoleEmitter::makeTables(ScoreState &state) {
       before = ptx.sum(before, sums[block]);
       rest = ptx.sum(rest, sums[back]);
     }
-    // From a block to those after it.
+    // From a block to those after it. Both numbers of a pair are loaded.
+    store(nearRights + 2, 1, ptx.number(0));
+    store(farRight, 1, ptx.number(0));
     for (int64_t block = 0; block < 3; ++block) {
       Value between = inside[block];
       for (int64_t seer = block + 1; seer < 4; ++seer) {
