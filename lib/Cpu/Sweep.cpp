@@ -275,18 +275,18 @@ SweepOptions SweepOptions::choose(const SweepShape &shape, int64_t lanes, int64_
   };
   if (pairs && !shape.columnDecay && shape.rows % (2 * lanes) == 0) {
     // Sums, the operands of an update, two rows, and what is loaded.
-    auto fitsPairs = [&](int64_t group, int64_t vectors) {
+    auto fitsPairs = [&](int64_t group, int64_t vectors, int64_t spare) {
       int64_t sums = group * shape.reads.size(), writes = (group * shape.writes.size() + 1) / 2 * 2;
-      return vectors <= most && vectors * (sums + writes + 2) <= registers - 4;
+      return vectors <= most && vectors * (sums + writes + 2) <= registers - spare;
     };
-    best.vectors = fitsPairs(2, 2) ? 2 : 1;
-    best.group = fitsPairs(4, best.vectors) ? 4 : 2;
-    best.pairs = fitsPairs(best.group, best.vectors);
+    best.vectors = fitsPairs(2, 2, 4) ? 2 : 1;
+    best.group = fitsPairs(4, best.vectors, 8) ? 4 : 2; // four only where nothing is spilled
+    best.pairs = fitsPairs(best.group, best.vectors, 4);
   }
-  if (best.pairs)
-    return best;
-  best.vectors = fits(1, 2) ? 2 : 1;
-  best.group = fits(2, best.vectors) ? 2 : 1;
+  if (!best.pairs) {
+    best.vectors = fits(1, 2) ? 2 : 1;
+    best.group = fits(2, best.vectors) ? 2 : 1;
+  }
   // Packed rows share the first-level cache with a block of columns, but few rows are in use at a time.
   int64_t bytes = 4 * roundUp(shape.rows, lanes) * std::max(shape.rowSlots, 1u);
   best.chunk = std::clamp<int64_t>((48 << 10) / bytes / 8 * 8, 16, 32);
