@@ -150,7 +150,7 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
     LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
     // Told of one block, the assembler knows in every case how many registers there are to share out; but with
     // a system it then spills some.
-    if (!plan->system)
+    if (!plan->system || team > 1)
       function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(), b.getI32IntegerAttr(1));
     if (team > 1)
       function->setAttr(NVVM::NVVMDialect::getClusterDimAttrName(), b.getDenseI32ArrayAttr({int32_t(team), 1, 1}));

@@ -22,17 +22,43 @@ Values RoleEmitter::scaled(ChainState &state, ValueRange entries, const RowFacto
     }
   int64_t offset = slotOffset({factors, {}, false});
   if (llvm::all_of(factors, [](RowFactor f) { return RolePlan::isUniform(f.value); })) {
-    Value factor = ptx.loadFloats(state.stage.rows, offset, 1)[0];
+    Value factor = columnNumbers(state, offset, true)[0];
     for (Value &entry : results)
       entry = ptx.multiply(entry, factor);
     return results;
   }
-  for (size_t e = 0; e < results.size(); e += 4) {
-    Values pair = ptx.loadFloats(state.columns, offset + e / 4 * 32, 2);
-    for (size_t i = 0; i < 4; ++i)
-      results[e + i] = ptx.multiply(results[e + i], pair[i % 2]);
+  if (!defers) {
+    for (size_t e = 0; e < results.size(); e += 4) {
+      Values pair = ptx.loadFloats(state.columns, offset + e / 4 * 32, 2);
+      for (size_t i = 0; i < 4; ++i)
+        results[e + i] = ptx.multiply(results[e + i], pair[i % 2]);
+    }
+    return results;
   }
+  Values numbers = columnNumbers(state, offset, false);
+  for (size_t e = 0; e < results.size(); ++e)
+    results[e] = ptx.multiply(results[e], numbers[e / 4 * 2 + e % 2]);
   return results;
+}
+
+// The numbers of a slot at the thread's columns, or the one that all have. With registers to spare they are fetched
+// before the wait that they are first used after.
+Values RoleEmitter::columnNumbers(ChainState &state, int64_t offset, bool isUniform) {
+  if (isUniform && !defers)
+    return ptx.loadFloats(state.stage.rows, offset, 1);
+  Values &numbers = state.numbers[isUniform ? -1 - offset : offset];
+  if (!numbers.empty())
+    return numbers;
+  if (state.rehearses) {
+    state.fetches.resize(std::max<size_t>(state.fetches.size(), state.waits + 1));
+    state.fetches[state.waits].push_back({offset, isUniform});
+  }
+  if (isUniform)
+    numbers = ptx.loadFloats(state.stage.rows, offset, 1);
+  else
+    for (int64_t e = 0; e < tokensOfChunk / 8; ++e)
+      llvm::append_range(numbers, ptx.loadFloats(state.columns, offset + e * 32, 2));
+  return numbers;
 }
 
 FailureOr<Values> RoleEmitter::slab(ChainState &state, Value value) {
@@ -237,6 +263,10 @@ FailureOr<Values> RoleEmitter::startOf(ChainState &state, const ChainProduct &pr
 void RoleEmitter::land(ChainState &state, size_t count) {
   if (!count)
     return;
+  ++state.waits;
+  if (!state.rehearses && state.waits < state.fetches.size())
+    for (auto [offset, isUniform] : state.fetches[state.waits])
+      columnNumbers(state, offset, isUniform);
   SmallVector<Pending> pending;
   for (const auto &product : ArrayRef(state.inFlight).take_front(count))
     pending.push_back(product.pending);
@@ -393,6 +423,11 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
   Value pair = ptx.mul(ptx.bits(lane, 3), 8);
   Value stateArgument = plan.program.argumentsOf(ArgKind::State).front();
   LogicalResult status = success();
+  TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
+  find(access);
+  Value column = ptx.add(ptx.add(ptx.mul(slabIndex, rowsOfSlab), ptx.mul(warp, 16)), ptx.mul(ptx.bits(lane, 1), 8));
+  for (unsigned output = 0; output < plan.countOutputs(); ++output)
+    role.outputsAt.push_back(access.entryOfToken(plan.outputTensor(output), ptx.constant(0, 64), column));
   Values carried = initialState();
   size_t entries = carried.size();
   if (phase == Phase::Gather)
@@ -411,6 +446,20 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
     state.slabs[stateArgument] = Values(values.take_front(entries));
     state.stored = Values(values.drop_front(beforeOutputs));
     FailureOr<Values> next = failure();
+    if (defers) {
+      // A first go, which is thrown away, finds the numbers.
+      auto rehearsal = scf::IfOp::create(b, ptx.equal(chunk, 0), /*withElseRegion=*/false);
+      ChainState trial = state;
+      trial.rehearses = true;
+      {
+        OpBuilder::InsertionGuard guard(b);
+        b.setInsertionPoint(rehearsal.thenBlock()->getTerminator());
+        if (succeeded(emitChunk(trial)))
+          (void)slab(trial, plan.program.getBodyYield().getValues()[0]);
+      }
+      rehearsal.erase();
+      state.fetches = trial.fetches;
+    }
     if (succeeded(emitChunk(state)))
       next = slab(state, plan.program.getBodyYield().getValues()[0]);
     if (failed(next)) {
@@ -428,8 +477,6 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
       Value chunk = ptx.add(chunks, -1);
       storeOutputs(role, chunk, ArrayRef(last).drop_front(beforeOutputs), tokensLeft(chunk));
     });
-  // The copies read this block's shared memory.
-  ptx.awaitStores(/*written=*/true);
   if (phase == Phase::Gather)
     storeGathered(ArrayRef(last).take_front(entries), last[entries]);
   else

@@ -19,12 +19,18 @@ struct RoleEmitter::ChainState {
     llvm::SmallVector<mlir::Value> results;
   };
   llvm::SmallVector<InFlight> inFlight;
+  // Numbers per column in registers, and which to fetch before which wait, as a rehearsal found.
+  llvm::DenseMap<int64_t, Values> numbers;
+  llvm::SmallVector<llvm::SmallVector<std::pair<int64_t, bool>>> fetches;
+  unsigned waits = 0;
+  bool rehearses = false;
   // The last chunk's outputs, packed, where they are yet to be stored; and this one's.
   Values stored, outputs;
   bool waitedForScores = false;
 
   // Of the role.
   mlir::Value matrixLane, scoresBase, outputsBase;
+  Values outputsAt; // where a lane's part of the first token is, by output
 };
 
 } // namespace recur::cuda

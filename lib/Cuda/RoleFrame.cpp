@@ -12,6 +12,7 @@ RoleEmitter::RoleEmitter(Threads &threads, const RolePlan &plan, Value call, Val
       shards(entry.shards), team(team), scorers(scoreRoles(plan, team)),
       defers(plan.independent == rowsOfSlab && !plan.decay), stacks(!defers || plan.waves == 1), stages(mostStages) {
   base = LLVM::PtrToIntOp::create(b, b.getI32Type(), shared);
+  shareSums();
 }
 
 SmallVector<int32_t> cuda::mappedTensors(const RolePlan &plan) {
@@ -27,10 +28,10 @@ SmallVector<int32_t> cuda::mappedTensors(const RolePlan &plan) {
 SmallVector<ScoreRole> cuda::scoreRoles(const RolePlan &plan, int64_t team) {
   auto tiles = llvm::to_vector(llvm::seq<unsigned>(0, plan.scores.size()));
   if (!plan.system)
-    return tiles.empty() ? SmallVector<ScoreRole>() : SmallVector<ScoreRole>{{tiles, false}};
+    return tiles.empty() ? SmallVector<ScoreRole>() : SmallVector<ScoreRole>{{tiles, false, {}}};
   if (team == 1 || tiles.empty())
-    return {{tiles, true}};
-  return {{{}, true}, {tiles, false}};
+    return {{tiles, true, {}}};
+  return {{{}, true, {}}, {tiles, false, {}}};
 }
 
 void RoleEmitter::layOut() {
@@ -46,9 +47,9 @@ void RoleEmitter::layOut() {
   int64_t blockBytes = plan.system ? tileBytes : 0, leavesBytes = plan.system ? 4 * leafBytes : 0;
   // A chunk stays in the ring while it passes all roles, so the ring is as deep as there is room.
   // Rows on the right of decayed products are read before the system's blocks are stored.
-  int64_t tablesBytes = tableBytes();
+  int64_t tablesBytes = tableBytes(), sumBytes = plan.reductions.size() * 4 * slotBytes;
   blockBytes = std::max<int64_t>(blockBytes, plan.rights.size() * (plan.keys / 64) * rightHalf);
-  int64_t others = 2 * scoreBytes + outputBytes + blockBytes + leavesBytes + tablesBytes + 512;
+  int64_t others = 2 * scoreBytes + outputBytes + blockBytes + leavesBytes + tablesBytes + sumBytes + 512;
   stages = std::clamp<int64_t>((threads.sharedLimit - others) / stageBytes, 1, stages);
   int64_t at = stages * stageBytes;
   auto take = [&](int64_t &where, int64_t bytes) {
@@ -62,6 +63,7 @@ void RoleEmitter::layOut() {
   rightsAt = blocksAt;
   take(leavesAt, leavesBytes);
   take(tablesAt, tablesBytes);
+  take(sumsAt, sumBytes);
   take(barriersAt, Barriers * 32);
   slotsAt = llvm::alignTo(at, 256);
 }
@@ -134,7 +136,7 @@ void RoleEmitter::emitStart() {
   warp = ptx.bits(warpInBlock, 3);
   threads.when(ptx.equal(tid, 0), [&] {
     auto init = [&](Barrier which, int64_t count, int64_t arrivals) {
-      for (int64_t i = 0; i < count; ++i)
+      for (int64_t i = 0; i < count && arrivals; ++i)
         ptx.initBarrier(barrier(which, ptx.constant(i)), arrivals);
     };
     init(Loaded, stages, 1);
@@ -142,6 +144,7 @@ void RoleEmitter::emitStart() {
     init(Empty, stages, 128 * slabs);
     init(ScoresFull, 2, scorers.size());
     init(ScoresEmpty, 2, 4 * slabs * team);
+    init(Summed, 4, llvm::count_if(scorers, [](const ScoreRole &role) { return !role.sums.empty(); }));
     ptx.fenceBarrierInit();
   });
   // Score tiles stay zero above the diagonal, and the inverse, which lies transposed, below.
@@ -254,12 +257,11 @@ LogicalResult RoleEmitter::emit() {
     role(choice.thenBlock(), few, [&] {
       threads.when(ptx.equal(warp, 0),
                    [&] { threads.when(ptx.equal(lane, 0), [&] { emitLoader(chunks); }); });
-      reduced = reductions();
       threads.when(ptx.equal(warp, 1), [&] {
         threads.when(ptx.compare(arith::CmpIPredicate::ne, chunks, ptx.constant(0)),
                      [&] { emitRows(chunks); });
       });
-      if (!reduced.empty())
+      if (!summed.empty())
         threads.when(ptx.compare(arith::CmpIPredicate::uge, warp, ptx.constant(2)), [&] { emitSums(chunks); });
     });
   });
@@ -268,6 +270,6 @@ LogicalResult RoleEmitter::emit() {
     ptx.meetCluster();
   if (phase == Phase::Gather)
     entry.scratchBytes = slabs * gatheredBytes();
-  entry.sharedBytes = slotsAt + (slots.size() + reduced.size()) * stages * slotBytes;
+  entry.sharedBytes = slotsAt + slots.size() * stages * slotBytes;
   return status;
 }

@@ -148,6 +148,7 @@ LogicalResult RolePlan::needRow(Value value) {
         return failure();
     return success();
   }
+  reductions.insert(reduce);
   SmallVector<Value> work{reduce.getOperand()};
   while (!work.empty()) {
     Value vector = work.pop_back_val();

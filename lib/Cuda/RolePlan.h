@@ -150,6 +150,8 @@ public:
   mlir::Value decay;
   llvm::SmallVector<MadeTile> made;
   llvm::SmallVector<mlir::BlockArgument> rights;
+  /// Sums over rows that numbers per token follow from.
+  llvm::SetVector<mlir::Operation *> reductions;
   bool statesOnly = false;
   /// The wave that a value of the chain can be used in.
   llvm::DenseMap<mlir::Value, unsigned> available;

@@ -11,35 +11,11 @@ struct RoleEmitter::RowState {
   RowState(const TensorAccess &access, Stage stage) : access(access), stage(stage) {}
   TensorAccess access;
   Stage stage;
+  Value chunk;
   Value left, tokens[2], valid[2]; // of the sequence
   llvm::DenseMap<Value, std::array<Value, 2>> known, reciprocals;
   llvm::DenseMap<Value, std::array<Value, 3>> sums; // of a decay's logarithms: both tokens', the chunk's
 };
-
-// Every sum over a row that a slot needs.
-SmallVector<ReduceOp> RoleEmitter::reductions() {
-  llvm::SetVector<Operation *> found;
-  SmallVector<Value> work;
-  for (const Slot &slot : slots) {
-    for (RowFactor factor : slot.factors)
-      work.push_back(factor.value);
-    if (slot.decay)
-      work.push_back(RolePlan::sourceOf(slot.decay));
-  }
-  while (!work.empty()) {
-    Operation *op = RolePlan::trace(work.pop_back_val()).getDefiningOp();
-    if (auto weights = dyn_cast_if_present<chunk::WeightsOp>(op))
-      work.push_back(RolePlan::sourceOf(weights.getDecay()));
-    else if (isa_and_present<ReduceOp>(op))
-      found.insert(op);
-    else if (op)
-      llvm::append_range(work, op->getOperands());
-  }
-  SmallVector<ReduceOp> results;
-  for (Operation *op : found)
-    results.push_back(cast<ReduceOp>(op));
-  return results;
-}
 
 // Whether a number follows from sums over rows.
 static bool needsSums(Value value) {
@@ -116,8 +92,7 @@ std::array<Value, 2> RoleEmitter::row(RowState &state, Value value) {
                                                            : sums[i]);
       })
       .Case([&](ReduceOp r) {
-        int64_t at = (slots.size() + (llvm::find(reduced, r) - reduced.begin())) * stages * slotBytes;
-        Values sums = ptx.loadFloats(ptx.add(state.stage.rows, ptx.mul(lane, 8)), at, 2);
+        Values sums = ptx.loadFloats(ptx.add(sumsOf(state.chunk, r), ptx.mul(lane, 8)), 0, 2);
         result = {sums[0], sums[1]};
       })
       .Case([&](ElementwiseOp e) {
@@ -176,6 +151,7 @@ void RoleEmitter::emitRows(Value chunks) {
   Value last = ptx.add(chunks, -1);
   forChunks(chunks, fetch(ptx.constant(0)), [&](Value chunk, Stage stage, ValueRange fetched) {
     RowState state(access, stage);
+    state.chunk = chunk;
     setTokens(state, chunk);
     Value left = state.left;
     for (auto [i, input] : llvm::enumerate(inputs))
@@ -205,8 +181,8 @@ void RoleEmitter::emitRows(Value chunks) {
              llvm::any_of(slot.factors, [](RowFactor factor) { return needsSums(factor.value); });
     };
     for (bool late : {false, true}) {
-      if (late && !reduced.empty())
-        ptx.meet(ptx.constant(4), 96);
+      if (late)
+        awaitSums(chunk);
       for (unsigned i = 0; i < slots.size(); ++i)
         if (waits(slots[i]) == late)
           fill(i);
@@ -225,106 +201,5 @@ void RoleEmitter::emitRows(Value chunks) {
     });
     ptx.arrive(barrier(Full, stage.index));
     return next;
-  });
-}
-
-Value RoleEmitter::vectorEntry(Value value, unsigned entry, llvm::function_ref<Value(BlockArgument)> leaf) {
-  value = RolePlan::trace(value);
-  if (auto argument = dyn_cast<BlockArgument>(value))
-    return leaf(argument);
-  Operation *op = value.getDefiningOp();
-  if (auto constant = dyn_cast<ConstantOp>(op))
-    return ptx.number(constant.getValue().convertToDouble());
-  Values operands;
-  for (Value operand : op->getOperands())
-    operands.push_back(vectorEntry(operand, entry, leaf));
-  return cast<ElementwiseOp>(op).lower(b, b.getLoc(), operands);
-}
-
-// The inputs whose rows' inner products a sum is, where it is no more than that.
-static std::optional<std::array<BlockArgument, 2>> innerProduct(ReduceOp op) {
-  auto product = RolePlan::trace(op.getOperand()).getDefiningOp<MulOp>();
-  if (!product)
-    return std::nullopt;
-  auto left = dyn_cast<BlockArgument>(RolePlan::trace(product->getOperand(0)));
-  auto right = dyn_cast<BlockArgument>(RolePlan::trace(product->getOperand(1)));
-  if (!left || !right)
-    return std::nullopt;
-  return std::array<BlockArgument, 2>{left, right};
-}
-
-// Inner products of 32 rows are the diagonal of a product: of 16 rows with 8 of theirs, twice.
-void RoleEmitter::sumDiagonal(Value tiles, Value sums, BlockArgument left, BlockArgument right) {
-  Value unit = ptx.exclusiveOr(ptx.shiftRight(lane, 4), ptx.bits(lane, 7)), ownRow = ptx.shiftRight(lane, 2);
-  Value at = ptx.add(tiles, ptx.add(ptx.mul(ptx.bits(lane, 15), 128), ptx.mul(unit, 16)));
-  Value to = ptx.add(sums, ptx.mul(ownRow, 4)), isOdd = ptx.equal(ptx.bits(ownRow, 1), 1);
-  Value isOn = ptx.compare(arith::CmpIPredicate::eq, ptx.bits(lane, 3), ptx.shiftRight(lane, 3));
-  // All roles' code shares one small cache: this loop stays one.
-  Value count = ptx.assembly("mov.b32 $0, 2;", b.getI32Type(), {})[0];
-  threads.forLoop(ptx.constant(0), count, ptx.constant(1), {}, [&](Value block, ValueRange) {
-    Value rows = ptx.add(at, ptx.mul(block, 2048));
-    Values entries(8, ptx.number(0));
-    for (int64_t k = 0; k < matType(left).numCols() / 16; ++k) {
-      auto load = [&](BlockArgument input) {
-        return ptx.loadMatrices(ptx.exclusiveOr(rows, ptx.constant(k % 4 * 32)),
-                                tileOffset(input) + k / 4 * halfStride(input), false);
-      };
-      Values x = load(left), y = left == right ? x : load(right);
-      entries = ptx.multiplyBf16(entries, x, y);
-    }
-    threads.when(isOn, [&] {
-      for (int64_t eight : {0, 1})
-        ptx.store(ptx.add(to, ptx.mul(block, 64)), eight * 32,
-                  ptx.choose(isOdd, entries[6 * eight + 1], entries[6 * eight]));
-    });
-    return Values();
-  });
-}
-
-// Other sums over rows: a lane takes a row, 16 bytes at a time.
-void RoleEmitter::sumRows(Value tiles, Value sums, ReduceOp op) {
-  Value at = ptx.add(tiles, ptx.mul(lane, 128)), swizzle = ptx.bits(lane, 7);
-  int64_t width = matType(op.getOperand()).numRows();
-  Value packets = ptx.assembly(("mov.b32 $0, " + Twine(width / 8) + ";").str(), b.getI32Type(), {})[0];
-  auto loop = threads.forLoop(
-      ptx.constant(0), packets, ptx.constant(1), Values(4, ptx.number(0)), [&](Value packet, ValueRange carried) {
-        Values partial(carried);
-        Value place = ptx.add(at, ptx.mul(ptx.exclusiveOr(swizzle, ptx.bits(packet, 7)), 16));
-        Value block = ptx.shiftRight(packet, 3);
-        llvm::DenseMap<Value, Values> loaded;
-        for (int64_t e = 0; e < 8; ++e) {
-          Value entry = vectorEntry(op.getOperand(), e, [&](BlockArgument input) {
-            Values &pairs = loaded[input];
-            if (pairs.empty())
-              for (Value pair : ptx.load(ptx.add(place, ptx.mul(block, halfStride(input))), tileOffset(input), 4,
-                                         b.getI32Type()))
-                llvm::append_range(pairs, ptx.unpackBf16(pair));
-            return pairs[e];
-          });
-          partial[e % 4] = ptx.sum(partial[e % 4], entry);
-        }
-        return partial;
-      });
-  auto result = [&](unsigned i) -> Value { return loop.getResult(i); };
-  ptx.store(ptx.add(sums, ptx.mul(lane, 4)), 0,
-            ptx.sum(ptx.sum(result(0), result(1)), ptx.sum(result(2), result(3))));
-}
-
-// Sums over rows, by two warps with 32 rows each.
-void RoleEmitter::emitSums(Value chunks) {
-  Value half = ptx.bits(warp, 1);
-  forChunks(chunks, {}, [&](Value, Stage stage, ValueRange) {
-    ptx.await(barrier(Loaded, stage.index), stage.phase);
-    Value tiles = ptx.add(stage.tiles, ptx.mul(half, 32 * 128));
-    for (auto [i, op] : llvm::enumerate(reduced)) {
-      Value sums = ptx.add(ptx.add(stage.rows, int64_t(slots.size() + i) * stages * slotBytes),
-                           ptx.mul(half, 32 * 4));
-      if (auto factors = innerProduct(op))
-        sumDiagonal(tiles, sums, (*factors)[0], (*factors)[1]);
-      else
-        sumRows(tiles, sums, op);
-    }
-    ptx.meet(ptx.constant(4), 96);
-    return Values();
   });
 }

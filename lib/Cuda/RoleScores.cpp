@@ -148,16 +148,20 @@ void RoleEmitter::handOver(const ScoreState &state, unsigned which) {
   threads.when(ptx.equal(thread, 0), [&] {
     Value full = barrier(ScoresFull, state.index);
     ptx.arrive(full);
-    for (int64_t i = 1; i < team; ++i) {
-      Value rank = ptx.bits(ptx.add(arith::TruncIOp::create(b, b.getI32Type(), part.shard), i), team - 1);
+    forPeers([&](Value rank) {
       Value there = ptx.inBlock(full, rank);
       ptx.arriveThereExpecting(there, tiles.size() * tileBytes);
       for (unsigned tile : tiles) {
         Value at = ptx.add(state.buffer, tile * tileBytes);
         ptx.copyThere(ptx.inBlock(at, rank), at, tileBytes, there);
       }
-    }
+    });
   });
+}
+
+// Whether sums are taken from a product.
+static bool givesSums(const ScoreRole &role, Operation *gram) {
+  return llvm::any_of(role.sums, [&](const ScoreRole::Sum &sum) { return sum.from == gram; });
 }
 
 void RoleEmitter::emitScores(Value chunks, unsigned which) {
@@ -175,12 +179,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
     beginInverse(state);
   if (plan.decay)
     beginDecayed(state);
-  SmallVector<Value> roots;
-  for (unsigned i : role.tiles)
-    roots.push_back(plan.scores[i].value);
-  if (role.system)
-    roots.push_back(plan.system);
-  llvm::SetVector<Operation *> grams = plan.gramsOf(roots);
+  llvm::SetVector<Operation *> grams = gramsOf(role);
   forOwnChunks(chunks, [&](Value chunk, Stage stage) {
     state.rowValues.clear();
     state.index = ptx.bits(chunk, 1);
@@ -204,19 +203,45 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
     }
     ptx.await(barrier(Loaded, stage.index), stage.phase);
     SmallVector<Pending> products;
-    for (chunk::GramOp gram : plan.grams) {
-      if (!grams.contains(gram))
-        continue;
+    auto multiply = [&](BlockArgument left, BlockArgument right) {
       SmallVector<Step> steps;
-      auto side = [&](Value value, int64_t k) {
-        BlockArgument input = plan.asTile(value)->input;
+      auto side = [&](BlockArgument input, int64_t k) {
         return ptx.advance(ptx.descriptor(ptx.add(stage.tiles, tileOffset(input)), 0),
                            k / 4 * halfStride(input) + k % 4 * 32);
       };
-      for (int64_t k = 0; k < matType(plan.asTile(gram.getLhs())->input).numCols() / 16; ++k)
-        steps.push_back({{side(gram.getLhs(), k)}, side(gram.getRhs(), k)});
+      for (int64_t k = 0; k < matType(left).numCols() / 16; ++k)
+        steps.push_back({{side(left, k)}, side(right, k)});
       products.push_back(ptx.product(tokensOfChunk, {}, steps, false, false));
-    }
+    };
+    // Sums first: those that take a product of their own one after the other, as registers are few.
+    for (const ScoreRole::Sum &sum : role.sums)
+      if (!sum.from) {
+        multiply(sum.factors[0], sum.factors[1]);
+        storeDiagonal(ptx.await(0, products).front(), sumsOf(chunk, sum.op));
+        products.clear();
+      }
+    SmallVector<Operation *> order;
+    for (bool early : {true, false})
+      for (Operation *op : grams)
+        if (auto gram = cast<chunk::GramOp>(op); early == givesSums(role, gram)) {
+          multiply(plan.asTile(gram.getLhs())->input, plan.asTile(gram.getRhs())->input);
+          order.push_back(gram);
+        }
+    size_t first = llvm::count_if(order, [&](Operation *gram) { return givesSums(role, gram); });
+    state.sums.clear();
+    auto land = [&](size_t from, size_t to) {
+      SmallVector<Values> landed =
+          ptx.await(order.size() - to, ArrayRef(products).slice(from, to - from));
+      for (auto [gram, sums] : llvm::zip(ArrayRef(order).slice(from, to - from), landed))
+        state.sums[gram] = sums;
+    };
+    if (first)
+      land(0, first);
+    for (const ScoreRole::Sum &sum : role.sums)
+      if (sum.from)
+        storeDiagonal(state.sums.lookup(sum.from), sumsOf(chunk, sum.op));
+    if (!role.sums.empty())
+      handOverSums(chunk, which);
     if (!role.tiles.empty())
       awaitPlace(state);
     ptx.await(barrier(Full, stage.index), stage.phase);
@@ -224,9 +249,8 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
       collectRows(state, plan.scores[i], plan.scores[i].value, {});
     if (role.system)
       collectRows(state, {plan.system, {}}, plan.system, {});
-    state.sums.clear();
-    for (auto [gram, sums] : llvm::zip(grams, ptx.await(0, products)))
-      state.sums[gram] = sums;
+    if (first < order.size())
+      land(first, order.size());
     storeScores(state, {});
     if (role.system)
       emitInverse(state);

@@ -22,6 +22,13 @@ llvm::SmallVector<int32_t> mappedTensors(const RolePlan &plan);
 struct ScoreRole {
   llvm::SmallVector<unsigned> tiles;
   bool system = false;
+  /// A sum of products of entries of two inputs' rows: from a product of the role's, or, if null, from one for it.
+  struct Sum {
+    mlir::Operation *op;
+    chunk::GramOp from;
+    std::array<mlir::BlockArgument, 2> factors;
+  };
+  llvm::SmallVector<Sum> sums;
 };
 
 /// Which warpgroups compute scores: one, or in a team that has a system, one for that and one for the rest.
@@ -60,7 +67,8 @@ private:
     mlir::Value decay;
     bool before = false; // the sum without the token's own factor
   };
-  enum Barrier { Loaded, Full, Empty, ScoresFull, ScoresEmpty, Barriers };
+  /// Sums are told of by chunk, four deep: those of another block come before this one's loader asks for them.
+  enum Barrier { Loaded, Full, Empty, ScoresFull, ScoresEmpty, Summed, Barriers };
 
   // The frame (RoleFrame.cpp).
   void layOut();
@@ -80,10 +88,17 @@ private:
   unsigned slotOf(const Slot &slot);
   int64_t slotOffset(const Slot &slot) { return slotOf(slot) * stages * slotBytes; }
 
-  // Numbers per token (RoleRows.cpp).
+  // Numbers per token (RoleRows.cpp, RoleSums.cpp).
   struct RowState;
   void emitRows(mlir::Value chunks);
   void emitSums(mlir::Value chunks);
+  mlir::Value sumsOf(mlir::Value chunk, mlir::Operation *op);
+  void shareSums();
+  llvm::SetVector<mlir::Operation *> gramsOf(const ScoreRole &role) const;
+  void awaitSums(mlir::Value chunk);
+  void storeDiagonal(mlir::ValueRange entries, mlir::Value sums);
+  void handOverSums(mlir::Value chunk, unsigned which);
+  void forPeers(llvm::function_ref<void(mlir::Value rank)> body);
   void sumDiagonal(mlir::Value tiles, mlir::Value sums, mlir::BlockArgument left, mlir::BlockArgument right);
   void sumRows(mlir::Value tiles, mlir::Value sums, ReduceOp op);
   std::array<mlir::Value, 2> row(RowState &state, mlir::Value value);
@@ -92,7 +107,6 @@ private:
   std::array<mlir::Value, 2> decaySums(RowState &state, mlir::Value decay, bool before);
   mlir::Value vectorEntry(mlir::Value value, unsigned entry,
                           llvm::function_ref<mlir::Value(mlir::BlockArgument)> leaf);
-  llvm::SmallVector<ReduceOp> reductions();
 
   // Scores between tokens (RoleScores.cpp, Inverse.cpp).
   struct ScoreState;
@@ -140,6 +154,7 @@ private:
   mlir::Value tokensLeft(mlir::Value chunk);
   void storeOutputs(const ChainState &state, mlir::Value chunk, llvm::ArrayRef<mlir::Value> packed,
                     mlir::Value left);
+  Values columnNumbers(ChainState &state, int64_t offset, bool isUniform);
   void storeOutput(const ChainState &state, unsigned output, mlir::Value chunk,
                    llvm::ArrayRef<mlir::Value> packed, mlir::Value left);
   Values initialState();
@@ -171,10 +186,10 @@ private:
   static constexpr int64_t slotBytes = tokensOfChunk * 4, tileBytes = tokensOfChunk * 128,
                            leafBytes = 16 * 80, rightHalf = 6 * 16 * 128;
   int64_t stages, slabs = 1, stageBytes = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0, blocksAt = 0,
-          leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, tablesAt = 0, rightsAt = 0;
+          leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, sumsAt = 0, tablesAt = 0, rightsAt = 0;
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> tileOffsets;
   llvm::SmallVector<Slot> slots;
-  llvm::SmallVector<ReduceOp> reduced;
+  llvm::SmallVector<ReduceOp> summed; // by warps of their own
 
   // Of the block: its part, the number of the thread in its warpgroup, and so on; all i32 but those of the
   // part.
