@@ -116,9 +116,24 @@ void Ptx::loadBox(Value to, Value map, Value barrier, ValueRange coordinates) {
            {}, operands);
 }
 
+void Ptx::storeBox(Value map, Value from, ValueRange coordinates, Value condition) {
+  // A predicate and no branch: one around the copy of a single thread costs more than the copy.
+  Values operands{map, from, arith::ExtUIOp::create(b, b.getI32Type(), condition)};
+  llvm::append_range(operands, coordinates);
+  assembly(("{ .reg .pred on; setp.ne.b32 on, $2, 0; @on cp.async.bulk.tensor." + Twine(coordinates.size()) +
+            "d.global.shared::cta.tile.bulk_group [$0, " + braced(3, coordinates.size()) +
+            "], [$1]; cp.async.bulk.commit_group; }")
+               .str(),
+           {}, operands);
+}
+
 void Ptx::copyThere(Value to, Value from, int64_t bytes, Value barrier) {
   assembly("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];", {},
            {to, from, constant(bytes), barrier});
+}
+
+void Ptx::awaitStores(bool written) {
+  assembly(written ? "cp.async.bulk.wait_group 0;" : "cp.async.bulk.wait_group.read 0;", {}, {});
 }
 
 //===----------------------------------------------------------------------===//

@@ -423,11 +423,6 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
   Value pair = ptx.mul(ptx.bits(lane, 3), 8);
   Value stateArgument = plan.program.argumentsOf(ArgKind::State).front();
   LogicalResult status = success();
-  TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
-  find(access);
-  Value column = ptx.add(ptx.add(ptx.mul(slabIndex, rowsOfSlab), ptx.mul(warp, 16)), ptx.mul(ptx.bits(lane, 1), 8));
-  for (unsigned output = 0; output < plan.countOutputs(); ++output)
-    role.outputsAt.push_back(access.entryOfToken(plan.outputTensor(output), ptx.constant(0, 64), column));
   Values carried = initialState();
   size_t entries = carried.size();
   if (phase == Phase::Gather)
@@ -477,6 +472,8 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
       Value chunk = ptx.add(chunks, -1);
       storeOutputs(role, chunk, ArrayRef(last).drop_front(beforeOutputs), tokensLeft(chunk));
     });
+  // The copies read this block's shared memory.
+  ptx.awaitStores(/*written=*/true);
   if (phase == Phase::Gather)
     storeGathered(ArrayRef(last).take_front(entries), last[entries]);
   else

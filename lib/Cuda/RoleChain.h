@@ -30,7 +30,6 @@ struct RoleEmitter::ChainState {
 
   // Of the role.
   mlir::Value matrixLane, scoresBase, outputsBase;
-  Values outputsAt; // where a lane's part of the first token is, by output
 };
 
 } // namespace recur::cuda

@@ -17,36 +17,56 @@ void RoleEmitter::storeOutputs(const ChainState &state, Value chunk, ArrayRef<Va
     storeOutput(state, output, chunk, packed.slice(output * share, share), left);
 }
 
-// Each warp stores its own columns: 32 bytes of a token's row, two lanes a token, which it turns around in shared
-// memory.
 void RoleEmitter::storeOutput(const ChainState &state, unsigned output, Value chunk, ArrayRef<Value> packed,
                               Value left) {
   Value buffer = ptx.add(state.outputsBase, output * slabs * tileBytes);
-  auto meetWarp = [&] { ptx.assembly("bar.warp.sync 0xffffffff;", {}, {}); };
-  meetWarp();
+  Value names = ptx.add(slabIndex, 1);
+  // The last chunk's copy has been read.
+  ptx.awaitStores(/*written=*/false);
+  ptx.meet(names, 128);
   for (int64_t step = 0; step < tokensOfChunk / 16; ++step)
     ptx.storeMatrices(ptx.add(buffer, state.matrixLane), step * 2048, packed.slice(4 * step, 4), true);
-  meetWarp();
-  Value row = ptx.shiftRight(lane, 1), unit = ptx.add(ptx.mul(warp, 2), ptx.bits(lane, 1));
-  Value from = ptx.add(ptx.add(buffer, ptx.mul(row, 128)), ptx.mul(ptx.exclusiveOr(unit, ptx.bits(row, 7)), 16));
-  TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
-  Value stride = access.word(plan.outputTensor(output), TensorAccess::Token);
-  for (int64_t step = 0; step < tokensOfChunk / 16; ++step) {
-    Values packet = ptx.load(from, step * 2048, 4, b.getI32Type());
-    auto store = [&] {
-      Value token = ptx.add(ptx.add(ptx.mul(chunk, tokensOfChunk), row), step * 16);
-      Value offset = arith::MulIOp::create(b, arith::ExtUIOp::create(b, b.getI64Type(), token), stride);
-      Value to = LLVM::GEPOp::create(b, state.outputsAt[output].getType(), b.getBF16Type(), state.outputsAt[output],
-                                     offset);
-      Values operands{to};
-      llvm::append_range(operands, packet);
-      ptx.assembly("st.global.v4.b32 [$0], {$1,$2,$3,$4};", {}, operands);
-    };
-    if (left)
-      threads.when(ptx.compare(arith::CmpIPredicate::slt, ptx.add(row, step * 16), left), store);
-    else
-      store();
+  ptx.fenceProxy();
+  ptx.meet(names, 128);
+  auto narrow = [&](Value x) -> Value { return arith::TruncIOp::create(b, b.getI32Type(), x); };
+  unsigned map = entry.maps.size() - plan.countOutputs() + output;
+  unsigned tensor = entry.maps[map];
+  TensorAccess plain(threads, call, plan.tensors, /*packed=*/true);
+  Value address =
+      LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps, ArrayRef<LLVM::GEPArg>{int32_t(map * 128)});
+  Value isPacked = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, plain.word(TensorAccess::CuSeqlens + 2),
+                                         ptx.constant(0, 64));
+  Value batch = ptx.choose(isPacked, ptx.constant(0), narrow(part.sequence));
+  Value token = ptx.add(narrow(part.begin), ptx.mul(chunk, tokensOfChunk)), leads = ptx.equal(thread, 0);
+  if (left) {
+    Value whole = ptx.compare(arith::CmpIPredicate::sge, left, ptx.constant(tokensOfChunk));
+    leads = arith::AndIOp::create(b, whole, leads);
   }
+  ptx.storeBox(address, buffer,
+               {ptx.constant(0), token, ptx.add(shardHalves(tensor), slabIndex), narrow(part.head), batch},
+               leads);
+  if (!left)
+    return;
+  // A box would reach past the sequence's end: rows one by one.
+  threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(tokensOfChunk)), [&] {
+    Value again = launderedCall();
+    TensorAccess access(threads, again, plan.tensors, /*packed=*/true);
+    find(access);
+    Value eighth = ptx.bits(thread, 7);
+    threads.forLoop(
+        ptx.shiftRight(thread, 3), left, ptx.constant(16), {}, [&](Value row, ValueRange) {
+          Value from = ptx.add(ptx.add(buffer, ptx.mul(row, 128)),
+                               ptx.mul(ptx.exclusiveOr(eighth, ptx.bits(row, 7)), 16));
+          Values packet = ptx.load(from, 0, 4, b.getI32Type());
+          Value at = ptx.add(ptx.mul(chunk, tokensOfChunk), row);
+          Value column = ptx.add(ptx.mul(slabIndex, rowsOfSlab), ptx.mul(eighth, 8));
+          Value to = access.entryOfToken(tensor, arith::ExtUIOp::create(b, b.getI64Type(), at), column);
+          Values operands{to};
+          llvm::append_range(operands, packet);
+          ptx.assembly("st.global.v4.b32 [$0], {$1,$2,$3,$4};", {}, operands);
+          return Values();
+        });
+  });
 }
 
 // A call that the optimiser does not know for the kernel's own, so that nothing computed from it stays in
