@@ -308,22 +308,6 @@ std::pair<RowFactors, chunk::GramOp> RolePlan::splitScores(Value value) const {
   }
 }
 
-llvm::SetVector<Operation *> RolePlan::gramsOf(ArrayRef<Value> values) const {
-  llvm::SetVector<Operation *> found, ordered;
-  SmallVector<Value> work(values);
-  while (!work.empty()) {
-    Operation *op = trace(work.pop_back_val()).getDefiningOp();
-    if (isa_and_present<chunk::GramOp>(op))
-      found.insert(op);
-    else if (op)
-      llvm::append_range(work, llvm::make_filter_range(op->getOperands(), isScores));
-  }
-  for (chunk::GramOp gram : grams)
-    if (found.contains(gram))
-      ordered.insert(gram);
-  return ordered;
-}
-
 bool RolePlan::isPositive(RowFactor factor) {
   return factor.divides && isa_and_present<SqrtOp>(trace(factor.value).getDefiningOp());
 }
@@ -497,32 +481,6 @@ LogicalResult RolePlan::check() {
     if (!isBF16(outputTensor(output)))
       return failure();
   return success(llvm::all_of(neededInputs, [&](BlockArgument input) { return isBF16(tensorOf(input)); }));
-}
-
-std::optional<RowFactors> RolePlan::stateScale() const {
-  Value state = program.argumentsOf(ArgKind::State).front();
-  RowFactors factors;
-  Value scaled = strip(products.back().start ? products.back().start : Value(state));
-  if (!products.back().start || products.back().chained)
-    return std::nullopt;
-  for (; scaled != state; scaled = strip(scaled)) {
-    auto product = scaled.getDefiningOp<MulOp>();
-    unsigned number = product && isRow(product->getOperand(0)) ? 0 : 1;
-    if (!product || !isRow(product->getOperand(number)) || !isUniform(product->getOperand(number)))
-      return std::nullopt;
-    factors.push_back({product->getOperand(number)});
-    scaled = product->getOperand(1 - number);
-  }
-  // What a product adds is made from tiles and numbers alone.
-  SmallVector<Value> work{products.back().left};
-  while (!work.empty()) {
-    Value value = trace(strip(work.pop_back_val()));
-    if (value == state)
-      return std::nullopt;
-    if (Operation *op = value.getDefiningOp())
-      llvm::append_range(work, op->getOperands());
-  }
-  return factors;
 }
 
 FailureOr<RolePlan> RolePlan::make(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors,

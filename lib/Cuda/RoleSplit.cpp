@@ -1,0 +1,48 @@
+// What of a plan tells how its work can be split: products by warpgroup, sequences into segments.
+#include "lib/Cuda/RolePlan.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+llvm::SetVector<Operation *> RolePlan::gramsOf(ArrayRef<Value> values) const {
+  llvm::SetVector<Operation *> found, ordered;
+  SmallVector<Value> work(values);
+  while (!work.empty()) {
+    Operation *op = trace(work.pop_back_val()).getDefiningOp();
+    if (isa_and_present<chunk::GramOp>(op))
+      found.insert(op);
+    else if (op)
+      llvm::append_range(work, llvm::make_filter_range(op->getOperands(), isScores));
+  }
+  for (chunk::GramOp gram : grams)
+    if (found.contains(gram))
+      ordered.insert(gram);
+  return ordered;
+}
+
+std::optional<RowFactors> RolePlan::stateScale() const {
+  Value state = program.argumentsOf(ArgKind::State).front();
+  RowFactors factors;
+  Value scaled = strip(products.back().start ? products.back().start : Value(state));
+  if (!products.back().start || products.back().chained)
+    return std::nullopt;
+  for (; scaled != state; scaled = strip(scaled)) {
+    auto product = scaled.getDefiningOp<MulOp>();
+    unsigned number = product && isRow(product->getOperand(0)) ? 0 : 1;
+    if (!product || !isRow(product->getOperand(number)) || !isUniform(product->getOperand(number)))
+      return std::nullopt;
+    factors.push_back({product->getOperand(number)});
+    scaled = product->getOperand(1 - number);
+  }
+  // What a product adds is made from tiles and numbers alone.
+  SmallVector<Value> work{products.back().left};
+  while (!work.empty()) {
+    Value value = trace(strip(work.pop_back_val()));
+    if (value == state)
+      return std::nullopt;
+    if (Operation *op = value.getDefiningOp())
+      llvm::append_range(work, op->getOperands());
+  }
+  return factors;
+}
