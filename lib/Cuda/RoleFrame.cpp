@@ -63,7 +63,7 @@ void RoleEmitter::layOut() {
   rightsAt = blocksAt;
   take(leavesAt, leavesBytes);
   take(tablesAt, tablesBytes);
-  take(sumsAt, sumBytes);
+  take(normsAt, sumBytes);
   take(barriersAt, Barriers * 32);
   slotsAt = llvm::alignTo(at, 256);
 }

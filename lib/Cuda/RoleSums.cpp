@@ -90,7 +90,7 @@ void RoleEmitter::sumRows(Value tiles, Value sums, ReduceOp op) {
 // Where the sums of a chunk are; they lie four chunks deep, see RoleEmitter::Summed.
 Value RoleEmitter::sumsOf(Value chunk, Operation *op) {
   int64_t which = llvm::find(plan.reductions, op) - plan.reductions.begin();
-  return ptx.add(ptx.add(base, sumsAt + which * 4 * slotBytes), ptx.mul(ptx.bits(chunk, 3), slotBytes));
+  return ptx.add(ptx.add(base, normsAt + which * 4 * slotBytes), ptx.mul(ptx.bits(chunk, 3), slotBytes));
 }
 
 // Who makes which sums: inner products that are on the diagonal of a product between tokens come from there; of a

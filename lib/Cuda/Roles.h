@@ -186,7 +186,7 @@ private:
   static constexpr int64_t slotBytes = tokensOfChunk * 4, tileBytes = tokensOfChunk * 128,
                            leafBytes = 16 * 80, rightHalf = 6 * 16 * 128;
   int64_t stages, slabs = 1, stageBytes = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0, blocksAt = 0,
-          leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, sumsAt = 0, tablesAt = 0, rightsAt = 0;
+          leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, normsAt = 0, tablesAt = 0, rightsAt = 0;
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> tileOffsets;
   llvm::SmallVector<Slot> slots;
   llvm::SmallVector<ReduceOp> summed; // by warps of their own
