@@ -136,6 +136,12 @@ struct Buffer {
     for (int64_t i = 0, n = elementsOf(shape); i < n; ++i)
       storeElement(memory.get() + i * (type.bits / 8), type, std::numeric_limits<double>::quiet_NaN());
   }
+  // Exchanges the parts of the first dimension end for end.
+  void reverse() {
+    int64_t count = shape[0], size = count ? bytes() / count : 0;
+    for (int64_t i = 0; i < count / 2; ++i)
+      std::swap_ranges(memory.get() + i * size, memory.get() + (i + 1) * size, memory.get() + (count - 1 - i) * size);
+  }
   Array array() const {
     Array result(shape);
     for (auto [i, x] : llvm::enumerate(result.data))
@@ -230,6 +236,50 @@ int32_t Call::forward(unsigned threads) {
     for (const auto &entry : *group)
       args.push_back(Impl::given(entry));
   return impl->call(impl->rule->forward, impl->rule->forwardWorkspace, args, threads);
+}
+
+int32_t Call::forwardPacked(unsigned threads) {
+  int64_t batch = impl->batch, tokens = impl->tokens, one = 1, ends = batch + 1;
+  std::vector<int64_t> bounds, slots;
+  for (int64_t i = 0; i <= batch; ++i)
+    bounds.push_back(i * tokens);
+  for (int64_t i = batch; i-- > 0;)
+    slots.push_back(i);
+  DLTensor boundsTensor = {bounds.data(), impl->device, 1, {kDLInt, 64, 1}, &ends, &one, 0};
+  DLTensor slotsTensor = {slots.data(), impl->device, 1, {kDLInt, 64, 1}, &batch, &one, 0};
+  std::vector<const DLTensor *> args;
+  auto add = [&](const auto &group) {
+    for (const auto &entry : group)
+      args.push_back(Impl::given(entry));
+  };
+  auto addTokens = [&](const auto &group) {
+    for (const auto &entry : group) {
+      entry.second->shape[0] = 1;
+      entry.second->shape[1] = batch * tokens;
+    }
+    add(group);
+  };
+  addTokens(impl->inputs);
+  add(impl->params);
+  add(impl->initial);
+  args.insert(args.end(), {&boundsTensor, &slotsTensor, nullptr});
+  addTokens(impl->outputs);
+  add(impl->states);
+  auto reverse = [](const auto &group) {
+    for (const auto &entry : group)
+      if (entry.second)
+        entry.second->reverse();
+  };
+  reverse(impl->initial);
+  int32_t code = impl->call(impl->rule->forward, impl->rule->forwardWorkspace, args, threads);
+  reverse(impl->initial);
+  reverse(impl->states);
+  for (auto *group : {&impl->inputs, &impl->outputs})
+    for (auto &entry : *group) {
+      entry.second->shape[0] = batch;
+      entry.second->shape[1] = tokens;
+    }
+  return code;
 }
 
 int32_t Call::step(int64_t position, unsigned threads) {

@@ -123,9 +123,16 @@ private:
     Call forward(*rule, problem), steps(*rule, problem);
     if (forward.forward() != RECUR_OK || steps.stepAll() != RECUR_OK)
       return session.fail(recur_last_error());
-    Problem compiled, stepped;
+    Problem compiled, stepped, packed;
     forward.store(compiled);
     steps.store(stepped);
+    bool isPacked = problem.batch > 1 && problem.tokens > 1;
+    if (isPacked) {
+      Call sequences(*rule, problem);
+      if (sequences.forwardPacked() != RECUR_OK)
+        return session.fail(recur_last_error());
+      sequences.store(packed);
+    }
     // What the rounded inputs mean, and how much of that hangs on the last bits of operands and of all that is computed.
     forward.round(problem);
     Problem moved = problem;
@@ -137,6 +144,8 @@ private:
         Entry &entry = entryOf(kind, isState ? name + " (state)" : name);
         auto note = [&](double &worst, double error) { worst = std::isnan(worst) || error <= worst ? worst : error; };
         note(entry.forward, relativeError((compiled.*arrays).at(name), expected));
+        if (isPacked)
+          note(entry.forward, relativeError((packed.*arrays).at(name), expected));
         note(entry.step, relativeError((stepped.*arrays).at(name), expected));
         entry.least = limit(name, isState, kind.tame);
         double change = relativeError((moved.*arrays).at(name), expected);

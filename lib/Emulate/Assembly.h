@@ -24,8 +24,8 @@ struct Operand {
 
 enum SpecialRegister { ThreadIndex, BlockIndex, BlockSize, GridSize, LaneIndex, ClusterRank, SharedBase };
 
-/// What stands between two commas: one operand; several in braces; or, in brackets, an address with an offset and
-/// perhaps coordinates.
+/// What stands between two commas: one operand; several in braces; or, in brackets, an address with an offset
+/// and perhaps coordinates.
 struct OperandGroup {
   llvm::SmallVector<Operand, 4> items;
   int64_t offset = 0;

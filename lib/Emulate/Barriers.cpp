@@ -12,7 +12,8 @@ using namespace recur::emulate;
 static void meetAtBarrier(Thread &thread, const Statement &s, Slots slots) {
   Block &block = *thread.block;
   uint32_t id = thread.word(s.operands[0], slots);
-  uint32_t expected = s.operands.size() > 1 ? thread.word(s.operands[1], slots) : thread.cluster->launch.threads;
+  uint32_t expected =
+      s.operands.size() > 1 ? thread.word(s.operands[1], slots) : thread.cluster->launch.threads;
   if (id >= block.named.size() || !expected || expected % 32)
     thread.fail("names barrier " + Twine(id) + " for " + Twine(expected) + " threads");
   NamedBarrier &barrier = block.named[id];
@@ -68,7 +69,6 @@ static void awaitCluster(Thread &thread, const Statement &, Slots) {
   thread.warp->order.join(cluster.allComplete);
 }
 
-
 //===----------------------------------------------------------------------===//
 // Barriers in shared memory
 //===----------------------------------------------------------------------===//
@@ -120,7 +120,8 @@ void Cluster::settle(TransactionBarrier &barrier) {
 }
 
 static void makeBarrier(Thread &thread, const Statement &s, Slots slots) {
-  thread.cluster->makeBarrier(thread, thread.address(s.operands[0], slots), thread.word(s.operands[1], slots));
+  thread.cluster->makeBarrier(thread, thread.address(s.operands[0], slots),
+                              thread.word(s.operands[1], slots));
 }
 
 static void arrive(Thread &thread, const Statement &s, Slots slots) {
@@ -140,7 +141,8 @@ static void arrive(Thread &thread, const Statement &s, Slots slots) {
 }
 
 static void expectBytes(Thread &thread, const Statement &s, Slots slots) {
-  thread.cluster->barrierAt(thread, thread.address(s.operands[0], slots)).bytes += thread.word(s.operands[1], slots);
+  thread.cluster->barrierAt(thread, thread.address(s.operands[0], slots)).bytes +=
+      thread.word(s.operands[1], slots);
 }
 
 static void await(Thread &thread, const Statement &s, Slots slots) {

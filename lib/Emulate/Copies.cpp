@@ -1,7 +1,7 @@
 // Copies that run beside the threads: of boxes of a tensor, and of packets of 16 bytes.
 //
-// A box on its way to shared memory is written at once, but in the name of its barrier: who has not waited for that may
-// not read it. What a thread waits for itself lands at the wait, as late as a device may.
+// A box on its way to shared memory is written at once, but in the name of its barrier: who has not waited
+// for that may not read it. What a thread waits for itself lands at the wait, as late as a device may.
 #include "lib/Emulate/Machine.h"
 #include "lib/Emulate/Matrices.h"
 #include "lib/Emulate/TensorMap.h"
@@ -24,8 +24,9 @@ static const TensorMap &mapAt(Thread &thread, uint64_t address, size_t coordinat
   return *map;
 }
 
-// Calls `body(entry, address)` for each packet of 16 bytes of a box: where its entries are in the tensor, or null where
-// they are outside, and where in shared memory. A packet with entries on both sides of an end is taken entry by entry.
+// Calls `body(entry, address)` for each packet of 16 bytes of a box: where its entries are in the tensor, or
+// null where they are outside, and where in shared memory. A packet with entries on both sides of an end is
+// taken entry by entry.
 static void forEntries(const TensorMap &map, uint32_t shared, ArrayRef<int32_t> coordinates,
                        function_ref<void(char *entry, uint32_t address, uint32_t bytes)> body) {
   constexpr unsigned swizzles[] = {0, 3, 2, 1}; // as descriptors of matrices number them
@@ -128,7 +129,8 @@ static void awaitBoxes(Thread &thread, const Statement &s, Slots slots) {
   for (auto &group : takeGroups(thread.boxes, thread.word(s.operands[0], slots)))
     for (const LateBox &box : group) {
       const auto &map = *static_cast<const TensorMap *>(box.map);
-      thread.expect(shared.read(box.from, map.boxBytes(), {warp.actor, warp.now(), &box.order, /*engine=*/true}));
+      thread.expect(
+          shared.read(box.from, map.boxBytes(), {warp.actor, warp.now(), &box.order, /*engine=*/true}));
       forEntries(map, box.from, box.coordinates, [&](char *entry, uint32_t address, uint32_t bytes) {
         if (entry)
           memcpy(entry, shared.at<char>(address), bytes);
@@ -180,8 +182,7 @@ bool recur::emulate::decodeCopy(Statement &s) {
       bool loads = s.words.size() > 6 && s.words[6] == "global";
       s.run = loads ? loadBox : storeBox;
       return loads ? count == 3 && s.has("mbarrier::complete_tx::bytes") : count == 2 && s.has("bulk_group");
-    }
-    else if (s.words[3] == "shared::cluster" && s.words[4] == "shared::cta" && count == 4)
+    } else if (s.words[3] == "shared::cluster" && s.words[4] == "shared::cta" && count == 4)
       s.run = copyShared;
     return s.run;
   }

@@ -12,7 +12,14 @@ using namespace recur::emulate;
 
 namespace {
 // Results and attributes as cuda.h numbers them.
-enum Result { Success = 0, InvalidValue = 1, InvalidDevice = 101, InvalidImage = 200, NotFound = 500, LaunchFailed = 719 };
+enum Result {
+  Success = 0,
+  InvalidValue = 1,
+  InvalidDevice = 101,
+  InvalidImage = 200,
+  NotFound = 500,
+  LaunchFailed = 719
+};
 enum Attribute { Processors = 16, CapabilityMajor = 75, CapabilityMinor = 76, SharedBytes = 97 };
 enum PointerAttribute { MemoryType = 2, PointerDevice = 9, RangeStart = 11, RangeSize = 12, IsPlain = 13 };
 enum { DeviceMemory = 2 };
@@ -102,13 +109,15 @@ static int funcSetAttribute(void *, int, int value) {
   return value <= deviceTraits().sharedBytes ? Success : InvalidValue;
 }
 
-static int encodeTiled(void *out, int type, uint32_t dims, void *data, const uint64_t *sizes, const uint64_t *strides,
-                       const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int, int) {
+static int encodeTiled(void *out, int type, uint32_t dims, void *data, const uint64_t *sizes,
+                       const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
+                       int swizzle, int, int) {
   constexpr uint32_t bytesOf[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2}, rowBytes[] = {1u << 20, 32, 64, 128};
-  if (type < 0 || type >= int(std::size(bytesOf)) || dims < 1 || dims > TensorMap::mostDims || interleave || swizzle < 0 ||
-      swizzle > 3 || reinterpret_cast<uintptr_t>(data) % 16)
+  if (type < 0 || type >= int(std::size(bytesOf)) || dims < 1 || dims > TensorMap::mostDims || interleave ||
+      swizzle < 0 || swizzle > 3 || reinterpret_cast<uintptr_t>(data) % 16)
     return InvalidValue;
-  TensorMap map{TensorMap::magic, dims, bytesOf[type], uint32_t(swizzle), static_cast<char *>(data), {}, {}, {}};
+  TensorMap map{
+      TensorMap::magic, dims, bytesOf[type], uint32_t(swizzle), static_cast<char *>(data), {}, {}, {}};
   for (uint32_t i = 0; i < dims; ++i) {
     map.sizes[i] = sizes[i];
     map.box[i] = box[i];
@@ -126,12 +135,14 @@ static int encodeTiled(void *out, int type, uint32_t dims, void *data, const uin
 }
 
 static int launchKernel(void *function, unsigned blocks, unsigned blocksY, unsigned blocksZ, unsigned threads,
-                        unsigned threadsY, unsigned threadsZ, unsigned shared, void *, void **parameters, void **) {
+                        unsigned threadsY, unsigned threadsZ, unsigned shared, void *, void **parameters,
+                        void **) {
   static std::mutex mutex;
   std::lock_guard<std::mutex> lock(mutex);
   const auto &kernel = *static_cast<Function *>(function);
   if (blocksY != 1 || blocksZ != 1 || threadsY != 1 || threadsZ != 1 || threads > 1024 ||
-      threads > kernel.threads || threads % 32 || blocks % kernel.cluster || shared > deviceTraits().sharedBytes)
+      threads > kernel.threads || threads % 32 || blocks % kernel.cluster ||
+      shared > deviceTraits().sharedBytes)
     return InvalidValue;
   // A kernel without descriptors has one parameter, but the caller's array always has two.
   wrong = run({kernel.code, parameters[0], parameters[1], blocks, threads, shared, kernel.cluster});

@@ -1,5 +1,5 @@
-// What LLVM can compile for a host stays as it is; the rest, operations of a GPU and its assembly, becomes calls of the
-// emulator with the assembly taken apart, and operands and results in memory.
+// What LLVM can compile for a host stays as it is; the rest, operations of a GPU and its assembly, becomes
+// calls of the emulator with the assembly taken apart, and operands and results in memory.
 #include "lib/Emulate/Host.h"
 #include "lib/Emulate/Assembly.h"
 #include "lib/Emulate/Image.h"
@@ -80,8 +80,9 @@ std::optional<AsAssembly> Rewriter::assemblyOf(Operation *op) {
   if (isa<NVVM::SyncWarpOp>(op))
     return AsAssembly{"bar.warp.sync $0;", "r"};
   if (auto shuffle = dyn_cast<NVVM::ShflOp>(op))
-    return AsAssembly{("shfl.sync." + NVVM::stringifyShflKind(shuffle.getKind()) + ".b32 $0, $2, $3, $4, $1;").str(),
-                      "=r,r,r,r,r"};
+    return AsAssembly{
+        ("shfl.sync." + NVVM::stringifyShflKind(shuffle.getKind()) + ".b32 $0, $2, $3, $4, $1;").str(),
+        "=r,r,r,r,r"};
   if (auto address = dyn_cast<LLVM::AddressOfOp>(op); address && address.getType().getAddressSpace() == 3)
     return AsAssembly{"mov.u64 $0, %shared;", "=l"};
   return std::nullopt;
@@ -104,7 +105,8 @@ LogicalResult Rewriter::rewrite(Operation *op, const AsAssembly &assembly) {
   for (auto [i, operand] : llvm::enumerate(op->getOperands()))
     LLVM::StoreOp::create(b, operand, slot((*program)->outputs + i));
   int64_t where = reinterpret_cast<intptr_t>(program->get());
-  call("recur_emulate", {LLVM::IntToPtrOp::create(b, slots.getType(), constant(b.getI64Type(), where)), slots});
+  call("recur_emulate",
+       {LLVM::IntToPtrOp::create(b, slots.getType(), constant(b.getI64Type(), where)), slots});
   programs().push_back(std::move(*program));
   if (op->getNumResults() == 0) {
     op->erase();
@@ -133,9 +135,9 @@ void Rewriter::checkAccess(Operation *op, Value address, Type type, bool writes)
     return;
   b.setLoc(op->getLoc());
   b.setInsertionPoint(op);
-  call("recur_emulate_access", {LLVM::PtrToIntOp::create(b, b.getI64Type(), address),
-                                constant(b.getI32Type(), DataLayout(module).getTypeSize(type)),
-                                constant(b.getI1Type(), writes)});
+  call("recur_emulate_access",
+       {LLVM::PtrToIntOp::create(b, b.getI64Type(), address),
+        constant(b.getI32Type(), DataLayout(module).getTypeSize(type)), constant(b.getI1Type(), writes)});
 }
 
 LogicalResult Rewriter::run() {
@@ -143,8 +145,9 @@ LogicalResult Rewriter::run() {
   auto nothing = LLVM::LLVMVoidType::get(b.getContext());
   b.setInsertionPointToStart(module.getBody());
   LLVM::LLVMFuncOp::create(b, "recur_emulate", LLVM::LLVMFunctionType::get(nothing, {pointer, pointer}));
-  LLVM::LLVMFuncOp::create(b, "recur_emulate_access",
-                           LLVM::LLVMFunctionType::get(nothing, {b.getI64Type(), b.getI32Type(), b.getI1Type()}));
+  LLVM::LLVMFuncOp::create(
+      b, "recur_emulate_access",
+      LLVM::LLVMFunctionType::get(nothing, {b.getI64Type(), b.getI32Type(), b.getI1Type()}));
   for (auto function : module.getOps<LLVM::LLVMFuncOp>()) {
     if (function.isExternal())
       continue;
@@ -174,7 +177,8 @@ LogicalResult Rewriter::run() {
         if (failed(rewrite(op, *assembly)))
           return failure();
       } else if (isa_and_nonnull<NVVM::NVVMDialect>(op->getDialect()))
-        return op->emitError() << "a kernel cannot be emulated: the emulator does not know '" << op->getName() << "'";
+        return op->emitError() << "a kernel cannot be emulated: the emulator does not know '" << op->getName()
+                               << "'";
     }
     slots.setElemType(LLVM::LLVMArrayType::get(b.getI64Type(), mostSlots));
   }
@@ -229,12 +233,14 @@ static llvm::Expected<std::unique_ptr<llvm::orc::LLJIT>> load(ModuleOp module) {
   JITDylib &main = (*jit)->getMainJITDylib();
   SymbolMap symbols;
   auto add = [&](const char *name, auto *function) {
-    symbols[(*jit)->mangleAndIntern(name)] = {ExecutorAddr::fromPtr(function), llvm::JITSymbolFlags::Exported};
+    symbols[(*jit)->mangleAndIntern(name)] = {ExecutorAddr::fromPtr(function),
+                                              llvm::JITSymbolFlags::Exported};
   };
   add("recur_emulate", &recur_emulate);
   add("recur_emulate_access", &recur_emulate_access);
   add("__truncsfbf2", &recur_emulate_to_bf16);
-  auto process = DynamicLibrarySearchGenerator::GetForCurrentProcess((*jit)->getDataLayout().getGlobalPrefix());
+  auto process =
+      DynamicLibrarySearchGenerator::GetForCurrentProcess((*jit)->getDataLayout().getGlobalPrefix());
   if (!process)
     return process.takeError();
   main.addGenerator(std::move(*process)); // libm
@@ -267,12 +273,24 @@ DeviceTraits &emulate::deviceTraits() {
   return traits;
 }
 
-FailureOr<std::string> emulate::compile(ModuleOp module, const cuda::Chip &chip, ArrayRef<cuda::Entry> entries) {
+static std::function<void(ModuleOp)> &kernelChange() {
+  static std::function<void(ModuleOp)> change;
+  return change;
+}
+
+void emulate::changeKernelsWith(std::function<void(ModuleOp)> change) { kernelChange() = std::move(change); }
+
+FailureOr<std::string> emulate::compile(ModuleOp module, const cuda::Chip &chip,
+                                        ArrayRef<cuda::Entry> entries) {
   llvm::StringMap<unsigned> clusters;
   for (auto function : module.getOps<LLVM::LLVMFuncOp>())
     if (auto dims = function->getAttrOfType<DenseI32ArrayAttr>(NVVM::NVVMDialect::getClusterDimAttrName()))
       clusters[function.getSymName()] = dims[0];
-  if (failed(cuda::lowerToLlvm(module)) || failed(Rewriter(module).run()))
+  if (failed(cuda::lowerToLlvm(module)))
+    return failure();
+  if (kernelChange())
+    kernelChange()(module);
+  if (failed(Rewriter(module).run()))
     return failure();
   Loaded loaded;
   auto fail = [&](llvm::Error error) {
@@ -292,5 +310,5 @@ FailureOr<std::string> emulate::compile(ModuleOp module, const cuda::Chip &chip,
   deviceTraits() = {chip.capability, chip.processors, chip.sharedBytes};
   std::string name = "emulated code " + std::to_string(images().size());
   images()[name] = std::move(loaded);
-  return name;
+  return name + '\0'; // a driver is told no length
 }

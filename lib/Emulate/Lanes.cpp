@@ -17,7 +17,8 @@ static void shuffle(Thread &thread, const Statement &s, const Slots *slots) {
       thread.fail("is for some of the lanes");
   }
   for (unsigned lane = 0; lane < 32; ++lane) {
-    uint32_t by = thread.word(s.operands[2], slots[lane]) & 31, bound = thread.word(s.operands[3], slots[lane]);
+    uint32_t by = thread.word(s.operands[2], slots[lane]) & 31,
+             bound = thread.word(s.operands[3], slots[lane]);
     uint32_t segment = bound >> 8 & 31, first = lane & segment, last = first | (bound & 31 & ~segment);
     unsigned from = 0;
     bool valid = true;
@@ -54,11 +55,15 @@ static void vote(Thread &thread, const Statement &s, const Slots *slots) {
       thread.fail("is for some of the lanes");
   }
   for (unsigned lane = 0; lane < 32; ++lane)
-    thread.set(s.operands[0].items[0], slots[lane], s.kind == Ballot ? ballot : s.kind == Any ? ballot != 0 : !~ballot);
+    thread.set(s.operands[0].items[0], slots[lane],
+               s.kind == Ballot ? ballot
+               : s.kind == Any  ? ballot != 0
+                                : !~ballot);
 }
 
 // The address of a row of a matrix, which a lane of each names.
-static uint32_t rowAddress(Thread &thread, const Statement &s, const Slots *slots, unsigned matrix, unsigned row) {
+static uint32_t rowAddress(Thread &thread, const Statement &s, const Slots *slots, unsigned matrix,
+                           unsigned row) {
   const OperandGroup &group = s.operands[s.words[0] == "stmatrix" ? 0 : 1];
   uint32_t address = thread.address(group, slots[8 * matrix + row]);
   if (address % 16)
@@ -114,7 +119,11 @@ bool recur::emulate::decodeLanes(Statement &s) {
     return s.kind >= 0;
   }
   if (s.words[0] == "vote" && s.words.size() == 4 && s.words[1] == "sync" && s.operands.size() == 3) {
-    s.kind = StringSwitch<int64_t>(s.words[2]).Case("any", Any).Case("all", All).Case("ballot", Ballot).Default(-1);
+    s.kind = StringSwitch<int64_t>(s.words[2])
+                 .Case("any", Any)
+                 .Case("all", All)
+                 .Case("ballot", Ballot)
+                 .Default(-1);
     s.runWarp = vote;
     return s.kind >= 0;
   }

@@ -61,7 +61,8 @@ void runFiber() {
 static char *stackTop(unsigned index) {
   constexpr size_t size = 1 << 18, guard = 1 << 12, most = 4096;
   static char *memory = [] {
-    void *all = mmap(nullptr, most * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *all = mmap(nullptr, most * size, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (all == MAP_FAILED)
       reportFatalUsageError("there is no memory for the stacks of a block's threads");
     for (size_t i = 0; i < most; ++i)
@@ -108,9 +109,9 @@ void Thread::wait() {
 }
 
 void Thread::fail(const Twine &what) {
-  cluster->failure = ("thread " + Twine(index) + " (warp " + Twine(index / 32) + ") of block " + Twine(block->index) +
-                    (at ? " at '" + at->text + "' " : std::string(" ")) + what)
-                       .str();
+  cluster->failure = ("thread " + Twine(index) + " (warp " + Twine(index / 32) + ") of block " +
+                      Twine(block->index) + (at ? " at '" + at->text + "' " : std::string(" ")) + what)
+                         .str();
   void *gone;
   recur_emulate_switch(&gone, cluster->home);
   llvm_unreachable("a failed launch does not go on");
@@ -121,7 +122,8 @@ void Thread::fail(const Twine &what) {
 //===----------------------------------------------------------------------===//
 
 Block::Block(Cluster &cluster, unsigned rank, unsigned index)
-    : cluster(cluster), rank(rank), index(index), shared(SharedMemory::get(rank)), running(cluster.launch.threads) {
+    : cluster(cluster), rank(rank), index(index), shared(SharedMemory::get(rank)),
+      running(cluster.launch.threads) {
   unsigned warps = (running + 31) / 32;
   shared.begin(cluster.launch.sharedBytes, rank * warps, warps);
 }
@@ -223,17 +225,18 @@ std::string Cluster::describeWait(const Thread &thread) const {
   if (thread.warp->at == thread.at && thread.warp->arrived)
     return text + ", where " + std::to_string(thread.warp->arrived) + " lanes of the warp are";
   if (thread.blockedOn == &all)
-    return text + ", where " + std::to_string(all.arrived) + " of " + std::to_string(all.expected) + " threads are";
+    return text + ", where " + std::to_string(all.arrived) + " of " + std::to_string(all.expected) +
+           " threads are";
   for (const NamedBarrier &barrier : thread.block->named)
     if (&barrier == thread.blockedOn)
       return text + ", where " + std::to_string(barrier.arrived) + " of " + std::to_string(barrier.expected) +
              " threads are";
   for (const auto &[address, barrier] : transactions)
     if (&barrier == thread.blockedOn)
-      return text + ": the barrier at byte " + std::to_string(address % SharedMemory::range) + " has completed " +
-             std::to_string(barrier.phase) + " phases and lacks " + std::to_string(barrier.pending) + " of " +
-             std::to_string(barrier.arrivals) + " arrivals and " + std::to_string(barrier.bytes) +
-             " bytes; awaited is parity " + std::to_string(thread.phase);
+      return text + ": the barrier at byte " + std::to_string(address % SharedMemory::range) +
+             " has completed " + std::to_string(barrier.phase) + " phases and lacks " +
+             std::to_string(barrier.pending) + " of " + std::to_string(barrier.arrivals) + " arrivals and " +
+             std::to_string(barrier.bytes) + " bytes; awaited is parity " + std::to_string(thread.phase);
   return text;
 }
 

@@ -1,5 +1,5 @@
-// A cluster of blocks of threads of a GPU on the host (for most kernels, of one): each thread is a fiber that runs until
-// it waits for others.
+// A cluster of blocks of threads of a GPU on the host (for most kernels, of one): each thread is a fiber that
+// runs until it waits for others.
 #pragma once
 #include "lib/Emulate/Assembly.h"
 #include "lib/Emulate/SharedMemory.h"
@@ -73,7 +73,7 @@ public:
   Cluster *cluster = nullptr;
   bool done = false, waiting = false, inCluster = false; // inCluster: has come to the cluster's barrier
   void *stack = nullptr;
-  const Statement *at = nullptr;  // runs, or waits there
+  const Statement *at = nullptr;   // runs, or waits there
   const void *blockedOn = nullptr; // the barrier
   uint32_t phase = 0;
   unsigned clusterPhase = 0;

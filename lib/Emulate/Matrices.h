@@ -13,8 +13,8 @@ struct MatrixDescriptor {
   unsigned swizzle;         // 0 none, 1 128 bytes, 2 64, 3 32
 
   explicit MatrixDescriptor(uint64_t bits)
-      : address((bits & 0x3fff) << 4), leading((bits >> 16 & 0x3fff) << 4), stride((bits >> 32 & 0x3fff) << 4),
-        swizzle(bits >> 62) {}
+      : address((bits & 0x3fff) << 4), leading((bits >> 16 & 0x3fff) << 4),
+        stride((bits >> 32 & 0x3fff) << 4), swizzle(bits >> 62) {}
 };
 
 /// Exchanges parts of 16 bytes of an address's row of 128 (64, 32) bytes by the row's number.
@@ -26,8 +26,9 @@ inline uint32_t swizzled(uint32_t address, unsigned swizzle) {
 /// Reads 8 entries from 16 bytes at an address to every `stride`-th float.
 using ReadChunk = llvm::function_ref<void(uint32_t address, float *to, size_t stride)>;
 
-/// Reads `rows` rows from `first` of a matrix whose rows have 16 entries of depth: to[row][depth]. In memory a row's
-/// entries lie side by side, or, `byDepth`, those of one depth. The memory of a block starts at `base`.
+/// Reads `rows` rows from `first` of a matrix whose rows have 16 entries of depth: to[row][depth]. In memory
+/// a row's entries lie side by side, or, `byDepth`, those of one depth. The memory of a block starts at
+/// `base`.
 inline void readMatrix(uint32_t base, uint64_t bits, bool byDepth, unsigned first, unsigned rows, float *to,
                        ReadChunk read) {
   MatrixDescriptor matrix(bits);
@@ -37,8 +38,8 @@ inline void readMatrix(uint32_t base, uint64_t bits, bool byDepth, unsigned firs
     for (unsigned k = 0; k < 16; k += byDepth ? 1 : 8) {
       unsigned row = first + i;
       if (byDepth) // blocks of 64 rows by 8 of the depth
-        read(place(row / 64 * matrix.leading + k / 8 * matrix.stride + k % 8 * rowBytes + row % 64 * 2), to + i * 16 + k,
-             16);
+        read(place(row / 64 * matrix.leading + k / 8 * matrix.stride + k % 8 * rowBytes + row % 64 * 2),
+             to + i * 16 + k, 16);
       else // blocks of 8 rows
         read(place(row / 8 * matrix.stride + row % 8 * rowBytes + k * 2), to + i * 16 + k, 1);
     }

@@ -1,8 +1,9 @@
 // Products of matrices: of one warp, and of a warpgroup, whose warps do 16 rows each.
 //
-// A product of a warpgroup has no result before it is waited for. Until then a sum is a number that is none, which says
-// in its lower bits which product's and which of its sums it is; the wait puts the sum in its place. What is in shared
-// memory is read at the wait, as late as a device may, and checked against what was known when the product was issued.
+// A product of a warpgroup has no result before it is waited for. Until then a sum is a number that is none,
+// which says in its lower bits which product's and which of its sums it is; the wait puts the sum in its
+// place. What is in shared memory is read at the wait, as late as a device may, and checked against what was
+// known when the product was issued.
 #include "lib/Emulate/Machine.h"
 #include "lib/Emulate/Matrices.h"
 #include "lib/Emulate/Numbers.h"

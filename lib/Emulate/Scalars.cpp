@@ -42,7 +42,8 @@ static void move(Thread &thread, const Statement &s, Slots slots) {
 
 static void packPair(Thread &thread, const Statement &s, Slots slots) {
   uint16_t (*round)(float) = s.flag ? roundToBf16 : roundToF16;
-  uint32_t high = round(thread.number(s.operands[1], slots)), low = round(thread.number(s.operands[2], slots));
+  uint32_t high = round(thread.number(s.operands[1], slots)),
+           low = round(thread.number(s.operands[2], slots));
   thread.set(s.operands[0].items[0], slots, high << 16 | low);
 }
 
@@ -52,8 +53,7 @@ static void roundOne(Thread &thread, const Statement &s, Slots slots) {
 }
 
 static void widenF16(Thread &thread, const Statement &s, Slots slots) {
-  thread.set(s.operands[0].items[0], slots,
-             bit_cast<uint32_t>(fromF16(thread.word(s.operands[1], slots))));
+  thread.set(s.operands[0].items[0], slots, bit_cast<uint32_t>(fromF16(thread.word(s.operands[1], slots))));
 }
 
 static float flush(float x, bool flushes) {
@@ -97,7 +97,8 @@ static void extremeOfPairs(Thread &thread, const Statement &s, Slots slots) {
 }
 
 static void select(Thread &thread, const Statement &s, Slots slots) {
-  thread.set(s.operands[0].items[0], slots, thread.word(s.operands[thread.word(s.operands[3], slots) & 1 ? 1 : 2], slots));
+  thread.set(s.operands[0].items[0], slots,
+             thread.word(s.operands[thread.word(s.operands[3], slots) & 1 ? 1 : 2], slots));
 }
 
 static void fma(Thread &thread, const Statement &s, Slots slots) {
@@ -113,7 +114,7 @@ static void compare(Thread &thread, const Statement &s, Slots slots) {
   int64_t x = thread.word(s.operands[1], slots), y = thread.word(s.operands[2], slots);
   if (s.flag)
     x = int32_t(x), y = int32_t(y);
-  bool results[] = {x == y, x != y, x < y, x <= y, x > y, x >= y};
+  bool results[] = {x == y, x != y, x<y, x <= y, x> y, x >= y};
   thread.set(s.operands[0].items[0], slots, results[s.kind]);
 }
 
@@ -152,7 +153,8 @@ bool recur::emulate::decodeScalar(Statement &s) {
     s.run = fma;
     return true;
   }
-  if ((s.words[0] == "max" || s.words[0] == "min") && s.words.size() == 2 && s.words[1] == "bf16x2" && count == 3) {
+  if ((s.words[0] == "max" || s.words[0] == "min") && s.words.size() == 2 && s.words[1] == "bf16x2" &&
+      count == 3) {
     s.flag = s.words[0] == "max";
     s.run = extremeOfPairs;
     return true;
@@ -161,7 +163,8 @@ bool recur::emulate::decodeScalar(Statement &s) {
     s.run = select;
     return true;
   }
-  if (s.words[0] == "setp" && s.words.size() == 3 && bytesOf(s.words[2]) == 4 && s.words[2] != "f32" && count == 3) {
+  if (s.words[0] == "setp" && s.words.size() == 3 && bytesOf(s.words[2]) == 4 && s.words[2] != "f32" &&
+      count == 3) {
     s.kind = StringSwitch<int64_t>(s.words[1])
                  .Case("eq", Eq)
                  .Case("ne", Ne)
@@ -227,7 +230,9 @@ bool recur::emulate::decodeMemory(Statement &s) {
   if (s.has("shared::cluster") && s.words[0] == "ld")
     return false;
   for (StringRef word : ArrayRef(s.words).drop_front().drop_back()) {
-    bool hint = is_contained({"shared", "shared::cta", "shared::cluster", "global", "nc", "cs", "cg", "ca", "lu", "wt", "wb", "volatile", "relaxed", "gpu", "cta", "cluster"}, word) ||
+    bool hint = is_contained({"shared", "shared::cta", "shared::cluster", "global", "nc", "cs", "cg", "ca",
+                              "lu", "wt", "wb", "volatile", "relaxed", "gpu", "cta", "cluster"},
+                             word) ||
                 word.starts_with("L1::") || word.starts_with("L2::");
     if (!hint && (word.size() != 2 || word[0] != 'v' || word.substr(1).getAsInteger(10, s.count)))
       return false;

@@ -104,6 +104,7 @@ std::string SharedMemory::write(uint32_t where, uint32_t count, const Access &ac
   if (!wrong.empty())
     return wrong;
   uint32_t first = (where - address) / granule, end = (where - address + count - 1) / granule + 1;
-  std::fill(writers.begin() + first, writers.begin() + end, Mark{access.clock, uint16_t(access.actor), access.relaxed});
+  std::fill(writers.begin() + first, writers.begin() + end,
+            Mark{access.clock, uint16_t(access.actor), access.relaxed});
   return "";
 }

@@ -1,9 +1,9 @@
 // The shared memory of a block, and who wrote and read what of it when.
 //
-// Warps do things one after another; barriers and copies order what different warps do. A clock has for each warp (and
-// each transaction barrier, in whose name the copy engine writes) how far its doings are known. An access is in order if
-// its warp's clock knows of the accesses before it that it must follow: a read of the last write, a write of that and
-// of all reads since. Lanes of a warp count as one.
+// Warps do things one after another; barriers and copies order what different warps do. A clock has for each
+// warp (and each transaction barrier, in whose name the copy engine writes) how far its doings are known. An
+// access is in order if its warp's clock knows of the accesses before it that it must follow: a read of the
+// last write, a write of that and of all reads since. Lanes of a warp count as one.
 #pragma once
 #include "llvm/ADT/StringRef.h"
 
@@ -30,7 +30,7 @@ struct Access {
   unsigned actor = 0; // who it counts as
   uint32_t clock = 0; // when, on the actor's own clock
   const Order *order = nullptr;
-  bool engine = false; // by the copy engine or the matrix units, which need fences
+  bool engine = false;  // by the copy engine or the matrix units, which need fences
   bool relaxed = false; // a write that says that others may read meanwhile
 };
 
@@ -45,9 +45,13 @@ public:
   void begin(uint32_t bytes, unsigned firstWarp, unsigned warps);
   uint32_t base() const { return address; }
   uint32_t size() const { return bytes; }
-  template <typename T> static T *at(uint32_t where) { return reinterpret_cast<T *>(static_cast<uintptr_t>(where)); }
+  template <typename T>
+  static T *at(uint32_t where) {
+    return reinterpret_cast<T *>(static_cast<uintptr_t>(where));
+  }
 
-  /// Notes an access. What is wrong with it, or "". Who reads is a warp of the block, or a barrier, for a copy.
+  /// Notes an access. What is wrong with it, or "". Who reads is a warp of the block, or a barrier, for a
+  /// copy.
   std::string read(uint32_t where, uint32_t count, const Access &access);
   std::string write(uint32_t where, uint32_t count, const Access &access);
   /// Whether a write would be in order, without doing it.
