@@ -91,12 +91,11 @@ Constant *Descriptor::gpuCode(const GpuCode &code) {
     SmallVector<Constant *> maps;
     for (int32_t tensor : entry.maps)
       maps.push_back(i32(tensor));
-    entries.push_back(structure({string(entry.name), i32(entry.threads), i32(entry.shards), i64(entry.shared),
-                                 i64(entry.scratch), i64((entry.packed ? RECUR_CUDA_PACKED : 0) |
-                                     (entry.beginsSegments ? RECUR_CUDA_SEGMENTS : 0)),
-                                 i64(entry.leastTokens), array(maps, "recur.maps"),
-                                 i32(int64_t(maps.size())), i32(entry.mostBlocks)},
-                                sizeof(recur_cuda_entry)));
+    entries.push_back(structure(
+        {string(entry.name), i32(entry.threads), i32(entry.shards), i64(entry.shared), i64(entry.scratch),
+         i64((entry.packed ? RECUR_CUDA_PACKED : 0) | (entry.beginsSegments ? RECUR_CUDA_SEGMENTS : 0)),
+         i64(entry.leastTokens), array(maps, "recur.maps"), i32(int64_t(maps.size())), i32(entry.mostBlocks)},
+        sizeof(recur_cuda_entry)));
   }
   Constant *cubin = null;
   if (!code.cubin.empty()) {
@@ -105,10 +104,11 @@ Constant *Descriptor::gpuCode(const GpuCode &code) {
     bytes->setAlignment(Align(64));
     cubin = bytes;
   }
-  return global(structure({cubin, code.ptx.empty() ? null : string(code.ptx), i32(code.capability), i32(code.exact),
-                           i32(int64_t(entries.size())), i32(0), array(entries, "recur.entries")},
-                          sizeof(recur_cuda_kernel)),
-                "recur.gpu");
+  return global(
+      structure({cubin, code.ptx.empty() ? null : string(code.ptx), i32(code.capability), i32(code.exact),
+                 i32(int64_t(entries.size())), i32(0), array(entries, "recur.entries")},
+                sizeof(recur_cuda_kernel)),
+      "recur.gpu");
 }
 
 Expected<Constant *> Descriptor::hostKernel(StringRef name) {

@@ -105,7 +105,8 @@ struct ModelInfo {
   std::vector<std::string> dims;
   /// Inputs, then params, then states, then outputs; each group in the order of the spec.
   std::vector<TensorInfo> tensors;
-  /// One per combination of target, dimensions and types; best first (sorted by finalize); none before code is made.
+  /// One per combination of target, dimensions and types; best first (sorted by finalize); none before code
+  /// is made.
   std::vector<VariantInfo> variants;
 };
 

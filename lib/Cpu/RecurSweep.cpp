@@ -52,8 +52,8 @@ static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFor
     roles.push_back(tensor.role);
   Location loc = rule.getLoc();
 
-  // Products of bf16 cost no more accuracy than the inputs have lost, unless what is read is divided by another state's
-  // number, which may be small.
+  // Products of bf16 cost no more accuracy than the inputs have lost, unless what is read is divided by
+  // another state's number, which may be small.
   bool pairs = hasBf16Pairs && vectorWidth == 16 && !formats.empty() && !dividesReads(plan.form);
   for (auto [tensor, format] : llvm::zip(kernelTensors(rule), formats))
     pairs &= tensor.role != Role::Input || tensor.rank == 0 || format.dtype == DType::BF16;
@@ -82,8 +82,8 @@ static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFor
     epilogue->setPrivate();
   tokenLoop->setPrivate();
 
-  // Column blocks may be cut into parts, unless one part needs what another writes: readouts of all columns, or
-  // the other states, whose initial values may lie where the final ones go.
+  // Column blocks may be cut into parts, unless one part needs what another writes: readouts of all columns,
+  // or the other states, whose initial values may lie where the final ones go.
   SweepOptions options = SweepOptions::choose(plan.shape, vectorWidth, vectorWidth == 16 ? 32 : 16, pairs);
   bool isWhole = plan.hasEpilogue || !plan.sideArguments.empty();
   int64_t parts = isWhole ? 1 : SweepLayout(plan.shape, options).blocks;
@@ -117,8 +117,7 @@ struct RecurSweep : recur::cpu::impl::RecurSweepBase<RecurSweep> {
     if (failed(parsed))
       return signalPassFailure();
     for (RuleOp rule : llvm::make_early_inc_range(getOperation().getOps<RuleOp>()))
-      if (!chunkProgramOf(rule) &&
-          failed(sweepRule(rule, symbol, *parsed, vectorWidth, hasBf16Pairs)))
+      if (!chunkProgramOf(rule) && failed(sweepRule(rule, symbol, *parsed, vectorWidth, hasBf16Pairs)))
         return signalPassFailure();
   }
 };

@@ -13,8 +13,8 @@ public:
   SweepEmitter(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, int64_t group, Value tokens,
                Value scratch, SweepBlocks blocks)
       : b(b), rule(rule), shape(rule.shape), layout(shape, options), group{shape, group},
-        packer(b, rule.shape, layout, this->group, scratch), tokens(tokens), scratch(scratch),
-        blocks(blocks), vectors(options.vectors), zero(b.index(0)) {
+        packer(b, rule.shape, layout, this->group, scratch), tokens(tokens), scratch(scratch), blocks(blocks),
+        vectors(options.vectors), zero(b.index(0)) {
     if (options.pairs)
       pairs.emplace(b, shape, options, layout, this->group, scratch);
   }

@@ -57,7 +57,7 @@ struct SweepLayout {
   int64_t coefficientsBegin;
   int64_t scalesBegin; // the factor of each row, for a decay by rows
   int64_t pairsBegin;  // of what SweepPairs packs
-  int64_t size;       // f32 in all
+  int64_t size;        // f32 in all
 };
 
 /// The column blocks of H from `begin` to before `end`.

@@ -9,7 +9,8 @@ using namespace recur;
 using namespace recur::cpu;
 
 PlannedRule::PlannedRule(const SweepPlan &plan, const SweepOptions &options, ArrayRef<Role> roles,
-                         ArrayRef<bool> isPacked, func::FuncOp kernel, func::FuncOp packer, func::FuncOp epilogue)
+                         ArrayRef<bool> isPacked, func::FuncOp kernel, func::FuncOp packer,
+                         func::FuncOp epilogue)
     : plan(plan), options(options), kernel(kernel), packer(packer), epilogue(epilogue), roles(roles),
       isPacked(isPacked) {
   shape = plan.shape;
@@ -73,7 +74,8 @@ void PlannedRule::storeOutput(VectorBuilder &b, Value x, Value view, const Colum
   view = b.denseView(view);
   auto type = VectorType::get(b.lanes, cast<MemRefType>(view.getType()).getElementType());
   if (options.pairs && type.getElementType().isBF16()) // where there are pairs there is an instruction
-    x = LLVM::CallIntrinsicOp::create(b, type, b.getStringAttr("llvm.x86.avx512bf16.cvtneps2bf16.512"), x).getResult(0);
+    x = LLVM::CallIntrinsicOp::create(b, type, b.getStringAttr("llvm.x86.avx512bf16.cvtneps2bf16.512"), x)
+            .getResult(0);
   else if (type != b.vector)
     x = arith::TruncFOp::create(b, type, x);
   Values place = {at.token, at.column};
@@ -117,14 +119,15 @@ Value PlannedRule::columnDecay(VectorBuilder &b, const SweepLayout &layout, Valu
   return b.load(scratch, b.add(b.add(token, at.column), plan.columnDecay->index * layout.columnSlotStride));
 }
 
-// Asks for lines that are needed later, a few at each token, so that requests are spread evenly. What is packed is
-// needed whole when the next chunk begins: each column block asks for its share of the token one chunk ahead. What
-// is read or written in place is needed column block by column block. Asked for one block ahead it does not stay
-// long in the cache, whose sets the rows of many heads share unevenly.
+// Asks for lines that are needed later, a few at each token, so that requests are spread evenly. What is
+// packed is needed whole when the next chunk begins: each column block asks for its share of the token one
+// chunk ahead. What is read or written in place is needed column block by column block. Asked for one block
+// ahead it does not stay long in the cache, whose sets the rows of many heads share unevenly.
 void PlannedRule::enter(VectorBuilder &b, const SweepLayout &layout, Value, const ColumnStep &at,
                         Value block) {
   Value begin = arith::SubIOp::create(b, at.token, at.inChunk), zero = b.index(0);
-  Value hasNext = arith::CmpIOp::create(b, arith::CmpIPredicate::ule, b.add(begin, 2 * options.chunk), tokenCount);
+  Value hasNext =
+      arith::CmpIOp::create(b, arith::CmpIPredicate::ule, b.add(begin, 2 * options.chunk), tokenCount);
   Value chunkAhead = arith::SelectOp::create(b, hasNext, b.index(options.chunk), zero);
   Value isLast = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, b.add(block, 1), blocks.end);
   Value nextColumn = arith::SelectOp::create(b, isLast, b.scale(blocks.begin, options.width()),

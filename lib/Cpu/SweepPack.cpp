@@ -22,8 +22,8 @@ Value SweepPacker::coefficientsAt(Value first) {
 Value SweepPacker::coefficients(Value from, Value to, Value ends, Value scale) {
   if (!shape.scalarDecay && !shape.rowDecay && group.group == 1)
     return {};
-  Values carried =
-      b.loop(from, to, group.group, scale ? ValueRange(scale) : ValueRange(), [&](Value first, ValueRange carried) {
+  Values carried = b.loop(
+      from, to, group.group, scale ? ValueRange(scale) : ValueRange(), [&](Value first, ValueRange carried) {
         Value at = coefficientsAt(first), safe;
         if (shape.rowDecay) {
           Value more = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, b.add(first, group.group), to);
@@ -94,27 +94,32 @@ SmallVector<Value> SweepPacker::innerProducts(Value first, Value safe) {
   return sums;
 }
 
-// As below, for each row of H a scale of its own. All rows are multiplied by theirs when that of one leaves the safe
-// range, and after the last token.
+// As below, for each row of H a scale of its own. All rows are multiplied by theirs when that of one leaves
+// the safe range, and after the last token.
 Value SweepPacker::rowsAreSafe(Value first) {
   VectorType bits = VectorType::get(b.lanes, b.getI32Type());
-  auto splat = [&](int32_t x) { return arith::ConstantOp::create(b, DenseElementsAttr::get(bits, x)).getResult(); };
+  auto splat = [&](int32_t x) {
+    return arith::ConstantOp::create(b, DenseElementsAttr::get(bits, x)).getResult();
+  };
   // Of positive numbers the bits are in order.
   const int32_t lowest = llvm::bit_cast<int32_t>(0x1p-64f), highest = llvm::bit_cast<int32_t>(0x1p64f);
   Value least = splat(lowest), sign = splat(std::numeric_limits<int32_t>::max());
-  Values most = b.loop(b.index(0), b.index(layout.rowStride), b.lanes, splat(0), [&](Value i, ValueRange carried) {
-    Value whole = b.mul(b.load(scratch, b.add(i, layout.scalesBegin)), rowDecay(first, i, 0, group.group));
-    Value size = arith::AndIOp::create(b, vector::BitCastOp::create(b, bits, whole), sign);
-    Value above = arith::SubIOp::create(b, size, least);
-    return Values{arith::MaxUIOp::create(b, carried.front(), above)};
-  });
+  Values most =
+      b.loop(b.index(0), b.index(layout.rowStride), b.lanes, splat(0), [&](Value i, ValueRange carried) {
+        Value whole =
+            b.mul(b.load(scratch, b.add(i, layout.scalesBegin)), rowDecay(first, i, 0, group.group));
+        Value size = arith::AndIOp::create(b, vector::BitCastOp::create(b, bits, whole), sign);
+        Value above = arith::SubIOp::create(b, size, least);
+        return Values{arith::MaxUIOp::create(b, carried.front(), above)};
+      });
   Value above = vector::ReductionOp::create(b, vector::CombiningKind::MAXUI, most.front());
   Value room = arith::ConstantIntOp::create(b, highest - lowest, 32);
   return arith::CmpIOp::create(b, arith::CmpIPredicate::ule, above, room);
 }
 
-// The reads are multiplied by the scale and the decay since the group's start, the writes by the decay until its end
-// over the new scale. What is left to multiply the rows by becomes the decay of the group's first token.
+// The reads are multiplied by the scale and the decay since the group's start, the writes by the decay until
+// its end over the new scale. What is left to multiply the rows by becomes the decay of the group's first
+// token.
 void SweepPacker::scaleRows(Value first, Value i, Value safe) {
   Value one = b.splat(1.0), scale = b.load(scratch, b.add(i, layout.scalesBegin));
   Value whole = b.mul(scale, rowDecay(first, i, 0, group.group));

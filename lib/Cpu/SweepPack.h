@@ -10,9 +10,9 @@ public:
   SweepPacker(VectorBuilder &b, const SweepShape &shape, const SweepLayout &layout, const SweepGroup &group,
               mlir::Value scratch);
 
-  /// Emits the coefficients of the groups of the packed tokens from `from` to `to` of the chunk. `ends` (i1) says
-  /// that no token comes after them. `scale` is the factor kept beside the state (null without a scalar decay);
-  /// returns it as these groups leave it. Factors kept by rows end as 1.
+  /// Emits the coefficients of the groups of the packed tokens from `from` to `to` of the chunk. `ends` (i1)
+  /// says that no token comes after them. `scale` is the factor kept beside the state (null without a scalar
+  /// decay); returns it as these groups leave it. Factors kept by rows end as 1.
   mlir::Value coefficients(mlir::Value from, mlir::Value to, mlir::Value ends, mlir::Value scale);
 
   /// The position of row slot 0 of a token of the chunk.

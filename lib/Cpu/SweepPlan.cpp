@@ -63,7 +63,8 @@ private:
     return result;
   }
 
-  // The matrix state is one that no other state depends on; there is no reason to give where another may be it.
+  // The matrix state is one that no other state depends on; there is no reason to give where another may be
+  // it.
   bool checkState() {
     BlockArgument state = rule.argumentsOf(ArgKind::State)[plan.state];
     llvm::DenseSet<Value> depend = dependents(state);
@@ -296,7 +297,8 @@ private:
     return llvm::all_of(op->getOperands(), [&](Value operand) { return stage(operand, seen); });
   }
 
-  // Whether computing a token-only column again costs less than packing it: an operation or two on inputs and scalars.
+  // Whether computing a token-only column again costs less than packing it: an operation or two on inputs and
+  // scalars.
   bool isQuick(Value value) {
     Operation *op = value.getDefiningOp();
     return op && isa<MulOp, AddOp, SubOp, NegOp, BroadcastOp>(op) &&
@@ -316,7 +318,8 @@ private:
       else if (size == 1)
         plan.scalars[value] = {1, scalarSlot(value)};
       else if (size == plan.shape.columns && isQuick(value))
-        return llvm::all_of(value.getDefiningOp()->getOperands(), [&](Value operand) { return collect(operand); });
+        return llvm::all_of(value.getDefiningOp()->getOperands(),
+                            [&](Value operand) { return collect(operand); });
       else if (size == plan.shape.columns)
         plan.columns[value] = knownColumn(value);
       else

@@ -71,16 +71,16 @@ public:
   Values branch(Value condition, mlir::TypeRange types, llvm::function_ref<Values()> yes,
                 llvm::function_ref<Values()> no);
 
-  /// Calls `body` with the first column of each strip of a matrix of that many columns: strips of full vectors in a
-  /// loop, then narrower ones, each with a builder of their width.
+  /// Calls `body` with the first column of each strip of a matrix of that many columns: strips of full
+  /// vectors in a loop, then narrower ones, each with a builder of their width.
   void strips(int64_t columns, llvm::function_ref<void(VectorBuilder &, Value column)> body);
 
   const int64_t lanes;
   const mlir::VectorType vector;
 };
 
-/// Combines the lanes of each vector: one vector with a lane for each of them. There are a power of two of vectors,
-/// no more than lanes.
+/// Combines the lanes of each vector: one vector with a lane for each of them. There are a power of two of
+/// vectors, no more than lanes.
 mlir::Value foldLanes(mlir::OpBuilder &b, mlir::Location loc, llvm::ArrayRef<mlir::Value> vectors,
                       llvm::function_ref<mlir::Value(mlir::Value, mlir::Value)> combine);
 

@@ -14,8 +14,8 @@ struct Part {
   mlir::Value block, segment, segments;
 };
 
-/// Finds a block's part and points the tensors at it. Where the call's segments count, they are whole numbers of
-/// `grain` tokens, the last ones shorter.
+/// Finds a block's part and points the tensors at it. Where the call's segments count, they are whole numbers
+/// of `grain` tokens, the last ones shorter.
 Part findPart(Threads &threads, TensorAccess &access, int64_t shards, int64_t slab, int64_t grain = 0);
 
 /// Emits the body of an entry point that walks the chunks. Fails where the emitter does not know how. Each of

@@ -1,8 +1,9 @@
-// Kernels for NVIDIA GPUs: a rule with a fixed-size state becomes PTX, and with NVIDIA's ptxas machine code of a chip.
+// Kernels for NVIDIA GPUs: a rule with a fixed-size state becomes PTX, and with NVIDIA's ptxas machine code
+// of a chip.
 #pragma once
 #include "dialect/chunk/Chunk.h"
-#include "mlir/IR/OwningOpRef.h"
 #include "mlir/IR/BuiltinOps.h"
+#include "mlir/IR/OwningOpRef.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/Support/Error.h"
 
@@ -57,8 +58,8 @@ struct Entry {
   llvm::SmallVector<int32_t> maps;
   /// For launches of at most so many blocks; 0: of any number.
   int64_t mostBlocks = 0;
-  /// Works on segments of sequences, as many as `mostBlocks` lets be, and so does the next entry, which is launched
-  /// after it.
+  /// Works on segments of sequences, as many as `mostBlocks` lets be, and so does the next entry, which is
+  /// launched after it.
   bool beginsSegments = false;
 };
 
@@ -72,16 +73,19 @@ struct Kernel {
 /// The chunk program of a bound rule, or null. What it returns must live as long as the function.
 using DeriveFunction = llvm::function_ref<chunk::ProgramOp(RuleOp)>;
 
-/// The kernels of a bound and simplified rule. The sequential one, for every rule: one block of threads for each
-/// sequence, head and slab of independent rows, one token after the other, states in registers. Where `derive` gives a
-/// chunk program, and one of a kind that is known, a kernel that takes the tokens in chunks stands before it. `symbolic` is the rule before its dimensions were bound, which tells a vector of one entry from a scalar.
-/// None is changed. Fails after a diagnostic at the op that cannot be compiled.
-mlir::FailureOr<Kernel> buildKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive, const KernelOptions &options);
+/// The kernels of a bound and simplified rule. The sequential one, for every rule: one block of threads for
+/// each sequence, head and slab of independent rows, one token after the other, states in registers. Where
+/// `derive` gives a chunk program, and one of a kind that is known, a kernel that takes the tokens in chunks
+/// stands before it. `symbolic` is the rule before its dimensions were bound, which tells a vector of one
+/// entry from a scalar. None is changed. Fails after a diagnostic at the op that cannot be compiled.
+mlir::FailureOr<Kernel> buildKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive,
+                                     const KernelOptions &options);
 
 /// The same, before it is translated: a module of llvm, nvvm, scf, arith and math ops.
-mlir::FailureOr<mlir::OwningOpRef<mlir::ModuleOp>>
-emitKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive, const KernelOptions &options,
-            llvm::SmallVectorImpl<Entry> &entries);
+mlir::FailureOr<mlir::OwningOpRef<mlir::ModuleOp>> emitKernels(RuleOp rule, RuleOp symbolic,
+                                                               DeriveFunction derive,
+                                                               const KernelOptions &options,
+                                                               llvm::SmallVectorImpl<Entry> &entries);
 
 /// Lowers a module of entry points to ops of llvm and nvvm.
 mlir::LogicalResult lowerToLlvm(mlir::ModuleOp module);

@@ -148,20 +148,21 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
     entry.threads = RoleEmitter::countThreads(*plan, team);
     entry.maps = mappedTensors(*plan);
     LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
-    // Told of one block, the assembler knows in every case how many registers there are to share out; but with
-    // a system it then spills some.
+    // Told of one block, the assembler knows in every case how many registers there are to share out; but
+    // with a system it then spills some.
     if (!plan->system || team > 1)
       function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(), b.getI32IntegerAttr(1));
     if (team > 1)
-      function->setAttr(NVVM::NVVMDialect::getClusterDimAttrName(), b.getDenseI32ArrayAttr({int32_t(team), 1, 1}));
+      function->setAttr(NVVM::NVVMDialect::getClusterDimAttrName(),
+                        b.getDenseI32ArrayAttr({int32_t(team), 1, 1}));
     b.setInsertionPointToStart(&function.getBody().front());
     Grid grid{entry.threads, 8};
     Threads threads(b, grid);
     threads.sharedLimit = options.chip.sharedBytes;
     Value shared = LLVM::AddressOfOp::create(b, module->lookupSymbol<LLVM::GlobalOp>(tilesSymbol));
     threads.begin(shared, shared);
-    RoleEmitter emitter(threads, *plan, function.getArgument(0), function.getArgument(1), shared, entry, phase,
-                        team, stages);
+    RoleEmitter emitter(threads, *plan, function.getArgument(0), function.getArgument(1), shared, entry,
+                        phase, team, stages);
     if (failed(emitter.emit())) {
       function.erase();
       return false;
@@ -177,8 +178,8 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
   return false;
 }
 
-// Where heads are few and what a segment of a sequence makes of the state is its product with a number and a sum,
-// segments go side by side.
+// Where heads are few and what a segment of a sequence makes of the state is its product with a number and a
+// sum, segments go side by side.
 void KernelBuilder::addSegments(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards) {
   if (!options.chip.hasWarpgroups())
     return;
@@ -243,14 +244,15 @@ void KernelBuilder::addPortable(chunk::ProgramOp program, ArrayRef<TensorArgumen
     entry.leastTokens = 2;
     entry.shards = shards;
     LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
-    ChunkShape shape{tokens, ChunkEmitter::countWarps(program), ChunkEmitter::findPrecision(program, tensors)};
+    ChunkShape shape{tokens, ChunkEmitter::countWarps(program),
+                     ChunkEmitter::findPrecision(program, tensors)};
     if (failed(emitChunked(function, program, tensors, shape, slab, entry))) {
       refusal = "an op of its chunk program has no code";
       return function.erase();
     }
     if (entry.sharedBytes > options.chip.sharedBytes) {
-      refusal = ("a chunk takes " + llvm::Twine(entry.sharedBytes) + " bytes of shared memory, and there are " +
-                 llvm::Twine(options.chip.sharedBytes))
+      refusal = ("a chunk takes " + llvm::Twine(entry.sharedBytes) +
+                 " bytes of shared memory, and there are " + llvm::Twine(options.chip.sharedBytes))
                     .str();
       function.erase();
       continue;
@@ -275,7 +277,8 @@ FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic,
   KernelBuilder builder(rule, symbolic, options, entries);
   builder.addChunked(derive);
   if (!builder.refusal.empty())
-    mlir::emitRemark(rule.getLoc()) << "no chunks of tokens on " << options.chip.name << ": " << builder.refusal;
+    mlir::emitRemark(rule.getLoc()) << "no chunks of tokens on " << options.chip.name << ": "
+                                    << builder.refusal;
   if (failed(builder.addSequential(*(*prepared)->getOps<RuleOp>().begin())))
     return failure();
   return builder.take();

@@ -75,9 +75,7 @@ void Ptx::await(Value barrier, Value phase) {
 
 void Ptx::meet(Value id, int64_t threads) { assembly("bar.sync $0, $1;", {}, {id, constant(threads)}); }
 
-void Ptx::meetCluster() {
-  assembly("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;", {}, {});
-}
+void Ptx::meetCluster() { assembly("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;", {}, {}); }
 
 Value Ptx::inBlock(Value address, Value rank) {
   return assembly("mapa.shared::cluster.u32 $0, $1, $2;", b.getI32Type(), {address, rank}, false)[0];
@@ -88,8 +86,7 @@ void Ptx::arriveThere(Value barrier) {
 }
 
 void Ptx::arriveThereExpecting(Value barrier, int64_t bytes) {
-  assembly("mbarrier.arrive.expect_tx.shared::cluster.b64 _, [$0], $1;", {},
-           {barrier, constant(bytes)});
+  assembly("mbarrier.arrive.expect_tx.shared::cluster.b64 _, [$0], $1;", {}, {barrier, constant(bytes)});
 }
 
 void Ptx::fenceProxy() { assembly("fence.proxy.async.shared::cta;", {}, {}); }
@@ -156,8 +153,8 @@ void Ptx::store(Value address, int64_t offset, ValueRange values, bool relaxed) 
   Values operands{address};
   llvm::append_range(operands, values);
   std::string from = values.size() == 1 ? "$1" : braced(1, values.size());
-  assembly((Twine(relaxed ? "st.relaxed.cta" : "st") + ".shared" + vectorSuffix(values.size(), values[0].getType()) + " [$0+" + Twine(offset) + "], " +
-            from + ";")
+  assembly((Twine(relaxed ? "st.relaxed.cta" : "st") + ".shared" +
+            vectorSuffix(values.size(), values[0].getType()) + " [$0+" + Twine(offset) + "], " + from + ";")
                .str(),
            {}, operands);
 }

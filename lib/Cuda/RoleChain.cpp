@@ -41,8 +41,8 @@ Values RoleEmitter::scaled(ChainState &state, ValueRange entries, const RowFacto
   return results;
 }
 
-// The numbers of a slot at the thread's columns, or the one that all have. With registers to spare they are fetched
-// before the wait that they are first used after.
+// The numbers of a slot at the thread's columns, or the one that all have. With registers to spare they are
+// fetched before the wait that they are first used after.
 Values RoleEmitter::columnNumbers(ChainState &state, int64_t offset, bool isUniform) {
   if (isUniform && !defers)
     return ptx.loadFloats(state.stage.rows, offset, 1);
@@ -302,8 +302,9 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
     };
     SmallVector<const ChainProduct *> products;
     for (bool first : {true, false})
-      llvm::copy_if(waves[wave], std::back_inserter(products),
-                    [&](const ChainProduct *product) { return first == (stacks || isNext(product->result)); });
+      llvm::copy_if(waves[wave], std::back_inserter(products), [&](const ChainProduct *product) {
+        return first == (stacks || isNext(product->result));
+      });
     // Left sides and what products are summed onto come first: no sum may be touched while a product that
     // it goes into is in flight.
     SmallVector<SmallVector<Step>> steps;

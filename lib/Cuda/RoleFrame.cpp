@@ -8,9 +8,10 @@ using namespace recur::cuda;
 
 RoleEmitter::RoleEmitter(Threads &threads, const RolePlan &plan, Value call, Value maps, Value shared,
                          Entry &entry, Phase phase, int64_t team, int64_t mostStages)
-    : threads(threads), b(threads.b), ptx(threads.b), plan(plan), call(call), maps(maps), entry(entry), phase(phase),
-      shards(entry.shards), team(team), scorers(scoreRoles(plan, team)),
-      defers(plan.independent == rowsOfSlab && !plan.decay), stacks(!defers || plan.waves == 1), stages(mostStages) {
+    : threads(threads), b(threads.b), ptx(threads.b), plan(plan), call(call), maps(maps), entry(entry),
+      phase(phase), shards(entry.shards), team(team), scorers(scoreRoles(plan, team)),
+      defers(plan.independent == rowsOfSlab && !plan.decay), stacks(!defers || plan.waves == 1),
+      stages(mostStages) {
   base = LLVM::PtrToIntOp::create(b, b.getI32Type(), shared);
   shareSums();
 }
@@ -262,7 +263,8 @@ LogicalResult RoleEmitter::emit() {
                      [&] { emitRows(chunks); });
       });
       if (!summed.empty())
-        threads.when(ptx.compare(arith::CmpIPredicate::uge, warp, ptx.constant(2)), [&] { emitSums(chunks); });
+        threads.when(ptx.compare(arith::CmpIPredicate::uge, warp, ptx.constant(2)),
+                     [&] { emitSums(chunks); });
     });
   });
   // Others of the team write to this block's memory, so none leaves early.

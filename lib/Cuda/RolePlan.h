@@ -15,8 +15,8 @@ namespace recur::cuda {
 /// The tokens of a chunk, and the independent rows of the state that a warpgroup holds.
 constexpr int64_t tokensOfChunk = 64, rowsOfSlab = 64;
 
-/// How much a key may decay in 16 tokens, as a binary logarithm, for a reference in their middle to be used: the halves
-/// of two blocks together stay within f32's range.
+/// How much a key may decay in 16 tokens, as a binary logarithm, for a reference in their middle to be used:
+/// the halves of two blocks together stay within f32's range.
 constexpr double mostOfBlock = 120;
 
 /// One number per token (or the same for all) that rows are multiplied with, or divided by.

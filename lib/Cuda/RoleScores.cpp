@@ -230,8 +230,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
     size_t first = llvm::count_if(order, [&](Operation *gram) { return givesSums(role, gram); });
     state.sums.clear();
     auto land = [&](size_t from, size_t to) {
-      SmallVector<Values> landed =
-          ptx.await(order.size() - to, ArrayRef(products).slice(from, to - from));
+      SmallVector<Values> landed = ptx.await(order.size() - to, ArrayRef(products).slice(from, to - from));
       for (auto [gram, sums] : llvm::zip(ArrayRef(order).slice(from, to - from), landed))
         state.sums[gram] = sums;
     };

@@ -7,13 +7,13 @@ namespace recur::cuda {
 struct RoleEmitter::ScoreState {
   const ScoreRole *role = nullptr;
   llvm::DenseMap<mlir::Operation *, Values> sums; // of the products, by gram
-  mlir::Value index, phase;       // of the buffer that the chunk's scores go to
-  mlir::Value buffer;             // where that is
-  bool hasPlace = false;          // whether the buffer is known to be free
-  mlir::Value ownRows, columns;   // addresses of the stage's numbers at the thread's row and column
-  mlir::Value rowLessColumn;      // the thread's row less its column, within a block
-  mlir::Value warpRows;           // how far the warp's rows are into a tile
-  Values blocks;                  // a lane's place in a row of 16 x 16 blocks, for matrix loads and stores
+  mlir::Value index, phase;                       // of the buffer that the chunk's scores go to
+  mlir::Value buffer;                             // where that is
+  bool hasPlace = false;                          // whether the buffer is known to be free
+  mlir::Value ownRows, columns; // addresses of the stage's numbers at the thread's row and column
+  mlir::Value rowLessColumn;    // the thread's row less its column, within a block
+  mlir::Value warpRows;         // how far the warp's rows are into a tile
+  Values blocks;                // a lane's place in a row of 16 x 16 blocks, for matrix loads and stores
   int64_t block = 0;
   llvm::DenseMap<unsigned, std::array<mlir::Value, 2>> rowValues;
   llvm::DenseMap<unsigned, Values> columnValues;

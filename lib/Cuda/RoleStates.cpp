@@ -53,19 +53,18 @@ void RoleEmitter::storeOutput(const ChainState &state, unsigned output, Value ch
     TensorAccess access(threads, again, plan.tensors, /*packed=*/true);
     find(access);
     Value eighth = ptx.bits(thread, 7);
-    threads.forLoop(
-        ptx.shiftRight(thread, 3), left, ptx.constant(16), {}, [&](Value row, ValueRange) {
-          Value from = ptx.add(ptx.add(buffer, ptx.mul(row, 128)),
-                               ptx.mul(ptx.exclusiveOr(eighth, ptx.bits(row, 7)), 16));
-          Values packet = ptx.load(from, 0, 4, b.getI32Type());
-          Value at = ptx.add(ptx.mul(chunk, tokensOfChunk), row);
-          Value column = ptx.add(ptx.mul(slabIndex, rowsOfSlab), ptx.mul(eighth, 8));
-          Value to = access.entryOfToken(tensor, arith::ExtUIOp::create(b, b.getI64Type(), at), column);
-          Values operands{to};
-          llvm::append_range(operands, packet);
-          ptx.assembly("st.global.v4.b32 [$0], {$1,$2,$3,$4};", {}, operands);
-          return Values();
-        });
+    threads.forLoop(ptx.shiftRight(thread, 3), left, ptx.constant(16), {}, [&](Value row, ValueRange) {
+      Value from =
+          ptx.add(ptx.add(buffer, ptx.mul(row, 128)), ptx.mul(ptx.exclusiveOr(eighth, ptx.bits(row, 7)), 16));
+      Values packet = ptx.load(from, 0, 4, b.getI32Type());
+      Value at = ptx.add(ptx.mul(chunk, tokensOfChunk), row);
+      Value column = ptx.add(ptx.mul(slabIndex, rowsOfSlab), ptx.mul(eighth, 8));
+      Value to = access.entryOfToken(tensor, arith::ExtUIOp::create(b, b.getI64Type(), at), column);
+      Values operands{to};
+      llvm::append_range(operands, packet);
+      ptx.assembly("st.global.v4.b32 [$0], {$1,$2,$3,$4};", {}, operands);
+      return Values();
+    });
   });
 }
 
@@ -119,11 +118,11 @@ Values RoleEmitter::gatheredState() {
       ptx.constant(0), part.segment, ptx.constant(1), Values(plan.keys / 2, ptx.number(0)),
       [&](Value segment, ValueRange carried) {
         Value from = gathered(ptx.add(first, ptx.mul(segment, shards)));
-        Value own = LLVM::GEPOp::create(b, from.getType(), b.getI8Type(), from,
-                                        ValueRange{ptx.mul(thread, 16)});
+        Value own =
+            LLVM::GEPOp::create(b, from.getType(), b.getI8Type(), from, ValueRange{ptx.mul(thread, 16)});
         int64_t count = plan.keys / 2;
-        Value factor = ptx.assembly(("ld.global.f32 $0, [$1+" + Twine(count * 512) + "];").str(), b.getF32Type(),
-                                    from)[0];
+        Value factor = ptx.assembly(("ld.global.f32 $0, [$1+" + Twine(count * 512) + "];").str(),
+                                    b.getF32Type(), from)[0];
         Values added, results;
         for (int64_t e = 0; e < count; e += 4)
           llvm::append_range(

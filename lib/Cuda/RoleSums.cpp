@@ -63,25 +63,26 @@ void RoleEmitter::sumRows(Value tiles, Value sums, ReduceOp op) {
   Value at = ptx.add(tiles, ptx.mul(lane, 128)), swizzle = ptx.bits(lane, 7);
   int64_t width = matType(op.getOperand()).numRows();
   Value packets = ptx.assembly(("mov.b32 $0, " + Twine(width / 8) + ";").str(), b.getI32Type(), {})[0];
-  auto loop = threads.forLoop(
-      ptx.constant(0), packets, ptx.constant(1), Values(4, ptx.number(0)), [&](Value packet, ValueRange carried) {
-        Values partial(carried);
-        Value place = ptx.add(at, ptx.mul(ptx.exclusiveOr(swizzle, ptx.bits(packet, 7)), 16));
-        Value block = ptx.shiftRight(packet, 3);
-        llvm::DenseMap<Value, Values> loaded;
-        for (int64_t e = 0; e < 8; ++e) {
-          Value entry = vectorEntry(op.getOperand(), e, [&](BlockArgument input) {
-            Values &pairs = loaded[input];
-            if (pairs.empty())
-              for (Value pair : ptx.load(ptx.add(place, ptx.mul(block, halfStride(input))), tileOffset(input), 4,
-                                         b.getI32Type()))
-                llvm::append_range(pairs, ptx.unpackBf16(pair));
-            return pairs[e];
-          });
-          partial[e % 4] = ptx.sum(partial[e % 4], entry);
-        }
-        return partial;
-      });
+  auto loop =
+      threads.forLoop(ptx.constant(0), packets, ptx.constant(1), Values(4, ptx.number(0)),
+                      [&](Value packet, ValueRange carried) {
+                        Values partial(carried);
+                        Value place = ptx.add(at, ptx.mul(ptx.exclusiveOr(swizzle, ptx.bits(packet, 7)), 16));
+                        Value block = ptx.shiftRight(packet, 3);
+                        llvm::DenseMap<Value, Values> loaded;
+                        for (int64_t e = 0; e < 8; ++e) {
+                          Value entry = vectorEntry(op.getOperand(), e, [&](BlockArgument input) {
+                            Values &pairs = loaded[input];
+                            if (pairs.empty())
+                              for (Value pair : ptx.load(ptx.add(place, ptx.mul(block, halfStride(input))),
+                                                         tileOffset(input), 4, b.getI32Type()))
+                                llvm::append_range(pairs, ptx.unpackBf16(pair));
+                            return pairs[e];
+                          });
+                          partial[e % 4] = ptx.sum(partial[e % 4], entry);
+                        }
+                        return partial;
+                      });
   auto result = [&](unsigned i) -> Value { return loop.getResult(i); };
   ptx.store(ptx.add(sums, ptx.mul(lane, 4)), 0,
             ptx.sum(ptx.sum(result(0), result(1)), ptx.sum(result(2), result(3))));
@@ -93,8 +94,9 @@ Value RoleEmitter::sumsOf(Value chunk, Operation *op) {
   return ptx.add(ptx.add(base, normsAt + which * 4 * slotBytes), ptx.mul(ptx.bits(chunk, 3), slotBytes));
 }
 
-// Who makes which sums: inner products that are on the diagonal of a product between tokens come from there; of a
-// team's warpgroups for scores, the one without a system has room for a product more; the rest is for two warps.
+// Who makes which sums: inner products that are on the diagonal of a product between tokens come from there;
+// of a team's warpgroups for scores, the one without a system has room for a product more; the rest is for
+// two warps.
 void RoleEmitter::shareSums() {
   for (Operation *op : plan.reductions) {
     auto factors = innerProduct(cast<ReduceOp>(op));
@@ -151,8 +153,8 @@ void RoleEmitter::awaitSums(Value chunk) {
     ptx.meet(ptx.constant(4), 96);
 }
 
-// Stores the diagonal of a product between tokens. A warp's rows are 16 tokens, of which a lane has column and row
-// where it is on the diagonal of 8 x 8 entries.
+// Stores the diagonal of a product between tokens. A warp's rows are 16 tokens, of which a lane has column
+// and row where it is on the diagonal of 8 x 8 entries.
 void RoleEmitter::storeDiagonal(ValueRange entries, Value sums) {
   // Read again, so that what follows from it takes no register all the time.
   Value lane = ptx.assembly("mov.u32 $0, %laneid;", b.getI32Type(), {})[0];
@@ -175,8 +177,9 @@ void RoleEmitter::storeDiagonal(ValueRange entries, Value sums) {
   });
 }
 
-// Tells the numbers' warps, of the whole team, of the sums that a warpgroup for scores has stored. Those of four chunks
-// before have been read: the scores of two chunks before found room, and with that the chains are past them.
+// Tells the numbers' warps, of the whole team, of the sums that a warpgroup for scores has stored. Those of
+// four chunks before have been read: the scores of two chunks before found room, and with that the chains are
+// past them.
 void RoleEmitter::handOverSums(Value chunk, unsigned which) {
   ptx.fenceProxy();
   ptx.meet(ptx.constant(5 + which), 128);

@@ -22,7 +22,8 @@ llvm::SmallVector<int32_t> mappedTensors(const RolePlan &plan);
 struct ScoreRole {
   llvm::SmallVector<unsigned> tiles;
   bool system = false;
-  /// A sum of products of entries of two inputs' rows: from a product of the role's, or, if null, from one for it.
+  /// A sum of products of entries of two inputs' rows: from a product of the role's, or, if null, from one
+  /// for it.
   struct Sum {
     mlir::Operation *op;
     chunk::GramOp from;
@@ -34,9 +35,9 @@ struct ScoreRole {
 /// Which warpgroups compute scores: one, or in a team that has a system, one for that and one for the rest.
 llvm::SmallVector<ScoreRole> scoreRoles(const RolePlan &plan, int64_t team);
 
-/// How a kernel takes sequences: whole, or in segments side by side. Then one kernel gathers what each segment
-/// adds to the state and what it multiplies it with, and the next begins every segment with what the ones before
-/// it make of the first state.
+/// How a kernel takes sequences: whole, or in segments side by side. Then one kernel gathers what each
+/// segment adds to the state and what it multiplies it with, and the next begins every segment with what the
+/// ones before it make of the first state.
 enum class Phase { Whole, Gather, Segments };
 
 /// Emits the body of an entry point in roles.
@@ -67,7 +68,8 @@ private:
     mlir::Value decay;
     bool before = false; // the sum without the token's own factor
   };
-  /// Sums are told of by chunk, four deep: those of another block come before this one's loader asks for them.
+  /// Sums are told of by chunk, four deep: those of another block come before this one's loader asks for
+  /// them.
   enum Barrier { Loaded, Full, Empty, ScoresFull, ScoresEmpty, Summed, Barriers };
 
   // The frame (RoleFrame.cpp).
@@ -186,7 +188,8 @@ private:
   static constexpr int64_t slotBytes = tokensOfChunk * 4, tileBytes = tokensOfChunk * 128,
                            leafBytes = 16 * 80, rightHalf = 6 * 16 * 128;
   int64_t stages, slabs = 1, stageBytes = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0, blocksAt = 0,
-          leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, normsAt = 0, tablesAt = 0, rightsAt = 0;
+                  leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, normsAt = 0, tablesAt = 0,
+                  rightsAt = 0;
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> tileOffsets;
   llvm::SmallVector<Slot> slots;
   llvm::SmallVector<ReduceOp> summed; // by warps of their own

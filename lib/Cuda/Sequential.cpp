@@ -82,8 +82,8 @@ Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int6
   Value narrowHeads = arith::TruncIOp::create(b, b.getI32Type(), part.heads);
   part.head = arith::ExtUIOp::create(b, b.getI64Type(), arith::RemUIOp::create(b, pair, narrowHeads));
   Value sequence = arith::ExtUIOp::create(b, b.getI64Type(), arith::DivUIOp::create(b, pair, narrowHeads));
-  // Index tensors are in device memory, so nobody has looked at them: a sequence stays within the tokens, and one whose
-  // slot does not exist is left alone.
+  // Index tensors are in device memory, so nobody has looked at them: a sequence stays within the tokens, and
+  // one whose slot does not exist is left alone.
   auto within = [&](Value x, Value low) -> Value {
     return arith::MinSIOp::create(b, arith::MaxSIOp::create(b, x, low), part.tokens);
   };
@@ -98,7 +98,8 @@ Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int6
   if (grain) {
     auto wide = [&](Value x) -> Value { return arith::ExtUIOp::create(b, b.getI64Type(), x); };
     Value grains = arith::CeilDivUIOp::create(b, part.tokens, i64(grain));
-    Value each = arith::MulIOp::create(b, arith::CeilDivUIOp::create(b, grains, wide(part.segments)), i64(grain));
+    Value each =
+        arith::MulIOp::create(b, arith::CeilDivUIOp::create(b, grains, wide(part.segments)), i64(grain));
     Value before = arith::MulIOp::create(b, each, wide(part.segment));
     before = arith::MinSIOp::create(b, before, part.tokens);
     part.tokens = arith::MinSIOp::create(b, each, arith::SubIOp::create(b, part.tokens, before));
@@ -106,7 +107,8 @@ Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int6
     part.begin = begin = arith::AddIOp::create(b, begin, before);
   }
   Value slot = access.index(TensorAccess::StateIndex, sequence, sequence);
-  part.isPresent = arith::CmpIOp::create(b, arith::CmpIPredicate::ult, slot, access.word(TensorAccess::Slots));
+  part.isPresent =
+      arith::CmpIOp::create(b, arith::CmpIPredicate::ult, slot, access.word(TensorAccess::Slots));
   access.locate(sequence, slot, begin, part.head, shard, slab);
   return part;
 }
@@ -120,8 +122,10 @@ void SequentialEmitter::setBuiltins(Block &block, Value at) {
     if (!isBody && !inInit)
       continue;
     Value argument = block.getArgument(next++);
-    Value number = kind == ArgKind::Position ? at : kind == ArgKind::Head ? head
-                   : kind == ArgKind::Heads  ? heads : Value();
+    Value number = kind == ArgKind::Position ? at
+                   : kind == ArgKind::Head   ? head
+                   : kind == ArgKind::Heads  ? heads
+                                             : Value();
     if (!number || !placement.isNeeded(argument))
       continue;
     Tile tile = threads.shape(matType(argument), 0);
@@ -133,7 +137,8 @@ void SequentialEmitter::setBuiltins(Block &block, Value at) {
 SmallVector<Value> SequentialEmitter::carriedOf(ValueRange stateValues) {
   SmallVector<Value> entries;
   for (unsigned i = 0; i < states.size(); ++i)
-    forLayouts(states[i], [&](Axis axis) { llvm::append_range(entries, body.get(stateValues[i], axis).entries); });
+    forLayouts(states[i],
+               [&](Axis axis) { llvm::append_range(entries, body.get(stateValues[i], axis).entries); });
   for (BlockArgument argument : stale)
     forLayouts(argument, [&](Axis axis) { llvm::append_range(entries, body.get(argument, axis).entries); });
   return entries;
@@ -212,7 +217,8 @@ LogicalResult SequentialEmitter::emitToken(TensorAccess &access, Value token) {
     });
   }
   auto loadStep = [&](BlockArgument steps, Value index, Axis axis) {
-    unsigned tensor = llvm::find_if(tensors, [&](const auto &t) { return t.argument == steps; }) - tensors.begin();
+    unsigned tensor =
+        llvm::find_if(tensors, [&](const auto &t) { return t.argument == steps; }) - tensors.begin();
     return access.load(tensor, axis, token, index);
   };
   if (failed(body.emitBlock(rule.getBody().front(), loadStep)))
@@ -306,8 +312,8 @@ LogicalResult SequentialEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLi
 }
 
 LogicalResult cuda::emitSequential(LLVM::LLVMFuncOp function, RuleOp rule, ArrayRef<TensorArgument> tensors,
-                                   const Grid &grid, const Placement &placement, int64_t slab, int64_t sharedLimit,
-                                   Entry &entry) {
+                                   const Grid &grid, const Placement &placement, int64_t slab,
+                                   int64_t sharedLimit, Entry &entry) {
   ImplicitLocOpBuilder b(rule.getLoc(), rule.getContext());
   b.setInsertionPointToStart(&function.getBody().front());
   SequentialEmitter emitter(b, rule, tensors, grid, placement, entry.shards, slab, entry);

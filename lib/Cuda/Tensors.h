@@ -21,31 +21,45 @@ struct TensorArgument {
   MatType entry() const { return entryType(type); }
 };
 
-/// Lists the tensors of a rule. `symbolic` is the rule before its dimensions were bound, `bound` after. `shardedClass` may be 0.
+/// Lists the tensors of a rule. `symbolic` is the rule before its dimensions were bound, `bound` after.
+/// `shardedClass` may be 0.
 llvm::SmallVector<TensorArgument> listTensors(RuleOp symbolic, RuleOp bound, const IndexClasses &classes,
                                               unsigned shardedClass, const KernelOptions &options);
 
-/// Reads and writes tensors. The layout of the argument block is that of recur_cuda_call in runtime/include/recur/abi.h.
+/// Reads and writes tensors. The layout of the argument block is that of recur_cuda_call in
+/// runtime/include/recur/abi.h.
 class TensorAccess {
 public:
   TensorAccess(Threads &threads, mlir::Value call, llvm::ArrayRef<TensorArgument> tensors, bool packed)
       : threads(threads), b(threads.b), call(call), tensors(tensors), packed(packed) {}
 
   /// Fields of the call: its head.
-  enum Field { Tokens, Heads, Slots, Scratch, CuSeqlens, StateIndex = 7, Positions = 10, Segments = 13, TensorsBegin = 16 };
+  enum Field {
+    Tokens,
+    Heads,
+    Slots,
+    Scratch,
+    CuSeqlens,
+    StateIndex = 7,
+    Positions = 10,
+    Segments = 13,
+    TensorsBegin = 16
+  };
   /// Fields of one tensor.
   enum TensorField { Data, Sequence, Token, Head, Group, Own, TensorWords = 8 };
 
   mlir::Value word(int64_t index);
   mlir::Value pointer(int64_t index);
   /// A word of a tensor.
-  mlir::Value word(unsigned tensor, TensorField field) { return word(TensorsBegin + tensor * TensorWords + field); }
+  mlir::Value word(unsigned tensor, TensorField field) {
+    return word(TensorsBegin + tensor * TensorWords + field);
+  }
   /// Entry `at` of one of the three index tensors, or `otherwise` where it was not given.
   mlir::Value index(Field field, mlir::Value at, mlir::Value otherwise);
 
   /// Finds the first entry of every tensor for this block's part.
-  void locate(mlir::Value sequence, mlir::Value slot, mlir::Value firstToken, mlir::Value head, mlir::Value shard,
-              int64_t slab);
+  void locate(mlir::Value sequence, mlir::Value slot, mlir::Value firstToken, mlir::Value head,
+              mlir::Value shard, int64_t slab);
   /// Whether an optional tensor was given.
   mlir::Value isGiven(unsigned tensor);
 

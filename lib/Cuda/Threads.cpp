@@ -117,7 +117,8 @@ void Threads::allReduce(MutableArrayRef<Value> entries, int axis, Reduction kind
 }
 
 Value Threads::sharedAt(int64_t offset) {
-  return LLVM::GEPOp::create(b, shared.getType(), b.getI8Type(), shared, ArrayRef<LLVM::GEPArg>{int32_t(offset)});
+  return LLVM::GEPOp::create(b, shared.getType(), b.getI8Type(), shared,
+                             ArrayRef<LLVM::GEPArg>{int32_t(offset)});
 }
 
 Staged Threads::allocate(int64_t rows, int64_t cols) {
@@ -150,8 +151,8 @@ void Threads::store(const Staged &to, const Tile &tile) {
     for (int64_t r = 0; r < tile.rows; ++r)
       for (int64_t c = 0; c < tile.cols; ++c)
         when(valid(tile, r, c), [&] {
-          storeElement(to, index(layout.rows, tile.type.numRows(), r), index(layout.cols, tile.type.numCols(), c),
-                       tile.at(r, c));
+          storeElement(to, index(layout.rows, tile.type.numRows(), r),
+                       index(layout.cols, tile.type.numCols(), c), tile.at(r, c));
         });
   });
 }
@@ -169,7 +170,8 @@ Tile Threads::load(const Staged &from, MatType type, Axis axis) {
         col = arith::SelectOp::create(b, exists, col, constant(0));
       }
       Value entry = loadElement(from, row, col);
-      tile.entries.push_back(exists ? arith::SelectOp::create(b, exists, entry, number(0)).getResult() : entry);
+      tile.entries.push_back(exists ? arith::SelectOp::create(b, exists, entry, number(0)).getResult()
+                                    : entry);
     }
   return tile;
 }

@@ -15,7 +15,9 @@ struct Tile {
   int64_t rows = 1, cols = 1; // owned
   llvm::SmallVector<mlir::Value> entries;
 
-  mlir::Value at(int64_t r, int64_t c) const { return entries[(rows == 1 ? 0 : r) * cols + (cols == 1 ? 0 : c)]; }
+  mlir::Value at(int64_t r, int64_t c) const {
+    return entries[(rows == 1 ? 0 : r) * cols + (cols == 1 ? 0 : c)];
+  }
 };
 
 /// A row-major f32 matrix that all threads of the block see.
@@ -70,8 +72,9 @@ public:
   void storeElement(const Staged &m, mlir::Value row, mlir::Value col, mlir::Value value);
 
   /// A loop from `begin` by `step` while below `end`, all i32.
-  mlir::scf::ForOp forLoop(mlir::Value begin, mlir::Value end, mlir::Value step, mlir::ValueRange carried,
-                           llvm::function_ref<llvm::SmallVector<mlir::Value>(mlir::Value, mlir::ValueRange)> body);
+  mlir::scf::ForOp
+  forLoop(mlir::Value begin, mlir::Value end, mlir::Value step, mlir::ValueRange carried,
+          llvm::function_ref<llvm::SmallVector<mlir::Value>(mlir::Value, mlir::ValueRange)> body);
   /// Runs the body in threads where the condition holds (all, where it is null).
   void when(mlir::Value condition, llvm::function_ref<void()> body);
 

@@ -30,7 +30,8 @@ using namespace mlir;
 using namespace recur;
 
 namespace {
-// exp2 of x*log2(e) by the special function unit, corrected for the rounding of the product. Exact at -inf and inf.
+// exp2 of x*log2(e) by the special function unit, corrected for the rounding of the product. Exact at -inf
+// and inf.
 struct ExpOnUnit : OpRewritePattern<math::ExpOp> {
   using OpRewritePattern::OpRewritePattern;
   LogicalResult matchAndRewrite(math::ExpOp op, PatternRewriter &rewriter) const override {
@@ -41,15 +42,15 @@ struct ExpOnUnit : OpRewritePattern<math::ExpOp> {
     constexpr double log2e = 1.4426950408889634;
     constexpr float high = float(log2e), low = float(log2e - high), ln2 = 0.693147181f;
     // Past these the result is 0 or inf anyhow.
-    Value x = arith::MinimumFOp::create(b, arith::MaximumFOp::create(b, op.getOperand(), number(-150)), number(150));
+    Value x = arith::MinimumFOp::create(b, arith::MaximumFOp::create(b, op.getOperand(), number(-150)),
+                                        number(150));
     Value exponent = arith::MulFOp::create(b, x, number(high));
     Value error = math::FmaOp::create(b, x, number(high), arith::NegFOp::create(b, exponent));
     error = math::FmaOp::create(b, x, number(low), error);
-    Value power =
-        LLVM::InlineAsmOp::create(b, b.getF32Type(), exponent, "ex2.approx.f32 $0, $1;", "=f,f",
-                                  /*has_side_effects=*/false, /*is_align_stack=*/false,
-                                  LLVM::TailCallKind::None, LLVM::AsmDialectAttr(), ArrayAttr())
-            .getResult(0);
+    Value power = LLVM::InlineAsmOp::create(b, b.getF32Type(), exponent, "ex2.approx.f32 $0, $1;", "=f,f",
+                                            /*has_side_effects=*/false, /*is_align_stack=*/false,
+                                            LLVM::TailCallKind::None, LLVM::AsmDialectAttr(), ArrayAttr())
+                      .getResult(0);
     Value correction = arith::MulFOp::create(b, error, number(ln2));
     // Infinite results have no correction: inf * 0 would be none.
     Value scaled = arith::MulFOp::create(b, power, correction);
@@ -68,8 +69,8 @@ struct ApproximateMath : PassWrapper<ApproximateMath, OperationPass<ModuleOp>> {
     patterns.add<ExpOnUnit>(&getContext(), /*benefit=*/2);
     math::populateExpansionPatterns(patterns, {"powf"});
     populateMathPolynomialApproximationPatterns(patterns, [](StringRef name) {
-      return llvm::is_contained({"math.log", "math.log2", "math.log1p", "math.tanh", "math.erf", "math.sin", "math.cos"},
-                                name);
+      return llvm::is_contained(
+          {"math.log", "math.log2", "math.log1p", "math.tanh", "math.erf", "math.sin", "math.cos"}, name);
     });
     if (failed(applyPatternsGreedily(getOperation(), std::move(patterns))))
       signalPassFailure();
@@ -106,8 +107,9 @@ static std::unique_ptr<llvm::TargetMachine> makeMachine(const cuda::Chip &chip) 
   assert(target && "LLVM is built with the NVPTX target");
   llvm::TargetOptions options;
   options.AllowFPOpFusion = llvm::FPOpFusion::Fast;
-  return std::unique_ptr<llvm::TargetMachine>(target->createTargetMachine(
-      triple, chip.name, chip.features, options, llvm::Reloc::PIC_, std::nullopt, llvm::CodeGenOptLevel::Aggressive));
+  return std::unique_ptr<llvm::TargetMachine>(
+      target->createTargetMachine(triple, chip.name, chip.features, options, llvm::Reloc::PIC_, std::nullopt,
+                                  llvm::CodeGenOptLevel::Aggressive));
 }
 
 static void optimize(llvm::Module &module, llvm::TargetMachine &machine) {
@@ -157,8 +159,8 @@ FailureOr<std::string> cuda::translateToPtx(ModuleOp module, const Chip &chip) {
 }
 
 void cuda::registerCudaDialects(DialectRegistry &registry) {
-  registry.insert<RecurDialect, arith::ArithDialect, cf::ControlFlowDialect, LLVM::LLVMDialect, math::MathDialect,
-                  NVVM::NVVMDialect, scf::SCFDialect>();
+  registry.insert<RecurDialect, arith::ArithDialect, cf::ControlFlowDialect, LLVM::LLVMDialect,
+                  math::MathDialect, NVVM::NVVMDialect, scf::SCFDialect>();
   registerBuiltinDialectTranslation(registry);
   registerLLVMDialectTranslation(registry);
   registerNVVMDialectTranslation(registry);

@@ -11,7 +11,8 @@
 
 using namespace recur;
 
-// What compilers' own libraries (libgcc, compiler-rt) provide for machines without half-precision instructions.
+// What compilers' own libraries (libgcc, compiler-rt) provide for machines without half-precision
+// instructions.
 extern "C" {
 float __extendhfsf2(uint16_t);
 uint16_t __truncsfhf2(float);
@@ -30,7 +31,8 @@ llvm::Expected<std::unique_ptr<LoadedRule>> LoadedRule::load(llvm::StringRef obj
   JITDylib &main = rule->jit->getMainJITDylib();
   SymbolMap runtime;
   auto add = [&](const char *symbol, auto *function) {
-    runtime[rule->jit->mangleAndIntern(symbol)] = {ExecutorAddr::fromPtr(function), llvm::JITSymbolFlags::Exported};
+    runtime[rule->jit->mangleAndIntern(symbol)] = {ExecutorAddr::fromPtr(function),
+                                                   llvm::JITSymbolFlags::Exported};
   };
   add("recur_rt_forward", &recur_rt_forward);
   add("recur_rt_forward_workspace", &recur_rt_forward_workspace);
@@ -75,7 +77,7 @@ llvm::Expected<std::unique_ptr<LoadedRule>> LoadedRule::load(llvm::StringRef obj
 //===----------------------------------------------------------------------===//
 
 static const llvm::fltSemantics &semantics(DLDataType type) {
-  return type.bits == 32           ? llvm::APFloat::IEEEsingle()
+  return type.bits == 32          ? llvm::APFloat::IEEEsingle()
          : type.code == kDLBfloat ? llvm::APFloat::BFloat()
                                   : llvm::APFloat::IEEEhalf();
 }
@@ -119,12 +121,14 @@ struct Buffer {
   std::unique_ptr<char, decltype(&free)> memory{nullptr, &free};
   DLTensor tensor{};
 
-  Buffer(DLDataType type, std::vector<int64_t> dims, DLDevice device) : type(type), shape(std::move(dims)), strides(shape.size()) {
+  Buffer(DLDataType type, std::vector<int64_t> dims, DLDevice device)
+      : type(type), shape(std::move(dims)), strides(shape.size()) {
     int64_t stride = 1;
     for (size_t i = shape.size(); i-- > 0; stride *= shape[i])
       strides[i] = stride;
     memory.reset(static_cast<char *>(aligned_alloc(64, llvm::alignTo(bytes() + 64, 64))));
-    tensor = {memory.get(), device, static_cast<int32_t>(shape.size()), type, shape.data(), strides.data(), 0};
+    tensor = {memory.get(),   device, static_cast<int32_t>(shape.size()), type, shape.data(),
+              strides.data(), 0};
   }
   int64_t bytes() const { return elementsOf(shape) * (type.bits / 8); }
   void fill(const Array &array) {
@@ -140,7 +144,8 @@ struct Buffer {
   void reverse() {
     int64_t count = shape[0], size = count ? bytes() / count : 0;
     for (int64_t i = 0; i < count / 2; ++i)
-      std::swap_ranges(memory.get() + i * size, memory.get() + (i + 1) * size, memory.get() + (count - 1 - i) * size);
+      std::swap_ranges(memory.get() + i * size, memory.get() + (i + 1) * size,
+                       memory.get() + (count - 1 - i) * size);
   }
   Array array() const {
     Array result(shape);
@@ -154,12 +159,13 @@ struct Buffer {
 struct Call::Impl {
   const LoadedRule *rule;
   int64_t batch, tokens;
-  DLDevice device; // an emulated GPU has the host's memory
+  DLDevice device;           // an emulated GPU has the host's memory
   std::list<Buffer> buffers; // addresses of tensors must stay
   std::vector<std::pair<std::string, Buffer *>> inputs, params, states, outputs, initial;
   std::vector<char> workspace;
 
-  Impl(const LoadedRule &rule, const Problem &problem) : rule(&rule), batch(problem.batch), tokens(problem.tokens),
+  Impl(const LoadedRule &rule, const Problem &problem)
+      : rule(&rule), batch(problem.batch), tokens(problem.tokens),
         device{rule.metadata->model->variants[0].cuda ? kDLCUDA : kDLCPU, 0} {}
 
   static const DLTensor *given(const std::pair<std::string, Buffer *> &entry) {
@@ -172,7 +178,8 @@ struct Call::Impl {
     if (bytes < 0)
       return bytes;
     workspace.resize(bytes + 64);
-    void *aligned = reinterpret_cast<void *>(llvm::alignTo(reinterpret_cast<uintptr_t>(workspace.data()), 64));
+    void *aligned =
+        reinterpret_cast<void *>(llvm::alignTo(reinterpret_cast<uintptr_t>(workspace.data()), 64));
     recur_stream where = {nullptr, nullptr, static_cast<int32_t>(threads), nullptr};
     return entry(args.data(), aligned, &where);
   }

@@ -44,7 +44,8 @@ public:
 
   /// One call of the forward function over all tokens.
   int32_t forward(unsigned threads = 0);
-  /// The same with the sequences one after the other in one batch, and their states in slots in reverse order.
+  /// The same with the sequences one after the other in one batch, and their states in slots in reverse
+  /// order.
   int32_t forwardPacked(unsigned threads = 0);
   /// The step function for each token in turn.
   int32_t stepAll(unsigned threads = 0);

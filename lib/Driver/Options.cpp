@@ -61,13 +61,17 @@ struct Verb {
 constexpr Verb verbs[] = {
     {"compile", Command::Compile, Compile, "recurc [compile] SPEC --bind DIM=SIZE,.. [-o FILE] [options]",
      "Compile a spec to an object file and a C header"},
-    {"check", Command::Check, Check, "recurc check SPEC [options]", "Parse and check a spec; print what was inferred"},
-    {"run", Command::Run, Run, "recurc run SPEC (--inputs DIR | --random SEED --tokens N) [--outputs DIR] [options]",
+    {"check", Command::Check, Check, "recurc check SPEC [options]",
+     "Parse and check a spec; print what was inferred"},
+    {"run", Command::Run, Run,
+     "recurc run SPEC (--inputs DIR | --random SEED --tokens N) [--outputs DIR] [options]",
      "Run a rule on arrays from .npy files, or on random ones"},
     {"verify", Command::Verify, Verify, "recurc verify SPEC --bind DIM=SIZE,.. [options]",
      "Compare the compiled rule with the interpreted one on random inputs"},
-    {"bench", Command::Bench, Bench, "recurc bench SPEC --bind DIM=SIZE,.. [options]", "Time a compiled rule"},
-    {"explain", Command::Explain, Explain, "recurc explain SPEC [options]", "Say how a rule is compiled, and why"},
+    {"bench", Command::Bench, Bench, "recurc bench SPEC --bind DIM=SIZE,.. [options]",
+     "Time a compiled rule"},
+    {"explain", Command::Explain, Explain, "recurc explain SPEC [options]",
+     "Say how a rule is compiled, and why"},
     {"diff", Command::Diff, Diff, "recurc diff A B [options]", "Decide whether two specs are the same rule"},
 };
 
@@ -118,8 +122,8 @@ public:
       return;
     size_t wanted = verb->command == Command::Diff ? 2 : 1;
     if (options.specs.size() != wanted)
-      return usage((options.specs.size() < wanted ? "a spec file is missing" : "too many spec files: '" +
-                                                        options.specs.back() + "'") +
+      return usage((options.specs.size() < wanted ? "a spec file is missing"
+                                                  : "too many spec files: '" + options.specs.back() + "'") +
                    llvm::Twine("; usage: ") + verb->usage);
   }
 
@@ -143,7 +147,8 @@ private:
     if (verb.command == Command::Compile) {
       llvm::outs() << "\nCOMMANDS (each has its own --help):\n";
       for (const Verb &other : verbs)
-        llvm::outs() << llvm::left_justify(llvm::Twine("  ").concat(other.name).str(), 12) << other.what << "\n";
+        llvm::outs() << llvm::left_justify(llvm::Twine("  ").concat(other.name).str(), 12) << other.what
+                     << "\n";
       llvm::outs() << "\nEXAMPLE:\n"
                       "  echo 'S = a*S*(I - b*k*kT) + b*v*kT; o = S*q' > rule.rec\n"
                       "  recurc rule.rec --bind dk=128,dv=128 -o rule.o     # rule.o and rule.h\n";

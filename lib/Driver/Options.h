@@ -53,8 +53,8 @@ struct Options {
   const std::string &spec() const { return specs.front(); }
 };
 
-/// Reads the command line without the program's name. Where it asks for nothing but help, a version or a list, prints
-/// that; where it is wrong, prints why: in both cases `exitCode` is set.
+/// Reads the command line without the program's name. Where it asks for nothing but help, a version or a
+/// list, prints that; where it is wrong, prints why: in both cases `exitCode` is set.
 Options parseOptions(llvm::ArrayRef<const char *> arguments, std::optional<int> &exitCode);
 
 /// The version of the compiler, such as "recurc 0.1.0 (LLVM 22.1.8)".

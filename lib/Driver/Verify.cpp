@@ -1,5 +1,5 @@
-// Compares what the compiler made of a rule with the rule: the chunk form exactly, over a prime field, and in float64;
-// the compiled code in its own precision, with an error budget for each output.
+// Compares what the compiler made of a rule with the rule: the chunk form exactly, over a prime field, and in
+// float64; the compiled code in its own precision, with an error budget for each output.
 #include "lib/Derive/Measure.h"
 #include "lib/Driver/Commands.h"
 #include "lib/Driver/Compile.h"
@@ -23,10 +23,14 @@ struct Kind {
 };
 constexpr Kind kinds[] = {
     {"random", Inputs::Random, 67, true}, // no multiple of any block
-    {"one token", Inputs::Random, 1, true},     {"few tokens", Inputs::Random, 5, true},
-    {"correlated", Inputs::Correlated, 67, false}, {"repeated", Inputs::Repeated, 67, false},
-    {"zeros", Inputs::Zeros, 67, false},        {"edges", Inputs::Edges, 67, false},
-    {"mixed", Inputs::Mixed, 130, false},       {"large state", Inputs::LargeState, 67, false},
+    {"one token", Inputs::Random, 1, true},
+    {"few tokens", Inputs::Random, 5, true},
+    {"correlated", Inputs::Correlated, 67, false},
+    {"repeated", Inputs::Repeated, 67, false},
+    {"zeros", Inputs::Zeros, 67, false},
+    {"edges", Inputs::Edges, 67, false},
+    {"mixed", Inputs::Mixed, 130, false},
+    {"large state", Inputs::LargeState, 67, false},
     {"small state", Inputs::SmallState, 67, false},
 };
 
@@ -37,7 +41,8 @@ struct Entry {
   double forward = 0, step = 0;
   double budget = 0, least = 0; // what is allowed, and what would be if the rule amplified no rounding
   bool isGood() const { return !hasBudget() || (forward <= budget && step <= budget); }
-  // The rule itself makes more of a rounding than any code can mend; without a budget it leaves the range of f32.
+  // The rule itself makes more of a rounding than any code can mend; without a budget it leaves the range of
+  // f32.
   bool isTouchy() const { return !(budget <= 100 * least); }
   bool hasBudget() const { return std::isfinite(budget); }
 };
@@ -49,8 +54,8 @@ double limitOf(DLDataType type, bool tame) {
   return type.code == kDLBfloat ? (tame ? 5e-3 : 1e-2) : (tame ? 1e-3 : 2e-3);
 }
 
-// How many roundings of all operands the error of an output may be worth: sums of f32 round as often as they have
-// terms, products of 16-bit numbers are added in f32.
+// How many roundings of all operands the error of an output may be worth: sums of f32 round as often as they
+// have terms, products of 16-bit numbers are added in f32.
 constexpr double roundings32 = 16, roundings16 = 2;
 constexpr double float64Limit = 1e-11;
 
@@ -116,7 +121,8 @@ private:
     problem.batch = options.batch.value_or(1);
     problem.heads = options.heads;
     problem.tokens = options.tokens && kind.tokens > 5 ? *options.tokens : kind.tokens;
-    if (failed(drawProblem(boundRule(), options.seed.value_or(1) + round, problem, kind.inputs, session.rule())))
+    if (failed(
+            drawProblem(boundRule(), options.seed.value_or(1) + round, problem, kind.inputs, session.rule())))
       return failure();
     if ((kind.inputs == Inputs::LargeState || kind.inputs == Inputs::SmallState) && problem.states.empty())
       return success();
@@ -133,7 +139,8 @@ private:
         return session.fail(recur_last_error());
       sequences.store(packed);
     }
-    // What the rounded inputs mean, and how much of that hangs on the last bits of operands and of all that is computed.
+    // What the rounded inputs mean, and how much of that hangs on the last bits of operands and of all that
+    // is computed.
     forward.round(problem);
     Problem moved = problem;
     perturb(moved, operandRounding(), round + 1);
@@ -142,7 +149,9 @@ private:
     for (auto [arrays, isState] : {std::pair(&Problem::outputs, false), std::pair(&Problem::states, true)})
       for (const auto &[name, expected] : problem.*arrays) {
         Entry &entry = entryOf(kind, isState ? name + " (state)" : name);
-        auto note = [&](double &worst, double error) { worst = std::isnan(worst) || error <= worst ? worst : error; };
+        auto note = [&](double &worst, double error) {
+          worst = std::isnan(worst) || error <= worst ? worst : error;
+        };
         note(entry.forward, relativeError((compiled.*arrays).at(name), expected));
         if (isPacked)
           note(entry.forward, relativeError((packed.*arrays).at(name), expected));
@@ -202,8 +211,8 @@ private:
        << (options.rounds == 1 ? " round" : " rounds") << ", relative errors against the rule in float64:\n\n"
        << "  inputs       value             forward      step    budget\n";
     for (const Entry &entry : entries)
-      os << format("  %-13s%-16s%9.1e%10.1e%10.1e  ", entry.inputs.str().c_str(), entry.value.c_str(), entry.forward,
-                   entry.step, entry.budget)
+      os << format("  %-13s%-16s%9.1e%10.1e%10.1e  ", entry.inputs.str().c_str(), entry.value.c_str(),
+                   entry.forward, entry.step, entry.budget)
          << (!entry.isGood()      ? "FAILED"
              : !entry.hasBudget() ? "leaves the range of f32"
              : entry.isTouchy()   ? "ok, ill-conditioned"
@@ -264,15 +273,16 @@ private:
     for (const Entry &entry : entries)
       if (!entry.isGood())
         session.diags.error("'" + entry.value + "' on " + entry.inputs + " inputs differs from the rule by " +
-                            llvm::formatv("{0:e1}", std::max(entry.forward, entry.step)).str() + ", more than " +
-                            llvm::formatv("{0:e1}", entry.budget).str());
+                            llvm::formatv("{0:e1}", std::max(entry.forward, entry.step)).str() +
+                            ", more than " + llvm::formatv("{0:e1}", entry.budget).str());
     for (const Entry &entry : entries)
       if (entry.isGood() && entry.isTouchy())
         session.diags.warning(frontend::WarningClass::Numerics, {},
                               "'" + entry.value + "' on " + entry.inputs +
-                                  (entry.hasBudget() ? " inputs is ill-conditioned: single precision moves it by " +
-                                                           llvm::formatv("{0:e1}", entry.budget / roundings()).str()
-                                                     : std::string(" inputs leaves the range of f32")));
+                                  (entry.hasBudget()
+                                       ? " inputs is ill-conditioned: single precision moves it by " +
+                                             llvm::formatv("{0:e1}", entry.budget / roundings()).str()
+                                       : std::string(" inputs leaves the range of f32")));
     return success(!session.diags.hasErrors());
   }
 

@@ -1,5 +1,5 @@
-// The parameters were fitted to times of the rules of specs/ on one core with vectors of 16 and of 8 f32; what
-// matters is that forms come out in the order in which they were measured.
+// The parameters were fitted to times of the rules of specs/ on one core with vectors of 16 and of 8 f32;
+// what matters is that forms come out in the order in which they were measured.
 #include "lib/Schedule/Predict.h"
 #include "llvm/ADT/StringSwitch.h"
 
@@ -20,7 +20,8 @@ CpuModel CpuModel::of(unsigned lanes, bool pairs, unsigned bytesOfValue) {
 static constexpr double functionFlops = 12;
 
 static double flopsOfTokenOp(Operation &op) {
-  bool function = isa<ExpOp, LogOp, SigmoidOp, TanhOp, SoftplusOp, ErfOp, SinOp, CosOp, PowOp, DivOp, SqrtOp>(op);
+  bool function =
+      isa<ExpOp, LogOp, SigmoidOp, TanhOp, SoftplusOp, ErfOp, SinOp, CosOp, PowOp, DivOp, SqrtOp>(op);
   if (auto product = dyn_cast<MatmulOp>(op))
     return 2.0 * matType(product.getLhs()).numCols() * product.getType().numElements();
   return isa<ElementwiseOp, ReduceOp>(op)
@@ -52,7 +53,8 @@ RuleWork recur::workOf(const NormalForm &form, const TokenCost &cost) {
       }
     // Each step of conjugate gradients multiplies the matrix by a vector.
     for (const Row &row : form.rows)
-      if (auto solve = row.solution ? row.solution.getDefiningOp<SolveOp>() : SolveOp(); solve && solve.getIterations())
+      if (auto solve = row.solution ? row.solution.getDefiningOp<SolveOp>() : SolveOp();
+          solve && solve.getIterations())
         for (const OldTerm &term : form.versions[row.version].old)
           one.reads += term.state == index ? *solve.getIterations() : 0;
     one.writes = outerProducts(form.update(index));
@@ -67,7 +69,9 @@ RuleWork recur::workOf(const NormalForm &form, const TokenCost &cost) {
 }
 
 StringRef FormCost::bound() const {
-  return overhead > std::max(arithmetic, memory) ? "overhead" : arithmetic >= memory ? "arithmetic" : "memory";
+  return overhead > std::max(arithmetic, memory) ? "overhead"
+         : arithmetic >= memory                  ? "arithmetic"
+                                                 : "memory";
 }
 
 // The rate of multiply-adds, in flop a nanosecond.
@@ -79,10 +83,12 @@ static double tensorTime(const RuleWork &work, const CpuModel &cpu) {
 }
 
 // Functions of the token, in vectors but with little reuse.
-static double tokenTime(const RuleWork &work, const CpuModel &cpu) { return work.tokenFlops / (0.25 * flopRate(cpu)); }
+static double tokenTime(const RuleWork &work, const CpuModel &cpu) {
+  return work.tokenFlops / (0.25 * flopRate(cpu));
+}
 
-// A pass over the states for each read and each write: loads and stores bind it, to half the arithmetic's rate from the
-// first cache, to less from the second.
+// A pass over the states for each read and each write: loads and stores bind it, to half the arithmetic's
+// rate from the first cache, to less from the second.
 static void addPasses(FormCost &cost, ArrayRef<StateWork> states, const CpuModel &cpu) {
   double bytes = 0, moved = 0;
   for (const StateWork &state : states) {
@@ -106,16 +112,16 @@ FormCost recur::predictSequential(const RuleWork &work, const CpuModel &cpu) {
 }
 
 FormCost recur::predictSweep(const RuleWork &work, const CpuModel &cpu) {
-  // Groups of two tokens and blocks of two vectors (CpuModel's lanes are one): each block of a group ends in a solve of
-  // about 50 cycles, and a token is packed in about as many; a decay of each row is multiplied in there.
+  // Groups of two tokens and blocks of two vectors (CpuModel's lanes are one): each block of a group ends in
+  // a solve of about 50 cycles, and a token is packed in about as many; a decay of each row is multiplied in
+  // there.
   constexpr double group = 2, vectors = 2, solveCycles = 52, packCycles = 48, scaleCycles = 40;
   FormCost cost;
   double rate = flopRate(cpu) * (cpu.pairs ? 2 : 1);
   // One state is swept; what the others do is done token by token beside it.
   SmallVector<StateWork> others(work.states.begin(), work.states.end());
-  auto *swept = llvm::max_element(others, [](const StateWork &a, const StateWork &b) {
-    return a.rows * a.columns < b.rows * b.columns;
-  });
+  auto *swept = llvm::max_element(
+      others, [](const StateWork &a, const StateWork &b) { return a.rows * a.columns < b.rows * b.columns; });
   if (swept != others.end()) {
     double entries = swept->rows * swept->columns;
     cost.arithmetic += 2 * entries * (swept->reads + swept->writes) / (0.95 * rate);
@@ -133,8 +139,8 @@ FormCost recur::predictSweep(const RuleWork &work, const CpuModel &cpu) {
 }
 
 FormCost recur::predictChunk(const RuleWork &work, const CpuModel &cpu, double chunk) {
-  // Each read meets each stream of writes of the chunk, twice; with all that lies between them the products reach two
-  // thirds of the peak. A chunk has its masks, its solve and its loops over small matrices.
+  // Each read meets each stream of writes of the chunk, twice; with all that lies between them the products
+  // reach two thirds of the peak. A chunk has its masks, its solve and its loops over small matrices.
   constexpr double chunkCycles = 2500;
   FormCost cost;
   double rate = 0.65 * flopRate(cpu);

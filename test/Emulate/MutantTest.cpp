@@ -72,8 +72,8 @@ protected:
     return found;
   }
 
-  // Makes a change at each place in turn, and expects it to be told at one of the lengths; not in `spare` places, which
-  // others make up for.
+  // Makes a change at each place in turn, and expects it to be told at one of the lengths; not in `spare`
+  // places, which others make up for.
   static void expectAllTold(StringRef word, function_ref<void(LLVM::InlineAsmOp)> change, size_t least,
                             size_t spare = 0) {
     size_t count = 0;
@@ -124,8 +124,8 @@ TEST_F(Mutants, wrongPhases) {
 }
 
 TEST_F(Mutants, fencesLeftOut) {
-  // The first one is made up for by those that the scores' warps pass before what was cleared is read, and one of the
-  // scores' by the next.
+  // The first one is made up for by those that the scores' warps pass before what was cleared is read, and
+  // one of the scores' by the next.
   expectAllTold("fence.proxy", [](LLVM::InlineAsmOp op) { op.erase(); }, 3, /*spare=*/2);
 }
 

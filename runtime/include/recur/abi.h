@@ -43,7 +43,7 @@ typedef struct recur_span {
   int64_t head;     /**< which head, from 0 */
   int64_t heads;    /**< how many heads there are */
   int64_t part;     /**< which part of the columns, from 0 */
-  int64_t parts;    /**< how many parts, from 1 to the variant's; calls with all of them together do the work */
+  int64_t parts; /**< how many parts, from 1 to the variant's; calls with all of them together do the work */
 } recur_span;
 
 /** A kernel. views[i] points to an MLIR memref descriptor {void *allocated, *aligned; int64_t offset,
@@ -101,27 +101,28 @@ enum { RECUR_MAX_MAPS = 8 };
 
 /** Bits of recur_cuda_entry.flags. */
 enum {
-  /** Tensors with dimensions of their own start at a multiple of 16 bytes, their last stride is 1 and all others
-   * are multiples of 4. */
+  /** Tensors with dimensions of their own start at a multiple of 16 bytes, their last stride is 1 and all
+   * others are multiples of 4. */
   RECUR_CUDA_PACKED = 1,
-  /** Each sequence is cut into `segments`, as many as `most` lets be, and where that is less than two the entry and the
-   * next do not fit. Block b works on segment b / shards % segments; heads and sequences follow. The next entry, whose
-   * maps, shards and workspace are its own, is launched after this one and finds its workspace as this one left it. */
+  /** Each sequence is cut into `segments`, as many as `most` lets be, and where that is less than two the
+   * entry and the next do not fit. Block b works on segment b / shards % segments; heads and sequences
+   * follow. The next entry, whose maps, shards and workspace are its own, is launched after this one and
+   * finds its workspace as this one left it. */
   RECUR_CUDA_SEGMENTS = 2
 };
 
 /** One entry point of a module and how it is launched. */
 typedef struct recur_cuda_entry {
-  const char *name;  /**< in the module */
-  int32_t threads;   /**< of a block */
-  int32_t shards;    /**< blocks of one head of one sequence */
-  int64_t shared;    /**< bytes of shared memory of a block */
-  int64_t scratch;   /**< bytes of the workspace of a block */
-  int64_t flags;     /**< RECUR_CUDA_* */
-  int64_t tokens;    /**< for calls of at least so many tokens */
-  /** Tensors, of 16 bits and with a token dimension, that the kernel copies in boxes of 64 tokens by 64 entries: their
-   * descriptors are its second parameter, an array of CUtensorMap. Their first entry, and all strides but the last,
-   * which is 1, must lie at multiples of 16 bytes. */
+  const char *name; /**< in the module */
+  int32_t threads;  /**< of a block */
+  int32_t shards;   /**< blocks of one head of one sequence */
+  int64_t shared;   /**< bytes of shared memory of a block */
+  int64_t scratch;  /**< bytes of the workspace of a block */
+  int64_t flags;    /**< RECUR_CUDA_* */
+  int64_t tokens;   /**< for calls of at least so many tokens */
+  /** Tensors, of 16 bits and with a token dimension, that the kernel copies in boxes of 64 tokens by 64
+   * entries: their descriptors are its second parameter, an array of CUtensorMap. Their first entry, and all
+   * strides but the last, which is 1, must lie at multiples of 16 bytes. */
   const int32_t *maps;
   int32_t map_count; /**< at most RECUR_MAX_MAPS */
   int32_t most;      /**< for launches of at most so many blocks; 0: of any number */
@@ -140,12 +141,12 @@ typedef struct recur_cuda_kernel {
 
 /** One compiled kernel and what it was compiled for. A variant for GPUs has `cuda` and no `kernel`. */
 typedef struct recur_variant {
-  uint64_t features;        /**< RECUR_CPU_* bits the machine must have */
-  const char *target;       /**< its name on recurc's command line, such as "x86-64-v3" */
-  const int64_t *dims;      /**< recur_model.dim_count sizes */
-  const DLDataType *dtypes; /**< recur_model.tensor_count element types */
-  int64_t scratch;          /**< bytes of scratch memory of one worker */
-  recur_kernel kernel;      /**< the code for a CPU, or NULL */
+  uint64_t features;             /**< RECUR_CPU_* bits the machine must have */
+  const char *target;            /**< its name on recurc's command line, such as "x86-64-v3" */
+  const int64_t *dims;           /**< recur_model.dim_count sizes */
+  const DLDataType *dtypes;      /**< recur_model.tensor_count element types */
+  int64_t scratch;               /**< bytes of scratch memory of one worker */
+  recur_kernel kernel;           /**< the code for a CPU, or NULL */
   const recur_cuda_kernel *cuda; /**< the code for GPUs, or NULL */
   int64_t parts;                 /**< most parts that the kernel can cut a head into; 0 means 1 */
 } recur_variant;
