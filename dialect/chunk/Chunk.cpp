@@ -235,6 +235,19 @@ LogicalResult TriSolveOp::verify() {
   return success();
 }
 
+LogicalResult LdlOp::verify() {
+  auto state = cast<MatType>(getState().getType()), keys = cast<MatType>(getKeys().getType());
+  if (state.getRows() != state.getCols() || state.getRows() != keys.getCols()) // chunk_ldl_c1
+    return emitOpError() << "must have a square state that fits the keys, got: " << state << " and " << keys;
+  MatType column = MatType::get(getContext(), keys.getRows(), MatType::scalar(getContext()).getCols());
+  for (Value numbers : {getDecays(), getWeights(), getOffsets(), getDenominators()})
+    if (numbers.getType() != column) // chunk_ldl_c2
+      return emitOpError() << "must have numbers of type " << column << ", got: " << numbers.getType();
+  if (getLower().getType() != squareOf(keys)) // chunk_ldl_c3
+    return emitOpError() << "must give " << squareOf(keys) << ", got: " << getLower().getType();
+  return success();
+}
+
 LogicalResult ScanOp::verify() {
   size_t n = getInit().size();
   if (n == 0 || getFactors().size() != n * n || getWrites().size() != n || getResults().size() != n ||

@@ -186,6 +186,32 @@ def Chunk_TriSolveOp : Chunk_Op<"tri_solve", [Pure, AttrSizedOperandSegments]> {
   let hasVerifier = 1;
 }
 
+def Chunk_LdlOp : Chunk_Op<"ldl", [Pure, AllTypesMatch<["keys", "reads", "gains"]>, AllTypesMatch<["state", "last"]>]> {
+  let summary = "a symmetric matrix that loses its own read by a key with each token, for all tokens by one L D LT";
+  let description = [{
+    P_0 is `state`, symmetric, and token t makes of it, with its key k and the numbers decay a, weight w and offset e,
+    P_t = (P - P k (P k)T w / d) / a, d = e + w kT P k, P = P_{t-1}: the inverse of a matrix that is affine in its like,
+    a (P^-1 + (w / e) k kT). Gives P_{t-1} k as rows (`reads`), the same times w / d (`gains`), d (`denominators`), P_C
+    (`last`), and `lower`, L - I, of the factors that give them all. With A_t the product of the decays up to t and X the
+    rows A_{t-1} P_{t-1} k,
+
+      K P_0 KT + diag(A_{t-1} e / w) = L D LT,  X = L^-1 K P_0,  P_C = (P_0 - XT D^-1 X) / A_C.
+
+    There is no pivoting: row t depends on the first t rows alone. Nothing is divided by a weight, so that a token of
+    weight 0 takes no part. Row t of L is what the gains of earlier tokens are by key t: K gainsT = L - I below the
+    diagonal. P_0 - P_C may be nearly all of P_0: a lowering to f32 needs more digits within.
+    Constraints: chunk_ldl_c1: the state is square and fits the keys. chunk_ldl_c2: decays, weights, offsets and
+    denominators are one number per token. chunk_ldl_c3: `lower` has a row and a column per token.
+  }];
+  let arguments = (ins Recur_Mat:$state, Recur_Mat:$keys, Recur_Mat:$decays, Recur_Mat:$weights, Recur_Mat:$offsets);
+  let results = (outs Recur_Mat:$lower, Recur_Mat:$reads, Recur_Mat:$gains, Recur_Mat:$denominators, Recur_Mat:$last);
+  let assemblyFormat = [{
+    $state `keys` $keys `decays` $decays `weights` $weights `offsets` $offsets attr-dict `:` type($state) `,`
+    type($keys) `,` type($decays) `,` type($weights) `,` type($offsets) `->` type($lower) `,` type($denominators)
+  }];
+  let hasVerifier = 1;
+}
+
 def Chunk_ScanOp : Chunk_Op<"scan", [Pure, AttrSizedOperandSegments, AttrSizedResultSegments]> {
   let summary = "an elementwise recurrence: each entry on its own";
   let description = [{

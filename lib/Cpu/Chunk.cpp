@@ -1,5 +1,6 @@
 // The ops of a chunk program between tokens.
 #include "lib/Cpu/Chunk.h"
+#include "lib/Cpu/ChunkLdl.h"
 #include "lib/Cpu/ChunkProducts.h"
 #include "mlir/Dialect/Bufferization/IR/Bufferization.h"
 #include "mlir/IR/AttrTypeSubElements.h"
@@ -76,6 +77,7 @@ LogicalResult ChunkLowering::lower(Operation &op) {
       .Case([&](chunk::GramOp gram) { return lowerGram(gram), success(); })
       .Case([&](chunk::MixOp mix) { return lowerMix(mix), success(); })
       .Case([&](chunk::TriSolveOp solve) { return lowerTriSolve(solve), success(); })
+      .Case([&](chunk::LdlOp ldl) { return lowerLdl(ldl), success(); })
       .Case([&](chunk::ScanOp scan) { return lowerScan(scan), success(); })
       .Case([&](chunk::MapOp map) { return lowerMap(map); })
       .Case([&](chunk::ConjugateGradientsOp solve) { return lowerConjugateGradients(solve); })
@@ -147,6 +149,38 @@ void ChunkLowering::lowerTriSolve(chunk::TriSolveOp op) {
   emitTriangularSolve(v, blocks, sides, factors, op.getReach());
   for (auto [result, side] : llvm::zip(op.getResults(), sides))
     ops.matrices[result] = v.matrixOf(side);
+}
+
+bool cpu::isWide(BlockArgument state) {
+  auto op = state.hasOneUse() ? dyn_cast<chunk::LdlOp>(*state.user_begin()) : chunk::LdlOp();
+  return op && op.getState() == state && op.getLast().hasOneUse() && isa<chunk::YieldOp>(*op.getLast().user_begin()) &&
+         naturalAxes(matType(state)).size() == 2;
+}
+
+void ChunkLowering::lowerLdl(chunk::LdlOp op) {
+  ChunkBuilder v = builder(op.getLoc());
+  Matrix state = matrix(op.getState());
+  auto memory = [&](Value value) { return v.memoryOf(matrix(value)); };
+  auto result = [&](Value value) { return value.use_empty() ? Value() : v.allocate(sizesOf(value)); };
+  auto type = dyn_cast<RankedTensorType>(state.value.getType());
+  bool wide = type && type.getElementType().isF64();
+  LdlMemory m;
+  m.state = wide ? v.ownMemoryOf(state.value) : emitConverted(v, v.memoryOf(state), v.getF64Type());
+  m.keys = memory(op.getKeys());
+  m.decays = memory(op.getDecays()), m.weights = memory(op.getWeights()), m.offsets = memory(op.getOffsets());
+  m.lower = result(op.getLower()), m.denominators = result(op.getDenominators());
+  m.reads = result(op.getReads()), m.gains = result(op.getGains());
+  emitLdl(v, m);
+  for (auto [value, stored] : {std::pair(Value(op.getLower()), m.lower), std::pair(Value(op.getReads()), m.reads),
+                               std::pair(Value(op.getGains()), m.gains),
+                               std::pair(Value(op.getDenominators()), m.denominators)})
+    if (stored)
+      ops.matrices[value] = v.matrixOf(stored);
+  triangular.insert(op.getLower());
+  if (wide)
+    ops.matrices[op.getLast()] = {v.tensorOf(m.state, /*writable=*/true), state.axes, state.sizes};
+  else
+    ops.matrices[op.getLast()] = v.matrixOf(emitConverted(v, m.state, v.getF32Type()));
 }
 
 //===----------------------------------------------------------------------===//

@@ -10,6 +10,9 @@ namespace recur::cpu {
 /// A copy of a program for chunks of exactly `length` tokens.
 mlir::OwningOpRef<chunk::ProgramOp> bindLength(chunk::ProgramOp program, int64_t length);
 
+/// True for a state that goes from one chunk.ldl to the next chunk's: it is kept in f64 between them.
+bool isWide(mlir::BlockArgument state);
+
 /// Lowers the ops of a bound program at a builder's place. In `ops` values are entered and found: those with a row per
 /// token as matrices of `length` rows, those of !chunk.tokens as matrices with a token axis.
 class ChunkLowering {
@@ -33,6 +36,7 @@ private:
   void lowerGram(chunk::GramOp op);
   void lowerMix(chunk::MixOp op);
   void lowerTriSolve(chunk::TriSolveOp op);
+  void lowerLdl(chunk::LdlOp op);
   mlir::LogicalResult lowerConjugateGradients(chunk::ConjugateGradientsOp op);
   Matrix lowerProduct(MatmulOp op, const Matrix *added);
 

@@ -1,5 +1,6 @@
 // The loop over the whole chunks of a sequence.
 #include "lib/Cpu/Chunk.h"
+#include "lib/Cpu/ChunkLdl.h"
 #include "lib/Cpu/KernelBuilder.h"
 
 using namespace mlir;
@@ -104,11 +105,17 @@ static Value arranged(OpBuilder &b, Location loc, unsigned vectorWidth, const Ma
   return v.tensorOf(v.transposed(v.memoryOf(state.value)), /*writable=*/true);
 }
 
-FailureOr<Value> KernelBuilder::chunkLoop(const OpLowering &outer, SmallVector<Value> &states) {
-  Value zero = arith::ConstantIndexOp::create(b, loc, 0), step = arith::ConstantIndexOp::create(b, loc, length);
-  Value rest = arith::RemUIOp::create(b, loc, tokens, step);
+// A state with entries of another type, in memory of its own.
+static Value converted(OpBuilder &b, Location loc, unsigned vectorWidth, Value state, Type entry) {
+  ChunkBuilder v(loc, b, vectorWidth);
+  return v.tensorOf(emitConverted(v, v.memoryOf(state), entry), /*writable=*/true);
+}
+
+FailureOr<Value> KernelBuilder::chunkLoop(const OpLowering &outer, Value first, SmallVector<Value> &states) {
+  Value step = arith::ConstantIndexOp::create(b, loc, length);
+  Value rest = arith::RemUIOp::create(b, loc, b.createOrFold<arith::SubIOp>(loc, tokens, first), step);
   Value whole = arith::SubIOp::create(b, loc, tokens, rest);
-  Value any = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::ugt, whole, zero);
+  Value any = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::ugt, whole, first);
   SmallVector<Type> scalars;
   for (Value state : states)
     if (isa<FloatType>(state.getType()))
@@ -127,10 +134,12 @@ FailureOr<Value> KernelBuilder::chunkLoop(const OpLowering &outer, SmallVector<V
             b, loc, RankedTensorType::get(type.getShape(), type.getElementType()), state, /*restrict=*/true,
             /*writable=*/true);
       SmallVector<unsigned, 2> axes = carriedAxes(argument);
+      if (isWide(argument))
+        start.value = converted(b, loc, vectorWidth, start.value, b.getF64Type());
       inits.push_back(arranged(b, loc, vectorWidth, start, axes));
       carried.push_back({{}, axes, start.sizes});
     }
-    auto loop = scf::ForOp::create(b, loc, zero, whole, step, inits);
+    auto loop = scf::ForOp::create(b, loc, first, whole, step, inits);
     for (auto [state, argument] : llvm::zip(carried, loop.getRegionIterArgs()))
       state.value = argument;
     b.setInsertionPointToStart(loop.getBody());
@@ -139,7 +148,7 @@ FailureOr<Value> KernelBuilder::chunkLoop(const OpLowering &outer, SmallVector<V
     b.setInsertionPointAfter(loop);
     SmallVector<Value> last;
     for (auto [state, result, matrix, argument] : llvm::zip(states, loop.getResults(), carried, arguments)) {
-      matrix.value = result;
+      matrix.value = isWide(argument) ? converted(b, loc, vectorWidth, result, b.getF32Type()) : result;
       Value value = arranged(b, loc, vectorWidth, matrix, naturalAxes(matType(argument)));
       if (isa<FloatType>(state.getType()))
         last.push_back(value);

@@ -27,6 +27,8 @@ public:
                 int64_t length = 0, bool isDirect = false)
       : rule(rule), program(program), length(length), formats(formats), vectorWidth(vectorWidth), isDirect(isDirect),
         b(rule), loc(rule.getLoc()) {}
+  /// Another program of the rule, for fewer tokens: it takes what the first one leaves.
+  void refine(chunk::ProgramOp program, int64_t length) { finer = {program, length}; }
   mlir::LogicalResult build(llvm::StringRef symbol);
   mlir::func::FuncOp getFunction() { return function; }
 
@@ -49,13 +51,15 @@ private:
   mlir::FailureOr<Value> initialState(unsigned state, const OpLowering &outer);
 
   mlir::LogicalResult tokenLoop(OpLowering &lowering);
-  /// Runs the whole chunks. `states` are as initialState() gives them, and are updated. Returns the number of tokens done.
-  mlir::FailureOr<Value> chunkLoop(const OpLowering &outer, llvm::SmallVector<Value> &states);
+  /// Runs the whole chunks from token `first` on. `states` are as initialState() gives them, and are updated. Returns the
+  /// first token that is left.
+  mlir::FailureOr<Value> chunkLoop(const OpLowering &outer, Value first, llvm::SmallVector<Value> &states);
   mlir::LogicalResult chunkBody(const OpLowering &outer, mlir::scf::ForOp loop, llvm::ArrayRef<Matrix> carried);
 
   RuleOp rule;
   chunk::ProgramOp program;
   int64_t length;
+  std::pair<chunk::ProgramOp, int64_t> finer;
   llvm::ArrayRef<TensorFormat> formats;
   unsigned vectorWidth;
   bool isDirect;

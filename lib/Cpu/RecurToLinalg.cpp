@@ -45,11 +45,12 @@ LogicalResult KernelBuilder::tokenLoop(OpLowering &lowering) {
     inits.push_back(*init);
   }
   Value first = arith::ConstantIndexOp::create(b, loc, 0), one = arith::ConstantIndexOp::create(b, loc, 1);
-  if (program) {
-    FailureOr<Value> done = chunkLoop(lowering, inits);
+  while (program) {
+    FailureOr<Value> done = chunkLoop(lowering, first, inits);
     if (failed(done))
       return failure();
     first = *done;
+    std::tie(program, length) = std::exchange(finer, {});
   }
   for (Value &init : inits)
     if (auto type = dyn_cast<MemRefType>(init.getType()))
@@ -125,6 +126,13 @@ FailureOr<func::FuncOp> cpu::lowerChunkLoop(RuleOp rule, chunk::ProgramOp progra
                                             ArrayRef<TensorFormat> formats, unsigned vectorWidth) {
   OwningOpRef<chunk::ProgramOp> bound = bindLength(program, length);
   KernelBuilder builder(rule, formats, vectorWidth, *bound, length);
+  // Token by token there is no f64 for what needs it: few tokens are to be left.
+  constexpr int64_t fewTokens = 16;
+  OwningOpRef<chunk::ProgramOp> finer;
+  if (length > fewTokens && llvm::any_of(bound->argumentsOf(ArgKind::State), isWide)) {
+    finer = bindLength(program, fewTokens);
+    builder.refine(*finer, fewTokens);
+  }
   if (failed(builder.build(symbol)))
     return failure();
   func::FuncOp function = builder.getFunction();

@@ -75,7 +75,7 @@ void VectorBuilder::strips(int64_t columns, llvm::function_ref<void(VectorBuilde
     body(*this, index(0));
   for (int64_t width = lanes / 2, column = full; width > 0; width /= 2)
     if (columns - column >= width) {
-      VectorBuilder narrow(getLoc(), *this, width);
+      VectorBuilder narrow(getLoc(), *this, width, vector.getElementType());
       body(narrow, narrow.index(column));
       column += width;
     }

@@ -1,4 +1,4 @@
-// A builder for vector code over flat f32 memory, in a few words per operation.
+// A builder for vector code over flat memory, in a few words per operation.
 #pragma once
 
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
@@ -7,16 +7,16 @@
 
 namespace recur::cpu {
 
-/// Builds arith, vector, memref and scf ops on indices, f32 scalars and vectors of `lanes` f32. Memory is a
-/// memref whose last dimension is dense, and a place in it.
+/// Builds arith, vector, memref and scf ops on indices, scalars and vectors of `lanes` of them: f32, unless a type is
+/// given. Memory is a memref whose last dimension is dense, and a place in it.
 class VectorBuilder : public mlir::ImplicitLocOpBuilder {
 public:
   using Value = mlir::Value;
   using Values = llvm::SmallVector<Value>;
 
-  VectorBuilder(mlir::Location loc, mlir::OpBuilder &builder, int64_t lanes)
-      : ImplicitLocOpBuilder(loc, builder), lanes(lanes), vector(mlir::VectorType::get(lanes, getF32Type())) {
-  }
+  VectorBuilder(mlir::Location loc, mlir::OpBuilder &builder, int64_t lanes, mlir::Type entry = {})
+      : ImplicitLocOpBuilder(loc, builder), lanes(lanes),
+        vector(mlir::VectorType::get(lanes, entry ? entry : getF32Type())) {}
 
   Value index(int64_t value) { return mlir::arith::ConstantIndexOp::create(*this, value); }
   Value add(Value a, Value b) { return mlir::arith::AddIOp::create(*this, a, b); }
@@ -30,10 +30,13 @@ public:
   Value scale(Value a, Value b) { return mlir::arith::MulIOp::create(*this, a, b); }
 
   Value flag(bool value) { return mlir::arith::ConstantOp::create(*this, getBoolAttr(value)); }
-  /// An f32 scalar; `splat` gives it in every lane.
-  Value number(double value) { return mlir::arith::ConstantOp::create(*this, getF32FloatAttr(value)); }
+  /// A scalar; `splat` gives it in every lane.
+  Value number(double value) {
+    return mlir::arith::ConstantOp::create(*this, getFloatAttr(vector.getElementType(), value));
+  }
   Value splat(double value) {
-    return mlir::arith::ConstantOp::create(*this, mlir::DenseElementsAttr::get(vector, float(value)));
+    mlir::Attribute entry = getFloatAttr(vector.getElementType(), value);
+    return mlir::arith::ConstantOp::create(*this, mlir::DenseElementsAttr::get(vector, entry));
   }
   Value splat(Value scalar) { return mlir::vector::BroadcastOp::create(*this, vector, scalar); }
 

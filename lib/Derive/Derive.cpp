@@ -1,6 +1,6 @@
 // The chunk program of a rule: its frame, the groups of states in order, outputs and final states.
 #include "lib/Derive/Derive.h"
-#include "lib/Derive/Group.h"
+#include "lib/Derive/Inverse.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Transforms/Passes.h"
 
@@ -10,7 +10,7 @@ using namespace recur;
 namespace {
 class Deriver {
 public:
-  explicit Deriver(const NormalForm &nf) : nf(nf), rule(nf.rule) {}
+  Deriver(const NormalForm &nf, bool inverts) : nf(nf), rule(nf.rule), inverts(inverts) {}
 
   Derivation run() {
     if (!nf.affine) {
@@ -29,12 +29,13 @@ public:
       affinise.lines.push_back(line.trim().str());
       rest = tail;
     }
-    DeriveContext context{nf, tokens, rule.getLoc(), derivation.steps, names, {}};
+    DeriveContext context{nf, tokens, rule.getLoc(), derivation.steps, names, {}, {}};
     cx = &context;
     if (failed(build())) {
       derivation.program = nullptr;
       derivation.reason = context.reason;
-      return std::move(derivation);
+      // More is read of an inverse than its factors give: token by token it gives all.
+      return tokens.isMissing() ? Deriver(nf, /*inverts=*/false).run() : std::move(derivation);
     }
     PassManager pm(rule.getContext(), chunk::ProgramOp::getOperationName());
     pm.addPass(createCanonicalizerPass());
@@ -88,6 +89,7 @@ private:
     for (auto [name, value] : llvm::zip(rule.getOutputs().getAsRange<StringAttr>(), rule.yieldedOutputs()))
       if (!isOne(matType(value).getCols()))
         return cx->fail("the output '" + name.str() + "' is a matrix for each token, not a vector");
+    buildInverses();
     if (failed(makeGroups()))
       return failure();
     for (auto &group : groups)
@@ -106,7 +108,7 @@ private:
     SmallVector<Value> yields;
     for (auto [index, state] : llvm::enumerate(nf.states)) {
       if (nf.ahead[index]) {
-        yields.push_back(cx->tokens.aheadState(index));
+        yields.push_back(inverseOf[index] ? inverseOf[index]->last() : cx->tokens.aheadState(index));
         continue;
       }
       for (auto &group : groups)
@@ -114,9 +116,36 @@ private:
           yields.push_back(group->finalState(index));
     }
     llvm::append_range(yields, cx->tokens.epilogue(llvm::to_vector(rule.yieldedOutputs()), known));
+    if (cx->tokens.isMissing())
+      return failure();
     chunk::YieldOp::create(cx->b(), rule.getLoc(), yields);
     cx->tokens.finish();
     return success();
+  }
+
+  // States that run ahead because they are divided by their own reads: those whose inverse is affine need not.
+  void buildInverses() {
+    inverseOf.assign(nf.states.size(), nullptr);
+    for (unsigned state = 0; state < nf.states.size(); ++state) {
+      if (!inverts || !nf.ahead[state])
+        continue;
+      auto inverse = std::make_unique<Inverse>(*cx, state);
+      bool others = false; // states that run ahead and need it
+      for (unsigned other = 0; other < nf.states.size(); ++other)
+        others |= other != state && nf.ahead[other] && inverse->governs(rule.yieldedStates()[other]);
+      if (others || !inverse->recognise())
+        continue;
+      inverseOf[state] = inverse.get();
+      inverses.push_back(std::move(inverse));
+    }
+    cx->inverses = inverses;
+    for (unsigned state = 0; state < nf.states.size(); ++state)
+      if (Inverse *inverse = inverseOf[state])
+        cx->tokens.solve(
+            state, [=](Value value) { return inverse->governs(value); },
+            [=](Value value) { return inverse->rows(value); });
+    for (auto &inverse : inverses)
+      inverse->build();
   }
 
   // States that are coupled form a group; groups come in the order in which they read each other.
@@ -248,11 +277,14 @@ private:
 
   const NormalForm &nf;
   RuleOp rule;
+  bool inverts;
   Derivation derivation;
   DeriveContext *cx = nullptr;
+  SmallVector<std::unique_ptr<Inverse>> inverses;
+  SmallVector<Inverse *> inverseOf; // by state; null: none
   SmallVector<std::unique_ptr<Group>> groups;
   DenseMap<unsigned, Value> rows;
 };
 } // namespace
 
-Derivation recur::derive(const NormalForm &nf) { return Deriver(nf).run(); }
+Derivation recur::derive(const NormalForm &nf) { return Deriver(nf, /*inverts=*/true).run(); }

@@ -1,5 +1,5 @@
 // Unrolling a group over the chunk and solving for its unknown rows.
-#include "lib/Derive/Group.h"
+#include "lib/Derive/Inverse.h"
 
 using namespace mlir;
 using namespace recur;
@@ -27,6 +27,10 @@ static Value weightsOf(DeriveContext &cx, Value decay, Span span, unsigned to = 
 
 Value Group::masked(Value vectors, Value keys, Value decay, ArrayRef<unsigned> from, unsigned member,
                     Reach reach) {
+  if (!cascade && !decay && reach != Reach::Inclusive)
+    for (const std::unique_ptr<Inverse> &inverse : cx.inverses)
+      if (Value known = inverse->gram(vectors, keys))
+        return known;
   if (!cascade)
     return chunk::GramOp::create(cx.b(), cx.loc, squareOf(vectors), vectors, keys, decay, reach);
   Value mask;

@@ -33,6 +33,8 @@ public:
         writeCascade(cascade, tokens);
       else if (auto solve = dyn_cast<chunk::TriSolveOp>(op))
         writeSolve(solve, system);
+      else if (auto factors = dyn_cast<chunk::LdlOp>(op))
+        writeFactors(factors, system);
       else if (auto scan = dyn_cast<chunk::ScanOp>(op))
         writeScan(scan, system);
       else if (auto iterations = dyn_cast<chunk::ConjugateGradientsOp>(op))
@@ -151,6 +153,27 @@ private:
                          ", one system per token; its product is");
     step.lines.push_back("P ↦ " + text(product.getTerminator()->getOperand(0), 0));
     names[op] = name;
+  }
+
+  void writeFactors(chunk::LdlOp op, DerivationStep &step) {
+    unsigned count = ++counters["L"];
+    std::string number = count == 1 ? "" : std::to_string(count), p = text(op.getState(), 2), k = text(op.getKeys(), 2);
+    std::string a = tokenText(op.getDecays()), w = tokenText(op.getWeights()), e = tokenText(op.getOffsets());
+    std::string l = "L" + number, x = "X" + p, d = "D" + number, prefix = "A" + number;
+    step.lines.push_back(prefix + "_t = the product of " + a + " up to t (" + prefix + "_C: all)");
+    step.lines.push_back(k + " " + p + " " + k + "ᵀ + diag(" + prefix + "_(t-1) " + e + "/" + w + ") = " + l + " " + d +
+                         " " + l + "ᵀ, " + l + " unit lower triangular");
+    step.lines.push_back(x + " = " + l + "⁻¹ " + k + " " + p + ", its row t is " + prefix + "_(t-1) (" + p + "_(t-1) " +
+                         tokenText(op.getKeys()) + "_t)ᵀ");
+    names[op.getLower()] = "(" + l + " - I)";
+    names[op.getReads()] = "diag(1/" + prefix + "_(t-1)) " + x;
+    names[op.getGains()] = d + "⁻¹ " + x;
+    names[op.getDenominators()] = tokenNames[op.getDenominators()] = w + " " + d + "/" + prefix + "_(t-1)";
+    names[op.getLast()] = "(" + p + " - " + x + "ᵀ " + d + "⁻¹ " + x + ")/" + prefix + "_C";
+    if (!op.getGains().use_empty()) {
+      names[op.getGains()] = "Κ" + number;
+      step.lines.push_back("Κ" + number + " = " + d + "⁻¹ " + x + ", the gains");
+    }
   }
 
   void writeScan(chunk::ScanOp scan, DerivationStep &step) {

@@ -14,6 +14,8 @@ struct RowValue {
   llvm::SmallVector<mlir::Value> scores; // by stream, C x C
 };
 
+class Inverse;
+
 /// What all groups of one derivation share.
 struct DeriveContext {
   const NormalForm &nf;
@@ -22,6 +24,7 @@ struct DeriveContext {
   std::vector<DerivationStep> &steps;
   const ShortNames &names;
   std::string reason; // set on failure
+  llvm::ArrayRef<std::unique_ptr<Inverse>> inverses = {};
 
   mlir::OpBuilder &b() { return tokens.builder; }
   mlir::Value add(mlir::Value x, mlir::Value y);

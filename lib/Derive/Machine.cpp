@@ -41,7 +41,7 @@ private:
           return result(filled(c.getType(), number<F>(c.getValue().convertToDouble())));
         })
         .Case([&](SizeOp s) { return result(Dense<F>(1, 1, number<F>(size(s.getDim())))); })
-        .Case([&](IdentityOp i) { return result(identity(size(i.getType().getRows()))); })
+        .Case([&](IdentityOp i) { return result(identity<F>(size(i.getType().getRows()))); })
         .Case([&](ExtractOp e) { return extract(e); })
         .Case([&](MatmulOp m) { return result(multiply(get(m.getLhs()), get(m.getRhs()))); })
         .Case([&](TransposeOp t) { return result(transpose(get(t.getOperand()))); })
@@ -51,7 +51,7 @@ private:
         .Case([&](SolveOp s) { return solve(s); })
         .Case([&](InverseOp i) {
           const Dense<F> &m = get(i.getOperand());
-          return result(eliminate(m, identity(m.rows)));
+          return result(eliminate(m, identity<F>(m.rows)));
         })
         .Case([&](RopeOp r) { return result(rope(r)); })
         .Case([&](MaskOp m) {
@@ -96,6 +96,14 @@ private:
             set(value, solved);
           return success();
         })
+        .Case([&](chunk::LdlOp l) {
+          Downdates<F> d = downdate<F>(get(l.getState()), get(l.getKeys()), get(l.getDecays()), get(l.getWeights()),
+                                       get(l.getOffsets()));
+          Dense<F> *results[] = {&d.lower, &d.reads, &d.gains, &d.denominators, &d.last};
+          for (auto [value, m] : llvm::zip(l.getResults(), results))
+            set(value, std::move(*m));
+          return success();
+        })
         .Case([&](chunk::ScanOp s) { return scan(s); })
         .Case([&](chunk::ConjugateGradientsOp c) { return solveRows(c); })
         .Default([](Operation *other) { return other->emitOpError() << "cannot be run here"; });
@@ -107,13 +115,6 @@ private:
   }
   Dense<F> filled(MatType type, F value) {
     return Dense<F>(size(type.getRows()), size(type.getCols()), value);
-  }
-
-  static Dense<F> identity(int64_t n) {
-    Dense<F> result(n, n);
-    for (int64_t i = 0; i < n; ++i)
-      result.at(i, i) = number<F>(1);
-    return result;
   }
 
   Dense<F> elementwise(ElementwiseOp op) {
@@ -172,13 +173,6 @@ private:
     for (int64_t i = 0; i < result.rows; ++i)
       for (int64_t j = 0; j < result.cols; ++j)
         result.at(i, j) = m.at(m.rows == 1 ? 0 : i, m.cols == 1 ? 0 : j);
-    return result;
-  }
-
-  static Dense<F> diagonal(const Dense<F> &v) {
-    Dense<F> result(v.rows, v.rows);
-    for (int64_t i = 0; i < v.rows; ++i)
-      result.at(i, i) = v.at(i, 0);
     return result;
   }
 

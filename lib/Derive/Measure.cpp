@@ -157,11 +157,7 @@ private:
 };
 
 template <typename F>
-FailureOr<double> errorOf(chunk::ProgramOp program, const OracleCall &start, const OracleCall &expected,
-                          int64_t size) {
-  Call<F> call = convert<F>(start);
-  if (failed(runProgram(program, call, size)))
-    return failure();
+double worstError(const Call<F> &call, const OracleCall &expected) {
   double worst = 0;
   auto note = [&](double error) { worst = error <= worst ? worst : error; };
   for (size_t output = 0; output < expected.outputs.size(); ++output) {
@@ -181,7 +177,41 @@ FailureOr<double> errorOf(chunk::ProgramOp program, const OracleCall &start, con
   }
   return worst;
 }
+
+template <typename F>
+FailureOr<double> errorOf(chunk::ProgramOp program, const OracleCall &start, const OracleCall &expected,
+                          int64_t size) {
+  Call<F> call = convert<F>(start);
+  if (failed(runProgram(program, call, size)))
+    return failure();
+  return worstError(call, expected);
+}
 } // namespace
+
+// The oracle with every entry of a state moved by a last bit, or not, at each token.
+static FailureOr<double> errorOfRounding(RuleOp rule, const OracleCall &start, const OracleCall &expected) {
+  std::mt19937_64 engine(1);
+  OracleCall token = start;
+  Call<double> found = convert<double>(expected);
+  found.outputs.assign(expected.outputs.size(), {});
+  for (int64_t t = 0; t < start.tokens; ++t) {
+    token.tokens = 1;
+    token.position = start.position + t;
+    for (auto [all, one] : llvm::zip(start.inputs, token.inputs))
+      one = {all[t]};
+    token.outputs.clear();
+    if (failed(interpret(rule, token)))
+      return failure();
+    for (Matrix &state : token.states)
+      for (double &entry : state.data)
+        entry *= 1 + double(int(engine() % 3) - 1) * 0x1p-52;
+    for (auto [output, values] : llvm::zip(token.outputs, found.outputs))
+      values.push_back(convert<double>(output[0]));
+  }
+  for (auto [state, final] : llvm::zip(token.states, found.states))
+    final = convert<double>(state);
+  return worstError(found, expected);
+}
 
 FailureOr<Accuracy> recur::measure(RuleOp rule, chunk::ProgramOp program, int64_t tokens, int64_t size,
                                    Temper temper, uint64_t seed) {
@@ -192,5 +222,12 @@ FailureOr<Accuracy> recur::measure(RuleOp rule, chunk::ProgramOp program, int64_
                     narrow = errorOf<float>(program, start, expected, size);
   if (failed(wide) || failed(narrow))
     return failure();
-  return Accuracy{*wide, *narrow};
+  Accuracy result{*wide, *narrow};
+  if (!(*wide <= 1e-13)) {
+    FailureOr<double> rounding = errorOfRounding(rule, start, expected);
+    if (failed(rounding))
+      return failure();
+    result.rounding = std::isnan(*rounding) ? std::numeric_limits<double>::infinity() : *rounding;
+  }
+  return result;
 }

@@ -13,6 +13,12 @@ enum class Temper { Tame, Nasty };
 /// Relative Frobenius norms of the errors, the largest over outputs and final states.
 struct Accuracy {
   double f64 = 0, f32 = 0;
+  /// What the oracle itself makes of a rounding to float64 of the states at each token; looked at where `f64` is more
+  /// than a few roundings, else 0.
+  double rounding = 0;
+
+  /// The error in float64 that is allowed where the rule amplifies no rounding more than `limit` / roundings.
+  double allowed(double limit) const { return std::max(limit, 16 * rounding); }
 };
 
 /// Runs rule (oracle, float64) and program (float64 and float32) on random inputs drawn within the declared

@@ -187,6 +187,51 @@ std::vector<Dense<F>> recur::triangularSolve(ArrayRef<Dense<F>> blocks, std::vec
   return rhs;
 }
 
+template <typename To, typename From>
+static Dense<To> converted(const Dense<From> &m) {
+  Dense<To> result(m.rows, m.cols);
+  std::copy(m.data.begin(), m.data.end(), result.data.begin());
+  return result;
+}
+
+template <typename F>
+Downdates<F> recur::downdate(const Dense<F> &state, const Dense<F> &keys, const Dense<F> &decays,
+                             const Dense<F> &weights, const Dense<F> &offsets) {
+  if constexpr (std::is_same_v<F, float>) {
+    auto wide = [](const Dense<F> &m) { return converted<double>(m); };
+    Downdates<double> d = downdate<double>(wide(state), wide(keys), wide(decays), wide(weights), wide(offsets));
+    return {converted<F>(d.lower), converted<F>(d.reads), converted<F>(d.gains), converted<F>(d.denominators),
+            converted<F>(d.last)};
+  } else {
+    int64_t tokens = keys.rows, n = keys.cols;
+    Dense<F> x = multiply(keys, state), schur = multiply(x, transpose(keys));
+    Downdates<F> d{Dense<F>(tokens, tokens), x, x, Dense<F>(tokens, 1), state};
+    F decay = number<F>(1); // up to the token before
+    for (int64_t t = 0; t < tokens; ++t) {
+      F pivot = decay * offsets.at(t, 0) + weights.at(t, 0) * schur.at(t, t), gain = weights.at(t, 0) / pivot;
+      for (int64_t i = t + 1; i < tokens; ++i) {
+        d.lower.at(i, t) = gain * schur.at(i, t);
+        for (int64_t j = t + 1; j <= i; ++j)
+          schur.at(i, j) -= d.lower.at(i, t) * schur.at(j, t);
+      }
+      for (int64_t c = 0; c < n; ++c) {
+        for (int64_t j = 0; j < t; ++j)
+          x.at(t, c) -= d.lower.at(t, j) * x.at(j, c);
+        d.reads.at(t, c) = x.at(t, c) / decay;
+        d.gains.at(t, c) = gain * x.at(t, c);
+      }
+      for (int64_t i = 0; i < n; ++i)
+        for (int64_t j = 0; j < n; ++j)
+          d.last.at(i, j) -= d.gains.at(t, i) * x.at(t, j);
+      d.denominators.at(t, 0) = pivot / decay;
+      decay *= decays.at(t, 0);
+    }
+    for (F &entry : d.last.data)
+      entry = entry / decay;
+    return d;
+  }
+}
+
 template <typename F>
 Dense<F> recur::eliminate(Dense<F> a, Dense<F> x) {
   for (int64_t p = 0; p < a.rows; ++p) {
@@ -220,6 +265,8 @@ Dense<F> recur::eliminate(Dense<F> a, Dense<F> x) {
   template class recur::Decays<F>;                                                                           \
   template std::vector<Dense<F>> recur::triangularSolve(ArrayRef<Dense<F>>, std::vector<Dense<F>>,           \
                                                         const Decays<F> *, Reach);                           \
+  template Downdates<F> recur::downdate(const Dense<F> &, const Dense<F> &, const Dense<F> &,                \
+                                        const Dense<F> &, const Dense<F> &);                                 \
   template Dense<F> recur::eliminate(Dense<F>, Dense<F>);
 INSTANTIATE(Fp)
 INSTANTIATE(double)

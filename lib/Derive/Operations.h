@@ -40,6 +40,19 @@ Dense<F> transpose(const Dense<F> &m) {
   return result;
 }
 
+template <typename F>
+Dense<F> diagonal(const Dense<F> &v) {
+  Dense<F> result(v.rows, v.rows);
+  for (int64_t i = 0; i < v.rows; ++i)
+    result.at(i, i) = v.at(i, 0);
+  return result;
+}
+
+template <typename F>
+Dense<F> identity(int64_t n) {
+  return diagonal(Dense<F>(n, 1, number<F>(1)));
+}
+
 /// The products of decays over stretches of a chunk, one column per channel; or of n x n transition matrices.
 template <typename F>
 class Decays {
@@ -71,6 +84,15 @@ private:
 template <typename F>
 std::vector<Dense<F>> triangularSolve(llvm::ArrayRef<Dense<F>> blocks, std::vector<Dense<F>> rhs,
                                       const Decays<F> *decay, chunk::Reach reach);
+
+/// What chunk.ldl gives. In float32 it is computed in float64, as every lowering does.
+template <typename F>
+struct Downdates {
+  Dense<F> lower, reads, gains, denominators, last;
+};
+template <typename F>
+Downdates<F> downdate(const Dense<F> &state, const Dense<F> &keys, const Dense<F> &decays, const Dense<F> &weights,
+                      const Dense<F> &offsets);
 
 /// Conjugate gradients from zero, for every column of `rhs` on its own: in any field the same rational
 /// function. `product` multiplies all columns; nothing when it does not.

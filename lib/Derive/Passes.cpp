@@ -81,7 +81,7 @@ struct Measure : recur::impl::RecurMeasureBase<Measure> {
                             rule.getSymName(), chunk, isTame ? "tame" : "nasty", found->f64, found->f32);
           if (print)
             llvm::outs() << text << "\n";
-          if (!(found->f64 <= f64) || !(found->f32 <= (isTame ? tame : nasty))) {
+          if (!(found->f64 <= found->allowed(f64)) || !(found->f32 <= (isTame ? tame : nasty))) {
             emitError(rule.getLoc()) << text;
             signalPassFailure();
           }

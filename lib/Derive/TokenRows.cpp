@@ -58,6 +58,12 @@ Value TokenRows::rows(Value value) {
   if (Value given = defined.lookup(value))
     return given;
   Source from = source(value);
+  for (const Solved &state : solved)
+    if (from == Ahead && state.governs(value)) {
+      if (Value given = state.rows(value))
+        return defined[value] = given;
+      missing = true;
+    }
   auto type = dyn_cast<MatType>(value.getType());
   if (from == Shared && type && isOne(type.getCols())) {
     Value row = builder.createOrFold<TransposeOp>(value.getLoc(), shared(value));
@@ -70,6 +76,10 @@ Value TokenRows::rows(Value value) {
   if (!known)
     known = placeholder(value);
   return known;
+}
+
+bool TokenRows::isCarried(unsigned state) const {
+  return nf.ahead[state] && llvm::none_of(solved, [&](const Solved &other) { return other.state == state; });
 }
 
 Value TokenRows::aheadState(unsigned state) {
@@ -111,7 +121,7 @@ void TokenRows::buildMap(ArrayRef<std::pair<Value, Value>> requests, bool isAhea
   SmallVector<Value> carried, carriedIn, rowsIn, sharedIn;
   SmallVector<Type> types, lastTypes;
   for (auto [index, state] : llvm::enumerate(nf.states))
-    if (isAhead && nf.ahead[index]) {
+    if (isAhead && isCarried(index)) {
       collect(rule.yieldedStates()[index], leaves, seen, isLeaf);
       carried.push_back(state);
       carriedIn.push_back(program.getBody().getArgument(state.getArgNumber()));
@@ -133,8 +143,8 @@ void TokenRows::buildMap(ArrayRef<std::pair<Value, Value>> requests, bool isAhea
   for (Value leaf : llvm::concat<Value>(carried, leaves.rows, leaves.shared))
     mapping.map(leaf, block->addArgument(leaf.getType(), leaf.getLoc()));
   SmallVector<Value> yields;
-  for (auto [index, isAheadState] : llvm::enumerate(nf.ahead))
-    if (isAhead && isAheadState)
+  for (unsigned index = 0; index < nf.states.size(); ++index)
+    if (isAhead && isCarried(index))
       yields.push_back(clone(b, rule.yieldedStates()[index], mapping));
   for (auto &[value, placeholder] : requests)
     yields.push_back(clone(b, value, mapping));
@@ -142,8 +152,8 @@ void TokenRows::buildMap(ArrayRef<std::pair<Value, Value>> requests, bool isAhea
   for (auto [request, result] : llvm::zip(requests, map.getResults()))
     Value(request.second).replaceAllUsesWith(result);
   unsigned last = 0;
-  for (auto [index, isAheadState] : llvm::enumerate(nf.ahead))
-    if (isAhead && isAheadState) {
+  for (unsigned index = 0; index < nf.states.size(); ++index)
+    if (isAhead && isCarried(index)) {
       if (Value placeholder = aheadStates.lookup(index))
         placeholder.replaceAllUsesWith(map.getLast()[last]);
       ++last;
@@ -151,7 +161,7 @@ void TokenRows::buildMap(ArrayRef<std::pair<Value, Value>> requests, bool isAhea
 }
 
 void TokenRows::finish() {
-  if (llvm::any_of(nf.ahead, [](bool isAhead) { return isAhead; }))
+  if (llvm::any_of(llvm::seq<unsigned>(0, nf.states.size()), [&](unsigned state) { return isCarried(state); }))
     buildMap(ahead.takeVector(), true);
   if (!plain.empty())
     buildMap(plain.takeVector(), false);

@@ -6,6 +6,8 @@
 #include "mlir/IR/IRMapping.h"
 #include "llvm/ADT/MapVector.h"
 
+#include <functional>
+
 namespace recur {
 
 /// Asks for values of the rule while the body of the program is being built; `finish` then puts the functions
@@ -28,6 +30,12 @@ public:
                                           llvm::ArrayRef<std::pair<Readout, mlir::Value>> known);
   /// Lets `rows` stand for a value that depends on states.
   void define(mlir::Value value, mlir::Value rows) { defined[value] = rows; }
+  /// Takes a state that runs ahead out of the tokens' order: `governs` says which values depend on it, and `rows` gives
+  /// these, or null, and then `missing` is set.
+  void solve(unsigned state, std::function<bool(mlir::Value)> governs, std::function<mlir::Value(mlir::Value)> rows) {
+    solved.push_back({state, std::move(governs), std::move(rows)});
+  }
+  bool isMissing() const { return missing; }
   void finish();
 
   /// Builds at the end of the program's body.
@@ -40,6 +48,8 @@ private:
   Source source(mlir::Value value);
   mlir::Value placeholder(mlir::Value value);
   void buildMap(llvm::ArrayRef<std::pair<mlir::Value, mlir::Value>> requests, bool ahead);
+  /// True when the state is passed from token to token.
+  bool isCarried(unsigned state) const;
   /// Clones what `values` are computed from, up to mapped values; block arguments and `stop`s become leaves.
   struct Leaves {
     llvm::SmallVector<mlir::Value> rows, shared;
@@ -56,6 +66,13 @@ private:
   llvm::MapVector<mlir::Value, mlir::Value> plain, ahead; // requested values and what stands for them
   llvm::DenseMap<unsigned, mlir::Value> aheadStates;
   llvm::DenseMap<mlir::Value, mlir::Value> defined;
+  struct Solved {
+    unsigned state;
+    std::function<bool(mlir::Value)> governs;
+    std::function<mlir::Value(mlir::Value)> rows;
+  };
+  std::vector<Solved> solved;
+  bool missing = false;
   mlir::IRMapping sharedMap;
 };
 

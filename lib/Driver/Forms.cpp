@@ -7,7 +7,7 @@ using namespace recur;
 std::vector<FormEntry> recur::compareForms(RuleOp rule, const Analysis &analysis, ArrayRef<DType> types,
                                            const Target &target) {
   const NormalForm &form = analysis.normalForm;
-  RuleWork work = workOf(form, leastCost(rule, form));
+  RuleWork work = workOf(form, leastCost(rule, form), *analysis.derivation.program);
   bool half = llvm::is_contained(types, DType::BF16);
   CpuModel cpu = CpuModel::of(target.vectorWidth, half && target.required & RECUR_CPU_AVX512_BF16, half ? 2 : 4);
   std::vector<FormEntry> entries;

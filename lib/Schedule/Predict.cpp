@@ -29,7 +29,7 @@ static double flopsOfTokenOp(Operation &op) {
              : 0;
 }
 
-RuleWork recur::workOf(const NormalForm &form, const TokenCost &cost) {
+RuleWork recur::workOf(const NormalForm &form, const TokenCost &cost, chunk::ProgramOp program) {
   RuleWork work;
   work.values = cost.values;
   work.flops = cost.flops;
@@ -40,9 +40,11 @@ RuleWork recur::workOf(const NormalForm &form, const TokenCost &cost) {
   if (!form.affine)
     return work;
   for (auto [index, state] : llvm::enumerate(form.states)) {
-    if (form.updates[index] == Row::none)
-      continue;
     MatType type = matType(state);
+    if (form.updates[index] == Row::none) {
+      work.ahead += isMatrix(type) ? type.numElements() : 0;
+      continue;
+    }
     StateWork one;
     one.rows = type.numCols(), one.columns = type.numRows();
     for (const Read &read : form.reads)
@@ -65,6 +67,11 @@ RuleWork recur::workOf(const NormalForm &form, const TokenCost &cost) {
       work.streams += write.isErase();
     work.states.push_back(one);
   }
+  if (program)
+    program.getBody().walk([&](chunk::LdlOp op) {
+      double size = matType(op.getKeys()).numCols();
+      work.inverses += size * size;
+    });
   return work;
 }
 
@@ -101,9 +108,17 @@ static void addPasses(FormCost &cost, ArrayRef<StateWork> states, const CpuModel
     cost.memory += moved / (cpu.cacheBytes * cpu.gigahertz);
 }
 
+// Matrices that run ahead: a product, an outer product and a scaling for each token, passes that nothing shares.
+static void addAhead(FormCost &cost, double entries, const CpuModel &cpu) {
+  constexpr double passes = 7;
+  cost.overhead += std::max(passes * entries / (0.4 * flopRate(cpu)),
+                            4 * passes * entries / (cpu.cacheBytes * cpu.gigahertz));
+}
+
 FormCost recur::predictSequential(const RuleWork &work, const CpuModel &cpu) {
   FormCost cost;
   addPasses(cost, work.states, cpu);
+  addAhead(cost, work.ahead, cpu);
   if (work.states.empty())
     cost.arithmetic = work.flops / (0.25 * flopRate(cpu));
   cost.memory += tensorTime(work, cpu);
@@ -133,6 +148,7 @@ FormCost recur::predictSweep(const RuleWork &work, const CpuModel &cpu) {
     if (other.rows > 1 && other.columns > 1) // a matrix beside it is read and written as if it were four
       other.reads *= 4, other.writes *= 4;
   addPasses(cost, others, cpu);
+  addAhead(cost, work.ahead, cpu);
   cost.memory += tensorTime(work, cpu);
   cost.overhead += tokenTime(work, cpu) + packCycles / cpu.gigahertz;
   return cost;
@@ -154,6 +170,9 @@ FormCost recur::predictChunk(const RuleWork &work, const CpuModel &cpu, double c
     else if (state.rowDecay) // the products between near tokens are formed one by one
       cost.overhead += functionFlops * 8 * state.rows / flopRate(cpu);
   }
+  // Two products with the state in f64, and three between the keys of the chunk.
+  cost.arithmetic += 2 * (4 * work.inverses + 6 * chunk * std::sqrt(work.inverses)) / rate;
+  addAhead(cost, work.ahead - work.inverses, cpu);
   cost.memory = tensorTime(work, cpu);
   cost.overhead += tokenTime(work, cpu) + chunkCycles / chunk / cpu.gigahertz;
   return cost;

@@ -1,6 +1,7 @@
 // How long a form of a rule will take on a CPU: a model with few parameters, whose only use is to rank the forms.
 #pragma once
 
+#include "dialect/chunk/Chunk.h"
 #include "lib/Schedule/Cost.h"
 
 namespace recur {
@@ -35,8 +36,10 @@ struct RuleWork {
   double tokenFlops = 0; // functions of the token alone
   double streams = 0;    // unknown streams of a chunk's triangular system
   double flops = 0;      // that any form needs
+  double ahead = 0;      // entries of matrices that run ahead of the others
+  double inverses = 0;   // of these, entries that a chunk computes by one factorisation
 };
-RuleWork workOf(const NormalForm &form, const TokenCost &cost);
+RuleWork workOf(const NormalForm &form, const TokenCost &cost, chunk::ProgramOp program = {});
 
 /// The time of one token of one head in a long sequence, in nanoseconds, and its parts.
 struct FormCost {

@@ -227,3 +227,39 @@ chunk.program @chunk_conjugate_gradients_c1 length("C") [#recur.arg<input "k">] 
   }
   chunk.yield %z : !recur.mat<C x dk>
 }
+
+// -----
+
+chunk.program @chunk_ldl_c1 length("C") [#recur.arg<input "k">, #recur.arg<input "a">, #recur.arg<state "P">] -> ["o"] init {
+  %0 = recur.identity : !recur.mat<dk x dk>
+  chunk.yield %0 : !recur.mat<dk x dk>
+} body {
+^bb0(%k: !recur.mat<C x dv>, %a: !recur.mat<C x 1>, %P: !recur.mat<dk x dk>):
+  // expected-error@+1 {{must have a square state that fits the keys, got: '!recur.mat<dk x dk>' and '!recur.mat<C x dv>'}}
+  %l, %x, %u, %d, %p = chunk.ldl %P keys %k decays %a weights %a offsets %a : !recur.mat<dk x dk>, !recur.mat<C x dv>, !recur.mat<C x 1>, !recur.mat<C x 1>, !recur.mat<C x 1> -> !recur.mat<C x C>, !recur.mat<C x 1>
+  chunk.yield %p, %x : !recur.mat<dk x dk>, !recur.mat<C x dv>
+}
+
+// -----
+
+chunk.program @chunk_ldl_c2 length("C") [#recur.arg<input "k">, #recur.arg<input "a">, #recur.arg<state "P">] -> ["o"] init {
+  %0 = recur.identity : !recur.mat<dk x dk>
+  chunk.yield %0 : !recur.mat<dk x dk>
+} body {
+^bb0(%k: !recur.mat<C x dk>, %a: !recur.mat<C x 1>, %P: !recur.mat<dk x dk>):
+  // expected-error@+1 {{must have numbers of type '!recur.mat<C x 1>', got: '!recur.mat<C x dk>'}}
+  %l, %x, %u, %d, %p = chunk.ldl %P keys %k decays %a weights %k offsets %a : !recur.mat<dk x dk>, !recur.mat<C x dk>, !recur.mat<C x 1>, !recur.mat<C x dk>, !recur.mat<C x 1> -> !recur.mat<C x C>, !recur.mat<C x 1>
+  chunk.yield %p, %x : !recur.mat<dk x dk>, !recur.mat<C x dk>
+}
+
+// -----
+
+chunk.program @chunk_ldl_c3 length("C") [#recur.arg<input "k">, #recur.arg<input "a">, #recur.arg<state "P">] -> ["o"] init {
+  %0 = recur.identity : !recur.mat<dk x dk>
+  chunk.yield %0 : !recur.mat<dk x dk>
+} body {
+^bb0(%k: !recur.mat<C x dk>, %a: !recur.mat<C x 1>, %P: !recur.mat<dk x dk>):
+  // expected-error@+1 {{must give '!recur.mat<C x C>', got: '!recur.mat<C x 1>'}}
+  %l, %x, %u, %d, %p = chunk.ldl %P keys %k decays %a weights %a offsets %a : !recur.mat<dk x dk>, !recur.mat<C x dk>, !recur.mat<C x 1>, !recur.mat<C x 1>, !recur.mat<C x 1> -> !recur.mat<C x 1>, !recur.mat<C x 1>
+  chunk.yield %p, %x : !recur.mat<dk x dk>, !recur.mat<C x dk>
+}

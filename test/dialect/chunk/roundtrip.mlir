@@ -58,5 +58,10 @@ chunk.program @everything length("C") [#recur.arg<input "k">, #recur.arg<input "
     %y = recur.mul %w, %p : !recur.mat<C x dk>, !recur.mat<C x dk>
     chunk.yield %y : !recur.mat<C x dk>
   }
+  %kt = recur.transpose %k : !recur.mat<C x dk>
+  %P = recur.matmul %kt, %k : !recur.mat<dk x C>, !recur.mat<C x dk>
+  // CHECK: chunk.ldl %{{.*}} keys %k decays %a weights %a offsets %a : <dk x dk>, <C x dk>, <C x 1>, <C x 1>, <C x 1> -> <C x C>, <C x 1>
+  %lower, %reads, %gains, %den, %next = chunk.ldl %P keys %k decays %a weights %a offsets %a : !recur.mat<dk x dk>,
+    !recur.mat<C x dk>, !recur.mat<C x 1>, !recur.mat<C x 1>, !recur.mat<C x 1> -> !recur.mat<C x C>, !recur.mat<C x 1>
   chunk.yield %e, %o : !recur.mat<dk x dv>, !recur.mat<C x dk>
 }
