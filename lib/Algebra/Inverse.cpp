@@ -117,7 +117,13 @@ std::optional<InverseAlgebra::Products> InverseAlgebra::expandProduct(Value lhs,
   return result;
 }
 
-// A value without the state: its scalars, and what else it is as one factor.
+static bool isMadeOf(Value value, Value part) {
+  Operation *op = value.getDefiningOp();
+  return value == part ||
+         (op && llvm::any_of(op->getOperands(), [&](Value operand) { return isMadeOf(operand, part); }));
+}
+
+// A value without the state: its scalars, and what else it is as one factor. What is divided by its own norm stays whole.
 std::optional<InverseAlgebra::Products> InverseAlgebra::expandToken(Value value) {
   MatType type = matType(value);
   Product product;
@@ -130,6 +136,7 @@ std::optional<InverseAlgebra::Products> InverseAlgebra::expandToken(Value value)
     return Products{product};
   bool scaled = isa_and_nonnull<MulOp, DivOp>(op) &&
                 llvm::any_of(op->getOperands(), [](Value operand) { return matType(operand).isScalar(); });
+  scaled = scaled && !(isa<DivOp>(op) && isMadeOf(op->getOperand(1), op->getOperand(0)));
   if (isa_and_nonnull<NegOp>(op) || scaled || isa_and_nonnull<TransposeOp>(op) ||
       (isa_and_nonnull<MatmulOp>(op) && isOne(matType(op->getOperand(0)).getCols())))
     return std::nullopt; // by the general cases

@@ -178,7 +178,10 @@ LogicalResult Group::eliminate(function_ref<Value(unsigned)> known) {
   if (!scanWrites.empty())
     return success();
   for (Stream &stream : streams) {
-    stream.keys = cx.tokens.rows(stream.key);
+    Value key = stream.key;
+    for (const std::unique_ptr<Inverse> &inverse : cx.inverses)
+      key = inverse->absorb(key, stream.payload);
+    stream.keys = cx.tokens.rows(key);
     if (stream.unknown)
       continue;
     for (const auto &[c, column] : stream.payload) {

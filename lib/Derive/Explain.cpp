@@ -170,9 +170,12 @@ private:
     names[op.getGains()] = d + "⁻¹ " + x;
     names[op.getDenominators()] = tokenNames[op.getDenominators()] = w + " " + d + "/" + prefix + "_(t-1)";
     names[op.getLast()] = "(" + p + " - " + x + "ᵀ " + d + "⁻¹ " + x + ")/" + prefix + "_C";
+    for (Value value : {Value(op.getReads()), Value(op.getDenominators())})
+      argumentNames[value] = names[value];
     if (!op.getGains().use_empty()) {
       names[op.getGains()] = "Κ" + number;
-      step.lines.push_back("Κ" + number + " = " + d + "⁻¹ " + x + ", the gains");
+      step.lines.push_back("Κ" + number + " = " + d + "⁻¹ " + x + ", the gains; stril(" + k + " Κ" + number + "ᵀ) = " + l +
+                           " - I");
     }
   }
 

@@ -23,7 +23,7 @@ void Inverse::build() {
   cx.note("invert", name + " loses its own read by " + key + ": its inverse is affine,");
   cx.note("invert", name + "'^-1 = " + text(update.decay) + " (" + name + "^-1 + w/e " + key + " " + key +
                         "ᵀ), w = " + text(update.weight) + ", e = " + offset);
-  cx.note("invert", name + " is symmetric: it starts so, and what it loses is");
+  cx.note("invert", name + " is symmetric: it starts so, and what it loses is too");
   keys = cx.tokens.rows(update.key);
   weights = cx.tokens.rows(algebra.build(update.weight));
   MatType type = matType(keys), square = MatType::get(type.getContext(), type.getRows(), type.getRows());
@@ -71,6 +71,35 @@ Value Inverse::rows(Value value) {
     sum = cx.add(sum, scaled(c, rows));
   }
   return sum;
+}
+
+Value Inverse::absorb(Value key, MutableArrayRef<std::pair<Coefficient, Column>> payload) {
+  if (!governs(key) || payload.empty())
+    return key;
+  auto take = [&](function_ref<bool(Value)> isWanted) -> Ratio {
+    Ratio taken;
+    for (Value factor : payload.front().first.factors)
+      if (isWanted(factor) && llvm::all_of(payload, [&](const std::pair<Coefficient, Column> &part) {
+            return llvm::count(part.first.factors, factor) == 1;
+          }))
+        taken.up.push_back(factor);
+    return taken;
+  };
+  auto isNeeded = [&](Value factor) { return governs(factor) || llvm::is_contained(update.weight.up, factor); };
+  Ratio best;
+  Value scaledKey = key;
+  for (const Ratio &taken : {take([](Value) { return true; }), take(isNeeded)}) {
+    if (taken.up.empty())
+      continue;
+    OpBuilder b(RuleOp(cx.nf.rule).getBody().front().getTerminator());
+    best = taken;
+    scaledKey = MulOp::create(b, cx.loc, algebra.build(taken), key);
+    if (rows(scaledKey) == factors.getGains())
+      break;
+  }
+  for (auto &[coefficient, column] : payload)
+    llvm::erase_if(coefficient.factors, [&](Value factor) { return llvm::is_contained(best.up, factor); });
+  return scaledKey;
 }
 
 Value Inverse::gram(Value vectors, Value others) {
