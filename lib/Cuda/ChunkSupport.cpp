@@ -101,6 +101,8 @@ std::optional<std::string> ChunkEmitter::refusal(chunk::ProgramOp program, Array
         refuse(*why);
     if (isa<chunk::ScanOp>(op))
       refuse("an elementwise recurrence has no matrix products");
+    if (isa<chunk::LdlOp>(op))
+      refuse("the factors of an inverse need f64");
     if (auto solve = dyn_cast<chunk::TriSolveOp>(op); solve && solve.getDecay())
       refuse("a decay on the value axis stands inside the system of equations");
     for (Value operand : op->getOperands())

@@ -157,7 +157,7 @@ private:
 };
 
 template <typename F>
-double worstError(const Call<F> &call, const OracleCall &expected) {
+double worstError(const Call<F> &call, const OracleCall &start, const OracleCall &expected) {
   double worst = 0;
   auto note = [&](double error) { worst = error <= worst ? worst : error; };
   for (size_t output = 0; output < expected.outputs.size(); ++output) {
@@ -184,7 +184,7 @@ FailureOr<double> errorOf(chunk::ProgramOp program, const OracleCall &start, con
   Call<F> call = convert<F>(start);
   if (failed(runProgram(program, call, size)))
     return failure();
-  return worstError(call, expected);
+  return worstError(call, start, expected);
 }
 } // namespace
 
@@ -210,7 +210,7 @@ static FailureOr<double> errorOfRounding(RuleOp rule, const OracleCall &start, c
   }
   for (auto [state, final] : llvm::zip(token.states, found.states))
     final = convert<double>(state);
-  return worstError(found, expected);
+  return worstError(found, start, expected);
 }
 
 FailureOr<Accuracy> recur::measure(RuleOp rule, chunk::ProgramOp program, int64_t tokens, int64_t size,
@@ -222,7 +222,7 @@ FailureOr<Accuracy> recur::measure(RuleOp rule, chunk::ProgramOp program, int64_
                     narrow = errorOf<float>(program, start, expected, size);
   if (failed(wide) || failed(narrow))
     return failure();
-  Accuracy result{*wide, *narrow};
+  Accuracy result{*wide, *narrow, 0};
   if (!(*wide <= 1e-13)) {
     FailureOr<double> rounding = errorOfRounding(rule, start, expected);
     if (failed(rounding))
