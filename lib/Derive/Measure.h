@@ -17,8 +17,11 @@ struct Accuracy {
   /// than a few roundings, else 0.
   double rounding = 0;
 
-  /// The error in float64 that is allowed where the rule amplifies no rounding more than `limit` / roundings.
-  double allowed(double limit) const { return std::max(limit, 16 * rounding); }
+  /// The error in float64 that is allowed: `limit`, or what roundings are worth to the rule. A rule that makes much of a
+  /// rounding has lost all digits by its end, and then there is nothing to compare with.
+  double allowed(double limit) const {
+    return rounding > 1e-4 ? std::numeric_limits<double>::infinity() : std::max(limit, 16 * rounding);
+  }
 };
 
 /// Runs rule (oracle, float64) and program (float64 and float32) on random inputs drawn within the declared
