@@ -104,6 +104,7 @@ private:
         if (failed(found))
           return failure();
         isOff64 |= !(found->f64 <= found->allowed(float64Limit));
+        rounding64 = std::max(rounding64, found->rounding);
         worst64 = std::isnan(found->f64) ? found->f64 : std::max(*worst64, found->f64);
       }
     return success();
@@ -208,6 +209,9 @@ private:
       os << "chunk form over F_p: " << (difference.empty() ? "equal" : "different at " + difference) << ", "
          << options.proofs << (options.proofs == 1 ? " round" : " rounds") << " of chunks of 1, 4, 5 and 12\n"
          << "chunk form in float64: off by " << format("%.1e", *worst64) << ", chunks of 16 to 128\n";
+    if (worst64.value_or(0) > float64Limit)
+      os << "  (ill-conditioned inputs: a rounding of the states at each token moves the rule by "
+         << format("%.1e", rounding64) << ")\n";
     os << "compiled " << rule->metadata->form << " form, " << options.rounds
        << (options.rounds == 1 ? " round" : " rounds") << ", relative errors against the rule in float64:\n\n"
        << "  inputs       value             forward      step    budget\n";
@@ -225,6 +229,9 @@ private:
 
   void printJson() {
     llvm::json::OStream json(llvm::outs(), 2);
+    auto number = [&](StringRef key, double x) {
+      json.attribute(key, std::isfinite(x) ? llvm::json::Value(x) : llvm::json::Value(nullptr));
+    };
     json.object([&] {
       json.attribute("schema", 1);
       json.attribute("rule", rule->metadata->name);
@@ -239,16 +246,14 @@ private:
         }
         json.attribute("proof_rounds", options.proofs);
         json.attribute("equal", difference.empty());
-        json.attribute("float64_error", *worst64);
+        number("float64_error", *worst64);
+        number("float64_rounding", rounding64);
       });
       json.attributeArray("rows", [&] {
         for (const Entry &entry : entries)
           json.object([&] {
             json.attribute("inputs", entry.inputs);
             json.attribute("value", entry.value);
-            auto number = [&](StringRef key, double x) {
-              json.attribute(key, std::isfinite(x) ? llvm::json::Value(x) : llvm::json::Value(nullptr));
-            };
             number("forward_error", entry.forward);
             number("step_error", entry.step);
             number("budget", entry.budget);
@@ -295,7 +300,8 @@ private:
   std::unique_ptr<LoadedRule> rule;
   std::string noChunk, difference;
   std::optional<double> worst64;
-  bool isOff64 = false; // by more than the rule itself makes of roundings
+  double rounding64 = 0; // what the rule itself makes of roundings
+  bool isOff64 = false;  // by more than that
   std::vector<Entry> entries;
 };
 } // namespace
