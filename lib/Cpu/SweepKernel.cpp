@@ -120,9 +120,10 @@ Value PlannedRule::columnDecay(VectorBuilder &b, const SweepLayout &layout, Valu
 }
 
 // Asks for lines that are needed later, a few at each token, so that requests are spread evenly. What is
-// packed is needed whole when the next chunk begins: each column block asks for its share of the token one
-// chunk ahead. What is read or written in place is needed column block by column block. Asked for one block
-// ahead it does not stay long in the cache, whose sets the rows of many heads share unevenly.
+// packed is needed whole when the next chunk begins: all blocks together ask for one token of it after the
+// other, so that a page is looked up once. What is read or written in place is needed column block by column
+// block, and asked for one block ahead. All requests are for the first-level cache: in pages of 4 KB those for
+// the second alone are dropped where two lines are not a pair of 128 bytes.
 void PlannedRule::enter(VectorBuilder &b, const SweepLayout &layout, Value, const ColumnStep &at,
                         Value block) {
   Value begin = arith::SubIOp::create(b, at.token, at.inChunk), zero = b.index(0);
@@ -133,42 +134,55 @@ void PlannedRule::enter(VectorBuilder &b, const SweepLayout &layout, Value, cons
   Value nextColumn = arith::SelectOp::create(b, isLast, b.scale(blocks.begin, options.width()),
                                              b.add(at.column, options.width()));
   Value blockAhead = arith::SelectOp::create(b, isLast, chunkAhead, zero);
-  auto ask = [&](Value view, bool whole, bool write, Value share = {}) {
+  // The lines of `size` entries from `first`.
+  auto ask = [&](Value view, Value token, Value first, int64_t size, bool write) {
     auto type = cast<MemRefType>(view.getType());
-    if (type.getRank() < 2 || ShapedType::isDynamic(type.getShape().back()))
-      return;
-    int64_t line = 512 / type.getElementTypeBitWidth();
-    int64_t size = whole ? (type.getShape().back() + layout.blocks - 1) / layout.blocks : options.width();
-    int64_t lines = (size + line - 1) / line, steps = type.getRank() == 3 ? type.getDimSize(1) : 1;
-    Value token = b.add(at.token, whole ? chunkAhead : blockAhead);
-    Value first = whole ? b.scale(share, lines * line) : nextColumn;
+    int64_t line = 512 / type.getElementTypeBitWidth(), steps = type.getRank() == 3 ? type.getDimSize(1) : 1;
     for (int64_t step = 0; step < steps; ++step)
-      for (int64_t i = 0; i < lines; ++i) {
+      for (int64_t i = 0; i < size; i += line) {
         Values place = {token};
         if (type.getRank() == 3)
           place.push_back(b.index(step));
-        place.push_back(b.add(first, i * line));
-        memref::PrefetchOp::create(b, b.denseView(view), place, write, 2, /*isDataCache=*/true);
+        place.push_back(b.add(first, i));
+        memref::PrefetchOp::create(b, b.denseView(view), place, write, 3, /*isDataCache=*/true);
       }
   };
-  auto askAll = [&](bool whole, Value share) {
-    for (auto [view, packed] : llvm::zip(views(Role::Input), isPacked))
-      if (packed == whole)
-        ask(view, whole, false, share);
+  auto eachView = [&](bool packed, llvm::function_ref<void(Value view, bool write)> body) {
+    auto visit = [&](Value view, bool write) {
+      auto type = cast<MemRefType>(view.getType());
+      if (type.getRank() > 1 && !ShapedType::isDynamic(type.getShape().back()))
+        body(view, write);
+    };
+    for (auto [view, isPackedView] : llvm::zip(views(Role::Input), isPacked))
+      if (isPackedView == packed)
+        visit(view, false);
     for (Value view : views(Role::Output))
-      if (plan.hasEpilogue == whole)
-        ask(view, whole, true, share);
+      if (plan.hasEpilogue == packed)
+        visit(view, true);
   };
-  askAll(/*whole=*/false, {});
+  eachView(false, [&](Value view, bool write) {
+    ask(view, b.add(at.token, blockAhead), nextColumn, options.width(), write);
+  });
+  // One share of a token's rows for each block of the head, whichever of them are here.
+  auto askShare = [&](Value index) {
+    Value token = arith::DivUIOp::create(b, index, b.index(layout.blocks));
+    Value share = arith::RemUIOp::create(b, index, b.index(layout.blocks));
+    token = b.add(b.add(begin, chunkAhead), token);
+    eachView(true, [&](Value view, bool write) {
+      auto type = cast<MemRefType>(view.getType());
+      int64_t line = 512 / type.getElementTypeBitWidth();
+      int64_t size = roundUp((type.getShape().back() + layout.blocks - 1) / layout.blocks, line);
+      ask(view, token, b.scale(share, size), size, write);
+    });
+  };
+  Value passed = b.add(b.scale(arith::SubIOp::create(b, block, blocks.begin), options.chunk), at.inChunk);
   if (!part)
-    return askAll(/*whole=*/true, block);
-  // Where only some blocks are here, they ask for the shares of the others too.
+    return askShare(passed);
   Value here = arith::SubIOp::create(b, blocks.end, blocks.begin);
-  Value first = arith::SubIOp::create(b, block, blocks.begin);
-  auto shares = scf::ForOp::create(b, first, b.index(layout.blocks), here);
-  OpBuilder::InsertionGuard guard(b);
-  b.setInsertionPointToStart(shares.getBody());
-  askAll(/*whole=*/true, shares.getInductionVar());
+  auto sharesBefore = [&](Value tokens) -> Value {
+    return arith::DivUIOp::create(b, b.scale(tokens, layout.blocks), here);
+  };
+  b.loop(sharesBefore(passed), sharesBefore(b.add(passed, 1)), 1, askShare);
 }
 
 //===----------------------------------------------------------------------===//
