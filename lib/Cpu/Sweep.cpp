@@ -19,15 +19,51 @@ public:
       pairs.emplace(b, shape, options, layout, this->group, scratch);
   }
 
+  // What has to be there before the first group: writes of zeros that are pending.
+  void begin() {
+    b.loop(b.index(0), b.index(shape.rowSlots), 1, [&](Value slot) {
+      Value row = b.add(b.scale(slot, layout.rowSlotStride), layout.rowsBegin - group.group * layout.rowStride);
+      fill(row, group.group * layout.rowStride, 0);
+    });
+    if (pairs)
+      fill(b.index(pairs->pendingBegin()), pairs->pendingSize(), 0);
+    clear();
+  }
+
   // Tokens `from` to `to` of a chunk that is packed and begins at token `begin`: a positive multiple of the
-  // group. Returns the new scale.
+  // group. The writes of the last group stay pending. Returns the new scale.
   Value run(Value begin, Value from, Value to, Value scale) {
     Value ends = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, b.add(begin, to), tokens);
     Value next = packer.coefficients(from, to, ends, scale);
     if (pairs)
       pairs->pack(from, to);
     b.loop(blocks.begin, blocks.end, 1, [&](Value block) { columnBlock(begin, from, to, block); });
+    packer.keep(b.sub(to, group.group));
+    if (pairs)
+      pairs->keep(b.sub(to, group.group));
     return next;
+  }
+
+  // Applies what is pending.
+  void flush() {
+    b.loop(blocks.begin, blocks.end, 1, [&](Value block) {
+      Values pending = load(block);
+      Pending last = unpack(pending, b.index(-group.group));
+      sweep(b.scale(block, layout.blockStride), last, {});
+    });
+  }
+
+  // Forgets what was pending.
+  void clear() {
+    b.loop(blocks.begin, blocks.end, 1, [&](Value block) {
+      Value at = pendingAt(block);
+      int64_t writes = pendingWrites() * lanes();
+      fill(at, writes, 0);
+      if (shape.columnDecay)
+        fill(b.add(at, writes), width(), 1);
+    });
+    b.storeScalar(b.number(1), scratch,
+                  b.add(packer.coefficientsAt(b.index(-group.group)), group.rescale()));
   }
 
 private:
@@ -37,37 +73,62 @@ private:
   struct Pending {
     ArrayRef<Value> writes; // [token][write][vector], or as SweepPairs has them
     ArrayRef<Value> decay;  // [vector], for a decay by columns
-    Value first;            // the group's first token in the chunk
+    Value first;            // the group's first token in the chunk; before 0: of the chunk before
   };
 
   int64_t lanes() const { return b.lanes; }
   int64_t width() const { return b.lanes * vectors; }
+  size_t pendingWrites() const {
+    return pairs ? pairs->operandCount() : group.group * group.writes() * vectors;
+  }
+
+  void fill(Value at, int64_t size, double value) {
+    b.loop(b.index(0), b.index(size), lanes(),
+           [&](Value i) { b.store(b.splat(value), scratch, b.add(at, i)); });
+  }
+
+  Pending unpack(ArrayRef<Value> pending, Value first) {
+    return {pending.take_front(pendingWrites()), pending.drop_front(pendingWrites()), first};
+  }
+
+  Value pendingAt(Value block) { return b.add(b.scale(block, layout.pendingStride), layout.pendingBegin); }
+
+  Values load(Value block) {
+    Values pending;
+    Value at = pendingAt(block);
+    for (size_t i = 0; i < pendingWrites() + (shape.columnDecay ? vectors : 0); ++i) {
+      Value x = b.load(scratch, b.add(at, i * lanes()));
+      pending.push_back(pairs ? pairs->halves(x) : x);
+    }
+    return pending;
+  }
+
+  void store(ArrayRef<Value> pending, Value block) {
+    Value at = pendingAt(block);
+    for (auto [i, x] : llvm::enumerate(pending))
+      b.store(vector::BitCastOp::create(b, b.vector, x), scratch, b.add(at, i * lanes()));
+  }
 
   void columnBlock(Value begin, Value from, Value to, Value block) {
     Value base = b.scale(block, layout.blockStride), column = b.scale(block, width());
-    Values pending = solve(begin, from, block, column, sweep(base, nullptr, from));
-    auto unpack = [&](ValueRange carried, Value first, Values &storage) {
-      storage.assign(carried.begin(), carried.end());
-      size_t writes = pairs ? pairs->operandCount() : group.group * group.writes() * vectors;
-      ArrayRef<Value> all(storage);
-      return Pending{all.take_front(writes), all.drop_front(writes), first};
-    };
-    Values storage;
-    pending =
-        b.loop(b.add(from, group.group), to, group.group, pending, [&](Value first, ValueRange carried) {
-          Pending before = unpack(carried, b.sub(first, group.group), storage);
-          return solve(begin, first, block, column, sweep(base, &before, first));
-        });
-    Pending last = unpack(pending, b.sub(to, group.group), storage);
-    sweep(base, &last, {});
+    Values pending = load(block);
+    pending.push_back(b.index(-group.group));
+    pending = b.loop(from, to, group.group, pending, [&](Value first, ValueRange carried) {
+      Values storage(carried.drop_back());
+      Pending before = unpack(storage, carried.back());
+      Values next = solve(begin, first, block, column, sweep(base, before, first));
+      next.push_back(first);
+      return next;
+    });
+    store(ArrayRef(pending).drop_back(), block);
   }
 
   // One pass over the rows of a column block: applies what is pending, and reads for the group that begins at
   // `reads` unless that is null. Returns the sums [token][read][vector].
-  Values sweep(Value base, const Pending *pending, Value reads) {
-    if (!pending || !(shape.scalarDecay || shape.rowDecay))
+  Values sweep(Value base, const Pending &pending, Value reads) {
+    if (!shape.scalarDecay && !shape.rowDecay)
       return rows(base, pending, reads, {});
-    Value factor = b.loadScalar(scratch, b.add(packer.coefficientsAt(pending->first), group.rescale()));
+    Value factor = b.loadScalar(scratch, b.add(packer.coefficientsAt(pending.first), group.rescale()));
     Value usual = arith::CmpFOp::create(b, arith::CmpFPredicate::OEQ, factor, b.number(1));
     SmallVector<Type> types(reads ? group.group * group.reads() * vectors : 0, b.vector);
     return b.branch(
@@ -76,19 +137,18 @@ private:
   }
 
   // With a `factor` the rows are multiplied: by that, or each by its own where the decay is by rows.
-  Values rows(Value base, const Pending *pending, Value reads, Value factor) {
+  Values rows(Value base, const Pending &pending, Value reads, Value factor) {
     Value factors;
     if (factor && shape.rowDecay)
-      factors = b.add(packer.rowsAt(pending->first), *shape.rowDecay * layout.rowSlotStride), factor = {};
+      factors = b.add(packer.rowsAt(pending.first), *shape.rowDecay * layout.rowSlotStride), factor = {};
     else if (factor)
       factor = b.splat(factor);
     if (pairs)
-      return pairs->rows(base, pending ? pending->writes : ArrayRef<Value>(),
-                         pending ? pending->first : Value(), reads, factor, factors);
+      return pairs->rows(base, pending.writes, pending.first, reads, factor, factors);
     int64_t count = reads ? group.group * group.reads() * vectors : 0, partials = group.partialSums();
     Values sums(count * partials, reads ? b.splat(0.0) : Value());
     Value packedReads = reads ? packer.rowsAt(reads) : Value();
-    Value packedWrites = pending ? packer.rowsAt(pending->first) : Value();
+    Value packedWrites = packer.rowsAt(pending.first);
     sums = b.loop(zero, b.index(shape.rows), partials, sums, [&](Value i, ValueRange carried) {
       Values next(carried);
       for (int64_t part = 0; part < partials; ++part) {
@@ -98,8 +158,7 @@ private:
           h.push_back(b.load(scratch, b.add(row, x * lanes())));
         if (factors)
           factor = b.loadSplat(scratch, b.add(b.add(factors, i), part));
-        if (pending)
-          update(h, *pending, b.add(b.add(packedWrites, i), part), factor, row);
+        update(h, pending, b.add(b.add(packedWrites, i), part), factor, row);
         if (reads)
           read(h, b.add(b.add(packedReads, i), part), MutableArrayRef(next).slice(part * count, count));
       }
@@ -215,15 +274,22 @@ private:
 SweepLayout::SweepLayout(const SweepShape &shape, const SweepOptions &options)
     : columns(roundUp(shape.columns, options.width())), blocks(columns / options.width()),
       blockStride(shape.rows * options.width()), rowStride(roundUp(shape.rows, options.lanes)),
-      rowSlotStride(options.chunk * rowStride), columnSlotStride(options.chunk * columns),
-      rowsBegin(roundUp(blocks * blockStride, 16)), columnsBegin(rowsBegin + shape.rowSlots * rowSlotStride),
+      rowSlotStride((options.group + options.chunk) * rowStride), columnSlotStride(options.chunk * columns),
+      rowsBegin(roundUp(blocks * blockStride, 16) + options.group * rowStride),
+      columnsBegin(roundUp(blocks * blockStride, 16) + shape.rowSlots * rowSlotStride),
       scalarsBegin(columnsBegin + shape.columnSlots * columnSlotStride), scalarSlots(shape.scalarSlots),
-      coefficientsBegin(scalarsBegin + roundUp(options.chunk * scalarSlots, 16)) {
+      coefficientsBegin(scalarsBegin + roundUp(options.chunk * scalarSlots, 16) +
+                        SweepGroup{shape, options.group}.size()) {
   SweepGroup whole{shape, options.group}, single{shape, 1};
   int64_t coefficients =
       std::max(options.chunk / options.group * whole.size(), options.chunk * single.size());
   scalesBegin = coefficientsBegin + coefficients;
-  pairsBegin = scalesBegin + (shape.rowDecay ? rowStride : 0);
+  pendingBegin = scalesBegin + (shape.rowDecay ? rowStride : 0);
+  int64_t writes = options.group * whole.writes();
+  if (options.pairs)
+    writes = roundUp(writes, 2);
+  pendingStride = (writes + shape.columnDecay) * options.width();
+  pairsBegin = pendingBegin + blocks * pendingStride;
   size = pairsBegin + (options.pairs ? SweepPairs::size(shape, options) : 0);
 }
 
@@ -240,15 +306,19 @@ Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &opti
   if (rule.shape.rowDecay)
     b.loop(b.index(layout.scalesBegin), b.index(layout.scalesBegin + layout.rowStride), b.lanes,
            [&](Value i) { b.store(b.splat(1.0), scratch, i); });
-  // The groups from `from` to `to`, if there are any.
-  auto some = [&](SweepEmitter &emitter, Value begin, Value from, Value to, Value scale) {
+  // Runs the groups from `from` to `to`, if there are any, and returns the new scale.
+  auto some = [&](Value from, Value to, Value scale, llvm::function_ref<Value(Value)> run) {
     Value any = arith::CmpIOp::create(b, arith::CmpIPredicate::ult, from, to);
     SmallVector<Type> types(scaled ? 1 : 0, b.getF32Type());
     return front(b.branch(
-        any, types, [&] { return carry(emitter.run(begin, from, to, scale)); },
-        [&] { return carry(scale); }));
+        any, types, [&] { return carry(run(scale)); }, [&] { return carry(scale); }));
+  };
+  auto when = [&](Value condition, llvm::function_ref<void()> body) {
+    b.branch(
+        condition, TypeRange(), [&] { return body(), Values(); }, [] { return Values(); });
   };
   Values scale = scaled ? Values{b.number(1)} : Values();
+  grouped.begin();
   return front(b.loop(zero, tokens, options.chunk, scale, [&](Value begin, ValueRange carried) {
     Value left = arith::SubIOp::create(b, tokens, begin);
     Value count = arith::MinUIOp::create(b, left, b.index(options.chunk));
@@ -256,9 +326,18 @@ Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &opti
     // The few tokens after the last whole group go one by one.
     Value rest = arith::RemUIOp::create(b, count, b.index(options.group));
     Value whole = arith::SubIOp::create(b, count, rest);
-    Value scale = some(grouped, begin, zero, whole, front(carried));
+    Value scale = some(zero, whole, front(carried),
+                       [&](Value scale) { return grouped.run(begin, zero, whole, scale); });
+    Value ends = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, left, count);
+    Value pending = arith::CmpIOp::create(b, arith::CmpIPredicate::uge, tokens, b.index(options.group));
+    when(arith::AndIOp::create(b, ends, pending), [&] { grouped.flush(); });
     if (options.group > 1)
-      scale = some(single, begin, whole, count, scale);
+      scale = some(whole, count, scale, [&](Value scale) {
+        single.clear();
+        Value next = single.run(begin, whole, count, scale);
+        single.flush();
+        return next;
+      });
     rule.finish(b, layout, scratch, begin, count);
     return carry(scale);
   }));

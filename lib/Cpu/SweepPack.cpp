@@ -1,6 +1,7 @@
 // What the sweep computes once per chunk for all columns: packed rows, inner products, products of decays.
 #include "lib/Cpu/SweepPack.h"
 #include "mlir/Dialect/Math/IR/Math.h"
+#include "llvm/ADT/SetVector.h"
 
 using namespace mlir;
 using namespace recur;
@@ -15,8 +16,24 @@ Value SweepPacker::rowsAt(Value inChunk) {
 }
 
 Value SweepPacker::coefficientsAt(Value first) {
-  Value number = group.group == 1 ? first : Value(arith::DivUIOp::create(b, first, b.index(group.group)));
+  Value number = group.group == 1 ? first : Value(arith::DivSIOp::create(b, first, b.index(group.group)));
   return b.add(b.scale(number, group.size()), layout.coefficientsBegin);
+}
+
+void SweepPacker::keep(Value first) {
+  Value before = b.index(-group.group), from = rowsAt(first), to = rowsAt(before);
+  llvm::SmallSetVector<unsigned, 4> slots(shape.writes.begin(), shape.writes.end());
+  if (shape.rowDecay)
+    slots.insert(*shape.rowDecay);
+  b.loop(b.index(0), b.index(group.group * layout.rowStride), b.lanes, [&](Value i) {
+    for (unsigned slot : slots) {
+      Value at = b.add(i, slot * layout.rowSlotStride);
+      b.store(b.load(scratch, b.add(from, at)), scratch, b.add(to, at));
+    }
+  });
+  auto rescale = [&](Value token) { return b.add(coefficientsAt(token), group.rescale()); };
+  if (shape.scalarDecay || shape.rowDecay)
+    b.storeScalar(b.loadScalar(scratch, rescale(first)), scratch, rescale(before));
 }
 
 Value SweepPacker::coefficients(Value from, Value to, Value ends, Value scale) {

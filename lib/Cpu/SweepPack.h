@@ -15,6 +15,10 @@ public:
   /// decay); returns it as these groups leave it. Factors kept by rows end as 1.
   mlir::Value coefficients(mlir::Value from, mlir::Value to, mlir::Value ends, mlir::Value scale);
 
+  /// Emits the copying of what the next chunk needs of the group that begins at `first`: it is then the group
+  /// before the first of that chunk.
+  void keep(mlir::Value first);
+
   /// The position of row slot 0 of a token of the chunk.
   mlir::Value rowsAt(mlir::Value inChunk);
   /// The position of the coefficients of the group that begins at a token of the chunk.

@@ -5,12 +5,14 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cpu;
 
-// Half as many f32 places for each read; for each pair of writes as many as rows.
+// Half as many f32 places for each read; for each pair of writes as many as rows, and once more for the group
+// before.
 int64_t SweepPairs::size(const SweepShape &shape, const SweepOptions &options) {
   int64_t reads = shape.reads.size() * options.chunk * shape.rows / 2;
-  int64_t whole = options.chunk / options.group * ((options.group * shape.writes.size() + 1) / 2);
+  int64_t ofGroup = (options.group * shape.writes.size() + 1) / 2;
+  int64_t whole = options.chunk / options.group * ofGroup;
   int64_t single = options.chunk * ((shape.writes.size() + 1) / 2);
-  return reads + std::max(whole, single) * shape.rows;
+  return reads + (std::max(whole, single) + ofGroup) * shape.rows;
 }
 
 VectorType SweepPairs::halfType() { return VectorType::get(2 * b.lanes, b.getBF16Type()); }
@@ -47,9 +49,15 @@ Value SweepPairs::splatPair(Value at) {
 Value SweepPairs::readsAt(Value token) { return b.add(b.scale(token, shape.rows / 2), layout.pairsBegin); }
 
 Value SweepPairs::writesAt(Value first) {
-  Value number = group.group == 1 ? first : Value(arith::DivUIOp::create(b, first, b.index(group.group)));
-  int64_t begin = layout.pairsBegin + shape.reads.size() * options.chunk * shape.rows / 2;
-  return b.add(b.scale(number, writePairs() * shape.rows), begin);
+  Value number = group.group == 1 ? first : Value(arith::DivSIOp::create(b, first, b.index(group.group)));
+  return b.add(b.scale(number, pendingSize()), writesBegin());
+}
+
+void SweepPairs::keep(Value first) {
+  Value from = writesAt(first);
+  b.loop(b.index(0), b.index(pendingSize()), b.lanes, [&](Value i) {
+    b.store(b.load(scratch, b.add(from, i)), scratch, b.add(i, pendingBegin()));
+  });
 }
 
 void SweepPairs::pack(Value from, Value to) {
@@ -110,26 +118,20 @@ SmallVector<Value> SweepPairs::rows(Value base, ArrayRef<Value> writes, Value wr
                                     Value factor, Value decayRows) {
   int64_t vectors = options.vectors, lanes = b.lanes, count = group.group * group.reads() * vectors;
   Values sums(reads ? count : 0, reads ? b.splat(0.0) : Value());
-  Value readRows = reads ? readsAt(reads) : Value(), writeRows = writtenBy ? writesAt(writtenBy) : Value();
+  Value readRows = reads ? readsAt(reads) : Value(), writeRows = writesAt(writtenBy);
   return b.loop(b.index(0), b.index(shape.rows), 2, sums, [&](Value i, ValueRange carried) {
-    Value row = b.add(base, b.scale(i, options.width()));
+    Value row = b.add(base, b.scale(i, options.width())), decay = decayRows ? splatPair(b.add(decayRows, i)) : factor;
     Values h, next(carried);
     for (int64_t part = 0; part < 2 * vectors; ++part)
-      h.push_back(b.load(scratch, b.add(row, part * lanes)));
-    if (writtenBy) {
-      Value decay = decayRows ? splatPair(b.add(decayRows, i)) : factor;
+      h.push_back(b.mul(decay, b.load(scratch, b.add(row, part * lanes))));
+    auto *write = writes.begin();
+    for (int64_t pair = 0; pair < writePairs(); ++pair) {
+      Value e = halves(splatPair(b.add(b.add(writeRows, i), pair * shape.rows)));
       for (Value &value : h)
-        value = b.mul(decay, value);
-      auto *write = writes.begin();
-      for (int64_t pair = 0; pair < writePairs(); ++pair) {
-        Value e = vector::BitCastOp::create(b, halfType(),
-                                            splatPair(b.add(b.add(writeRows, i), pair * shape.rows)));
-        for (Value &value : h)
-          value = dot(value, e, *write++);
-      }
-      for (auto [part, value] : llvm::enumerate(h))
-        b.store(value, scratch, b.add(row, part * lanes));
+        value = dot(value, e, *write++);
     }
+    for (auto [part, value] : llvm::enumerate(h))
+      b.store(value, scratch, b.add(row, part * lanes));
     if (!reads)
       return next;
     Value half = b.add(readRows, arith::DivUIOp::create(b, i, b.index(2)));

@@ -23,6 +23,13 @@ public:
   /// The operands of the update for z [token][write][vector].
   llvm::SmallVector<mlir::Value> operands(llvm::ArrayRef<mlir::Value> z);
   size_t operandCount() const { return writePairs() * 2 * options.vectors; }
+  /// Emits the copying of the operands of the group that begins at `first` to before those of the chunk.
+  void keep(mlir::Value first);
+  /// Where they are then, in f32, and how many f32 they take.
+  int64_t pendingBegin() const { return writesBegin() - pendingSize(); }
+  int64_t pendingSize() const { return writePairs() * shape.rows; }
+  /// The bf16 in a vector.
+  mlir::Value halves(mlir::Value x) { return mlir::vector::BitCastOp::create(b, halfType(), x); }
   /// As SweepEmitter::rows.
   llvm::SmallVector<mlir::Value> rows(mlir::Value base, llvm::ArrayRef<mlir::Value> writes,
                                       mlir::Value writtenBy, mlir::Value reads, mlir::Value factor,
@@ -42,6 +49,11 @@ private:
   Value splatPair(Value at);
   Value readsAt(Value token);
   Value writesAt(Value first);
+  // Of the operands of the chunk's first group; before them there is room for those of a whole group.
+  int64_t writesBegin() const {
+    int64_t pairs = (options.group * group.writes() + 1) / 2;
+    return layout.pairsBegin + shape.reads.size() * options.chunk * shape.rows / 2 + pairs * shape.rows;
+  }
 
   VectorBuilder &b;
   const SweepShape &shape;
