@@ -88,15 +88,21 @@ Constant *Descriptor::dtype(DType type) {
 Constant *Descriptor::gpuCode(const GpuCode &code) {
   SmallVector<Constant *> entries;
   for (const GpuEntry &entry : code.entries) {
-    SmallVector<Constant *> maps;
+    SmallVector<Constant *> maps, tensors;
     for (int32_t tensor : entry.maps)
       maps.push_back(i32(tensor));
+    for (int32_t tensor : entry.tensors)
+      tensors.push_back(i32(tensor));
     entries.push_back(structure(
         {string(entry.name), i32(entry.threads), i32(entry.shards), i64(entry.shared), i64(entry.scratch),
-         i64((entry.packed ? RECUR_CUDA_PACKED : 0) | (entry.beginsSegments ? RECUR_CUDA_SEGMENTS : 0)),
-         i64(entry.leastTokens), array(maps, "recur.maps"), i32(int64_t(maps.size())), i32(entry.mostBlocks)},
+         i64(entry.flags | (entry.packed ? RECUR_CUDA_PACKED : 0)), i64(entry.leastTokens),
+         array(maps, "recur.maps"), i32(int64_t(maps.size())), i32(entry.mostBlocks),
+         array(tensors, "recur.tensors"), i64(int64_t(tensors.size()))},
         sizeof(recur_cuda_entry)));
   }
+  SmallVector<Constant *> temporaries;
+  for (auto [size, bits] : code.temporaries)
+    temporaries.push_back(structure({i64(size), i64(bits)}, sizeof(recur_cuda_temporary)));
   Constant *cubin = null;
   if (!code.cubin.empty()) {
     GlobalVariable *bytes =
@@ -106,7 +112,8 @@ Constant *Descriptor::gpuCode(const GpuCode &code) {
   }
   return global(
       structure({cubin, code.ptx.empty() ? null : string(code.ptx), i32(code.capability), i32(code.exact),
-                 i32(int64_t(entries.size())), i32(0), array(entries, "recur.entries")},
+                 i32(int64_t(entries.size())), i32(int64_t(temporaries.size())),
+                 array(entries, "recur.entries"), array(temporaries, "recur.temporaries")},
                 sizeof(recur_cuda_kernel)),
       "recur.gpu");
 }

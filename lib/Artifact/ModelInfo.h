@@ -58,7 +58,10 @@ struct GpuEntry {
   std::vector<int32_t> maps;
   /// For launches of at most so many blocks; 0: of any number.
   int64_t mostBlocks = 0;
-  bool beginsSegments = false;
+  /// Bits of recur_cuda_entry.flags but for `packed`.
+  int64_t flags = 0;
+  /// What the kernel's tensors are, where they are not the rule's in order.
+  std::vector<int32_t> tensors;
 };
 
 /// The code of a variant for a GPU, as recur_cuda_kernel.
@@ -70,6 +73,8 @@ struct GpuCode {
   bool exact = false;
   /// Best first.
   std::vector<GpuEntry> entries;
+  /// Entries per token and head, and bits of each, of what one entry leaves for the next.
+  std::vector<std::pair<int64_t, int64_t>> temporaries;
 };
 
 /// One kernel of a rule and what it was compiled for.

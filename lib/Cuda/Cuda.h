@@ -58,9 +58,20 @@ struct Entry {
   llvm::SmallVector<int32_t> maps;
   /// For launches of at most so many blocks; 0: of any number.
   int64_t mostBlocks = 0;
-  /// Works on segments of sequences, as many as `mostBlocks` lets be, and so does the next entry, which is
-  /// launched after it.
-  bool beginsSegments = false;
+  /// Works on segments of sequences: as many as `mostBlocks` lets be, or short ones whatever their number.
+  enum Cut { Whole, Segments, FewTokens } cut = Whole;
+  /// The next entry is launched after this one, and finds the workspace as this one left it.
+  bool continues = false;
+  /// What the kernel's tensors are, where they are not the rule's in their order: those by number, temporary
+  /// t as -1 - t.
+  llvm::SmallVector<int32_t> tensors;
+};
+
+/// A vector or number per token and head that one entry leaves in the workspace for the next.
+struct Temporary {
+  /// 0 for a number.
+  int64_t entries = 0;
+  int64_t bits = 16;
 };
 
 /// A compiled rule.
@@ -68,6 +79,7 @@ struct Kernel {
   std::string ptx;
   /// Best first.
   llvm::SmallVector<Entry> entries;
+  llvm::SmallVector<Temporary> temporaries;
 };
 
 /// The chunk program of a bound rule, or null. What it returns must live as long as the function.
@@ -81,11 +93,11 @@ using DeriveFunction = llvm::function_ref<chunk::ProgramOp(RuleOp)>;
 mlir::FailureOr<Kernel> buildKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive,
                                      const KernelOptions &options);
 
-/// The same, before it is translated: a module of llvm, nvvm, scf, arith and math ops.
+/// The same, before it is translated: a module of llvm, nvvm, scf, arith and math ops. Sets all of `kernel` but
+/// its PTX.
 mlir::FailureOr<mlir::OwningOpRef<mlir::ModuleOp>> emitKernels(RuleOp rule, RuleOp symbolic,
                                                                DeriveFunction derive,
-                                                               const KernelOptions &options,
-                                                               llvm::SmallVectorImpl<Entry> &entries);
+                                                               const KernelOptions &options, Kernel &kernel);
 
 /// Lowers a module of entry points to ops of llvm and nvvm.
 mlir::LogicalResult lowerToLlvm(mlir::ModuleOp module);

@@ -1,5 +1,5 @@
 // The module of a rule: its entry points, best first.
-#include "lib/Cuda/Chunked.h"
+#include "lib/Cuda/KernelBuilder.h"
 #include "lib/Cuda/Prepare.h"
 #include "lib/Cuda/Roles.h"
 #include "lib/Cuda/Sequential.h"
@@ -10,39 +10,8 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-namespace {
-// Adds entry points to a module.
-class KernelBuilder {
-public:
-  KernelBuilder(RuleOp rule, RuleOp symbolic, const KernelOptions &options, SmallVectorImpl<Entry> &entries);
-
-  LogicalResult addSequential(RuleOp bound);
-  void addChunked(DeriveFunction derive);
-  void addPart(DeriveFunction derive, int64_t slab, StringRef name, int64_t mostBlocks);
-  OwningOpRef<ModuleOp> take() { return std::move(module); }
-
-  /// Why there is no kernel that takes tokens in chunks; empty if there is one.
-  std::string refusal;
-
-private:
-  LLVM::LLVMFuncOp makeFunction(const Entry &entry, size_t tensors);
-  bool addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards, StringRef name,
-                int64_t mostBlocks, Phase phase = Phase::Whole);
-  void addSegments(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards);
-  void addPortable(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards, int64_t slab);
-  void makeShared(StringRef name, int64_t alignment);
-
-  RuleOp rule, symbolic;
-  const KernelOptions &options;
-  SmallVectorImpl<Entry> &entries;
-  OwningOpRef<ModuleOp> module;
-  ImplicitLocOpBuilder b;
-};
-} // namespace
-
-KernelBuilder::KernelBuilder(RuleOp rule, RuleOp symbolic, const KernelOptions &options,
-                             SmallVectorImpl<Entry> &entries)
-    : rule(rule), symbolic(symbolic), options(options), entries(entries),
+KernelBuilder::KernelBuilder(RuleOp rule, RuleOp symbolic, const KernelOptions &options, Kernel &kernel)
+    : rule(rule), symbolic(symbolic), options(options), entries(kernel.entries), temporaries(kernel.temporaries),
       module(ModuleOp::create(rule.getLoc())), b(rule.getLoc(), rule.getContext()) {
   makeShared("recur_shared", 16);
 }
@@ -142,8 +111,9 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
     entry.name = options.symbol + name.str();
     entry.mostBlocks = mostBlocks;
     entry.packed = true;
-    entry.leastTokens = phase == Phase::Whole ? 2 : 8 * tokensOfChunk;
-    entry.beginsSegments = phase == Phase::Gather;
+    entry.leastTokens = phase == Phase::Whole ? tokensWorthChunk : 8 * tokensOfChunk;
+    entry.cut = phase == Phase::Whole ? Entry::Whole : Entry::Segments;
+    entry.continues = phase == Phase::Gather;
     entry.shards = shards;
     entry.threads = RoleEmitter::countThreads(*plan, team);
     entry.maps = mappedTensors(*plan);
@@ -189,50 +159,68 @@ void KernelBuilder::addSegments(chunk::ProgramOp program, ArrayRef<TensorArgumen
     return;
   addRoles(program, tensors, shards, "_gather", options.chip.processors, Phase::Gather);
   if (!addRoles(program, tensors, shards, "_segments", options.chip.processors, Phase::Segments) &&
-      !entries.empty() && entries.back().beginsSegments)
+      !entries.empty() && entries.back().continues)
     entries.pop_back();
 }
 
 void KernelBuilder::addChunked(DeriveFunction derive) {
-  // Few heads leave processors idle, so two blocks share one.
-  if (options.chip.hasWarpgroups())
-    addPart(derive, 64, "_halves", options.chip.processors);
-  // Else a block takes as many of the state's independent indices as go: it does what is common to them once.
-  addPart(derive, 128, "_roles", 0);
+  if (addInRoles(derive))
+    return;
+  addStages(derive);
+  addPortable(derive);
 }
 
-// Kernels whose blocks take `slab` of the state's independent indices.
-void KernelBuilder::addPart(DeriveFunction derive, int64_t slab, StringRef name, int64_t mostBlocks) {
-  OwningOpRef<ModuleOp> part = ModuleOp::create(rule.getLoc());
-  auto partRule = cast<RuleOp>(OpBuilder::atBlockEnd(part->getBody()).clone(*rule));
+// The rule for blocks that share out `slab` of the state's independent indices each, or, `fewer`, where the size is
+// no multiple of that, fewer in packets of eight.
+SharedOut KernelBuilder::shareOut(int64_t slab, bool fewer) {
+  SharedOut part;
+  part.module = ModuleOp::create(rule.getLoc());
+  auto partRule = cast<RuleOp>(OpBuilder::atBlockEnd(part.module->getBody()).clone(*rule));
   IndexClasses classes(partRule);
   unsigned shared = classes.bestIndependent();
-  // Where the size is no multiple of that, fewer, in packets of eight.
-  for (int64_t fewer = slab; shared && !mostBlocks && fewer >= 16; fewer -= 8)
-    if (classes.sizeOf(shared) > slab && classes.sizeOf(shared) % fewer == 0) {
-      slab = fewer;
+  int64_t size = shared ? classes.sizeOf(shared) : 0;
+  part.slab = slab;
+  for (int64_t less = slab; shared && fewer && less >= 16; less -= 8)
+    if (size > slab && size % less == 0) {
+      part.slab = less;
       break;
     }
-  int64_t shards = shared && classes.sizeOf(shared) % slab == 0 ? classes.sizeOf(shared) / slab : 1;
-  if (mostBlocks && shards != 2)
-    return;
-  if (shards == 1)
+  part.shards = shared && size % part.slab == 0 ? size / part.slab : 1;
+  if (part.shards == 1)
     shared = 0;
   else
-    takePart(partRule, classes, shared, slab);
-  chunk::ProgramOp program = derive(partRule);
+    takePart(partRule, classes, shared, part.slab);
+  part.tensors = listTensors(symbolic, partRule, classes, shared, options);
+  return part;
+}
+
+// Whether there are roles for any number of blocks.
+bool KernelBuilder::addInRoles(DeriveFunction derive) {
+  if (!options.chip.hasWarpgroups())
+    return false;
+  // Few heads leave processors idle, so two blocks share one.
+  if (SharedOut halves = shareOut(64, /*fewer=*/false); halves.shards == 2)
+    if (chunk::ProgramOp program = derive(halves.rule())) {
+      addSegments(program, halves.tensors, halves.shards);
+      addRoles(program, halves.tensors, halves.shards, "_halves", options.chip.processors);
+    }
+  // Else a block takes as many of the state's independent indices as go: it does what is common to them once.
+  SharedOut part = shareOut(128, /*fewer=*/true);
+  chunk::ProgramOp program = derive(part.rule());
   if (!program)
-    return;
-  SmallVector<TensorArgument> tensors = listTensors(symbolic, partRule, classes, shared, options);
-  if (mostBlocks || shards == 1)
-    addSegments(program, tensors, shards);
-  if (!addRoles(program, tensors, shards, name, mostBlocks) && !mostBlocks)
-    addPortable(program, tensors, shards, slab);
+    return false;
+  if (part.shards == 1)
+    addSegments(program, part.tensors, part.shards);
+  return addRoles(program, part.tensors, part.shards, "_roles", 0);
 }
 
 // The kernel for all chips, with chunks as long as fit into shared memory.
-void KernelBuilder::addPortable(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards,
-                                int64_t slab) {
+void KernelBuilder::addPortable(DeriveFunction derive) {
+  SharedOut part = shareOut(128, /*fewer=*/true);
+  chunk::ProgramOp program = derive(part.rule());
+  if (!program)
+    return;
+  ArrayRef<TensorArgument> tensors = part.tensors;
   if (std::optional<std::string> reason = ChunkEmitter::refusal(program, tensors)) {
     refusal = *reason;
     return;
@@ -241,12 +229,12 @@ void KernelBuilder::addPortable(chunk::ProgramOp program, ArrayRef<TensorArgumen
     Entry entry;
     entry.name = options.symbol + "_chunked";
     entry.packed = true;
-    entry.leastTokens = 2;
-    entry.shards = shards;
+    entry.leastTokens = tokensWorthChunk;
+    entry.shards = part.shards;
     LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
     ChunkShape shape{tokens, ChunkEmitter::countWarps(program),
                      ChunkEmitter::findPrecision(program, tensors)};
-    if (failed(emitChunked(function, program, tensors, shape, slab, entry))) {
+    if (failed(emitChunked(function, program, tensors, shape, part.slab, entry))) {
       refusal = "an op of its chunk program has no code";
       return function.erase();
     }
@@ -266,15 +254,14 @@ void KernelBuilder::addPortable(chunk::ProgramOp program, ArrayRef<TensorArgumen
 }
 
 FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive,
-                                                   const KernelOptions &options,
-                                                   SmallVectorImpl<Entry> &entries) {
+                                                   const KernelOptions &options, Kernel &kernel) {
   FailureOr<OwningOpRef<ModuleOp>> prepared = prepareRule(rule);
   if (failed(prepared))
     return failure();
   rule.getContext()
       ->loadDialect<arith::ArithDialect, LLVM::LLVMDialect, math::MathDialect, NVVM::NVVMDialect,
                     scf::SCFDialect>();
-  KernelBuilder builder(rule, symbolic, options, entries);
+  KernelBuilder builder(rule, symbolic, options, kernel);
   builder.addChunked(derive);
   if (!builder.refusal.empty())
     mlir::emitRemark(rule.getLoc()) << "no chunks of tokens on " << options.chip.name << ": "
@@ -287,7 +274,7 @@ FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic,
 FailureOr<Kernel> cuda::buildKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive,
                                      const KernelOptions &options) {
   Kernel kernel;
-  FailureOr<OwningOpRef<ModuleOp>> module = emitKernels(rule, symbolic, derive, options, kernel.entries);
+  FailureOr<OwningOpRef<ModuleOp>> module = emitKernels(rule, symbolic, derive, options, kernel);
   if (failed(module))
     return failure();
   FailureOr<std::string> ptx = translateToPtx(**module, options.chip);

@@ -238,8 +238,12 @@ LogicalResult SequentialEmitter::runTokens(TensorAccess &access) {
   LogicalResult status = success();
   {
     OpBuilder::InsertionGuard guard(b);
+    auto yield = [&](ValueRange values) { // without values it is there already
+      if (!types.empty())
+        scf::YieldOp::create(b, values);
+    };
     b.setInsertionPointToStart(guarded.elseBlock());
-    scf::YieldOp::create(b, initial);
+    yield(initial);
     b.setInsertionPointToStart(guarded.thenBlock());
     // Inputs are fetched one token ahead, so that their way from memory hides behind a token's work.
     SmallVector<Value> carried = initial;
@@ -266,7 +270,7 @@ LogicalResult SequentialEmitter::runTokens(TensorAccess &access) {
       llvm::append_range(results, ahead);
       return results;
     });
-    scf::YieldOp::create(b, loop.getResults().take_front(initial.size()));
+    yield(loop.getResults().take_front(initial.size()));
   }
   if (succeeded(status))
     setCarried(guarded.getResults());
@@ -285,7 +289,7 @@ LogicalResult SequentialEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLi
   scratch = LLVM::GEPOp::create(b, scratch.getType(), b.getI8Type(), scratch,
                                 ValueRange{arith::MulIOp::create(b, block, size)});
   threads.begin(base, scratch);
-  Part part = findPart(threads, access, shards, slab);
+  Part part = findPart(threads, access, shards, slab, /*grain=*/entry.cut == Entry::Whole ? 0 : 1);
   head = part.head;
   heads = part.heads;
   tokens = part.tokens;

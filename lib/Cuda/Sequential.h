@@ -5,7 +5,7 @@
 namespace recur::cuda {
 
 /// Emits the body of an entry point. The rule is that of one of the entry's shards, which has `slab` indices
-/// of the class that blocks share out.
+/// of the class that blocks share out. Without states, tokens may be cut into segments.
 mlir::LogicalResult emitSequential(mlir::LLVM::LLVMFuncOp function, RuleOp rule,
                                    llvm::ArrayRef<TensorArgument> tensors, const Grid &grid,
                                    const Placement &placement, int64_t slab, int64_t sharedLimit,

@@ -25,16 +25,23 @@ SmallVector<TensorArgument> cuda::listTensors(RuleOp symbolic, RuleOp bound, con
     tensors.push_back(tensor);
   };
   auto addArguments = [&](ArgKind kind, bool hasToken, bool withArgument) {
-    for (auto [unbound, argument] : llvm::zip(symbolic.argumentsOf(kind), bound.argumentsOf(kind)))
-      add(unbound, argument, withArgument ? argument : BlockArgument(), bound.getArg(argument).getName(), hasToken,
+    for (BlockArgument argument : bound.argumentsOf(kind)) {
+      StringRef name = bound.getArg(argument).getName();
+      BlockArgument unbound = symbolic.findArgument(kind, name); // temporaries are the stage's own
+      add(unbound ? unbound : argument, argument, withArgument ? argument : BlockArgument(), name, hasToken,
           kind == ArgKind::State);
+    }
   };
   addArguments(ArgKind::Input, true, true);
   addArguments(ArgKind::Param, false, true);
   addArguments(ArgKind::State, false, true);
-  for (auto [name, unbound, value] :
-       llvm::zip(bound.getOutputs().getAsRange<StringAttr>(), symbolic.yieldedOutputs(), bound.yieldedOutputs()))
+  for (auto [name, value] : llvm::zip(bound.getOutputs().getAsRange<StringAttr>(), bound.yieldedOutputs())) {
+    auto known = llvm::find(symbolic.getOutputs(), name);
+    Value unbound = known == symbolic.getOutputs().end()
+                        ? value
+                        : symbolic.yieldedOutputs()[known - symbolic.getOutputs().begin()];
     add(unbound, value, {}, name, true, false);
+  }
   addArguments(ArgKind::State, false, false);
   return tensors;
 }

@@ -21,8 +21,8 @@ struct TensorArgument {
   MatType entry() const { return entryType(type); }
 };
 
-/// Lists the tensors of a rule. `symbolic` is the rule before its dimensions were bound, `bound` after.
-/// `shardedClass` may be 0.
+/// Lists the tensors of a rule, or of one of its stages. `symbolic` is the rule before its dimensions were bound,
+/// `bound` after. `shardedClass` may be 0.
 llvm::SmallVector<TensorArgument> listTensors(RuleOp symbolic, RuleOp bound, const IndexClasses &classes,
                                               unsigned shardedClass, const KernelOptions &options);
 

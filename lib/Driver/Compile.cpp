@@ -180,9 +180,18 @@ static FloatType elementType(MLIRContext &context, DType type) {
   return type == DType::BF16 ? FloatType(BFloat16Type::get(&context)) : FloatType(Float16Type::get(&context));
 }
 
-static GpuCode launchable(const cuda::Chip &chip, std::string code, ArrayRef<cuda::Entry> entries) {
-  GpuCode gpu{std::move(code), "", chip.capability, chip.exact, {}};
-  for (const cuda::Entry &entry : entries)
+static int64_t flagsOf(const cuda::Entry &entry) {
+  int64_t cut = entry.cut == cuda::Entry::Segments    ? RECUR_CUDA_SEGMENTS
+                : entry.cut == cuda::Entry::FewTokens ? RECUR_CUDA_TOKENS
+                                                      : 0;
+  return cut | (entry.continues ? RECUR_CUDA_CONTINUES : 0);
+}
+
+static GpuCode launchable(const cuda::Chip &chip, std::string code, const cuda::Kernel &kernel) {
+  GpuCode gpu{std::move(code), "", chip.capability, chip.exact, {}, {}};
+  for (const cuda::Temporary &temporary : kernel.temporaries)
+    gpu.temporaries.push_back({temporary.entries, temporary.bits});
+  for (const cuda::Entry &entry : kernel.entries)
     gpu.entries.push_back({entry.name,
                            entry.threads,
                            entry.shards,
@@ -192,7 +201,8 @@ static GpuCode launchable(const cuda::Chip &chip, std::string code, ArrayRef<cud
                            entry.leastTokens,
                            {entry.maps.begin(), entry.maps.end()},
                            entry.mostBlocks,
-                           entry.beginsSegments});
+                           flagsOf(entry),
+                           {entry.tensors.begin(), entry.tensors.end()}});
   return gpu;
 }
 
@@ -226,16 +236,16 @@ static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const Mod
   if (session.options.emulate) {
     if (session.options.processors)
       options.chip.processors = session.options.processors;
-    SmallVector<cuda::Entry> entries;
+    cuda::Kernel kernel;
     FailureOr<OwningOpRef<ModuleOp>> module =
-        cuda::emitKernels(rule, session.rule(), deriveProgram, options, entries);
+        cuda::emitKernels(rule, session.rule(), deriveProgram, options, kernel);
     if (failed(module))
       return failure();
-    FailureOr<std::string> code = emulate::compile(**module, options.chip, entries);
+    FailureOr<std::string> code = emulate::compile(**module, options.chip, kernel.entries);
     if (failed(code))
       return failure();
     recur_rt_find_driver_with(emulate::findDriverFunction);
-    return launchable(options.chip, std::move(*code), entries);
+    return launchable(options.chip, std::move(*code), kernel);
   }
   FailureOr<cuda::Kernel> kernel = cuda::buildKernels(rule, session.rule(), deriveProgram, options);
   if (failed(kernel))
@@ -252,7 +262,7 @@ static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const Mod
     session.diags.warning(frontend::WarningClass::Perf, {},
                           llvm::Twine("matrix products on ") + target.name +
                               " wait for one another: ptxas found no other way");
-  GpuCode code = launchable(*chip, std::move(cubin->code), kernel->entries);
+  GpuCode code = launchable(*chip, std::move(cubin->code), *kernel);
   if (!chip->exact)
     code.ptx = std::move(kernel->ptx);
   return code;

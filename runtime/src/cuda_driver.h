@@ -58,11 +58,17 @@ typedef struct recur_i_map {
   _Alignas(64) uint64_t words[16];
 } recur_i_map;
 
-/** Whether the tensors that an entry copies in boxes can be copied so. */
-bool recur_i_can_map(const recur_i_call *call, const recur_cuda_entry *entry);
+/** Makes a context of the call's device current. `pushed` says whether it must be taken away again. */
+int32_t recur_i_cuda_enter(const recur_i_call *call, CUcontext *context, bool *pushed);
+
+/** The functions of the chosen variant's entries in a context; loads its code if need be. */
+int32_t recur_i_cuda_functions(const recur_i_call *call, CUcontext current, const CUfunction **functions);
+
+/** Whether the tensors that an entry copies in boxes can be copied so; `operands` are the entry's. */
+bool recur_i_can_map(const recur_i_operand *const *operands, const recur_cuda_entry *entry);
 
 /** Describes them. */
-CUresult recur_i_describe_maps(const recur_i_call *call, const recur_cuda_entry *entry, recur_i_map *out);
+CUresult recur_i_describe_maps(const recur_i_operand *const *operands, const recur_cuda_entry *entry, recur_i_map *out);
 
 /** Checks before a launch, in a context of the call's device, what the driver knows about the memory: that it is the
  * device's, and that no tensor reaches past an allocation. With RECUR_CHECK_INDICES set in the environment, also the

@@ -34,16 +34,17 @@ static CUresult describe_map(const recur_i_operand *operand, recur_i_map *out) {
                              MAP_PROMOTE_256B, 0);
 }
 
-bool recur_i_can_map(const recur_i_call *call, const recur_cuda_entry *entry) {
+bool recur_i_can_map(const recur_i_operand *const *operands, const recur_cuda_entry *entry) {
   for (int32_t i = 0; i < entry->map_count; ++i)
-    if (!recur_i_cuda.encode_tiled || !can_map(&call->operands[entry->maps[i]]))
+    if (!recur_i_cuda.encode_tiled || !can_map(operands[entry->maps[i]]))
       return false;
   return true;
 }
 
-CUresult recur_i_describe_maps(const recur_i_call *call, const recur_cuda_entry *entry, recur_i_map *out) {
+CUresult recur_i_describe_maps(const recur_i_operand *const *operands, const recur_cuda_entry *entry,
+                               recur_i_map *out) {
   CUresult result = 0;
   for (int32_t i = 0; i < entry->map_count && !result; ++i)
-    result = describe_map(&call->operands[entry->maps[i]], &out[i]);
+    result = describe_map(operands[entry->maps[i]], &out[i]);
   return result;
 }

@@ -96,20 +96,30 @@ typedef struct recur_cuda_call {
   recur_cuda_tensor tensors[RECUR_MAX_TENSORS];
 } recur_cuda_call;
 
-/** The most tensors that one kernel copies in boxes. */
-enum { RECUR_MAX_MAPS = 8 };
+/** The most tensors that one kernel copies in boxes, temporaries, and entry points. */
+enum { RECUR_MAX_MAPS = 8, RECUR_MAX_TEMPORARIES = 12, RECUR_MAX_ENTRIES = 16 };
 
 /** Bits of recur_cuda_entry.flags. */
 enum {
   /** Tensors with dimensions of their own start at a multiple of 16 bytes, their last stride is 1 and all
    * others are multiples of 4. */
   RECUR_CUDA_PACKED = 1,
-  /** Each sequence is cut into `segments`, as many as `most` lets be, and where that is less than two the
-   * entry and the next do not fit. Block b works on segment b / shards % segments; heads and sequences
-   * follow. The next entry, whose maps, shards and workspace are its own, is launched after this one and
-   * finds its workspace as this one left it. */
-  RECUR_CUDA_SEGMENTS = 2
+  /** Each sequence is cut into `segments`, as many as `most` lets be; where that is less than two the entry
+   * does not fit. Block b works on segment b / shards % segments; heads and sequences follow. */
+  RECUR_CUDA_SEGMENTS = 2,
+  /** The next entry is launched after this one, and finds the workspace as this one left it. Both fit, or
+   * neither. */
+  RECUR_CUDA_CONTINUES = 4,
+  /** Each sequence is cut into segments of few tokens, whatever their number. */
+  RECUR_CUDA_TOKENS = 8
 };
+
+/** A tensor that a launch leaves in the workspace for the next: [batch, token, head, entry], as the inputs are
+ * but for the own dimensions, which are one of `entries`. */
+typedef struct recur_cuda_temporary {
+  int64_t entries;  /**< 0: a number, no dimension of its own */
+  int64_t bits;     /**< of an entry: 16 or 32 */
+} recur_cuda_temporary;
 
 /** One entry point of a module and how it is launched. */
 typedef struct recur_cuda_entry {
@@ -126,6 +136,10 @@ typedef struct recur_cuda_entry {
   const int32_t *maps;
   int32_t map_count; /**< at most RECUR_MAX_MAPS */
   int32_t most;      /**< for launches of at most so many blocks; 0: of any number */
+  /** What the kernel's tensors are: those of the call by number, temporary t as -1 - t. NULL: those of the
+   * call, in order. */
+  const int32_t *tensors;
+  int64_t tensor_count;
 } recur_cuda_entry;
 
 /** The code of one variant for GPUs. */
@@ -134,9 +148,10 @@ typedef struct recur_cuda_kernel {
   const char *ptx;                 /**< text for later chips, or NULL */
   int32_t capability;              /**< ten times the compute capability it was compiled for: 90 */
   int32_t exact;                   /**< 1: runs on no other capability */
-  int32_t entry_count;             /**< at least one */
-  int32_t reserved;                /**< 0 */
+  int32_t entry_count;             /**< at least one, at most RECUR_MAX_ENTRIES */
+  int32_t temporary_count;         /**< at most RECUR_MAX_TEMPORARIES */
   const recur_cuda_entry *entries; /**< best first: the first that fits is launched, else the last */
+  const recur_cuda_temporary *temporaries;
 } recur_cuda_kernel;
 
 /** One compiled kernel and what it was compiled for. A variant for GPUs has `cuda` and no `kernel`. */

@@ -1,0 +1,52 @@
+// The module of a rule while it is made.
+#pragma once
+#include "lib/Cuda/Chunked.h"
+#include "lib/Cuda/Roles.h"
+#include "lib/Cuda/Stages.h"
+
+namespace recur::cuda {
+
+/// For fewer tokens, one after the other is as fast as a chunk, and nothing is rounded to half precision between.
+constexpr int64_t tokensWorthChunk = 8;
+
+// The part of a rule that one of a head's blocks computes.
+struct SharedOut {
+  mlir::OwningOpRef<mlir::ModuleOp> module;
+  llvm::SmallVector<TensorArgument> tensors;
+  int64_t shards = 1, slab = 0;
+  RuleOp rule() { return *module->getOps<RuleOp>().begin(); }
+};
+
+// Adds entry points to a module.
+class KernelBuilder {
+public:
+  KernelBuilder(RuleOp rule, RuleOp symbolic, const KernelOptions &options, Kernel &kernel);
+
+  mlir::LogicalResult addSequential(RuleOp bound);
+  void addChunked(DeriveFunction derive);
+  mlir::OwningOpRef<mlir::ModuleOp> take() { return std::move(module); }
+
+  /// Why there is no kernel that takes tokens in chunks; empty if there is one.
+  std::string refusal;
+
+private:
+  mlir::LLVM::LLVMFuncOp makeFunction(const Entry &entry, size_t tensors);
+  SharedOut shareOut(int64_t slab, bool fewer);
+  bool addInRoles(DeriveFunction derive);
+  void addStages(DeriveFunction derive);
+  std::optional<Entry> addTokenStage(RuleOp stage, llvm::StringRef name);
+  bool addRoles(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors, int64_t shards, llvm::StringRef name,
+                int64_t mostBlocks, Phase phase = Phase::Whole);
+  void addSegments(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors, int64_t shards);
+  void addPortable(DeriveFunction derive);
+  void makeShared(llvm::StringRef name, int64_t alignment);
+
+  RuleOp rule, symbolic;
+  KernelOptions options;
+  llvm::SmallVectorImpl<Entry> &entries;
+  llvm::SmallVectorImpl<Temporary> &temporaries;
+  mlir::OwningOpRef<mlir::ModuleOp> module;
+  mlir::ImplicitLocOpBuilder b;
+};
+
+} // namespace recur::cuda

@@ -1,0 +1,261 @@
+/* cuda_launch.c: which kernels a call launches, and with what.
+ *
+ * A call only enqueues launches: it neither waits nor allocates, so that it can be captured into a graph. Entries of which
+ * each continues the one before are a group, and are launched together. */
+#include "cuda_driver.h"
+
+#include <inttypes.h>
+
+/** The parts of the workspace start at multiples of so many bytes from its beginning. */
+enum { PART = 256 };
+
+/** The temporaries of a call, as tensors of it. */
+typedef struct {
+  recur_tensor tensor[RECUR_MAX_TEMPORARIES];
+  DLTensor argument[RECUR_MAX_TEMPORARIES];
+  int64_t shape[RECUR_MAX_TEMPORARIES][4];
+  recur_i_operand operand[RECUR_MAX_TEMPORARIES];
+} temporaries;
+
+/** The tensors of one entry. */
+typedef struct {
+  int32_t count;
+  const recur_i_operand *operands[RECUR_MAX_TENSORS];
+} operand_list;
+
+static int64_t round_up(int64_t bytes) { return (bytes + PART - 1) / PART * PART; }
+
+/** Describes the temporaries one after the other from `data` on; returns the bytes that they take. */
+static int64_t place_temporaries(const recur_i_call *call, char *data, temporaries *all) {
+  const recur_cuda_kernel *kernel = call->variant->cuda;
+  int64_t bytes = 0;
+  for (int32_t i = 0; i < kernel->temporary_count; ++i) {
+    const recur_cuda_temporary *temporary = &kernel->temporaries[i];
+    const int64_t entries = temporary->entries ? temporary->entries : 1;
+    all->tensor[i] = (recur_tensor){.rank = temporary->entries ? 1 : 0};
+    const int64_t shape[] = {call->batch, call->tokens, call->heads, entries};
+    const int64_t strides[] = {call->tokens * call->heads * entries, call->heads * entries, entries, 1};
+    recur_i_operand *operand = &all->operand[i];
+    *operand = (recur_i_operand){.tensor = &all->tensor[i], .argument = &all->argument[i], .lead = 3};
+    for (int32_t axis = 0; axis < 4; ++axis) {
+      all->shape[i][axis] = shape[axis];
+      operand->strides[axis] = strides[axis];
+    }
+    operand->data = data ? data + bytes : NULL;
+    all->argument[i] = (DLTensor){.data = operand->data, .device = call->device, .ndim = 3 + all->tensor[i].rank,
+                                  .dtype = {kDLFloat, (uint8_t)temporary->bits, 1}, .shape = all->shape[i]};
+    bytes += round_up(shape[0] * strides[0] * temporary->bits / 8);
+  }
+  return bytes;
+}
+
+static operand_list list_operands(const recur_i_call *call, const recur_cuda_entry *entry, const temporaries *all) {
+  operand_list list = {.count = entry->tensors ? (int32_t)entry->tensor_count : call->operand_count};
+  for (int32_t i = 0; i < list.count; ++i) {
+    const int32_t tensor = entry->tensors ? entry->tensors[i] : i;
+    list.operands[i] = tensor < 0 ? &all->operand[-1 - tensor] : &call->operands[tensor];
+  }
+  return list;
+}
+
+/** The number of entries in the group that begins with one. */
+static int32_t count_launches(const recur_cuda_entry *entry) {
+  int32_t launches = 1;
+  for (; entry->flags & RECUR_CUDA_CONTINUES; ++entry)
+    ++launches;
+  return launches;
+}
+
+/** Whether a tensor may be read in packets of four, or two where its innermost extent is no multiple of four. */
+static bool is_packed(const recur_i_operand *operand) {
+  if (!operand->argument || operand->empty || !operand->tensor->rank)
+    return true;
+  const int32_t last = operand->argument->ndim - 1;
+  if ((uintptr_t)operand->data % 16)
+    return false;
+  const int64_t extent = operand->argument->shape[last], packet = extent % 4 == 0 ? 4 : extent % 2 == 0 ? 2 : 1;
+  for (int32_t axis = 0; axis < last; ++axis)
+    if (operand->strides[axis] % packet)
+      return false;
+  return extent < 2 || operand->strides[last] == 1;
+}
+
+/** Into how many segments sequences are cut for an entry: as many as give each processor one, but none too short; or as
+ * are short, for entries that know no state; 1 where the entry knows no segments, 0 where there are too few of them. */
+static int64_t count_segments(const recur_i_call *call, const recur_cuda_entry *entry) {
+  enum { LEAST_TOKENS = 256, FEW_TOKENS = 16, UNEVEN = 4 };
+  const int64_t tokens =
+      call->cu_seqlens.argument && call->sequences ? call->tokens / call->sequences : call->tokens;
+  if (entry->flags & RECUR_CUDA_TOKENS) {
+    /* Where sequences are packed, some may be longer than the others. */
+    const int64_t most = tokens * UNEVEN < call->tokens ? tokens * UNEVEN : call->tokens;
+    return (most + FEW_TOKENS - 1) / FEW_TOKENS;
+  }
+  if (!(entry->flags & RECUR_CUDA_SEGMENTS))
+    return 1;
+  const int64_t heads = call->sequences * call->heads;
+  if (!heads || heads > entry->most / entry->shards / 2)
+    return 0;
+  const int64_t wide = entry->most / entry->shards / heads, tall = tokens / LEAST_TOKENS;
+  const int64_t segments = wide < tall ? wide : tall;
+  return segments < 2 ? 0 : segments;
+}
+
+/** Whether a call's sizes fit an entry. */
+static bool fits(const recur_i_call *call, const recur_cuda_entry *entry) {
+  return call->tokens >= entry->tokens && count_segments(call, entry) &&
+         (!entry->most || call->sequences * call->heads <= entry->most / entry->shards);
+}
+
+/** The first entry of the group that is launched. */
+static int32_t choose_group(const recur_i_call *call, const temporaries *all) {
+  const recur_cuda_kernel *kernel = call->variant->cuda;
+  bool packed = true;
+  for (int32_t i = 0; i < call->operand_count; ++i)
+    packed &= is_packed(&call->operands[i]);
+  int32_t index = 0;
+  for (int32_t launches; index + 1 < kernel->entry_count; index += launches) {
+    launches = count_launches(&kernel->entries[index]);
+    bool good = true;
+    for (int32_t i = 0; i < launches && good; ++i) {
+      const recur_cuda_entry *entry = &kernel->entries[index + i];
+      const operand_list list = list_operands(call, entry, all);
+      good = fits(call, entry) && (packed || !(entry->flags & RECUR_CUDA_PACKED)) && recur_i_can_map(list.operands, entry);
+    }
+    if (good)
+      break;
+  }
+  return index;
+}
+
+static int64_t blocks_of(const recur_i_call *call, const recur_cuda_entry *entry) {
+  int64_t blocks = 0;
+  const bool overflows = __builtin_mul_overflow(call->sequences * call->heads, count_segments(call, entry) * entry->shards,
+                                                &blocks);
+  return overflows || blocks > INT32_MAX ? -1 : blocks;
+}
+
+/** Bytes of the workspace of a group before the temporaries. */
+static int64_t scratch_of(const recur_i_call *call, const recur_cuda_entry *group) {
+  int64_t most = 0;
+  for (int32_t i = 0; i < count_launches(group); ++i) {
+    const int64_t bytes = group[i].scratch * blocks_of(call, &group[i]);
+    most = bytes > most ? bytes : most;
+  }
+  return most;
+}
+
+static bool has_temporaries(const recur_cuda_entry *group) { return group->tensors; }
+
+static int64_t workspace_of(const recur_i_call *call, const recur_cuda_entry *group, temporaries *all) {
+  const int64_t scratch = scratch_of(call, group);
+  return has_temporaries(group) ? round_up(scratch) + place_temporaries(call, NULL, all) : scratch;
+}
+
+int64_t recur_i_cuda_workspace(const recur_i_call *call) {
+  const recur_cuda_kernel *kernel = call->variant->cuda;
+  temporaries all;
+  int64_t most = 0;
+  for (int32_t e = 0; e < kernel->entry_count; e += count_launches(&kernel->entries[e])) {
+    bool good = true;
+    for (int32_t i = 0; i < count_launches(&kernel->entries[e]); ++i)
+      good &= fits(call, &kernel->entries[e + i]);
+    const int64_t bytes = good || e + 1 == kernel->entry_count ? workspace_of(call, &kernel->entries[e], &all) : 0;
+    most = bytes > most ? bytes : most;
+  }
+  return most;
+}
+
+static recur_cuda_index describe_index(const recur_i_indices *indices) {
+  if (!indices->argument)
+    return (recur_cuda_index){NULL, 0, 0};
+  return (recur_cuda_index){indices->data, indices->stride, indices->argument->dtype.bits};
+}
+
+static recur_cuda_tensor describe_tensor(const recur_i_call *call, const recur_i_operand *operand) {
+  recur_cuda_tensor t = {.group = 1};
+  if (!operand->argument)
+    return t;
+  const int32_t head_axis = operand->lead - 1;
+  t.data = operand->data;
+  t.head = operand->strides[head_axis];
+  t.group = call->heads / operand->argument->shape[head_axis];
+  if (operand->lead == 3)
+    t.token = operand->strides[1];
+  if (operand->lead > 1 && !(operand->lead == 3 && call->cu_seqlens.argument))
+    t.sequence = operand->strides[0];
+  for (int32_t i = 0; i < operand->tensor->rank; ++i)
+    t.own[i] = operand->strides[operand->lead + i];
+  return t;
+}
+
+/** The slots of the smallest state. */
+static int64_t count_slots(const recur_i_call *call) {
+  int64_t slots = INT64_MAX;
+  for (int32_t i = 0; i < call->operand_count; ++i) {
+    const recur_i_operand *operand = &call->operands[i];
+    if (operand->lead == 2 && operand->argument && operand->argument->shape[0] < slots)
+      slots = operand->argument->shape[0];
+  }
+  return slots;
+}
+
+static CUresult launch(const recur_i_call *call, const recur_cuda_entry *entry, const temporaries *all, CUfunction function,
+                       void *workspace, CUstream stream) {
+  const operand_list list = list_operands(call, entry, all);
+  recur_cuda_call parameter = {.tokens = call->tokens,
+                               .heads = call->heads,
+                               .slots = count_slots(call),
+                               .scratch = workspace,
+                               .cu_seqlens = describe_index(&call->cu_seqlens),
+                               .state_index = describe_index(&call->state_index),
+                               .positions = describe_index(&call->positions),
+                               .segments = count_segments(call, entry)};
+  for (int32_t i = 0; i < list.count; ++i)
+    parameter.tensors[i] = describe_tensor(call, list.operands[i]);
+  recur_i_map maps[RECUR_MAX_MAPS];
+  const CUresult result = recur_i_describe_maps(list.operands, entry, maps);
+  void *parameters[] = {&parameter, maps};
+  return result ? result
+                : recur_i_cuda.launch_kernel(function, (unsigned)blocks_of(call, entry), 1, 1, (unsigned)entry->threads, 1, 1,
+                                             (unsigned)entry->shared, stream, parameters, NULL);
+}
+
+int32_t recur_i_cuda_launch(const recur_i_call *call, void *workspace, void *stream) {
+  temporaries all;
+  place_temporaries(call, NULL, &all);
+  const int32_t index = choose_group(call, &all);
+  const recur_cuda_entry *group = &call->variant->cuda->entries[index];
+  const int32_t launches = count_launches(group);
+  for (int32_t i = 0; i < launches; ++i)
+    if (blocks_of(call, &group[i]) < 0)
+      return RECUR_I_FAIL(call, RECUR_ERROR_SHAPE, "%" PRId64 " sequences of %" PRId64 " heads are too many for a GPU",
+                          call->sequences, call->heads);
+  if (!blocks_of(call, group))
+    return RECUR_OK;
+  const int64_t scratch = scratch_of(call, group), bytes = workspace_of(call, group, &all);
+  if (bytes && !workspace)
+    return RECUR_I_FAIL(call, RECUR_ERROR_WORKSPACE, "'workspace' is NULL, but %s_%s_workspace asks for %" PRId64
+                        " bytes on the GPU", call->model->name, call->entry, recur_i_cuda_workspace(call));
+  if (bytes && (uintptr_t)workspace % 16)
+    return RECUR_I_FAIL(call, RECUR_ERROR_ALIGNMENT, "'workspace' must start at a multiple of 16 bytes on a GPU");
+  if (has_temporaries(group))
+    place_temporaries(call, (char *)workspace + round_up(scratch), &all);
+
+  CUcontext context = NULL;
+  bool pushed = false;
+  const CUfunction *functions = NULL;
+  int32_t status = recur_i_cuda_enter(call, &context, &pushed);
+  if (!status)
+    status = recur_i_cuda_check(call, workspace, bytes, (CUstream)stream);
+  if (!status)
+    status = recur_i_cuda_functions(call, context, &functions);
+  for (int32_t i = 0; i < launches && !status; ++i) {
+    const CUresult result = launch(call, &group[i], &all, functions[index + i], workspace, (CUstream)stream);
+    if (result)
+      status = recur_i_fail_driver(call, "launching the kernel", result);
+  }
+  if (pushed)
+    recur_i_cuda.ctx_pop_current(&context);
+  return status;
+}
