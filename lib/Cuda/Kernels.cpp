@@ -164,10 +164,8 @@ void KernelBuilder::addSegments(chunk::ProgramOp program, ArrayRef<TensorArgumen
 }
 
 void KernelBuilder::addChunked(DeriveFunction derive) {
-  if (addInRoles(derive))
-    return;
-  addStages(derive);
-  addPortable(derive);
+  if (!addInRoles(derive) && !addStages(derive))
+    addPortable(derive);
 }
 
 // The rule for blocks that share out `slab` of the state's independent indices each, or, `fewer`, where the size is

@@ -63,13 +63,26 @@ std::optional<Entry> KernelBuilder::addTokenStage(RuleOp stage, StringRef name) 
   return entry;
 }
 
-void KernelBuilder::addStages(DeriveFunction derive) {
-  // Three launches are not worth it for few tokens.
-  constexpr int64_t leastTokens = 128;
+// Whether a caller's vectors are bf16, as what stages hand over is.
+static bool isInHalves(RuleOp rule, const KernelOptions &options) {
+  auto isHalf = [&](StringRef name, Value value) {
+    FloatType element = options.elements.lookup(name);
+    return entryType(value.getType()).numElements() == 1 || (element && element.isBF16());
+  };
+  return llvm::all_of(rule.argumentsOf(ArgKind::Input),
+                      [&](BlockArgument input) { return isHalf(rule.getArg(input).getName(), input); }) &&
+         llvm::all_of(llvm::zip(rule.getOutputs().getAsRange<StringAttr>(), rule.yieldedOutputs()),
+                      [&](const auto &output) { return isHalf(std::get<0>(output), std::get<1>(output)); });
+}
+
+// Whether there are roles for any number of blocks with stages around them.
+bool KernelBuilder::addStages(DeriveFunction derive) {
   constexpr size_t mostTemporaries = 12;
-  std::optional<Stages> stages = options.chip.hasWarpgroups() ? cutIntoStages(rule) : std::nullopt;
+  std::optional<Stages> stages;
+  if (options.chip.hasWarpgroups() && isInHalves(rule, options))
+    stages = cutIntoStages(rule);
   if (!stages || stages->temporaries.size() > mostTemporaries)
-    return;
+    return false;
   RuleOp whole = rule, core = ruleOf(stages->core);
   llvm::StringMap<FloatType> elements = options.elements;
   for (const Stages::Temporary &temporary : stages->temporaries)
@@ -81,19 +94,18 @@ void KernelBuilder::addStages(DeriveFunction derive) {
   });
   rule = core;
   size_t first = entries.size();
-  addInRoles(derive);
+  bool isAny = addInRoles(derive);
   SmallVector<Entry> found(entries.begin() + first, entries.end());
   entries.truncate(first);
   if (found.empty())
-    return;
+    return false;
   std::optional<Entry> before, after;
   if (stages->before && !(before = addTokenStage(ruleOf(stages->before), "_before")))
-    return;
+    return false;
   if (stages->after && !(after = addTokenStage(ruleOf(stages->after), "_after")))
-    return;
+    return false;
   auto add = [&](Entry entry, RuleOp stage, bool continues) {
     entry.tensors = numberTensors(whole, stage, *stages);
-    entry.leastTokens = std::max(entry.leastTokens, leastTokens);
     entry.continues = continues;
     entries.push_back(entry);
   };
@@ -106,4 +118,5 @@ void KernelBuilder::addStages(DeriveFunction derive) {
   }
   for (const Stages::Temporary &temporary : stages->temporaries)
     temporaries.push_back({temporary.isNumber() ? 0 : temporary.type.numElements(), temporary.isNumber() ? 32 : 16});
+  return isAny;
 }
