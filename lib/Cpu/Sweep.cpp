@@ -22,7 +22,8 @@ public:
   // What has to be there before the first group: writes of zeros that are pending.
   void begin() {
     b.loop(b.index(0), b.index(shape.rowSlots), 1, [&](Value slot) {
-      Value row = b.add(b.scale(slot, layout.rowSlotStride), layout.rowsBegin - group.group * layout.rowStride);
+      Value row =
+          b.add(b.scale(slot, layout.rowSlotStride), layout.rowsBegin - group.group * layout.rowStride);
       fill(row, group.group * layout.rowStride, 0);
     });
     if (pairs)
@@ -62,8 +63,7 @@ public:
       if (shape.columnDecay)
         fill(b.add(at, writes), width(), 1);
     });
-    b.storeScalar(b.number(1), scratch,
-                  b.add(packer.coefficientsAt(b.index(-group.group)), group.rescale()));
+    b.storeScalar(b.number(1), scratch, b.add(packer.coefficientsAt(b.index(-group.group)), group.rescale()));
   }
 
 private:
@@ -310,12 +310,10 @@ Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &opti
   auto some = [&](Value from, Value to, Value scale, llvm::function_ref<Value(Value)> run) {
     Value any = arith::CmpIOp::create(b, arith::CmpIPredicate::ult, from, to);
     SmallVector<Type> types(scaled ? 1 : 0, b.getF32Type());
-    return front(b.branch(
-        any, types, [&] { return carry(run(scale)); }, [&] { return carry(scale); }));
+    return front(b.branch(any, types, [&] { return carry(run(scale)); }, [&] { return carry(scale); }));
   };
   auto when = [&](Value condition, llvm::function_ref<void()> body) {
-    b.branch(
-        condition, TypeRange(), [&] { return body(), Values(); }, [] { return Values(); });
+    b.branch(condition, TypeRange(), [&] { return body(), Values(); }, [] { return Values(); });
   };
   Values scale = scaled ? Values{b.number(1)} : Values();
   grouped.begin();

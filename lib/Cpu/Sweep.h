@@ -55,10 +55,10 @@ struct SweepLayout {
   int64_t rowsBegin, columnsBegin;   // token 0 of slot 0; before it is the last group of the chunk before
   int64_t scalarsBegin, scalarSlots; // the scalars of a token are consecutive
   int64_t coefficientsBegin; // of the group that begins at token 0; before it those of the group before
-  int64_t scalesBegin; // the factor of each row, for a decay by rows
+  int64_t scalesBegin;       // the factor of each row, for a decay by rows
   int64_t pendingBegin, pendingStride; // of what a chunk leaves to the next, and from block to block
-  int64_t pairsBegin;  // of what SweepPairs packs
-  int64_t size;        // f32 in all
+  int64_t pairsBegin;                  // of what SweepPairs packs
+  int64_t size;                        // f32 in all
 };
 
 /// The column blocks of H from `begin` to before `end`.

@@ -122,8 +122,8 @@ Value PlannedRule::columnDecay(VectorBuilder &b, const SweepLayout &layout, Valu
 // Asks for lines that are needed later, a few at each token, so that requests are spread evenly. What is
 // packed is needed whole when the next chunk begins: all blocks together ask for one token of it after the
 // other, so that a page is looked up once. What is read or written in place is needed column block by column
-// block, and asked for one block ahead. All requests are for the first-level cache: in pages of 4 KB those for
-// the second alone are dropped where two lines are not a pair of 128 bytes.
+// block, and asked for one block ahead. All requests are for the first-level cache: in pages of 4 KB those
+// for the second alone are dropped where two lines are not a pair of 128 bytes.
 void PlannedRule::enter(VectorBuilder &b, const SweepLayout &layout, Value, const ColumnStep &at,
                         Value block) {
   Value begin = arith::SubIOp::create(b, at.token, at.inChunk), zero = b.index(0);

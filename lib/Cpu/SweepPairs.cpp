@@ -55,9 +55,8 @@ Value SweepPairs::writesAt(Value first) {
 
 void SweepPairs::keep(Value first) {
   Value from = writesAt(first);
-  b.loop(b.index(0), b.index(pendingSize()), b.lanes, [&](Value i) {
-    b.store(b.load(scratch, b.add(from, i)), scratch, b.add(i, pendingBegin()));
-  });
+  b.loop(b.index(0), b.index(pendingSize()), b.lanes,
+         [&](Value i) { b.store(b.load(scratch, b.add(from, i)), scratch, b.add(i, pendingBegin())); });
 }
 
 void SweepPairs::pack(Value from, Value to) {
@@ -120,7 +119,8 @@ SmallVector<Value> SweepPairs::rows(Value base, ArrayRef<Value> writes, Value wr
   Values sums(reads ? count : 0, reads ? b.splat(0.0) : Value());
   Value readRows = reads ? readsAt(reads) : Value(), writeRows = writesAt(writtenBy);
   return b.loop(b.index(0), b.index(shape.rows), 2, sums, [&](Value i, ValueRange carried) {
-    Value row = b.add(base, b.scale(i, options.width())), decay = decayRows ? splatPair(b.add(decayRows, i)) : factor;
+    Value row = b.add(base, b.scale(i, options.width())),
+          decay = decayRows ? splatPair(b.add(decayRows, i)) : factor;
     Values h, next(carried);
     for (int64_t part = 0; part < 2 * vectors; ++part)
       h.push_back(b.mul(decay, b.load(scratch, b.add(row, part * lanes))));

@@ -19,13 +19,17 @@ CpuModel CpuModel::of(unsigned lanes, bool pairs, unsigned bytesOfValue) {
 // A function that has no instruction costs as much as this many that have one.
 static constexpr double functionFlops = 12;
 
+static bool isFunction(Operation &op) {
+  return isa<ExpOp, LogOp, SigmoidOp, TanhOp, SoftplusOp, ErfOp, SinOp, CosOp, PowOp, DivOp, SqrtOp>(op);
+}
+
+static bool isMatrixValue(Value value) { return isa<MatType>(value.getType()) && isMatrix(matType(value)); }
+
 static double flopsOfTokenOp(Operation &op) {
-  bool function =
-      isa<ExpOp, LogOp, SigmoidOp, TanhOp, SoftplusOp, ErfOp, SinOp, CosOp, PowOp, DivOp, SqrtOp>(op);
   if (auto product = dyn_cast<MatmulOp>(op))
     return 2.0 * matType(product.getLhs()).numCols() * product.getType().numElements();
   return isa<ElementwiseOp, ReduceOp>(op)
-             ? (function ? functionFlops : 1) * elementsOf(op.getOperand(0).getType())
+             ? (isFunction(op) ? functionFlops : 1) * elementsOf(op.getOperand(0).getType())
              : 0;
 }
 
@@ -33,10 +37,20 @@ RuleWork recur::workOf(const NormalForm &form, const TokenCost &cost, chunk::Pro
   RuleWork work;
   work.values = cost.values;
   work.flops = cost.flops;
-  for (Operation &op : RuleOp(form.rule).getBody().front().without_terminator())
-    if (op.getNumResults() && op.getNumOperands() && form.isTokenOnly(op.getResult(0)) &&
-        !(isa<MatType>(op.getResult(0).getType()) && isMatrix(matType(op.getResult(0)))))
+  for (Operation &op : RuleOp(form.rule).getBody().front().without_terminator()) {
+    if (!op.getNumResults() || !op.getNumOperands())
+      continue;
+    // Products with matrices that are not states; vectors may depend on states.
+    auto isGiven = [&](Value value) { return isMatrixValue(value) && form.isTokenOnly(value); };
+    auto product = dyn_cast<MatmulOp>(op);
+    if (product && (isGiven(product.getLhs()) || isGiven(product.getRhs()))) {
+      Value matrix = isGiven(product.getLhs()) ? product.getLhs() : product.getRhs();
+      work.matrixFlops += flopsOfTokenOp(op);
+      work.matrixBytes = std::max(work.matrixBytes, 4.0 * elementsOf(matrix.getType()));
+    } else if (form.isTokenOnly(op.getResult(0)) && (!isMatrixValue(op.getResult(0)) || isFunction(op))) {
       work.tokenFlops += flopsOfTokenOp(op);
+    }
+  }
   if (!form.affine)
     return work;
   for (auto [index, state] : llvm::enumerate(form.states)) {
@@ -94,6 +108,14 @@ static double tokenTime(const RuleWork &work, const CpuModel &cpu) {
   return work.tokenFlops / (0.25 * flopRate(cpu));
 }
 
+// Products with given matrices, one vector at a time.
+static double matrixTime(const RuleWork &work, const CpuModel &cpu) {
+  return work.matrixFlops / (0.25 * flopRate(cpu));
+}
+
+// Between the passes over a state of a token.
+static constexpr double passCycles = 100;
+
 // A pass over the states for each read and each write: loads and stores bind it, to half the arithmetic's
 // rate from the first cache, to less from the second.
 static void addPasses(FormCost &cost, ArrayRef<StateWork> states, const CpuModel &cpu) {
@@ -108,7 +130,8 @@ static void addPasses(FormCost &cost, ArrayRef<StateWork> states, const CpuModel
     cost.memory += moved / (cpu.cacheBytes * cpu.gigahertz);
 }
 
-// Matrices that run ahead: a product, an outer product and a scaling for each token, passes that nothing shares.
+// Matrices that run ahead: a product, an outer product and a scaling for each token, passes that nothing
+// shares.
 static void addAhead(FormCost &cost, double entries, const CpuModel &cpu) {
   constexpr double passes = 7;
   cost.overhead += std::max(passes * entries / (0.4 * flopRate(cpu)),
@@ -122,59 +145,76 @@ FormCost recur::predictSequential(const RuleWork &work, const CpuModel &cpu) {
   if (work.states.empty())
     cost.arithmetic = work.flops / (0.25 * flopRate(cpu));
   cost.memory += tensorTime(work, cpu);
-  cost.overhead = tokenTime(work, cpu) + 120 / cpu.gigahertz;
+  cost.overhead = tokenTime(work, cpu) + matrixTime(work, cpu) + 120 / cpu.gigahertz;
+  for (const StateWork &state : work.states)
+    if (state.isMatrix()) // sums of few entries wait for each other
+      cost.overhead += passCycles * (state.reads + state.writes) / cpu.gigahertz;
   return cost;
+}
+
+// The share of the multiply-adds' rate that a sweep reaches: less where the registers hold the sums and
+// writes of one token only, or not even those.
+static double sweepRate(const StateWork &state, const CpuModel &cpu) {
+  double registers = cpu.lanes == 16 ? 32 : 16, perToken = 2 * (state.reads + state.writes);
+  return 2 * perToken + 4 <= registers - 2 ? 0.95 : perToken + 4 < registers - 2 ? 0.7 : 0.45;
 }
 
 FormCost recur::predictSweep(const RuleWork &work, const CpuModel &cpu) {
   // Groups of two tokens and blocks of two vectors (CpuModel's lanes are one): each block of a group ends in
   // a solve of about 50 cycles, and a token is packed in about as many; a decay of each row is multiplied in
-  // there.
-  constexpr double group = 2, vectors = 2, solveCycles = 52, packCycles = 48, scaleCycles = 40;
+  // there. A second matrix is worked on token by token, by way of memory.
+  constexpr double group = 2, vectors = 2, solveCycles = 52, packCycles = 48, scaleCycles = 40,
+                   sideCycles = 400;
   FormCost cost;
   double rate = flopRate(cpu) * (cpu.pairs ? 2 : 1);
+  if (work.states.empty())
+    cost.arithmetic = work.flops / (0.25 * flopRate(cpu));
   // One state is swept; what the others do is done token by token beside it.
   SmallVector<StateWork> others(work.states.begin(), work.states.end());
   auto *swept = llvm::max_element(
       others, [](const StateWork &a, const StateWork &b) { return a.rows * a.columns < b.rows * b.columns; });
   if (swept != others.end()) {
     double entries = swept->rows * swept->columns;
-    cost.arithmetic += 2 * entries * (swept->reads + swept->writes) / (0.95 * rate);
+    cost.arithmetic += 2 * entries * (swept->reads + swept->writes) / (sweepRate(*swept, cpu) * rate);
     cost.overhead += swept->rowDecay ? scaleCycles / cpu.gigahertz : 0;
     cost.overhead += std::ceil(swept->columns / (vectors * cpu.lanes)) / group * solveCycles / cpu.gigahertz;
     others.erase(swept);
   }
   for (StateWork &other : others)
-    if (other.rows > 1 && other.columns > 1) // a matrix beside it is read and written as if it were four
-      other.reads *= 4, other.writes *= 4;
+    if (other.isMatrix()) { // read and written as if it were three
+      other.reads *= 3, other.writes *= 3;
+      cost.overhead += sideCycles / cpu.gigahertz;
+    }
   addPasses(cost, others, cpu);
-  addAhead(cost, work.ahead, cpu);
   cost.memory += tensorTime(work, cpu);
-  cost.overhead += tokenTime(work, cpu) + packCycles / cpu.gigahertz;
+  cost.overhead += tokenTime(work, cpu) + matrixTime(work, cpu) + packCycles / cpu.gigahertz;
   return cost;
 }
 
 FormCost recur::predictChunk(const RuleWork &work, const CpuModel &cpu, double chunk) {
   // Each read meets each stream of writes of the chunk, twice; with all that lies between them the products
-  // reach two thirds of the peak. A chunk has its masks, its solve and its loops over small matrices.
-  constexpr double chunkCycles = 2500;
+  // reach two thirds of the peak, those of several matrices less. A chunk has its masks, its solve and its
+  // loops over small matrices.
+  constexpr double chunkCycles = 2500, scanCycles = 100;
   FormCost cost;
-  double rate = 0.65 * flopRate(cpu);
+  auto matrices = llvm::count_if(work.states, [](const StateWork &state) { return state.isMatrix(); });
+  double rate = (matrices > 1 ? 0.5 : 0.65) * flopRate(cpu);
   for (const StateWork &state : work.states) {
     double entries = state.rows * state.columns;
     cost.arithmetic += (2 * chunk * state.reads * state.writes * (state.rows + state.columns) +
                         2 * entries * (state.reads + state.writes)) /
                        rate;
     if (state.scan) // factors, writes and results of every token are in memory
-      cost.overhead += 12 * entries / (cpu.cacheBytes * cpu.gigahertz);
+      cost.overhead += (scanCycles + 24 * entries / cpu.cacheBytes) / cpu.gigahertz;
     else if (state.rowDecay) // the products between near tokens are formed one by one
       cost.overhead += functionFlops * 8 * state.rows / flopRate(cpu);
   }
-  // Two products with the state in f64, and three between the keys of the chunk.
-  cost.arithmetic += 2 * (4 * work.inverses + 6 * chunk * std::sqrt(work.inverses)) / rate;
-  addAhead(cost, work.ahead - work.inverses, cpu);
   cost.memory = tensorTime(work, cpu);
-  cost.overhead += tokenTime(work, cpu) + chunkCycles / chunk / cpu.gigahertz;
+  // Given matrices multiply a chunk's vectors at once, which pays as long as the first-level cache holds
+  // them.
+  bool fits = 2 * work.matrixBytes < cpu.smallCache;
+  cost.overhead +=
+      tokenTime(work, cpu) + matrixTime(work, cpu) * (fits ? 0.5 : 1) + chunkCycles / chunk / cpu.gigahertz;
   return cost;
 }
 
