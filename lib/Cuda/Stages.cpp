@@ -1,4 +1,5 @@
 #include "lib/Cuda/Stages.h"
+#include "lib/Algebra/Passes.h"
 #include "mlir/IR/IRMapping.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 #include "llvm/ADT/SetVector.h"
@@ -41,6 +42,7 @@ static bool isUnit(Value vector) {
 namespace {
 class Cutter {
 public:
+  /// The rule may be changed.
   explicit Cutter(RuleOp rule) : rule(rule), body(rule.getBody().front()) {}
 
   std::optional<Stages> run();
@@ -53,6 +55,8 @@ private:
   bool isPlainNumber(Value value);
   Value base(Value vector);
   void findDependent();
+  void findDecays();
+  void takeLogs(Value decay);
   bool need(Value value);
   bool needOperands(Operation *op);
   void needNumber(Value value);
@@ -65,6 +69,7 @@ private:
   Block &body;
   llvm::DenseSet<Value> dependent, seen; // on states; looked at by need()
   llvm::SetVector<Value> early;          // functions of the token that become temporaries
+  llvm::DenseSet<Value> logs, decays;    // of these, logarithms of vectors that states decay by; those vectors
   llvm::SetVector<Value> products;       // of states, that outputs follow from in the stage after
 };
 } // namespace
@@ -93,16 +98,17 @@ bool Cutter::isPlainNumber(Value value) {
                                  }));
 }
 
-// What is left of a vector without factors that are plain numbers.
+// What is left of a vector without factors that are plain numbers or decays.
 Value Cutter::base(Value vector) {
   for (vector = strip(vector);;) {
     Operation *op = vector.getDefiningOp();
     if (!isa_and_present<MulOp, DivOp>(op))
       return vector;
     Value lhs = op->getOperand(0), rhs = op->getOperand(1);
-    if (isNumber(rhs) && isPlainNumber(rhs))
+    auto isFactor = [&](Value x) { return isNumber(x) ? isPlainNumber(x) : decays.contains(strip(x)); };
+    if (isFactor(rhs))
       vector = strip(lhs);
-    else if (isa<MulOp>(op) && isNumber(lhs) && isPlainNumber(lhs))
+    else if (isa<MulOp>(op) && isFactor(lhs))
       vector = strip(rhs);
     else
       return vector;
@@ -136,13 +142,65 @@ bool Cutter::need(Value value) {
   return true;
 }
 
-// Decays of each key or value stay: as a temporary of 16 bits they would lose their logarithms' digits.
 bool Cutter::needOperands(Operation *op) {
-  bool scalesMatrix = isa<MulOp>(op) && llvm::any_of(op->getOperands(), isMatrix);
   return llvm::all_of(op->getOperands(), [&](Value operand) {
-    bool isDecay = scalesMatrix && !isMatrix(operand) && !isNumber(operand);
-    return isDecay || dependent.contains(operand) || need(operand);
+    return dependent.contains(operand) || decays.contains(strip(operand)) || need(operand);
   });
+}
+
+// Vectors that scale the rows or columns of a state.
+void Cutter::findDecays() {
+  SmallVector<Value> found;
+  for (auto product : body.getOps<MulOp>())
+    for (unsigned i : {0, 1})
+      if (Value factor = product->getOperand(1 - i);
+          dependent.contains(product->getOperand(i)) && isMatrix(product->getOperand(i)) && !isMatrix(factor) &&
+          !isNumber(factor) && !dependent.contains(factor))
+        found.push_back(strip(factor));
+  for (Value decay : found)
+    takeLogs(decay);
+}
+
+// The logarithm of a value between 0 and 1, as a function that loses no digits where there is one.
+static Value logarithm(OpBuilder &b, Location loc, Value value) {
+  value = strip(value);
+  Operation *op = value.getDefiningOp();
+  auto isDecay = [](Value x) {
+    RangeAttr range = rangeOf(x);
+    return range && range.getLo() >= 0 && range.getHi() <= 1;
+  };
+  if (auto exp = dyn_cast_if_present<ExpOp>(op))
+    return strip(exp.getOperand());
+  if (auto sigmoid = dyn_cast_if_present<SigmoidOp>(op))
+    return NegOp::create(b, loc, SoftplusOp::create(b, loc, NegOp::create(b, loc, sigmoid.getOperand())));
+  if (auto power = dyn_cast_if_present<PowOp>(op); power && isDecay(power.getLhs()))
+    return MulOp::create(b, loc, power.getRhs(), logarithm(b, loc, power.getLhs()));
+  if (!isDecay(value))
+    return {};
+  constexpr double least = -1000; // its exponential is 0
+  return MaxOp::create(b, loc, LogOp::create(b, loc, value), ConstantOp::create(b, loc, least));
+}
+
+// Decays of each key or value are handed over as their logarithms: rounded to half precision, those of long memories keep
+// their digits.
+void Cutter::takeLogs(Value decay) {
+  Operation *op = decay.getDefiningOp();
+  if (!decays.insert(decay).second || !op)
+    return;
+  OpBuilder b(op);
+  b.setInsertionPointAfter(op);
+  Value log = logarithm(b, rule.getLoc(), decay);
+  if (!log || isInput(log))
+    return;
+  if (!isa<ExpOp>(op)) {
+    auto exp = ExpOp::create(b, rule.getLoc(), log);
+    decays.insert(exp);
+    decay.replaceUsesWithIf(exp, [&](OpOperand &use) {
+      return use.getOwner()->getBlock() == &body && exp->isBeforeInBlock(use.getOwner());
+    });
+  }
+  early.insert(log);
+  logs.insert(log);
 }
 
 // Whether the chain of roles computes an output.
@@ -184,7 +242,8 @@ OwningOpRef<ModuleOp> Cutter::stage(const Names &inputs, const Names &outputs, b
   for (auto &[value, name] : inputs) {
     BlockArgument argument = block.addArgument(value.getType(), rule.getLoc());
     map.lookup(value).replaceAllUsesWith(argument);
-    args.push_back(ArgAttr::get(b.getContext(), ArgKind::Input, b.getStringAttr(name), {}, isUnit(value), 0));
+    RangeAttr range = logs.contains(value) ? rangeOf(value) : RangeAttr();
+    args.push_back(ArgAttr::get(b.getContext(), ArgKind::Input, b.getStringAttr(name), range, isUnit(value), 0));
   }
   SmallVector<Attribute> names;
   for (auto &[value, name] : outputs) {
@@ -216,6 +275,7 @@ std::optional<Stages> Cutter::run() {
   if (llvm::any_of(body, [](Operation &op) { return op.getNumRegions() != 0; }))
     return std::nullopt;
   findDependent();
+  findDecays();
   Names ofCore, ofAfter;
   for (auto [name, output] : llvm::zip(rule.getOutputs().getAsRange<StringAttr>(), rule.yieldedOutputs())) {
     bool inCore = dependent.contains(output) && isForRoles(output);
@@ -257,4 +317,7 @@ std::optional<Stages> Cutter::run() {
   return stages;
 }
 
-std::optional<Stages> cuda::cutIntoStages(RuleOp rule) { return Cutter(rule).run(); }
+std::optional<Stages> cuda::cutIntoStages(RuleOp rule) {
+  OwningOpRef<ModuleOp> copy = ModuleOp::create(rule.getLoc());
+  return Cutter(cast<RuleOp>(OpBuilder::atBlockEnd(copy->getBody()).clone(*rule))).run();
+}
