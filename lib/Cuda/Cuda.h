@@ -82,8 +82,9 @@ struct Kernel {
   llvm::SmallVector<Temporary> temporaries;
 };
 
-/// The chunk program of a bound rule, or null. What it returns must live as long as the function.
-using DeriveFunction = llvm::function_ref<chunk::ProgramOp(RuleOp)>;
+/// The chunk program of a bound rule or, `ofMicroStep`, of the rule of its micro-step (ruleOfMicroStep); null if
+/// there is none. What it returns lives until the next call.
+using DeriveFunction = llvm::function_ref<chunk::ProgramOp(RuleOp, bool ofMicroStep)>;
 
 /// The kernels of a bound and simplified rule. The sequential one, for every rule: one block of threads for
 /// each sequence, head and slab of independent rows, one token after the other, states in registers. Where

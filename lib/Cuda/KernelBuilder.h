@@ -33,6 +33,7 @@ private:
   mlir::LLVM::LLVMFuncOp makeFunction(const Entry &entry, size_t tensors);
   SharedOut shareOut(int64_t slab, bool fewer);
   bool addInRoles(DeriveFunction derive);
+  bool addInRoles(DeriveFunction derive, bool ofMicroStep);
   bool addStages(DeriveFunction derive);
   std::optional<Entry> addTokenStage(RuleOp stage, llvm::StringRef name);
   bool addRoles(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors, int64_t shards, llvm::StringRef name,

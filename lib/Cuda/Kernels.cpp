@@ -194,19 +194,25 @@ SharedOut KernelBuilder::shareOut(int64_t slab, bool fewer) {
 
 // Whether there are roles for any number of blocks.
 bool KernelBuilder::addInRoles(DeriveFunction derive) {
+  return addInRoles(derive, /*ofMicroStep=*/true) || addInRoles(derive, /*ofMicroStep=*/false);
+}
+
+// The same, for micro-steps as tokens of their own, or for tokens.
+bool KernelBuilder::addInRoles(DeriveFunction derive, bool ofMicroStep) {
   if (!options.chip.hasWarpgroups())
+    return false;
+  SharedOut part = shareOut(128, /*fewer=*/true);
+  chunk::ProgramOp program = derive(part.rule(), ofMicroStep);
+  if (!program || failed(RolePlan::make(program, part.tensors)))
     return false;
   // Few heads leave processors idle, so two blocks share one.
   if (SharedOut halves = shareOut(64, /*fewer=*/false); halves.shards == 2)
-    if (chunk::ProgramOp program = derive(halves.rule())) {
-      addSegments(program, halves.tensors, halves.shards);
-      addRoles(program, halves.tensors, halves.shards, "_halves", options.chip.processors);
+    if (chunk::ProgramOp half = derive(halves.rule(), ofMicroStep)) {
+      addSegments(half, halves.tensors, halves.shards);
+      addRoles(half, halves.tensors, halves.shards, "_halves", options.chip.processors);
     }
   // Else a block takes as many of the state's independent indices as go: it does what is common to them once.
-  SharedOut part = shareOut(128, /*fewer=*/true);
-  chunk::ProgramOp program = derive(part.rule());
-  if (!program)
-    return false;
+  program = derive(part.rule(), ofMicroStep);
   if (part.shards == 1)
     addSegments(program, part.tensors, part.shards);
   return addRoles(program, part.tensors, part.shards, "_roles", 0);
@@ -215,7 +221,7 @@ bool KernelBuilder::addInRoles(DeriveFunction derive) {
 // The kernel for all chips, with chunks as long as fit into shared memory.
 void KernelBuilder::addPortable(DeriveFunction derive) {
   SharedOut part = shareOut(128, /*fewer=*/true);
-  chunk::ProgramOp program = derive(part.rule());
+  chunk::ProgramOp program = derive(part.rule(), /*ofMicroStep=*/false);
   if (!program)
     return;
   ArrayRef<TensorArgument> tensors = part.tensors;

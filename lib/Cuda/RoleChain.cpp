@@ -20,7 +20,7 @@ Values RoleEmitter::scaled(ChainState &state, ValueRange entries, const RowFacto
         entry = ptx.multiply(entry, factor);
       return results;
     }
-  int64_t offset = slotOffset({factors, {}, false});
+  int64_t offset = slotOffset({factors, {}, false, isOfTokens(entries)});
   if (llvm::all_of(factors, [](RowFactor f) { return RolePlan::isUniform(f.value); })) {
     Value factor = columnNumbers(state, offset, true)[0];
     for (Value &entry : results)
@@ -35,7 +35,7 @@ Values RoleEmitter::scaled(ChainState &state, ValueRange entries, const RowFacto
     }
     return results;
   }
-  Values numbers = columnNumbers(state, offset, false);
+  Values numbers = columnNumbers(state, offset, false, results.size() / 4);
   for (size_t e = 0; e < results.size(); ++e)
     results[e] = ptx.multiply(results[e], numbers[e / 4 * 2 + e % 2]);
   return results;
@@ -43,7 +43,7 @@ Values RoleEmitter::scaled(ChainState &state, ValueRange entries, const RowFacto
 
 // The numbers of a slot at the thread's columns, or the one that all have. With registers to spare they are
 // fetched before the wait that they are first used after.
-Values RoleEmitter::columnNumbers(ChainState &state, int64_t offset, bool isUniform) {
+Values RoleEmitter::columnNumbers(ChainState &state, int64_t offset, bool isUniform, int64_t eighths) {
   if (isUniform && !defers)
     return ptx.loadFloats(state.stage.rows, offset, 1);
   Values &numbers = state.numbers[isUniform ? -1 - offset : offset];
@@ -51,12 +51,12 @@ Values RoleEmitter::columnNumbers(ChainState &state, int64_t offset, bool isUnif
     return numbers;
   if (state.rehearses) {
     state.fetches.resize(std::max<size_t>(state.fetches.size(), state.waits + 1));
-    state.fetches[state.waits].push_back({offset, isUniform});
+    state.fetches[state.waits].push_back({offset, isUniform, eighths});
   }
   if (isUniform)
     numbers = ptx.loadFloats(state.stage.rows, offset, 1);
   else
-    for (int64_t e = 0; e < tokensOfChunk / 8; ++e)
+    for (int64_t e = 0; e < eighths; ++e)
       llvm::append_range(numbers, ptx.loadFloats(state.columns, offset + e * 32, 2));
   return numbers;
 }
@@ -85,7 +85,7 @@ FailureOr<Values> RoleEmitter::entriesOf(ChainState &state, Value value) {
     Values entries;
     Value at =
         ptx.add(ptx.add(state.stage.tiles, state.matrixLane), ptx.mul(slabIndex, halfStride(tile->input)));
-    for (int64_t step = 0; step < tokensOfChunk / 16; ++step)
+    for (int64_t step = 0; step < plan.rowsOf(tile->input) / 16; ++step)
       for (Value pair : ptx.loadMatrices(at, tileOffset(tile->input) + step * 2048, true))
         llvm::append_range(entries, ptx.unpackBf16(pair));
     return scaled(state, entries, tile->scale);
@@ -231,7 +231,7 @@ void RoleEmitter::rightSteps(ChainState &state, const ChainProduct &product, Sma
   }
   bool inverse = product.kind == ChainProduct::Inverse;
   int64_t place = inverse ? plan.scores.size() : product.scores;
-  descriptor = ptx.descriptor(ptx.add(state.scoresBase, place * tileBytes), 0);
+  descriptor = ptx.descriptor(ptx.add(state.scoresBase, scoreOffset(place)), 0);
   // The inverse lies transposed.
   advance([&](int64_t k) { return k * (inverse ? 2048 : 32); });
 }
@@ -265,16 +265,16 @@ void RoleEmitter::land(ChainState &state, size_t count) {
     return;
   ++state.waits;
   if (!state.rehearses && state.waits < state.fetches.size())
-    for (auto [offset, isUniform] : state.fetches[state.waits])
-      columnNumbers(state, offset, isUniform);
+    for (auto [offset, isUniform, eighths] : state.fetches[state.waits])
+      columnNumbers(state, offset, isUniform, eighths);
   SmallVector<Pending> pending;
   for (const auto &product : ArrayRef(state.inFlight).take_front(count))
     pending.push_back(product.pending);
   SmallVector<Values> landed = ptx.await(state.inFlight.size() - count, pending);
   for (auto [product, entries] : llvm::zip(state.inFlight, landed))
-    for (auto [k, result] : llvm::enumerate(product.results)) {
-      size_t share = entries.size() / product.results.size();
-      state.raw[result] = Values(ArrayRef(entries).slice(k * share, share));
+    for (auto [result, count] : product.results) {
+      state.raw[result] = Values(ArrayRef(entries).take_front(count));
+      entries.erase(entries.begin(), entries.begin() + count);
     }
   state.inFlight.erase(state.inFlight.begin(), state.inFlight.begin() + count);
 }
@@ -350,21 +350,25 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
         state.waitedForScores = true;
       }
       rightSteps(state, *product, steps[i]);
-      int64_t columns = product->kind == ChainProduct::Depth
-                            ? matType(plan.asTile(product->right)->input).numCols()
-                            : tokensOfChunk;
       ChainState::InFlight next;
+      int64_t columns = 0;
       for (const ChainProduct *other : products)
-        if (other == product || (isStacked(*product) && other->stack == product->stack))
-          next.results.push_back(other->result);
+        if (other == product || (isStacked(*product) && other->stack == product->stack)) {
+          int64_t own = product->kind == ChainProduct::Depth
+                            ? matType(plan.asTile(product->right)->input).numCols()
+                        : other->ofTokens ? plan.columns
+                                          : tokensOfChunk;
+          next.results.push_back({other->result, own / 2});
+          columns += own;
+        }
       if (product->chained) {
         auto *before = llvm::find_if(
-            state.inFlight, [&](const ChainState::InFlight &x) { return x.results[0] == product->start; });
+            state.inFlight, [&](const ChainState::InFlight &x) { return x.results[0].first == product->start; });
         starts[i] = before->pending.entries;
         state.inFlight.erase(before);
       }
       next.pending =
-          ptx.product(columns * next.results.size(), starts[i], steps[i], byDepth[i],
+          ptx.product(columns, starts[i], steps[i], byDepth[i],
                       product->kind == ChainProduct::Depth || product->kind == ChainProduct::Inverse);
       state.inFlight.push_back(next);
     }
@@ -380,13 +384,13 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
               failed(startOf(state, *next)))
             return failure();
       size_t count = state.inFlight.size();
-      while (!stacks && count && llvm::none_of(state.inFlight[count - 1].results, isNext))
+      while (!stacks && count && llvm::none_of(llvm::make_first_range(state.inFlight[count - 1].results), isNext))
         --count;
       land(state, count);
       continue;
     }
     // Outputs are made under the state's product, where that is the last.
-    bool endsInState = state.inFlight.back().results[0] == RolePlan::strip(yielded[0]);
+    bool endsInState = state.inFlight.back().results[0].first == RolePlan::strip(yielded[0]);
     land(state, state.inFlight.size() - endsInState);
     for (Value output : yielded.drop_front()) {
       FailureOr<Values> entries = slab(state, output);
@@ -430,7 +434,7 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
     carried.push_back(ptx.number(1));
   size_t beforeOutputs = carried.size();
   if (defers)
-    carried.append(plan.countOutputs() * tokensOfChunk / 4, ptx.constant(0));
+    carried.append(plan.countOutputs() * plan.columns / 4, ptx.constant(0));
   Values last = forChunks(chunks, carried, [&](Value chunk, Stage stage, ValueRange values) {
     ChainState state = role;
     state.stage = stage;

@@ -16,12 +16,12 @@ struct RoleEmitter::ChainState {
   // Products, oldest first; several results where they are stacked.
   struct InFlight {
     Pending pending;
-    llvm::SmallVector<mlir::Value> results;
+    llvm::SmallVector<std::pair<mlir::Value, size_t>> results; // and how many entries of a thread are theirs
   };
   llvm::SmallVector<InFlight> inFlight;
   // Numbers per column in registers, and which to fetch before which wait, as a rehearsal found.
   llvm::DenseMap<int64_t, Values> numbers;
-  llvm::SmallVector<llvm::SmallVector<std::pair<int64_t, bool>>> fetches;
+  llvm::SmallVector<llvm::SmallVector<std::tuple<int64_t, bool, int64_t>>> fetches;
   unsigned waits = 0;
   bool rehearses = false;
   // The last chunk's outputs, packed, where they are yet to be stored; and this one's.

@@ -38,12 +38,17 @@ SmallVector<ScoreRole> cuda::scoreRoles(const RolePlan &plan, int64_t team) {
 void RoleEmitter::layOut() {
   slabs = plan.independent / rowsOfSlab;
   for (ArrayRef<BlockArgument> together : plan.inputs) {
-    int64_t halves = matType(together.front()).numCols() / 64;
-    for (auto [i, input] : llvm::enumerate(together))
-      tileOffsets[input] = {stageBytes + int64_t(i) * tileBytes, int64_t(together.size()) * tileBytes};
-    stageBytes += together.size() * halves * tileBytes;
+    int64_t halves = matType(together.front()).numCols() / 64, at = stageBytes, bytes = 0;
+    for (BlockArgument input : together)
+      bytes += rowBytes * plan.rowsOf(input);
+    for (BlockArgument input : together) {
+      tileOffsets[input] = {at, bytes};
+      at += rowBytes * plan.rowsOf(input);
+      loadedBytes += halves * rowBytes * plan.filledRows(input);
+    }
+    stageBytes += halves * bytes;
   }
-  scoreBytes = (plan.scores.size() + (plan.system ? 1 : 0)) * tileBytes;
+  scoreBytes = scoreOffset(plan.scores.size()) + (plan.system ? tileBytes : 0);
   int64_t outputBytes = plan.countOutputs() * slabs * tileBytes;
   int64_t blockBytes = plan.system ? tileBytes : 0, leavesBytes = plan.system ? 4 * leafBytes : 0;
   // A chunk stays in the ring while it passes all roles, so the ring is as deep as there is room.
@@ -58,7 +63,7 @@ void RoleEmitter::layOut() {
     at += bytes;
   };
   take(scoresAt, 2 * scoreBytes);
-  inverseAt = scoresAt + plan.scores.size() * tileBytes;
+  inverseAt = scoresAt + scoreOffset(plan.scores.size());
   take(outputsAt, outputBytes);
   take(blocksAt, blockBytes);
   rightsAt = blocksAt;
@@ -69,13 +74,20 @@ void RoleEmitter::layOut() {
   slotsAt = llvm::alignTo(at, 256);
 }
 
+int64_t RoleEmitter::scoreOffset(unsigned tile) const {
+  int64_t offset = 0;
+  for (const ScoreTile &before : ArrayRef(plan.scores).take_front(tile))
+    offset += scoreTileBytes(before);
+  return offset;
+}
+
 Value RoleEmitter::barrier(Barrier which, Value index) {
   return ptx.add(ptx.add(base, barriersAt + which * 32), ptx.mul(index, 8));
 }
 
 unsigned RoleEmitter::slotOf(const Slot &wanted) {
   for (auto [i, slot] : llvm::enumerate(slots))
-    if (slot.decay == wanted.decay && slot.before == wanted.before &&
+    if (slot.decay == wanted.decay && slot.before == wanted.before && slot.ofTokens == wanted.ofTokens &&
         slot.factors.size() == wanted.factors.size() &&
         llvm::all_of(wanted.factors,
                      [&, &slot = slot](RowFactor f) { return llvm::is_contained(slot.factors, f); }))
@@ -148,17 +160,24 @@ void RoleEmitter::emitStart() {
     init(Summed, 4, llvm::count_if(scorers, [](const ScoreRole &role) { return !role.sums.empty(); }));
     ptx.fenceBarrierInit();
   });
-  // Score tiles stay zero above the diagonal, and the inverse, which lies transposed, below.
+  // Score tiles stay zero above the diagonal, and the inverse, which lies transposed, below; so do rows of inputs
+  // that no micro-step fills.
   int64_t count = threads.grid.threads;
-  Value zero = ptx.number(0), first = ptx.add(ptx.add(base, scoresAt), ptx.mul(tid, 16));
-  for (int64_t offset = 0; offset < 2 * scoreBytes; offset += count * 16) {
-    auto clear = [&] { ptx.store(first, offset, {zero, zero, zero, zero}); };
-    int64_t left = (2 * scoreBytes - offset) / 16;
-    if (left >= count)
-      clear();
-    else
-      threads.when(ptx.below(tid, ptx.constant(left)), clear);
-  }
+  Value zero = ptx.number(0);
+  auto clear = [&](int64_t at, int64_t bytes) {
+    Value first = ptx.add(ptx.add(base, at), ptx.mul(tid, 16));
+    for (int64_t offset = 0; offset < bytes; offset += count * 16) {
+      auto store = [&] { ptx.store(first, offset, {zero, zero, zero, zero}); };
+      int64_t left = (bytes - offset) / 16;
+      if (left >= count)
+        store();
+      else
+        threads.when(ptx.below(tid, ptx.constant(left)), store);
+    }
+  };
+  clear(scoresAt, 2 * scoreBytes);
+  if (loadedBytes < stageBytes)
+    clear(0, stages * stageBytes);
   ptx.fenceProxy();
   if (team > 1)
     ptx.meetCluster();
@@ -167,7 +186,7 @@ void RoleEmitter::emitStart() {
 }
 
 Part RoleEmitter::find(TensorAccess &access) {
-  return findPart(threads, access, shards, plan.independent, phase == Phase::Whole ? 0 : tokensOfChunk);
+  return findPart(threads, access, shards, plan.independent, phase == Phase::Whole ? 0 : plan.tokens);
 }
 
 Value RoleEmitter::isLastSegment() {
@@ -191,8 +210,8 @@ void RoleEmitter::emitLoader(Value chunks) {
   forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
     ptx.await(barrier(Empty, stage.index), ptx.exclusiveOr(stage.phase, ptx.constant(1)));
     Value loaded = barrier(Loaded, stage.index);
-    ptx.arriveExpecting(loaded, stageBytes);
-    Value token = ptx.add(first, ptx.mul(chunk, tokensOfChunk));
+    ptx.arriveExpecting(loaded, loadedBytes);
+    Value token = ptx.add(first, ptx.mul(chunk, plan.tokens));
     unsigned map = 0;
     for (ArrayRef<BlockArgument> together : plan.inputs)
       for (BlockArgument input : together) {
@@ -200,9 +219,14 @@ void RoleEmitter::emitLoader(Value chunks) {
                                             ArrayRef<LLVM::GEPArg>{int32_t(map * 128)});
         Value head = arith::DivUIOp::create(b, narrow(part.head),
                                             narrow(access.word(entry.maps[map], TensorAccess::Group)));
-        for (int64_t half = 0; half < matType(input).numCols() / 64; ++half)
-          ptx.loadBox(ptx.add(stage.tiles, tileOffset(input) + half * halfStride(input)), address, loaded,
-                      {ptx.constant(0), token, ptx.add(shardHalves(entry.maps[map]), half), head, batch});
+        for (int64_t half = 0; half < matType(input).numCols() / 64; ++half) {
+          Value to = ptx.add(stage.tiles, tileOffset(input) + half * halfStride(input));
+          Value block = ptx.add(shardHalves(entry.maps[map]), half), zero = ptx.constant(0);
+          if (plan.hasSteps(input))
+            ptx.loadBox(to, address, loaded, {ptx.mul(block, 64), zero, token, head, batch});
+          else
+            ptx.loadBox(to, address, loaded, {zero, token, block, head, batch});
+        }
         ++map;
       }
     return Values();
@@ -220,8 +244,8 @@ LogicalResult RoleEmitter::emit() {
   }
   Value chunks = arith::TruncIOp::create(
       b, b.getI32Type(),
-      arith::ShRUIOp::create(b, arith::AddIOp::create(b, part.tokens, ptx.constant(tokensOfChunk - 1, 64)),
-                             ptx.constant(6, 64)));
+      arith::DivUIOp::create(b, arith::AddIOp::create(b, part.tokens, ptx.constant(plan.tokens - 1, 64)),
+                             ptx.constant(plan.tokens, 64)));
   // Nothing begins with the state after the last segment.
   if (phase == Phase::Gather)
     chunks = ptx.choose(isLastSegment(), ptx.constant(0), chunks);

@@ -44,7 +44,7 @@ unsigned RolePlan::tensorOf(BlockArgument argument) const {
   auto inputs = program.argumentsOf(ArgKind::Input), params = program.argumentsOf(ArgKind::Param);
   if (auto at = llvm::find(inputs, argument); at != inputs.end())
     return at - inputs.begin();
-  return inputs.size() + (llvm::find(params, argument) - params.begin());
+  return initialTensor() - params.size() + (llvm::find(params, argument) - params.begin());
 }
 
 std::optional<TokenTile> RolePlan::asTile(Value value) const {
@@ -192,34 +192,6 @@ LogicalResult RolePlan::visitScores(Value value) {
     if (failed(visitScores(operand)))
       return failure();
   return success();
-}
-
-// Whether rows have a norm of at most 1, as the spec declares or because they are divided by theirs.
-bool RolePlan::hasShortRows(const TokenTile &tile) const {
-  if (tile.scale.empty())
-    return program.getArg(tile.input.getArgNumber()).getUnit();
-  if (tile.scale.size() != 1 || !tile.scale[0].divides)
-    return false;
-  auto root = trace(tile.scale[0].value).getDefiningOp<SqrtOp>();
-  Value square = root ? trace(root->getOperand(0)) : Value();
-  if (auto sum = square ? square.getDefiningOp<AddOp>() : AddOp())
-    for (unsigned i : {0, 1})
-      if (auto eps = sum->getOperand(i).getDefiningOp<ConstantOp>(); eps && !eps.getValue().isNegative())
-        square = trace(sum->getOperand(1 - i));
-  auto reduce = square ? square.getDefiningOp<ReduceOp>() : ReduceOp();
-  auto product = reduce ? trace(reduce.getOperand()).getDefiningOp<MulOp>() : MulOp();
-  return product && trace(product->getOperand(0)) == tile.input &&
-         trace(product->getOperand(1)) == tile.input;
-}
-
-// Whether a system's entries are inner products of short rows, so that those of its inverse keep within half
-// precision.
-bool RolePlan::isTame(Value system) const {
-  system = trace(system);
-  if (auto gram = system.getDefiningOp<chunk::GramOp>())
-    return hasShortRows(*asTile(gram.getLhs())) && hasShortRows(*asTile(gram.getRhs()));
-  return llvm::all_of(system.getDefiningOp()->getOperands(),
-                      [&](Value operand) { return !isScores(operand) || isTame(operand); });
 }
 
 //===----------------------------------------------------------------------===//
@@ -469,7 +441,7 @@ LogicalResult RolePlan::check() {
   if (decay ? failed(checkDecay()) : grams.size() > 2)
     return failure();
   // The state must end with a product in place, and outputs be rows of independent columns.
-  if (products.empty() || products.back().result != strip(yielded[0]))
+  if (products.empty() || products.back().result != strip(yielded[0]) || failed(findSteps()))
     return failure();
   for (Value output : yielded.drop_front())
     if (MatType type = typeOf(output); isNumber(output) || type.numCols() != independent)
@@ -489,6 +461,20 @@ FailureOr<RolePlan> RolePlan::make(chunk::ProgramOp program, ArrayRef<TensorArgu
   plan.statesOnly = statesOnly;
   plan.program = program;
   plan.tensors = tensors;
+  // A program of micro-steps has an input more than the rule.
+  auto inputs = plan.program.argumentsOf(ArgKind::Input);
+  if (inputs.size() > size_t(llvm::count_if(tensors, [](const TensorArgument &tensor) {
+        return tensor.argument && tensor.hasToken;
+      }))) {
+    plan.isFirst = inputs.back();
+    for (const TensorArgument &tensor : tensors)
+      if (auto type = dyn_cast<StepsType>(tensor.type))
+        plan.steps = cast<IntegerAttr>(type.getCount()).getInt();
+    if (plan.steps > tokensOfChunk)
+      return failure();
+    plan.tokens = tokensOfChunk / plan.steps;
+    plan.columns = llvm::alignTo(plan.tokens, 16);
+  }
   if (failed(plan.check()))
     return failure();
   return plan;

@@ -12,7 +12,7 @@
 
 namespace recur::cuda {
 
-/// The tokens of a chunk, and the independent rows of the state that a warpgroup holds.
+/// The tokens of a chunk, or its micro-steps, and the independent rows of the state that a warpgroup holds.
 constexpr int64_t tokensOfChunk = 64, rowsOfSlab = 64;
 
 /// How much a key may decay in 16 tokens, as a binary logarithm, for a reference in their middle to be used:
@@ -51,6 +51,8 @@ struct ScoreTile {
   bool plainRows = false;
   /// What lies above the diagonal does not matter.
   bool anyAbove = false;
+  /// A row is a token, where columns are micro-steps.
+  bool ofTokens = false;
 };
 
 /// A product of the chain: left (independent rows x depth, in registers) times right (in shared memory).
@@ -75,6 +77,8 @@ struct ChainProduct {
   unsigned wave = 0;
   /// Products with the same number have the same left side and their tiles side by side.
   int stack = -1;
+  /// The result's columns are tokens, where those of others are micro-steps.
+  bool ofTokens = false;
 };
 
 /// The plan of one program.
@@ -89,13 +93,21 @@ public:
   /// The numbers whose product a chunk multiplies the state with, where all else that it adds to it does not
   /// depend on the state.
   std::optional<RowFactors> stateScale() const;
-  /// The tensor of an input or param.
+  /// The tensor of an input or param, and the first of the initial states.
   unsigned tensorOf(mlir::BlockArgument argument) const;
+  unsigned initialTensor() const;
+  /// Whether a token has a row of an input for each of its micro-steps.
+  bool hasSteps(mlir::BlockArgument input) const { return tensors[tensorOf(input)].own[0]; }
+  /// The rows of an input's tile, and those of them that a chunk of tokens fills.
+  int64_t rowsOf(mlir::BlockArgument input) const { return hasSteps(input) ? tokensOfChunk : columns; }
+  int64_t filledRows(mlir::BlockArgument input) const { return hasSteps(input) ? tokens * steps : tokens; }
   unsigned outputTensor(unsigned output) const {
     return tensors.size() - 1 - program.getOutputs().size() + output;
   }
   /// The tile that a value is (in the program or in one of its maps), if it is one.
   std::optional<TokenTile> asTile(mlir::Value value) const;
+  /// Whether the rows of a value are tokens, where those of others are micro-steps.
+  bool isOfTokens(mlir::Value value) const { return !isOf(false, value); }
   /// Whether a value is one number per token that a warp can compute.
   bool isRow(mlir::Value value) const;
   /// Whether a factor is positive, whatever the inputs.
@@ -135,6 +147,11 @@ public:
   /// The state's dimension (0 rows, 1 columns) that is independent, its size, and that of the other one.
   int independentDim = 0;
   int64_t independent = 0, keys = 0;
+  /// A chunk's rows are the micro-steps of some tokens. What belongs to a token, not to a micro-step, is a slab of
+  /// fewer columns, a multiple of 16, which may be more than there are tokens.
+  int64_t steps = 1, tokens = tokensOfChunk, columns = tokensOfChunk;
+  /// The input without a tensor that is 1 at a token's first micro-step and else 0; or null.
+  mlir::BlockArgument isFirst;
   /// Products in the order of waves.
   llvm::SmallVector<ChainProduct> products;
   unsigned waves = 0;
@@ -158,6 +175,9 @@ public:
 
 private:
   mlir::LogicalResult check();
+  mlir::LogicalResult findSteps();
+  bool isOf(bool tokens, mlir::Value value) const;
+  bool isOf(bool tokens, mlir::BlockArgument input) const { return steps == 1 || hasSteps(input) != tokens; }
   mlir::FailureOr<unsigned> visit(mlir::Value value);
   mlir::FailureOr<unsigned> visitProduct(mlir::Operation *op, mlir::Value result, mlir::Value start,
                                          bool chained);

@@ -12,7 +12,10 @@ struct RoleEmitter::RowState {
   TensorAccess access;
   Stage stage;
   Value chunk;
-  Value left, tokens[2], valid[2]; // of the sequence
+  Value left; // of the sequence's tokens, from the chunk's first
+  // Of the lane's two rows: their tokens, in the chunk and in the sequence, their micro-steps (null where tokens
+  // have none), whether they are of the sequence.
+  Value locals[2], tokens[2], steps[2], valid[2];
   llvm::DenseMap<Value, std::array<Value, 2>> known, reciprocals;
   llvm::DenseMap<Value, std::array<Value, 3>> sums; // of a decay's logarithms: both tokens', the chunk's
 };
@@ -67,8 +70,15 @@ std::array<Value, 2> RoleEmitter::row(RowState &state, Value value) {
     ArgKind kind = program.getArg(argument.getArgNumber()).getKind();
     for (int i : {0, 1}) {
       if (kind == ArgKind::Input || kind == ArgKind::Param) {
+        if (argument == plan.isFirst) {
+          result[i] = ptx.choose(ptx.equal(state.steps[i], 0), ptx.number(1), ptx.number(0));
+          continue;
+        }
         Value token = kind == ArgKind::Input ? state.tokens[i] : Value();
-        result[i] = state.access.load(plan.tensorOf(argument), 0, token).entries[0];
+        Value step = state.steps[i];
+        if (step)
+          step = arith::ExtUIOp::create(b, b.getI64Type(), step);
+        result[i] = state.access.load(plan.tensorOf(argument), 0, token, step).entries[0];
       } else {
         Value number = kind == ArgKind::Head    ? part.head
                        : kind == ArgKind::Heads ? part.heads
@@ -92,7 +102,13 @@ std::array<Value, 2> RoleEmitter::row(RowState &state, Value value) {
                                                            : sums[i]);
       })
       .Case([&](ReduceOp r) {
-        Values sums = ptx.loadFloats(ptx.add(sumsOf(state.chunk, r), ptx.mul(lane, 8)), 0, 2);
+        Value at = sumsOf(state.chunk, r);
+        if (plan.isOfTokens(r.getOperand())) {
+          for (int i : {0, 1})
+            result[i] = ptx.loadFloats(ptx.add(at, ptx.mul(state.locals[i], 4)), 0, 1)[0];
+          return;
+        }
+        Values sums = ptx.loadFloats(ptx.add(at, ptx.mul(lane, 8)), 0, 2);
         result = {sums[0], sums[1]};
       })
       .Case([&](ElementwiseOp e) {
@@ -122,13 +138,47 @@ std::array<Value, 2> RoleEmitter::reciprocal(RowState &state, Value value) {
 }
 
 void RoleEmitter::setTokens(RowState &state, Value chunk) {
-  Value first = arith::ExtUIOp::create(b, b.getI64Type(), ptx.mul(chunk, tokensOfChunk));
+  Value first = arith::ExtUIOp::create(b, b.getI64Type(), ptx.mul(chunk, plan.tokens));
   state.left = arith::SubIOp::create(b, part.tokens, first);
+  // Read again, so that what follows from it takes no registers all the time.
+  Value own = plan.isFirst ? ptx.assembly("mov.u32 $0, %laneid;", b.getI32Type(), {})[0] : lane;
   for (int64_t i : {0, 1}) {
-    Value local = arith::ExtUIOp::create(b, b.getI64Type(), ptx.add(ptx.mul(lane, 2), i));
+    Value row = ptx.add(ptx.mul(own, 2), i);
+    state.locals[i] = row;
+    if (plan.isFirst) {
+      state.locals[i] = arith::DivUIOp::create(b, row, ptx.constant(plan.steps));
+      state.steps[i] = arith::SubIOp::create(b, row, ptx.mul(state.locals[i], plan.steps));
+    }
+    Value local = arith::ExtUIOp::create(b, b.getI64Type(), state.locals[i]);
     state.valid[i] = ptx.compare(arith::CmpIPredicate::slt, local, state.left);
+    if (plan.tokens * plan.steps < tokensOfChunk)
+      state.valid[i] = arith::AndIOp::create(
+          b, state.valid[i], ptx.compare(arith::CmpIPredicate::slt, local, ptx.constant(plan.tokens, 64)));
     // Past the end the chunk's first token is read, and dropped.
     state.tokens[i] = ptx.add(first, ptx.choose(state.valid[i], local, ptx.constant(0, 64)));
+  }
+}
+
+// Clears the rows of inputs after those of a number of tokens.
+void RoleEmitter::clearRows(Stage stage, Value tokens) {
+  Value zero = ptx.number(0), packet = ptx.mul(ptx.bits(lane, 7), 16);
+  for (bool hasSteps : {false, true}) {
+    SmallVector<int64_t> tiles;
+    for (auto [input, place] : tileOffsets)
+      if (auto own = cast<BlockArgument>(input); plan.hasSteps(own) == hasSteps)
+        for (int64_t half = 0; half < matType(own).numCols() / 64; ++half)
+          tiles.push_back(place.first + half * place.second);
+    if (tiles.empty())
+      continue;
+    llvm::sort(tiles);
+    Value first = ptx.add(ptx.mul(tokens, hasSteps ? plan.steps : 1), ptx.shiftRight(lane, 3));
+    Value end = ptx.constant(hasSteps ? tokensOfChunk : plan.columns);
+    threads.forLoop(first, end, ptx.constant(4), {}, [&](Value row, ValueRange) {
+      Value at = ptx.add(ptx.add(stage.tiles, packet), ptx.mul(row, rowBytes));
+      for (int64_t tile : tiles)
+        ptx.store(at, tile, {zero, zero, zero, zero}, /*relaxed=*/true);
+      return Values();
+    });
   }
 }
 
@@ -173,7 +223,17 @@ void RoleEmitter::emitRows(Value chunks) {
       if (!slot.decay)
         for (int k : {0, 1})
           values[k] = ptx.choose(state.valid[k], values[k], ptx.number(0));
-      ptx.store(ptx.add(stage.rows, ptx.mul(lane, 8)), i * stages * slotBytes, {values[0], values[1]});
+      if (!slot.ofTokens)
+        return ptx.store(ptx.add(stage.rows, ptx.mul(lane, 8)), i * stages * slotBytes, {values[0], values[1]});
+      auto store = [&](Value token, Value value) {
+        ptx.store(ptx.add(stage.rows, ptx.mul(token, 4)), i * stages * slotBytes, {value});
+      };
+      for (int k : {0, 1})
+        threads.when(ptx.equal(state.steps[k], plan.steps - 1), [&] { store(state.locals[k], values[k]); });
+      if (plan.tokens < plan.columns)
+        threads.when(arith::AndIOp::create(b, ptx.below(lane, ptx.constant(plan.columns)),
+                                           ptx.compare(arith::CmpIPredicate::uge, lane, ptx.constant(plan.tokens))),
+                     [&] { store(lane, ptx.number(0)); });
     };
     // What needs no sums is made beside them.
     auto waits = [&](const Slot &slot) {
@@ -188,15 +248,8 @@ void RoleEmitter::emitRows(Value chunks) {
           fill(i);
     }
     // Rows past the end are another sequence's, or none. Scores that are being made of them are not used.
-    threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(tokensOfChunk, 64)), [&] {
-      Value count = arith::TruncIOp::create(b, b.getI32Type(), left), zero = ptx.number(0);
-      Value row = ptx.add(count, ptx.shiftRight(lane, 3)), chunk = ptx.mul(ptx.bits(lane, 7), 16);
-      threads.forLoop(row, ptx.constant(tokensOfChunk), ptx.constant(4), {}, [&](Value row, ValueRange) {
-        Value at = ptx.add(ptx.add(stage.tiles, chunk), ptx.mul(row, 128));
-        for (int64_t tile = 0; tile < stageBytes; tile += tileBytes)
-          ptx.store(at, tile, {zero, zero, zero, zero}, /*relaxed=*/true);
-        return Values();
-      });
+    threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(plan.tokens, 64)), [&] {
+      clearRows(stage, arith::TruncIOp::create(b, b.getI32Type(), left));
       ptx.fenceProxy();
     });
     ptx.arrive(barrier(Full, stage.index));

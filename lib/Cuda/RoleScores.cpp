@@ -110,15 +110,15 @@ void RoleEmitter::storeScores(ScoreState &state, chunk::GramOp only) {
       state.decays.clear();
       for (unsigned i : state.role->tiles) {
         const ScoreTile &tile = plan.scores[i];
-        if (!isWanted(tile.value))
+        if (tile.ofTokens || !isWanted(tile.value))
           continue;
         Values packed;
         for (unsigned e = 0; e < 8; e += 2) {
           Value low = score(state, tile, e);
           packed.push_back(ptx.packBf16(low, score(state, tile, e + 1)));
         }
-        ptx.storeMatrices(ptx.add(ptx.add(state.buffer, state.warpRows), state.blocks[block]), i * tileBytes,
-                          packed, false);
+        ptx.storeMatrices(ptx.add(ptx.add(state.buffer, state.warpRows), state.blocks[block]),
+                          scoreOffset(i), packed, false);
       }
       if (state.role->system && isWanted(plan.system))
         storeSystem(state);
@@ -142,18 +142,23 @@ void RoleEmitter::awaitPlace(ScoreState &state) {
 void RoleEmitter::handOver(const ScoreState &state, unsigned which) {
   ptx.fenceProxy();
   ptx.meet(ptx.constant(5 + which), 128);
-  SmallVector<unsigned> tiles = scorers[which].tiles;
+  SmallVector<std::pair<int64_t, int64_t>> tiles; // where and how many bytes
+  int64_t bytes = 0;
+  for (unsigned tile : scorers[which].tiles)
+    tiles.push_back({scoreOffset(tile), scoreTileBytes(plan.scores[tile])});
   if (scorers[which].system)
-    tiles.push_back(plan.scores.size());
+    tiles.push_back({inverseAt - scoresAt, tileBytes});
+  for (auto [offset, size] : tiles)
+    bytes += size;
   threads.when(ptx.equal(thread, 0), [&] {
     Value full = barrier(ScoresFull, state.index);
     ptx.arrive(full);
     forPeers([&](Value rank) {
       Value there = ptx.inBlock(full, rank);
-      ptx.arriveThereExpecting(there, tiles.size() * tileBytes);
-      for (unsigned tile : tiles) {
-        Value at = ptx.add(state.buffer, tile * tileBytes);
-        ptx.copyThere(ptx.inBlock(at, rank), at, tileBytes, there);
+      ptx.arriveThereExpecting(there, bytes);
+      for (auto [offset, size] : tiles) {
+        Value at = ptx.add(state.buffer, offset);
+        ptx.copyThere(ptx.inBlock(at, rank), at, size, there);
       }
     });
   });
@@ -211,7 +216,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
       };
       for (int64_t k = 0; k < matType(left).numCols() / 16; ++k)
         steps.push_back({{side(left, k)}, side(right, k)});
-      products.push_back(ptx.product(tokensOfChunk, {}, steps, false, false));
+      products.push_back(ptx.product(plan.rowsOf(right), {}, steps, false, false));
     };
     // Sums first: those that take a product of their own one after the other, as registers are few.
     for (const ScoreRole::Sum &sum : role.sums)
@@ -224,7 +229,11 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
     for (bool early : {true, false})
       for (Operation *op : grams)
         if (auto gram = cast<chunk::GramOp>(op); early == givesSums(role, gram)) {
-          multiply(plan.asTile(gram.getLhs())->input, plan.asTile(gram.getRhs())->input);
+          BlockArgument left = plan.asTile(gram.getLhs())->input, right = plan.asTile(gram.getRhs())->input;
+          // Rows are always micro-steps.
+          if (plan.isOfTokens(gram.getLhs()))
+            std::swap(left, right);
+          multiply(left, right);
           order.push_back(gram);
         }
     size_t first = llvm::count_if(order, [&](Operation *gram) { return givesSums(role, gram); });
@@ -245,12 +254,14 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
       awaitPlace(state);
     ptx.await(barrier(Full, stage.index), stage.phase);
     for (unsigned i : role.tiles)
-      collectRows(state, plan.scores[i], plan.scores[i].value, {});
+      if (!plan.scores[i].ofTokens)
+        collectRows(state, plan.scores[i], plan.scores[i].value, {});
     if (role.system)
       collectRows(state, {plan.system, {}}, plan.system, {});
     if (first < order.size())
       land(first, order.size());
     storeScores(state, {});
+    storeTokenScores(state);
     if (role.system)
       emitInverse(state);
     handOver(state, which);

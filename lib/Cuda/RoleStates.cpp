@@ -7,12 +7,12 @@ using namespace recur::cuda;
 
 Value RoleEmitter::tokensLeft(Value chunk) {
   Value tokens = arith::TruncIOp::create(b, b.getI32Type(), part.tokens);
-  return arith::SubIOp::create(b, tokens, ptx.mul(chunk, tokensOfChunk));
+  return arith::SubIOp::create(b, tokens, ptx.mul(chunk, plan.tokens));
 }
 
 // Stores a chunk's outputs, which has `left` tokens; null: it is known to be whole.
 void RoleEmitter::storeOutputs(const ChainState &state, Value chunk, ArrayRef<Value> packed, Value left) {
-  constexpr size_t share = tokensOfChunk / 4;
+  size_t share = plan.columns / 4;
   for (size_t output = 0; output < plan.countOutputs(); ++output)
     storeOutput(state, output, chunk, packed.slice(output * share, share), left);
 }
@@ -24,7 +24,7 @@ void RoleEmitter::storeOutput(const ChainState &state, unsigned output, Value ch
   // The last chunk's copy has been read.
   ptx.awaitStores(/*written=*/false);
   ptx.meet(names, 128);
-  for (int64_t step = 0; step < tokensOfChunk / 16; ++step)
+  for (int64_t step = 0; step < plan.columns / 16; ++step)
     ptx.storeMatrices(ptx.add(buffer, state.matrixLane), step * 2048, packed.slice(4 * step, 4), true);
   ptx.fenceProxy();
   ptx.meet(names, 128);
@@ -37,9 +37,9 @@ void RoleEmitter::storeOutput(const ChainState &state, unsigned output, Value ch
   Value isPacked = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, plain.word(TensorAccess::CuSeqlens + 2),
                                          ptx.constant(0, 64));
   Value batch = ptx.choose(isPacked, ptx.constant(0), narrow(part.sequence));
-  Value token = ptx.add(narrow(part.begin), ptx.mul(chunk, tokensOfChunk)), leads = ptx.equal(thread, 0);
+  Value token = ptx.add(narrow(part.begin), ptx.mul(chunk, plan.tokens)), leads = ptx.equal(thread, 0);
   if (left) {
-    Value whole = ptx.compare(arith::CmpIPredicate::sge, left, ptx.constant(tokensOfChunk));
+    Value whole = ptx.compare(arith::CmpIPredicate::sge, left, ptx.constant(plan.tokens));
     leads = arith::AndIOp::create(b, whole, leads);
   }
   ptx.storeBox(address, buffer,
@@ -48,7 +48,7 @@ void RoleEmitter::storeOutput(const ChainState &state, unsigned output, Value ch
   if (!left)
     return;
   // A box would reach past the sequence's end: rows one by one.
-  threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(tokensOfChunk)), [&] {
+  threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(plan.tokens)), [&] {
     Value again = launderedCall();
     TensorAccess access(threads, again, plan.tensors, /*packed=*/true);
     find(access);
@@ -57,7 +57,7 @@ void RoleEmitter::storeOutput(const ChainState &state, unsigned output, Value ch
       Value from =
           ptx.add(ptx.add(buffer, ptx.mul(row, 128)), ptx.mul(ptx.exclusiveOr(eighth, ptx.bits(row, 7)), 16));
       Values packet = ptx.load(from, 0, 4, b.getI32Type());
-      Value at = ptx.add(ptx.mul(chunk, tokensOfChunk), row);
+      Value at = ptx.add(ptx.mul(chunk, plan.tokens), row);
       Value column = ptx.add(ptx.mul(slabIndex, rowsOfSlab), ptx.mul(eighth, 8));
       Value to = access.entryOfToken(tensor, arith::ExtUIOp::create(b, b.getI64Type(), at), column);
       Values operands{to};
@@ -152,7 +152,7 @@ Values RoleEmitter::givenState() {
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
   find(access);
   chunk::ProgramOp program = plan.program;
-  unsigned initial = program.argumentsOf(ArgKind::Input).size() + program.argumentsOf(ArgKind::Param).size();
+  unsigned initial = plan.initialTensor();
   double init = program.getInit()
                     .front()
                     .getTerminator()

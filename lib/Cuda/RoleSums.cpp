@@ -37,7 +37,9 @@ void RoleEmitter::sumDiagonal(Value tiles, Value sums, BlockArgument left, Block
   Value to = ptx.add(sums, ptx.mul(ownRow, 4)), isOdd = ptx.equal(ptx.bits(ownRow, 1), 1);
   Value isOn = ptx.compare(arith::CmpIPredicate::eq, ptx.bits(lane, 3), ptx.shiftRight(lane, 3));
   // All roles' code shares one small cache: this loop stays one.
-  Value count = ptx.assembly("mov.b32 $0, 2;", b.getI32Type(), {})[0];
+  Value count =
+      ptx.assembly(("mov.b32 $0, " + Twine(std::min<int64_t>(plan.rowsOf(left) / 16, 2)) + ";").str(),
+                   b.getI32Type(), {})[0];
   threads.forLoop(ptx.constant(0), count, ptx.constant(1), {}, [&](Value block, ValueRange) {
     Value rows = ptx.add(at, ptx.mul(block, 2048));
     Values entries(8, ptx.number(0));
@@ -60,7 +62,8 @@ void RoleEmitter::sumDiagonal(Value tiles, Value sums, BlockArgument left, Block
 
 // Other sums over rows: a lane takes a row, 16 bytes at a time.
 void RoleEmitter::sumRows(Value tiles, Value sums, ReduceOp op) {
-  Value at = ptx.add(tiles, ptx.mul(lane, 128)), swizzle = ptx.bits(lane, 7);
+  Value row = plan.isOfTokens(op.getOperand()) ? ptx.bits(lane, plan.columns - 1) : lane;
+  Value at = ptx.add(tiles, ptx.mul(row, rowBytes)), swizzle = ptx.bits(lane, 7);
   int64_t width = matType(op.getOperand()).numRows();
   Value packets = ptx.assembly(("mov.b32 $0, " + Twine(width / 8) + ";").str(), b.getI32Type(), {})[0];
   auto loop =
@@ -109,7 +112,8 @@ void RoleEmitter::shareSums() {
             plan.asTile(of.getRhs())->input == (*factors)[1])
           role = &scorer, from = of;
       }
-    if (!role && factors && !plan.decay && team > 1 && !scorers.back().system)
+    if (!role && factors && !plan.decay && team > 1 && !scorers.back().system &&
+        !plan.isOfTokens(op->getOperand(0)))
       role = &scorers.back();
     if (role)
       role->sums.push_back({op, from, *factors});
@@ -135,10 +139,17 @@ void RoleEmitter::emitSums(Value chunks) {
     Value tiles = ptx.add(stage.tiles, ptx.mul(half, 32 * 128));
     for (ReduceOp op : summed) {
       Value sums = ptx.add(sumsOf(chunk, op), ptx.mul(half, 32 * 4));
-      if (auto factors = innerProduct(op))
-        sumDiagonal(tiles, sums, (*factors)[0], (*factors)[1]);
+      auto body = [&] {
+        if (auto factors = innerProduct(op))
+          sumDiagonal(tiles, sums, (*factors)[0], (*factors)[1]);
+        else
+          sumRows(tiles, sums, op);
+      };
+      // Of tokens there are no more than one warp has rows.
+      if (plan.isOfTokens(op.getOperand()))
+        threads.when(ptx.equal(half, 0), body);
       else
-        sumRows(tiles, sums, op);
+        body();
     }
     ptx.meet(ptx.constant(4), 96);
     return Values();

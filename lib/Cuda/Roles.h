@@ -67,6 +67,7 @@ private:
     RowFactors factors;
     mlir::Value decay;
     bool before = false; // the sum without the token's own factor
+    bool ofTokens = false; // that of each token's last micro-step
   };
   /// Sums are told of by chunk, four deep: those of another block come before this one's loader asks for
   /// them.
@@ -88,6 +89,10 @@ private:
   mlir::BlockArgument placeOf(const TokenTile &tile) const;
   mlir::Value shardHalves(unsigned tensor);
   unsigned slotOf(const Slot &slot);
+  int64_t scoreOffset(unsigned tile) const;
+  int64_t scoreTileBytes(const ScoreTile &tile) const {
+    return tile.ofTokens ? plan.columns * rowBytes : tileBytes;
+  }
   int64_t slotOffset(const Slot &slot) { return slotOf(slot) * stages * slotBytes; }
 
   // Numbers per token (RoleRows.cpp, RoleSums.cpp).
@@ -106,6 +111,7 @@ private:
   std::array<mlir::Value, 2> row(RowState &state, mlir::Value value);
   std::array<mlir::Value, 2> reciprocal(RowState &state, mlir::Value value);
   void setTokens(RowState &state, mlir::Value chunk);
+  void clearRows(Stage stage, mlir::Value tokens);
   std::array<mlir::Value, 2> decaySums(RowState &state, mlir::Value decay, bool before);
   mlir::Value vectorEntry(mlir::Value value, unsigned entry,
                           llvm::function_ref<mlir::Value(mlir::BlockArgument)> leaf);
@@ -120,6 +126,7 @@ private:
                     RowFactors factors);
   void collectRows(ScoreState &state, const ScoreTile &tile, mlir::Value value, RowFactors factors);
   void storeScores(ScoreState &state, chunk::GramOp only);
+  void storeTokenScores(ScoreState &state);
   void beginInverse(ScoreState &state);
   void storeSystem(ScoreState &state);
   void emitInverse(ScoreState &state);
@@ -156,7 +163,11 @@ private:
   mlir::Value tokensLeft(mlir::Value chunk);
   void storeOutputs(const ChainState &state, mlir::Value chunk, llvm::ArrayRef<mlir::Value> packed,
                     mlir::Value left);
-  Values columnNumbers(ChainState &state, int64_t offset, bool isUniform);
+  Values columnNumbers(ChainState &state, int64_t offset, bool isUniform, int64_t eighths = 0);
+  /// Whether a thread's entries are those of a slab of tokens, which has fewer columns than all others.
+  bool isOfTokens(mlir::ValueRange entries) const {
+    return plan.steps > 1 && int64_t(entries.size()) == plan.columns / 2;
+  }
   void storeOutput(const ChainState &state, unsigned output, mlir::Value chunk,
                    llvm::ArrayRef<mlir::Value> packed, mlir::Value left);
   Values initialState();
@@ -185,9 +196,9 @@ private:
   // (of a stack) apart, so that less waits for what it does not need.
   bool defers, stacks;
 
-  static constexpr int64_t slotBytes = tokensOfChunk * 4, tileBytes = tokensOfChunk * 128,
+  static constexpr int64_t rowBytes = 128, slotBytes = tokensOfChunk * 4, tileBytes = tokensOfChunk * rowBytes,
                            leafBytes = 16 * 80, rightHalf = 6 * 16 * 128;
-  int64_t stages, slabs = 1, stageBytes = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0, blocksAt = 0,
+  int64_t stages, slabs = 1, stageBytes = 0, loadedBytes = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0, blocksAt = 0,
                   leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, normsAt = 0, tablesAt = 0,
                   rightsAt = 0;
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> tileOffsets;

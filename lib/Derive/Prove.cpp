@@ -171,6 +171,44 @@ std::string recur::proveRecurrence(RuleOp sequence, RuleOp recurrence) {
   return where;
 }
 
+std::string recur::proveMicroStep(RuleOp rule, RuleOp step) {
+  OwningOpRef<RuleOp> whole(rule.clone()), single(step.clone());
+  int64_t count = 1;
+  for (BlockArgument argument : rule.argumentsOf(ArgKind::Input))
+    if (auto steps = dyn_cast<StepsType>(argument.getType()))
+      count = cast<IntegerAttr>(steps.getCount()).getInt();
+  if (failed(unrollSteps(*whole)))
+    return "the number of micro-steps is not bound";
+  Shrinker shrinker;
+  shrinker.shrink(*whole);
+  shrinker.shrink(*single);
+  constexpr int64_t tokens = 4;
+  std::string where;
+  for (uint64_t seed : {1, 2}) { // a division by zero may spoil one draw, not two
+    Call<Fp> expected = randomCall(*whole, tokens, seed), found = expected;
+    found.tokens = tokens * count;
+    found.inputs.assign(expected.inputs.size() + 1, {});
+    for (int64_t row = 0; row < found.tokens; ++row) {
+      for (auto [input, values] : llvm::enumerate(expected.inputs)) {
+        const auto &token = values[row / count];
+        found.inputs[input].push_back({token[token.size() == 1 ? 0 : row % count]});
+      }
+      found.inputs.back().push_back({Dense<Fp>(1, 1, Fp(row % count == 0))});
+    }
+    if (failed(runRule(*whole, expected)) || failed(runRule(*single, found)))
+      return "one of the two cannot be run in F_p";
+    for (auto &rows : found.outputs) {
+      for (int64_t t = 0; t < tokens; ++t)
+        rows[t] = rows[t * count + count - 1];
+      rows.resize(tokens);
+    }
+    found.tokens = tokens;
+    if (where = difference(*whole, expected, found); where.empty())
+      break;
+  }
+  return where;
+}
+
 bool recur::sameRule(RuleOp a, RuleOp b, std::string &where) {
   OwningOpRef<RuleOp> smallA(a.clone()), smallB(b.clone());
   Shrinker shrinker;

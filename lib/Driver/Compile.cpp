@@ -1,5 +1,6 @@
 // From a rule to an object, for every target.
 #include "lib/Driver/Compile.h"
+#include "lib/Algebra/MicroSteps.h"
 #include "lib/Algebra/Spectral.h"
 #include "lib/Artifact/Descriptor.h"
 #include "lib/Artifact/Object.h"
@@ -44,6 +45,13 @@ void recur::warnOfUnstableTerms(Session &session, const NormalForm &form) {
   }
 }
 
+static void warnOfDefect(Session &session, const std::string &defect) {
+  session.diags
+      .warning(frontend::WarningClass::Perf, {},
+               "internal error: the derived chunk form is not the rule: " + defect)
+      .note("the other forms are not affected; please report the spec");
+}
+
 // Every derivation is proved. One that is not the rule is dropped, and the user told: the rule's other forms
 // are right.
 static void dropUnproved(Session &session, RuleOp rule, Derivation &derivation) {
@@ -53,10 +61,7 @@ static void dropUnproved(Session &session, RuleOp rule, Derivation &derivation) 
     return;
   derivation.program = {};
   derivation.reason = "it failed its proof";
-  session.diags
-      .warning(frontend::WarningClass::Perf, {},
-               "internal error: the derived chunk form is not the rule: " + derivation.defect)
-      .note("the other forms are not affected; please report the spec");
+  warnOfDefect(session, derivation.defect);
 }
 
 FailureOr<std::unique_ptr<Analysis>> recur::analyse(Session &session, ModuleOp simplified) {
@@ -222,11 +227,18 @@ static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const Mod
   // The derivation adds values to a copy of the rule.
   OwningOpRef<ModuleOp> copy;
   Derivation derivation;
-  auto deriveProgram = [&](RuleOp part) -> chunk::ProgramOp {
+  auto deriveProgram = [&](RuleOp part, bool ofMicroStep) -> chunk::ProgramOp {
     if (form != "chunk" && form != "auto")
       return {};
-    copy = cpu::isolateRule(part);
+    derivation = {};
+    copy = ofMicroStep ? ruleOfMicroStep(part) : cpu::isolateRule(part);
+    if (!copy)
+      return {};
     RuleOp derived = *copy->getOps<RuleOp>().begin();
+    if (std::string defect = ofMicroStep ? proveMicroStep(part, derived) : ""; !defect.empty()) {
+      warnOfDefect(session, defect);
+      return {};
+    }
     if (failed(unrollSteps(derived)))
       return {};
     derivation = derive(normalise(derived));

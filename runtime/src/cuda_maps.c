@@ -2,35 +2,45 @@
 #include "cuda_driver.h"
 
 /* What copies in boxes can reach: box rows of 128 bytes, exchanged in 16-byte parts by the row's number. */
-enum { BOX_ENTRIES = 64, BOX_TOKENS = 64, MAP_RANK = 5, MAP_UINT16 = 1, MAP_SWIZZLE_128B = 3, MAP_PROMOTE_256B = 3 };
+enum { BOX_ENTRIES = 64, BOX_ROWS = 64, MAP_RANK = 5, MAP_UINT16 = 1, MAP_SWIZZLE_128B = 3, MAP_PROMOTE_256B = 3 };
+
+/** The micro-steps of a token. */
+static int64_t count_steps(const recur_i_operand *operand) {
+  return operand->argument->ndim == 5 ? operand->argument->shape[3] : 1;
+}
 
 /** Whether a tensor can be copied in boxes. */
 static bool can_map(const recur_i_operand *operand) {
   const DLTensor *argument = operand->argument;
-  if (!argument || operand->empty || argument->dtype.bits != 16 || operand->lead != 3 || argument->ndim != 4 ||
-      (uintptr_t)operand->data % 16 || argument->shape[1] > INT32_MAX || operand->strides[3] != 1)
+  if (!argument || operand->empty || argument->dtype.bits != 16 || operand->lead != 3 || argument->ndim < 4 ||
+      argument->ndim > 5 || (uintptr_t)operand->data % 16 || argument->shape[1] > INT32_MAX ||
+      operand->strides[argument->ndim - 1] != 1 || count_steps(operand) > BOX_ROWS)
     return false;
-  for (int32_t axis = 0; axis < 3; ++axis)
+  for (int32_t axis = 0; axis < argument->ndim - 1; ++axis)
     if (argument->shape[axis] > 1 && (operand->strides[axis] % 8 || operand->strides[axis] <= 0))
       return false;
   return true;
 }
 
-/** Describes [batch, token, head, entry] as blocks of 64 entries of tokens. */
-static CUresult describe_map(const recur_i_operand *operand, recur_i_map *out) {
+/** Describes [batch, token, head, entry] as blocks of 64 entries of tokens, [batch, token, head, micro-step, entry] as
+ * entries of micro-steps of tokens. */
+static CUresult describe_map(const recur_i_operand *operand, uint32_t tokens, recur_i_map *out) {
   const int64_t *shape = operand->argument->shape;
   enum { BLOCK_BYTES = 128 };
-  uint64_t strides[MAP_RANK - 1], bytes[3];
-  for (int32_t axis = 0; axis < 3; ++axis) /* where there is but one, any will do */
+  uint64_t bytes[4];
+  for (int32_t axis = 0; axis < operand->argument->ndim - 1; ++axis) /* where there is but one, any will do */
     bytes[axis] = shape[axis] > 1 ? (uint64_t)operand->strides[axis] * 2 : BLOCK_BYTES;
-  const uint64_t sizes[MAP_RANK] = {BOX_ENTRIES, (uint64_t)shape[1], (uint64_t)shape[3] / BOX_ENTRIES, (uint64_t)shape[2],
-                                    (uint64_t)shape[0]};
-  strides[0] = bytes[1];
-  strides[1] = BLOCK_BYTES;
-  strides[2] = bytes[2];
-  strides[3] = bytes[0];
-  const uint32_t box[MAP_RANK] = {BOX_ENTRIES, BOX_TOKENS, 1, 1, 1}, steps[MAP_RANK] = {1, 1, 1, 1, 1};
-  return recur_i_cuda.encode_tiled(out, MAP_UINT16, MAP_RANK, operand->data, sizes, strides, box, steps, 0, MAP_SWIZZLE_128B,
+  uint64_t sizes[MAP_RANK] = {BOX_ENTRIES, (uint64_t)shape[1], (uint64_t)shape[3] / BOX_ENTRIES, (uint64_t)shape[2],
+                              (uint64_t)shape[0]};
+  uint64_t strides[MAP_RANK - 1] = {bytes[1], BLOCK_BYTES, bytes[2], bytes[0]};
+  uint32_t box[MAP_RANK] = {BOX_ENTRIES, tokens, 1, 1, 1};
+  if (operand->argument->ndim == 5) {
+    sizes[0] = (uint64_t)shape[4], sizes[1] = (uint64_t)shape[3], sizes[2] = (uint64_t)shape[1];
+    strides[0] = bytes[3], strides[1] = bytes[1];
+    box[1] = (uint32_t)shape[3], box[2] = tokens;
+  }
+  const uint32_t each[MAP_RANK] = {1, 1, 1, 1, 1};
+  return recur_i_cuda.encode_tiled(out, MAP_UINT16, MAP_RANK, operand->data, sizes, strides, box, each, 0, MAP_SWIZZLE_128B,
                              MAP_PROMOTE_256B, 0);
 }
 
@@ -44,7 +54,12 @@ bool recur_i_can_map(const recur_i_operand *const *operands, const recur_cuda_en
 CUresult recur_i_describe_maps(const recur_i_operand *const *operands, const recur_cuda_entry *entry,
                                recur_i_map *out) {
   CUresult result = 0;
+  uint32_t tokens = BOX_ROWS;
+  for (int32_t i = 0; i < entry->map_count; ++i) {
+    const int64_t most = BOX_ROWS / count_steps(operands[entry->maps[i]]);
+    tokens = most < tokens ? (uint32_t)most : tokens;
+  }
   for (int32_t i = 0; i < entry->map_count && !result; ++i)
-    result = describe_map(operands[entry->maps[i]], &out[i]);
+    result = describe_map(operands[entry->maps[i]], tokens, &out[i]);
   return result;
 }

@@ -1,0 +1,93 @@
+// A loop over micro-steps as a rule of its own: its body runs once, and what comes before it counts at the
+// first micro-step alone.
+#include "lib/Algebra/MicroSteps.h"
+
+using namespace mlir;
+using namespace recur;
+
+// The loop, if it carries the states and nothing else; null if there are others, or tokens are numbered.
+static ForOp loopOf(RuleOp rule) {
+  for (BlockArgument position : rule.argumentsOf(ArgKind::Position))
+    if (!position.use_empty())
+      return {};
+  SmallVector<ForOp> loops;
+  rule.getBody().walk([&](ForOp loop) { loops.push_back(loop); });
+  if (loops.size() != 1 || loops[0]->getParentRegion() != &rule.getBody() ||
+      !llvm::equal(loops[0].getResults(), rule.yieldedStates()))
+    return {};
+  return loops[0];
+}
+
+// The numbers that multiply a state until it is `value`; false if anything else is done to it.
+static bool findScales(Value value, Value state, SmallVectorImpl<Value> &scales) {
+  while (value != state) {
+    auto product = value.getDefiningOp<MulOp>();
+    unsigned number = product && matType(product.getLhs()).isScalar() ? 0 : 1;
+    if (!product || !matType(product->getOperand(number)).isScalar())
+      return false;
+    scales.push_back(product->getOperand(number));
+    value = product->getOperand(1 - number);
+  }
+  return true;
+}
+
+// Whether micro-steps are looked at by the loop's counter alone.
+static bool readsOwnStep(RuleOp rule, ForOp loop) {
+  for (Operation *user : loop.getCounter().getUsers())
+    if (!isa<ExtractOp>(user))
+      return false;
+  for (BlockArgument argument : rule.getBody().getArguments())
+    if (isa<StepsType>(argument.getType()))
+      for (Operation *user : argument.getUsers())
+        if (auto extract = dyn_cast<ExtractOp>(user); !extract || extract.getIndex() != loop.getCounter())
+          return false;
+  return true;
+}
+
+OwningOpRef<ModuleOp> recur::ruleOfMicroStep(RuleOp rule) {
+  OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
+  auto copy = cast<RuleOp>(OpBuilder::atBlockEnd(module->getBody()).clone(*rule));
+  ForOp loop = loopOf(copy);
+  if (!loop || !readsOwnStep(copy, loop))
+    return {};
+  MLIRContext *context = copy.getContext();
+  Location loc = loop.getLoc();
+  Block &body = copy.getBody().front();
+  SmallVector<Attribute> args(copy.getArgs().getValue());
+  // No name of the language's.
+  args.push_back(ArgAttr::get(context, ArgKind::Input, StringAttr::get(context, "first micro-step"),
+                              RangeAttr::closed(context, 0, 1), /*unit=*/false, /*block=*/0));
+  copy.setArgsAttr(ArrayAttr::get(context, args));
+  Value isFirst = body.addArgument(MatType::scalar(context), loc);
+
+  OpBuilder b(loop);
+  Value one = ConstantOp::create(b, loc, 1.0), isLater = SubOp::create(b, loc, one, isFirst);
+  for (auto [init, carried, state] :
+       llvm::zip(loop.getInits(), loop.getCarried(), copy.argumentsOf(ArgKind::State))) {
+    SmallVector<Value> scales;
+    if (!findScales(init, state, scales))
+      return {};
+    Value scaled = state;
+    for (Value scale : scales) {
+      Value once = AddOp::create(b, loc, MulOp::create(b, loc, isFirst, scale), isLater);
+      scaled = MulOp::create(b, loc, once, scaled);
+    }
+    carried.replaceAllUsesWith(scaled);
+  }
+  SmallVector<Value> yielded(loop.getYield().getValues());
+  loop.getYield().erase();
+  body.getOperations().splice(loop->getIterator(), loop.getBody().front().getOperations());
+  loop.replaceAllUsesWith(yielded);
+  for (BlockArgument argument : body.getArguments()) {
+    auto steps = dyn_cast<StepsType>(argument.getType());
+    if (!steps)
+      continue;
+    for (Operation *user : llvm::make_early_inc_range(argument.getUsers())) {
+      user->replaceAllUsesWith(ValueRange(argument));
+      user->erase();
+    }
+    argument.setType(steps.getStep());
+  }
+  loop.erase();
+  return module;
+}

@@ -1,0 +1,16 @@
+// Rules whose tokens change the states by micro-steps alone.
+#pragma once
+
+#include "dialect/recur/Recur.h"
+#include "mlir/IR/BuiltinOps.h"
+#include "mlir/IR/OwningOpRef.h"
+
+namespace recur {
+
+/// The rule of one micro-step, in a module of its own, or null. Every state must be carried by one loop, and
+/// only scaled by numbers before it. Then n micro-steps are n tokens of the rule that is returned: its inputs
+/// are those of the micro-step or, where the token has only one, of the token; its last input, a number, is 1
+/// at a token's first micro-step and else 0; and the outputs of a token's last micro-step are the token's.
+mlir::OwningOpRef<mlir::ModuleOp> ruleOfMicroStep(RuleOp rule);
+
+} // namespace recur

@@ -1,0 +1,34 @@
+// Whether the inverse of a plan's system keeps within half precision.
+#include "lib/Cuda/RolePlan.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+// Whether rows have a norm of at most 1, as the spec declares or because they are divided by theirs.
+bool RolePlan::hasShortRows(const TokenTile &tile) const {
+  if (tile.scale.empty())
+    return program.getArg(tile.input.getArgNumber()).getUnit();
+  if (tile.scale.size() != 1 || !tile.scale[0].divides)
+    return false;
+  auto root = trace(tile.scale[0].value).getDefiningOp<SqrtOp>();
+  Value square = root ? trace(root->getOperand(0)) : Value();
+  if (auto sum = square ? square.getDefiningOp<AddOp>() : AddOp())
+    for (unsigned i : {0, 1})
+      if (auto eps = sum->getOperand(i).getDefiningOp<ConstantOp>(); eps && !eps.getValue().isNegative())
+        square = trace(sum->getOperand(1 - i));
+  auto reduce = square ? square.getDefiningOp<ReduceOp>() : ReduceOp();
+  auto product = reduce ? trace(reduce.getOperand()).getDefiningOp<MulOp>() : MulOp();
+  return product && trace(product->getOperand(0)) == tile.input &&
+         trace(product->getOperand(1)) == tile.input;
+}
+
+// Whether a system's entries are inner products of short rows, so that those of its inverse keep within half
+// precision.
+bool RolePlan::isTame(Value system) const {
+  system = trace(system);
+  if (auto gram = system.getDefiningOp<chunk::GramOp>())
+    return hasShortRows(*asTile(gram.getLhs())) && hasShortRows(*asTile(gram.getRhs()));
+  return llvm::all_of(system.getDefiningOp()->getOperands(),
+                      [&](Value operand) { return !isScores(operand) || isTame(operand); });
+}

@@ -1,0 +1,72 @@
+// Scores of tokens with micro-steps: their products lie transposed, as there are fewer tokens than micro-steps.
+#include "lib/Cuda/RoleScores.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+using chunk::Reach;
+
+// Stores the role's scores of tokens. Each warp has 16 micro-steps as rows.
+void RoleEmitter::storeTokenScores(ScoreState &state) {
+  for (unsigned i : state.role->tiles) {
+    const ScoreTile &tile = plan.scores[i];
+    if (!tile.ofTokens)
+      continue;
+    auto gram = cast<chunk::GramOp>(RolePlan::trace(tile.value).getDefiningOp());
+    const Values &sums = state.sums.find(gram)->second;
+    Value decay = gram.getDecay();
+    RowFactors right = plan.asTile(gram.getRhs())->scale;
+    llvm::append_range(right, tile.columnScale);
+    // A thread's two rows lie 8 micro-steps apart.
+    auto ofRows = [&](const Slot &slot) {
+      int64_t offset = slotOffset(slot);
+      return Values{ptx.loadFloats(state.ownRows, offset, 1)[0],
+                    ptx.loadFloats(state.ownRows, offset + 32, 1)[0]};
+    };
+    // Factors go into the exponent where they have logarithms.
+    bool inExponent = decay && llvm::all_of(right, RolePlan::isPositive);
+    Values factors, logs;
+    if (!right.empty() && !inExponent)
+      factors = ofRows({right, {}, false});
+    if (decay)
+      logs = ofRows({inExponent ? right : RowFactors(), decay, false});
+    // A token sees micro-steps up to its last one.
+    Value row = ptx.add(ptx.mul(warp, 16), ptx.shiftRight(lane, 2));
+    Value distance = arith::SubIOp::create(b, row, ptx.mul(ptx.bits(lane, 3), 2 * plan.steps));
+    int64_t reach = plan.steps - (gram.getReach() == Reach::Inclusive ? 0 : 1);
+    Value eighth = ptx.bits(lane, 7), to = ptx.add(eighth, ptx.mul(ptx.shiftRight(lane, 4), 8));
+    Value unit = ptx.exclusiveOr(ptx.add(ptx.mul(warp, 2), ptx.bits(ptx.shiftRight(lane, 3), 1)), eighth);
+    Value at = ptx.add(ptx.add(state.buffer, ptx.mul(to, rowBytes)), ptx.mul(unit, 16));
+    for (int64_t block = 0; block < plan.columns / 16; ++block) {
+      auto body = [&] {
+        Values before;
+        if (decay) {
+          Slot slot{{}, decay, gram.getReach() == Reach::Before, /*ofTokens=*/true};
+          for (int64_t eight : {0, 1})
+            llvm::append_range(before, ptx.loadFloats(state.columns, slotOffset(slot) + block * 64 + eight * 32, 2));
+        }
+        Values entries, packed;
+        for (unsigned e = 0; e < 8; ++e) {
+          unsigned which = e / 2 % 2, column = e / 4 * 2 + e % 2;
+          Value x = sums[block * 8 + e];
+          if (!factors.empty())
+            x = ptx.multiply(x, factors[which]);
+          if (decay)
+            x = ptx.multiply(x, ptx.exp2(ptx.difference(before[column], logs[which])));
+          int64_t token = block * 16 + e / 4 * 8 + e % 2;
+          Value reached = ptx.compare(arith::CmpIPredicate::slt, distance,
+                                      ptx.constant(token * plan.steps + reach - 8 * int64_t(which)));
+          entries.push_back(ptx.choose(reached, x, ptx.number(0)));
+        }
+        for (unsigned e = 0; e < 8; e += 2)
+          packed.push_back(ptx.packBf16(entries[e], entries[e + 1]));
+        ptx.storeMatrices(at, scoreOffset(i) + block * 16 * rowBytes, packed, true);
+      };
+      // What no token of the block sees is zero.
+      if (int64_t seen = plan.steps * (block + 1); seen < 4)
+        threads.when(ptx.below(warp, ptx.constant(seen)), body);
+      else
+        body();
+    }
+  }
+}
