@@ -362,8 +362,9 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
           columns += own;
         }
       if (product->chained) {
-        auto *before = llvm::find_if(
-            state.inFlight, [&](const ChainState::InFlight &x) { return x.results[0].first == product->start; });
+        auto *before = llvm::find_if(state.inFlight, [&](const ChainState::InFlight &x) {
+          return x.results[0].first == product->start;
+        });
         starts[i] = before->pending.entries;
         state.inFlight.erase(before);
       }
@@ -384,7 +385,8 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
               failed(startOf(state, *next)))
             return failure();
       size_t count = state.inFlight.size();
-      while (!stacks && count && llvm::none_of(llvm::make_first_range(state.inFlight[count - 1].results), isNext))
+      while (!stacks && count &&
+             llvm::none_of(llvm::make_first_range(state.inFlight[count - 1].results), isNext))
         --count;
       land(state, count);
       continue;

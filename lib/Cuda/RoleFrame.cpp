@@ -160,8 +160,8 @@ void RoleEmitter::emitStart() {
     init(Summed, 4, llvm::count_if(scorers, [](const ScoreRole &role) { return !role.sums.empty(); }));
     ptx.fenceBarrierInit();
   });
-  // Score tiles stay zero above the diagonal, and the inverse, which lies transposed, below; so do rows of inputs
-  // that no micro-step fills.
+  // Score tiles stay zero above the diagonal, and the inverse, which lies transposed, below; so do rows of
+  // inputs that no micro-step fills.
   int64_t count = threads.grid.threads;
   Value zero = ptx.number(0);
   auto clear = [&](int64_t at, int64_t bytes) {

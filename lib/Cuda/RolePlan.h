@@ -147,8 +147,8 @@ public:
   /// The state's dimension (0 rows, 1 columns) that is independent, its size, and that of the other one.
   int independentDim = 0;
   int64_t independent = 0, keys = 0;
-  /// A chunk's rows are the micro-steps of some tokens. What belongs to a token, not to a micro-step, is a slab of
-  /// fewer columns, a multiple of 16, which may be more than there are tokens.
+  /// A chunk's rows are the micro-steps of some tokens. What belongs to a token, not to a micro-step, is a
+  /// slab of fewer columns, a multiple of 16, which may be more than there are tokens.
   int64_t steps = 1, tokens = tokensOfChunk, columns = tokensOfChunk;
   /// The input without a tensor that is 1 at a token's first micro-step and else 0; or null.
   mlir::BlockArgument isFirst;

@@ -13,8 +13,8 @@ struct RoleEmitter::RowState {
   Stage stage;
   Value chunk;
   Value left; // of the sequence's tokens, from the chunk's first
-  // Of the lane's two rows: their tokens, in the chunk and in the sequence, their micro-steps (null where tokens
-  // have none), whether they are of the sequence.
+  // Of the lane's two rows: their tokens, in the chunk and in the sequence, their micro-steps (null where
+  // tokens have none), whether they are of the sequence.
   Value locals[2], tokens[2], steps[2], valid[2];
   llvm::DenseMap<Value, std::array<Value, 2>> known, reciprocals;
   llvm::DenseMap<Value, std::array<Value, 3>> sums; // of a decay's logarithms: both tokens', the chunk's
@@ -224,16 +224,18 @@ void RoleEmitter::emitRows(Value chunks) {
         for (int k : {0, 1})
           values[k] = ptx.choose(state.valid[k], values[k], ptx.number(0));
       if (!slot.ofTokens)
-        return ptx.store(ptx.add(stage.rows, ptx.mul(lane, 8)), i * stages * slotBytes, {values[0], values[1]});
+        return ptx.store(ptx.add(stage.rows, ptx.mul(lane, 8)), i * stages * slotBytes,
+                         {values[0], values[1]});
       auto store = [&](Value token, Value value) {
         ptx.store(ptx.add(stage.rows, ptx.mul(token, 4)), i * stages * slotBytes, {value});
       };
       for (int k : {0, 1})
         threads.when(ptx.equal(state.steps[k], plan.steps - 1), [&] { store(state.locals[k], values[k]); });
       if (plan.tokens < plan.columns)
-        threads.when(arith::AndIOp::create(b, ptx.below(lane, ptx.constant(plan.columns)),
-                                           ptx.compare(arith::CmpIPredicate::uge, lane, ptx.constant(plan.tokens))),
-                     [&] { store(lane, ptx.number(0)); });
+        threads.when(
+            arith::AndIOp::create(b, ptx.below(lane, ptx.constant(plan.columns)),
+                                  ptx.compare(arith::CmpIPredicate::uge, lane, ptx.constant(plan.tokens))),
+            [&] { store(lane, ptx.number(0)); });
     };
     // What needs no sums is made beside them.
     auto waits = [&](const Slot &slot) {

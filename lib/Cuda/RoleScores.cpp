@@ -117,8 +117,8 @@ void RoleEmitter::storeScores(ScoreState &state, chunk::GramOp only) {
           Value low = score(state, tile, e);
           packed.push_back(ptx.packBf16(low, score(state, tile, e + 1)));
         }
-        ptx.storeMatrices(ptx.add(ptx.add(state.buffer, state.warpRows), state.blocks[block]),
-                          scoreOffset(i), packed, false);
+        ptx.storeMatrices(ptx.add(ptx.add(state.buffer, state.warpRows), state.blocks[block]), scoreOffset(i),
+                          packed, false);
       }
       if (state.role->system && isWanted(plan.system))
         storeSystem(state);

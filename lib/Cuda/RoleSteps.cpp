@@ -25,9 +25,8 @@ bool RolePlan::isOf(bool ofTokens, Value value) const {
     bool isDepth = product.getLhs().getDefiningOp<TransposeOp>() != nullptr;
     return isOf(ofTokens && !isDepth, product.getLhs()) && isOf(false, product.getRhs());
   }
-  return llvm::all_of(op->getOperands(), [&](Value operand) {
-    return isOf(ofTokens && !isa<chunk::TriSolveOp>(op), operand);
-  });
+  return llvm::all_of(op->getOperands(),
+                      [&](Value operand) { return isOf(ofTokens && !isa<chunk::TriSolveOp>(op), operand); });
 }
 
 // With micro-steps, outputs are those of tokens, and all else is that of micro-steps.
@@ -48,7 +47,7 @@ LogicalResult RolePlan::findSteps() {
       return failure();
   }
   for (ChainProduct &product : products)
-    product.ofTokens = product.kind == ChainProduct::Scores ? scores[product.scores].ofTokens
-                                                            : isOfTokens(product.right);
+    product.ofTokens =
+        product.kind == ChainProduct::Scores ? scores[product.scores].ofTokens : isOfTokens(product.right);
   return success();
 }

@@ -1,4 +1,5 @@
-// Scores of tokens with micro-steps: their products lie transposed, as there are fewer tokens than micro-steps.
+// Scores of tokens with micro-steps: their products lie transposed, as there are fewer tokens than
+// micro-steps.
 #include "lib/Cuda/RoleScores.h"
 
 using namespace mlir;
@@ -43,7 +44,8 @@ void RoleEmitter::storeTokenScores(ScoreState &state) {
         if (decay) {
           Slot slot{{}, decay, gram.getReach() == Reach::Before, /*ofTokens=*/true};
           for (int64_t eight : {0, 1})
-            llvm::append_range(before, ptx.loadFloats(state.columns, slotOffset(slot) + block * 64 + eight * 32, 2));
+            llvm::append_range(before,
+                               ptx.loadFloats(state.columns, slotOffset(slot) + block * 64 + eight * 32, 2));
         }
         Values entries, packed;
         for (unsigned e = 0; e < 8; ++e) {

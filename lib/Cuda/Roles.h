@@ -66,7 +66,7 @@ private:
   struct Slot {
     RowFactors factors;
     mlir::Value decay;
-    bool before = false; // the sum without the token's own factor
+    bool before = false;   // the sum without the token's own factor
     bool ofTokens = false; // that of each token's last micro-step
   };
   /// Sums are told of by chunk, four deep: those of another block come before this one's loader asks for
@@ -196,11 +196,12 @@ private:
   // (of a stack) apart, so that less waits for what it does not need.
   bool defers, stacks;
 
-  static constexpr int64_t rowBytes = 128, slotBytes = tokensOfChunk * 4, tileBytes = tokensOfChunk * rowBytes,
-                           leafBytes = 16 * 80, rightHalf = 6 * 16 * 128;
-  int64_t stages, slabs = 1, stageBytes = 0, loadedBytes = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0, blocksAt = 0,
-                  leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, normsAt = 0, tablesAt = 0,
-                  rightsAt = 0;
+  static constexpr int64_t rowBytes = 128, slotBytes = tokensOfChunk * 4,
+                           tileBytes = tokensOfChunk * rowBytes, leafBytes = 16 * 80,
+                           rightHalf = 6 * 16 * 128;
+  int64_t stages, slabs = 1, stageBytes = 0, loadedBytes = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0,
+                  blocksAt = 0, leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, normsAt = 0,
+                  tablesAt = 0, rightsAt = 0;
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> tileOffsets;
   llvm::SmallVector<Slot> slots;
   llvm::SmallVector<ReduceOp> summed; // by warps of their own

@@ -40,8 +40,8 @@ std::string prove(RuleOp rule, chunk::ProgramOp program, unsigned rounds = 1);
 /// first difference.
 std::string proveRecurrence(RuleOp sequence, RuleOp recurrence);
 
-/// Compares a rule with that of its micro-step (ruleOfMicroStep) in F_p, on random inputs. Empty when they agree;
-/// else the first difference.
+/// Compares a rule with that of its micro-step (ruleOfMicroStep) in F_p, on random inputs. Empty when they
+/// agree; else the first difference.
 std::string proveMicroStep(RuleOp rule, RuleOp step);
 
 /// True when two rules are the same function of inputs and states, decided over F_p; else `difference` says
