@@ -365,7 +365,8 @@ SweepOptions SweepOptions::choose(const SweepShape &shape, int64_t lanes, int64_
     best.group = fits(2, best.vectors) ? 2 : 1;
   }
   // Packed rows share the first-level cache with a block of columns, but few rows are in use at a time.
-  int64_t bytes = 4 * roundUp(shape.rows, lanes) * std::max(shape.rowSlots, 1u);
+  int64_t slots = 2 * std::max(shape.rowSlots, 1u) + (best.pairs ? perVector : 0);
+  int64_t bytes = 2 * roundUp(shape.rows, lanes) * slots;
   best.chunk = std::clamp<int64_t>((48 << 10) / bytes / 8 * 8, 16, 32);
   return best;
 }

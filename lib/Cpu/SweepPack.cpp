@@ -41,15 +41,17 @@ Value SweepPacker::coefficients(Value from, Value to, Value ends, Value scale) {
     return {};
   Values carried = b.loop(
       from, to, group.group, scale ? ValueRange(scale) : ValueRange(), [&](Value first, ValueRange carried) {
-        Value at = coefficientsAt(first), safe;
+        Value at = coefficientsAt(first), safe, fresh;
         if (shape.rowDecay) {
           Value more = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, b.add(first, group.group), to);
           more = arith::OrIOp::create(b, more, arith::XOrIOp::create(b, ends, b.flag(true)));
           safe = arith::AndIOp::create(b, rowsAreSafe(first), more);
+          // Most decays are below 1: the further above 1 the scales begin, the longer they stay in the range.
+          fresh = b.splat(arith::SelectOp::create(b, more, b.number(0x1p32), b.number(1)));
           Value usual = arith::SelectOp::create(b, safe, b.number(1), b.number(0));
           b.storeScalar(usual, scratch, b.add(at, group.rescale()));
         }
-        Values products = innerProducts(first, safe);
+        Values products = innerProducts(first, safe, fresh);
         if (shape.scalarDecay)
           return Values{scalarCoefficients(first, at, products, carried.front())};
         storeProducts(at, products);
@@ -87,7 +89,7 @@ Value SweepPacker::rowDecay(Value first, Value i, int64_t from, int64_t to) {
 }
 
 // The inner products of a group. A decay by rows enters them, and then the packed rows themselves.
-SmallVector<Value> SweepPacker::innerProducts(Value first, Value safe) {
+SmallVector<Value> SweepPacker::innerProducts(Value first, Value safe, Value fresh) {
   if (group.group == 1 && !shape.rowDecay)
     return {};
   unsigned count = 0;
@@ -103,7 +105,7 @@ SmallVector<Value> SweepPacker::innerProducts(Value first, Value safe) {
           ++next;
         });
         if (shape.rowDecay)
-          scaleRows(first, i, safe);
+          scaleRows(first, i, safe, fresh);
         return sums;
       });
   for (Value &value : sums)
@@ -137,10 +139,10 @@ Value SweepPacker::rowsAreSafe(Value first) {
 // The reads are multiplied by the scale and the decay since the group's start, the writes by the decay until
 // its end over the new scale. What is left to multiply the rows by becomes the decay of the group's first
 // token.
-void SweepPacker::scaleRows(Value first, Value i, Value safe) {
+void SweepPacker::scaleRows(Value first, Value i, Value safe, Value fresh) {
   Value one = b.splat(1.0), scale = b.load(scratch, b.add(i, layout.scalesBegin));
   Value whole = b.mul(scale, rowDecay(first, i, 0, group.group));
-  Value next = arith::SelectOp::create(b, safe, whole, one), inverse = arith::DivFOp::create(b, one, next);
+  Value next = arith::SelectOp::create(b, safe, whole, fresh), inverse = arith::DivFOp::create(b, one, next);
   llvm::SmallVector<std::pair<Value, Value>> scaled;
   auto multiply = [&](int64_t t, unsigned slot, Value factor) {
     Value at = row(first, i, t, slot);
@@ -152,7 +154,7 @@ void SweepPacker::scaleRows(Value first, Value i, Value safe) {
     for (unsigned slot : shape.writes)
       multiply(t, slot, b.mul(inverse, rowDecay(first, i, t + 1, group.group)));
   }
-  scaled.push_back({whole, row(first, i, 0, *shape.rowDecay)});
+  scaled.push_back({b.mul(whole, inverse), row(first, i, 0, *shape.rowDecay)});
   scaled.push_back({next, b.add(i, layout.scalesBegin)});
   for (auto [value, at] : scaled)
     b.store(value, scratch, at);

@@ -32,8 +32,8 @@ private:
   Value row(Value first, Value i, int64_t t, unsigned slot);
   Value rowDecay(Value first, Value i, int64_t from, int64_t to);
   Value rowsAreSafe(Value first);
-  void scaleRows(Value first, Value i, Value safe);
-  Values innerProducts(Value first, Value safe);
+  void scaleRows(Value first, Value i, Value safe, Value fresh);
+  Values innerProducts(Value first, Value safe, Value fresh);
   void storeProducts(Value at, llvm::ArrayRef<Value> products);
   Value scalarCoefficients(Value first, Value at, llvm::ArrayRef<Value> products, Value scale);
 
