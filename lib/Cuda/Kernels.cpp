@@ -11,8 +11,9 @@ using namespace recur;
 using namespace recur::cuda;
 
 KernelBuilder::KernelBuilder(RuleOp rule, RuleOp symbolic, const KernelOptions &options, Kernel &kernel)
-    : rule(rule), symbolic(symbolic), options(options), entries(kernel.entries), temporaries(kernel.temporaries),
-      module(ModuleOp::create(rule.getLoc())), b(rule.getLoc(), rule.getContext()) {
+    : rule(rule), symbolic(symbolic), options(options), entries(kernel.entries),
+      temporaries(kernel.temporaries), module(ModuleOp::create(rule.getLoc())),
+      b(rule.getLoc(), rule.getContext()) {
   makeShared("recur_shared", 16);
 }
 
@@ -93,6 +94,25 @@ LogicalResult KernelBuilder::addSequential(RuleOp bound) {
   return success();
 }
 
+// Writes inner products in maps as the sums that they are.
+static void writeSums(chunk::ProgramOp program) {
+  program.getBody().walk([](MatmulOp product) {
+    if (!isa<chunk::MapOp>(product->getParentOp()) || !isOne(matType(product).getRows()) ||
+        !isOne(matType(product).getCols()))
+      return;
+    OpBuilder b(product);
+    Value row = product.getLhs();
+    auto transpose = row.getDefiningOp<TransposeOp>();
+    if (!transpose)
+      return;
+    Value column = transpose.getOperand();
+    Value entries = MulOp::create(b, product.getLoc(), column.getType(), column, product.getRhs());
+    Value sum = ReduceOp::create(b, product.getLoc(), Reduction::Sum, entries, /*rows=*/true, /*cols=*/false);
+    product.replaceAllUsesWith(sum);
+    product.erase();
+  });
+}
+
 // The kernel in roles, where the chip has what it takes and the plan knows the program.
 bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards,
                              StringRef name, int64_t mostBlocks, Phase phase) {
@@ -109,7 +129,9 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
   for (int64_t stages = mostStages; stages > 0; --stages) {
     Entry entry;
     entry.name = options.symbol + name.str();
-    entry.mostBlocks = mostBlocks;
+    // The scores of a decay of each key and a system take two warpgroups; a block with the whole state has
+    // registers for one, so it is not faster where heads are many either.
+    entry.mostBlocks = plan->decay && plan->system && phase == Phase::Whole ? 0 : mostBlocks;
     entry.packed = true;
     entry.leastTokens = phase == Phase::Whole ? tokensWorthChunk : 8 * tokensOfChunk;
     entry.cut = phase == Phase::Whole ? Entry::Whole : Entry::Segments;
@@ -168,8 +190,8 @@ void KernelBuilder::addChunked(DeriveFunction derive) {
     addPortable(derive);
 }
 
-// The rule for blocks that share out `slab` of the state's independent indices each, or, `fewer`, where the size is
-// no multiple of that, fewer in packets of eight.
+// The rule for blocks that share out `slab` of the state's independent indices each, or, `fewer`, where the
+// size is no multiple of that, fewer in packets of eight.
 SharedOut KernelBuilder::shareOut(int64_t slab, bool fewer) {
   SharedOut part;
   part.module = ModuleOp::create(rule.getLoc());
@@ -201,18 +223,26 @@ bool KernelBuilder::addInRoles(DeriveFunction derive) {
 bool KernelBuilder::addInRoles(DeriveFunction derive, bool ofMicroStep) {
   if (!options.chip.hasWarpgroups())
     return false;
+  auto derived = [&](RuleOp rule) {
+    chunk::ProgramOp program = derive(rule, ofMicroStep);
+    if (program)
+      writeSums(program);
+    return program;
+  };
   SharedOut part = shareOut(128, /*fewer=*/true);
-  chunk::ProgramOp program = derive(part.rule(), ofMicroStep);
+  chunk::ProgramOp program = derived(part.rule());
   if (!program || failed(RolePlan::make(program, part.tensors)))
     return false;
   // Few heads leave processors idle, so two blocks share one.
   if (SharedOut halves = shareOut(64, /*fewer=*/false); halves.shards == 2)
-    if (chunk::ProgramOp half = derive(halves.rule(), ofMicroStep)) {
+    if (chunk::ProgramOp half = derived(halves.rule())) {
       addSegments(half, halves.tensors, halves.shards);
-      addRoles(half, halves.tensors, halves.shards, "_halves", options.chip.processors);
+      if (addRoles(half, halves.tensors, halves.shards, "_halves", options.chip.processors) &&
+          !entries.back().mostBlocks)
+        return true;
     }
   // Else a block takes as many of the state's independent indices as go: it does what is common to them once.
-  program = derive(part.rule(), ofMicroStep);
+  program = derived(part.rule());
   if (part.shards == 1)
     addSegments(program, part.tensors, part.shards);
   return addRoles(program, part.tensors, part.shards, "_roles", 0);

@@ -166,13 +166,18 @@ Values Ptx::loadMatrices(Value address, int64_t offset, bool transposed) {
                   SmallVector<Type>(4, b.getI32Type()), address);
 }
 
-void Ptx::storeMatrices(Value address, int64_t offset, ValueRange registers, bool transposed) {
+void Ptx::storeMatrices(Value address, int64_t offset, ValueRange registers, bool transposed,
+                        Value condition) {
   Values operands{address};
   llvm::append_range(operands, registers);
-  assembly((Twine("stmatrix.sync.aligned.m8n8.x4") + (transposed ? ".trans" : "") + ".shared.b16 [$0+" +
-            Twine(offset) + "], {$1,$2,$3,$4};")
-               .str(),
-           {}, operands);
+  std::string text = (Twine("stmatrix.sync.aligned.m8n8.x4") + (transposed ? ".trans" : "") +
+                      ".shared.b16 [$0+" + Twine(offset) + "], {$1,$2,$3,$4};")
+                         .str();
+  if (condition) {
+    operands.push_back(arith::ExtUIOp::create(b, b.getI32Type(), condition));
+    text = "{ .reg .pred on; setp.ne.b32 on, $5, 0; @on " + text + " }";
+  }
+  assembly(text, {}, operands);
 }
 
 Value Ptx::packBf16(Value low, Value high) {
@@ -289,5 +294,28 @@ Values Ptx::multiplyBf16(ValueRange sum, ValueRange left, ValueRange right) {
             "{$4,$5,$6,$7};",
             SmallVector<Type>(4, b.getF32Type()), operands, false));
   }
+  return results;
+}
+
+Values Ptx::multiplyTf32(ValueRange sum, ValueRange left, ValueRange right) {
+  Values results(sum), bits[2];
+  for (auto [side, entries] : {std::pair(0, left), std::pair(1, right)})
+    for (Value entry : entries)
+      bits[side].push_back(arith::BitcastOp::create(b, b.getI32Type(), entry));
+  // Which of the columns is which step of depth does not matter, if it is the same on both sides: a thread's
+  // neighbouring columns are four steps apart.
+  for (unsigned first : {0, 4})
+    for (unsigned half : {0, 1}) {
+      Values operands(ArrayRef(results).slice(4 * half, 4));
+      for (unsigned i : {0, 2, 1, 3})
+        operands.push_back(bits[0][first + i]);
+      for (unsigned i : {0, 1})
+        operands.push_back(bits[1][first + 2 * half + i]);
+      Values sums = assembly(
+          "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {$0,$1,$2,$3}, {$8,$9,$10,$11}, {$12,$13}, "
+          "{$4,$5,$6,$7};",
+          SmallVector<Type>(4, b.getF32Type()), operands, false);
+      llvm::copy(sums, results.begin() + 4 * half);
+    }
   return results;
 }

@@ -104,7 +104,9 @@ public:
   void store(mlir::Value address, int64_t offset, mlir::ValueRange values, bool relaxed = false);
   /// Four 8 x 8 matrices of 16-bit entries.
   Values loadMatrices(mlir::Value address, int64_t offset, bool transposed);
-  void storeMatrices(mlir::Value address, int64_t offset, mlir::ValueRange registers, bool transposed);
+  /// `condition`: only where that holds, which is the same in a warp.
+  void storeMatrices(mlir::Value address, int64_t offset, mlir::ValueRange registers, bool transposed,
+                     mlir::Value condition = {});
 
   // Conversions of pairs; the first is the low half.
   mlir::Value packBf16(mlir::Value low, mlir::Value high);
@@ -136,6 +138,8 @@ public:
   Values multiplyF16(mlir::ValueRange sum, mlir::ValueRange left, mlir::ValueRange right);
   /// The same, 16 x 16 in bf16; the right operand is laid out like a left one, transposed.
   Values multiplyBf16(mlir::ValueRange sum, mlir::ValueRange left, mlir::ValueRange right);
+  /// The same of f32 entries, of which tf32 keeps 10 bits: the others are cut off.
+  Values multiplyTf32(mlir::ValueRange sum, mlir::ValueRange left, mlir::ValueRange right);
 
   mlir::ImplicitLocOpBuilder &b;
 

@@ -1,4 +1,5 @@
-// A decay of each key, by the scores' warpgroup: each warp has 16 of the chunk's tokens.
+// A decay of each key, by the scores' warpgroups: each warp has 16 of the chunk's tokens, and where there are
+// two warpgroups each has some of the channels.
 //
 // Logarithms are summed within the warp's tokens, by a product with a triangle of ones, which is exact as
 // they are bf16. All else is relative to them: a token's row on the left of a product is multiplied with what
@@ -6,7 +7,9 @@
 // multiplied into the rows on the right, once for each block that they are seen from. Where a block's decay
 // is beyond f32's range, references are its start and its end, so that no exponent is positive, and what its
 // tokens see of each other is computed apart (RoleWildDecay.cpp).
-#include "lib/Cuda/RoleScores.h"
+//
+// Most of what a token sees is in its own block, where rows are tf32; further away they are bf16.
+#include "lib/Cuda/RoleDecay.h"
 
 using namespace mlir;
 using namespace recur;
@@ -14,124 +17,8 @@ using namespace recur::cuda;
 using chunk::Reach;
 using chunk::Span;
 
-static constexpr double log2e = 1.4426950408889634;
-
-// Tables: two numbers for each channel side by side, or one.
-static constexpr int64_t references = 0, scales = 4, nearRights = 8, farRight = 11, pairTables = 12;
-
 BlockArgument RoleEmitter::placeOf(const TokenTile &tile) const {
   return tile.span ? plan.madeOf(tile).place : tile.input;
-}
-
-int64_t RoleEmitter::tableBytes() const {
-  return plan.decay ? pairTables * 8 * plan.keys + 6 * 4 * plan.keys : 0;
-}
-
-int64_t RoleEmitter::sumsAt(int64_t block) const {
-  return tablesAt + pairTables * 8 * plan.keys + block * 4 * plan.keys;
-}
-
-void RoleEmitter::beginDecayed(ScoreState &state) {
-  Value distance = arith::SubIOp::create(b, state.rowLessColumn, ptx.mul(warp, 16));
-  auto triangle = [&](int64_t least) {
-    auto half = [&](int64_t more, int64_t one) {
-      Value holds = ptx.compare(arith::CmpIPredicate::sge, distance, ptx.constant(least + more));
-      return ptx.choose(holds, ptx.constant(one), ptx.constant(0));
-    };
-    constexpr int64_t one = 0x3f80;
-    Value ends = ptx.add(half(0, one), half(1, one << 16));
-    return Values{ends, ptx.constant(one << 16 | one), ptx.constant(0), ends};
-  };
-  state.inclusive = triangle(0);
-  state.strict = triangle(1);
-}
-
-// Of an input, the warp's rows, 16 columns.
-Values RoleEmitter::inputPairs(ScoreState &state, BlockArgument input, int64_t block, bool transposed) {
-  return ptx.loadMatrices(state.own[block % 4], tileOffset(input) + block / 4 * halfStride(input),
-                          transposed);
-}
-
-// The logarithms, transposed. What decays by more than 2^-199 counts as that, and sums stay precise.
-Values RoleEmitter::logPairs(ScoreState &state, int64_t block) {
-  constexpr int32_t least = 0xc30ac30a; // -138 twice
-  Values pairs = inputPairs(state, plan.logs(), block, true);
-  for (Value &pair : pairs)
-    pair = ptx.greaterBf16(pair, ptx.constant(least));
-  return {pairs[0], pairs[2], pairs[1], pairs[3]};
-}
-
-// Sums of natural logarithms from the first of the warp's tokens, with each token's own or without.
-Values RoleEmitter::logSums(ScoreState &state, ValueRange pairs, bool before) {
-  return ptx.multiplyBf16(Values(8, ptx.number(0)), before ? state.strict : state.inclusive, pairs);
-}
-
-// What each block of 16 tokens takes away from each channel.
-void RoleEmitter::storeSums(ScoreState &state) {
-  SmallVector<Values> sums;
-  Value lowest = ptx.number(0);
-  for (int64_t block = 0; block < plan.keys / 16; ++block) {
-    sums.push_back(logSums(state, logPairs(state, block), false));
-    for (unsigned e : {2, 3, 6, 7})
-      lowest = arith::MinNumFOp::create(b, lowest, sums.back()[e]);
-  }
-  // The last of the rows.
-  threads.when(ptx.compare(arith::CmpIPredicate::uge, lane, ptx.constant(28)), [&] {
-    Value at = ptx.add(ptx.add(base, ptx.mul(ptx.bits(lane, 3), 8)), ptx.mul(warp, 4 * plan.keys));
-    for (auto [block, own] : llvm::enumerate(sums))
-      for (unsigned e : {2, 6})
-        ptx.store(at, sumsAt(0) + block * 64 + e / 4 * 32, {own[e], own[e + 1]});
-  });
-  // No channel's table may be that of a wild block where the warp's tokens do not count as such.
-  state.wild = plan.isMild() ? Value()
-                             : ptx.any(arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, lowest,
-                                                             ptx.number(0.1 - mostOfBlock / log2e)));
-}
-
-// What all tokens of a block share: a thread takes a channel.
-void RoleEmitter::makeTables(ScoreState &state) {
-  threads.when(ptx.below(thread, ptx.constant(plan.keys)), [&] {
-    Value single = ptx.add(base, ptx.mul(thread, 4));
-    Value pair = ptx.add(ptx.add(ptx.add(base, tablesAt), ptx.mul(ptx.shiftRight(thread, 1), 16)),
-                         ptx.mul(ptx.bits(thread, 1), 4));
-    Values sums, left, right, inside; // a block's decay, its references, what of it the right one leaves
-    for (int64_t block = 0; block < 4; ++block) {
-      Value sum = ptx.multiply(ptx.loadFloats(single, sumsAt(block), 1)[0], ptx.number(log2e));
-      Value half = ptx.multiply(sum, ptx.number(0.5)), zero = ptx.number(0);
-      Value isWild = arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, sum, ptx.number(-mostOfBlock));
-      sums.push_back(sum);
-      left.push_back(plan.isMild() ? half : ptx.choose(isWild, zero, half));
-      right.push_back(plan.isMild() ? half : ptx.choose(isWild, sum, half));
-      inside.push_back(plan.isMild() ? half : ptx.choose(isWild, zero, half));
-    }
-    auto store = [&](int64_t table, unsigned which, Value number) {
-      ptx.store(pair, table * 8 * plan.keys + which * 8, {number});
-    };
-    Value before = ptx.number(0), rest = ptx.number(0);
-    for (int64_t block = 0, back = 3; block < 4; ++block, --back) {
-      store(references + block, 0, arith::NegFOp::create(b, left[block]));
-      store(references + block, 1, right[block]);
-      store(scales + block, 0, ptx.exp2(ptx.sum(before, left[block])));
-      store(scales + back, 1, ptx.exp2(ptx.sum(rest, inside[back])));
-      before = ptx.sum(before, sums[block]);
-      rest = ptx.sum(rest, sums[back]);
-    }
-    // From a block to those after it. Both numbers of a pair are loaded.
-    store(nearRights + 2, 1, ptx.number(0));
-    store(farRight, 1, ptx.number(0));
-    for (int64_t block = 0; block < 3; ++block) {
-      Value between = inside[block];
-      for (int64_t seer = block + 1; seer < 4; ++seer) {
-        Value number = ptx.exp2(ptx.sum(between, left[seer]));
-        if (seer < block + 3)
-          store(nearRights + block, seer - block - 1, number);
-        else
-          store(farRight, 0, number);
-        between = ptx.sum(between, sums[seer]);
-      }
-    }
-    ptx.store(ptx.add(single, ptx.mul(state.index, 4 * plan.keys)), sumsAt(4), {ptx.exp2(before)});
-  });
 }
 
 // Of a table at an address, the first or second numbers of the thread's channels, by entry.
@@ -157,9 +44,11 @@ static Values packed(Ptx &ptx, llvm::function_ref<Value(unsigned)> entry) {
 
 static Values whenOr(ImplicitLocOpBuilder &b, Value condition, ValueRange otherwise,
                      llvm::function_ref<Values()> body) {
-  auto choice = scf::IfOp::create(b, otherwise.getTypes(), condition, true);
+  auto choice = scf::IfOp::create(b, otherwise.getTypes(), condition, !otherwise.empty());
   OpBuilder::InsertionGuard guard(b);
   b.setInsertionPointToStart(choice.thenBlock());
+  if (otherwise.empty())
+    return body();
   scf::YieldOp::create(b, body());
   b.setInsertionPointToStart(choice.elseBlock());
   scf::YieldOp::create(b, otherwise);
@@ -173,128 +62,262 @@ static int64_t rightRows(int64_t block, int64_t seer) {
   return (distance == 1 ? block : distance == 2 ? 3 + 2 * block : 4) * 16 * 128;
 }
 
-int64_t RoleEmitter::rightOffset(BlockArgument input, int64_t half) const {
-  int64_t which = llvm::find(plan.rights, input) - plan.rights.begin();
+int64_t RoleEmitter::rightOffset(Value rows, int64_t half) const {
+  int64_t which = llvm::find(plan.rights, rows) - plan.rights.begin();
   return (which * (plan.keys / 64) + half) * rightHalf;
 }
 
-// Rows on the right of products, times what decays until the blocks that see them.
-void RoleEmitter::storeRights(ScoreState &state, BlockArgument input, ValueRange rows, int64_t block) {
-  Value at = ptx.add(ptx.add(base, rightsAt), state.blocks[block % 4]);
-  int64_t offset = rightOffset(input, block / 4);
-  auto store = [&](Value where, int64_t rowsAt, const ChannelPairs &numbers, unsigned which) {
+// Rows on the right of products, times what decays until the blocks that see them. All warps compute what the
+// first has to: it is what the others wait for, and branches would part what is before them from what
+// follows.
+void RoleEmitter::storeRights(ScoreState &state, Value right, ValueRange rows, int64_t block) {
+  Value at = ptx.add(base, state.blocks[block % 4]), more = at;
+  int64_t offset = rightsAt + rightOffset(right, block / 4);
+  auto store = [&](Value where, int64_t rowsAt, const ChannelPairs &numbers, unsigned which, int64_t last) {
     Values pairs = packed(ptx, [&](unsigned e) { return ptx.multiply(rows[e], numbers.of(which, e)); });
-    ptx.storeMatrices(where, offset + rowsAt, pairs, false);
+    ptx.storeMatrices(where, offset + rowsAt, pairs, false, ptx.below(warp, ptx.constant(last)));
   };
-  auto isBefore = [&](int64_t last) { return ptx.below(warp, ptx.constant(last)); };
-  threads.when(isBefore(3), [&] {
-    ChannelPairs numbers = loadChannels(ptx, state.ownChannels, nearRights * 8 * plan.keys, block);
-    store(ptx.add(at, state.warpRows), 0, numbers, 0);
-    threads.when(isBefore(2),
-                 [&] { store(ptx.add(at, ptx.mul(state.warpRows, 2)), rightRows(0, 2), numbers, 1); });
-    threads.when(ptx.equal(warp, 0), [&] {
-      store(at, rightRows(0, 3), loadChannels(ptx, state.channels, farRight * 8 * plan.keys, block), 0);
-    });
-  });
+  ChannelPairs numbers = loadChannels(ptx, state.ownChannels, nearRights * 8 * plan.keys, block);
+  store(more = ptx.add(more, state.warpRows), 0, numbers, 0, 3);
+  store(ptx.add(more, state.warpRows), rightRows(0, 2), numbers, 1, 2);
+  store(at, rightRows(0, 3), loadChannels(ptx, state.channels, farRight * 8 * plan.keys, block), 0, 1);
 }
 
-// Sums of a product between tokens, by blocks of 16 columns; those above the diagonal are not looked at. The
-// first product stores the rows on the right of all, the last the chain's tiles.
-Values RoleEmitter::decayedGram(ScoreState &state, chunk::GramOp gram) {
-  bool isFirst = gram == plan.grams.front(), isLast = gram == plan.grams.back();
-  TokenTile left = *plan.asTile(gram.getLhs());
-  BlockArgument right = plan.asTile(gram.getRhs())->input;
-  Span leftSpan = gram.getReach() == Reach::Before && !left.decayed ? Span::Until : Span::Through;
+// A thread's entries of rows, in the order of the pairs that it has of the inputs.
+Values RoleEmitter::rowsOf(Value rows, llvm::function_ref<ValueRange(BlockArgument)> pairs) {
+  llvm::DenseMap<BlockArgument, Values> entries;
+  for (BlockArgument leaf : RolePlan::leavesOf(rows))
+    for (Value pair : pairs(leaf))
+      llvm::append_range(entries[leaf], ptx.unpackBf16(pair));
+  Values results;
+  for (unsigned e = 0; e < 8; ++e)
+    results.push_back(vectorEntry(rows, e, [&](BlockArgument leaf) { return entries[leaf][e]; }));
+  return results;
+}
+
+static Span leftSpan(const RolePlan &plan, chunk::GramOp gram) {
+  return gram.getReach() == Reach::Before && !plan.asRows(gram.getLhs())->decayed ? Span::Until
+                                                                                  : Span::Through;
+}
+
+// What a block's tokens see of each other; the rows on the right of all products between tokens, and of those
+// on the left what other blocks take; and the chain's tiles. One walk over the channels.
+void RoleEmitter::weighRows(ScoreState &state) {
+  constexpr double log2e = 1.4426950408889634;
+  llvm::SmallSetVector<Value, 4> rowsNeeded;
+  bool throughNeeded = false, sumsNeeded[2] = {true, false}; // with each token's own decay, and without
+  auto need = [&](Value rows, Span span) {
+    rowsNeeded.insert(rows);
+    sumsNeeded[span == Span::Until] = true;
+    throughNeeded |= span == Span::Through;
+  };
+  for (chunk::GramOp gram : plan.grams)
+    need(plan.asRows(gram.getLhs())->rows(), leftSpan(plan, gram));
+  for (const MadeTile &tile : plan.made)
+    need(tile.rows, tile.span);
+  rowsNeeded.insert(plan.rights.begin(), plan.rights.end());
   llvm::SmallSetVector<BlockArgument, 4> inputs;
-  inputs.insert(left.input);
-  inputs.insert(right);
-  if (isFirst)
-    inputs.insert(plan.rights.begin(), plan.rights.end());
-  if (isLast)
-    for (const MadeTile &tile : plan.made)
-      inputs.insert(tile.input);
-  Values diagonal(8, ptx.number(0));
-  if (state.wild)
-    diagonal = whenOr(b, state.wild, diagonal, [&] { return wildDiagonal(state, gram); });
-  SmallVector<Values> lefts;
-  // Logarithms, where it takes longest until they are of use, are loaded ahead.
-  Values nextLogs = logPairs(state, 0);
-  for (int64_t block = 0; block < plan.keys / 16; ++block) {
-    Values logs = nextLogs;
+  for (Value rows : rowsNeeded)
+    for (BlockArgument leaf : RolePlan::leavesOf(rows))
+      inputs.insert(leaf);
+
+  // What takes long until it is of use is loaded a block ahead, before anything of this one is stored.
+  struct Fetched {
     llvm::DenseMap<BlockArgument, Values> pairs;
+    Values sums[2];
+  };
+  auto fetch = [&](int64_t block) {
+    Fetched result;
+    Values logs = logPairs(state, block);
     for (BlockArgument input : inputs)
-      pairs[input] = inputPairs(state, input, block, false);
-    if (block + 1 < plan.keys / 16)
-      nextLogs = logPairs(state, block + 1);
+      result.pairs[input] = inputPairs(state, input, block, false);
+    for (bool before : {false, true})
+      if (sumsNeeded[before])
+        result.sums[before] = logSums(state, logs, before);
+    return result;
+  };
+  const ScoreRole &role = *state.role;
+  Fetched next = fetch(role.firstBlock);
+  for (int64_t block = role.firstBlock; block < role.firstBlock + role.blocks; ++block) {
+    Fetched now = std::move(next);
     // Rows, relative to their block's reference: of Rest for those on the right.
     llvm::DenseMap<unsigned, Values> weights;
-    llvm::DenseMap<std::pair<BlockArgument, unsigned>, Values> rows;
+    llvm::DenseMap<std::pair<Value, unsigned>, Values> known;
     ChannelPairs reference = loadChannels(ptx, state.ownChannels, references * 8 * plan.keys, block);
-    auto weigh = [&](BlockArgument input, Span span) -> Values & {
-      Values &own = weights[unsigned(span)];
-      if (own.empty()) {
-        Values sums = logSums(state, logs, span == Span::Until);
-        bool isRight = span == Span::Rest;
-        for (unsigned e = 0; e < 8; ++e)
-          own.push_back(ptx.exp2(LLVM::FMAOp::create(b, sums[e], ptx.number(isRight ? -log2e : log2e),
-                                                     reference.of(isRight, e))));
+    auto powers = [&](Span span) {
+      bool isRight = span == Span::Rest;
+      Values results;
+      for (unsigned e = 0; e < 8; ++e)
+        results.push_back(
+            ptx.exp2(LLVM::FMAOp::create(b, now.sums[span == Span::Until][e],
+                                         ptx.number(isRight ? -log2e : log2e), reference.of(isRight, e))));
+      return results;
+    };
+    auto weigh = [&](Value rows, Span span) -> Values & {
+      // On the right is mostly the inverse of what is on the left.
+      bool isRight = span == Span::Rest;
+      if (isRight && plan.isMild() && throughNeeded && weights[unsigned(Span::Through)].empty())
+        weights[unsigned(Span::Through)] = powers(Span::Through);
+      if (weights[unsigned(span)].empty()) {
+        Values inverse = weights.lookup(unsigned(Span::Through));
+        bool isInverse = isRight && plan.isMild() && !inverse.empty();
+        for (Value &weight : inverse)
+          weight = isInverse ? ptx.reciprocal(weight) : weight;
+        weights[unsigned(span)] = isInverse ? inverse : powers(span);
       }
-      Values &result = rows[{input, unsigned(span)}];
+      Values &result = known[{rows, unsigned(span)}];
       if (result.empty()) {
-        for (Value pair : pairs[input])
-          llvm::append_range(result, ptx.unpackBf16(pair));
-        for (unsigned e = 0; e < 8; ++e)
-          result[e] = ptx.multiply(result[e], own[e]);
+        result = rowsOf(rows, [&](BlockArgument input) { return ValueRange(now.pairs[input]); });
+        for (auto [entry, weight] : llvm::zip(result, weights[unsigned(span)]))
+          entry = ptx.multiply(entry, weight);
       }
       return result;
     };
-    Values x = weigh(left.input, leftSpan), y = weigh(right, Span::Rest);
-    lefts.push_back(packed(ptx, [&](unsigned e) { return x[e]; }));
-    Values rights = packed(ptx, [&](unsigned e) { return y[e]; });
-    if (state.wild)
-      for (Value &pair : rights)
-        pair = ptx.choose(state.wild, ptx.constant(0), pair);
-    diagonal = ptx.multiplyBf16(diagonal, lefts.back(), rights);
-    if (isFirst)
-      for (BlockArgument input : plan.rights)
-        storeRights(state, input, weigh(input, Span::Rest), block);
-    if (!isLast)
-      continue;
     // No warp reads another's rows of inputs, so tiles take their place.
     ChannelPairs scale = loadChannels(ptx, state.ownChannels, scales * 8 * plan.keys, block);
-    for (const MadeTile &tile : plan.made) {
-      Values own = weigh(tile.input, tile.span);
-      bool isRight = tile.span == Span::Rest;
-      ptx.storeMatrices(state.own[block % 4], tileOffset(tile.place) + block / 4 * halfStride(tile.place),
-                        packed(ptx, [&](unsigned e) { return ptx.multiply(own[e], scale.of(isRight, e)); }),
-                        false);
-    }
+    auto storeTiles = [&](Value rows, Span span) {
+      for (const MadeTile &tile : plan.made)
+        if (tile.rows == rows && tile.span == span) {
+          Values own = weigh(rows, span);
+          Values pairs =
+              packed(ptx, [&](unsigned e) { return ptx.multiply(own[e], scale.of(span == Span::Rest, e)); });
+          ptx.storeMatrices(state.own[block % 4], tileOffset(tile.place) + block / 4 * halfStride(tile.place),
+                            pairs, false);
+        }
+    };
+    for (Value rows : plan.rights)
+      storeRights(state, rows, weigh(rows, Span::Rest), block);
+    if (block + 1 < role.firstBlock + role.blocks)
+      next = fetch(block + 1);
+    for (Value rows : rowsNeeded)
+      storeTiles(rows, Span::Rest);
+    for (Value rows : rowsNeeded)
+      for (Span span : {Span::Until, Span::Through}) {
+        for (chunk::GramOp gram : plan.grams) {
+          if (plan.asRows(gram.getLhs())->rows() != rows || leftSpan(plan, gram) != span)
+            continue;
+          Values x = weigh(rows, span), y = weigh(plan.asRows(gram.getRhs())->rows(), Span::Rest);
+          Values &lefts = state.lefts[{rows, unsigned(span)}];
+          if (lefts.size() / 4 <= size_t(block - role.firstBlock))
+            llvm::append_range(lefts, packed(ptx, [&](unsigned e) { return x[e]; }));
+          Values &diagonal = state.diagonals[gram];
+          diagonal = ptx.multiplyTf32(diagonal.empty() ? Values(8, ptx.number(0)) : diagonal, x, y);
+        }
+        storeTiles(rows, span);
+      }
   }
-  // The rows on the right are read by other warps.
-  if (isFirst)
-    ptx.meet(ptx.constant(3), 128);
-  Values zeros(8, ptx.number(0)), before[3];
-  for (int64_t column = 0; column < 3; ++column)
-    before[column] =
-        whenOr(b, ptx.compare(arith::CmpIPredicate::ugt, warp, ptx.constant(column)), zeros, [&] {
-          Values sums(zeros);
-          Value rowsAt = ptx.constant(rightRows(column, 3));
-          for (int64_t seer = 2; seer > column; --seer)
-            rowsAt = ptx.choose(ptx.equal(warp, seer), ptx.constant(rightRows(column, seer)), rowsAt);
-          Value at = ptx.add(ptx.add(base, rightsAt), rowsAt);
-          for (int64_t block = 0; block < plan.keys / 16; ++block)
-            sums = ptx.multiplyBf16(
-                sums, lefts[block],
-                ptx.loadMatrices(ptx.add(at, state.blocks[block % 4]), rightOffset(right, block / 4), false));
-          return sums;
-        });
-  Values results;
-  for (int64_t block = 0; block < 4; ++block)
-    for (unsigned e = 0; e < 8; ++e)
-      results.push_back(block == 3 ? diagonal[e]
-                                   : ptx.choose(ptx.equal(warp, block), diagonal[e], before[block][e]));
-  return results;
 }
+
+// Where what one warpgroup has summed over its channels lies for another that needs the sums over all: of a
+// warp, for each 16 tokens up to its own, 8 numbers a lane.
+int64_t RoleEmitter::partsAt(const ScoreRole &reader, Operation *gram) const {
+  int64_t at = exchangeAt;
+  for (const ScoreRole &role : scorers)
+    for (Operation *own : gramsOf(role)) {
+      if (role.firstBlock == reader.firstBlock && own == gram)
+        return at;
+      at += partBytes;
+    }
+  llvm_unreachable("nobody reads these sums");
+}
+
+// What a warp's tokens see of the blocks before theirs. Of products that the other warpgroup needs the sums
+// go to memory, and of those that this one needs they are added to what the other has left there.
+void RoleEmitter::seeBlocks(ScoreState &state) {
+  const ScoreRole &role = *state.role;
+  llvm::SetVector<Operation *> own = gramsOf(role), others;
+  for (const ScoreRole &other : scorers)
+    if (other.firstBlock != role.firstBlock)
+      others = gramsOf(other);
+  // Parts of a warp lie in the order of its blocks, the last is what its tokens see of each other.
+  Value before = ptx.shiftRight(ptx.mul(warp, ptx.add(warp, 1)), 1);
+  Value parts = ptx.add(ptx.add(base, ptx.mul(lane, 16)), ptx.mul(before, 1024));
+  auto partOf = [&](int64_t block) {
+    return block < 3 ? ptx.add(parts, block * 1024) : ptx.add(parts, ptx.mul(warp, 1024));
+  };
+  auto leave = [&](Operation *gram, int64_t block, ValueRange sums) {
+    for (int64_t half : {0, 1})
+      ptx.store(
+          partOf(block),
+          partsAt(*llvm::find_if(scorers,
+                                 [&](const ScoreRole &other) { return other.firstBlock != role.firstBlock; }),
+                  gram) +
+              512 * half,
+          sums.slice(4 * half, 4));
+  };
+  auto take = [&](Operation *gram, int64_t block, ValueRange sums) {
+    Values results;
+    for (unsigned half : {0, 1})
+      for (auto [sum, part] : llvm::zip(sums.slice(4 * half, 4),
+                                        ptx.loadFloats(partOf(block), partsAt(role, gram) + 512 * half, 4)))
+        results.push_back(ptx.sum(sum, part));
+    return results;
+  };
+  auto isAfter = [&](int64_t column) {
+    return ptx.compare(arith::CmpIPredicate::ugt, warp, ptx.constant(column));
+  };
+  Values zeros(8 * own.size(), ptx.number(0)), seen[3];
+  for (int64_t column = 0; column < 3; ++column)
+    seen[column] = whenOr(b, isAfter(column), zeros, [&] {
+      Value rowsAt = ptx.constant(rightRows(column, 3));
+      for (int64_t seer = 2; seer > column; --seer)
+        rowsAt = ptx.choose(ptx.equal(warp, seer), ptx.constant(rightRows(column, seer)), rowsAt);
+      Value at = ptx.add(ptx.add(base, rightsAt), rowsAt);
+      llvm::DenseMap<Operation *, Values> sums;
+      for (int64_t i = 0; i < role.blocks; ++i) {
+        int64_t block = role.firstBlock + i;
+        llvm::DenseMap<Value, Values> rights;
+        for (Value rows : plan.rights)
+          rights[rows] =
+              ptx.loadMatrices(ptx.add(at, state.blocks[block % 4]), rightOffset(rows, block / 4), false);
+        for (chunk::GramOp gram : plan.grams) {
+          Values &sum = sums[gram];
+          ArrayRef<Value> lefts =
+              state.lefts[{plan.asRows(gram.getLhs())->rows(), unsigned(leftSpan(plan, gram))}];
+          sum = ptx.multiplyBf16(sum.empty() ? Values(8, ptx.number(0)) : sum, lefts.slice(4 * i, 4),
+                                 rights[plan.asRows(gram.getRhs())->rows()]);
+        }
+      }
+      for (Operation *gram : others)
+        leave(gram, column, sums[gram]);
+      Values results;
+      for (Operation *gram : own)
+        llvm::append_range(results, sums[gram]);
+      return results;
+    });
+  for (Operation *gram : others)
+    leave(gram, 3, state.diagonals[gram]);
+  if (scorers.size() > 1)
+    meetAll();
+  auto ofGram = [&](size_t i, int64_t column) { return ArrayRef(seen[column]).slice(8 * i, 8); };
+  if (scorers.size() > 1 && !own.empty()) {
+    for (int64_t column = 0; column < 3; ++column)
+      seen[column] = whenOr(b, isAfter(column), seen[column], [&] {
+        Values results;
+        for (auto [i, gram] : llvm::enumerate(own))
+          llvm::append_range(results, take(gram, column, ofGram(i, column)));
+        return results;
+      });
+    for (Operation *gram : own)
+      state.diagonals[gram] = take(gram, 3, state.diagonals[gram]);
+  }
+  for (auto [i, gram] : llvm::enumerate(own)) {
+    Values &sums = state.sums[gram];
+    for (int64_t block = 0; block < 4; ++block)
+      for (unsigned e = 0; e < 8; ++e) {
+        Value diagonal = state.diagonals[gram][e];
+        sums.push_back(block == 3 ? diagonal
+                                  : ptx.choose(ptx.equal(warp, block), diagonal, ofGram(i, block)[e]));
+      }
+  }
+}
+
+// A barrier of the warpgroup, and of all that compute scores.
+void RoleEmitter::meetOwn(const ScoreState &state) {
+  ptx.meet(ptx.constant(7 + (state.role - scorers.data())), 128);
+}
+
+void RoleEmitter::meetAll() { ptx.meet(ptx.constant(9), 128 * scorers.size()); }
 
 void RoleEmitter::emitDecayed(ScoreState &state) {
   state.own.clear();
@@ -302,31 +325,47 @@ void RoleEmitter::emitDecayed(ScoreState &state) {
     state.own.push_back(ptx.add(ptx.add(state.stage.tiles, state.warpRows), block));
   state.channels = ptx.add(ptx.add(base, tablesAt), ptx.mul(ptx.bits(lane, 3), 16));
   state.ownChannels = ptx.add(state.channels, ptx.mul(warp, 8 * plan.keys));
-  auto meet = [&] { ptx.meet(ptx.constant(3), 128); };
+  state.lefts.clear();
+  state.diagonals.clear();
+  state.sums.clear();
   storeSums(state);
-  meet();
+  meetOwn(state);
   makeTables(state);
-  meet();
+  meetOwn(state);
+  // Inputs are read before tiles take their place, and sums that are seldom needed take no registers
+  // meanwhile.
+  auto wildAt = [&](chunk::GramOp gram) {
+    int64_t which = (state.role - scorers.data()) * plan.grams.size() +
+                    (llvm::find(plan.grams, gram) - plan.grams.begin());
+    return wildsAt + which * 4096;
+  };
+  Value own = ptx.add(base, ptx.mul(thread, 16));
+  if (state.wild)
+    threads.when(state.wild, [&] {
+      for (chunk::GramOp gram : plan.grams) {
+        Values sums = wildDiagonal(state, gram);
+        for (int64_t half : {0, 1})
+          ptx.store(own, wildAt(gram) + half * 2048, ArrayRef(sums).slice(4 * half, 4));
+      }
+    });
+  weighRows(state);
   for (chunk::GramOp gram : plan.grams) {
-    state.sums.clear();
-    Values sums = decayedGram(state, gram);
-    state.sums[gram] = sums;
-    // The system's blocks lie where the rows on the right did.
-    if (plan.system && gram == plan.splitScores(plan.system).second)
-      meet();
-    storeScores(state, gram);
+    Values &sums = state.diagonals[gram];
+    if (state.wild)
+      sums = whenOr(b, state.wild, sums, [&] {
+        Values stored = ptx.loadFloats(own, wildAt(gram), 4);
+        llvm::append_range(stored, ptx.loadFloats(own, wildAt(gram) + 2048, 4));
+        return stored;
+      });
+    // Bits that were cut off on both sides, on average.
+    for (Value &sum : sums)
+      sum = ptx.multiply(sum, ptx.number(1 + 0.7 / 1024));
   }
-}
-
-// The state's entries, with what decays in the chunk; `parity` tells which of two tables is its.
-Values RoleEmitter::decayedWhole(Value parity, ValueRange entries) {
-  Values results(entries);
-  Value at = ptx.add(ptx.add(ptx.add(base, sumsAt(4)), ptx.mul(ptx.bits(lane, 3), 8)),
-                     ptx.mul(parity, 4 * plan.keys));
-  for (size_t e = 0; e < results.size(); e += 4) {
-    Values pair = ptx.loadFloats(at, e / 4 * 32, 2);
-    for (size_t i = 0; i < 4; ++i)
-      results[e + i] = ptx.multiply(results[e + i], pair[i % 2]);
-  }
-  return results;
+  // The rows on the right are read by other warps. The other warpgroup has read what this one has left it.
+  meetAll();
+  seeBlocks(state);
+  if (!state.role->system)
+    return;
+  // The system's blocks lie where these rows, or those parts, did.
+  meetOwn(state);
 }

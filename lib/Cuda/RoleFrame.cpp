@@ -28,11 +28,19 @@ SmallVector<int32_t> cuda::mappedTensors(const RolePlan &plan) {
 
 SmallVector<ScoreRole> cuda::scoreRoles(const RolePlan &plan, int64_t team) {
   auto tiles = llvm::to_vector(llvm::seq<unsigned>(0, plan.scores.size()));
+  if (plan.decay) {
+    int64_t blocks = plan.keys / 16;
+    if (plan.independent != rowsOfSlab || plan.grams.empty())
+      return {{tiles, plan.system != nullptr, 0, blocks, {}}};
+    // The inverse takes as long as some of the channels do.
+    int64_t later = plan.system ? (blocks * 3) / 8 : blocks / 2;
+    return {{tiles, false, 0, blocks - later, {}}, {{}, plan.system != nullptr, blocks - later, later, {}}};
+  }
   if (!plan.system)
-    return tiles.empty() ? SmallVector<ScoreRole>() : SmallVector<ScoreRole>{{tiles, false, {}}};
+    return tiles.empty() ? SmallVector<ScoreRole>() : SmallVector<ScoreRole>{{tiles, false, 0, 0, {}}};
   if (team == 1 || tiles.empty())
-    return {{tiles, true, {}}};
-  return {{{}, true, {}}, {tiles, false, {}}};
+    return {{tiles, true, 0, 0, {}}};
+  return {{{}, true, 0, 0, {}}, {tiles, false, 0, 0, {}}};
 }
 
 void RoleEmitter::layOut() {
@@ -54,8 +62,15 @@ void RoleEmitter::layOut() {
   // A chunk stays in the ring while it passes all roles, so the ring is as deep as there is room.
   // Rows on the right of decayed products are read before the system's blocks are stored.
   int64_t tablesBytes = tableBytes(), sumBytes = plan.reductions.size() * 4 * slotBytes;
-  blockBytes = std::max<int64_t>(blockBytes, plan.rights.size() * (plan.keys / 64) * rightHalf);
-  int64_t others = 2 * scoreBytes + outputBytes + blockBytes + leavesBytes + tablesBytes + sumBytes + 512;
+  // Where there are two warpgroups, one's parts of what the other sums are read before then.
+  int64_t rightBytes = plan.rights.size() * (plan.keys / 64) * rightHalf, exchangeBytes = 0;
+  if (plan.decay && scorers.size() > 1)
+    for (const ScoreRole &role : scorers)
+      exchangeBytes += gramsOf(role).size() * partBytes;
+  int64_t wildBytes = plan.decay && !plan.isMild() ? scorers.size() * plan.grams.size() * 4096 : 0;
+  blockBytes = exchangeBytes ? rightBytes : std::max(blockBytes, rightBytes);
+  int64_t others = 2 * scoreBytes + outputBytes + blockBytes + leavesBytes + tablesBytes + sumBytes +
+                   exchangeBytes + wildBytes + 512;
   stages = std::clamp<int64_t>((threads.sharedLimit - others) / stageBytes, 1, stages);
   int64_t at = stages * stageBytes;
   auto take = [&](int64_t &where, int64_t bytes) {
@@ -67,6 +82,11 @@ void RoleEmitter::layOut() {
   take(outputsAt, outputBytes);
   take(blocksAt, blockBytes);
   rightsAt = blocksAt;
+  take(wildsAt, wildBytes);
+  take(exchangeAt, exchangeBytes);
+  if (exchangeBytes && plan.system)
+    blocksAt = partsAt(*llvm::find_if(scorers, [](const ScoreRole &role) { return role.system; }),
+                       plan.splitScores(plan.system).second);
   take(leavesAt, leavesBytes);
   take(tablesAt, tablesBytes);
   take(normsAt, sumBytes);
@@ -252,9 +272,13 @@ LogicalResult RoleEmitter::emit() {
   // What each thread of a role may have of the 512 registers that the warpgroups share.
   int64_t few = 32, some = plan.system ? 96 : 64, many = plan.system ? 192 : 208;
   if (plan.decay && !plan.system)
-    some = 128, many = 176;
+    some = 144, many = 168;
   if (slabs == 1)
     few = 40, some = scorers.size() > 1 ? 112 : 216, many = 232;
+  // With a decay of each key, for the warpgroup with more channels more.
+  int64_t more = 0;
+  if (plan.decay && scorers.size() > 1)
+    few = 32, some = 136, many = 208, more = 16;
   int64_t atEntry = 65536 / entry.threads / 8 * 8, most = 248;
   LogicalResult status = success();
   threads.when(part.isPresent, [&] {
@@ -278,7 +302,7 @@ LogicalResult RoleEmitter::emit() {
     }
     role(chain, many, [&] { status = emitChain(chunks); });
     for (auto [i, block] : llvm::enumerate(scores))
-      role(block, some, [&, i = i] { emitScores(chunks, i); });
+      role(block, i == 0 ? some + more : some - more, [&, i = i] { emitScores(chunks, i); });
     role(choice.thenBlock(), few, [&] {
       threads.when(ptx.equal(warp, 0),
                    [&] { threads.when(ptx.equal(lane, 0), [&] { emitLoader(chunks); }); });

@@ -61,7 +61,7 @@ std::optional<TokenTile> RolePlan::asTile(Value value) const {
   for (unsigned i : {0, 1}) {
     Value factor = op->getOperand(1 - i);
     if (isa<MulOp>(op) && isOfDecay(factor))
-      return decayed(asTile(op->getOperand(i)), factor);
+      return decayed(asRows(op->getOperand(i)), factor);
     if (isNumber(op->getOperand(i)) || !isNumber(factor) || (isa<DivOp>(op) && i == 1))
       continue;
     std::optional<TokenTile> tile = asTile(op->getOperand(i));
@@ -90,8 +90,10 @@ bool RolePlan::isUniform(Value value) {
 
 bool RolePlan::isVectorOfTiles(Value value) const {
   value = trace(value);
-  if (isa<BlockArgument>(value))
-    return asTile(value).has_value();
+  if (auto argument = dyn_cast<BlockArgument>(value))
+    return asTile(value) || (argument.getOwner()->getParentOp() == program.getOperation() && typeOf(value) &&
+                             isOne(typeOf(value).getCols()) &&
+                             program.getArg(argument.getArgNumber()).getKind() == ArgKind::Param);
   Operation *op = value.getDefiningOp();
   return isa<ConstantOp>(op) ||
          (isa<ElementwiseOp>(op) &&
@@ -154,7 +156,7 @@ LogicalResult RolePlan::needRow(Value value) {
     Value vector = work.pop_back_val();
     if (Operation *inner = trace(vector).getDefiningOp())
       llvm::append_range(work, inner->getOperands());
-    else if (failed(needInput(cast<BlockArgument>(trace(vector)))))
+    else if (asTile(vector) && failed(needInput(cast<BlockArgument>(trace(vector)))))
       return failure();
   }
   return success();
@@ -171,10 +173,10 @@ LogicalResult RolePlan::visitScores(Value value) {
     if (!llvm::is_contained(grams, gram))
       grams.push_back(gram);
     for (Value side : {gram.getLhs(), gram.getRhs()}) {
-      std::optional<TokenTile> tile = asTile(side);
+      std::optional<TokenTile> tile = asRows(side);
       if (!tile || tile->span ||
           (tile->decayed && (side == gram.getRhs() || gram.getReach() != chunk::Reach::Before)) ||
-          failed(needInput(tile->input)))
+          failed(needTile(*tile)))
         return failure();
       for (RowFactor factor : tile->scale)
         if (failed(needRow(factor.value)))
@@ -265,7 +267,7 @@ std::pair<RowFactors, chunk::GramOp> RolePlan::splitScores(Value value) const {
   for (value = trace(value);;) {
     Operation *op = value.getDefiningOp();
     if (auto gram = dyn_cast<chunk::GramOp>(op)) {
-      if (std::optional<TokenTile> tile = asTile(gram.getLhs()))
+      if (std::optional<TokenTile> tile = asRows(gram.getLhs()))
         llvm::append_range(factors, tile->scale);
       return {factors, gram};
     }

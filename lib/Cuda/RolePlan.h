@@ -34,11 +34,14 @@ struct TokenTile {
   RowFactors scale;
   std::optional<chunk::Span> span = std::nullopt;
   bool decayed = false;
+  /// Where rows follow from inputs' entry by entry, the vector that tells how; `input` is one of them.
+  mlir::Value made = {};
+  mlir::Value rows() const { return made ? made : mlir::Value(input); }
 };
 
-/// A tile that is made from an input: what decays over a span, times it. It lies where `place` was before.
+/// A tile that is made from rows: what decays over a span, times them. It lies where `place` was before.
 struct MadeTile {
-  mlir::BlockArgument input;
+  mlir::Value rows;
   chunk::Span span;
   mlir::BlockArgument place = {};
 };
@@ -108,6 +111,10 @@ public:
   std::optional<TokenTile> asTile(mlir::Value value) const;
   /// Whether the rows of a value are tokens, where those of others are micro-steps.
   bool isOfTokens(mlir::Value value) const { return !isOf(false, value); }
+  /// As above; with a decay of each key rows may also follow from inputs' entry by entry.
+  std::optional<TokenTile> asRows(mlir::Value value) const;
+  /// The inputs that rows follow from.
+  static llvm::SetVector<mlir::BlockArgument> leavesOf(mlir::Value rows);
   /// Whether a value is one number per token that a warp can compute.
   bool isRow(mlir::Value value) const;
   /// Whether a factor is positive, whatever the inputs.
@@ -133,7 +140,7 @@ public:
   llvm::SetVector<mlir::Operation *> gramsOf(llvm::ArrayRef<mlir::Value> scores) const;
   /// Whether such a number is the same for all tokens of a chunk.
   static bool isUniform(mlir::Value value);
-  /// Whether a vector of a map follows, entry by entry, from inputs alone.
+  /// Whether a vector of a map follows, entry by entry, from inputs and params alone.
   bool isVectorOfTiles(mlir::Value value) const;
   /// Whether a value has tokens for rows and columns.
   static bool isScores(mlir::Value value);
@@ -162,11 +169,11 @@ public:
   llvm::SmallVector<ScoreTile> scores;
   mlir::Value system;
   llvm::SmallVector<chunk::GramOp> grams;
-  /// A decay of each key, or null; the tiles that it makes for the chain, and the inputs at the right of
+  /// A decay of each key, or null; the tiles that it makes for the chain, and the rows at the right of
   /// products between tokens.
   mlir::Value decay;
   llvm::SmallVector<MadeTile> made;
-  llvm::SmallVector<mlir::BlockArgument> rights;
+  llvm::SmallVector<mlir::Value> rights;
   /// Sums over rows that numbers per token follow from.
   llvm::SetVector<mlir::Operation *> reductions;
   bool statesOnly = false;
@@ -186,6 +193,7 @@ private:
   bool isTame(mlir::Value system) const;
   mlir::LogicalResult needRow(mlir::Value value);
   mlir::LogicalResult needInput(mlir::BlockArgument input);
+  mlir::LogicalResult needTile(const TokenTile &tile);
   mlir::Value leftOf(mlir::Operation *op) const;
   RowFactors resultScaleOf(MatmulOp product) const;
   bool isScalarDecay(mlir::Value decay) const;

@@ -11,7 +11,7 @@ void RoleEmitter::collectRows(ScoreState &state, const ScoreTile &tile, Value va
   value = RolePlan::trace(value);
   if (auto gram = value.getDefiningOp<chunk::GramOp>()) {
     if (!tile.plainRows)
-      llvm::append_range(factors, plan.asTile(gram.getLhs())->scale);
+      llvm::append_range(factors, plan.asRows(gram.getLhs())->scale);
     auto load = [&](const Slot &slot) {
       unsigned at = slotOf(slot);
       if (state.rowValues.count(at))
@@ -58,10 +58,10 @@ Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, Value value, 
   if (auto gram = value.getDefiningOp<chunk::GramOp>()) {
     Value x = state.sums.find(gram)->second[state.block * 8 + entry];
     if (!tile.plainRows)
-      llvm::append_range(factors, plan.asTile(gram.getLhs())->scale);
+      llvm::append_range(factors, plan.asRows(gram.getLhs())->scale);
     if (!factors.empty())
       x = ptx.multiply(x, state.rowValues.lookup(slotOf({factors, {}, false}))[which]);
-    RowFactors right = plan.asTile(gram.getRhs())->scale;
+    RowFactors right = plan.asRows(gram.getRhs())->scale;
     llvm::append_range(right, tile.columnScale);
     Value decay = plan.decay ? Value() : gram.getDecay();
     // Factors of columns go into the exponent where they have logarithms.
@@ -100,9 +100,8 @@ Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, Value value, 
   return cast<ElementwiseOp>(op).lower(b, b.getLoc(), operands);
 }
 
-// Stores the role's scores, and the system, or only those that follow from one product between tokens.
-void RoleEmitter::storeScores(ScoreState &state, chunk::GramOp only) {
-  auto isWanted = [&](Value value) { return !only || plan.splitScores(value).second == only; };
+// Stores the role's scores, and the system.
+void RoleEmitter::storeScores(ScoreState &state) {
   for (int64_t block = 0; block < 4; ++block) {
     state.block = block;
     auto body = [&] {
@@ -110,7 +109,7 @@ void RoleEmitter::storeScores(ScoreState &state, chunk::GramOp only) {
       state.decays.clear();
       for (unsigned i : state.role->tiles) {
         const ScoreTile &tile = plan.scores[i];
-        if (tile.ofTokens || !isWanted(tile.value))
+        if (tile.ofTokens)
           continue;
         Values packed;
         for (unsigned e = 0; e < 8; e += 2) {
@@ -120,7 +119,7 @@ void RoleEmitter::storeScores(ScoreState &state, chunk::GramOp only) {
         ptx.storeMatrices(ptx.add(ptx.add(state.buffer, state.warpRows), state.blocks[block]), scoreOffset(i),
                           packed, false);
       }
-      if (state.role->system && isWanted(plan.system))
+      if (state.role->system)
         storeSystem(state);
     };
     // Blocks above the diagonal are zero.
@@ -193,15 +192,20 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
     state.hasPlace = false;
     state.ownRows = ptx.add(stage.rows, ptx.mul(row, 4));
     state.columns = ptx.add(stage.rows, ptx.mul(pair, 4));
+    auto collect = [&] {
+      for (unsigned i : role.tiles)
+        if (!plan.scores[i].ofTokens)
+          collectRows(state, plan.scores[i], plan.scores[i].value, {});
+      if (role.system)
+        collectRows(state, {plan.system, {}}, plan.system, {});
+    };
     if (plan.decay) {
       state.stage = stage;
       awaitPlace(state);
       ptx.await(barrier(Full, stage.index), stage.phase);
-      for (unsigned i : role.tiles)
-        collectRows(state, plan.scores[i], plan.scores[i].value, {});
-      if (role.system)
-        collectRows(state, {plan.system, {}}, plan.system, {});
       emitDecayed(state);
+      collect();
+      storeScores(state);
       if (role.system)
         emitInverse(state);
       return handOver(state, which);
@@ -253,14 +257,10 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
     if (!role.tiles.empty())
       awaitPlace(state);
     ptx.await(barrier(Full, stage.index), stage.phase);
-    for (unsigned i : role.tiles)
-      if (!plan.scores[i].ofTokens)
-        collectRows(state, plan.scores[i], plan.scores[i].value, {});
-    if (role.system)
-      collectRows(state, {plan.system, {}}, plan.system, {});
+    collect();
     if (first < order.size())
       land(first, order.size());
-    storeScores(state, {});
+    storeScores(state);
     storeTokenScores(state);
     if (role.system)
       emitInverse(state);

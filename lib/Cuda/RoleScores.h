@@ -25,6 +25,9 @@ struct RoleEmitter::ScoreState {
   mlir::Value wild, channels, ownChannels;
   Values own;
   Values inclusive, strict; // left operands that sum over earlier tokens
+  // Rows on the left of products, by input and span, packed; what blocks see of themselves, by product.
+  llvm::DenseMap<std::pair<mlir::Value, unsigned>, Values> lefts;
+  llvm::DenseMap<mlir::Operation *, Values> diagonals;
 
   // Of the system: leaves in f32, where the lane is in them; the warp's diagonal block.
   mlir::Value leaves, leafEntry, ownBlock, inLowerHalf;

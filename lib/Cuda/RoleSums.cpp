@@ -60,8 +60,16 @@ void RoleEmitter::sumDiagonal(Value tiles, Value sums, BlockArgument left, Block
   });
 }
 
+// An entry of a param that is a vector.
+Value RoleEmitter::paramEntry(TensorAccess &access, BlockArgument param, Value at) {
+  unsigned tensor = plan.tensorOf(param);
+  Value entry =
+      LLVM::LoadOp::create(b, plan.tensors[tensor].element, access.entry(tensor, at, ptx.constant(0)));
+  return entry.getType().isF32() ? entry : arith::ExtFOp::create(b, b.getF32Type(), entry).getResult();
+}
+
 // Other sums over rows: a lane takes a row, 16 bytes at a time.
-void RoleEmitter::sumRows(Value tiles, Value sums, ReduceOp op) {
+void RoleEmitter::sumRows(TensorAccess &access, Value tiles, Value sums, ReduceOp op) {
   Value row = plan.isOfTokens(op.getOperand()) ? ptx.bits(lane, plan.columns - 1) : lane;
   Value at = ptx.add(tiles, ptx.mul(row, rowBytes)), swizzle = ptx.bits(lane, 7);
   int64_t width = matType(op.getOperand()).numRows();
@@ -74,7 +82,9 @@ void RoleEmitter::sumRows(Value tiles, Value sums, ReduceOp op) {
                         Value block = ptx.shiftRight(packet, 3);
                         llvm::DenseMap<Value, Values> loaded;
                         for (int64_t e = 0; e < 8; ++e) {
-                          Value entry = vectorEntry(op.getOperand(), e, [&](BlockArgument input) {
+                          Value entry = vectorEntry(op.getOperand(), e, [&](BlockArgument input) -> Value {
+                            if (!tileOffsets.contains(input))
+                              return paramEntry(access, input, ptx.add(ptx.mul(packet, 8), e));
                             Values &pairs = loaded[input];
                             if (pairs.empty())
                               for (Value pair : ptx.load(ptx.add(place, ptx.mul(block, halfStride(input))),
@@ -134,6 +144,8 @@ llvm::SetVector<Operation *> RoleEmitter::gramsOf(const ScoreRole &role) const {
 // Sums over rows, by two warps with 32 rows each.
 void RoleEmitter::emitSums(Value chunks) {
   Value half = ptx.bits(warp, 1);
+  TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
+  find(access);
   forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
     ptx.await(barrier(Loaded, stage.index), stage.phase);
     Value tiles = ptx.add(stage.tiles, ptx.mul(half, 32 * 128));
@@ -143,7 +155,7 @@ void RoleEmitter::emitSums(Value chunks) {
         if (auto factors = innerProduct(op))
           sumDiagonal(tiles, sums, (*factors)[0], (*factors)[1]);
         else
-          sumRows(tiles, sums, op);
+          sumRows(access, tiles, sums, op);
       };
       // Of tokens there are no more than one warp has rows.
       if (plan.isOfTokens(op.getOperand()))

@@ -7,6 +7,8 @@ using namespace recur::cuda;
 
 // Whether rows have a norm of at most 1, as the spec declares or because they are divided by theirs.
 bool RolePlan::hasShortRows(const TokenTile &tile) const {
+  if (tile.made)
+    return false;
   if (tile.scale.empty())
     return program.getArg(tile.input.getArgNumber()).getUnit();
   if (tile.scale.size() != 1 || !tile.scale[0].divides)
@@ -28,7 +30,7 @@ bool RolePlan::hasShortRows(const TokenTile &tile) const {
 bool RolePlan::isTame(Value system) const {
   system = trace(system);
   if (auto gram = system.getDefiningOp<chunk::GramOp>())
-    return hasShortRows(*asTile(gram.getLhs())) && hasShortRows(*asTile(gram.getRhs()));
+    return hasShortRows(*asRows(gram.getLhs())) && hasShortRows(*asRows(gram.getRhs()));
   return llvm::all_of(system.getDefiningOp()->getOperands(),
                       [&](Value operand) { return !isScores(operand) || isTame(operand); });
 }

@@ -74,6 +74,37 @@ bool RolePlan::isOfDecay(Value value) const {
                  : value == trace(decay.getDefiningOp<chunk::DecayOp>().getFactors());
 }
 
+std::optional<TokenTile> RolePlan::asRows(Value value) const {
+  if (std::optional<TokenTile> tile = asTile(value))
+    return tile;
+  value = trace(value);
+  if (!decay || !isa_and_present<ElementwiseOp>(value.getDefiningOp()) || !isVectorOfTiles(value))
+    return std::nullopt;
+  auto leaves = leavesOf(value);
+  auto isInput = [&](BlockArgument leaf) { return asTile(leaf).has_value(); };
+  if (leaves.empty() || !llvm::all_of(leaves, isInput))
+    return std::nullopt;
+  return TokenTile{leaves.front(), {}, std::nullopt, false, value};
+}
+
+llvm::SetVector<BlockArgument> RolePlan::leavesOf(Value rows) {
+  llvm::SetVector<BlockArgument> leaves;
+  SmallVector<Value> work{rows};
+  while (!work.empty()) {
+    Value value = trace(work.pop_back_val());
+    if (auto argument = dyn_cast<BlockArgument>(value))
+      leaves.insert(argument);
+    else
+      llvm::append_range(work, value.getDefiningOp()->getOperands());
+  }
+  return leaves;
+}
+
+LogicalResult RolePlan::needTile(const TokenTile &tile) {
+  return success(
+      llvm::all_of(leavesOf(tile.rows()), [&](BlockArgument input) { return succeeded(needInput(input)); }));
+}
+
 // A tile times such a value, as far as tiles can be that.
 std::optional<TokenTile> RolePlan::decayed(std::optional<TokenTile> tile, Value value) {
   auto weights = trace(value).getDefiningOp<chunk::WeightsOp>();
@@ -99,7 +130,7 @@ LogicalResult RolePlan::needDecay(Value value) {
 
 // What a tile at the right of one of the chain's products needs.
 LogicalResult RolePlan::needRight(const TokenTile &tile) {
-  if (failed(needInput(tile.input)))
+  if (failed(needTile(tile)))
     return failure();
   for (RowFactor factor : tile.scale)
     if (failed(needRow(factor.value)))
@@ -108,16 +139,16 @@ LogicalResult RolePlan::needRight(const TokenTile &tile) {
     return failure();
   if (!tile.span) {
     plainInputs.insert(tile.input);
-    return success();
+    return success(!tile.made);
   }
-  if (llvm::none_of(made, [&](const MadeTile &x) { return x.input == tile.input && x.span == tile.span; }))
-    made.push_back({tile.input, *tile.span});
+  if (llvm::none_of(made, [&](const MadeTile &x) { return x.rows == tile.rows() && x.span == tile.span; }))
+    made.push_back({tile.rows(), *tile.span});
   return needDecay(decay);
 }
 
 const MadeTile &RolePlan::madeOf(const TokenTile &tile) const {
   return *llvm::find_if(made,
-                        [&](const MadeTile &x) { return x.input == tile.input && x.span == tile.span; });
+                        [&](const MadeTile &x) { return x.rows == tile.rows() && x.span == tile.span; });
 }
 
 // With a decay of each key all products between tokens have it, and scores are such a product times factors.
@@ -125,9 +156,14 @@ LogicalResult RolePlan::checkDecay() {
   for (chunk::GramOp gram : grams) {
     if (gram.getDecay() != decay)
       return failure();
-    if (BlockArgument right = asTile(gram.getRhs())->input; !llvm::is_contained(rights, right))
+    if (Value right = asRows(gram.getRhs())->rows(); !llvm::is_contained(rights, right))
       rights.push_back(right);
   }
+  // Rows past the end are zero, but what follows from them might not be, and a system would take it in.
+  auto isMade = [](Value rows) { return !isa<BlockArgument>(rows); };
+  if (system && (llvm::any_of(rights, isMade) ||
+                 llvm::any_of(made, [&](const MadeTile &tile) { return isMade(tile.rows); })))
+    return failure();
   // The system is what its warps go on with, so its product comes last.
   if (auto *last = system ? llvm::find(grams, splitScores(system).second) : grams.end(); last != grams.end())
     std::rotate(last, last + 1, grams.end());

@@ -9,22 +9,16 @@ using namespace recur::cuda;
 using chunk::Reach;
 
 Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
-  BlockArgument left = plan.asTile(gram.getLhs())->input, right = plan.asTile(gram.getRhs())->input;
-  bool before = gram.getReach() == Reach::Before && !plan.asTile(gram.getLhs())->decayed;
+  Value left = plan.asRows(gram.getLhs())->rows(), right = plan.asRows(gram.getRhs())->rows();
+  bool before = gram.getReach() == Reach::Before && !plan.asRows(gram.getLhs())->decayed;
   Value zero = ptx.number(0), row = ptx.shiftRight(lane, 2), pair = ptx.mul(ptx.bits(lane, 3), 2);
   auto rowOf = [&](unsigned e) { return ptx.add(row, e / 2 % 2 * 8); };
   auto columnOf = [&](unsigned e) { return ptx.add(pair, e % 2 + e / 4 * 8); };
-  auto packed = [&](ValueRange entries) {
-    Values pairs;
-    for (unsigned e = 0; e < 8; e += 2)
-      pairs.push_back(ptx.packBf16(entries[e], entries[e + 1]));
-    return pairs;
-  };
-  auto rows = [&](BlockArgument input, int64_t block) {
-    Values entries;
-    for (Value pair : inputPairs(state, input, block, false))
-      llvm::append_range(entries, ptx.unpackBf16(pair));
-    return entries;
+  auto rows = [&](Value rows, int64_t block) {
+    llvm::DenseMap<BlockArgument, Values> pairs;
+    for (BlockArgument leaf : RolePlan::leavesOf(rows))
+      pairs[leaf] = inputPairs(state, leaf, block, false);
+    return rowsOf(rows, [&](BlockArgument leaf) { return ValueRange(pairs[leaf]); });
   };
   auto power = [&](Value log) { return ptx.exp2(ptx.multiply(log, ptx.number(1.4426950408889634))); };
   auto isSet = [&](Value x) { return ptx.compare(arith::CmpIPredicate::ne, x, ptx.constant(0)); };
@@ -38,7 +32,7 @@ Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
         Value source = ptx.add(ptx.mul(ptx.bits(middle, 7), 4), ptx.bits(lane, 3));
         Value isLargest = ptx.equal(size, 8);
         Values sums(8, zero);
-        for (int64_t block = 0; block < plan.keys / 16; ++block) {
+        for (int64_t i = 0, block = state.role->firstBlock; i < state.role->blocks; ++i, ++block) {
           Values pairs = logPairs(state, block), logs = logSums(state, pairs, false);
           Values since = before ? logSums(state, pairs, true) : logs;
           Values x = rows(left, block), y = rows(right, block);
@@ -52,7 +46,7 @@ Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
             x[e] = ptx.choose(isLater, later, zero);
             y[e] = ptx.choose(isLater, zero, earlier);
           }
-          sums = ptx.multiplyBf16(sums, packed(x), packed(y));
+          sums = ptx.multiplyTf32(sums, x, y);
         }
         for (unsigned e = 0; e < 8; ++e) {
           Value apart = arith::AndIOp::create(b, ptx.exclusiveOr(rowOf(e), columnOf(e)), others);
@@ -65,10 +59,8 @@ Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
     return results;
   // A token's own write has not decayed.
   Values own(8, zero);
-  for (int64_t block = 0; block < plan.keys / 16; ++block) {
-    Values x = inputPairs(state, left, block, false);
-    own = ptx.multiplyBf16(own, x, inputPairs(state, right, block, false));
-  }
+  for (int64_t i = 0, block = state.role->firstBlock; i < state.role->blocks; ++i, ++block)
+    own = ptx.multiplyTf32(own, rows(left, block), rows(right, block));
   for (unsigned e = 0; e < 8; ++e) {
     Value isOwn = ptx.compare(arith::CmpIPredicate::eq, rowOf(e), columnOf(e));
     results[e] = ptx.choose(isOwn, own[e], results[e]);

@@ -22,6 +22,8 @@ llvm::SmallVector<int32_t> mappedTensors(const RolePlan &plan);
 struct ScoreRole {
   llvm::SmallVector<unsigned> tiles;
   bool system = false;
+  /// With a decay of each key: the channels that it sums over, in blocks of 16.
+  int64_t firstBlock = 0, blocks = 0;
   /// A sum of products of entries of two inputs' rows: from a product of the role's, or, if null, from one
   /// for it.
   struct Sum {
@@ -32,7 +34,8 @@ struct ScoreRole {
   llvm::SmallVector<Sum> sums;
 };
 
-/// Which warpgroups compute scores: one, or in a team that has a system, one for that and one for the rest.
+/// Which warpgroups compute scores: one, or in a team that has a system, one for that and one for the rest. A
+/// decay of each key gives two, that share out the channels, where there are registers.
 llvm::SmallVector<ScoreRole> scoreRoles(const RolePlan &plan, int64_t team);
 
 /// How a kernel takes sequences: whole, or in segments side by side. Then one kernel gathers what each
@@ -107,7 +110,8 @@ private:
   void handOverSums(mlir::Value chunk, unsigned which);
   void forPeers(llvm::function_ref<void(mlir::Value rank)> body);
   void sumDiagonal(mlir::Value tiles, mlir::Value sums, mlir::BlockArgument left, mlir::BlockArgument right);
-  void sumRows(mlir::Value tiles, mlir::Value sums, ReduceOp op);
+  void sumRows(TensorAccess &access, mlir::Value tiles, mlir::Value sums, ReduceOp op);
+  mlir::Value paramEntry(TensorAccess &access, mlir::BlockArgument param, mlir::Value at);
   std::array<mlir::Value, 2> row(RowState &state, mlir::Value value);
   std::array<mlir::Value, 2> reciprocal(RowState &state, mlir::Value value);
   void setTokens(RowState &state, mlir::Value chunk);
@@ -125,25 +129,30 @@ private:
   mlir::Value score(ScoreState &state, const ScoreTile &tile, mlir::Value value, unsigned entry,
                     RowFactors factors);
   void collectRows(ScoreState &state, const ScoreTile &tile, mlir::Value value, RowFactors factors);
-  void storeScores(ScoreState &state, chunk::GramOp only);
+  void storeScores(ScoreState &state);
   void storeTokenScores(ScoreState &state);
   void beginInverse(ScoreState &state);
   void storeSystem(ScoreState &state);
   void emitInverse(ScoreState &state);
 
-  // A decay of each key (RoleDecay.cpp, RoleWildDecay.cpp).
+  // A decay of each key (RoleTables.cpp, RoleDecay.cpp, RoleWildDecay.cpp).
   int64_t tableBytes() const;
   int64_t sumsAt(int64_t block) const;
-  int64_t rightOffset(mlir::BlockArgument input, int64_t half) const;
+  int64_t rightOffset(mlir::Value rows, int64_t half) const;
+  int64_t partsAt(const ScoreRole &reader, mlir::Operation *gram) const;
   void beginDecayed(ScoreState &state);
   void emitDecayed(ScoreState &state);
+  void meetOwn(const ScoreState &state);
+  void meetAll();
   Values inputPairs(ScoreState &state, mlir::BlockArgument input, int64_t block, bool transposed);
+  Values rowsOf(mlir::Value rows, llvm::function_ref<mlir::ValueRange(mlir::BlockArgument)> pairs);
   Values logPairs(ScoreState &state, int64_t block);
   Values logSums(ScoreState &state, mlir::ValueRange pairs, bool before);
   void storeSums(ScoreState &state);
   void makeTables(ScoreState &state);
-  void storeRights(ScoreState &state, mlir::BlockArgument input, mlir::ValueRange rows, int64_t block);
-  Values decayedGram(ScoreState &state, chunk::GramOp gram);
+  void weighRows(ScoreState &state);
+  void storeRights(ScoreState &state, mlir::Value right, mlir::ValueRange rows, int64_t block);
+  void seeBlocks(ScoreState &state);
   Values wildDiagonal(ScoreState &state, chunk::GramOp gram);
 
   // The chain (RoleChain.cpp, RoleStates.cpp).
@@ -198,10 +207,10 @@ private:
 
   static constexpr int64_t rowBytes = 128, slotBytes = tokensOfChunk * 4,
                            tileBytes = tokensOfChunk * rowBytes, leafBytes = 16 * 80,
-                           rightHalf = 6 * 16 * 128;
+                           rightHalf = 6 * 16 * 128, partBytes = 10 * 1024;
   int64_t stages, slabs = 1, stageBytes = 0, loadedBytes = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0,
                   blocksAt = 0, leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, normsAt = 0,
-                  tablesAt = 0, rightsAt = 0;
+                  tablesAt = 0, rightsAt = 0, exchangeAt = 0, wildsAt = 0;
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> tileOffsets;
   llvm::SmallVector<Slot> slots;
   llvm::SmallVector<ReduceOp> summed; // by warps of their own

@@ -18,8 +18,6 @@ from signatures import ALL  # noqa: E402
 SLOW = {"atlas"}
 # What bf16 rounds is a little more than their budgets on some of the inputs.
 ROUGH = {"nesterov", "mesanet_cg"}
-# In roles, tiles that a decay of each key scales are rounded once more: 6.0e-3 on a few tokens.
-ROUGH_ROLES = {"kda"}
 F32 = {"gated_deltanet", "gla", "mamba1", "gru", "deltaproduct", "mlstm", "titans"}
 
 
@@ -35,7 +33,7 @@ def jobs():
             yield rule, "sm_80", "bf16", odd, 2
         if rule.name in F32 | ROUGH:
             yield rule, "sm_80", "f32", odd, 2
-        if rule.name not in ROUGH | ROUGH_ROLES and {"dk", "dv"} <= set(names) and rule.name not in NO_CHUNKS:
+        if rule.name not in ROUGH and {"dk", "dv"} <= set(names) and rule.name not in NO_CHUNKS:
             yield rule, "sm_90a", "bf16", whole, 1
 
 

@@ -30,7 +30,7 @@ IN_CHUNKS = [inputs.Case("chunks", 2, 150, 4, grouped=True, initial=True), input
              inputs.Case("long", 1, 1000, 2), inputs.Case("nasty", 1, 200, 4, initial=True, nasty=True)]
 # Rules that are timed.
 TIMED = ("linear_attention", "simple_gla", "gated_deltanet", "kda", "gla", "rwkv7", "deltaproduct", "comba", "mamba2",
-         "mesanet_cg", "titans", "gru", "hgrn", "lightning")
+         "mesanet_cg", "titans", "gru", "hgrn", "hgrn2", "rwkv6", "lightning")
 
 
 def wide(rule, dk):

@@ -1,0 +1,134 @@
+// What the decay of each key leaves from block to block of 16 tokens, in tables by channel.
+#include "lib/Cuda/RoleDecay.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+static constexpr double log2e = 1.4426950408889634;
+
+int64_t RoleEmitter::tableBytes() const {
+  return plan.decay ? pairTables * 8 * plan.keys + 6 * 4 * plan.keys : 0;
+}
+
+int64_t RoleEmitter::sumsAt(int64_t block) const {
+  return tablesAt + pairTables * 8 * plan.keys + block * 4 * plan.keys;
+}
+
+void RoleEmitter::beginDecayed(ScoreState &state) {
+  Value distance = arith::SubIOp::create(b, state.rowLessColumn, ptx.mul(warp, 16));
+  auto triangle = [&](int64_t least) {
+    auto half = [&](int64_t more, int64_t one) {
+      Value holds = ptx.compare(arith::CmpIPredicate::sge, distance, ptx.constant(least + more));
+      return ptx.choose(holds, ptx.constant(one), ptx.constant(0));
+    };
+    constexpr int64_t one = 0x3f80;
+    Value ends = ptx.add(half(0, one), half(1, one << 16));
+    return Values{ends, ptx.constant(one << 16 | one), ptx.constant(0), ends};
+  };
+  state.inclusive = triangle(0);
+  state.strict = triangle(1);
+}
+
+// Of an input, the warp's rows, 16 columns.
+Values RoleEmitter::inputPairs(ScoreState &state, BlockArgument input, int64_t block, bool transposed) {
+  return ptx.loadMatrices(state.own[block % 4], tileOffset(input) + block / 4 * halfStride(input),
+                          transposed);
+}
+
+// The logarithms, transposed. What decays by more than 2^-199 counts as that, and sums stay precise.
+Values RoleEmitter::logPairs(ScoreState &state, int64_t block) {
+  constexpr int32_t least = 0xc30ac30a; // -138 twice
+  Values pairs = inputPairs(state, plan.logs(), block, true);
+  if (!plan.isMild())
+    for (Value &pair : pairs)
+      pair = ptx.greaterBf16(pair, ptx.constant(least));
+  return {pairs[0], pairs[2], pairs[1], pairs[3]};
+}
+
+// Sums of natural logarithms from the first of the warp's tokens, with each token's own or without.
+Values RoleEmitter::logSums(ScoreState &state, ValueRange pairs, bool before) {
+  return ptx.multiplyBf16(Values(8, ptx.number(0)), before ? state.strict : state.inclusive, pairs);
+}
+
+// What each block of 16 tokens takes away from each channel.
+void RoleEmitter::storeSums(ScoreState &state) {
+  SmallVector<Values> sums;
+  Value lowest = ptx.number(0);
+  for (int64_t block = 0; block < state.role->blocks; ++block) {
+    sums.push_back(logSums(state, logPairs(state, state.role->firstBlock + block), false));
+    for (unsigned e : {2, 3, 6, 7})
+      lowest = arith::MinNumFOp::create(b, lowest, sums.back()[e]);
+  }
+  // The last of the rows.
+  threads.when(ptx.compare(arith::CmpIPredicate::uge, lane, ptx.constant(28)), [&] {
+    Value at = ptx.add(ptx.add(base, ptx.mul(ptx.bits(lane, 3), 8)), ptx.mul(warp, 4 * plan.keys));
+    for (auto [block, own] : llvm::enumerate(sums))
+      for (unsigned e : {2, 6})
+        ptx.store(at, sumsAt(0) + (state.role->firstBlock + block) * 64 + e / 4 * 32, {own[e], own[e + 1]});
+  });
+  // No channel's table may be that of a wild block where the warp's tokens do not count as such.
+  state.wild = plan.isMild() ? Value()
+                             : ptx.any(arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, lowest,
+                                                             ptx.number(0.1 - mostOfBlock / log2e)));
+}
+
+// What all tokens of a block share: a thread takes a channel.
+void RoleEmitter::makeTables(ScoreState &state) {
+  threads.when(ptx.below(thread, ptx.constant(16 * state.role->blocks)), [&] {
+    Value channel = ptx.add(thread, 16 * state.role->firstBlock);
+    Value single = ptx.add(base, ptx.mul(channel, 4));
+    Value pair = ptx.add(ptx.add(ptx.add(base, tablesAt), ptx.mul(ptx.shiftRight(channel, 1), 16)),
+                         ptx.mul(ptx.bits(channel, 1), 4));
+    Values sums, left, right, inside; // a block's decay, its references, what of it the right one leaves
+    for (int64_t block = 0; block < 4; ++block) {
+      Value sum = ptx.multiply(ptx.loadFloats(single, sumsAt(block), 1)[0], ptx.number(log2e));
+      Value half = ptx.multiply(sum, ptx.number(0.5)), zero = ptx.number(0);
+      Value isWild = arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, sum, ptx.number(-mostOfBlock));
+      sums.push_back(sum);
+      left.push_back(plan.isMild() ? half : ptx.choose(isWild, zero, half));
+      right.push_back(plan.isMild() ? half : ptx.choose(isWild, sum, half));
+      inside.push_back(plan.isMild() ? half : ptx.choose(isWild, zero, half));
+    }
+    auto store = [&](int64_t table, unsigned which, Value number) {
+      ptx.store(pair, table * 8 * plan.keys + which * 8, {number});
+    };
+    Value before = ptx.number(0), rest = ptx.number(0);
+    for (int64_t block = 0, back = 3; block < 4; ++block, --back) {
+      store(references + block, 0, arith::NegFOp::create(b, left[block]));
+      store(references + block, 1, right[block]);
+      store(scales + block, 0, ptx.exp2(ptx.sum(before, left[block])));
+      store(scales + back, 1, ptx.exp2(ptx.sum(rest, inside[back])));
+      before = ptx.sum(before, sums[block]);
+      rest = ptx.sum(rest, sums[back]);
+    }
+    // From a block to those after it. Both numbers of a pair are loaded.
+    store(nearRights + 2, 1, ptx.number(0));
+    store(farRight, 1, ptx.number(0));
+    for (int64_t block = 0; block < 3; ++block) {
+      Value between = inside[block];
+      for (int64_t seer = block + 1; seer < 4; ++seer) {
+        Value number = ptx.exp2(ptx.sum(between, left[seer]));
+        if (seer < block + 3)
+          store(nearRights + block, seer - block - 1, number);
+        else
+          store(farRight, 0, number);
+        between = ptx.sum(between, sums[seer]);
+      }
+    }
+    ptx.store(ptx.add(single, ptx.mul(state.index, 4 * plan.keys)), sumsAt(4), {ptx.exp2(before)});
+  });
+}
+
+// The state's entries, with what decays in the chunk; `parity` tells which of two tables is its.
+Values RoleEmitter::decayedWhole(Value parity, ValueRange entries) {
+  Values results(entries);
+  Value at = ptx.add(ptx.add(ptx.add(base, sumsAt(4)), ptx.mul(ptx.bits(lane, 3), 8)),
+                     ptx.mul(parity, 4 * plan.keys));
+  for (size_t e = 0; e < results.size(); e += 4) {
+    Values pair = ptx.loadFloats(at, e / 4 * 32, 2);
+    for (size_t i = 0; i < 4; ++i)
+      results[e + i] = ptx.multiply(results[e + i], pair[i % 2]);
+  }
+  return results;
+}
