@@ -17,8 +17,12 @@ public:
   const Tile &get(mlir::Value value, Axis axis);
   bool has(mlir::Value value, Axis axis) const { return tiles[axis].count(value); }
 
-  /// Emits the needed ops of a block but its terminator.
-  mlir::LogicalResult emitBlock(mlir::Block &block, LoadStep loadStep);
+  /// The tile that elementwise functions of a result's tile read of an operand.
+  const Tile &like(mlir::Value operand, const Tile &result);
+
+  /// Emits the needed ops of a block but its terminator, of those only the `chosen` ones if there is a choice.
+  mlir::LogicalResult emitBlock(mlir::Block &block, LoadStep loadStep,
+                                llvm::function_ref<bool(mlir::Operation *)> chosen = {});
 
 private:
   mlir::LogicalResult emit(mlir::Operation *op, LoadStep loadStep);
@@ -36,7 +40,6 @@ private:
   /// Makes the result's tile in each needed layout from its entries.
   void build(mlir::Value result, llvm::function_ref<mlir::Value(const Tile &, int64_t, int64_t)> entry);
   Staged stage(mlir::Value value);
-  const Tile &like(mlir::Value operand, const Tile &result);
 
   Threads &threads;
   mlir::ImplicitLocOpBuilder &b;

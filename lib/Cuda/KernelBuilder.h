@@ -2,6 +2,7 @@
 #pragma once
 #include "lib/Cuda/Chunked.h"
 #include "lib/Cuda/Roles.h"
+#include "lib/Cuda/Scan.h"
 #include "lib/Cuda/Stages.h"
 
 namespace recur::cuda {
@@ -24,6 +25,8 @@ public:
 
   mlir::LogicalResult addSequential(RuleOp bound);
   void addChunked(DeriveFunction derive);
+  /// Kernels for states that go on entry by entry; none for other rules.
+  void addScan(RuleOp bound);
   mlir::OwningOpRef<mlir::ModuleOp> take() { return std::move(module); }
 
   /// Why there is no kernel that takes tokens in chunks; empty if there is one.
@@ -40,6 +43,8 @@ private:
                 int64_t mostBlocks, Phase phase = Phase::Whole);
   void addSegments(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors, int64_t shards);
   void addPortable(DeriveFunction derive);
+  bool addScan(RuleOp part, const ScanForm &form, llvm::ArrayRef<TensorArgument> tensors, const ScanShape &shape,
+               int64_t shards, ScanTask task);
   void makeShared(llvm::StringRef name, int64_t alignment);
 
   RuleOp rule, symbolic;

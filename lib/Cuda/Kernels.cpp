@@ -297,7 +297,9 @@ FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic,
                     scf::SCFDialect>();
   KernelBuilder builder(rule, symbolic, options, kernel);
   builder.addChunked(derive);
-  if (!builder.refusal.empty())
+  if (kernel.entries.empty())
+    builder.addScan(*(*prepared)->getOps<RuleOp>().begin());
+  if (kernel.entries.empty() && !builder.refusal.empty())
     mlir::emitRemark(rule.getLoc()) << "no chunks of tokens on " << options.chip.name << ": "
                                     << builder.refusal;
   if (failed(builder.addSequential(*(*prepared)->getOps<RuleOp>().begin())))

@@ -11,9 +11,11 @@
 
 namespace recur::cuda {
 
-/// The threads of a block.
+/// The threads of a block, or of one of its groups of the same work at different tokens. Groups of several are
+/// at most a warp and do not exchange values.
 struct Grid {
   int64_t threads = 128, lanes = 8;
+  int64_t groups = 1;
 
   /// The number of threads along an axis.
   int64_t extent(int axis) const { return axis ? lanes : threads / lanes; }

@@ -1,8 +1,7 @@
 // The kernel around a rule's body: which tokens, states in, the loop over tokens, states out.
 #include "lib/Cuda/Sequential.h"
-#include "lib/Cuda/BodyEmitter.h"
 #include "lib/Cuda/Chunked.h"
-#include "lib/Cuda/Tensors.h"
+#include "lib/Cuda/RuleFrame.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 
@@ -12,55 +11,20 @@ using namespace recur::cuda;
 
 namespace {
 // Emits one entry point.
-class SequentialEmitter {
+class SequentialEmitter : RuleFrame {
 public:
   SequentialEmitter(ImplicitLocOpBuilder &b, RuleOp rule, ArrayRef<TensorArgument> tensors, const Grid &grid,
-                    const Placement &placement, int64_t shards, int64_t slab, Entry &entry)
-      : b(b), rule(rule), tensors(tensors), placement(placement), threads(b, grid), body(threads, placement),
-        shards(shards), slab(slab), entry(entry), inputs(rule.argumentsOf(ArgKind::Input).size()),
-        params(rule.argumentsOf(ArgKind::Param).size()), states(rule.argumentsOf(ArgKind::State)),
-        stale(rule.argumentsOf(ArgKind::Stale)), outputs(rule.getOutputs().size()) {}
+                    const Placement &placement, int64_t slab, Entry &entry)
+      : RuleFrame(b, rule, tensors, grid, placement), slab(slab), entry(entry) {}
 
   LogicalResult run(LLVM::LLVMFuncOp function, int64_t sharedLimit);
 
 private:
-  unsigned initialTensor(unsigned state) const { return inputs + params + state; }
-  unsigned outputTensor(unsigned output) const { return inputs + params + states.size() + output; }
-  unsigned finalTensor(unsigned state) const { return inputs + params + states.size() + outputs + state; }
-
-  LogicalResult setStates(TensorAccess &access);
   LogicalResult runTokens(TensorAccess &access);
   LogicalResult emitToken(TensorAccess &access, Value token);
-  void setBuiltins(Block &block, Value position);
-  // What is carried from token to token: states and stale states in all their layouts.
-  SmallVector<Value> carriedOf(ValueRange stateValues);
-  void setCarried(ValueRange entries);
-  template <typename Action>
-  void forLayouts(Value value, Action action) {
-    for (Axis axis : {0, 1})
-      if (placement.needs(value, axis))
-        action(axis);
-  }
-  template <typename Action>
-  void forFetches(Action action) {
-    for (unsigned i = 0; i < inputs; ++i)
-      if (!isa<StepsType>(tensors[i].type))
-        forLayouts(tensors[i].argument, [&](Axis axis) { action(i, axis); });
-  }
 
-  ImplicitLocOpBuilder &b;
-  RuleOp rule;
-  ArrayRef<TensorArgument> tensors;
-  const Placement &placement;
-  Threads threads;
-  BodyEmitter body;
-  int64_t shards, slab;
+  int64_t slab;
   Entry &entry;
-  unsigned inputs, params;
-  SmallVector<BlockArgument> states, stale;
-  unsigned outputs;
-  // Of this block: i64.
-  Value head, heads, tokens, position;
 };
 } // namespace
 
@@ -113,94 +77,9 @@ Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int6
   return part;
 }
 
-void SequentialEmitter::setBuiltins(Block &block, Value at) {
-  bool isBody = &block == &rule.getBody().front();
-  unsigned next = 0;
-  for (ArgAttr arg : rule.getArgs().getAsRange<ArgAttr>()) {
-    ArgKind kind = arg.getKind();
-    bool inInit = kind == ArgKind::Param || kind == ArgKind::Head || kind == ArgKind::Heads;
-    if (!isBody && !inInit)
-      continue;
-    Value argument = block.getArgument(next++);
-    Value number = kind == ArgKind::Position ? at
-                   : kind == ArgKind::Head   ? head
-                   : kind == ArgKind::Heads  ? heads
-                                             : Value();
-    if (!number || !placement.isNeeded(argument))
-      continue;
-    Tile tile = threads.shape(matType(argument), 0);
-    tile.entries.push_back(arith::SIToFPOp::create(b, b.getF32Type(), number));
-    body.set(argument, tile);
-  }
-}
-
-SmallVector<Value> SequentialEmitter::carriedOf(ValueRange stateValues) {
-  SmallVector<Value> entries;
-  for (unsigned i = 0; i < states.size(); ++i)
-    forLayouts(states[i],
-               [&](Axis axis) { llvm::append_range(entries, body.get(stateValues[i], axis).entries); });
-  for (BlockArgument argument : stale)
-    forLayouts(argument, [&](Axis axis) { llvm::append_range(entries, body.get(argument, axis).entries); });
-  return entries;
-}
-
-void SequentialEmitter::setCarried(ValueRange entries) {
-  for (ArrayRef<BlockArgument> arguments : {ArrayRef(states), ArrayRef(stale)})
-    for (BlockArgument argument : arguments)
-      forLayouts(argument, [&](Axis axis) {
-        Tile tile = threads.shape(matType(argument), axis);
-        size_t count = tile.rows * tile.cols;
-        tile.entries.assign(entries.begin(), entries.begin() + count);
-        entries = entries.drop_front(count);
-        body.set(argument, tile);
-      });
-}
-
-LogicalResult SequentialEmitter::setStates(TensorAccess &access) {
-  // Params are kept for the whole sequence; the init region has arguments of its own for them.
-  unsigned next = 0, param = 0;
-  for (BlockArgument argument : rule.getBody().getArguments()) {
-    ArgKind kind = rule.getArg(argument).getKind();
-    if (kind != ArgKind::Param && kind != ArgKind::Head && kind != ArgKind::Heads)
-      continue;
-    BlockArgument inInit = rule.getInit().getArgument(next++);
-    if (kind != ArgKind::Param)
-      continue;
-    for (Axis axis : {0, 1})
-      if (placement.needs(argument, axis) || placement.needs(inInit, axis)) {
-        Tile tile = access.load(inputs + param, axis, {});
-        body.set(argument, tile);
-        body.set(inInit, tile);
-      }
-    ++param;
-  }
-  setBuiltins(rule.getInit().front(), {});
-  if (failed(body.emitBlock(rule.getInit().front(), {})))
-    return failure();
-  for (unsigned i = 0; i < states.size(); ++i)
-    forLayouts(states[i], [&](Axis axis) {
-      const Tile initial = body.get(rule.getInitYield().getValues()[i], axis);
-      SmallVector<Type> types(initial.entries.size(), b.getF32Type());
-      auto choice = scf::IfOp::create(b, types, access.isGiven(initialTensor(i)), true);
-      OpBuilder::InsertionGuard guard(b);
-      b.setInsertionPointToStart(choice.thenBlock());
-      scf::YieldOp::create(b, access.load(initialTensor(i), axis, {}).entries);
-      b.setInsertionPointToStart(choice.elseBlock());
-      scf::YieldOp::create(b, initial.entries);
-      Tile tile = initial;
-      tile.entries.assign(choice.getResults().begin(), choice.getResults().end());
-      body.set(states[i], tile);
-    });
-  for (BlockArgument argument : stale)
-    forLayouts(argument, [&](Axis axis) {
-      body.set(argument, body.get(rule.findArgument(ArgKind::State, rule.getArg(argument).getName()), axis));
-    });
-  return success();
-}
-
 LogicalResult SequentialEmitter::emitToken(TensorAccess &access, Value token) {
   Value at = arith::AddIOp::create(b, position, token);
-  setBuiltins(rule.getBody().front(), at);
+  setBuiltins(body, rule.getBody().front(), at);
   // A stale state is renewed where a block begins, and at the first token of the call.
   for (BlockArgument argument : stale) {
     ArgAttr arg = rule.getArg(argument);
@@ -289,7 +168,7 @@ LogicalResult SequentialEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLi
   scratch = LLVM::GEPOp::create(b, scratch.getType(), b.getI8Type(), scratch,
                                 ValueRange{arith::MulIOp::create(b, block, size)});
   threads.begin(base, scratch);
-  Part part = findPart(threads, access, shards, slab, /*grain=*/entry.cut == Entry::Whole ? 0 : 1);
+  Part part = findPart(threads, access, entry.shards, slab, /*grain=*/entry.cut == Entry::Whole ? 0 : 1);
   head = part.head;
   heads = part.heads;
   tokens = part.tokens;
@@ -305,7 +184,7 @@ LogicalResult SequentialEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLi
       return;
     for (unsigned i = 0; i < states.size(); ++i)
       threads.when(access.isGiven(finalTensor(i)), [&] {
-        access.store(finalTensor(i), body.get(states[i], placement.anyOf(states[i])), {});
+        access.store(finalTensor(i), body.get(states[i], placement.anyOf(states[i])), Value());
       });
   });
   size.getDefiningOp<arith::ConstantOp>().setValueAttr(b.getI64IntegerAttr(threads.scratchBytes));
@@ -320,6 +199,6 @@ LogicalResult cuda::emitSequential(LLVM::LLVMFuncOp function, RuleOp rule, Array
                                    int64_t sharedLimit, Entry &entry) {
   ImplicitLocOpBuilder b(rule.getLoc(), rule.getContext());
   b.setInsertionPointToStart(&function.getBody().front());
-  SequentialEmitter emitter(b, rule, tensors, grid, placement, entry.shards, slab, entry);
+  SequentialEmitter emitter(b, rule, tensors, grid, placement, slab, entry);
   return emitter.run(function, sharedLimit);
 }

@@ -115,6 +115,15 @@ Value TensorAccess::isGiven(unsigned tensor) {
   return arith::CmpIOp::create(b, arith::CmpIPredicate::ne, word(base(tensor) + Data), threads.constant(0, 64));
 }
 
+int64_t TensorAccess::packetWidth(const TensorArgument &tensor, const Layout &layout) const {
+  bool alongCols = tensor.own[2];
+  int64_t inner = alongCols ? tensor.entry().numCols() : tensor.entry().numRows();
+  int axis = alongCols ? layout.cols : layout.rows;
+  if (!packed || axis < 0 || inner % threads.grid.packet(inner, axis))
+    return 1;
+  return threads.grid.packet(inner, axis);
+}
+
 void TensorAccess::forPackets(unsigned index, const Tile &tile, Value token, Value step, bool clamp,
                               llvm::function_ref<void(int64_t, int64_t, int64_t, Value)> body) {
   const TensorArgument &tensor = tensors[index];
@@ -142,11 +151,7 @@ void TensorAccess::forPackets(unsigned index, const Tile &tile, Value token, Val
   };
   Value rowStride = strideOf(tensor.own[1]), colStride = strideOf(tensor.own[2]);
   bool alongCols = tensor.own[2];
-  int64_t inner = alongCols ? cols : rows;
-  int innerAxis = alongCols ? layout.cols : layout.rows;
-  int64_t width = 1;
-  if (packed && innerAxis >= 0 && inner % threads.grid.packet(inner, innerAxis) == 0)
-    width = threads.grid.packet(inner, innerAxis);
+  int64_t width = packetWidth(tensor, layout);
   auto position = [&](int axis, int64_t n, int64_t owned, Value stride, Value offset) -> Value {
     if (axis < 0 || !stride)
       return offset;
@@ -167,16 +172,40 @@ void TensorAccess::forPackets(unsigned index, const Tile &tile, Value token, Val
     }
 }
 
-SmallVector<Value> TensorAccess::fetch(unsigned index, Axis axis, Value token, Value step) {
-  SmallVector<Value> fetched;
+size_t TensorAccess::countPackets(unsigned index, Axis axis) const {
   Tile tile = threads.shape(tensors[index].entry(), axis);
+  return tile.rows * tile.cols / packetWidth(tensors[index], layoutOf(tile.type, axis));
+}
+
+SmallVector<Value> TensorAccess::addresses(unsigned index, Axis axis, Value token) {
+  SmallVector<Value> found;
+  forPackets(index, threads.shape(tensors[index].entry(), axis), token, {}, /*clamp=*/true,
+             [&](int64_t, int64_t, int64_t, Value address) { found.push_back(address); });
+  return found;
+}
+
+SmallVector<Value> TensorAccess::next(unsigned index, ArrayRef<Value> addresses) {
+  SmallVector<Value> moved;
+  for (Value address : addresses)
+    moved.push_back(LLVM::GEPOp::create(b, address.getType(), tensors[index].element, address,
+                                        word(index, Token)));
+  return moved;
+}
+
+SmallVector<Value> TensorAccess::fetch(unsigned index, Axis axis, ArrayRef<Value> addresses) {
   FloatType element = tensors[index].element;
-  forPackets(index, tile, token, step, /*clamp=*/true, [&](int64_t, int64_t, int64_t width, Value address) {
-    Type type = width == 1 ? Type(element) : VectorType::get(width, element);
-    unsigned alignment = width * element.getWidth() / 8;
-    fetched.push_back(LLVM::LoadOp::create(b, type, address, alignment));
+  int64_t width = packetWidth(tensors[index], layoutOf(tensors[index].entry(), axis));
+  Type type = width == 1 ? Type(element) : VectorType::get(width, element);
+  return llvm::map_to_vector(addresses, [&](Value address) -> Value {
+    return LLVM::LoadOp::create(b, type, address, width * element.getWidth() / 8);
   });
-  return fetched;
+}
+
+SmallVector<Value> TensorAccess::fetch(unsigned index, Axis axis, Value token, Value step) {
+  SmallVector<Value> found;
+  forPackets(index, threads.shape(tensors[index].entry(), axis), token, step, /*clamp=*/true,
+             [&](int64_t, int64_t, int64_t, Value address) { found.push_back(address); });
+  return fetch(index, axis, found);
 }
 
 Tile TensorAccess::unpack(unsigned index, Axis axis, ValueRange fetched) {
@@ -208,26 +237,43 @@ Tile TensorAccess::load(unsigned index, Axis axis, Value token, Value step) {
   return unpack(index, axis, fetch(index, axis, token, step));
 }
 
-void TensorAccess::store(unsigned index, const Tile &tile, Value token) {
+void TensorAccess::storePacket(unsigned index, const Tile &tile, int64_t r, int64_t c, int64_t width,
+                               Value address) {
   FloatType element = tensors[index].element;
   bool alongCols = tensors[index].own[2];
+  threads.when(threads.valid(tile, r, c), [&] {
+    auto narrow = [&](int64_t i) -> Value {
+      Value entry = alongCols ? tile.at(r, c + i) : tile.at(r + i, c);
+      return element.getWidth() == 32 ? entry : arith::TruncFOp::create(b, element, entry).getResult();
+    };
+    Value stored = narrow(0);
+    if (width > 1) {
+      Value packet = LLVM::PoisonOp::create(b, VectorType::get(width, element));
+      for (int64_t i = 0; i < width; ++i)
+        packet = LLVM::InsertElementOp::create(b, packet, narrow(i), threads.constant(i));
+      stored = packet;
+    }
+    LLVM::StoreOp::create(b, stored, address, width * element.getWidth() / 8);
+  });
+}
+
+void TensorAccess::store(unsigned index, const Tile &tile, Value token) {
   threads.when(threads.isWriter(tile), [&] {
     forPackets(index, tile, token, {}, /*clamp=*/false, [&](int64_t r, int64_t c, int64_t width, Value address) {
-      threads.when(threads.valid(tile, r, c), [&] {
-        auto narrow = [&](int64_t i) -> Value {
-          Value entry = alongCols ? tile.at(r, c + i) : tile.at(r + i, c);
-          return element.getWidth() == 32 ? entry : arith::TruncFOp::create(b, element, entry).getResult();
-        };
-        Value stored = narrow(0);
-        if (width > 1) {
-          Value packet = LLVM::PoisonOp::create(b, VectorType::get(width, element));
-          for (int64_t i = 0; i < width; ++i)
-            packet = LLVM::InsertElementOp::create(b, packet, narrow(i), threads.constant(i));
-          stored = packet;
-        }
-        LLVM::StoreOp::create(b, stored, address, width * element.getWidth() / 8);
-      });
+      storePacket(index, tile, r, c, width, address);
     });
+  });
+}
+
+void TensorAccess::store(unsigned index, const Tile &tile, ArrayRef<Value> addresses) {
+  bool alongCols = tensors[index].own[2];
+  int64_t width = packetWidth(tensors[index], layoutOf(tile.type, tile.axis));
+  threads.when(threads.isWriter(tile), [&] {
+    for (int64_t r = 0; r < tile.rows; r += alongCols ? 1 : width)
+      for (int64_t c = 0; c < tile.cols; c += alongCols ? width : 1) {
+        storePacket(index, tile, r, c, width, addresses.front());
+        addresses = addresses.drop_front();
+      }
   });
 }
 

@@ -68,6 +68,14 @@ public:
   Tile unpack(unsigned tensor, Axis axis, mlir::ValueRange fetched);
   Tile load(unsigned tensor, Axis axis, mlir::Value token, mlir::Value step = {});
   void store(unsigned tensor, const Tile &tile, mlir::Value token);
+
+  /// Where a thread's entries of a token lie, a pointer for each packet; then the same of the next token. What is
+  /// past the end has a place to be loaded from, not one to be stored to.
+  llvm::SmallVector<mlir::Value> addresses(unsigned tensor, Axis axis, mlir::Value token);
+  llvm::SmallVector<mlir::Value> next(unsigned tensor, llvm::ArrayRef<mlir::Value> addresses);
+  size_t countPackets(unsigned tensor, Axis axis) const;
+  llvm::SmallVector<mlir::Value> fetch(unsigned tensor, Axis axis, llvm::ArrayRef<mlir::Value> addresses);
+  void store(unsigned tensor, const Tile &tile, llvm::ArrayRef<mlir::Value> addresses);
   /// The address of one entry of a state.
   mlir::Value entry(unsigned tensor, mlir::Value row, mlir::Value col);
   /// The address of one entry of a token's vector, in a packed tensor.
@@ -77,6 +85,9 @@ private:
   /// Calls `body(r, c, width, pointer)` for each packet of entries that lie together in memory.
   void forPackets(unsigned tensor, const Tile &tile, mlir::Value token, mlir::Value step, bool clamp,
                   llvm::function_ref<void(int64_t, int64_t, int64_t, mlir::Value)> body);
+  /// Entries that lie together in memory.
+  int64_t packetWidth(const TensorArgument &tensor, const Layout &layout) const;
+  void storePacket(unsigned tensor, const Tile &tile, int64_t r, int64_t c, int64_t width, mlir::Value address);
 
   Threads &threads;
   mlir::ImplicitLocOpBuilder &b;

@@ -14,6 +14,8 @@ void Threads::begin(Value sharedBase, Value scratchBase) {
   thread = NVVM::ThreadIdXOp::create(b, b.getI32Type());
   Value lanes = constant(grid.lanes);
   coordinates[0] = arith::DivUIOp::create(b, thread, lanes);
+  if (grid.groups > 1)
+    coordinates[0] = arith::RemUIOp::create(b, coordinates[0], constant(grid.extent(0)));
   coordinates[1] = arith::RemUIOp::create(b, thread, lanes);
   lane = arith::RemUIOp::create(b, thread, constant(warpSize));
 }
@@ -66,7 +68,7 @@ Value Threads::isWriter(const Tile &tile) {
 }
 
 void Threads::barrier() {
-  if (grid.threads == warpSize)
+  if (grid.threads * grid.groups == warpSize)
     NVVM::SyncWarpOp::create(b, constant(-1));
   else
     NVVM::Barrier0Op::create(b);
@@ -94,9 +96,9 @@ void Threads::allReduce(MutableArrayRef<Value> entries, int axis, Reduction kind
   };
   if (axis == 1)
     return within(1, grid.lanes);
-  within(grid.lanes, warpSize);
+  within(grid.lanes, std::min(grid.threads, warpSize));
   int64_t warps = grid.threads / warpSize;
-  if (warps == 1)
+  if (warps <= 1)
     return;
   communicates = true;
   Staged partial = allocate(warps, entries.size() * grid.lanes);

@@ -30,8 +30,8 @@ using namespace mlir;
 using namespace recur;
 
 namespace {
-// exp2 of x*log2(e) by the special function unit, corrected for the rounding of the product. Exact at -inf
-// and inf.
+// exp2 of x*log2(e) by the special function unit, corrected for the rounding of the product unless any
+// approximation will do. Exact at -inf and inf.
 struct ExpOnUnit : OpRewritePattern<math::ExpOp> {
   using OpRewritePattern::OpRewritePattern;
   LogicalResult matchAndRewrite(math::ExpOp op, PatternRewriter &rewriter) const override {
@@ -39,18 +39,25 @@ struct ExpOnUnit : OpRewritePattern<math::ExpOp> {
       return failure();
     ImplicitLocOpBuilder b(op.getLoc(), rewriter);
     auto number = [&](float x) { return arith::ConstantOp::create(b, b.getF32FloatAttr(x)).getResult(); };
+    auto powerOf2 = [&](Value x) {
+      return LLVM::InlineAsmOp::create(b, b.getF32Type(), x, "ex2.approx.f32 $0, $1;", "=f,f",
+                                       /*has_side_effects=*/false, /*is_align_stack=*/false,
+                                       LLVM::TailCallKind::None, LLVM::AsmDialectAttr(), ArrayAttr())
+          .getResult(0);
+    };
     constexpr double log2e = 1.4426950408889634;
     constexpr float high = float(log2e), low = float(log2e - high), ln2 = 0.693147181f;
+    if (bitEnumContainsAll(op.getFastmath(), arith::FastMathFlags::afn)) {
+      rewriter.replaceOp(op, powerOf2(arith::MulFOp::create(b, op.getOperand(), number(high))));
+      return success();
+    }
     // Past these the result is 0 or inf anyhow.
     Value x = arith::MinimumFOp::create(b, arith::MaximumFOp::create(b, op.getOperand(), number(-150)),
                                         number(150));
     Value exponent = arith::MulFOp::create(b, x, number(high));
     Value error = math::FmaOp::create(b, x, number(high), arith::NegFOp::create(b, exponent));
     error = math::FmaOp::create(b, x, number(low), error);
-    Value power = LLVM::InlineAsmOp::create(b, b.getF32Type(), exponent, "ex2.approx.f32 $0, $1;", "=f,f",
-                                            /*has_side_effects=*/false, /*is_align_stack=*/false,
-                                            LLVM::TailCallKind::None, LLVM::AsmDialectAttr(), ArrayAttr())
-                      .getResult(0);
+    Value power = powerOf2(exponent);
     Value correction = arith::MulFOp::create(b, error, number(ln2));
     // Infinite results have no correction: inf * 0 would be none.
     Value scaled = arith::MulFOp::create(b, power, correction);

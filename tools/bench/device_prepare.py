@@ -30,14 +30,15 @@ IN_CHUNKS = [inputs.Case("chunks", 2, 150, 4, grouped=True, initial=True), input
              inputs.Case("long", 1, 1000, 2), inputs.Case("nasty", 1, 200, 4, initial=True, nasty=True)]
 # Rules that are timed.
 TIMED = ("linear_attention", "simple_gla", "gated_deltanet", "kda", "gla", "rwkv7", "deltaproduct", "comba", "mamba2",
-         "mesanet_cg", "titans", "gru", "hgrn", "hgrn2", "rwkv6", "lightning")
+         "mesanet_cg", "titans", "gru", "hgrn", "hgrn2", "rwkv4", "rwkv6", "mamba1", "lru", "lightning")
 
 
 def wide(rule, dk):
     """Sizes of models: `dk` for keys, 128 for values. With few keys, sizes that no unit of the device fits."""
     if dk < 64:
         return {"dk": dk, "dv": 72, "d": 72, "n": 40 if rule.name == "mamba2" else 3, "m": 24, "dh": 72}
-    return {"dk": dk, "dv": 128, "d": 128, "n": 128 if rule.name == "mamba2" else 2, "m": 64, "dh": 128}
+    return {"dk": dk, "dv": 128, "d": 128, "n": {"mamba2": 128, "lru": 128, "mamba1": 16}.get(rule.name, 2), "m": 64,
+            "dh": 128}
 
 
 def compile_rule(options, rule, dims, dtype, form, stem):

@@ -1,0 +1,56 @@
+// What kernels that run a rule's body token by token have in common: params, initial states, builtins.
+#pragma once
+#include "lib/Cuda/BodyEmitter.h"
+#include "lib/Cuda/Tensors.h"
+
+namespace recur::cuda {
+
+/// The rule of one block of threads and what it keeps for a whole sequence.
+class RuleFrame {
+public:
+  RuleFrame(mlir::ImplicitLocOpBuilder &b, RuleOp rule, llvm::ArrayRef<TensorArgument> tensors, const Grid &grid,
+            const Placement &placement)
+      : b(b), rule(rule), tensors(tensors), placement(placement), threads(b, grid), body(threads, placement),
+        inputs(rule.argumentsOf(ArgKind::Input).size()), params(rule.argumentsOf(ArgKind::Param).size()),
+        states(rule.argumentsOf(ArgKind::State)), stale(rule.argumentsOf(ArgKind::Stale)),
+        outputs(rule.getOutputs().size()) {}
+
+protected:
+  unsigned initialTensor(unsigned state) const { return inputs + params + state; }
+  unsigned outputTensor(unsigned output) const { return inputs + params + states.size() + output; }
+  unsigned finalTensor(unsigned state) const { return inputs + params + states.size() + outputs + state; }
+
+  /// Sets params and the states before the first token.
+  mlir::LogicalResult setStates(TensorAccess &access);
+  void setBuiltins(BodyEmitter &body, mlir::Block &block, mlir::Value position);
+  /// What is carried from token to token: states and stale states in all their layouts.
+  llvm::SmallVector<mlir::Value> carriedOf(mlir::ValueRange stateValues);
+  void setCarried(mlir::ValueRange entries);
+  template <typename Action>
+  void forLayouts(mlir::Value value, Action action) {
+    for (Axis axis : {0, 1})
+      if (placement.needs(value, axis))
+        action(axis);
+  }
+  /// The inputs that are fetched ahead.
+  template <typename Action>
+  void forFetches(Action action) {
+    for (unsigned i = 0; i < inputs; ++i)
+      if (!mlir::isa<StepsType>(tensors[i].type))
+        forLayouts(tensors[i].argument, [&](Axis axis) { action(i, axis); });
+  }
+
+  mlir::ImplicitLocOpBuilder &b;
+  RuleOp rule;
+  llvm::ArrayRef<TensorArgument> tensors;
+  const Placement &placement;
+  Threads threads;
+  BodyEmitter body;
+  unsigned inputs, params;
+  llvm::SmallVector<mlir::BlockArgument> states, stale;
+  unsigned outputs;
+  // Of this block: i64.
+  mlir::Value head, heads, tokens, position;
+};
+
+} // namespace recur::cuda

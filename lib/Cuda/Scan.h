@@ -1,0 +1,36 @@
+// The kernel of rules whose states go on entry by entry: stretches of the sequence side by side.
+#pragma once
+#include "lib/Cuda/Tensors.h"
+#include "lib/Derive/Elementwise.h"
+
+namespace recur::cuda {
+
+/// How a scan's block works: each of the grid's groups takes `run` tokens in a row, all together a tile.
+struct ScanShape {
+  Grid grid;
+  int64_t run = 8;
+  /// Independent indices of a block.
+  int64_t slab = 0;
+
+  int64_t tokens() const { return grid.groups * run; }
+};
+
+/// What a kernel makes of segments of sequences.
+enum class ScanTask {
+  Whole,   // knows of none
+  Gather,  // the map of each segment, into the workspace
+  Segments // all else, each segment from what those before it make of the state
+};
+
+/// The shape for a bound rule whose independent indices, `index` of `classes`, are the rows of all states; nothing
+/// where a thread would have too many entries.
+std::optional<ScanShape> chooseScanShape(RuleOp rule, const ScanForm &form, llvm::ArrayRef<TensorArgument> tensors,
+                                         const IndexClasses &classes, unsigned index);
+
+/// Emits the body of an entry point. The rule, that of one of the entry's shards, is as findScan left it. Fails where
+/// threads would have to exchange values within a token while groups of them are at different ones.
+mlir::LogicalResult emitScan(mlir::LLVM::LLVMFuncOp function, RuleOp rule, const ScanForm &form,
+                             llvm::ArrayRef<TensorArgument> tensors, const ScanShape &shape, ScanTask task,
+                             int64_t sharedLimit, Entry &entry);
+
+} // namespace recur::cuda

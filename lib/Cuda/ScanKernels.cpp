@@ -1,0 +1,59 @@
+// The entry points of rules whose states go on entry by entry.
+#include "lib/Cuda/KernelBuilder.h"
+#include "lib/Cuda/Scan.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+// Kernels for states that go on entry by entry.
+void KernelBuilder::addScan(RuleOp bound) {
+  OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
+  auto part = cast<RuleOp>(OpBuilder::atBlockEnd(module->getBody()).clone(*bound));
+  std::string why;
+  std::optional<ScanForm> form = findScan(part, why);
+  if (!form || llvm::any_of(part.argumentsOf(ArgKind::Input),
+                            [](Value input) { return isa<StepsType>(input.getType()); }))
+    return;
+  IndexClasses classes(part);
+  unsigned shared = classes.bestIndependent();
+  if (!shared)
+    return;
+  std::optional<ScanShape> shape =
+      chooseScanShape(part, *form, listTensors(symbolic, part, classes, 0, options), classes, shared);
+  if (!shape)
+    return;
+  int64_t shards = classes.sizeOf(shared) / shape->slab;
+  if (shards > 1)
+    takePart(part, classes, shared, shape->slab);
+  SmallVector<TensorArgument> tensors =
+      listTensors(symbolic, part, classes, shards > 1 ? shared : 0, options);
+  if (form->phases.size() == 1 && addScan(part, *form, tensors, *shape, shards, ScanTask::Gather) &&
+      !addScan(part, *form, tensors, *shape, shards, ScanTask::Segments))
+    entries.pop_back();
+  addScan(part, *form, tensors, *shape, shards, ScanTask::Whole);
+}
+
+bool KernelBuilder::addScan(RuleOp part, const ScanForm &form, ArrayRef<TensorArgument> tensors,
+                            const ScanShape &shape, int64_t shards, ScanTask task) {
+  constexpr int64_t blocksOfProcessor = 2;
+  Entry entry;
+  entry.name = options.symbol + (task == ScanTask::Whole    ? "_scan"
+                                 : task == ScanTask::Gather ? "_gather"
+                                                            : "_segments");
+  entry.packed = true;
+  entry.leastTokens = task == ScanTask::Whole ? 2 * shape.run : 8 * shape.tokens();
+  entry.cut = task == ScanTask::Whole ? Entry::Whole : Entry::Segments;
+  entry.continues = task == ScanTask::Gather;
+  if (task != ScanTask::Whole)
+    entry.mostBlocks = blocksOfProcessor * options.chip.processors;
+  entry.shards = shards;
+  entry.threads = shape.grid.threads * shape.grid.groups;
+  LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
+  if (failed(emitScan(function, part, form, tensors, shape, task, options.chip.sharedBytes, entry))) {
+    function.erase();
+    return false;
+  }
+  entries.push_back(entry);
+  return true;
+}
