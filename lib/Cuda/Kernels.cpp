@@ -296,13 +296,15 @@ FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic,
       ->loadDialect<arith::ArithDialect, LLVM::LLVMDialect, math::MathDialect, NVVM::NVVMDialect,
                     scf::SCFDialect>();
   KernelBuilder builder(rule, symbolic, options, kernel);
-  builder.addChunked(derive);
-  if (kernel.entries.empty())
-    builder.addScan(*(*prepared)->getOps<RuleOp>().begin());
+  RuleOp bound = *(*prepared)->getOps<RuleOp>().begin();
+  if (derive)
+    builder.addChunked(derive);
+  if (derive && kernel.entries.empty())
+    builder.addScan(bound);
   if (kernel.entries.empty() && !builder.refusal.empty())
     mlir::emitRemark(rule.getLoc()) << "no chunks of tokens on " << options.chip.name << ": "
                                     << builder.refusal;
-  if (failed(builder.addSequential(*(*prepared)->getOps<RuleOp>().begin())))
+  if (failed(builder.addSequential(bound)))
     return failure();
   return builder.take();
 }

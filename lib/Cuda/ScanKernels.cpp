@@ -1,5 +1,6 @@
 // The entry points of rules whose states go on entry by entry.
 #include "lib/Cuda/KernelBuilder.h"
+#include "lib/Cuda/Prepare.h"
 #include "lib/Cuda/Scan.h"
 
 using namespace mlir;

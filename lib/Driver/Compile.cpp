@@ -228,8 +228,6 @@ static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const Mod
   OwningOpRef<ModuleOp> copy;
   Derivation derivation;
   auto deriveProgram = [&](RuleOp part, bool ofMicroStep) -> chunk::ProgramOp {
-    if (form != "chunk" && form != "auto")
-      return {};
     derivation = {};
     copy = ofMicroStep ? ruleOfMicroStep(part) : cpu::isolateRule(part);
     if (!copy)
@@ -245,12 +243,15 @@ static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const Mod
     dropUnproved(session, derived, derivation);
     return derivation.program ? *derivation.program : chunk::ProgramOp();
   };
+  cuda::DeriveFunction derive;
+  if (form == "chunk" || form == "auto")
+    derive = deriveProgram;
   if (session.options.emulate) {
     if (session.options.processors)
       options.chip.processors = session.options.processors;
     cuda::Kernel kernel;
     FailureOr<OwningOpRef<ModuleOp>> module =
-        cuda::emitKernels(rule, session.rule(), deriveProgram, options, kernel);
+        cuda::emitKernels(rule, session.rule(), derive, options, kernel);
     if (failed(module))
       return failure();
     FailureOr<std::string> code = emulate::compile(**module, options.chip, kernel.entries);
@@ -259,7 +260,7 @@ static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const Mod
     recur_rt_find_driver_with(emulate::findDriverFunction);
     return launchable(options.chip, std::move(*code), kernel);
   }
-  FailureOr<cuda::Kernel> kernel = cuda::buildKernels(rule, session.rule(), deriveProgram, options);
+  FailureOr<cuda::Kernel> kernel = cuda::buildKernels(rule, session.rule(), derive, options);
   if (failed(kernel))
     return failure();
   llvm::Expected<cuda::Cubin> cubin = cuda::assemble(kernel->ptx, *chip);
