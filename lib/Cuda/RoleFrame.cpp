@@ -277,8 +277,13 @@ LogicalResult RoleEmitter::emit() {
     few = 40, some = scorers.size() > 1 ? 112 : 216, many = 232;
   // With a decay of each key, for the warpgroup with more channels more.
   int64_t more = 0;
-  if (plan.decay && scorers.size() > 1)
-    few = 32, some = 136, many = 208, more = 16;
+  if (plan.decay && scorers.size() > 1) {
+    many = 208;
+    if (plan.system)
+      few = 32, some = 136, more = 16;
+    else
+      some = 128, more = 8;
+  }
   int64_t atEntry = 65536 / entry.threads / 8 * 8, most = 248;
   LogicalResult status = success();
   threads.when(part.isPresent, [&] {
