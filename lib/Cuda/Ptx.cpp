@@ -180,6 +180,10 @@ void Ptx::storeMatrices(Value address, int64_t offset, ValueRange registers, boo
   assembly(text, {}, operands);
 }
 
+Value Ptx::transpose(Value registers) {
+  return assembly("movmatrix.sync.aligned.m8n8.trans.b16 $0, $1;", b.getI32Type(), registers)[0];
+}
+
 Value Ptx::packBf16(Value low, Value high) {
   return assembly("cvt.rn.bf16x2.f32 $0, $1, $2;", b.getI32Type(), {high, low}, false)[0];
 }

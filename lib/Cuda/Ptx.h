@@ -108,6 +108,9 @@ public:
   void storeMatrices(mlir::Value address, int64_t offset, mlir::ValueRange registers, bool transposed,
                      mlir::Value condition = {});
 
+  /// An 8 x 8 matrix that a warp holds, transposed.
+  mlir::Value transpose(mlir::Value registers);
+
   // Conversions of pairs; the first is the low half.
   mlir::Value packBf16(mlir::Value low, mlir::Value high);
   mlir::Value packF16(mlir::Value low, mlir::Value high);

@@ -27,7 +27,7 @@ Values RoleEmitter::scaled(ChainState &state, ValueRange entries, const RowFacto
       entry = ptx.multiply(entry, factor);
     return results;
   }
-  if (!defers) {
+  if (!isRoomy) {
     for (size_t e = 0; e < results.size(); e += 4) {
       Values pair = ptx.loadFloats(state.columns, offset + e / 4 * 32, 2);
       for (size_t i = 0; i < 4; ++i)
@@ -44,7 +44,7 @@ Values RoleEmitter::scaled(ChainState &state, ValueRange entries, const RowFacto
 // The numbers of a slot at the thread's columns, or the one that all have. With registers to spare they are
 // fetched before the wait that they are first used after.
 Values RoleEmitter::columnNumbers(ChainState &state, int64_t offset, bool isUniform, int64_t eighths) {
-  if (isUniform && !defers)
+  if (isUniform && !isRoomy)
     return ptx.loadFloats(state.stage.rows, offset, 1);
   Values &numbers = state.numbers[isUniform ? -1 - offset : offset];
   if (!numbers.empty())
@@ -80,14 +80,26 @@ FailureOr<Values> RoleEmitter::slab(ChainState &state, Value value) {
   return entries;
 }
 
+// A slab of a tile, transposed, in pairs; with registers to spare fetched ahead like numbers.
+Values RoleEmitter::tilePairs(ChainState &state, BlockArgument input) {
+  Values &pairs = state.pairs[input];
+  if (!pairs.empty())
+    return pairs;
+  if (state.rehearses) {
+    state.tileFetches.resize(std::max<size_t>(state.tileFetches.size(), state.waits + 1));
+    state.tileFetches[state.waits].push_back(input);
+  }
+  Value at = ptx.add(ptx.add(state.stage.tiles, state.matrixLane), ptx.mul(slabIndex, halfStride(input)));
+  for (int64_t step = 0; step < plan.rowsOf(input) / 16; ++step)
+    llvm::append_range(pairs, ptx.loadMatrices(at, tileOffset(input) + step * 2048, true));
+  return pairs;
+}
+
 FailureOr<Values> RoleEmitter::entriesOf(ChainState &state, Value value) {
   if (std::optional<TokenTile> tile = plan.asTile(value)) {
     Values entries;
-    Value at =
-        ptx.add(ptx.add(state.stage.tiles, state.matrixLane), ptx.mul(slabIndex, halfStride(tile->input)));
-    for (int64_t step = 0; step < plan.rowsOf(tile->input) / 16; ++step)
-      for (Value pair : ptx.loadMatrices(at, tileOffset(tile->input) + step * 2048, true))
-        llvm::append_range(entries, ptx.unpackBf16(pair));
+    for (Value pair : tilePairs(state, tile->input))
+      llvm::append_range(entries, ptx.unpackBf16(pair));
     return scaled(state, entries, tile->scale);
   }
   auto op = value.getDefiningOp<ElementwiseOp>();
@@ -212,6 +224,12 @@ FailureOr<SmallVector<Step>> RoleEmitter::leftSteps(ChainState &state, const Cha
   return steps;
 }
 
+// Whether the rows of scores are what is summed over.
+bool RoleEmitter::liesTurned(const ChainProduct &product) const {
+  return product.kind == ChainProduct::Inverse ||
+         (product.kind == ChainProduct::Scores && plan.scores[product.scores].turned);
+}
+
 void RoleEmitter::rightSteps(ChainState &state, const ChainProduct &product, SmallVectorImpl<Step> &steps) {
   Value descriptor;
   auto advance = [&](llvm::function_ref<int64_t(int64_t)> bytes) {
@@ -231,9 +249,9 @@ void RoleEmitter::rightSteps(ChainState &state, const ChainProduct &product, Sma
   }
   bool inverse = product.kind == ChainProduct::Inverse;
   int64_t place = inverse ? plan.scores.size() : product.scores;
+  bool turned = liesTurned(product);
   descriptor = ptx.descriptor(ptx.add(state.scoresBase, scoreOffset(place)), 0);
-  // The inverse lies transposed.
-  advance([&](int64_t k) { return k * (inverse ? 2048 : 32); });
+  advance([&](int64_t k) { return k * (turned ? 2048 : 32); });
 }
 
 // What a product is summed onto, as it may be handed to it.
@@ -267,6 +285,9 @@ void RoleEmitter::land(ChainState &state, size_t count) {
   if (!state.rehearses && state.waits < state.fetches.size())
     for (auto [offset, isUniform, eighths] : state.fetches[state.waits])
       columnNumbers(state, offset, isUniform, eighths);
+  if (!state.rehearses && state.waits < state.tileFetches.size())
+    for (BlockArgument input : state.tileFetches[state.waits])
+      tilePairs(state, input);
   SmallVector<Pending> pending;
   for (const auto &product : ArrayRef(state.inFlight).take_front(count))
     pending.push_back(product.pending);
@@ -370,13 +391,9 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
       }
       next.pending =
           ptx.product(columns, starts[i], steps[i], byDepth[i],
-                      product->kind == ChainProduct::Depth || product->kind == ChainProduct::Inverse);
+                      product->kind == ChainProduct::Depth || liesTurned(*product));
       state.inFlight.push_back(next);
     }
-    // Under these products.
-    if (wave == 0 && defers && plan.countOutputs())
-      threads.when(ptx.compare(arith::CmpIPredicate::ne, state.chunk, ptx.constant(0)),
-                   [&] { storeOutputs(state, ptx.add(state.chunk, -1), state.stored, {}); });
     land(state, older);
     if (wave + 1 < plan.waves) {
       if (!stacks)
@@ -394,17 +411,16 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
     // Outputs are made under the state's product, where that is the last.
     bool endsInState = state.inFlight.back().results[0].first == RolePlan::strip(yielded[0]);
     land(state, state.inFlight.size() - endsInState);
+    Values outputs;
     for (Value output : yielded.drop_front()) {
       FailureOr<Values> entries = slab(state, output);
       if (failed(entries))
         return failure();
       for (size_t e = 0; e < entries->size(); e += 2)
-        state.outputs.push_back(ptx.packBf16((*entries)[e], (*entries)[e + 1]));
+        outputs.push_back(ptx.packBf16((*entries)[e], (*entries)[e + 1]));
     }
-    if (defers && !state.outputs.empty())
-      state.outputs = ptx.pin(state.outputs);
-    else if (!defers)
-      storeOutputs(state, state.chunk, state.outputs, tokensLeft(state.chunk));
+    if (!outputs.empty())
+      storeOutputs(state, outputs);
     land(state, state.inFlight.size());
   }
   ptx.arrive(barrier(Empty, state.stage.index));
@@ -426,7 +442,6 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
   Value eighth = ptx.bits(lane, 7), row = ptx.add(eighth, ptx.mul(ptx.shiftRight(lane, 4), 8));
   Value chunkOfRow = ptx.exclusiveOr(ptx.add(ptx.mul(warp, 2), ptx.bits(ptx.shiftRight(lane, 3), 1)), eighth);
   role.matrixLane = ptx.add(ptx.mul(row, 128), ptx.mul(chunkOfRow, 16));
-  role.outputsBase = ptx.add(ptx.add(base, outputsAt), ptx.mul(slabIndex, tileBytes));
   Value pair = ptx.mul(ptx.bits(lane, 3), 8);
   Value stateArgument = plan.program.argumentsOf(ArgKind::State).front();
   LogicalResult status = success();
@@ -434,9 +449,6 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
   size_t entries = carried.size();
   if (phase == Phase::Gather)
     carried.push_back(ptx.number(1));
-  size_t beforeOutputs = carried.size();
-  if (defers)
-    carried.append(plan.countOutputs() * plan.columns / 4, ptx.constant(0));
   Values last = forChunks(chunks, carried, [&](Value chunk, Stage stage, ValueRange values) {
     ChainState state = role;
     state.stage = stage;
@@ -446,9 +458,8 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
     state.bufferPhase = ptx.bits(ptx.shiftRight(chunk, 1), 1);
     state.scoresBase = ptx.add(ptx.add(base, scoresAt), ptx.mul(state.buffer, scoreBytes));
     state.slabs[stateArgument] = Values(values.take_front(entries));
-    state.stored = Values(values.drop_front(beforeOutputs));
     FailureOr<Values> next = failure();
-    if (defers) {
+    if (isRoomy) {
       // A first go, which is thrown away, finds the numbers.
       auto rehearsal = scf::IfOp::create(b, ptx.equal(chunk, 0), /*withElseRegion=*/false);
       ChainState trial = state;
@@ -461,6 +472,7 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
       }
       rehearsal.erase();
       state.fetches = trial.fetches;
+      state.tileFetches = trial.tileFetches;
     }
     if (succeeded(emitChunk(state)))
       next = slab(state, plan.program.getBodyYield().getValues()[0]);
@@ -470,17 +482,8 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
     }
     if (phase == Phase::Gather)
       next->push_back(scaled(state, values[entries], *plan.stateScale())[0]);
-    if (defers)
-      llvm::append_range(*next, state.outputs);
     return *next;
   });
-  if (defers && plan.countOutputs())
-    threads.when(ptx.compare(arith::CmpIPredicate::ne, chunks, ptx.constant(0)), [&] {
-      Value chunk = ptx.add(chunks, -1);
-      storeOutputs(role, chunk, ArrayRef(last).drop_front(beforeOutputs), tokensLeft(chunk));
-    });
-  // The copies read this block's shared memory.
-  ptx.awaitStores(/*written=*/true);
   if (phase == Phase::Gather)
     storeGathered(ArrayRef(last).take_front(entries), last[entries]);
   else

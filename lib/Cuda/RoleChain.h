@@ -22,14 +22,15 @@ struct RoleEmitter::ChainState {
   // Numbers per column in registers, and which to fetch before which wait, as a rehearsal found.
   llvm::DenseMap<int64_t, Values> numbers;
   llvm::SmallVector<llvm::SmallVector<std::tuple<int64_t, bool, int64_t>>> fetches;
+  // The same of slabs of tiles, in pairs.
+  llvm::DenseMap<mlir::Value, Values> pairs;
+  llvm::SmallVector<llvm::SmallVector<mlir::BlockArgument>> tileFetches;
   unsigned waits = 0;
   bool rehearses = false;
-  // The last chunk's outputs, packed, where they are yet to be stored; and this one's.
-  Values stored, outputs;
   bool waitedForScores = false;
 
   // Of the role.
-  mlir::Value matrixLane, scoresBase, outputsBase;
+  mlir::Value matrixLane, scoresBase;
 };
 
 } // namespace recur::cuda

@@ -10,10 +10,9 @@ RoleEmitter::RoleEmitter(Threads &threads, const RolePlan &plan, Value call, Val
                          Entry &entry, Phase phase, int64_t team, int64_t mostStages)
     : threads(threads), b(threads.b), ptx(threads.b), plan(plan), call(call), maps(maps), entry(entry),
       phase(phase), shards(entry.shards), team(team), scorers(scoreRoles(plan, team)),
-      defers(plan.independent == rowsOfSlab && !plan.decay), stacks(!defers || plan.waves == 1),
+      isRoomy(plan.independent == rowsOfSlab && !plan.decay), stacks(!isRoomy || plan.waves == 1),
       stages(mostStages) {
   base = LLVM::PtrToIntOp::create(b, b.getI32Type(), shared);
-  shareSums();
 }
 
 SmallVector<int32_t> cuda::mappedTensors(const RolePlan &plan) {
@@ -31,16 +30,16 @@ SmallVector<ScoreRole> cuda::scoreRoles(const RolePlan &plan, int64_t team) {
   if (plan.decay) {
     int64_t blocks = plan.keys / 16;
     if (plan.independent != rowsOfSlab || plan.grams.empty())
-      return {{tiles, plan.system != nullptr, 0, blocks, {}}};
+      return {{tiles, plan.system != nullptr, 0, blocks}};
     // The inverse takes as long as some of the channels do.
     int64_t later = plan.system ? (blocks * 3) / 8 : blocks / 2;
-    return {{tiles, false, 0, blocks - later, {}}, {{}, plan.system != nullptr, blocks - later, later, {}}};
+    return {{tiles, false, 0, blocks - later}, {{}, plan.system != nullptr, blocks - later, later}};
   }
   if (!plan.system)
-    return tiles.empty() ? SmallVector<ScoreRole>() : SmallVector<ScoreRole>{{tiles, false, 0, 0, {}}};
+    return tiles.empty() ? SmallVector<ScoreRole>() : SmallVector<ScoreRole>{{tiles, false, 0, 0}};
   if (team == 1 || tiles.empty())
-    return {{tiles, true, 0, 0, {}}};
-  return {{{}, true, 0, 0, {}}, {tiles, false, 0, 0, {}}};
+    return {{tiles, true, 0, 0}};
+  return {{{}, true, 0, 0}, {tiles, false, 0, 0}};
 }
 
 void RoleEmitter::layOut() {
@@ -57,11 +56,11 @@ void RoleEmitter::layOut() {
     stageBytes += halves * bytes;
   }
   scoreBytes = scoreOffset(plan.scores.size()) + (plan.system ? tileBytes : 0);
-  int64_t outputBytes = plan.countOutputs() * slabs * tileBytes;
+  int64_t outputBytes = plan.outputPlace ? 0 : plan.countOutputs() * slabs * tileBytes;
   int64_t blockBytes = plan.system ? tileBytes : 0, leavesBytes = plan.system ? 4 * leafBytes : 0;
   // A chunk stays in the ring while it passes all roles, so the ring is as deep as there is room.
   // Rows on the right of decayed products are read before the system's blocks are stored.
-  int64_t tablesBytes = tableBytes(), sumBytes = plan.reductions.size() * 4 * slotBytes;
+  int64_t tablesBytes = tableBytes(), sumBytes = plan.reductions.size() * chunksOfSums * slotBytes;
   // Where there are two warpgroups, one's parts of what the other sums are read before then.
   int64_t rightBytes = plan.rights.size() * (plan.keys / 64) * rightHalf, exchangeBytes = 0;
   if (plan.decay && scorers.size() > 1)
@@ -70,7 +69,7 @@ void RoleEmitter::layOut() {
   int64_t wildBytes = plan.decay && !plan.isMild() ? scorers.size() * plan.grams.size() * 4096 : 0;
   blockBytes = exchangeBytes ? rightBytes : std::max(blockBytes, rightBytes);
   int64_t others = 2 * scoreBytes + outputBytes + blockBytes + leavesBytes + tablesBytes + sumBytes +
-                   exchangeBytes + wildBytes + 512;
+                   exchangeBytes + wildBytes + Barriers * barrierPitch + 256;
   stages = std::clamp<int64_t>((threads.sharedLimit - others) / stageBytes, 1, stages);
   int64_t at = stages * stageBytes;
   auto take = [&](int64_t &where, int64_t bytes) {
@@ -90,7 +89,7 @@ void RoleEmitter::layOut() {
   take(leavesAt, leavesBytes);
   take(tablesAt, tablesBytes);
   take(normsAt, sumBytes);
-  take(barriersAt, Barriers * 32);
+  take(barriersAt, Barriers * barrierPitch);
   slotsAt = llvm::alignTo(at, 256);
 }
 
@@ -102,12 +101,13 @@ int64_t RoleEmitter::scoreOffset(unsigned tile) const {
 }
 
 Value RoleEmitter::barrier(Barrier which, Value index) {
-  return ptx.add(ptx.add(base, barriersAt + which * 32), ptx.mul(index, 8));
+  return ptx.add(ptx.add(base, barriersAt + which * barrierPitch), ptx.mul(index, 8));
 }
 
 unsigned RoleEmitter::slotOf(const Slot &wanted) {
   for (auto [i, slot] : llvm::enumerate(slots))
     if (slot.decay == wanted.decay && slot.before == wanted.before && slot.ofTokens == wanted.ofTokens &&
+        slot.within == wanted.within &&
         slot.factors.size() == wanted.factors.size() &&
         llvm::all_of(wanted.factors,
                      [&, &slot = slot](RowFactor f) { return llvm::is_contained(slot.factors, f); }))
@@ -163,10 +163,12 @@ void RoleEmitter::emitStart() {
   Value warpInBlock =
       NVVM::ShflOp::create(b, b.getI32Type(), ptx.constant(-1), ptx.shiftRight(tid, 5), ptx.constant(0),
                            ptx.constant(31), NVVM::ShflKind::idx, UnitAttr());
-  lane = ptx.bits(tid, 31);
-  thread = ptx.bits(tid, 127);
+  // So is this one, as reading the number again, which the assembler prefers to keeping it, takes long.
+  lane = NVVM::ShflOp::create(b, b.getI32Type(), ptx.constant(-1), ptx.bits(tid, 31), ptx.constant(0),
+                              ptx.constant(31), NVVM::ShflKind::bfly, UnitAttr());
   group = ptx.shiftRight(warpInBlock, 2);
   warp = ptx.bits(warpInBlock, 3);
+  thread = ptx.add(ptx.mul(warp, 32), lane);
   threads.when(ptx.equal(tid, 0), [&] {
     auto init = [&](Barrier which, int64_t count, int64_t arrivals) {
       for (int64_t i = 0; i < count && arrivals; ++i)
@@ -177,7 +179,9 @@ void RoleEmitter::emitStart() {
     init(Empty, stages, 128 * slabs);
     init(ScoresFull, 2, scorers.size());
     init(ScoresEmpty, 2, 4 * slabs * team);
-    init(Summed, 4, llvm::count_if(scorers, [](const ScoreRole &role) { return !role.sums.empty(); }));
+    init(OutputsFull, 1, plan.countOutputs() ? 128 * slabs : 0);
+    init(OutputsEmpty, 1, plan.countOutputs() ? 1 : 0);
+    init(Summed, chunksOfSums, team > 1 && !plan.reductions.empty() ? team : 0);
     ptx.fenceBarrierInit();
   });
   // Score tiles stay zero above the diagonal, and the inverse, which lies transposed, below; so do rows of
@@ -227,30 +231,61 @@ void RoleEmitter::emitLoader(Value chunks) {
   Value isPacked = arith::CmpIOp::create(b, arith::CmpIPredicate::ne,
                                          access.word(TensorAccess::CuSeqlens + 2), ptx.constant(0, 64));
   Value batch = ptx.choose(isPacked, ptx.constant(0), narrow(part.sequence)), first = narrow(part.begin);
+  // Outputs are there when their chunk's place in the ring is free, or a little before.
+  Value depth = ptx.constant(stages);
+  auto whenStored = [&](Value chunk, llvm::function_ref<void()> body) {
+    if (plan.countOutputs())
+      threads.when(ptx.compare(arith::CmpIPredicate::uge, chunk, depth), body);
+  };
+  auto release = [&] {
+    ptx.awaitStores(/*written=*/false);
+    if (!plan.outputPlace)
+      ptx.arrive(barrier(OutputsEmpty, ptx.constant(0)));
+  };
   forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
+    whenStored(chunk, [&] { copyOutputs(ptx.add(chunk, -stages), stage.tiles); });
     ptx.await(barrier(Empty, stage.index), ptx.exclusiveOr(stage.phase, ptx.constant(1)));
     Value loaded = barrier(Loaded, stage.index);
-    ptx.arriveExpecting(loaded, loadedBytes);
     Value token = ptx.add(first, ptx.mul(chunk, plan.tokens));
-    unsigned map = 0;
-    for (ArrayRef<BlockArgument> together : plan.inputs)
-      for (BlockArgument input : together) {
-        Value address = LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps,
-                                            ArrayRef<LLVM::GEPArg>{int32_t(map * 128)});
-        Value head = arith::DivUIOp::create(b, narrow(part.head),
-                                            narrow(access.word(entry.maps[map], TensorAccess::Group)));
-        for (int64_t half = 0; half < matType(input).numCols() / 64; ++half) {
-          Value to = ptx.add(stage.tiles, tileOffset(input) + half * halfStride(input));
-          Value block = ptx.add(shardHalves(entry.maps[map]), half), zero = ptx.constant(0);
-          if (plan.hasSteps(input))
-            ptx.loadBox(to, address, loaded, {ptx.mul(block, 64), zero, token, head, batch});
-          else
-            ptx.loadBox(to, address, loaded, {zero, token, block, head, batch});
+    auto load = [&](bool toOutputs) {
+      unsigned map = 0;
+      for (ArrayRef<BlockArgument> together : plan.inputs)
+        for (BlockArgument input : together) {
+          unsigned own = map++;
+          if ((input == plan.outputPlace) != toOutputs)
+            continue;
+          Value address = LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps,
+                                              ArrayRef<LLVM::GEPArg>{int32_t(own * 128)});
+          Value head = arith::DivUIOp::create(b, narrow(part.head),
+                                              narrow(access.word(entry.maps[own], TensorAccess::Group)));
+          for (int64_t half = 0; half < matType(input).numCols() / 64; ++half) {
+            Value to = ptx.add(stage.tiles, tileOffset(input) + half * halfStride(input));
+            Value block = ptx.add(shardHalves(entry.maps[own]), half), zero = ptx.constant(0);
+            if (plan.hasSteps(input))
+              ptx.loadBox(to, address, loaded, {ptx.mul(block, 64), zero, token, head, batch});
+            else
+              ptx.loadBox(to, address, loaded, {zero, token, block, head, batch});
+          }
         }
-        ++map;
-      }
+    };
+    load(false);
+    whenStored(chunk, release);
+    // Who waits for the barrier knows by this that outputs have left their place, too.
+    ptx.arriveExpecting(loaded, loadedBytes);
+    if (plan.outputPlace)
+      load(true);
     return Values();
   });
+  if (!plan.countOutputs())
+    return;
+  Value rest = arith::SubIOp::create(b, chunks, arith::MinUIOp::create(b, chunks, depth));
+  threads.forLoop(rest, chunks, ptx.constant(1), {}, [&](Value chunk, ValueRange) {
+    copyOutputs(chunk, stageAt(arith::RemUIOp::create(b, chunk, depth), {}).tiles);
+    release();
+    return Values();
+  });
+  // The copies read this block's shared memory.
+  ptx.awaitStores(/*written=*/true);
 }
 
 LogicalResult RoleEmitter::emit() {
@@ -315,7 +350,7 @@ LogicalResult RoleEmitter::emit() {
         threads.when(ptx.compare(arith::CmpIPredicate::ne, chunks, ptx.constant(0)),
                      [&] { emitRows(chunks); });
       });
-      if (!summed.empty())
+      if (!plan.reductions.empty())
         threads.when(ptx.compare(arith::CmpIPredicate::uge, warp, ptx.constant(2)),
                      [&] { emitSums(chunks); });
     });

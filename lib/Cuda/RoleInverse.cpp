@@ -1,5 +1,5 @@
 // The inverse of a unit lower triangular system of 64 tokens, transposed. The 16 x 16 blocks on the diagonal
-// are inverted by a warp each, a column a lane, in f32. With D these inverses and N the system's part below
+// are inverted by a warp each, their halves in f32, a column a lane. With D these inverses and N the system's part below
 // them, negated, block column c of the result is X_c = D_c, X_r = sum over k < r of (D_r N_rk) X_k:
 // transposed, each step's result has the layout of the next one's left operand, so the chain stays in
 // registers. Products are f16: entries stay small where the rows of the system are those of unit vectors.
@@ -9,43 +9,47 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-static constexpr int64_t pitch = 80; // bytes of a leaf's column
-
-void RoleEmitter::beginInverse(ScoreState &state) {
-  state.leaves = ptx.add(ptx.add(base, leavesAt), ptx.mul(warp, leafBytes));
-  state.leafEntry = ptx.add(
-      state.leaves, ptx.add(ptx.mul(ptx.shiftRight(lane, 2), 4), ptx.mul(ptx.bits(lane, 3), 2 * pitch)));
-  Value upper = ptx.shiftRight(lane, 4), eighth = ptx.bits(lane, 7);
-  Value column = ptx.mul(ptx.exclusiveOr(ptx.add(upper, ptx.mul(warp, 2)), eighth), 16);
-  state.ownBlock = ptx.add(ptx.add(ptx.mul(ptx.bits(lane, 15), 128), state.warpRows), column);
-  state.inLowerHalf = ptx.below(lane, ptx.constant(16));
-}
-
-// A block of 16 columns of the system, negated: the warp's diagonal one to its leaf, those before it to the
-// tile of blocks.
+// Stores the system, negated, to the tile of blocks. The place of a diagonal block, of 16 rows of 32 bytes, holds
+// its diagonal's halves in f32, row by row what are the halves' columns; what is below the first one lies apart.
 void RoleEmitter::storeSystem(ScoreState &state) {
-  Values entries;
   // Blocks are wanted below the diagonal, and of a leaf what is below.
   ScoreTile system{plan.system, {}, /*plainRows=*/false, /*anyAbove=*/true};
-  for (unsigned e = 0; e < 8; ++e)
-    entries.push_back(arith::NegFOp::create(b, score(state, system, e)));
-  Value tile = ptx.add(base, blocksAt);
-  if (state.block < 3)
-    threads.when(ptx.compare(arith::CmpIPredicate::ugt, warp, ptx.constant(state.block)), [&] {
-      Values packed;
-      for (unsigned e = 0; e < 8; e += 2)
-        packed.push_back(ptx.packF16(entries[e], entries[e + 1]));
-      ptx.storeMatrices(ptx.add(ptx.add(tile, state.warpRows), state.blocks[state.block]), 0, packed, false);
-    });
-  threads.when(ptx.equal(warp, state.block), [&] {
-    for (unsigned e = 0; e < 8; ++e)
-      ptx.store(state.leafEntry, pitch * (e % 2 + e / 4 * 8) + 32 * (e / 2 % 2), entries[e]);
+  Value tile = ptx.add(ptx.add(base, blocksAt), state.warpRows);
+  refreshBlocks(state);
+  forBlocks(state, system, [&](ValueRange values, Value place, bool onDiagonal) {
+    Values entries, packed;
+    for (Value value : values)
+      entries.push_back(arith::NegFOp::create(b, value));
+    if (onDiagonal) {
+      Value lane = freshLane();
+      Value row = ptx.shiftRight(lane, 2), column = ptx.mul(ptx.bits(lane, 3), 2);
+      Value unit = ptx.exclusiveOr(ptx.add(ptx.mul(warp, 2), ptx.shiftRight(row, 2)), column);
+      Value even = ptx.add(ptx.add(tile, ptx.mul(column, 128)),
+                           ptx.add(ptx.mul(unit, 16), ptx.mul(ptx.bits(row, 3), 4)));
+      Value odd = ptx.exclusiveOr(even, ptx.constant(16));
+      for (int64_t half : {0, 1}) {
+        ptx.store(even, half * 1024, {entries[6 * half]});
+        ptx.store(odd, half * 1024 + 128, {entries[6 * half + 1]});
+      }
+      ptx.store(ptx.add(ptx.add(base, leavesAt), ptx.mul(thread, 4)), 0, {ptx.packF16(entries[2], entries[3])});
+      return;
+    }
+    for (unsigned e = 0; e < 8; e += 2)
+      packed.push_back(ptx.packF16(entries[e], entries[e + 1]));
+    ptx.storeMatrices(ptx.add(tile, place), 0, packed, false);
   });
 }
 
 void RoleEmitter::emitInverse(ScoreState &state) {
   Value tile = ptx.add(base, blocksAt);
-  Value ownRows = ptx.add(tile, state.warpRows), ownBlock = ptx.add(tile, state.ownBlock);
+  Value lane = freshLane(), upper = ptx.shiftRight(lane, 4), eighth = ptx.bits(lane, 7);
+  refreshBlocks(state);
+  Value unit = ptx.exclusiveOr(ptx.add(upper, ptx.mul(warp, 2)), eighth);
+  Value toOwn = ptx.add(ptx.add(ptx.mul(ptx.bits(lane, 15), 128), state.warpRows), ptx.mul(unit, 16));
+  Value ownRows = ptx.add(tile, state.warpRows), ownBlock = ptx.add(tile, toOwn);
+  // The lane's half of the leaf, and whether its part of a row of the inverse has entries of a half.
+  Value ownHalf = ptx.add(ptx.add(ownRows, ptx.mul(ptx.bits(lane, 8), 128)), ptx.mul(warp, 32));
+  Value inOwnHalf = ptx.equal(ptx.bits(ptx.exclusiveOr(ptx.shiftRight(lane, 1), lane), 8), 0);
   Value result = ptx.add(state.buffer, inverseAt - scoresAt);
   auto packed = [&](ValueRange block) {
     Values pairs;
@@ -63,31 +67,39 @@ void RoleEmitter::emitInverse(ScoreState &state) {
     return results;
   };
 
-  // The leaf: lane c eliminates column c of the identity.
+  // The leaf's halves: a lane eliminates its column of the identity. Their products with what is below the
+  // first one complete the leaf: (second)(below)(first).
   ptx.syncWarp();
   Values x;
-  Value column = ptx.bits(lane, 15);
-  for (int64_t r = 0; r < 16; ++r)
+  Value column = ptx.bits(lane, 7);
+  for (int64_t r = 0; r < 8; ++r)
     x.push_back(ptx.choose(ptx.equal(column, r), ptx.number(1), ptx.number(0)));
-  for (int64_t j = 0; j < 15; ++j)
-    for (int64_t quad = (j + 1) / 4; quad < 4; ++quad) {
-      Values factors = ptx.loadFloats(state.leaves, pitch * j + 16 * quad, 4);
+  for (int64_t j = 0; j < 7; ++j)
+    for (int64_t quad = (j + 1) / 4; quad < 2; ++quad) {
+      Values factors = ptx.loadFloats(ptx.exclusiveOr(ownHalf, ptx.constant(16 * (quad ^ j))), 128 * j, 4);
       for (int64_t i = 0; i < 4; ++i)
         if (4 * quad + i > j)
           x[4 * quad + i] = ptx.sum(x[4 * quad + i], ptx.multiply(factors[i], x[j]));
     }
-  Values pairs, quarter;
-  for (int64_t i = 0; i < 8; ++i)
-    pairs.push_back(ptx.packF16(x[2 * i], x[2 * i + 1]));
+  Value below = ptx.load(ptx.add(ptx.add(base, leavesAt), ptx.mul(thread, 4)), 0, 1, b.getI32Type())[0];
+  Value right = ptx.transpose(below), none = ptx.constant(0);
+  Values half;
   for (int64_t i = 0; i < 4; ++i)
-    quarter.push_back(ptx.choose(state.inLowerHalf, pairs[i], pairs[4 + i]));
-  // Lane c has column c, which is row c of the transposed inverse.
-  ptx.store(ownBlock, 0, quarter);
+    half.push_back(ptx.choose(inOwnHalf, ptx.packF16(x[2 * i], x[2 * i + 1]), none));
+  // Row c of the transposed inverse is column c.
   ptx.syncWarp();
-
-  // D N in place of N, then the block columns.
+  ptx.store(ownBlock, 0, half);
+  ptx.syncWarp();
   Values transposed = ptx.loadMatrices(ownBlock, 0, false);
   Values diagonal = swapped(ptx.loadMatrices(ownBlock, 0, true));
+  Values zero(4, ptx.number(0));
+  Values product = ptx.multiplyF16(zero, diagonal, {none, right});
+  product = ptx.multiplyF16(zero, {none, ptx.packF16(product[2], product[3]), none, none},
+                            {transposed[0], none});
+  diagonal[1] = ptx.packF16(product[2], product[3]);
+  transposed[2] = ptx.transpose(diagonal[1]);
+
+  // D N in place of N, then the block columns.
   for (int64_t k = 0; k < 3; ++k)
     threads.when(ptx.compare(arith::CmpIPredicate::ugt, warp, ptx.constant(k)), [&] {
       Value at = ptx.add(ownRows, state.blocks[k]);
@@ -121,5 +133,5 @@ void RoleEmitter::emitInverse(ScoreState &state) {
         store(sums[k], ptx.add(ptx.add(result, state.blocks[k]), 16 * 128 * c));
       }
     });
-  store(own, ptx.add(result, state.ownBlock));
+  store(own, ptx.add(result, toOwn));
 }

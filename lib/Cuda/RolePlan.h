@@ -56,6 +56,8 @@ struct ScoreTile {
   bool anyAbove = false;
   /// A row is a token, where columns are micro-steps.
   bool ofTokens = false;
+  /// Rows and columns have changed places: columns are the later tokens.
+  bool turned = false;
 };
 
 /// A product of the chain: left (independent rows x depth, in registers) times right (in shared memory).
@@ -174,6 +176,9 @@ public:
   mlir::Value decay;
   llvm::SmallVector<MadeTile> made;
   llvm::SmallVector<mlir::Value> rights;
+  /// An input that the chain alone reads, before its outputs are made, and whose place in shared memory can take
+  /// them; or null.
+  mlir::BlockArgument outputPlace;
   /// Sums over rows that numbers per token follow from.
   llvm::SetVector<mlir::Operation *> reductions;
   bool statesOnly = false;
@@ -203,6 +208,8 @@ private:
   mlir::LogicalResult needDecay(mlir::Value value);
   mlir::LogicalResult needRight(const TokenTile &tile);
   mlir::LogicalResult checkDecay();
+  void turnScores();
+  void placeOutputs();
   mlir::LogicalResult stackProducts();
   mlir::BlockArgument place(const TokenTile &tile);
 

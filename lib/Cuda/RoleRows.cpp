@@ -60,6 +60,22 @@ std::array<Value, 2> RoleEmitter::decaySums(RowState &state, Value decay, bool b
   return {ptx.difference(sums[0], logs[0]), sums[0]};
 }
 
+// What decays within a token's 16, from their start to the token or from there to their end.
+std::array<Value, 2> RoleEmitter::decayWithin(RowState &state, const Slot &slot) {
+  // Eight lanes have 16 tokens.
+  Value last = decaySums(state, slot.decay, false)[1];
+  bool toEnd = slot.within == Slot::End;
+  Value from = toEnd ? arith::OrIOp::create(b, lane, ptx.constant(7)).getResult()
+                     : ptx.add(ptx.bits(lane, 24), -1);
+  Value edge = ptx.shuffle(last, from);
+  if (!toEnd)
+    edge = ptx.choose(ptx.below(lane, ptx.constant(8)), ptx.number(0), edge);
+  std::array<Value, 2> results = decaySums(state, slot.decay, slot.before);
+  for (Value &x : results)
+    x = ptx.exp2(toEnd ? ptx.difference(edge, x) : ptx.difference(x, edge));
+  return results;
+}
+
 std::array<Value, 2> RoleEmitter::row(RowState &state, Value value) {
   value = RolePlan::trace(value);
   if (auto known = state.known.find(value); known != state.known.end())
@@ -140,8 +156,7 @@ std::array<Value, 2> RoleEmitter::reciprocal(RowState &state, Value value) {
 void RoleEmitter::setTokens(RowState &state, Value chunk) {
   Value first = arith::ExtUIOp::create(b, b.getI64Type(), ptx.mul(chunk, plan.tokens));
   state.left = arith::SubIOp::create(b, part.tokens, first);
-  // Read again, so that what follows from it takes no registers all the time.
-  Value own = plan.isFirst ? ptx.assembly("mov.u32 $0, %laneid;", b.getI32Type(), {})[0] : lane;
+  Value own = lane;
   for (int64_t i : {0, 1}) {
     Value row = ptx.add(ptx.mul(own, 2), i);
     state.locals[i] = row;
@@ -192,16 +207,20 @@ void RoleEmitter::emitRows(Value chunks) {
   // Numbers are fetched a chunk ahead.
   auto fetch = [&](Value chunk) {
     RowState state(access, {});
+    lane = freshLane();
     setTokens(state, chunk);
     Values fetched;
     for (BlockArgument input : inputs)
       llvm::append_range(fetched, row(state, input));
     return fetched;
   };
+  // Registers are few.
+  Value sameLane = lane;
   Value last = ptx.add(chunks, -1);
   forChunks(chunks, fetch(ptx.constant(0)), [&](Value chunk, Stage stage, ValueRange fetched) {
     RowState state(access, stage);
     state.chunk = chunk;
+    lane = freshLane();
     setTokens(state, chunk);
     Value left = state.left;
     for (auto [i, input] : llvm::enumerate(inputs))
@@ -211,16 +230,19 @@ void RoleEmitter::emitRows(Value chunks) {
     auto fill = [&](unsigned i) {
       const Slot &slot = slots[i];
       std::array<Value, 2> values{ptx.number(1), ptx.number(1)};
-      if (slot.decay)
+      bool isLog = slot.decay && slot.within == Slot::Nothing;
+      if (isLog)
         values = decaySums(state, slot.decay, slot.before);
+      else if (slot.decay)
+        values = decayWithin(state, slot);
       for (RowFactor factor : slot.factors) {
         std::array<Value, 2> more =
             factor.divides ? reciprocal(state, factor.value) : row(state, factor.value);
         for (int k : {0, 1})
           values[k] =
-              slot.decay ? ptx.difference(values[k], ptx.log2(more[k])) : ptx.multiply(values[k], more[k]);
+              isLog ? ptx.difference(values[k], ptx.log2(more[k])) : ptx.multiply(values[k], more[k]);
       }
-      if (!slot.decay)
+      if (!isLog)
         for (int k : {0, 1})
           values[k] = ptx.choose(state.valid[k], values[k], ptx.number(0));
       if (!slot.ofTokens)
@@ -257,4 +279,5 @@ void RoleEmitter::emitRows(Value chunks) {
     ptx.arrive(barrier(Full, stage.index));
     return next;
   });
+  lane = sameLane;
 }

@@ -12,19 +12,10 @@ void RoleEmitter::collectRows(ScoreState &state, const ScoreTile &tile, Value va
   if (auto gram = value.getDefiningOp<chunk::GramOp>()) {
     if (!tile.plainRows)
       llvm::append_range(factors, plan.asRows(gram.getLhs())->scale);
-    auto load = [&](const Slot &slot) {
-      unsigned at = slotOf(slot);
-      if (state.rowValues.count(at))
-        return;
-      // A thread's two rows lie 8 tokens apart.
-      int64_t offset = at * stages * slotBytes;
-      state.rowValues[at] = {ptx.loadFloats(state.ownRows, offset, 1)[0],
-                             ptx.loadFloats(state.ownRows, offset + 32, 1)[0]};
-    };
     if (!factors.empty())
-      load({factors, {}, false});
+      rowNumbers(state, {factors, {}, false});
     if (gram.getDecay() && !plan.decay)
-      load({{}, gram.getDecay(), gram.getReach() == Reach::Before});
+      rowNumbers(state, {{}, gram.getDecay(), gram.getReach() == Reach::Before});
     return;
   }
   Operation *op = value.getDefiningOp();
@@ -39,6 +30,20 @@ void RoleEmitter::collectRows(ScoreState &state, const ScoreTile &tile, Value va
       collectRows(state, tile, operand, factors);
 }
 
+void RoleEmitter::collectRows(ScoreState &state) {
+  auto collect = [&](const ScoreTile &tile) {
+    if (std::optional<PlainScore> plain = asPlain(tile))
+      collectFactors(state, tile, *plain);
+    else
+      collectRows(state, tile, tile.value, {});
+  };
+  for (unsigned i : state.role->tiles)
+    if (!plan.scores[i].ofTokens)
+      collect(plan.scores[i]);
+  if (state.role->system)
+    collect({plan.system, {}});
+}
+
 Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, unsigned entry) {
   return score(state, tile, tile.value, entry, {});
 }
@@ -46,15 +51,7 @@ Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, unsigned entr
 Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, Value value, unsigned entry,
                          RowFactors factors) {
   value = RolePlan::trace(value);
-  unsigned which = entry / 2 % 2, column = entry / 4 % 2 * 2 + entry % 2;
-  auto columnValue = [&](const Slot &slot) {
-    Values &values = state.columnValues[slotOf(slot)];
-    if (values.empty())
-      for (int64_t eight : {0, 1})
-        llvm::append_range(
-            values, ptx.loadFloats(state.columns, slotOffset(slot) + state.block * 64 + eight * 32, 2));
-    return values[column];
-  };
+  unsigned which = entry / 2 % 2;
   if (auto gram = value.getDefiningOp<chunk::GramOp>()) {
     Value x = state.sums.find(gram)->second[state.block * 8 + entry];
     if (!tile.plainRows)
@@ -67,7 +64,7 @@ Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, Value value, 
     // Factors of columns go into the exponent where they have logarithms.
     bool inExponent = decay && llvm::all_of(right, RolePlan::isPositive);
     if (!right.empty() && !inExponent)
-      x = ptx.multiply(x, columnValue({right, {}, false}));
+      x = ptx.multiply(x, columnValue(state, {right, {}, false}, entry));
     if (!inExponent)
       right.clear();
     bool before = gram.getReach() == Reach::Before;
@@ -75,8 +72,8 @@ Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, Value value, 
       unsigned row = slotOf({{}, decay, before}), column = slotOf({right, decay, false});
       Value &factor = state.decays[{row * 64 + column, entry}];
       if (!factor)
-        factor =
-            ptx.exp2(ptx.difference(state.rowValues.lookup(row)[which], columnValue({right, decay, false})));
+        factor = ptx.exp2(ptx.difference(state.rowValues.lookup(row)[which],
+                                         columnValue(state, {right, decay, false}, entry)));
       x = ptx.multiply(x, factor);
     }
     if (tile.anyAbove)
@@ -100,33 +97,62 @@ Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, Value value, 
   return cast<ElementwiseOp>(op).lower(b, b.getLoc(), operands);
 }
 
-// Stores the role's scores, and the system.
-void RoleEmitter::storeScores(ScoreState &state) {
-  for (int64_t block = 0; block < 4; ++block) {
+// A tile's blocks of 16 columns that a warp has anything of, and where they go. Blocks beyond the diagonal are
+// zero.
+void RoleEmitter::forBlocks(ScoreState &state, const ScoreTile &tile,
+                            llvm::function_ref<void(ValueRange, Value, bool)> body) {
+  std::optional<PlainScore> plain = asPlain(tile);
+  auto inside = [&](int64_t block, bool onDiagonal) {
     state.block = block;
-    auto body = [&] {
-      state.columnValues.clear();
-      state.decays.clear();
-      for (unsigned i : state.role->tiles) {
-        const ScoreTile &tile = plan.scores[i];
-        if (tile.ofTokens)
-          continue;
-        Values packed;
-        for (unsigned e = 0; e < 8; e += 2) {
-          Value low = score(state, tile, e);
-          packed.push_back(ptx.packBf16(low, score(state, tile, e + 1)));
-        }
-        ptx.storeMatrices(ptx.add(ptx.add(state.buffer, state.warpRows), state.blocks[block]), scoreOffset(i),
-                          packed, false);
-      }
-      if (state.role->system)
-        storeSystem(state);
-    };
-    // Blocks above the diagonal are zero.
-    if (block == 0)
-      body();
+    state.columnValues.clear();
+    state.decays.clear();
+    Values entries;
+    if (plain)
+      entries = onDiagonal ? scoresOn(state, tile, *plain) : scoresOff(state, tile, *plain);
     else
-      threads.when(ptx.compare(arith::CmpIPredicate::uge, warp, ptx.constant(block)), body);
+      for (unsigned e = 0; e < 8; ++e)
+        entries.push_back(score(state, tile, e));
+    Value place = block >= 0 ? state.blocks[block] : ptx.exclusiveOr(state.blocks[0], ptx.mul(warp, 32));
+    body(entries, place, onDiagonal);
+  };
+  auto when = [&](arith::CmpIPredicate order, int64_t block, bool onDiagonal) {
+    threads.when(ptx.compare(order, warp, ptx.constant(block)), [&] { inside(block, onDiagonal); });
+  };
+  if (plain)
+    inside(-1, true);
+  for (int64_t block = 0; block < 4; ++block) {
+    if (!plain)
+      when(arith::CmpIPredicate::eq, block, true);
+    if (block != (tile.turned ? 0 : 3))
+      when(tile.turned ? arith::CmpIPredicate::ult : arith::CmpIPredicate::ugt, block, false);
+  }
+}
+
+// The lane, as if it were another each time, so that what follows from it takes no register all the time.
+Value RoleEmitter::freshLane() { return ptx.assembly("mov.b32 $0, $1;", b.getI32Type(), lane)[0]; }
+
+// A lane's places in rows of blocks, for the next use of them.
+void RoleEmitter::refreshBlocks(ScoreState &state) {
+  Value lane = freshLane(), unit = ptx.exclusiveOr(ptx.shiftRight(lane, 4), ptx.bits(lane, 7));
+  Value first = ptx.add(ptx.mul(ptx.bits(lane, 15), 128), ptx.mul(unit, 16));
+  state.blocks.clear();
+  for (int64_t block = 0; block < 4; ++block)
+    state.blocks.push_back(ptx.exclusiveOr(first, ptx.constant(32 * block)));
+}
+
+// Stores the role's tiles.
+void RoleEmitter::storeTiles(ScoreState &state) {
+  refreshBlocks(state);
+  for (unsigned i : state.role->tiles) {
+    const ScoreTile &tile = plan.scores[i];
+    if (tile.ofTokens)
+      continue;
+    forBlocks(state, tile, [&](ValueRange entries, Value place, bool) {
+      Values packed;
+      for (unsigned e = 0; e < 8; e += 2)
+        packed.push_back(ptx.packBf16(entries[e], entries[e + 1]));
+      ptx.storeMatrices(ptx.add(ptx.add(state.buffer, state.warpRows), place), scoreOffset(i), packed, false);
+    });
   }
 }
 
@@ -163,54 +189,54 @@ void RoleEmitter::handOver(const ScoreState &state, unsigned which) {
   });
 }
 
-// Whether sums are taken from a product.
-static bool givesSums(const ScoreRole &role, Operation *gram) {
-  return llvm::any_of(role.sums, [&](const ScoreRole::Sum &sum) { return sum.from == gram; });
-}
-
 void RoleEmitter::emitScores(Value chunks, unsigned which) {
   const ScoreRole &role = scorers[which];
   ScoreState state;
   state.role = &role;
-  Value eighth = ptx.bits(lane, 7), sixteenth = ptx.bits(lane, 15), upper = ptx.shiftRight(lane, 4);
   Value row = ptx.add(ptx.mul(warp, 16), ptx.shiftRight(lane, 2)), pair = ptx.mul(ptx.bits(lane, 3), 2);
   state.rowLessColumn = arith::SubIOp::create(b, row, pair);
   state.warpRows = ptx.mul(warp, 16 * 128);
-  for (int64_t block = 0; block < 4; ++block)
-    state.blocks.push_back(
-        ptx.add(ptx.mul(sixteenth, 128), ptx.mul(ptx.exclusiveOr(ptx.add(upper, 2 * block), eighth), 16)));
-  if (role.system)
-    beginInverse(state);
+  refreshBlocks(state);
   if (plan.decay)
     beginDecayed(state);
-  llvm::SetVector<Operation *> grams = gramsOf(role);
+  // The system's products first: most follows from them.
+  SmallVector<Operation *> order;
+  if (role.system)
+    order = plan.gramsOf({plan.system}).takeVector();
+  size_t ofSystem = order.size();
+  for (Operation *gram : gramsOf(role))
+    if (!llvm::is_contained(order, gram))
+      order.push_back(gram);
+  auto isTurned = [&](Operation *gram) {
+    return llvm::any_of(role.tiles, [&](unsigned i) {
+      return plan.scores[i].turned && plan.splitScores(plan.scores[i].value).second == gram;
+    });
+  };
   forOwnChunks(chunks, [&](Value chunk, Stage stage) {
     state.rowValues.clear();
     state.index = ptx.bits(chunk, 1);
     state.phase = ptx.bits(ptx.shiftRight(chunk, 1), 1);
     state.buffer = ptx.add(ptx.add(base, scoresAt), ptx.mul(state.index, scoreBytes));
     state.hasPlace = false;
+    state.numbers = stage.rows;
     state.ownRows = ptx.add(stage.rows, ptx.mul(row, 4));
     state.columns = ptx.add(stage.rows, ptx.mul(pair, 4));
-    auto collect = [&] {
-      for (unsigned i : role.tiles)
-        if (!plan.scores[i].ofTokens)
-          collectRows(state, plan.scores[i], plan.scores[i].value, {});
-      if (role.system)
-        collectRows(state, {plan.system, {}}, plan.system, {});
-    };
     if (plan.decay) {
       state.stage = stage;
       awaitPlace(state);
       ptx.await(barrier(Full, stage.index), stage.phase);
       emitDecayed(state);
-      collect();
-      storeScores(state);
+      collectRows(state);
+      if (role.system)
+        storeSystem(state);
+      storeTiles(state);
       if (role.system)
         emitInverse(state);
       return handOver(state, which);
     }
-    ptx.await(barrier(Loaded, stage.index), stage.phase);
+    // The numbers are there not long after the tiles. What is loaded behind products waits for them.
+    ptx.await(barrier(Full, stage.index), stage.phase);
+    collectRows(state);
     SmallVector<Pending> products;
     auto multiply = [&](BlockArgument left, BlockArgument right) {
       SmallVector<Step> steps;
@@ -222,45 +248,29 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
         steps.push_back({{side(left, k)}, side(right, k)});
       products.push_back(ptx.product(plan.rowsOf(right), {}, steps, false, false));
     };
-    // Sums first: those that take a product of their own one after the other, as registers are few.
-    for (const ScoreRole::Sum &sum : role.sums)
-      if (!sum.from) {
-        multiply(sum.factors[0], sum.factors[1]);
-        storeDiagonal(ptx.await(0, products).front(), sumsOf(chunk, sum.op));
-        products.clear();
-      }
-    SmallVector<Operation *> order;
-    for (bool early : {true, false})
-      for (Operation *op : grams)
-        if (auto gram = cast<chunk::GramOp>(op); early == givesSums(role, gram)) {
-          BlockArgument left = plan.asTile(gram.getLhs())->input, right = plan.asTile(gram.getRhs())->input;
-          // Rows are always micro-steps.
-          if (plan.isOfTokens(gram.getLhs()))
-            std::swap(left, right);
-          multiply(left, right);
-          order.push_back(gram);
-        }
-    size_t first = llvm::count_if(order, [&](Operation *gram) { return givesSums(role, gram); });
+    for (Operation *op : order) {
+      auto gram = cast<chunk::GramOp>(op);
+      BlockArgument left = plan.asTile(gram.getLhs())->input, right = plan.asTile(gram.getRhs())->input;
+      // With micro-steps, rows are always those.
+      if (isTurned(op) || plan.isOfTokens(gram.getLhs()))
+        std::swap(left, right);
+      multiply(left, right);
+    }
     state.sums.clear();
     auto land = [&](size_t from, size_t to) {
       SmallVector<Values> landed = ptx.await(order.size() - to, ArrayRef(products).slice(from, to - from));
       for (auto [gram, sums] : llvm::zip(ArrayRef(order).slice(from, to - from), landed))
         state.sums[gram] = sums;
     };
-    if (first)
-      land(0, first);
-    for (const ScoreRole::Sum &sum : role.sums)
-      if (sum.from)
-        storeDiagonal(state.sums.lookup(sum.from), sumsOf(chunk, sum.op));
-    if (!role.sums.empty())
-      handOverSums(chunk, which);
+    if (role.system) {
+      land(0, ofSystem);
+      storeSystem(state);
+    }
     if (!role.tiles.empty())
       awaitPlace(state);
-    ptx.await(barrier(Full, stage.index), stage.phase);
-    collect();
-    if (first < order.size())
-      land(first, order.size());
-    storeScores(state);
+    if (ofSystem < order.size())
+      land(ofSystem, order.size());
+    storeTiles(state);
     storeTokenScores(state);
     if (role.system)
       emitInverse(state);

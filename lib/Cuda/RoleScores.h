@@ -10,7 +10,8 @@ struct RoleEmitter::ScoreState {
   mlir::Value index, phase;                       // of the buffer that the chunk's scores go to
   mlir::Value buffer;                             // where that is
   bool hasPlace = false;                          // whether the buffer is known to be free
-  mlir::Value ownRows, columns; // addresses of the stage's numbers at the thread's row and column
+  mlir::Value numbers;          // address of the stage's numbers
+  mlir::Value ownRows, columns; // addresses of those at the thread's row and column
   mlir::Value rowLessColumn;    // the thread's row less its column, within a block
   mlir::Value warpRows;         // how far the warp's rows are into a tile
   Values blocks;                // a lane's place in a row of 16 x 16 blocks, for matrix loads and stores
@@ -28,9 +29,22 @@ struct RoleEmitter::ScoreState {
   // Rows on the left of products, by input and span, packed; what blocks see of themselves, by product.
   llvm::DenseMap<std::pair<mlir::Value, unsigned>, Values> lefts;
   llvm::DenseMap<mlir::Operation *, Values> diagonals;
+};
 
-  // Of the system: leaves in f32, where the lane is in them; the warp's diagonal block.
-  mlir::Value leaves, leafEntry, ownBlock, inLowerHalf;
+/// What the entries of scores that are a product between tokens times numbers are times.
+struct RoleEmitter::PlainScore {
+  chunk::GramOp gram;
+  mlir::Value decay;         // or null
+  RowFactors later, earlier; // numbers of the token that sees and of the one that is seen
+  bool before = false;       // whether a token does not see its own decay
+  bool inclusive = false;    // whether it sees itself
+  bool inExponent = false;   // whether the earlier token's numbers are less its logarithm
+
+  // The slots of the later and earlier token's logarithms and numbers.
+  Slot laterLog() const { return {{}, decay, before}; }
+  Slot earlierLog() const { return {inExponent ? earlier : RowFactors(), decay}; }
+  Slot laterNumber() const { return {later, {}}; }
+  Slot earlierNumber() const { return {inExponent ? RowFactors() : earlier, {}}; }
 };
 
 } // namespace recur::cuda

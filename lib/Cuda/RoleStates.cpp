@@ -10,62 +10,72 @@ Value RoleEmitter::tokensLeft(Value chunk) {
   return arith::SubIOp::create(b, tokens, ptx.mul(chunk, plan.tokens));
 }
 
-// Stores a chunk's outputs, which has `left` tokens; null: it is known to be whole.
-void RoleEmitter::storeOutputs(const ChainState &state, Value chunk, ArrayRef<Value> packed, Value left) {
-  size_t share = plan.columns / 4;
-  for (size_t output = 0; output < plan.countOutputs(); ++output)
-    storeOutput(state, output, chunk, packed.slice(output * share, share), left);
+// Hands a chunk's outputs to the warp that copies. Rows of a chunk that is not whole are stored here.
+void RoleEmitter::storeOutputs(const ChainState &state, ArrayRef<Value> packed) {
+  int64_t share = plan.columns / 4, steps = plan.columns / 16;
+  Value left = tokensLeft(state.chunk), phase = ptx.bits(state.chunk, 1);
+  // In place of an input each thread overwrites what it has read.
+  if (!plan.outputPlace)
+    ptx.await(barrier(OutputsEmpty, ptx.constant(0)), ptx.exclusiveOr(phase, ptx.constant(1)));
+  for (int64_t step = 0; step < int64_t(packed.size()) / 4; ++step)
+    ptx.storeMatrices(ptx.add(outputAt(state.stage.tiles, step / steps, slabIndex), state.matrixLane),
+                      step % steps * 2048, packed.slice(4 * step, 4), true);
+  threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(plan.tokens)), [&] {
+    ptx.meet(ptx.add(slabIndex, 1), 128);
+    for (int64_t output = 0; output < int64_t(packed.size()) / share; ++output)
+      storeRowsOfOutput(output, state.chunk, outputAt(state.stage.tiles, output, slabIndex), left);
+  });
+  ptx.arrive(barrier(OutputsFull, ptx.constant(0)));
 }
 
-void RoleEmitter::storeOutput(const ChainState &state, unsigned output, Value chunk, ArrayRef<Value> packed,
-                              Value left) {
-  Value buffer = ptx.add(state.outputsBase, output * slabs * tileBytes);
-  Value names = ptx.add(slabIndex, 1);
-  // The last chunk's copy has been read.
-  ptx.awaitStores(/*written=*/false);
-  ptx.meet(names, 128);
-  for (int64_t step = 0; step < plan.columns / 16; ++step)
-    ptx.storeMatrices(ptx.add(buffer, state.matrixLane), step * 2048, packed.slice(4 * step, 4), true);
+// A box would reach past the sequence's end: rows one by one.
+void RoleEmitter::storeRowsOfOutput(unsigned output, Value chunk, Value buffer, Value left) {
+  unsigned tensor = plan.outputTensor(output);
+  TensorAccess access(threads, launderedCall(), plan.tensors, /*packed=*/true);
+  find(access);
+  Value eighth = ptx.bits(thread, 7);
+  threads.forLoop(ptx.shiftRight(thread, 3), left, ptx.constant(16), {}, [&](Value row, ValueRange) {
+    Value from =
+        ptx.add(ptx.add(buffer, ptx.mul(row, 128)), ptx.mul(ptx.exclusiveOr(eighth, ptx.bits(row, 7)), 16));
+    Values packet = ptx.load(from, 0, 4, b.getI32Type());
+    Value at = ptx.add(ptx.mul(chunk, plan.tokens), row);
+    Value column = ptx.add(ptx.mul(slabIndex, rowsOfSlab), ptx.mul(eighth, 8));
+    Value to = access.entryOfToken(tensor, arith::ExtUIOp::create(b, b.getI64Type(), at), column);
+    Values operands{to};
+    llvm::append_range(operands, packet);
+    ptx.assembly("st.global.v4.b32 [$0], {$1,$2,$3,$4};", {}, operands);
+    return Values();
+  });
+}
+
+// Where a slab of an output is in shared memory; the chunk's tiles are given.
+Value RoleEmitter::outputAt(Value tiles, unsigned output, Value slab) {
+  if (plan.outputPlace)
+    return ptx.add(ptx.add(tiles, tileOffset(plan.outputPlace)), ptx.mul(slab, halfStride(plan.outputPlace)));
+  return ptx.add(ptx.add(base, outputsAt + output * slabs * tileBytes), ptx.mul(slab, tileBytes));
+}
+
+// Copies a chunk's outputs to their tensors, in the thread that loads, when the chain has stored them.
+void RoleEmitter::copyOutputs(Value chunk, Value tiles) {
+  ptx.await(barrier(OutputsFull, ptx.constant(0)), ptx.bits(chunk, 1));
   ptx.fenceProxy();
-  ptx.meet(names, 128);
   auto narrow = [&](Value x) -> Value { return arith::TruncIOp::create(b, b.getI32Type(), x); };
-  unsigned map = entry.maps.size() - plan.countOutputs() + output;
-  unsigned tensor = entry.maps[map];
   TensorAccess plain(threads, call, plan.tensors, /*packed=*/true);
-  Value address =
-      LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps, ArrayRef<LLVM::GEPArg>{int32_t(map * 128)});
   Value isPacked = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, plain.word(TensorAccess::CuSeqlens + 2),
                                          ptx.constant(0, 64));
   Value batch = ptx.choose(isPacked, ptx.constant(0), narrow(part.sequence));
-  Value token = ptx.add(narrow(part.begin), ptx.mul(chunk, plan.tokens)), leads = ptx.equal(thread, 0);
-  if (left) {
-    Value whole = ptx.compare(arith::CmpIPredicate::sge, left, ptx.constant(plan.tokens));
-    leads = arith::AndIOp::create(b, whole, leads);
+  Value token = ptx.add(narrow(part.begin), ptx.mul(chunk, plan.tokens));
+  Value whole = ptx.compare(arith::CmpIPredicate::sge, tokensLeft(chunk), ptx.constant(plan.tokens));
+  for (unsigned output = 0; output < plan.countOutputs(); ++output) {
+    unsigned map = entry.maps.size() - plan.countOutputs() + output;
+    Value address = LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps,
+                                        ArrayRef<LLVM::GEPArg>{int32_t(map * 128)});
+    for (int64_t slab = 0; slab < slabs; ++slab)
+      ptx.storeBox(address, outputAt(tiles, output, ptx.constant(slab)),
+                   {ptx.constant(0), token, ptx.add(shardHalves(entry.maps[map]), slab), narrow(part.head),
+                    batch},
+                   whole);
   }
-  ptx.storeBox(address, buffer,
-               {ptx.constant(0), token, ptx.add(shardHalves(tensor), slabIndex), narrow(part.head), batch},
-               leads);
-  if (!left)
-    return;
-  // A box would reach past the sequence's end: rows one by one.
-  threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(plan.tokens)), [&] {
-    Value again = launderedCall();
-    TensorAccess access(threads, again, plan.tensors, /*packed=*/true);
-    find(access);
-    Value eighth = ptx.bits(thread, 7);
-    threads.forLoop(ptx.shiftRight(thread, 3), left, ptx.constant(16), {}, [&](Value row, ValueRange) {
-      Value from =
-          ptx.add(ptx.add(buffer, ptx.mul(row, 128)), ptx.mul(ptx.exclusiveOr(eighth, ptx.bits(row, 7)), 16));
-      Values packet = ptx.load(from, 0, 4, b.getI32Type());
-      Value at = ptx.add(ptx.mul(chunk, plan.tokens), row);
-      Value column = ptx.add(ptx.mul(slabIndex, rowsOfSlab), ptx.mul(eighth, 8));
-      Value to = access.entryOfToken(tensor, arith::ExtUIOp::create(b, b.getI64Type(), at), column);
-      Values operands{to};
-      llvm::append_range(operands, packet);
-      ptx.assembly("st.global.v4.b32 [$0], {$1,$2,$3,$4};", {}, operands);
-      return Values();
-    });
-  });
 }
 
 // A call that the optimiser does not know for the kernel's own, so that nothing computed from it stays in

@@ -18,48 +18,6 @@ Value RoleEmitter::vectorEntry(Value value, unsigned entry, llvm::function_ref<V
   return cast<ElementwiseOp>(op).lower(b, b.getLoc(), operands);
 }
 
-// The inputs whose rows' inner products a sum is, where it is no more than that.
-static std::optional<std::array<BlockArgument, 2>> innerProduct(ReduceOp op) {
-  auto product = RolePlan::trace(op.getOperand()).getDefiningOp<MulOp>();
-  if (!product)
-    return std::nullopt;
-  auto left = dyn_cast<BlockArgument>(RolePlan::trace(product->getOperand(0)));
-  auto right = dyn_cast<BlockArgument>(RolePlan::trace(product->getOperand(1)));
-  if (!left || !right)
-    return std::nullopt;
-  return std::array<BlockArgument, 2>{left, right};
-}
-
-// Inner products of 32 rows are the diagonal of a product: of 16 rows with 8 of theirs, twice.
-void RoleEmitter::sumDiagonal(Value tiles, Value sums, BlockArgument left, BlockArgument right) {
-  Value unit = ptx.exclusiveOr(ptx.shiftRight(lane, 4), ptx.bits(lane, 7)), ownRow = ptx.shiftRight(lane, 2);
-  Value at = ptx.add(tiles, ptx.add(ptx.mul(ptx.bits(lane, 15), 128), ptx.mul(unit, 16)));
-  Value to = ptx.add(sums, ptx.mul(ownRow, 4)), isOdd = ptx.equal(ptx.bits(ownRow, 1), 1);
-  Value isOn = ptx.compare(arith::CmpIPredicate::eq, ptx.bits(lane, 3), ptx.shiftRight(lane, 3));
-  // All roles' code shares one small cache: this loop stays one.
-  Value count =
-      ptx.assembly(("mov.b32 $0, " + Twine(std::min<int64_t>(plan.rowsOf(left) / 16, 2)) + ";").str(),
-                   b.getI32Type(), {})[0];
-  threads.forLoop(ptx.constant(0), count, ptx.constant(1), {}, [&](Value block, ValueRange) {
-    Value rows = ptx.add(at, ptx.mul(block, 2048));
-    Values entries(8, ptx.number(0));
-    for (int64_t k = 0; k < matType(left).numCols() / 16; ++k) {
-      auto load = [&](BlockArgument input) {
-        return ptx.loadMatrices(ptx.exclusiveOr(rows, ptx.constant(k % 4 * 32)),
-                                tileOffset(input) + k / 4 * halfStride(input), false);
-      };
-      Values x = load(left), y = left == right ? x : load(right);
-      entries = ptx.multiplyBf16(entries, x, y);
-    }
-    threads.when(isOn, [&] {
-      for (int64_t eight : {0, 1})
-        ptx.store(ptx.add(to, ptx.mul(block, 64)), eight * 32,
-                  ptx.choose(isOdd, entries[6 * eight + 1], entries[6 * eight]));
-    });
-    return Values();
-  });
-}
-
 // An entry of a param that is a vector.
 Value RoleEmitter::paramEntry(TensorAccess &access, BlockArgument param, Value at) {
   unsigned tensor = plan.tensorOf(param);
@@ -68,68 +26,78 @@ Value RoleEmitter::paramEntry(TensorAccess &access, BlockArgument param, Value a
   return entry.getType().isF32() ? entry : arith::ExtFOp::create(b, b.getF32Type(), entry).getResult();
 }
 
-// Other sums over rows: a lane takes a row, 16 bytes at a time.
-void RoleEmitter::sumRows(TensorAccess &access, Value tiles, Value sums, ReduceOp op) {
-  Value row = plan.isOfTokens(op.getOperand()) ? ptx.bits(lane, plan.columns - 1) : lane;
-  Value at = ptx.add(tiles, ptx.mul(row, rowBytes)), swizzle = ptx.bits(lane, 7);
-  int64_t width = matType(op.getOperand()).numRows();
-  Value packets = ptx.assembly(("mov.b32 $0, " + Twine(width / 8) + ";").str(), b.getI32Type(), {})[0];
-  auto loop =
-      threads.forLoop(ptx.constant(0), packets, ptx.constant(1), Values(4, ptx.number(0)),
-                      [&](Value packet, ValueRange carried) {
-                        Values partial(carried);
-                        Value place = ptx.add(at, ptx.mul(ptx.exclusiveOr(swizzle, ptx.bits(packet, 7)), 16));
-                        Value block = ptx.shiftRight(packet, 3);
-                        llvm::DenseMap<Value, Values> loaded;
-                        for (int64_t e = 0; e < 8; ++e) {
-                          Value entry = vectorEntry(op.getOperand(), e, [&](BlockArgument input) -> Value {
-                            if (!tileOffsets.contains(input))
-                              return paramEntry(access, input, ptx.add(ptx.mul(packet, 8), e));
-                            Values &pairs = loaded[input];
-                            if (pairs.empty())
-                              for (Value pair : ptx.load(ptx.add(place, ptx.mul(block, halfStride(input))),
-                                                         tileOffset(input), 4, b.getI32Type()))
-                                llvm::append_range(pairs, ptx.unpackBf16(pair));
-                            return pairs[e];
-                          });
-                          partial[e % 4] = ptx.sum(partial[e % 4], entry);
-                        }
-                        return partial;
-                      });
+// A lane, or as many as there are blocks in a team, sums over a row, 32 bytes at a time, which are fetched while
+// those before are summed.
+void RoleEmitter::sumRows(TensorAccess &access, Stage stage, Value sums, Value first, ReduceOp op) {
+  constexpr int64_t together = 2;
+  llvm::SmallSetVector<BlockArgument, 2> inputs;
+  SmallVector<Value> work{op.getOperand()};
+  while (!work.empty()) {
+    Value value = RolePlan::trace(work.pop_back_val());
+    if (auto argument = dyn_cast<BlockArgument>(value)) {
+      if (tileOffsets.contains(argument))
+        inputs.insert(argument);
+    } else
+      llvm::append_range(work, value.getDefiningOp()->getOperands());
+  }
+  // Packets lie at their number's place in a row of 128 bytes, exchanged by the row's number.
+  int64_t rows = 32 / team, rounds = matType(op.getOperand()).numRows() / (8 * together);
+  Value row = ptx.add(first, ptx.bits(lane, rows - 1));
+  // Of tokens there may be fewer than of micro-steps: some are summed more than once.
+  Value own = plan.isOfTokens(op.getOperand()) ? ptx.bits(row, plan.columns - 1) : row;
+  Value at = ptx.add(stage.tiles, ptx.add(ptx.mul(own, rowBytes), ptx.mul(ptx.bits(own, 7), 16)));
+  Value begin = team == 1 ? ptx.constant(0)
+                          : ptx.mul(ptx.shiftRight(lane, llvm::Log2_64(rows)), rounds / team);
+  auto packetAt = [&](Value round) {
+    return ptx.mul(ptx.bits(ptx.add(round, begin), rounds - 1), together);
+  };
+  auto fetch = [&](Value round) {
+    Value packet = packetAt(round);
+    Value half = ptx.shiftRight(packet, 3), place = ptx.exclusiveOr(at, ptx.mul(ptx.bits(packet, 7), 16));
+    Values pairs;
+    for (BlockArgument input : inputs)
+      for (int64_t i = 0; i < together; ++i)
+        llvm::append_range(pairs, ptx.load(ptx.exclusiveOr(ptx.add(place, ptx.mul(half, halfStride(input))),
+                                                           ptx.constant(i * 16)),
+                                           tileOffset(input), 4, b.getI32Type()));
+    return pairs;
+  };
+  // All roles' code shares one small cache: nobody is to know that this loop could be unrolled. It is so once,
+  // so that packets need not change registers.
+  Value count = ptx.add(ptx.shiftRight(lane, 5), rounds / team), zero = ptx.constant(0);
+  auto sum = [&](Values &partial, ValueRange pairs, Value round) {
+    for (int64_t e = 0; e < together * 8; ++e) {
+      Value entry = vectorEntry(op.getOperand(), e, [&](BlockArgument input) -> Value {
+        if (!tileOffsets.contains(input))
+          return paramEntry(access, input, ptx.add(ptx.mul(packetAt(round), 8), e));
+        int64_t first = (llvm::find(inputs, input) - inputs.begin()) * together * 4;
+        return ptx.unpackBf16(pairs[first + e / 2])[e % 2];
+      });
+      partial[e % 4] = ptx.sum(partial[e % 4], entry);
+    }
+  };
+  Values carried(4, ptx.number(0));
+  llvm::append_range(carried, fetch(zero));
+  auto loop = threads.forLoop(zero, count, ptx.constant(2), carried, [&](Value round, ValueRange values) {
+    Values partial(values.take_front(4)), next = fetch(ptx.add(round, 1));
+    sum(partial, values.drop_front(4), round);
+    Values after = fetch(ptx.add(round, 2));
+    sum(partial, next, ptx.add(round, 1));
+    llvm::append_range(partial, after);
+    return partial;
+  });
   auto result = [&](unsigned i) -> Value { return loop.getResult(i); };
-  ptx.store(ptx.add(sums, ptx.mul(lane, 4)), 0,
-            ptx.sum(ptx.sum(result(0), result(1)), ptx.sum(result(2), result(3))));
+  Value whole = ptx.sum(ptx.sum(result(0), result(1)), ptx.sum(result(2), result(3)));
+  for (int64_t distance = rows; distance < 32; distance *= 2)
+    whole = ptx.sum(whole, ptx.shuffle(whole, ptx.exclusiveOr(lane, ptx.constant(distance))));
+  ptx.store(ptx.add(sums, ptx.mul(row, 4)), 0, {whole});
 }
 
-// Where the sums of a chunk are; they lie four chunks deep, see RoleEmitter::Summed.
+// Where the sums of a chunk are; they lie several chunks deep, see RoleEmitter::Summed.
 Value RoleEmitter::sumsOf(Value chunk, Operation *op) {
   int64_t which = llvm::find(plan.reductions, op) - plan.reductions.begin();
-  return ptx.add(ptx.add(base, normsAt + which * 4 * slotBytes), ptx.mul(ptx.bits(chunk, 3), slotBytes));
-}
-
-// Who makes which sums: inner products that are on the diagonal of a product between tokens come from there;
-// of a team's warpgroups for scores, the one without a system has room for a product more; the rest is for
-// two warps.
-void RoleEmitter::shareSums() {
-  for (Operation *op : plan.reductions) {
-    auto factors = innerProduct(cast<ReduceOp>(op));
-    ScoreRole *role = nullptr;
-    chunk::GramOp from;
-    for (ScoreRole &scorer : scorers)
-      for (Operation *gram : gramsOf(scorer)) {
-        auto of = cast<chunk::GramOp>(gram);
-        if (factors && !plan.decay && plan.asTile(of.getLhs())->input == (*factors)[0] &&
-            plan.asTile(of.getRhs())->input == (*factors)[1])
-          role = &scorer, from = of;
-      }
-    if (!role && factors && !plan.decay && team > 1 && !scorers.back().system &&
-        !plan.isOfTokens(op->getOperand(0)))
-      role = &scorers.back();
-    if (role)
-      role->sums.push_back({op, from, *factors});
-    else
-      summed.push_back(cast<ReduceOp>(op));
-  }
+  return ptx.add(ptx.add(base, normsAt + which * chunksOfSums * slotBytes),
+                 ptx.mul(ptx.bits(chunk, chunksOfSums - 1), slotBytes));
 }
 
 llvm::SetVector<Operation *> RoleEmitter::gramsOf(const ScoreRole &role) const {
@@ -141,82 +109,54 @@ llvm::SetVector<Operation *> RoleEmitter::gramsOf(const ScoreRole &role) const {
   return plan.gramsOf(roots);
 }
 
-// Sums over rows, by two warps with 32 rows each.
+// Sums over rows, by two warps. The blocks of a team share the rows out.
 void RoleEmitter::emitSums(Value chunks) {
-  Value half = ptx.bits(warp, 1);
+  Value first = ptx.mul(ptx.bits(warp, 1), 32 / team);
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
   find(access);
+  if (team > 1)
+    first = ptx.add(first, ptx.mul(arith::TruncIOp::create(b, b.getI32Type(), part.shard), tokensOfChunk / team));
   forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
     ptx.await(barrier(Loaded, stage.index), stage.phase);
-    Value tiles = ptx.add(stage.tiles, ptx.mul(half, 32 * 128));
-    for (ReduceOp op : summed) {
-      Value sums = ptx.add(sumsOf(chunk, op), ptx.mul(half, 32 * 4));
-      auto body = [&] {
-        if (auto factors = innerProduct(op))
-          sumDiagonal(tiles, sums, (*factors)[0], (*factors)[1]);
-        else
-          sumRows(access, tiles, sums, op);
-      };
-      // Of tokens there are no more than one warp has rows.
-      if (plan.isOfTokens(op.getOperand()))
-        threads.when(ptx.equal(half, 0), body);
-      else
-        body();
+    for (Operation *op : plan.reductions)
+      sumRows(access, stage, sumsOf(chunk, op), first, cast<ReduceOp>(op));
+    if (team == 1) {
+      ptx.meet(ptx.constant(4), 96);
+      return Values();
     }
-    ptx.meet(ptx.constant(4), 96);
+    ptx.fenceProxy();
+    ptx.meet(ptx.constant(4), 64);
+    threads.when(ptx.equal(thread, 64), [&] { handOverSums(chunk); });
     return Values();
   });
 }
 
 // Waits, in the warp that makes numbers of them, for a chunk's sums.
 void RoleEmitter::awaitSums(Value chunk) {
-  if (llvm::any_of(scorers, [](const ScoreRole &role) { return !role.sums.empty(); }))
-    ptx.await(barrier(Summed, ptx.bits(chunk, 3)), ptx.bits(ptx.shiftRight(chunk, 2), 1));
-  if (!summed.empty())
+  if (plan.reductions.empty())
+    return;
+  if (team == 1)
     ptx.meet(ptx.constant(4), 96);
+  else
+    ptx.await(barrier(Summed, ptx.bits(chunk, chunksOfSums - 1)),
+              ptx.bits(arith::DivUIOp::create(b, chunk, ptx.constant(chunksOfSums)), 1));
 }
 
-// Stores the diagonal of a product between tokens. A warp's rows are 16 tokens, of which a lane has column
-// and row where it is on the diagonal of 8 x 8 entries.
-void RoleEmitter::storeDiagonal(ValueRange entries, Value sums) {
-  // Read again, so that what follows from it takes no register all the time.
-  Value lane = ptx.assembly("mov.u32 $0, %laneid;", b.getI32Type(), {})[0];
-  Value ownRow = ptx.shiftRight(lane, 2), isOdd = ptx.equal(ptx.bits(ownRow, 1), 1);
-  Value isOn = ptx.compare(arith::CmpIPredicate::eq, ptx.bits(lane, 3), ptx.shiftRight(lane, 3));
-  Value to = ptx.add(sums, ptx.add(ptx.mul(warp, 64), ptx.mul(ownRow, 4)));
-  Values values;
-  for (int64_t half : {0, 1}) {
-    Value value;
-    for (int64_t w = 3; w >= 0; --w) {
-      int64_t first = 4 * (2 * w + half) + 2 * half;
-      Value own = ptx.choose(isOdd, entries[first + 1], entries[first]);
-      value = value ? ptx.choose(ptx.equal(warp, w), own, value) : own;
+// Tells the numbers' warps, of the whole team, of this block's sums. Those of eight chunks before have been read: a place in
+// the ring, of at most four, was free, so this block's chain has had all scores of four chunks before, those of
+// the others too, which followed from their numbers.
+void RoleEmitter::handOverSums(Value chunk) {
+  int64_t bytes = slotBytes / team;
+  Value own = ptx.mul(arith::TruncIOp::create(b, b.getI32Type(), part.shard), bytes);
+  Value done = barrier(Summed, ptx.bits(chunk, chunksOfSums - 1));
+  ptx.arrive(done);
+  forPeers([&](Value rank) {
+    Value there = ptx.inBlock(done, rank);
+    ptx.arriveThereExpecting(there, plan.reductions.size() * bytes);
+    for (Operation *op : plan.reductions) {
+      Value at = ptx.add(sumsOf(chunk, op), own);
+      ptx.copyThere(ptx.inBlock(at, rank), at, bytes, there);
     }
-    values.push_back(value);
-  }
-  threads.when(isOn, [&] {
-    for (int64_t half : {0, 1})
-      ptx.store(to, 32 * half, {values[half]});
-  });
-}
-
-// Tells the numbers' warps, of the whole team, of the sums that a warpgroup for scores has stored. Those of
-// four chunks before have been read: the scores of two chunks before found room, and with that the chains are
-// past them.
-void RoleEmitter::handOverSums(Value chunk, unsigned which) {
-  ptx.fenceProxy();
-  ptx.meet(ptx.constant(5 + which), 128);
-  threads.when(ptx.equal(thread, 0), [&] {
-    Value done = barrier(Summed, ptx.bits(chunk, 3));
-    ptx.arrive(done);
-    forPeers([&](Value rank) {
-      Value there = ptx.inBlock(done, rank);
-      ptx.arriveThereExpecting(there, scorers[which].sums.size() * slotBytes);
-      for (const ScoreRole::Sum &sum : scorers[which].sums) {
-        Value at = sumsOf(chunk, sum.op);
-        ptx.copyThere(ptx.inBlock(at, rank), at, slotBytes, there);
-      }
-    });
   });
 }
 

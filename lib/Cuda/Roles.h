@@ -24,14 +24,6 @@ struct ScoreRole {
   bool system = false;
   /// With a decay of each key: the channels that it sums over, in blocks of 16.
   int64_t firstBlock = 0, blocks = 0;
-  /// A sum of products of entries of two inputs' rows: from a product of the role's, or, if null, from one
-  /// for it.
-  struct Sum {
-    mlir::Operation *op;
-    chunk::GramOp from;
-    std::array<mlir::BlockArgument, 2> factors;
-  };
-  llvm::SmallVector<Sum> sums;
 };
 
 /// Which warpgroups compute scores: one, or in a team that has a system, one for that and one for the rest. A
@@ -65,16 +57,20 @@ private:
     mlir::Value tiles, rows;  // addresses
   };
   /// A number for each token in shared memory: a product of factors, or the sums of a decay's binary
-  /// logarithms, less the factors'.
+  /// logarithms, less the factors'; or the factors times what decays within the token's 16, from their start or
+  /// to their end.
   struct Slot {
+    enum Within { Nothing, Start, End };
     RowFactors factors;
     mlir::Value decay;
-    bool before = false;   // the sum without the token's own factor
+    bool before = false;   // without the token's own factor of the decay
     bool ofTokens = false; // that of each token's last micro-step
+    Within within = Nothing;
   };
-  /// Sums are told of by chunk, four deep: those of another block come before this one's loader asks for
+  /// Sums are told of by chunk, eight deep: those of another block come before this one's loader asks for
   /// them.
-  enum Barrier { Loaded, Full, Empty, ScoresFull, ScoresEmpty, Summed, Barriers };
+  enum Barrier { Loaded, Full, Empty, ScoresFull, ScoresEmpty, Summed, OutputsFull, OutputsEmpty, Barriers };
+  static constexpr int64_t barrierPitch = 64, chunksOfSums = 8;
 
   // The frame (RoleFrame.cpp).
   void layOut();
@@ -103,16 +99,14 @@ private:
   void emitRows(mlir::Value chunks);
   void emitSums(mlir::Value chunks);
   mlir::Value sumsOf(mlir::Value chunk, mlir::Operation *op);
-  void shareSums();
   llvm::SetVector<mlir::Operation *> gramsOf(const ScoreRole &role) const;
   void awaitSums(mlir::Value chunk);
-  void storeDiagonal(mlir::ValueRange entries, mlir::Value sums);
-  void handOverSums(mlir::Value chunk, unsigned which);
+  void handOverSums(mlir::Value chunk);
   void forPeers(llvm::function_ref<void(mlir::Value rank)> body);
-  void sumDiagonal(mlir::Value tiles, mlir::Value sums, mlir::BlockArgument left, mlir::BlockArgument right);
-  void sumRows(TensorAccess &access, mlir::Value tiles, mlir::Value sums, ReduceOp op);
+  void sumRows(TensorAccess &access, Stage stage, mlir::Value sums, mlir::Value first, ReduceOp op);
   mlir::Value paramEntry(TensorAccess &access, mlir::BlockArgument param, mlir::Value at);
   std::array<mlir::Value, 2> row(RowState &state, mlir::Value value);
+  std::array<mlir::Value, 2> decayWithin(RowState &state, const Slot &slot);
   std::array<mlir::Value, 2> reciprocal(RowState &state, mlir::Value value);
   void setTokens(RowState &state, mlir::Value chunk);
   void clearRows(Stage stage, mlir::Value tokens);
@@ -120,7 +114,7 @@ private:
   mlir::Value vectorEntry(mlir::Value value, unsigned entry,
                           llvm::function_ref<mlir::Value(mlir::BlockArgument)> leaf);
 
-  // Scores between tokens (RoleScores.cpp, Inverse.cpp).
+  // Scores between tokens (RoleScores.cpp, RoleFactors.cpp, RoleInverse.cpp).
   struct ScoreState;
   void emitScores(mlir::Value chunks, unsigned which);
   void awaitPlace(ScoreState &state);
@@ -129,9 +123,20 @@ private:
   mlir::Value score(ScoreState &state, const ScoreTile &tile, mlir::Value value, unsigned entry,
                     RowFactors factors);
   void collectRows(ScoreState &state, const ScoreTile &tile, mlir::Value value, RowFactors factors);
-  void storeScores(ScoreState &state);
   void storeTokenScores(ScoreState &state);
-  void beginInverse(ScoreState &state);
+  struct PlainScore;
+  std::optional<PlainScore> asPlain(const ScoreTile &tile) const;
+  void collectFactors(ScoreState &state, const ScoreTile &tile, const PlainScore &plain);
+  mlir::Value columnValue(ScoreState &state, const Slot &slot, unsigned entry);
+  std::array<mlir::Value, 2> rowNumbers(ScoreState &state, const Slot &slot);
+  Values scoresOn(ScoreState &state, const ScoreTile &tile, const PlainScore &plain);
+  Values scoresOff(ScoreState &state, const ScoreTile &tile, const PlainScore &plain);
+  void collectRows(ScoreState &state);
+  void forBlocks(ScoreState &state, const ScoreTile &tile,
+                 llvm::function_ref<void(mlir::ValueRange entries, mlir::Value place, bool onDiagonal)> body);
+  mlir::Value freshLane();
+  void refreshBlocks(ScoreState &state);
+  void storeTiles(ScoreState &state);
   void storeSystem(ScoreState &state);
   void emitInverse(ScoreState &state);
 
@@ -161,6 +166,7 @@ private:
   mlir::LogicalResult emitChunk(ChainState &state);
   mlir::FailureOr<Values> slab(ChainState &state, mlir::Value value);
   mlir::FailureOr<Values> entriesOf(ChainState &state, mlir::Value value);
+  Values tilePairs(ChainState &state, mlir::BlockArgument input);
   Values decayedWhole(mlir::Value parity, mlir::ValueRange entries);
   Values scaled(ChainState &state, mlir::ValueRange entries, const RowFactors &factors);
   mlir::FailureOr<llvm::SmallVector<Step>> leftSteps(ChainState &state, const ChainProduct &product,
@@ -168,17 +174,18 @@ private:
   void rightSteps(ChainState &state, const ChainProduct &product, llvm::SmallVectorImpl<Step> &steps);
   mlir::FailureOr<Values> startOf(ChainState &state, const ChainProduct &product);
   void land(ChainState &state, size_t count);
+  bool liesTurned(const ChainProduct &product) const;
   bool isStacked(const ChainProduct &product) const { return stacks && product.stack >= 0; }
   mlir::Value tokensLeft(mlir::Value chunk);
-  void storeOutputs(const ChainState &state, mlir::Value chunk, llvm::ArrayRef<mlir::Value> packed,
-                    mlir::Value left);
+  void storeOutputs(const ChainState &state, llvm::ArrayRef<mlir::Value> packed);
+  void storeRowsOfOutput(unsigned output, mlir::Value chunk, mlir::Value buffer, mlir::Value left);
+  void copyOutputs(mlir::Value chunk, mlir::Value tiles);
+  mlir::Value outputAt(mlir::Value tiles, unsigned output, mlir::Value slab);
   Values columnNumbers(ChainState &state, int64_t offset, bool isUniform, int64_t eighths = 0);
   /// Whether a thread's entries are those of a slab of tokens, which has fewer columns than all others.
   bool isOfTokens(mlir::ValueRange entries) const {
     return plan.steps > 1 && int64_t(entries.size()) == plan.columns / 2;
   }
-  void storeOutput(const ChainState &state, unsigned output, mlir::Value chunk,
-                   llvm::ArrayRef<mlir::Value> packed, mlir::Value left);
   Values initialState();
   void storeFinal(mlir::ValueRange entries);
   llvm::SmallVector<mlir::Value> stateAddresses(TensorAccess &access, unsigned tensor);
@@ -201,19 +208,18 @@ private:
   Phase phase;
   int64_t shards, team;
   llvm::SmallVector<ScoreRole> scorers;
-  // A warpgroup that has the registers stores its outputs a chunk late, and products that might be one
-  // (of a stack) apart, so that less waits for what it does not need.
-  bool defers, stacks;
+  // A warpgroup that has the registers fetches numbers ahead, and takes products that might be one (of a
+  // stack) apart, so that less waits for what it does not need.
+  bool isRoomy, stacks;
 
   static constexpr int64_t rowBytes = 128, slotBytes = tokensOfChunk * 4,
-                           tileBytes = tokensOfChunk * rowBytes, leafBytes = 16 * 80,
+                           tileBytes = tokensOfChunk * rowBytes, leafBytes = 32 * 4,
                            rightHalf = 6 * 16 * 128, partBytes = 10 * 1024;
   int64_t stages, slabs = 1, stageBytes = 0, loadedBytes = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0,
                   blocksAt = 0, leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, normsAt = 0,
                   tablesAt = 0, rightsAt = 0, exchangeAt = 0, wildsAt = 0;
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> tileOffsets;
   llvm::SmallVector<Slot> slots;
-  llvm::SmallVector<ReduceOp> summed; // by warps of their own
 
   // Of the block: its part, the number of the thread in its warpgroup, and so on; all i32 but those of the
   // part.

@@ -106,6 +106,19 @@ static void storeMatrices(Thread &thread, const Statement &s, const Slots *slots
   }
 }
 
+static void transposeMatrix(Thread &thread, const Statement &s, const Slots *slots) {
+  uint32_t pairs[32];
+  for (unsigned lane = 0; lane < 32; ++lane)
+    pairs[lane] = thread.word(s.operands[1], slots[lane]);
+  auto entry = [&](unsigned row, unsigned column) {
+    return pairs[4 * row + column / 2] >> 16 * (column % 2) & 0xffff;
+  };
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    unsigned r = lane / 4, c = lane % 4 * 2;
+    thread.set(s.operands[0].items[0], slots[lane], entry(c + 1, r) << 16 | entry(c, r));
+  }
+}
+
 bool recur::emulate::decodeLanes(Statement &s) {
   s.scope = Scope::Warp;
   if (s.words[0] == "shfl" && s.words.size() == 4 && s.words[1] == "sync" && s.operands.size() == 5) {
@@ -132,6 +145,10 @@ bool recur::emulate::decodeLanes(Statement &s) {
     s.flag = s.has("trans");
     s.runWarp = s.words[0] == "ldmatrix" ? loadMatrices : storeMatrices;
     return int64_t(s.operands[s.words[0] == "stmatrix"].items.size()) == s.count;
+  }
+  if (s.words[0] == "movmatrix" && s.has("m8n8") && s.has("trans") && s.operands.size() == 2) {
+    s.runWarp = transposeMatrix;
+    return true;
   }
   s.scope = Scope::Thread;
   return false;

@@ -1,0 +1,123 @@
+// Scores that are a product between tokens times numbers of the one token and the other, and what decays from
+// the one to the other. Where the tokens' blocks of 16 differ, that is what decays to the edge of a block and
+// what decays from there: two numbers, of a row and a column. On the diagonal it is an exponential for each
+// entry.
+#include "lib/Cuda/RoleScores.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+using chunk::Reach;
+
+std::optional<RoleEmitter::PlainScore> RoleEmitter::asPlain(const ScoreTile &tile) const {
+  auto [factors, gram] = plan.splitScores(tile.value);
+  if (!gram)
+    return std::nullopt;
+  PlainScore plain;
+  plain.gram = gram;
+  plain.decay = plan.decay ? Value() : gram.getDecay();
+  if (!tile.plainRows)
+    plain.later = factors;
+  plain.earlier = plan.asRows(gram.getRhs())->scale;
+  llvm::append_range(plain.earlier, tile.columnScale);
+  plain.before = gram.getReach() == Reach::Before;
+  plain.inclusive = gram.getReach() == Reach::Inclusive;
+  // Factors go into the exponent where they have logarithms.
+  plain.inExponent = plain.decay && llvm::all_of(plain.earlier, RolePlan::isPositive);
+  return plain;
+}
+
+// A slot's numbers of the thread's two rows, which lie 8 tokens apart.
+std::array<Value, 2> RoleEmitter::rowNumbers(ScoreState &state, const Slot &slot) {
+  unsigned at = slotOf(slot);
+  auto [it, isNew] = state.rowValues.try_emplace(at);
+  int64_t offset = at * stages * slotBytes;
+  if (isNew)
+    it->second = {ptx.loadFloats(state.ownRows, offset, 1)[0], ptx.loadFloats(state.ownRows, offset + 32, 1)[0]};
+  return it->second;
+}
+
+// A slot's number of an entry's column.
+Value RoleEmitter::columnValue(ScoreState &state, const Slot &slot, unsigned entry) {
+  Values &values = state.columnValues[slotOf(slot)];
+  if (values.empty()) {
+    bool own = state.block < 0;
+    Value columns = own ? ptx.add(state.columns, ptx.mul(warp, 64)) : state.columns;
+    for (int64_t eight : {0, 1})
+      llvm::append_range(
+          values, ptx.loadFloats(columns, slotOffset(slot) + (own ? 0 : state.block * 64) + eight * 32, 2));
+  }
+  return values[entry / 4 % 2 * 2 + entry % 2];
+}
+
+// Loads the rows' numbers, ahead of the blocks.
+void RoleEmitter::collectFactors(ScoreState &state, const ScoreTile &tile, const PlainScore &plain) {
+  if (plain.decay)
+    rowNumbers(state, tile.turned ? plain.earlierLog() : plain.laterLog());
+  if (Slot numbers = tile.turned ? plain.earlierNumber() : plain.laterNumber(); !numbers.factors.empty())
+    rowNumbers(state, numbers);
+}
+
+// The warp's block on the diagonal.
+Values RoleEmitter::scoresOn(ScoreState &state, const ScoreTile &tile, const PlainScore &plain) {
+  Values entries;
+  const Values &sums = state.sums.find(plain.gram)->second;
+  // The entry's row less its column, but for what the entry's number adds.
+  Value rowLessColumn = arith::SubIOp::create(b, state.rowLessColumn, ptx.mul(warp, 16));
+  for (unsigned e = 0; e < 8; ++e) {
+    unsigned which = e / 2 % 2;
+    auto number = [&](const Slot &slot, bool isLater) {
+      return isLater == tile.turned ? columnValue(state, slot, e) : rowNumbers(state, slot)[which];
+    };
+    Value x = sums[e];
+    for (int64_t block = 1; block < 4; ++block)
+      x = ptx.choose(ptx.equal(warp, block), sums[block * 8 + e], x);
+    for (bool isLater : {true, false})
+      if (Slot slot = isLater ? plain.laterNumber() : plain.earlierNumber(); !slot.factors.empty())
+        x = ptx.multiply(x, number(slot, isLater));
+    if (plain.decay)
+      x = ptx.multiply(x, ptx.exp2(ptx.difference(number(plain.laterLog(), true),
+                                                  number(plain.earlierLog(), false))));
+    if (!tile.anyAbove) {
+      Value offset = ptx.constant(8 * (e / 4) + e % 2 - 8 * int64_t(which));
+      auto order = tile.turned ? plain.inclusive ? arith::CmpIPredicate::sge : arith::CmpIPredicate::sgt
+                   : plain.inclusive ? arith::CmpIPredicate::sle
+                               : arith::CmpIPredicate::slt;
+      x = ptx.choose(ptx.compare(order, offset, rowLessColumn), x, ptx.number(0));
+    }
+    entries.push_back(x);
+  }
+  return entries;
+}
+
+// A block off the diagonal, whose entries are all seen. What decays has its edge between the blocks: at the end
+// of the columns' tokens or, turned, before their start.
+Values RoleEmitter::scoresOff(ScoreState &state, const ScoreTile &tile, const PlainScore &plain) {
+  std::array<Value, 2> rows;
+  Slot rowSlot = tile.turned ? plain.earlierNumber() : plain.laterNumber();
+  if (!rowSlot.factors.empty())
+    rows = rowNumbers(state, rowSlot);
+  Slot columns = tile.turned ? plain.laterNumber() : plain.earlierNumber();
+  if (plain.decay) {
+    int64_t token = state.block * 16 + (tile.turned ? -1 : 15);
+    Value edge = ptx.loadFloats(state.numbers, slotOffset({{}, plain.decay}) + token * 4, 1)[0];
+    std::array<Value, 2> logs = rowNumbers(state, tile.turned ? plain.earlierLog() : plain.laterLog());
+    for (unsigned i : {0, 1}) {
+      Value decayed =
+          ptx.exp2(tile.turned ? ptx.difference(edge, logs[i]) : ptx.difference(logs[i], edge));
+      rows[i] = rows[i] ? ptx.multiply(rows[i], decayed) : decayed;
+    }
+    columns = tile.turned ? Slot{plain.later, plain.decay, plain.before, false, Slot::Start}
+                          : Slot{plain.earlier, plain.decay, false, false, Slot::End};
+  }
+  Values entries;
+  for (unsigned e = 0; e < 8; ++e) {
+    Value x = state.sums.find(plain.gram)->second[state.block * 8 + e];
+    if (Value row = rows[e / 2 % 2])
+      x = ptx.multiply(x, row);
+    if (columns.decay || !columns.factors.empty())
+      x = ptx.multiply(x, columnValue(state, columns, e));
+    entries.push_back(x);
+  }
+  return entries;
+}
