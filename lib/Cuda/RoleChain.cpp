@@ -389,9 +389,8 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
         starts[i] = before->pending.entries;
         state.inFlight.erase(before);
       }
-      next.pending =
-          ptx.product(columns, starts[i], steps[i], byDepth[i],
-                      product->kind == ChainProduct::Depth || liesTurned(*product));
+      next.pending = ptx.product(columns, starts[i], steps[i], byDepth[i],
+                                 product->kind == ChainProduct::Depth || liesTurned(*product));
       state.inFlight.push_back(next);
     }
     land(state, older);

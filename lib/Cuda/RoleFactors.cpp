@@ -33,7 +33,8 @@ std::array<Value, 2> RoleEmitter::rowNumbers(ScoreState &state, const Slot &slot
   auto [it, isNew] = state.rowValues.try_emplace(at);
   int64_t offset = at * stages * slotBytes;
   if (isNew)
-    it->second = {ptx.loadFloats(state.ownRows, offset, 1)[0], ptx.loadFloats(state.ownRows, offset + 32, 1)[0]};
+    it->second = {ptx.loadFloats(state.ownRows, offset, 1)[0],
+                  ptx.loadFloats(state.ownRows, offset + 32, 1)[0]};
   return it->second;
 }
 
@@ -76,13 +77,13 @@ Values RoleEmitter::scoresOn(ScoreState &state, const ScoreTile &tile, const Pla
       if (Slot slot = isLater ? plain.laterNumber() : plain.earlierNumber(); !slot.factors.empty())
         x = ptx.multiply(x, number(slot, isLater));
     if (plain.decay)
-      x = ptx.multiply(x, ptx.exp2(ptx.difference(number(plain.laterLog(), true),
-                                                  number(plain.earlierLog(), false))));
+      x = ptx.multiply(
+          x, ptx.exp2(ptx.difference(number(plain.laterLog(), true), number(plain.earlierLog(), false))));
     if (!tile.anyAbove) {
       Value offset = ptx.constant(8 * (e / 4) + e % 2 - 8 * int64_t(which));
-      auto order = tile.turned ? plain.inclusive ? arith::CmpIPredicate::sge : arith::CmpIPredicate::sgt
+      auto order = tile.turned       ? plain.inclusive ? arith::CmpIPredicate::sge : arith::CmpIPredicate::sgt
                    : plain.inclusive ? arith::CmpIPredicate::sle
-                               : arith::CmpIPredicate::slt;
+                                     : arith::CmpIPredicate::slt;
       x = ptx.choose(ptx.compare(order, offset, rowLessColumn), x, ptx.number(0));
     }
     entries.push_back(x);
@@ -90,8 +91,8 @@ Values RoleEmitter::scoresOn(ScoreState &state, const ScoreTile &tile, const Pla
   return entries;
 }
 
-// A block off the diagonal, whose entries are all seen. What decays has its edge between the blocks: at the end
-// of the columns' tokens or, turned, before their start.
+// A block off the diagonal, whose entries are all seen. What decays has its edge between the blocks: at the
+// end of the columns' tokens or, turned, before their start.
 Values RoleEmitter::scoresOff(ScoreState &state, const ScoreTile &tile, const PlainScore &plain) {
   std::array<Value, 2> rows;
   Slot rowSlot = tile.turned ? plain.earlierNumber() : plain.laterNumber();
@@ -103,8 +104,7 @@ Values RoleEmitter::scoresOff(ScoreState &state, const ScoreTile &tile, const Pl
     Value edge = ptx.loadFloats(state.numbers, slotOffset({{}, plain.decay}) + token * 4, 1)[0];
     std::array<Value, 2> logs = rowNumbers(state, tile.turned ? plain.earlierLog() : plain.laterLog());
     for (unsigned i : {0, 1}) {
-      Value decayed =
-          ptx.exp2(tile.turned ? ptx.difference(edge, logs[i]) : ptx.difference(logs[i], edge));
+      Value decayed = ptx.exp2(tile.turned ? ptx.difference(edge, logs[i]) : ptx.difference(logs[i], edge));
       rows[i] = rows[i] ? ptx.multiply(rows[i], decayed) : decayed;
     }
     columns = tile.turned ? Slot{plain.later, plain.decay, plain.before, false, Slot::Start}

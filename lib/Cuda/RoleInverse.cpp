@@ -1,7 +1,7 @@
 // The inverse of a unit lower triangular system of 64 tokens, transposed. The 16 x 16 blocks on the diagonal
-// are inverted by a warp each, their halves in f32, a column a lane. With D these inverses and N the system's part below
-// them, negated, block column c of the result is X_c = D_c, X_r = sum over k < r of (D_r N_rk) X_k:
-// transposed, each step's result has the layout of the next one's left operand, so the chain stays in
+// are inverted by a warp each, their halves in f32, a column a lane. With D these inverses and N the system's
+// part below them, negated, block column c of the result is X_c = D_c, X_r = sum over k < r of (D_r N_rk)
+// X_k: transposed, each step's result has the layout of the next one's left operand, so the chain stays in
 // registers. Products are f16: entries stay small where the rows of the system are those of unit vectors.
 #include "lib/Cuda/RoleScores.h"
 
@@ -9,8 +9,9 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-// Stores the system, negated, to the tile of blocks. The place of a diagonal block, of 16 rows of 32 bytes, holds
-// its diagonal's halves in f32, row by row what are the halves' columns; what is below the first one lies apart.
+// Stores the system, negated, to the tile of blocks. The place of a diagonal block, of 16 rows of 32 bytes,
+// holds its diagonal's halves in f32, row by row what are the halves' columns; what is below the first one
+// lies apart.
 void RoleEmitter::storeSystem(ScoreState &state) {
   // Blocks are wanted below the diagonal, and of a leaf what is below.
   ScoreTile system{plan.system, {}, /*plainRows=*/false, /*anyAbove=*/true};
@@ -31,7 +32,8 @@ void RoleEmitter::storeSystem(ScoreState &state) {
         ptx.store(even, half * 1024, {entries[6 * half]});
         ptx.store(odd, half * 1024 + 128, {entries[6 * half + 1]});
       }
-      ptx.store(ptx.add(ptx.add(base, leavesAt), ptx.mul(thread, 4)), 0, {ptx.packF16(entries[2], entries[3])});
+      ptx.store(ptx.add(ptx.add(base, leavesAt), ptx.mul(thread, 4)), 0,
+                {ptx.packF16(entries[2], entries[3])});
       return;
     }
     for (unsigned e = 0; e < 8; e += 2)
@@ -94,8 +96,8 @@ void RoleEmitter::emitInverse(ScoreState &state) {
   Values diagonal = swapped(ptx.loadMatrices(ownBlock, 0, true));
   Values zero(4, ptx.number(0));
   Values product = ptx.multiplyF16(zero, diagonal, {none, right});
-  product = ptx.multiplyF16(zero, {none, ptx.packF16(product[2], product[3]), none, none},
-                            {transposed[0], none});
+  product =
+      ptx.multiplyF16(zero, {none, ptx.packF16(product[2], product[3]), none, none}, {transposed[0], none});
   diagonal[1] = ptx.packF16(product[2], product[3]);
   transposed[2] = ptx.transpose(diagonal[1]);
 

@@ -420,40 +420,6 @@ LogicalResult RolePlan::stackProducts() {
   return success();
 }
 
-// A warp has 16 rows, and of a triangle the last ones are longest, those of a turned one the first. So tiles are
-// turned where they stand beside a system, which is not; and each second one only.
-void RolePlan::turnScores() {
-  if (!system || decay || steps > 1)
-    return;
-  llvm::SetVector<Operation *> taken = gramsOf({system});
-  bool turn = true;
-  for (ScoreTile &tile : scores) {
-    Operation *gram = splitScores(tile.value).second;
-    bool isShared = !gram || taken.contains(gram) || llvm::count_if(scores, [&](const ScoreTile &other) {
-                                                       return gramsOf({other.value}).contains(gram);
-                                                     }) > 1;
-    if (isShared)
-      continue;
-    tile.turned = turn;
-    turn = !turn;
-  }
-}
-
-void RolePlan::placeOutputs() {
-  auto isProductOf = [&](BlockArgument input) {
-    auto is = [&](Value value) {
-      std::optional<TokenTile> tile = value ? asTile(value) : std::nullopt;
-      return tile && tile->input == input;
-    };
-    return llvm::any_of(products, [&](const ChainProduct &p) { return is(p.left) || is(p.right); }) ||
-           llvm::any_of(grams, [&](chunk::GramOp gram) { return is(gram.getLhs()) || is(gram.getRhs()); });
-  };
-  if (countOutputs() == 1 && !decay && steps == 1)
-    for (BlockArgument input : neededInputs)
-      if (typeOf(input).numCols() == independent && !isProductOf(input))
-        outputPlace = input;
-}
-
 LogicalResult RolePlan::check() {
   auto states = program.argumentsOf(ArgKind::State);
   auto init = program.getInit().front().getTerminator()->getOperands();

@@ -176,8 +176,8 @@ public:
   mlir::Value decay;
   llvm::SmallVector<MadeTile> made;
   llvm::SmallVector<mlir::Value> rights;
-  /// An input that the chain alone reads, before its outputs are made, and whose place in shared memory can take
-  /// them; or null.
+  /// An input that the chain alone reads, before its outputs are made, and whose place in shared memory can
+  /// take them; or null.
   mlir::BlockArgument outputPlace;
   /// Sums over rows that numbers per token follow from.
   llvm::SetVector<mlir::Operation *> reductions;

@@ -65,8 +65,8 @@ std::array<Value, 2> RoleEmitter::decayWithin(RowState &state, const Slot &slot)
   // Eight lanes have 16 tokens.
   Value last = decaySums(state, slot.decay, false)[1];
   bool toEnd = slot.within == Slot::End;
-  Value from = toEnd ? arith::OrIOp::create(b, lane, ptx.constant(7)).getResult()
-                     : ptx.add(ptx.bits(lane, 24), -1);
+  Value from =
+      toEnd ? arith::OrIOp::create(b, lane, ptx.constant(7)).getResult() : ptx.add(ptx.bits(lane, 24), -1);
   Value edge = ptx.shuffle(last, from);
   if (!toEnd)
     edge = ptx.choose(ptx.below(lane, ptx.constant(8)), ptx.number(0), edge);
@@ -239,8 +239,7 @@ void RoleEmitter::emitRows(Value chunks) {
         std::array<Value, 2> more =
             factor.divides ? reciprocal(state, factor.value) : row(state, factor.value);
         for (int k : {0, 1})
-          values[k] =
-              isLog ? ptx.difference(values[k], ptx.log2(more[k])) : ptx.multiply(values[k], more[k]);
+          values[k] = isLog ? ptx.difference(values[k], ptx.log2(more[k])) : ptx.multiply(values[k], more[k]);
       }
       if (!isLog)
         for (int k : {0, 1})

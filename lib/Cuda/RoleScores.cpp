@@ -97,8 +97,8 @@ Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, Value value, 
   return cast<ElementwiseOp>(op).lower(b, b.getLoc(), operands);
 }
 
-// A tile's blocks of 16 columns that a warp has anything of, and where they go. Blocks beyond the diagonal are
-// zero.
+// A tile's blocks of 16 columns that a warp has anything of, and where they go. Blocks beyond the diagonal
+// are zero.
 void RoleEmitter::forBlocks(ScoreState &state, const ScoreTile &tile,
                             llvm::function_ref<void(ValueRange, Value, bool)> body) {
   std::optional<PlainScore> plain = asPlain(tile);

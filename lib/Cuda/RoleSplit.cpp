@@ -1,4 +1,5 @@
-// What of a plan tells how its work can be split: products by warpgroup, sequences into segments.
+// What of a plan tells how its work can be split: products by warpgroup, scores by warp, sequences into
+// segments; and where outputs lie.
 #include "lib/Cuda/RolePlan.h"
 
 using namespace mlir;
@@ -45,4 +46,38 @@ std::optional<RowFactors> RolePlan::stateScale() const {
       llvm::append_range(work, op->getOperands());
   }
   return factors;
+}
+
+// A warp has 16 rows, and of a triangle the last ones are longest, those of a turned one the first. So tiles
+// are turned where they stand beside a system, which is not; and each second one only.
+void RolePlan::turnScores() {
+  if (!system || decay || steps > 1)
+    return;
+  llvm::SetVector<Operation *> taken = gramsOf({system});
+  bool turn = true;
+  for (ScoreTile &tile : scores) {
+    Operation *gram = splitScores(tile.value).second;
+    bool isShared = !gram || taken.contains(gram) || llvm::count_if(scores, [&](const ScoreTile &other) {
+                                                       return gramsOf({other.value}).contains(gram);
+                                                     }) > 1;
+    if (isShared)
+      continue;
+    tile.turned = turn;
+    turn = !turn;
+  }
+}
+
+void RolePlan::placeOutputs() {
+  auto isProductOf = [&](BlockArgument input) {
+    auto is = [&](Value value) {
+      std::optional<TokenTile> tile = value ? asTile(value) : std::nullopt;
+      return tile && tile->input == input;
+    };
+    return llvm::any_of(products, [&](const ChainProduct &p) { return is(p.left) || is(p.right); }) ||
+           llvm::any_of(grams, [&](chunk::GramOp gram) { return is(gram.getLhs()) || is(gram.getRhs()); });
+  };
+  if (countOutputs() == 1 && !decay && steps == 1)
+    for (BlockArgument input : neededInputs)
+      if (matType(input).numCols() == independent && !isProductOf(input))
+        outputPlace = input;
 }

@@ -71,10 +71,10 @@ void RoleEmitter::copyOutputs(Value chunk, Value tiles) {
     Value address = LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps,
                                         ArrayRef<LLVM::GEPArg>{int32_t(map * 128)});
     for (int64_t slab = 0; slab < slabs; ++slab)
-      ptx.storeBox(address, outputAt(tiles, output, ptx.constant(slab)),
-                   {ptx.constant(0), token, ptx.add(shardHalves(entry.maps[map]), slab), narrow(part.head),
-                    batch},
-                   whole);
+      ptx.storeBox(
+          address, outputAt(tiles, output, ptx.constant(slab)),
+          {ptx.constant(0), token, ptx.add(shardHalves(entry.maps[map]), slab), narrow(part.head), batch},
+          whole);
   }
 }
 

@@ -26,8 +26,8 @@ Value RoleEmitter::paramEntry(TensorAccess &access, BlockArgument param, Value a
   return entry.getType().isF32() ? entry : arith::ExtFOp::create(b, b.getF32Type(), entry).getResult();
 }
 
-// A lane, or as many as there are blocks in a team, sums over a row, 32 bytes at a time, which are fetched while
-// those before are summed.
+// A lane, or as many as there are blocks in a team, sums over a row, 32 bytes at a time, which are fetched
+// while those before are summed.
 void RoleEmitter::sumRows(TensorAccess &access, Stage stage, Value sums, Value first, ReduceOp op) {
   constexpr int64_t together = 2;
   llvm::SmallSetVector<BlockArgument, 2> inputs;
@@ -46,11 +46,9 @@ void RoleEmitter::sumRows(TensorAccess &access, Stage stage, Value sums, Value f
   // Of tokens there may be fewer than of micro-steps: some are summed more than once.
   Value own = plan.isOfTokens(op.getOperand()) ? ptx.bits(row, plan.columns - 1) : row;
   Value at = ptx.add(stage.tiles, ptx.add(ptx.mul(own, rowBytes), ptx.mul(ptx.bits(own, 7), 16)));
-  Value begin = team == 1 ? ptx.constant(0)
-                          : ptx.mul(ptx.shiftRight(lane, llvm::Log2_64(rows)), rounds / team);
-  auto packetAt = [&](Value round) {
-    return ptx.mul(ptx.bits(ptx.add(round, begin), rounds - 1), together);
-  };
+  Value begin =
+      team == 1 ? ptx.constant(0) : ptx.mul(ptx.shiftRight(lane, llvm::Log2_64(rows)), rounds / team);
+  auto packetAt = [&](Value round) { return ptx.mul(ptx.bits(ptx.add(round, begin), rounds - 1), together); };
   auto fetch = [&](Value round) {
     Value packet = packetAt(round);
     Value half = ptx.shiftRight(packet, 3), place = ptx.exclusiveOr(at, ptx.mul(ptx.bits(packet, 7), 16));
@@ -62,8 +60,8 @@ void RoleEmitter::sumRows(TensorAccess &access, Stage stage, Value sums, Value f
                                            tileOffset(input), 4, b.getI32Type()));
     return pairs;
   };
-  // All roles' code shares one small cache: nobody is to know that this loop could be unrolled. It is so once,
-  // so that packets need not change registers.
+  // All roles' code shares one small cache: nobody is to know that this loop could be unrolled. It is so
+  // once, so that packets need not change registers.
   Value count = ptx.add(ptx.shiftRight(lane, 5), rounds / team), zero = ptx.constant(0);
   auto sum = [&](Values &partial, ValueRange pairs, Value round) {
     for (int64_t e = 0; e < together * 8; ++e) {
@@ -115,7 +113,8 @@ void RoleEmitter::emitSums(Value chunks) {
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
   find(access);
   if (team > 1)
-    first = ptx.add(first, ptx.mul(arith::TruncIOp::create(b, b.getI32Type(), part.shard), tokensOfChunk / team));
+    first =
+        ptx.add(first, ptx.mul(arith::TruncIOp::create(b, b.getI32Type(), part.shard), tokensOfChunk / team));
   forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
     ptx.await(barrier(Loaded, stage.index), stage.phase);
     for (Operation *op : plan.reductions)
@@ -142,9 +141,9 @@ void RoleEmitter::awaitSums(Value chunk) {
               ptx.bits(arith::DivUIOp::create(b, chunk, ptx.constant(chunksOfSums)), 1));
 }
 
-// Tells the numbers' warps, of the whole team, of this block's sums. Those of eight chunks before have been read: a place in
-// the ring, of at most four, was free, so this block's chain has had all scores of four chunks before, those of
-// the others too, which followed from their numbers.
+// Tells the numbers' warps, of the whole team, of this block's sums. Those of eight chunks before have been
+// read: a place in the ring, of at most four, was free, so this block's chain has had all scores of four
+// chunks before, those of the others too, which followed from their numbers.
 void RoleEmitter::handOverSums(Value chunk) {
   int64_t bytes = slotBytes / team;
   Value own = ptx.mul(arith::TruncIOp::create(b, b.getI32Type(), part.shard), bytes);

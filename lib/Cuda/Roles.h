@@ -57,8 +57,8 @@ private:
     mlir::Value tiles, rows;  // addresses
   };
   /// A number for each token in shared memory: a product of factors, or the sums of a decay's binary
-  /// logarithms, less the factors'; or the factors times what decays within the token's 16, from their start or
-  /// to their end.
+  /// logarithms, less the factors'; or the factors times what decays within the token's 16, from their start
+  /// or to their end.
   struct Slot {
     enum Within { Nothing, Start, End };
     RowFactors factors;
@@ -213,8 +213,8 @@ private:
   bool isRoomy, stacks;
 
   static constexpr int64_t rowBytes = 128, slotBytes = tokensOfChunk * 4,
-                           tileBytes = tokensOfChunk * rowBytes, leafBytes = 32 * 4,
-                           rightHalf = 6 * 16 * 128, partBytes = 10 * 1024;
+                           tileBytes = tokensOfChunk * rowBytes, leafBytes = 32 * 4, rightHalf = 6 * 16 * 128,
+                           partBytes = 10 * 1024;
   int64_t stages, slabs = 1, stageBytes = 0, loadedBytes = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0,
                   blocksAt = 0, leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, normsAt = 0,
                   tablesAt = 0, rightsAt = 0, exchangeAt = 0, wildsAt = 0;
