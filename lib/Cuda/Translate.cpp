@@ -87,9 +87,10 @@ struct ApproximateMath : PassWrapper<ApproximateMath, OperationPass<ModuleOp>> {
 
 LogicalResult cuda::lowerToLlvm(ModuleOp module) {
   PassManager manager(module.getContext());
-  manager.addPass(createCanonicalizerPass());
-  manager.addPass(createCSEPass());
+  // This one folds and drops what is dead, too. The canonicaliser would compare all values that a loop carries with
+  // one another, and kernels carry hundreds.
   manager.addPass(std::make_unique<ApproximateMath>());
+  manager.addPass(createCSEPass());
   manager.addPass(createSCFToControlFlowPass());
   manager.addPass(createConvertMathToLLVMPass());
   manager.addPass(createConvertNVVMToLLVMPass());
