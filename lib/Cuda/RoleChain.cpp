@@ -80,9 +80,11 @@ FailureOr<Values> RoleEmitter::slab(ChainState &state, Value value) {
   return entries;
 }
 
-// A slab of a tile, transposed, in pairs; with registers to spare fetched ahead like numbers.
+// A slab of a tile, transposed, in pairs; with registers to spare fetched ahead like numbers, and kept.
 Values RoleEmitter::tilePairs(ChainState &state, BlockArgument input) {
   Values &pairs = state.pairs[input];
+  if (!isRoomy)
+    pairs.clear();
   if (!pairs.empty())
     return pairs;
   if (state.rehearses) {
