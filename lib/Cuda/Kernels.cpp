@@ -113,6 +113,26 @@ static void writeSums(chunk::ProgramOp program) {
   });
 }
 
+// Takes numbers that divide a factor of a vector, entry by entry, out of the product.
+static void takeOutNumbers(chunk::ProgramOp program) {
+  program.getBody().walk([](MulOp product) {
+    if (!isa<chunk::MapOp>(product->getParentOp()))
+      return;
+    for (unsigned i : {0, 1}) {
+      auto quotient = product->getOperand(i).getDefiningOp<DivOp>();
+      Value other = product->getOperand(1 - i);
+      if (!quotient || !matType(quotient.getRhs()).isScalar() || product.getType().isScalar() ||
+          matType(other) != product.getType() || matType(quotient.getLhs()) != product.getType())
+        continue;
+      OpBuilder b(product);
+      Value entries = MulOp::create(b, product.getLoc(), quotient.getLhs(), other);
+      product.replaceAllUsesWith(DivOp::create(b, product.getLoc(), entries, quotient.getRhs()).getResult());
+      product.erase();
+      return;
+    }
+  });
+}
+
 // The kernel in roles, where the chip has what it takes and the plan knows the program.
 bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards,
                              StringRef name, int64_t mostBlocks, Phase phase) {
@@ -227,6 +247,7 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, bool ofMicroStep) {
     chunk::ProgramOp program = derive(rule, ofMicroStep);
     if (program)
       writeSums(program);
+      takeOutNumbers(program);
     return program;
   };
   SharedOut part = shareOut(128, /*fewer=*/true);

@@ -455,8 +455,7 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
     state.stage = stage;
     state.chunk = chunk;
     state.columns = ptx.add(stage.rows, pair);
-    state.buffer = ptx.bits(chunk, 1);
-    state.bufferPhase = ptx.bits(ptx.shiftRight(chunk, 1), 1);
+    std::tie(state.buffer, state.bufferPhase) = bufferOf(chunk);
     state.scoresBase = ptx.add(ptx.add(base, scoresAt), ptx.mul(state.buffer, scoreBytes));
     state.slabs[stateArgument] = Values(values.take_front(entries));
     FailureOr<Values> next = failure();

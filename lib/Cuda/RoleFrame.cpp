@@ -68,15 +68,19 @@ void RoleEmitter::layOut() {
       exchangeBytes += gramsOf(role).size() * partBytes;
   int64_t wildBytes = plan.decay && !plan.isMild() ? scorers.size() * plan.grams.size() * 4096 : 0;
   blockBytes = exchangeBytes ? rightBytes : std::max(blockBytes, rightBytes);
-  int64_t others = 2 * scoreBytes + outputBytes + blockBytes + leavesBytes + tablesBytes + sumBytes +
-                   exchangeBytes + wildBytes + Barriers * barrierPitch + 256;
+  int64_t others = outputBytes + blockBytes + leavesBytes + tablesBytes + sumBytes + exchangeBytes + wildBytes +
+                   Barriers * barrierPitch + 256;
+  // Where there is room for one chunk's inputs, its scores wait for the chain anyway.
+  constexpr int64_t numbersBytes = 2048;
+  buffers = others + 2 * scoreBytes + stageBytes + numbersBytes > threads.sharedLimit ? 1 : 2;
+  others += buffers * scoreBytes;
   stages = std::clamp<int64_t>((threads.sharedLimit - others) / stageBytes, 1, stages);
   int64_t at = stages * stageBytes;
   auto take = [&](int64_t &where, int64_t bytes) {
     where = at;
     at += bytes;
   };
-  take(scoresAt, 2 * scoreBytes);
+  take(scoresAt, buffers * scoreBytes);
   inverseAt = scoresAt + scoreOffset(plan.scores.size());
   take(outputsAt, outputBytes);
   take(blocksAt, blockBytes);
@@ -91,6 +95,12 @@ void RoleEmitter::layOut() {
   take(normsAt, sumBytes);
   take(barriersAt, Barriers * barrierPitch);
   slotsAt = llvm::alignTo(at, 256);
+}
+
+std::pair<Value, Value> RoleEmitter::bufferOf(Value chunk) {
+  if (buffers == 1)
+    return {ptx.constant(0), ptx.bits(chunk, 1)};
+  return {ptx.bits(chunk, 1), ptx.bits(ptx.shiftRight(chunk, 1), 1)};
 }
 
 int64_t RoleEmitter::scoreOffset(unsigned tile) const {
@@ -176,8 +186,8 @@ void RoleEmitter::emitStart() {
     init(Loaded, stages, 1);
     init(Full, stages, 32);
     init(Empty, stages, 128 * slabs);
-    init(ScoresFull, 2, scorers.size());
-    init(ScoresEmpty, 2, 4 * slabs * team);
+    init(ScoresFull, buffers, scorers.size());
+    init(ScoresEmpty, buffers, 4 * slabs * team);
     init(OutputsFull, 1, plan.countOutputs() ? 128 * slabs : 0);
     init(OutputsEmpty, 1, plan.countOutputs() ? 1 : 0);
     init(Summed, chunksOfSums, team > 1 && !plan.reductions.empty() ? team : 0);
@@ -198,7 +208,7 @@ void RoleEmitter::emitStart() {
         threads.when(ptx.below(tid, ptx.constant(left)), store);
     }
   };
-  clear(scoresAt, 2 * scoreBytes);
+  clear(scoresAt, buffers * scoreBytes);
   if (loadedBytes < stageBytes)
     clear(0, stages * stageBytes);
   ptx.fenceProxy();

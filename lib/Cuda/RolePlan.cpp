@@ -64,7 +64,7 @@ std::optional<TokenTile> RolePlan::asTile(Value value) const {
       return decayed(asRows(op->getOperand(i)), factor);
     if (isNumber(op->getOperand(i)) || !isNumber(factor) || (isa<DivOp>(op) && i == 1))
       continue;
-    std::optional<TokenTile> tile = asTile(op->getOperand(i));
+    std::optional<TokenTile> tile = asRows(op->getOperand(i));
     if (tile)
       tile->scale.push_back({factor, isa<DivOp>(op)});
     return tile;
@@ -311,7 +311,7 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
     return 0;
   }
   if (std::optional<TokenTile> tile = asTile(value)) {
-    if (tile->span || tile->decayed || failed(needInput(tile->input)))
+    if (tile->span || tile->decayed || tile->made || failed(needInput(tile->input)))
       return failure();
     plainInputs.insert(tile->input);
     for (RowFactor factor : tile->scale)

@@ -194,6 +194,7 @@ private:
   mlir::FailureOr<unsigned> visitProduct(mlir::Operation *op, mlir::Value result, mlir::Value start,
                                          bool chained);
   mlir::LogicalResult visitScores(mlir::Value value);
+  bool isWithinOne(mlir::Value value) const;
   bool hasShortRows(const TokenTile &tile) const;
   bool isTame(mlir::Value system) const;
   mlir::LogicalResult needRow(mlir::Value value);

@@ -214,8 +214,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
   };
   forOwnChunks(chunks, [&](Value chunk, Stage stage) {
     state.rowValues.clear();
-    state.index = ptx.bits(chunk, 1);
-    state.phase = ptx.bits(ptx.shiftRight(chunk, 1), 1);
+    std::tie(state.index, state.phase) = bufferOf(chunk);
     state.buffer = ptx.add(ptx.add(base, scoresAt), ptx.mul(state.index, scoreBytes));
     state.hasPlace = false;
     state.numbers = stage.rows;

@@ -7,10 +7,19 @@ using namespace recur::cuda;
 
 // Whether rows have a norm of at most 1, as the spec declares or because they are divided by theirs.
 bool RolePlan::hasShortRows(const TokenTile &tile) const {
-  if (tile.made)
+  // What rows are multiplied with, entry by entry, may shorten them.
+  Value rows = tile.rows();
+  while (auto product = trace(rows).getDefiningOp<MulOp>()) {
+    unsigned other = isWithinOne(product->getOperand(1)) ? 0 : 1;
+    if (!isWithinOne(product->getOperand(1 - other)))
+      return false;
+    rows = product->getOperand(other);
+  }
+  auto input = dyn_cast<BlockArgument>(trace(rows));
+  if (!input)
     return false;
   if (tile.scale.empty())
-    return program.getArg(tile.input.getArgNumber()).getUnit();
+    return program.getArg(input.getArgNumber()).getUnit();
   if (tile.scale.size() != 1 || !tile.scale[0].divides)
     return false;
   auto root = trace(tile.scale[0].value).getDefiningOp<SqrtOp>();
@@ -21,8 +30,7 @@ bool RolePlan::hasShortRows(const TokenTile &tile) const {
         square = trace(sum->getOperand(1 - i));
   auto reduce = square ? square.getDefiningOp<ReduceOp>() : ReduceOp();
   auto product = reduce ? trace(reduce.getOperand()).getDefiningOp<MulOp>() : MulOp();
-  return product && trace(product->getOperand(0)) == tile.input &&
-         trace(product->getOperand(1)) == tile.input;
+  return product && trace(product->getOperand(0)) == input && trace(product->getOperand(1)) == input;
 }
 
 // Whether a system's entries are inner products of short rows, so that those of its inverse keep within half

@@ -32,6 +32,12 @@ bool RolePlan::isNotNegative(Value value) const {
   return range && range.getLo() >= 0;
 }
 
+// Whether no entry of a value is beyond 1, as ranges say.
+bool RolePlan::isWithinOne(Value value) const {
+  RangeAttr range = rangeOf(program, value);
+  return range && range.getLo() >= -1 && range.getHi() <= 1;
+}
+
 Value RolePlan::sourceOf(Value decay) {
   auto op = decay.getDefiningOp<chunk::DecayOp>();
   return op.getLog() ? op.getLog() : op.getFactors();
@@ -151,6 +157,15 @@ const MadeTile &RolePlan::madeOf(const TokenTile &tile) const {
                         [&](const MadeTile &x) { return x.rows == tile.rows() && x.span == tile.span; });
 }
 
+// Whether rows are zero where those are that they follow from.
+static bool vanishes(Value rows) {
+  rows = RolePlan::trace(rows);
+  Operation *op = rows.getDefiningOp();
+  if (isa_and_present<MulOp>(op))
+    return llvm::any_of(op->getOperands(), vanishes);
+  return !op || (isa<AddOp, SubOp, NegOp>(op) && llvm::all_of(op->getOperands(), vanishes));
+}
+
 // With a decay of each key all products between tokens have it, and scores are such a product times factors.
 LogicalResult RolePlan::checkDecay() {
   for (chunk::GramOp gram : grams) {
@@ -160,9 +175,8 @@ LogicalResult RolePlan::checkDecay() {
       rights.push_back(right);
   }
   // Rows past the end are zero, but what follows from them might not be, and a system would take it in.
-  auto isMade = [](Value rows) { return !isa<BlockArgument>(rows); };
-  if (system && (llvm::any_of(rights, isMade) ||
-                 llvm::any_of(made, [&](const MadeTile &tile) { return isMade(tile.rows); })))
+  if (system && !(llvm::all_of(rights, vanishes) &&
+                  llvm::all_of(made, [&](const MadeTile &tile) { return vanishes(tile.rows); })))
     return failure();
   // The system is what its warps go on with, so its product comes last.
   if (auto *last = system ? llvm::find(grams, splitScores(system).second) : grams.end(); last != grams.end())

@@ -85,6 +85,8 @@ private:
   void forOwnChunks(mlir::Value chunks, llvm::function_ref<void(mlir::Value chunk, Stage stage)> body);
   int64_t tileOffset(mlir::BlockArgument input) const { return tileOffsets.lookup(input).first; }
   int64_t halfStride(mlir::BlockArgument input) const { return tileOffsets.lookup(input).second; }
+  /// Where the scores of a chunk go, and that place's phase.
+  std::pair<mlir::Value, mlir::Value> bufferOf(mlir::Value chunk);
   mlir::BlockArgument placeOf(const TokenTile &tile) const;
   mlir::Value shardHalves(unsigned tensor);
   unsigned slotOf(const Slot &slot);
@@ -215,7 +217,7 @@ private:
   static constexpr int64_t rowBytes = 128, slotBytes = tokensOfChunk * 4,
                            tileBytes = tokensOfChunk * rowBytes, leafBytes = 32 * 4, rightHalf = 6 * 16 * 128,
                            partBytes = 10 * 1024;
-  int64_t stages, slabs = 1, stageBytes = 0, loadedBytes = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0,
+  int64_t stages, slabs = 1, buffers = 2, stageBytes = 0, loadedBytes = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0,
                   blocksAt = 0, leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, normsAt = 0,
                   tablesAt = 0, rightsAt = 0, exchangeAt = 0, wildsAt = 0;
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> tileOffsets;
