@@ -245,9 +245,10 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, bool ofMicroStep) {
     return false;
   auto derived = [&](RuleOp rule) {
     chunk::ProgramOp program = derive(rule, ofMicroStep);
-    if (program)
+    if (program) {
       writeSums(program);
       takeOutNumbers(program);
+    }
     return program;
   };
   SharedOut part = shareOut(128, /*fewer=*/true);

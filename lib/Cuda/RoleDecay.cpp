@@ -126,11 +126,19 @@ void RoleEmitter::weighRows(ScoreState &state) {
     llvm::DenseMap<BlockArgument, Values> pairs;
     Values sums[2];
   };
+  auto pairsOf = [&](int64_t block) {
+    llvm::DenseMap<BlockArgument, Values> pairs;
+    for (BlockArgument input : inputs)
+      pairs[input] = inputPairs(state, input, block, false);
+    return pairs;
+  };
+  // Of many inputs, there are no registers for what is loaded ahead.
+  bool isWide = inputs.size() > 3;
   auto fetch = [&](int64_t block) {
     Fetched result;
     Values logs = logPairs(state, block);
-    for (BlockArgument input : inputs)
-      result.pairs[input] = inputPairs(state, input, block, false);
+    if (!isWide)
+      result.pairs = pairsOf(block);
     for (bool before : {false, true})
       if (sumsNeeded[before])
         result.sums[before] = logSums(state, logs, before);
@@ -140,6 +148,8 @@ void RoleEmitter::weighRows(ScoreState &state) {
   Fetched next = fetch(role.firstBlock);
   for (int64_t block = role.firstBlock; block < role.firstBlock + role.blocks; ++block) {
     Fetched now = std::move(next);
+    if (isWide)
+      now.pairs = pairsOf(block);
     // Rows, relative to their block's reference: of Rest for those on the right.
     llvm::DenseMap<unsigned, Values> weights;
     llvm::DenseMap<std::pair<Value, unsigned>, Values> known;

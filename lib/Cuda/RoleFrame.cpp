@@ -29,7 +29,7 @@ SmallVector<ScoreRole> cuda::scoreRoles(const RolePlan &plan, int64_t team) {
   auto tiles = llvm::to_vector(llvm::seq<unsigned>(0, plan.scores.size()));
   if (plan.decay) {
     int64_t blocks = plan.keys / 16;
-    if (plan.independent != rowsOfSlab || plan.grams.empty())
+    if (plan.independent != rowsOfSlab || plan.grams.empty() || plan.grams.size() > 2)
       return {{tiles, plan.system != nullptr, 0, blocks}};
     // The inverse takes as long as some of the channels do.
     int64_t later = plan.system ? (blocks * 3) / 8 : blocks / 2;
@@ -318,7 +318,7 @@ LogicalResult RoleEmitter::emit() {
   if (plan.decay && !plan.system)
     some = 144, many = 168;
   if (slabs == 1)
-    few = 40, some = scorers.size() > 1 ? 112 : 216, many = 232;
+    few = 40, some = scorers.size() > 1 ? 112 : plan.decay ? 240 : 216, many = 232;
   // With a decay of each key, for the warpgroup with more channels more.
   int64_t more = 0;
   if (plan.decay && scorers.size() > 1) {

@@ -207,7 +207,8 @@ Value RolePlan::leftOf(Operation *op) const {
   return strip(solve.getRhs().front());
 }
 
-FailureOr<unsigned> RolePlan::visitProduct(Operation *op, Value result, Value start, bool chained) {
+FailureOr<unsigned> RolePlan::visitProduct(Operation *op, Value result, Value start, bool chained,
+                                           unsigned leastWave) {
   ChainProduct product;
   product.result = result;
   product.left = leftOf(op);
@@ -216,7 +217,7 @@ FailureOr<unsigned> RolePlan::visitProduct(Operation *op, Value result, Value st
   FailureOr<unsigned> wave = visit(product.left);
   if (failed(wave))
     return failure();
-  product.wave = *wave;
+  product.wave = std::max(*wave, leastWave);
   if (auto solve = dyn_cast<chunk::TriSolveOp>(op)) {
     if (solve.getBlocks().size() != 1 || solve.getDecay() || (system && system != solve.getBlocks().front()))
       return failure();
@@ -359,11 +360,14 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
       if (failed(when))
         return failure();
       RowFactors factors = resultScaleOf(best);
+      // It may wait for what it is summed onto.
+      if (factors.empty() && *when > bestWave + 1)
+        bestWave = *when - 1;
       bool chained = factors.empty() && *when == bestWave + 1 && !products.empty() &&
                      products.back().result == other && products.back().resultScale.empty() &&
                      other.hasOneUse();
       if (*when <= bestWave || chained) {
-        FailureOr<unsigned> done = visitProduct(best, value, other, chained);
+        FailureOr<unsigned> done = visitProduct(best, value, other, chained, chained ? bestWave : 0);
         if (succeeded(done) && !factors.empty()) {
           RowFactors rest = resultScaleOf(other.getDefiningOp<MatmulOp>());
           llvm::erase_if(rest, [&](RowFactor factor) { return llvm::is_contained(factors, factor); });

@@ -192,7 +192,7 @@ private:
   bool isOf(bool tokens, mlir::BlockArgument input) const { return steps == 1 || hasSteps(input) != tokens; }
   mlir::FailureOr<unsigned> visit(mlir::Value value);
   mlir::FailureOr<unsigned> visitProduct(mlir::Operation *op, mlir::Value result, mlir::Value start,
-                                         bool chained);
+                                         bool chained, unsigned leastWave = 0);
   mlir::LogicalResult visitScores(mlir::Value value);
   bool isWithinOne(mlir::Value value) const;
   bool hasShortRows(const TokenTile &tile) const;
