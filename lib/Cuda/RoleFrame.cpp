@@ -318,7 +318,7 @@ LogicalResult RoleEmitter::emit() {
   if (plan.decay && !plan.system)
     some = 144, many = 168;
   if (slabs == 1)
-    few = 40, some = scorers.size() > 1 ? 112 : plan.decay ? 240 : 216, many = 232;
+    few = 40, some = scorers.size() > 1 ? 112 : plan.decay ? 232 : 216, many = 232;
   // With a decay of each key, for the warpgroup with more channels more.
   int64_t more = 0;
   if (plan.decay && scorers.size() > 1) {
