@@ -83,7 +83,7 @@ struct Kernel {
 };
 
 /// The chunk program of a bound rule or, `ofMicroStep`, of the rule of its micro-step (ruleOfMicroStep); null
-/// if there is none. What it returns lives until the next call.
+/// if there is none. What it returns lives until the next call. A null function: token by token only.
 using DeriveFunction = llvm::function_ref<chunk::ProgramOp(RuleOp, bool ofMicroStep)>;
 
 /// The kernels of a bound and simplified rule. The sequential one, for every rule: one block of threads for

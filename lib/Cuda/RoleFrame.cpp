@@ -313,7 +313,7 @@ LogicalResult RoleEmitter::emit() {
   // Nothing begins with the state after the last segment.
   if (phase == Phase::Gather)
     chunks = ptx.choose(isLastSegment(), ptx.constant(0), chunks);
-  // What each thread of a role may have of the 512 registers that the warpgroups share.
+  // What each thread of a role may have of the registers, 512 or a little less, that the warpgroups share.
   int64_t few = 32, some = plan.system ? 96 : 64, many = plan.system ? 192 : 208;
   if (plan.decay && !plan.system)
     some = 144, many = 168;
@@ -328,7 +328,10 @@ LogicalResult RoleEmitter::emit() {
     else
       some = 128, more = 8;
   }
-  int64_t atEntry = 65536 / entry.threads / 8 * 8, most = 248;
+  int64_t atEntry = 65536 / entry.threads / 8 * 8, most = 248, groups = entry.threads / 128;
+  // Who asks for more than the others leave waits for ever.
+  if (atEntry < most && few + int64_t(scorers.size()) * some + slabs * many > groups * atEntry)
+    return failure();
   LogicalResult status = success();
   threads.when(part.isPresent, [&] {
     auto choice = scf::IfOp::create(b, ptx.equal(group, 0), true);
