@@ -141,6 +141,20 @@ public:
     return std::move(found);
   }
 
+  bool isContraction() {
+    if (nf.states.size() != 1 || nf.updates[0] == Row::none)
+      return false;
+    std::optional<Decay> decay = nf.decay(0);
+    const Version &update = nf.update(0);
+    if (!decay || decay->c.number == 0 || !decay->elementwise.empty() || (!decay->left.empty() && !decay->right.empty()))
+      return false;
+    const Write *erase = nullptr;
+    for (const Write &write : update.writes)
+      if (write.isErase() && std::exchange(erase, &write))
+        return false;
+    return !erase || isShortStep(*decay, *erase);
+  }
+
 private:
   std::string name(unsigned state) { return rule.getArg(nf.states[state]).getName().str(); }
 
@@ -193,7 +207,8 @@ private:
     // of the term.
     SmallVector<Value> factors = factorsOf(write.c.factors), vectors;
     flatten(*vector, factors);
-    removeDecay(factors, decay);
+    if (decay)
+      removeDecay(factors, *decay);
     llvm::copy_if(factors, std::back_inserter(vectors),
                   [](Value value) { return !matType(value).isScalar(); });
     llvm::erase_if(factors, [](Value value) { return !matType(value).isScalar(); });
@@ -230,6 +245,45 @@ private:
                (write.c.number < 0 ? "- " : "+ ") + times + product +
                ", which must stay within [-1, 1], but " + StringRef(why).drop_back(5),
            fixText(same ? key : "", c, same ? norm : Interval{0, std::sqrt(norm.hi * other.hi)}, most));
+  }
+
+  // Whether what is erased, of a state that has decayed, is c (S k) kT with c |k|^2 in [0, 2].
+  bool isShortStep(const Decay &decay, const Write &write) {
+    const Column &known = write.column.kind == Column::Known ? write.column : write.row;
+    Column read = write.column.kind == Column::Known ? write.row : write.column;
+    double number = -write.c.number;
+    SmallVector<Value> factors = factorsOf(write.c.factors);
+    if (read.kind == Column::RowOf) {
+      const RowTerm *only = nullptr;
+      for (const RowTerm &term : nf.rows[read.index].terms)
+        if (term.column.kind != Column::Known && (std::exchange(only, &term) || !term.map.empty()))
+          return false;
+      if (!only || only->column.kind != Column::OldRead)
+        return false;
+      read = only->column;
+      number *= only->c.number;
+      llvm::append_range(factors, factorsOf(only->c.factors));
+    }
+    if (known.kind != Column::Known || read.kind != Column::OldRead)
+      return false;
+    Side side = nf.reads[read.index].side;
+    if (!(side == Side::Right ? decay.left : decay.right).empty() ||
+        (side == Side::Right) != (write.column.kind != Column::Known))
+      return false;
+    flatten(nf.reads[read.index].vector, factors);
+    if (!removeDecay(factors, decay))
+      return false;
+    number /= decay.c.number;
+    SmallVector<Value> vectors, keyFactors = factorsOf(known.value);
+    llvm::copy_if(factors, std::back_inserter(vectors), [](Value x) { return !matType(x).isScalar(); });
+    llvm::erase_if(factors, [](Value x) { return !matType(x).isScalar(); });
+    if (!std::is_permutation(vectors.begin(), vectors.end(), keyFactors.begin(), keyFactors.end()))
+      return false;
+    Interval c{number, number}, norm = normOf(known.value);
+    for (Value factor : factors)
+      c = c * Interval::of(factor);
+    return (number >= 0 && isBounded(factors, known.value)) ||
+           (c * Interval{norm.lo * norm.lo, norm.hi * norm.hi}).within(0, 2);
   }
 
   // What is known about the factors of a term, each with a comma or an "and" to come.
@@ -288,19 +342,18 @@ private:
   }
 
   // Removes the decay's factors if they are all there.
-  static void removeDecay(SmallVector<Value> &factors, const std::optional<Decay> &decay) {
-    if (!decay)
-      return;
-    SmallVector<Value> rest(factors), wanted = factorsOf(decay->c.factors);
-    for (Value column : llvm::concat<const Value>(decay->left, decay->right))
+  static bool removeDecay(SmallVector<Value> &factors, const Decay &decay) {
+    SmallVector<Value> rest(factors), wanted = factorsOf(decay.c.factors);
+    for (Value column : llvm::concat<const Value>(decay.left, decay.right))
       flatten(column, wanted);
     for (Value factor : wanted) {
       auto *at = llvm::find(rest, factor);
       if (at == rest.end())
-        return;
+        return false;
       rest.erase(at);
     }
     factors = rest;
+    return true;
   }
 
   // b / (p + b |k|^2) times |k|^2 is less than 1, whatever the key: the implicit step.
@@ -359,3 +412,5 @@ private:
 std::vector<UnstableTerm> recur::findUnstableTerms(const NormalForm &nf) {
   return nf.affine ? Finder(nf).run() : std::vector<UnstableTerm>();
 }
+
+bool recur::isContraction(const NormalForm &nf) { return nf.affine && Finder(nf).isContraction(); }

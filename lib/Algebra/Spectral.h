@@ -1,4 +1,5 @@
-// Terms of an update by which a state may grow without bound.
+// How large an update can make a state: terms by which one may grow without bound, and updates that make it no larger
+// than its decay does.
 #pragma once
 
 #include "lib/Algebra/NormalForm.h"
@@ -16,5 +17,13 @@ struct UnstableTerm {
 /// complain about a decay; a read that is written back needs a vector of known norm and a coefficient of known range.
 /// Terms whose factors come from other states are not judged.
 std::vector<UnstableTerm> findUnstableTerms(const NormalForm &nf);
+
+/// Whether the rule's one state is multiplied, each token, with a map of at most its decay's norm, as the declared
+/// ranges tell: a decay alone, or one followed by S - b*(S*k)*kT with b*|k|^2 in [0, 2]. Two states then differ,
+/// some tokens later, by no more than the product of the decays (of several numbers, of the largest) leaves.
+bool isContraction(const NormalForm &nf);
+
+/// The attribute of a chunk program whose rule's update is such.
+constexpr llvm::StringLiteral contractionAttr = "chunk.contraction";
 
 } // namespace recur

@@ -58,8 +58,9 @@ struct Entry {
   llvm::SmallVector<int32_t> maps;
   /// For launches of at most so many blocks; 0: of any number.
   int64_t mostBlocks = 0;
-  /// Works on segments of sequences: as many as `mostBlocks` lets be, or short ones whatever their number.
-  enum Cut { Whole, Segments, FewTokens } cut = Whole;
+  /// Works on segments of sequences: as many as `mostBlocks` lets be, of which there must be two or may be one, or
+  /// short ones whatever their number.
+  enum Cut { Whole, Segments, AnySegments, FewTokens } cut = Whole;
   /// The next entry is launched after this one, and finds the workspace as this one left it.
   bool continues = false;
   /// What the kernel's tensors are, where they are not the rule's in their order: those by number, temporary

@@ -153,8 +153,9 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
     // registers for one, so it is not faster where heads are many either.
     entry.mostBlocks = plan->decay && plan->system && phase == Phase::Whole ? 0 : mostBlocks;
     entry.packed = true;
-    entry.leastTokens = phase == Phase::Whole ? tokensWorthChunk : 8 * tokensOfChunk;
-    entry.cut = phase == Phase::Whole ? Entry::Whole : Entry::Segments;
+    bool isCut = phase == Phase::Gather || phase == Phase::Segments;
+    entry.leastTokens = isCut ? 8 * tokensOfChunk : tokensWorthChunk;
+    entry.cut = isCut ? Entry::Segments : phase == Phase::Early ? Entry::AnySegments : Entry::Whole;
     entry.continues = phase == Phase::Gather;
     entry.shards = shards;
     entry.threads = RoleEmitter::countThreads(*plan, team);
@@ -191,18 +192,20 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
 }
 
 // Where heads are few and what a segment of a sequence makes of the state is its product with a number and a
-// sum, segments go side by side.
-void KernelBuilder::addSegments(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards) {
+// sum, segments go side by side. Says how the kernel after that may take sequences.
+Phase KernelBuilder::addSegments(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards) {
   if (!options.chip.hasWarpgroups())
-    return;
+    return Phase::Whole;
   FailureOr<RolePlan> plan = RolePlan::make(program, tensors, /*statesOnly=*/true);
-  if (failed(plan) || plan->decay || plan->independent != rowsOfSlab || !plan->stateScale() ||
-      failed(RolePlan::make(program, tensors)))
-    return;
+  if (failed(plan) || plan->decay || plan->independent != rowsOfSlab || failed(RolePlan::make(program, tensors)))
+    return Phase::Whole;
+  if (!plan->stateScale())
+    return plan->forgetting().empty() ? Phase::Whole : Phase::Early;
   addRoles(program, tensors, shards, "_gather", options.chip.processors, Phase::Gather);
   if (!addRoles(program, tensors, shards, "_segments", options.chip.processors, Phase::Segments) &&
       !entries.empty() && entries.back().continues)
     entries.pop_back();
+  return Phase::Whole;
 }
 
 void KernelBuilder::addChunked(DeriveFunction derive) {
@@ -258,15 +261,15 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, bool ofMicroStep) {
   // Few heads leave processors idle, so two blocks share one.
   if (SharedOut halves = shareOut(64, /*fewer=*/false); halves.shards == 2)
     if (chunk::ProgramOp half = derived(halves.rule())) {
-      addSegments(half, halves.tensors, halves.shards);
-      if (addRoles(half, halves.tensors, halves.shards, "_halves", options.chip.processors) &&
+      Phase phase = addSegments(half, halves.tensors, halves.shards);
+      if (addRoles(half, halves.tensors, halves.shards, "_halves", options.chip.processors, phase) &&
           !entries.back().mostBlocks)
         return true;
     }
   // Else a block takes as many of the state's independent indices as go: it does what is common to them once.
   program = derived(part.rule());
-  if (part.shards == 1)
-    addSegments(program, part.tensors, part.shards);
+  if (part.shards == 1 && addSegments(program, part.tensors, part.shards) == Phase::Early)
+    addRoles(program, part.tensors, part.shards, "_early", options.chip.processors, Phase::Early);
   return addRoles(program, part.tensors, part.shards, "_roles", 0);
 }
 

@@ -219,11 +219,7 @@ void RoleEmitter::emitStart() {
 }
 
 Part RoleEmitter::find(TensorAccess &access) {
-  return findPart(threads, access, shards, plan.independent, phase == Phase::Whole ? 0 : plan.tokens);
-}
-
-Value RoleEmitter::isLastSegment() {
-  return ptx.compare(arith::CmpIPredicate::eq, ptx.add(part.segment, 1), part.segments);
+  return findPart(threads, access, shards, plan.independent, phase == Phase::Whole ? 0 : plan.tokens, later);
 }
 
 // The first block of 64 columns of a tensor that is this shard's.
@@ -302,6 +298,8 @@ LogicalResult RoleEmitter::emit() {
   if (team > stages)
     return failure();
   emitStart();
+  if (phase == Phase::Early || (phase == Phase::Gather && !plan.forgetting().empty()))
+    findBegin();
   {
     TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
     part = find(access);
@@ -312,7 +310,7 @@ LogicalResult RoleEmitter::emit() {
                              ptx.constant(plan.tokens, 64)));
   // Nothing begins with the state after the last segment.
   if (phase == Phase::Gather)
-    chunks = ptx.choose(isLastSegment(), ptx.constant(0), chunks);
+    chunks = ptx.choose(part.isLast, ptx.constant(0), chunks);
   // What each thread of a role may have of the registers, 512 or a little less, that the warpgroups share.
   int64_t few = 32, some = plan.system ? 96 : 64, many = plan.system ? 192 : 208;
   if (plan.decay && !plan.system)
@@ -372,6 +370,6 @@ LogicalResult RoleEmitter::emit() {
     ptx.meetCluster();
   if (phase == Phase::Gather)
     entry.scratchBytes = slabs * gatheredBytes();
-  entry.sharedBytes = slotsAt + slots.size() * stages * slotBytes;
+  entry.sharedBytes = slotsAt + std::max<int64_t>(slots.size() * stages, 1) * slotBytes;
   return status;
 }

@@ -98,6 +98,9 @@ public:
   /// The numbers whose product a chunk multiplies the state with, where all else that it adds to it does not
   /// depend on the state.
   std::optional<RowFactors> stateScale() const;
+  /// The decays whose product bounds what a chunk leaves of the difference of two states; empty where none do, or none
+  /// that can be told from the inputs alone.
+  llvm::SmallVector<mlir::Value> forgetting() const;
   /// The tensor of an input or param, and the first of the initial states.
   unsigned tensorOf(mlir::BlockArgument argument) const;
   unsigned initialTensor() const;
@@ -186,6 +189,7 @@ public:
   llvm::DenseMap<mlir::Value, unsigned> available;
 
 private:
+  std::optional<RowFactors> scaleAtStart() const;
   mlir::LogicalResult check();
   mlir::LogicalResult findSteps();
   bool isOf(bool tokens, mlir::Value value) const;

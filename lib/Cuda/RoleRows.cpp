@@ -60,6 +60,18 @@ std::array<Value, 2> RoleEmitter::decaySums(RowState &state, Value decay, bool b
   return {ptx.difference(sums[0], logs[0]), sums[0]};
 }
 
+// The binary logarithm of what the decays that the state forgets by leave of it in a chunk.
+Value RoleEmitter::decayOfChunk(TensorAccess &access, Value chunk) {
+  RowState state(access, {});
+  setTokens(state, chunk);
+  Value sum = ptx.number(0);
+  for (Value decay : plan.forgetting()) {
+    decaySums(state, decay, false);
+    sum = ptx.sum(sum, state.sums.lookup(decay)[2]);
+  }
+  return sum;
+}
+
 // What decays within a token's 16, from their start to the token or from there to their end.
 std::array<Value, 2> RoleEmitter::decayWithin(RowState &state, const Slot &slot) {
   // Eight lanes have 16 tokens.

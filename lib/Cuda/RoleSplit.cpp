@@ -1,5 +1,6 @@
 // What of a plan tells how its work can be split: products by warpgroup, scores by warp, sequences into
 // segments; and where outputs lie.
+#include "lib/Algebra/Spectral.h"
 #include "lib/Cuda/RolePlan.h"
 
 using namespace mlir;
@@ -22,7 +23,8 @@ llvm::SetVector<Operation *> RolePlan::gramsOf(ArrayRef<Value> values) const {
   return ordered;
 }
 
-std::optional<RowFactors> RolePlan::stateScale() const {
+// The numbers that the state is multiplied with before the last product is added to it.
+std::optional<RowFactors> RolePlan::scaleAtStart() const {
   Value state = program.argumentsOf(ArgKind::State).front();
   RowFactors factors;
   Value scaled = strip(products.back().start ? products.back().start : Value(state));
@@ -36,6 +38,14 @@ std::optional<RowFactors> RolePlan::stateScale() const {
     factors.push_back({product->getOperand(number)});
     scaled = product->getOperand(1 - number);
   }
+  return factors;
+}
+
+std::optional<RowFactors> RolePlan::stateScale() const {
+  std::optional<RowFactors> factors = scaleAtStart();
+  if (!factors)
+    return std::nullopt;
+  Value state = program.argumentsOf(ArgKind::State).front();
   // What a product adds is made from tiles and numbers alone.
   SmallVector<Value> work{products.back().left};
   while (!work.empty()) {
@@ -46,6 +56,26 @@ std::optional<RowFactors> RolePlan::stateScale() const {
       llvm::append_range(work, op->getOperands());
   }
   return factors;
+}
+
+// Whether a number follows from sums over rows.
+static bool needsSums(Value value) {
+  Operation *op = RolePlan::trace(value).getDefiningOp();
+  return op && (isa<ReduceOp>(op) || llvm::any_of(op->getOperands(), needsSums));
+}
+
+SmallVector<Value> RolePlan::forgetting() const {
+  std::optional<RowFactors> factors = stateScale();
+  if (!factors && program->hasAttr(contractionAttr))
+    factors = scaleAtStart();
+  SmallVector<Value> decays;
+  for (RowFactor factor : factors.value_or(RowFactors())) {
+    auto weights = trace(factor.value).getDefiningOp<chunk::WeightsOp>();
+    if (!weights || weights.getSpan() != chunk::Span::Whole || needsSums(sourceOf(weights.getDecay())))
+      return {};
+    decays.push_back(weights.getDecay());
+  }
+  return decays;
 }
 
 // A warp has 16 rows, and of a triangle the last ones are longest, those of a turned one the first. So tiles

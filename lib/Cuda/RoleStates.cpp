@@ -66,6 +66,8 @@ void RoleEmitter::copyOutputs(Value chunk, Value tiles) {
   Value batch = ptx.choose(isPacked, ptx.constant(0), narrow(part.sequence));
   Value token = ptx.add(narrow(part.begin), ptx.mul(chunk, plan.tokens));
   Value whole = ptx.compare(arith::CmpIPredicate::sge, tokensLeft(chunk), ptx.constant(plan.tokens));
+  if (phase == Phase::Early) // chunks before the segment's own are other blocks'
+    whole = arith::AndIOp::create(b, whole, ptx.compare(arith::CmpIPredicate::uge, chunk, early));
   for (unsigned output = 0; output < plan.countOutputs(); ++output) {
     unsigned map = entry.maps.size() - plan.countOutputs() + output;
     Value address = LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps,
@@ -100,14 +102,14 @@ SmallVector<Value> RoleEmitter::stateAddresses(TensorAccess &access, unsigned te
 Values RoleEmitter::initialState() {
   if (phase == Phase::Whole)
     return givenState();
-  // Only the first segment begins with what was given.
+  // Who begins with the sequence begins with what was given.
   SmallVector<Type> types(plan.keys / 2, b.getF32Type());
-  auto isFirst = scf::IfOp::create(b, types, ptx.equal(part.segment, 0), true);
+  auto isFirst = scf::IfOp::create(b, types, ptx.equal(part.before, 0), true);
   OpBuilder::InsertionGuard guard(b);
   b.setInsertionPointToStart(isFirst.thenBlock());
   scf::YieldOp::create(b, givenState());
   b.setInsertionPointToStart(isFirst.elseBlock());
-  scf::YieldOp::create(b, phase == Phase::Gather ? Values(types.size(), ptx.number(0)) : gatheredState());
+  scf::YieldOp::create(b, phase == Phase::Segments ? gatheredState() : Values(types.size(), ptx.number(0)));
   return Values(isFirst.getResults());
 }
 
@@ -185,11 +187,11 @@ Values RoleEmitter::givenState() {
 
 void RoleEmitter::storeFinal(ValueRange entries) {
   TensorAccess access(threads, launderedCall(), plan.tensors, /*packed=*/true);
-  find(access);
+  Part own = find(access);
   unsigned final = plan.tensors.size() - 1;
   Value isWanted = access.isGiven(final);
-  if (phase == Phase::Segments)
-    isWanted = arith::AndIOp::create(b, isWanted, isLastSegment());
+  if (phase != Phase::Whole)
+    isWanted = arith::AndIOp::create(b, isWanted, own.isLast);
   threads.when(isWanted, [&] {
     for (auto [address, entry] : llvm::zip(stateAddresses(access, final), entries))
       LLVM::StoreOp::create(b, entry, address);

@@ -32,8 +32,9 @@ llvm::SmallVector<ScoreRole> scoreRoles(const RolePlan &plan, int64_t team);
 
 /// How a kernel takes sequences: whole, or in segments side by side. Then one kernel gathers what each
 /// segment adds to the state and what it multiplies it with, and the next begins every segment with what the
-/// ones before it make of the first state.
-enum class Phase { Whole, Gather, Segments };
+/// ones before it make of the first state. Or, `Early`, where decays bound what is left of a state, a segment begins
+/// with zero as many chunks before its own as it takes to forget all before them.
+enum class Phase { Whole, Gather, Segments, Early };
 
 /// Emits the body of an entry point in roles.
 class RoleEmitter {
@@ -83,6 +84,8 @@ private:
                    llvm::function_ref<Values(mlir::Value chunk, Stage stage, mlir::ValueRange carried)> body);
   /// A loop over those of a team's chunks that are this block's.
   void forOwnChunks(mlir::Value chunks, llvm::function_ref<void(mlir::Value chunk, Stage stage)> body);
+  mlir::Value countToForget(TensorAccess &access, mlir::Value end);
+  void findBegin();
   int64_t tileOffset(mlir::BlockArgument input) const { return tileOffsets.lookup(input).first; }
   int64_t halfStride(mlir::BlockArgument input) const { return tileOffsets.lookup(input).second; }
   /// Where the scores of a chunk go, and that place's phase.
@@ -113,6 +116,7 @@ private:
   void setTokens(RowState &state, mlir::Value chunk);
   void clearRows(Stage stage, mlir::Value tokens);
   std::array<mlir::Value, 2> decaySums(RowState &state, mlir::Value decay, bool before);
+  mlir::Value decayOfChunk(TensorAccess &access, mlir::Value chunk);
   mlir::Value vectorEntry(mlir::Value value, unsigned entry,
                           llvm::function_ref<mlir::Value(mlir::BlockArgument)> leaf);
 
@@ -193,7 +197,6 @@ private:
   llvm::SmallVector<mlir::Value> stateAddresses(TensorAccess &access, unsigned tensor);
   mlir::Value launderedCall();
   Part find(TensorAccess &access);
-  mlir::Value isLastSegment();
   /// What a warpgroup leaves of a segment: the state's rows, and the factor.
   int64_t gatheredBytes() const { return rowsOfSlab * plan.keys * 4 + 16; }
   Values givenState();
@@ -227,6 +230,9 @@ private:
   // part.
   Part part;
   mlir::Value base, thread, lane, warp, group, slabIndex;
+  // How many chunks before its segment the block begins, and where in tokens (i64) after the segment's begin; null where
+  // it begins with that.
+  mlir::Value early, later;
 };
 
 } // namespace recur::cuda

@@ -28,7 +28,8 @@ private:
 };
 } // namespace
 
-Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int64_t slab, int64_t grain) {
+Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int64_t slab, int64_t grain,
+                    Value later) {
   ImplicitLocOpBuilder &b = threads.b;
   Part part;
   auto i64 = [&](int64_t n) { return threads.constant(n, 64); };
@@ -66,7 +67,20 @@ Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int6
         arith::MulIOp::create(b, arith::CeilDivUIOp::create(b, grains, wide(part.segments)), i64(grain));
     Value before = arith::MulIOp::create(b, each, wide(part.segment));
     before = arith::MinSIOp::create(b, before, part.tokens);
-    part.tokens = arith::MinSIOp::create(b, each, arith::SubIOp::create(b, part.tokens, before));
+    Value rest = arith::SubIOp::create(b, part.tokens, before);
+    part.tokens = arith::MinSIOp::create(b, each, rest);
+    auto equal = [&](Value x, Value y) -> Value {
+      return arith::CmpIOp::create(b, arith::CmpIPredicate::eq, x, y);
+    };
+    // Of an empty sequence, the first segment.
+    Value isFirst = equal(part.segment, threads.constant(0));
+    Value isSome = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, part.tokens, i64(0));
+    part.isLast = arith::AndIOp::create(b, equal(part.tokens, rest), arith::OrIOp::create(b, isFirst, isSome));
+    if (later) {
+      before = arith::AddIOp::create(b, before, later);
+      part.tokens = arith::SubIOp::create(b, part.tokens, later);
+    }
+    part.before = before;
     part.position = arith::AddIOp::create(b, part.position, before);
     part.begin = begin = arith::AddIOp::create(b, begin, before);
   }

@@ -1,5 +1,6 @@
 // The chunk program of a rule: its frame, the groups of states in order, outputs and final states.
 #include "lib/Derive/Derive.h"
+#include "lib/Algebra/Spectral.h"
 #include "lib/Derive/Inverse.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Transforms/Passes.h"
@@ -287,4 +288,9 @@ private:
 };
 } // namespace
 
-Derivation recur::derive(const NormalForm &nf) { return Deriver(nf, /*inverts=*/true).run(); }
+Derivation recur::derive(const NormalForm &nf) {
+  Derivation derivation = Deriver(nf, /*inverts=*/true).run();
+  if (derivation.program && isContraction(nf))
+    (*derivation.program)->setAttr(contractionAttr, UnitAttr::get(nf.rule->getContext()));
+  return derivation;
+}

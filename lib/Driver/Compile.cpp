@@ -186,9 +186,8 @@ static FloatType elementType(MLIRContext &context, DType type) {
 }
 
 static int64_t flagsOf(const cuda::Entry &entry) {
-  int64_t cut = entry.cut == cuda::Entry::Segments    ? RECUR_CUDA_SEGMENTS
-                : entry.cut == cuda::Entry::FewTokens ? RECUR_CUDA_TOKENS
-                                                      : 0;
+  constexpr int64_t cuts[] = {0, RECUR_CUDA_SEGMENTS, RECUR_CUDA_SEGMENTS | RECUR_CUDA_ONE, RECUR_CUDA_TOKENS};
+  int64_t cut = cuts[entry.cut];
   return cut | (entry.continues ? RECUR_CUDA_CONTINUES : 0);
 }
 

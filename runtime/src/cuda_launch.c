@@ -81,7 +81,8 @@ static bool is_packed(const recur_i_operand *operand) {
 }
 
 /** Into how many segments sequences are cut for an entry: as many as give each processor one, but none too short; or as
- * are short, for entries that know no state; 1 where the entry knows no segments, 0 where there are too few of them. */
+ * are short, for entries that know no state; 1 where the entry knows no segments or one will do, 0 where there are too few
+ * of them. */
 static int64_t count_segments(const recur_i_call *call, const recur_cuda_entry *entry) {
   enum { LEAST_TOKENS = 256, FEW_TOKENS = 16, UNEVEN = 4 };
   const int64_t tokens =
@@ -93,12 +94,12 @@ static int64_t count_segments(const recur_i_call *call, const recur_cuda_entry *
   }
   if (!(entry->flags & RECUR_CUDA_SEGMENTS))
     return 1;
-  const int64_t heads = call->sequences * call->heads;
+  const int64_t heads = call->sequences * call->heads, few = entry->flags & RECUR_CUDA_ONE ? 1 : 0;
   if (!heads || heads > entry->most / entry->shards / 2)
-    return 0;
+    return few;
   const int64_t wide = entry->most / entry->shards / heads, tall = tokens / LEAST_TOKENS;
   const int64_t segments = wide < tall ? wide : tall;
-  return segments < 2 ? 0 : segments;
+  return segments < 2 ? few : segments;
 }
 
 /** Whether a call's sizes fit an entry. */

@@ -111,7 +111,9 @@ enum {
    * neither. */
   RECUR_CUDA_CONTINUES = 4,
   /** Each sequence is cut into segments of few tokens, whatever their number. */
-  RECUR_CUDA_TOKENS = 8
+  RECUR_CUDA_TOKENS = 8,
+  /** With RECUR_CUDA_SEGMENTS: one segment will do. */
+  RECUR_CUDA_ONE = 16
 };
 
 /** A tensor that a launch leaves in the workspace for the next: [batch, token, head, entry], as the inputs are
