@@ -54,6 +54,8 @@ private:
   Constant *dtype(DType type);
   Constant *gpuCode(const GpuCode &code);
   Expected<Constant *> hostKernel(StringRef name);
+  Constant *numbers(ArrayRef<int32_t> values);
+  Expected<Constant *> segments(const SegmentsInfo &info);
   Expected<Constant *> variant(const VariantInfo &variant);
   Constant *metadata();
   void entry(StringRef name, bool workspace, Constant *model);
@@ -88,16 +90,11 @@ Constant *Descriptor::dtype(DType type) {
 Constant *Descriptor::gpuCode(const GpuCode &code) {
   SmallVector<Constant *> entries;
   for (const GpuEntry &entry : code.entries) {
-    SmallVector<Constant *> maps, tensors;
-    for (int32_t tensor : entry.maps)
-      maps.push_back(i32(tensor));
-    for (int32_t tensor : entry.tensors)
-      tensors.push_back(i32(tensor));
     entries.push_back(structure(
         {string(entry.name), i32(entry.threads), i32(entry.shards), i64(entry.shared), i64(entry.scratch),
          i64(entry.flags | (entry.packed ? RECUR_CUDA_PACKED : 0)), i64(entry.leastTokens),
-         array(maps, "recur.maps"), i32(int64_t(maps.size())), i32(entry.mostBlocks),
-         array(tensors, "recur.tensors"), i64(int64_t(tensors.size()))},
+         numbers(entry.maps), i32(int64_t(entry.maps.size())), i32(entry.mostBlocks),
+         numbers(entry.tensors), i64(int64_t(entry.tensors.size()))},
         sizeof(recur_cuda_entry)));
   }
   SmallVector<Constant *> temporaries;
@@ -127,13 +124,56 @@ Expected<Constant *> Descriptor::hostKernel(StringRef name) {
   return kernel;
 }
 
+Constant *Descriptor::numbers(ArrayRef<int32_t> values) {
+  SmallVector<Constant *> items;
+  for (const int32_t value : values)
+    items.push_back(i32(value));
+  return array(items, "recur.numbers");
+}
+
+Expected<Constant *> Descriptor::segments(const SegmentsInfo &info) {
+  SmallVector<Constant *> arrays, rounds;
+  for (const std::vector<int64_t> &sizes : info.arrays) {
+    auto size = [&](size_t axis) { return i64(axis < sizes.size() ? sizes[axis] : 1); };
+    arrays.push_back(structure({i64(int64_t(sizes.size())), size(0), size(1)}, sizeof(recur_array)));
+  }
+  for (const SegmentsInfo::Round &round : info.rounds) {
+    SmallVector<Constant *> gathers;
+    for (const SegmentsInfo::Gather &gather : round.gathers) {
+      Expected<Constant *> kernel = hostKernel(gather.kernel);
+      if (!kernel)
+        return kernel.takeError();
+      gathers.push_back(structure({*kernel, numbers(gather.states), i64(int64_t(gather.states.size()))},
+                                  sizeof(recur_gather)));
+    }
+    Expected<Constant *> stitch = hostKernel(round.stitch);
+    if (!stitch)
+      return stitch.takeError();
+    rounds.push_back(structure({array(gathers, "recur.gathers"), *stitch, numbers(round.inputs),
+                                numbers(round.states), i32(int64_t(gathers.size())),
+                                i32(int64_t(round.inputs.size())), i32(int64_t(round.states.size())), i32(0)},
+                               sizeof(recur_round)));
+  }
+  return global(structure({array(arrays, "recur.arrays"), array(rounds, "recur.rounds"),
+                           i32(int64_t(arrays.size())), i32(int64_t(rounds.size())), i64(info.scratch),
+                           i64(info.cost)},
+                          sizeof(recur_segments)),
+                "recur.segments");
+}
+
 Expected<Constant *> Descriptor::variant(const VariantInfo &variant) {
-  Constant *kernel = null;
+  Constant *kernel = null, *cut = null;
   if (!variant.gpu) {
     Expected<Constant *> found = hostKernel(variant.kernel);
     if (!found)
       return found.takeError();
     kernel = *found;
+  }
+  if (variant.segments) {
+    Expected<Constant *> made = segments(*variant.segments);
+    if (!made)
+      return made.takeError();
+    cut = *made;
   }
   SmallVector<Constant *> sizes, types;
   for (const int64_t size : variant.dims)
@@ -144,7 +184,7 @@ Expected<Constant *> Descriptor::variant(const VariantInfo &variant) {
     types.push_back(dtype(type));
   return structure({i64(int64_t(variant.target.required)), string(variant.target.name),
                     array(sizes, "recur.sizes"), array(types, "recur.types"), i64(variant.scratch), kernel,
-                    variant.gpu ? gpuCode(*variant.gpu) : null, i64(variant.parts)},
+                    variant.gpu ? gpuCode(*variant.gpu) : null, i64(variant.parts), cut},
                    sizeof(recur_variant));
 }
 

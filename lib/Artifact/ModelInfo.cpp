@@ -38,6 +38,17 @@ StringRef roleName(Role role) {
   return names[unsigned(role)];
 }
 
+std::vector<StringRef> VariantInfo::kernels() const {
+  std::vector<StringRef> names = {kernel};
+  if (segments)
+    for (const SegmentsInfo::Round &round : segments->rounds) {
+      for (const SegmentsInfo::Gather &gather : round.gathers)
+        names.push_back(gather.kernel);
+      names.push_back(round.stitch);
+    }
+  return names;
+}
+
 ArrayRef<StringRef> leadingDims(Role role) {
   static constexpr StringRef token[] = {"batch", "token", "head"}, param[] = {"head"},
                              state[] = {"sequence", "head"};

@@ -77,6 +77,23 @@ struct GpuCode {
   std::vector<std::pair<int64_t, int64_t>> temporaries;
 };
 
+/// How a variant cuts sequences, as recur_segments. Kernels are named by their functions in the LLVM module.
+struct SegmentsInfo {
+  struct Gather {
+    std::string kernel;
+    std::vector<int32_t> states;
+  };
+  struct Round {
+    std::vector<Gather> gathers;
+    std::string stitch;
+    std::vector<int32_t> inputs, states;
+  };
+  /// The sizes of each; at most two.
+  std::vector<std::vector<int64_t>> arrays;
+  std::vector<Round> rounds;
+  int64_t scratch = 0, cost = 0;
+};
+
 /// One kernel of a rule and what it was compiled for.
 struct VariantInfo {
   Target target;
@@ -90,6 +107,10 @@ struct VariantInfo {
   int64_t parts = 1;
   /// The kernel's function in the LLVM module: void(ptr views, ptr span, ptr scratch).
   std::string kernel;
+  /// Where sequences can be cut.
+  std::optional<SegmentsInfo> segments;
+  /// All functions that the descriptor names.
+  std::vector<llvm::StringRef> kernels() const;
   /// Instead of a kernel, where the target is a GPU.
   std::optional<GpuCode> gpu;
 };

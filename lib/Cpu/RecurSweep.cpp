@@ -95,13 +95,18 @@ static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFor
   builder.setInsertionPointToStart(kernel.addEntryBlock());
   VectorBuilder b(loc, builder, vectorWidth);
   PlannedRule planned(plan, options, roles, isPacked, kernel, *packer, *epilogue);
-  b.branch(
-      arith::AndIOp::create(b, planned.hasTokens(b), planned.isDense(b)), TypeRange(),
-      [&] {
-        planned.emit(b);
-        return SmallVector<Value>();
-      },
-      [&] { return planned.callWhole(b, *tokenLoop), SmallVector<Value>(); });
+  if (planned.isGather()) {
+    planned.emit(b);
+    tokenLoop->erase();
+  } else {
+    b.branch(
+        arith::AndIOp::create(b, planned.hasTokens(b), planned.isDense(b)), TypeRange(),
+        [&] {
+          planned.emit(b);
+          return SmallVector<Value>();
+        },
+        [&] { return planned.callWhole(b, *tokenLoop), SmallVector<Value>(); });
+  }
   kernel->getParentOp()->setAttr(formAttr, b.getStringAttr("sweep"));
   kernel->getParentOp()->setAttr(partsAttr, b.getI64IntegerAttr(parts));
   func::ReturnOp::create(b);

@@ -363,6 +363,8 @@ SweepOptions SweepOptions::choose(const SweepShape &shape, int64_t lanes, int64_
   if (!best.pairs) {
     best.vectors = fits(1, 2) ? 2 : 1;
     best.group = fits(2, best.vectors) ? 2 : 1;
+    if (shape.reads.empty() && fits(4, best.vectors)) // nothing is solved for
+      best.group = 4;
   }
   // Packed rows share the first-level cache with a block of columns, but few rows are in use at a time.
   int64_t slots = 2 * std::max(shape.rowSlots, 1u) + (best.pairs ? perVector : 0);

@@ -321,7 +321,7 @@ void PlannedRule::emit(VectorBuilder &b) {
 
   Value initial = views(Role::InitialState)[plan.state], final = views(Role::FinalState)[plan.state];
   auto whole = [&] { return sweep(b, scratch, initial, final), Values(); };
-  if (!hasSweepStep(shape, options, plan.transposed)) {
+  if (isGather() || !hasSweepStep(shape, options, plan.transposed)) {
     whole();
   } else {
     auto step = [&] {
@@ -350,9 +350,11 @@ void PlannedRule::emit(VectorBuilder &b) {
 // From the initial to the final state of the matrix, by way of the sweep's own layout.
 void PlannedRule::sweep(VectorBuilder &b, Value scratch, Value initial, Value final) {
   SweepState state(b, shape, options, scratch, plan.transposed, blocks);
-  b.branch(
-      isGiven(b, initial), TypeRange(), [&] { return state.load(initial), Values(); },
-      [&] { return state.fill(plan.initial), Values(); });
+  auto fill = [&] { return state.fill(plan.initial), Values(); };
+  if (isGather())
+    fill();
+  else
+    b.branch(isGiven(b, initial), TypeRange(), [&] { return state.load(initial), Values(); }, fill);
   Value scale = emitSweep(b, *this, options, tokenCount, scratch, blocks);
   b.branch(
       isGiven(b, final), TypeRange(), [&] { return state.store(final, scale), Values(); },

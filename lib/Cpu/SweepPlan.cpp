@@ -103,9 +103,9 @@ private:
   }
 
   bool orient() {
-    if (plan.form.reads.empty())
+    if (plan.form.reads.empty() && outputCount)
       return fail("the state is not read");
-    Side side = plan.form.reads.front().side;
+    Side side = plan.form.reads.empty() ? Side::Right : plan.form.reads.front().side;
     for (const Read &read : plan.form.reads)
       if (read.side != side)
         return fail("the state is read from both sides");

@@ -8,6 +8,7 @@
 #include "lib/Derive/Derive.h"
 #include "lib/Driver/Forms.h"
 #include "lib/Driver/Problem.h"
+#include "lib/Driver/Segments.h"
 #include "lib/Emulate/Host.h"
 #include "llvm/IR/LLVMContext.h"
 #include "llvm/Transforms/Utils/Cloning.h"
@@ -347,8 +348,8 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session,
         return hasNo("the rule has no " + form.str() + " form for " + target.name +
                      (reason.empty() ? "" : ": " + reason.str()));
     } else {
-      std::string wanted =
-          form == "auto" ? compareForms(rule, **analysis, *types, target).front().form : form.str();
+      std::vector<FormEntry> forms = compareForms(rule, **analysis, *types, target);
+      std::string wanted = form == "auto" ? forms.front().form : form.str();
       cpu::KernelOptions options = cpuOptions(session.rule(), info, *types, target, wanted);
       options.symbol = variant.kernel = info.name + "_kernel_" + std::to_string(index);
       OwningOpRef<ModuleOp> copy = module->clone();
@@ -373,7 +374,19 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session,
       variant.parts = kernel->parts;
       found = kernel->form;
       part = std::move(kernel->module);
-      exported.push_back(variant.kernel);
+      double time = llvm::find_if(forms, [&](const FormEntry &entry) { return entry.form == found; })->cost->total();
+      FailureOr<std::optional<CompiledSegments>> segments =
+          compileSegments(rule, options, time, cpuModelOf(*types, target), context);
+      if (failed(segments))
+        return failure();
+      if (*segments) {
+        variant.segments = std::move((*segments)->info);
+        for (std::unique_ptr<llvm::Module> &module : (*segments)->modules)
+          if (failed(report(session, linkModules(*part, std::move(module)))))
+            return failure();
+      }
+      for (const auto &function : variant.kernels())
+        exported.push_back(function);
     }
     if (index == 0) // the best target
       info.form = found;

@@ -4,12 +4,16 @@
 using namespace mlir;
 using namespace recur;
 
+CpuModel recur::cpuModelOf(ArrayRef<DType> types, const Target &target) {
+  bool half = llvm::is_contained(types, DType::BF16);
+  return CpuModel::of(target.vectorWidth, half && target.required & RECUR_CPU_AVX512_BF16, half ? 2 : 4);
+}
+
 std::vector<FormEntry> recur::compareForms(RuleOp rule, const Analysis &analysis, ArrayRef<DType> types,
                                            const Target &target) {
   const NormalForm &form = analysis.normalForm;
   RuleWork work = workOf(form, leastCost(rule, form), *analysis.derivation.program);
-  bool half = llvm::is_contained(types, DType::BF16);
-  CpuModel cpu = CpuModel::of(target.vectorWidth, half && target.required & RECUR_CPU_AVX512_BF16, half ? 2 : 4);
+  CpuModel cpu = cpuModelOf(types, target);
   std::vector<FormEntry> entries;
   auto add = [&](StringRef name, const std::string &why) {
     entries.push_back({name.str(), why.empty() ? std::optional(predict(name, work, cpu)) : std::nullopt, why});

@@ -16,6 +16,9 @@ struct FormEntry {
   std::string why;              // where there is none
 };
 
+/// A core of a target, as the model of the forms' times sees it.
+CpuModel cpuModelOf(llvm::ArrayRef<DType> types, const Target &target);
+
 /// All forms of a bound and simplified rule, the one with the least predicted time first, those without code last.
 std::vector<FormEntry> compareForms(RuleOp rule, const Analysis &analysis, llvm::ArrayRef<DType> types,
                                     const Target &target);

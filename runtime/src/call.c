@@ -6,29 +6,6 @@
 
 enum { SCRATCH_ALIGNMENT = 64 };
 
-/** An operand as a task needs it. */
-typedef struct {
-  char *data;
-  int64_t row, head; /**< bytes from a sequence (or token, or slot) and from a group of heads to the next */
-  int64_t group;     /**< heads that share one */
-} cursor;
-
-/** A memref descriptor of the largest rank; smaller ranks keep their sizes and strides together. */
-typedef struct {
-  void *allocated, *aligned;
-  int64_t offset;
-  int64_t extents[2 * (1 + RECUR_MAX_RANK)];
-} view;
-
-/** What all tasks of a call share. */
-typedef struct {
-  const recur_i_call *call;
-  cursor cursors[RECUR_MAX_TENSORS];
-  char *scratch;
-  int64_t scratch_step;
-  int64_t parts; /**< of each head */
-} plan;
-
 /** Fails on a model of another version; nothing but magic and version may be read before. */
 static int32_t check_model(const recur_model *model, const char *entry) {
   if (!model)
@@ -65,105 +42,88 @@ static int32_t begin(recur_i_call *call, const recur_model *model, bool step, co
   return code ? code : recur_i_bind(call, args);
 }
 
-static int64_t scratch_step(const recur_variant *variant) {
-  return (variant->scratch + SCRATCH_ALIGNMENT - 1) / SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT;
-}
-
 static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t quotient_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-static void place(const recur_i_call *call, const recur_i_operand *operand, cursor *c) {
-  memset(c, 0, sizeof *c);
-  if (!operand->argument)
-    return;
-  const int64_t element = operand->argument->dtype.bits / 8;
-  const int32_t head_axis = operand->lead - 1;
-  c->data = operand->data;
-  c->head = operand->strides[head_axis] * element;
-  c->group = call->heads / (operand->argument->shape[head_axis] ? operand->argument->shape[head_axis] : 1);
-  if (operand->lead > 1)
-    c->row = operand->strides[operand->lead == 3 && call->cu_seqlens.argument ? 1 : 0] * element;
+/** Bytes of scratch memory from a worker to the next. */
+static int64_t scratch_step(const recur_variant *variant, int64_t segments) {
+  const int64_t bytes = max(variant->scratch, segments > 1 ? variant->segments->scratch : 0);
+  return quotient_up(bytes, SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT;
 }
 
-/** Writes the descriptor of one operand for one task: the token dimension if it has one, then its own. */
-static void describe(const recur_i_operand *operand, char *first, int64_t tokens, view *v) {
-  const bool has_tokens = operand->lead == 3;
-  const int32_t rank = operand->tensor->rank + has_tokens;
-  v->allocated = v->aligned = first;
-  v->offset = 0;
-  if (has_tokens) {
-    v->extents[0] = tokens;
-    v->extents[rank] = operand->strides[1];
-  }
-  for (int32_t i = 0; i < operand->tensor->rank; ++i) {
-    v->extents[has_tokens + i] = operand->argument->shape[operand->lead + i];
-    v->extents[rank + has_tokens + i] = operand->strides[operand->lead + i];
-  }
-}
-
-/** One head of one sequence, or a part of it: builds the views on this thread's stack and calls the kernel. */
-static void run_task(void *data, int64_t task, int32_t worker) {
-  const plan *p = data;
-  const recur_i_call *call = p->call;
-  const int64_t part = task % p->parts;
-  task /= p->parts;
-  const int64_t sequence = task / call->heads, head = task % call->heads;
-  recur_span span = {call->tokens, 0, head, call->heads, part, p->parts};
-  int64_t token_row = sequence, slot = sequence;
-  if (call->cu_seqlens.argument) {
-    token_row = recur_i_index(&call->cu_seqlens, sequence);
-    span.tokens = recur_i_index(&call->cu_seqlens, sequence + 1) - token_row;
-  }
-  if (call->positions.argument)
-    span.position = recur_i_index(&call->positions, sequence);
-  if (call->state_index.argument)
-    slot = recur_i_index(&call->state_index, sequence);
-
-  view views[RECUR_MAX_TENSORS];
-  void *pointers[RECUR_MAX_TENSORS];
-  for (int32_t i = 0; i < call->operand_count; ++i) {
-    const recur_i_operand *operand = &call->operands[i];
-    const cursor *c = &p->cursors[i];
-    pointers[i] = &views[i];
-    if (!operand->argument) {
-      memset(&views[i], 0, sizeof views[i]);
-      continue;
-    }
-    const int64_t row = operand->lead == 3 ? token_row : slot;
-    char *first = c->data ? c->data + row * c->row + head / c->group * c->head : NULL;
-    describe(operand, first, span.tokens, &views[i]);
-  }
-  call->variant->kernel(pointers, &span, p->scratch ? p->scratch + worker * p->scratch_step : NULL);
-}
-
-enum { LEAST_TOKENS = 64 }; /* for fewer a part takes no longer than waking a thread */
+/* Tokens for fewer of which a part takes no longer than waking a thread, and a segment no longer than its states
+ * take. */
+enum { LEAST_TOKENS = 64, LEAST_SEGMENT = 128 };
 
 /** Most parts that heads may be cut into. */
 static int64_t most_parts(const recur_i_call *call) {
   return call->tokens >= LEAST_TOKENS && call->variant->parts > 1 ? call->variant->parts : 1;
 }
 
-/** Into how many parts heads are cut so that `workers` are done soonest. Every part computes again what all columns
- * need: a tenth of a head's time. */
-static int64_t choose_parts(const recur_i_call *call, int64_t workers) {
+/** Whether the last dimension of all inputs is contiguous, as gathers want it. */
+static bool is_dense(const recur_i_call *call) {
+  for (int32_t i = 0; i < call->operand_count && call->operands[i].tensor->role == RECUR_INPUT; ++i) {
+    const recur_i_operand *operand = &call->operands[i];
+    const int32_t last = operand->argument->ndim - 1;
+    if (last >= operand->lead && operand->argument->shape[last] > 1 && operand->strides[last] != 1)
+      return false;
+  }
+  return true;
+}
+
+/** Most segments that sequences may be cut into, the shortest of `tokens`: no more than keep all workers busy. */
+static int64_t most_segments(const recur_i_call *call, int64_t tokens, int64_t workers) {
   const int64_t heads = call->sequences * call->heads;
-  int64_t best = 1, least = INT64_MAX;
-  if (heads >= 8 * workers) /* no more than an eighth to gain */
+  if (!call->variant->segments || heads >= workers || !heads || !is_dense(call))
     return 1;
+  return max(1, min(tokens / LEAST_SEGMENT, workers / heads + 1));
+}
+
+static int64_t shortest(const recur_i_call *call) {
+  int64_t least = call->tokens;
+  for (int64_t i = 0; call->cu_seqlens.argument && i < call->sequences; ++i)
+    least = min(least, recur_i_index(&call->cu_seqlens, i + 1) - recur_i_index(&call->cu_seqlens, i));
+  return least;
+}
+
+/** How the work is cut so that `workers` are done soonest, in thousandths of the time of a head: each part computes
+ * again what all columns need, a tenth; segments are gathered first, all but the last, and stitched. It depends on the
+ * number of workers alone, never on which of them is faster. */
+static recur_i_cut choose_cut(const recur_i_call *call, int64_t workers) {
+  enum { AGAIN = 100, STITCH = 30 };
+  const int64_t heads = call->sequences * call->heads;
+  recur_i_cut best = {1, 1};
+  if (heads >= 8 * workers) /* no more than an eighth to gain */
+    return best;
+  int64_t least = INT64_MAX;
   for (int64_t parts = 1; parts <= most_parts(call); ++parts) {
-    const int64_t rounds = (heads * parts + workers - 1) / workers;
-    const int64_t time = rounds * (1000 / parts + 100);
+    const int64_t time = quotient_up(heads * parts, workers) * (1000 / parts + AGAIN);
     if (time < least) {
       least = time;
-      best = parts;
+      best = (recur_i_cut){parts, 1};
+    }
+  }
+  for (int64_t segments = most_segments(call, shortest(call), workers); segments > 1; --segments) {
+    const recur_segments *model = call->variant->segments;
+    const int64_t gathering = quotient_up(heads * (segments - 1), workers) * model->cost / segments;
+    const int64_t time =
+        gathering + quotient_up(heads * segments, workers) * 1000 / segments + model->round_count * STITCH;
+    if (time < least) {
+      least = time;
+      best = (recur_i_cut){1, segments};
     }
   }
   return best;
 }
 
-/** Most workers that a call can have. */
-static int64_t most_workers(const recur_i_call *call, int64_t threads) {
-  const int64_t heads = call->sequences * call->heads;
-  return heads >= threads ? threads : min(threads, heads * most_parts(call));
+/** Bytes that a call with at most `threads` workers needs. */
+static int64_t workspace_bytes(const recur_i_call *call, int64_t threads) {
+  const int64_t heads = call->sequences * call->heads, segments = most_segments(call, call->tokens, threads);
+  const int64_t workers = min(threads, heads * max(segments, heads >= threads ? 1 : most_parts(call)));
+  const int64_t kept = segments > 1 ? heads * recur_i_kept_bytes(call->variant->segments, segments) : 0;
+  const int64_t bytes = workers * scratch_step(call->variant, segments) + kept;
+  return bytes ? bytes + SCRATCH_ALIGNMENT : 0;
 }
 
 static int32_t run(const recur_model *model, bool step, const void *args, void *workspace,
@@ -183,22 +143,22 @@ static int32_t run(const recur_model *model, bool step, const void *args, void *
                         ", but it is %" PRId32,
                         loop.threads, where->threads);
   const int64_t threads = where && where->threads ? where->threads : loop.threads;
-  plan p = {.call = &call, .scratch_step = scratch_step(call.variant), .parts = choose_parts(&call, threads)};
-  const int64_t tasks = call.sequences * call.heads * p.parts;
-  const int64_t workers = min(threads, tasks);
-  if (p.scratch_step && tasks) {
+  recur_i_plan plan = {.call = &call, .cut = choose_cut(&call, threads)};
+  const int64_t tasks = call.sequences * call.heads * plan.cut.parts * plan.cut.segments;
+  if (!tasks)
+    return RECUR_OK;
+  plan.workers = (int32_t)min(threads, tasks);
+  plan.scratch_step = scratch_step(call.variant, plan.cut.segments);
+  if (plan.scratch_step || plan.cut.segments > 1) {
     if (!workspace)
       return RECUR_I_FAIL(&call, RECUR_ERROR_WORKSPACE,
                           "'workspace' is NULL, but %s_%s_workspace asks for %" PRId64 " bytes", model->name,
-                          call.entry, most_workers(&call, loop.threads) * p.scratch_step + SCRATCH_ALIGNMENT);
-    p.scratch = (char *)workspace +
-                (SCRATCH_ALIGNMENT - (uintptr_t)workspace % SCRATCH_ALIGNMENT) % SCRATCH_ALIGNMENT;
+                          call.entry, workspace_bytes(&call, loop.threads));
+    plan.scratch = (char *)workspace +
+                   (SCRATCH_ALIGNMENT - (uintptr_t)workspace % SCRATCH_ALIGNMENT) % SCRATCH_ALIGNMENT;
+    plan.kept = plan.scratch + plan.workers * plan.scratch_step;
   }
-  if (!tasks)
-    return RECUR_OK;
-  for (int32_t i = 0; i < call.operand_count; ++i)
-    place(&call, &call.operands[i], &p.cursors[i]);
-  recur_i_parallel_for(&loop, tasks, (int32_t)workers, run_task, &p);
+  recur_i_run(&plan, &loop);
   return RECUR_OK;
 }
 
@@ -209,8 +169,7 @@ static int64_t workspace_size(const recur_model *model, bool step, const void *a
     return code;
   if (call.cuda)
     return recur_i_cuda_workspace(&call);
-  const int64_t bytes = most_workers(&call, recur_threads()) * scratch_step(call.variant);
-  return bytes ? bytes + SCRATCH_ALIGNMENT : 0;
+  return workspace_bytes(&call, recur_threads());
 }
 
 int32_t recur_rt_forward(const recur_model *model, const void *args, void *workspace,

@@ -117,6 +117,38 @@ struct recur_i_call {
   recur_i_operand operands[RECUR_MAX_TENSORS]; /**< in the kernel's order; cleared as they are added */
 };
 
+/* ---- task.c ---- */
+
+/** An operand as a task needs it. */
+typedef struct recur_i_cursor {
+  char *data;
+  int64_t row, head; /**< bytes from a sequence (or token, or slot) and from a group of heads to the next */
+  int64_t group;     /**< heads that share one */
+} recur_i_cursor;
+
+/** How a call's work is cut: each head into parts of its columns, or each sequence into segments. */
+typedef struct recur_i_cut {
+  int64_t parts, segments;
+} recur_i_cut;
+
+/** What all tasks of a call share. */
+typedef struct recur_i_plan {
+  const recur_i_call *call;
+  recur_i_cursor cursors[RECUR_MAX_TENSORS];
+  recur_i_cut cut;
+  int32_t workers;
+  char *scratch; /**< of worker 0 */
+  int64_t scratch_step;
+  char *kept;               /**< arrays of the first head's segments */
+  const recur_round *round; /**< that runs now */
+} recur_i_plan;
+
+/** Bytes that `segments` segments of one head keep. */
+int64_t recur_i_kept_bytes(const recur_segments *model, int64_t segments);
+
+/** Does the work. The plan's cursors are filled here. */
+void recur_i_run(recur_i_plan *plan, const recur_i_loop *loop);
+
 /** recur_i_fail with the call's names. */
 #define RECUR_I_FAIL(call, code, ...) recur_i_fail((call)->model, (call)->entry, code, __VA_ARGS__)
 

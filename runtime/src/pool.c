@@ -5,6 +5,9 @@
  * and take tasks from its counter. The caller works too, and then waits only for those who joined: a thread
  * that wakes late finds the job gone. So any number of callers may be in the pool at once. A loop inside a
  * task runs serially.
+ *
+ * To wake a thread takes longer than many a call. So a thread that is done looks out for the next job for a
+ * moment before it sleeps, and so does a caller for those who joined, unless there are more threads than CPUs.
  */
 #define _GNU_SOURCE
 #include "internal.h"
@@ -13,6 +16,10 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LOOK_OUT = 200000 }; /* ns that a thread looks out before it sleeps */
 
 /** One open loop. What is not atomic is guarded by pool.mutex or never changes. */
 typedef struct job {
@@ -22,7 +29,7 @@ typedef struct job {
   atomic_int_least64_t next; /**< first task that nobody took */
   int32_t workers;           /**< worker numbers there are */
   int32_t joined;            /**< worker numbers handed out; the caller has 0 */
-  int32_t active;            /**< threads of the pool inside */
+  atomic_int active;         /**< threads of the pool inside; written with the mutex held */
   struct job *following;
 } job;
 
@@ -32,6 +39,9 @@ static struct {
   pthread_cond_t left; /**< the last thread left some job */
   job *jobs;
   int32_t started;
+  int32_t awake;        /**< threads that look out for a job */
+  atomic_bool crowded;  /**< there are more threads than CPUs */
+  atomic_uint opened;   /**< jobs so far */
   bool registered;      /**< the handlers of fork and exit are in place */
   atomic_bool stopping; /**< the process exits or the library is unloaded */
   pthread_t threads[RECUR_I_MAX_THREADS];
@@ -63,21 +73,63 @@ static job *joinable(void) {
   return NULL;
 }
 
+static int64_t nanoseconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+/** Leaves the core's other thread its units for some cycles. */
+static void relax(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+/** Waits a moment, without sleeping, for what `done` tells. */
+static void look_out(bool (*done)(const void *), const void *data) {
+  if (atomic_load_explicit(&pool.crowded, memory_order_relaxed))
+    return;
+  for (const int64_t end = nanoseconds() + LOOK_OUT; !done(data) && nanoseconds() < end;)
+    relax();
+}
+
+static bool is_opened(const void *seen) {
+  return atomic_load_explicit(&pool.opened, memory_order_relaxed) != *(const unsigned *)seen ||
+         atomic_load_explicit(&pool.stopping, memory_order_relaxed);
+}
+
+static bool is_left(const void *of) {
+  return !atomic_load_explicit(&((const job *)of)->active, memory_order_relaxed);
+}
+
+/** Called with the mutex held, as are joinable and what follows. */
+static void wait_for_job(void) {
+  const unsigned seen = atomic_load_explicit(&pool.opened, memory_order_relaxed);
+  ++pool.awake;
+  pthread_mutex_unlock(&pool.mutex);
+  look_out(is_opened, &seen);
+  pthread_mutex_lock(&pool.mutex);
+  --pool.awake;
+  while (!is_opened(&seen))
+    pthread_cond_wait(&pool.wake, &pool.mutex);
+}
+
 static void *thread_main(void *unused) {
   (void)unused;
   pthread_mutex_lock(&pool.mutex);
   while (!atomic_load_explicit(&pool.stopping, memory_order_relaxed)) {
     job *j = joinable();
     if (!j) {
-      pthread_cond_wait(&pool.wake, &pool.mutex);
+      wait_for_job();
       continue;
     }
     const int32_t worker = j->joined++;
-    ++j->active;
+    atomic_fetch_add_explicit(&j->active, 1, memory_order_relaxed);
     pthread_mutex_unlock(&pool.mutex);
     work(j, worker);
     pthread_mutex_lock(&pool.mutex);
-    if (--j->active == 0)
+    if (atomic_fetch_sub_explicit(&j->active, 1, memory_order_relaxed) == 1)
       pthread_cond_broadcast(&pool.left);
   }
   pthread_mutex_unlock(&pool.mutex);
@@ -91,6 +143,7 @@ static void after_fork_in_parent(void) { pthread_mutex_unlock(&pool.mutex); }
 /** The child has none of the threads; the next loop starts them again. */
 static void after_fork_in_child(void) {
   pool.started = 0;
+  pool.awake = 0;
   pool.jobs = NULL;
   pool.wake = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
   pool.left = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
@@ -123,6 +176,7 @@ static void start_threads(int32_t count) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   while (pool.started < count && pthread_create(&pool.threads[pool.started], NULL, thread_main, NULL) == 0)
     ++pool.started;
+  atomic_store_explicit(&pool.crowded, pool.started >= sysconf(_SC_NPROCESSORS_ONLN), memory_order_relaxed);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
@@ -136,11 +190,13 @@ static void pool_run(int32_t threads, int64_t tasks, int32_t workers, recur_task
               .workers = workers,
               .joined = 1};
   atomic_init(&mine.next, 0);
+  atomic_init(&mine.active, 0);
   pthread_mutex_lock(&pool.mutex);
   start_threads(threads - 1);
   mine.following = pool.jobs;
   pool.jobs = &mine;
-  for (int32_t i = 1; i < workers; ++i)
+  atomic_fetch_add_explicit(&pool.opened, 1, memory_order_relaxed);
+  for (int32_t i = 1 + pool.awake; i < workers; ++i)
     pthread_cond_signal(&pool.wake);
   pthread_mutex_unlock(&pool.mutex);
 
@@ -151,7 +207,10 @@ static void pool_run(int32_t threads, int64_t tasks, int32_t workers, recur_task
   while (*link != &mine)
     link = &(*link)->following;
   *link = mine.following;
-  while (mine.active)
+  pthread_mutex_unlock(&pool.mutex);
+  look_out(is_left, &mine);
+  pthread_mutex_lock(&pool.mutex);
+  while (!is_left(&mine))
     pthread_cond_wait(&pool.left, &pool.mutex);
   pthread_mutex_unlock(&pool.mutex);
 }

@@ -157,6 +157,45 @@ typedef struct recur_cuda_kernel {
   const recur_cuda_temporary *temporaries;
 } recur_cuda_kernel;
 
+/* ---- Sequences cut into segments, on CPUs ---- */
+
+/** The most arrays of a variant. */
+enum { RECUR_MAX_ARRAYS = 48 };
+
+/** Numbers (f32, contiguous) that calls keep of each segment. */
+typedef struct recur_array {
+  int64_t rank; /**< at most 2 */
+  int64_t sizes[2];
+} recur_array;
+
+/** A kernel that makes numbers of a segment's tokens. Its views are inputs, params, and twice its states: what each
+ * begins with and where it is stored at the end. */
+typedef struct recur_gather {
+  recur_kernel kernel;
+  const int32_t *states; /**< array a: begins as the kernel says and is stored there; -1 - s: begins as state s of
+                          * the segment and is not stored */
+  int64_t state_count;
+} recur_gather;
+
+/** All gathers of a round run before its stitch, and that before the next round. */
+typedef struct recur_round {
+  const recur_gather *gathers;
+  recur_kernel stitch;   /**< with a segment for a token; its views are `inputs`, params, initial states, the states
+                          * after each token, final states */
+  const int32_t *inputs; /**< arrays */
+  const int32_t *states; /**< the rule's states by number: array s holds state s before each segment */
+  int32_t gather_count, input_count, state_count, reserved;
+} recur_round;
+
+/** How states before segments are found. */
+typedef struct recur_segments {
+  const recur_array *arrays; /**< of the rule's states first */
+  const recur_round *rounds;
+  int32_t array_count, round_count;
+  int64_t scratch; /**< bytes that any kernel of the rounds needs */
+  int64_t cost;    /**< of gathering, in thousandths of what the variant's kernel takes for the same tokens */
+} recur_segments;
+
 /** One compiled kernel and what it was compiled for. A variant for GPUs has `cuda` and no `kernel`. */
 typedef struct recur_variant {
   uint64_t features;             /**< RECUR_CPU_* bits the machine must have */
@@ -167,6 +206,7 @@ typedef struct recur_variant {
   recur_kernel kernel;           /**< the code for a CPU, or NULL */
   const recur_cuda_kernel *cuda; /**< the code for GPUs, or NULL */
   int64_t parts;                 /**< most parts that the kernel can cut a head into; 0 means 1 */
+  const recur_segments *segments; /**< NULL where sequences are never cut */
 } recur_variant;
 
 /** Bits of recur_model.flags. */
