@@ -91,14 +91,14 @@ static int64_t shortest(const recur_i_call *call) {
  * again what all columns need, a tenth; segments are gathered first, all but the last, and stitched. It depends on the
  * number of workers alone, never on which of them is faster. */
 static recur_i_cut choose_cut(const recur_i_call *call, int64_t workers) {
-  enum { AGAIN = 100, STITCH = 30 };
+  enum { AGAIN = 100, STITCH = 50 };
   const int64_t heads = call->sequences * call->heads;
   recur_i_cut best = {1, 1};
   if (heads >= 8 * workers) /* no more than an eighth to gain */
     return best;
   int64_t least = INT64_MAX;
   for (int64_t parts = 1; parts <= most_parts(call); ++parts) {
-    const int64_t time = quotient_up(heads * parts, workers) * (1000 / parts + AGAIN);
+    const int64_t time = quotient_up(heads * parts, workers) * (1000 / parts + (parts > 1 ? AGAIN : 0));
     if (time < least) {
       least = time;
       best = (recur_i_cut){parts, 1};
