@@ -94,7 +94,7 @@ Constant *Descriptor::gpuCode(const GpuCode &code) {
         {string(entry.name), i32(entry.threads), i32(entry.shards), i64(entry.shared), i64(entry.scratch),
          i64(entry.flags | (entry.packed ? RECUR_CUDA_PACKED : 0)), i64(entry.leastTokens),
          numbers(entry.maps), i32(int64_t(entry.maps.size())), i32(entry.mostBlocks),
-         numbers(entry.tensors), i64(int64_t(entry.tensors.size()))},
+         numbers(entry.tensors), i64(int64_t(entry.tensors.size())), i64(entry.record)},
         sizeof(recur_cuda_entry)));
   }
   SmallVector<Constant *> temporaries;

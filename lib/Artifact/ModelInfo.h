@@ -62,6 +62,8 @@ struct GpuEntry {
   int64_t flags = 0;
   /// What the kernel's tensors are, where they are not the rule's in order.
   std::vector<int32_t> tensors;
+  /// Bytes of the workspace of a chunk and head.
+  int64_t record = 0;
 };
 
 /// The code of a variant for a GPU, as recur_cuda_kernel.

@@ -48,8 +48,8 @@ struct Entry {
   int64_t threads = 0;
   /// Blocks for one head of one sequence.
   int64_t shards = 1;
-  /// Bytes of shared memory, and of the workspace, of a block.
-  int64_t sharedBytes = 0, scratchBytes = 0;
+  /// Bytes of shared memory, and of the workspace, of a block; and of the workspace of a chunk and head.
+  int64_t sharedBytes = 0, scratchBytes = 0, recordBytes = 0;
   /// Tensors must start at a multiple of 16 bytes, their innermost stride be 1 and the others multiples of 4.
   bool packed = false;
   /// For sequences of this many tokens and more.
@@ -59,8 +59,8 @@ struct Entry {
   /// For launches of at most so many blocks; 0: of any number.
   int64_t mostBlocks = 0;
   /// Works on segments of sequences: as many as `mostBlocks` lets be, of which there must be two or may be one, or
-  /// short ones whatever their number.
-  enum Cut { Whole, Segments, AnySegments, FewTokens } cut = Whole;
+  /// short ones whatever their number, or such that blocks, of which `mostBlocks` run at a time, end together.
+  enum Cut { Whole, Segments, AnySegments, FewTokens, Spread } cut = Whole;
   /// The next entry is launched after this one, and finds the workspace as this one left it.
   bool continues = false;
   /// What the kernel's tensors are, where they are not the rule's in their order: those by number, temporary

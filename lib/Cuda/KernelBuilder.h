@@ -41,6 +41,8 @@ private:
   std::optional<Entry> addTokenStage(RuleOp stage, llvm::StringRef name);
   bool addRoles(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors, int64_t shards, llvm::StringRef name,
                 int64_t mostBlocks, Phase phase = Phase::Whole);
+  bool addRoles(const RolePlan &plan, Entry entry, RoleForm form);
+  bool addPrepared(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors, int64_t shards);
   Phase addSegments(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors, int64_t shards);
   void addPortable(DeriveFunction derive);
   bool addScan(RuleOp part, const ScanForm &form, llvm::ArrayRef<TensorArgument> tensors, const ScanShape &shape,

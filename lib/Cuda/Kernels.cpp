@@ -142,53 +142,109 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
   if (failed(plan))
     return false;
   // Where a system makes the scores dear, the blocks of a head compute them for one another.
-  constexpr int64_t largestTeam = 2, mostStages = 4;
-  int64_t team = plan->system && !plan->decay && shards == largestTeam ? shards : 1;
+  constexpr int64_t largestTeam = 2;
+  RoleForm form;
+  form.phase = phase;
+  form.team = plan->system && shards == largestTeam ? shards : 1;
+  Entry entry;
+  entry.name = options.symbol + name.str();
+  entry.mostBlocks = mostBlocks;
+  bool isCut = phase == Phase::Gather || phase == Phase::Segments;
+  entry.leastTokens = isCut ? 8 * tokensOfChunk : tokensWorthChunk;
+  entry.cut = isCut ? Entry::Segments : phase == Phase::Early ? Entry::AnySegments : Entry::Whole;
+  entry.continues = phase == Phase::Gather;
+  entry.shards = shards;
+  return addRoles(*plan, entry, form);
+}
+
+// One kernel; the ring gets as many places as go.
+bool KernelBuilder::addRoles(const RolePlan &plan, Entry entry, RoleForm form) {
+  entry.packed = true;
+  entry.threads = RoleEmitter::countThreads(plan, form);
+  entry.maps = mappedTensors(plan, form.phase);
   if (!module->lookupSymbol(tilesSymbol))
     makeShared(tilesSymbol, 1024);
-  for (int64_t stages = mostStages; stages > 0; --stages) {
-    Entry entry;
-    entry.name = options.symbol + name.str();
-    // The scores of a decay of each key and a system take two warpgroups; a block with the whole state has
-    // registers for one, so it is not faster where heads are many either.
-    entry.mostBlocks = plan->decay && plan->system && phase == Phase::Whole ? 0 : mostBlocks;
-    entry.packed = true;
-    bool isCut = phase == Phase::Gather || phase == Phase::Segments;
-    entry.leastTokens = isCut ? 8 * tokensOfChunk : tokensWorthChunk;
-    entry.cut = isCut ? Entry::Segments : phase == Phase::Early ? Entry::AnySegments : Entry::Whole;
-    entry.continues = phase == Phase::Gather;
-    entry.shards = shards;
-    entry.threads = RoleEmitter::countThreads(*plan, team);
-    entry.maps = mappedTensors(*plan);
-    LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
+  for (; form.stages > 0; --form.stages) {
+    LLVM::LLVMFuncOp function = makeFunction(entry, plan.tensors.size());
     // Told of one block, the assembler knows in every case how many registers there are to share out; but
     // with a system it then spills some.
-    if (!plan->system || team > 1)
+    if (!plan.system || form.team > 1 || form.phase == Phase::Prepare || form.phase == Phase::Chain)
       function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(), b.getI32IntegerAttr(1));
-    if (team > 1)
+    if (form.team > 1)
       function->setAttr(NVVM::NVVMDialect::getClusterDimAttrName(),
-                        b.getDenseI32ArrayAttr({int32_t(team), 1, 1}));
+                        b.getDenseI32ArrayAttr({int32_t(form.team), 1, 1}));
     b.setInsertionPointToStart(&function.getBody().front());
     Grid grid{entry.threads, 8};
     Threads threads(b, grid);
     threads.sharedLimit = options.chip.sharedBytes;
     Value shared = LLVM::AddressOfOp::create(b, module->lookupSymbol<LLVM::GlobalOp>(tilesSymbol));
     threads.begin(shared, shared);
-    RoleEmitter emitter(threads, *plan, function.getArgument(0), function.getArgument(1), shared, entry,
-                        phase, team, stages);
+    Entry made = entry;
+    RoleEmitter emitter(threads, plan, function.getArgument(0), function.getArgument(1), shared, made, form);
     if (failed(emitter.emit())) {
       function.erase();
       return false;
     }
-    if (entry.sharedBytes > options.chip.sharedBytes) {
+    if (made.sharedBytes > options.chip.sharedBytes) {
       function.erase();
       continue;
     }
     LLVM::ReturnOp::create(b, ValueRange());
-    entries.push_back(entry);
+    entries.push_back(made);
     return true;
   }
   return false;
+}
+
+// What does not depend on the state by a launch of its own, over all chunks side by side, and the chain by the
+// next. A head's rows go to two blocks where that leaves no processor idle.
+bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards) {
+  FailureOr<RolePlan> plan = RolePlan::make(program, tensors);
+  if (failed(plan))
+    return false;
+  size_t first = entries.size();
+  SmallVector<RowSlot> handedOver;
+  RoleForm form;
+  form.phase = Phase::Chain;
+  form.handedOver = &handedOver;
+  Entry chain;
+  chain.leastTokens = tokensWorthChunk;
+  size_t numbers = 0;
+  for (int64_t parts : {2, 1}) {
+    if (parts > plan->independent / rowsOfSlab || (parts > 1 && shards > 1))
+      continue;
+    form.parts = parts;
+    chain.name = options.symbol + (parts > 1 ? "_halves" : "_roles");
+    chain.mostBlocks = parts > 1 ? options.chip.processors : 0;
+    chain.shards = parts * shards;
+    bool isFirst = entries.size() == first;
+    // All find the same records.
+    if (!addRoles(*plan, chain, form) || (!isFirst && handedOver.size() != numbers)) {
+      entries.truncate(first);
+      return false;
+    }
+    numbers = handedOver.size();
+  }
+  form.phase = Phase::Prepare;
+  form.parts = 1;
+  Entry prepare;
+  prepare.name = options.symbol + "_prepare";
+  prepare.leastTokens = tokensWorthChunk;
+  prepare.cut = Entry::Spread;
+  prepare.continues = true;
+  prepare.mostBlocks = options.chip.processors;
+  // As many warpgroups as there is shared memory for what they tell one another.
+  bool isMade = false;
+  for (form.scorers = 2; !isMade && form.scorers > 0; --form.scorers)
+    isMade = addRoles(*plan, prepare, form);
+  if (!isMade) {
+    entries.truncate(first);
+    return false;
+  }
+  prepare = entries.pop_back_val();
+  for (size_t i = first; i < entries.size(); i += 2)
+    entries.insert(entries.begin() + i, prepare);
+  return true;
 }
 
 // Where heads are few and what a segment of a sequence makes of the state is its product with a number and a
@@ -197,7 +253,7 @@ Phase KernelBuilder::addSegments(chunk::ProgramOp program, ArrayRef<TensorArgume
   if (!options.chip.hasWarpgroups())
     return Phase::Whole;
   FailureOr<RolePlan> plan = RolePlan::make(program, tensors, /*statesOnly=*/true);
-  if (failed(plan) || plan->decay || plan->independent != rowsOfSlab || failed(RolePlan::make(program, tensors)))
+  if (failed(plan) || plan->independent != rowsOfSlab || failed(RolePlan::make(program, tensors)))
     return Phase::Whole;
   if (!plan->stateScale())
     return plan->forgetting().empty() ? Phase::Whole : Phase::Early;
@@ -256,15 +312,19 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, bool ofMicroStep) {
   };
   SharedOut part = shareOut(128, /*fewer=*/true);
   chunk::ProgramOp program = derived(part.rule());
-  if (!program || failed(RolePlan::make(program, part.tensors)))
+  FailureOr<RolePlan> plan = failure();
+  if (program)
+    plan = RolePlan::make(program, part.tensors);
+  if (failed(plan))
     return false;
+  // With a decay of each key scores are dearer than the chain.
+  if (plan->decay)
+    return addPrepared(program, part.tensors, part.shards);
   // Few heads leave processors idle, so two blocks share one.
   if (SharedOut halves = shareOut(64, /*fewer=*/false); halves.shards == 2)
     if (chunk::ProgramOp half = derived(halves.rule())) {
       Phase phase = addSegments(half, halves.tensors, halves.shards);
-      if (addRoles(half, halves.tensors, halves.shards, "_halves", options.chip.processors, phase) &&
-          !entries.back().mostBlocks)
-        return true;
+      addRoles(half, halves.tensors, halves.shards, "_halves", options.chip.processors, phase);
     }
   // Else a block takes as many of the state's independent indices as go: it does what is common to them once.
   program = derived(part.rule());

@@ -124,6 +124,17 @@ void Ptx::storeBox(Value map, Value from, ValueRange coordinates, Value conditio
            {}, operands);
 }
 
+void Ptx::loadBytes(Value to, Value from, int64_t bytes, Value barrier) {
+  assembly("cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];", {},
+           {to, from, constant(bytes), barrier});
+}
+
+void Ptx::storeBytes(Value to, Value from, int64_t bytes) {
+  assembly("cp.async.bulk.global.shared::cta.bulk_group [$0], [$1], $2;", {}, {to, from, constant(bytes)});
+}
+
+void Ptx::commitStores() { assembly("cp.async.bulk.commit_group;", {}, {}); }
+
 void Ptx::copyThere(Value to, Value from, int64_t bytes, Value barrier) {
   assembly("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];", {},
            {to, from, constant(bytes), barrier});

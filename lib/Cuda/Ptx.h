@@ -90,6 +90,10 @@ public:
   // Copies of boxes of a tensor, and of whole lines.
   void loadBox(mlir::Value to, mlir::Value map, mlir::Value barrier, mlir::ValueRange coordinates);
   void storeBox(mlir::Value map, mlir::Value from, mlir::ValueRange coordinates, mlir::Value condition);
+  /// Copies bytes that lie together, from device memory and, as part of a group, to it.
+  void loadBytes(mlir::Value to, mlir::Value from, int64_t bytes, mlir::Value barrier);
+  void storeBytes(mlir::Value to, mlir::Value from, int64_t bytes);
+  void commitStores();
   /// Copies shared memory to where it may be another block's, for that block's barrier.
   void copyThere(mlir::Value to, mlir::Value from, int64_t bytes, mlir::Value barrier);
   /// Waits until the stores' reads are done or, `written`, the stores.

@@ -338,11 +338,6 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
       if (waited)
         return;
       ptx.await(barrier(Full, state.stage.index), state.stage.phase);
-      // Tiles are made with the scores.
-      if (plan.decay) {
-        ptx.await(barrier(ScoresFull, state.buffer), state.bufferPhase);
-        state.waitedForScores = true;
-      }
       waited = true;
     };
     for (const ChainProduct *product : products) {
@@ -426,7 +421,7 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
   }
   ptx.arrive(barrier(Empty, state.stage.index));
   // Products alone have read the scores, and each warp has waited for its own.
-  if (state.waitedForScores)
+  if (state.waitedForScores && phase != Phase::Chain)
     threads.when(ptx.equal(lane, 0), [&] {
       Value done = barrier(ScoresEmpty, state.buffer);
       if (team == 1)
@@ -455,7 +450,8 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
     state.stage = stage;
     state.chunk = chunk;
     state.columns = ptx.add(stage.rows, pair);
-    std::tie(state.buffer, state.bufferPhase) = bufferOf(chunk);
+    std::tie(state.buffer, state.bufferPhase) = bufferOf(chunk, stage);
+    state.waitedForScores = phase == Phase::Chain; // they come with the inputs
     state.scoresBase = ptx.add(ptx.add(base, scoresAt), ptx.mul(state.buffer, scoreBytes));
     state.slabs[stateArgument] = Values(values.take_front(entries));
     FailureOr<Values> next = failure();

@@ -1,5 +1,5 @@
 // A decay of each key, by the scores' warpgroups: each warp has 16 of the chunk's tokens, and where there are
-// two warpgroups each has some of the channels.
+// several warpgroups each has some of the channels.
 //
 // Logarithms are summed within the warp's tokens, by a product with a triangle of ones, which is exact as
 // they are bf16. All else is relative to them: a token's row on the left of a product is multiplied with what
@@ -218,27 +218,30 @@ void RoleEmitter::weighRows(ScoreState &state) {
   }
 }
 
-// Where what one warpgroup has summed over its channels lies for another that needs the sums over all: of a
+// Where what one warpgroup has summed over its channels lies for the one that needs the sums over all: of a
 // warp, for each 16 tokens up to its own, 8 numbers a lane.
-int64_t RoleEmitter::partsAt(const ScoreRole &reader, Operation *gram) const {
+int64_t RoleEmitter::partsAt(Operation *gram, const ScoreRole &from) const {
   int64_t at = exchangeAt;
-  for (const ScoreRole &role : scorers)
-    for (Operation *own : gramsOf(role)) {
-      if (role.firstBlock == reader.firstBlock && own == gram)
-        return at;
-      at += partBytes;
-    }
+  for (const ScoreRole &reader : scorers)
+    for (Operation *own : gramsOf(reader))
+      for (const ScoreRole &role : scorers) {
+        if (role.firstBlock == reader.firstBlock)
+          continue;
+        if (role.firstBlock == from.firstBlock && own == gram)
+          return at;
+        at += partBytes;
+      }
   llvm_unreachable("nobody reads these sums");
 }
 
-// What a warp's tokens see of the blocks before theirs. Of products that the other warpgroup needs the sums
-// go to memory, and of those that this one needs they are added to what the other has left there.
+// What a warp's tokens see of the blocks before theirs. Of products that another warpgroup needs the sums go to
+// memory, and of those that this one needs they are added to what the others have left there.
 void RoleEmitter::seeBlocks(ScoreState &state) {
   const ScoreRole &role = *state.role;
   llvm::SetVector<Operation *> own = gramsOf(role), others;
-  for (const ScoreRole &other : scorers)
-    if (other.firstBlock != role.firstBlock)
-      others = gramsOf(other);
+  for (chunk::GramOp gram : plan.grams)
+    if (!own.contains(gram))
+      others.insert(gram);
   // Parts of a warp lie in the order of its blocks, the last is what its tokens see of each other.
   Value before = ptx.shiftRight(ptx.mul(warp, ptx.add(warp, 1)), 1);
   Value parts = ptx.add(ptx.add(base, ptx.mul(lane, 16)), ptx.mul(before, 1024));
@@ -247,20 +250,16 @@ void RoleEmitter::seeBlocks(ScoreState &state) {
   };
   auto leave = [&](Operation *gram, int64_t block, ValueRange sums) {
     for (int64_t half : {0, 1})
-      ptx.store(
-          partOf(block),
-          partsAt(*llvm::find_if(scorers,
-                                 [&](const ScoreRole &other) { return other.firstBlock != role.firstBlock; }),
-                  gram) +
-              512 * half,
-          sums.slice(4 * half, 4));
+      ptx.store(partOf(block), partsAt(gram, role) + 512 * half, sums.slice(4 * half, 4));
   };
   auto take = [&](Operation *gram, int64_t block, ValueRange sums) {
-    Values results;
-    for (unsigned half : {0, 1})
-      for (auto [sum, part] : llvm::zip(sums.slice(4 * half, 4),
-                                        ptx.loadFloats(partOf(block), partsAt(role, gram) + 512 * half, 4)))
-        results.push_back(ptx.sum(sum, part));
+    Values results(sums);
+    for (const ScoreRole &other : scorers)
+      for (unsigned half : {0, 1})
+        if (other.firstBlock != role.firstBlock)
+          for (auto [i, part] :
+               llvm::enumerate(ptx.loadFloats(partOf(block), partsAt(gram, other) + 512 * half, 4)))
+            results[4 * half + i] = ptx.sum(results[4 * half + i], part);
     return results;
   };
   auto isAfter = [&](int64_t column) {
@@ -323,11 +322,9 @@ void RoleEmitter::seeBlocks(ScoreState &state) {
 }
 
 // A barrier of the warpgroup, and of all that compute scores.
-void RoleEmitter::meetOwn(const ScoreState &state) {
-  ptx.meet(ptx.constant(7 + (state.role - scorers.data())), 128);
-}
+void RoleEmitter::meetOwn(const ScoreRole &role) { ptx.meet(ptx.constant(5 + (&role - scorers.data())), 128); }
 
-void RoleEmitter::meetAll() { ptx.meet(ptx.constant(9), 128 * scorers.size()); }
+void RoleEmitter::meetAll() { ptx.meet(ptx.constant(15), 128 * scorers.size()); }
 
 void RoleEmitter::emitDecayed(ScoreState &state) {
   state.own.clear();
@@ -339,9 +336,9 @@ void RoleEmitter::emitDecayed(ScoreState &state) {
   state.diagonals.clear();
   state.sums.clear();
   storeSums(state);
-  meetOwn(state);
+  meetOwn(*state.role);
   makeTables(state);
-  meetOwn(state);
+  meetOwn(*state.role);
   // Inputs are read before tiles take their place, and sums that are seldom needed take no registers
   // meanwhile.
   auto wildAt = [&](chunk::GramOp gram) {
@@ -371,11 +368,14 @@ void RoleEmitter::emitDecayed(ScoreState &state) {
     for (Value &sum : sums)
       sum = ptx.multiply(sum, ptx.number(1 + 0.7 / 1024));
   }
-  // The rows on the right are read by other warps. The other warpgroup has read what this one has left it.
+  // The rows on the right are read by other warps. The other warpgroups have read what this one has left them.
+  ptx.fenceProxy();
   meetAll();
+  if (state.role->firstBlock == 0)
+    threads.when(ptx.equal(thread, 0), [&] { ptx.arrive(barrier(TilesFull, state.stage.index)); });
   seeBlocks(state);
   if (!state.role->system)
     return;
   // The system's blocks lie where these rows, or those parts, did.
-  meetOwn(state);
+  meetOwn(*state.role);
 }

@@ -31,7 +31,7 @@ std::optional<RoleEmitter::PlainScore> RoleEmitter::asPlain(const ScoreTile &til
 std::array<Value, 2> RoleEmitter::rowNumbers(ScoreState &state, const Slot &slot) {
   unsigned at = slotOf(slot);
   auto [it, isNew] = state.rowValues.try_emplace(at);
-  int64_t offset = at * stages * slotBytes;
+  int64_t offset = at * slotPitch();
   if (isNew)
     it->second = {ptx.loadFloats(state.ownRows, offset, 1)[0],
                   ptx.loadFloats(state.ownRows, offset + 32, 1)[0]};

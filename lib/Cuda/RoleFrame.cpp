@@ -7,65 +7,109 @@ using namespace recur;
 using namespace recur::cuda;
 
 RoleEmitter::RoleEmitter(Threads &threads, const RolePlan &plan, Value call, Value maps, Value shared,
-                         Entry &entry, Phase phase, int64_t team, int64_t mostStages)
+                         Entry &entry, const RoleForm &form)
     : threads(threads), b(threads.b), ptx(threads.b), plan(plan), call(call), maps(maps), entry(entry),
-      phase(phase), shards(entry.shards), team(team), scorers(scoreRoles(plan, team)),
-      isRoomy(plan.independent == rowsOfSlab && !plan.decay), stacks(!isRoomy || plan.waves == 1),
-      stages(mostStages) {
+      form(form), phase(form.phase), shards(entry.shards), team(form.team), scorers(scoreRoles(plan, form)),
+      isRoomy(phase == Phase::Chain || plan.independent == rowsOfSlab),
+      stacks(!isRoomy || plan.waves == 1), stages(form.stages), slabs(form.slabs(plan)) {
   base = LLVM::PtrToIntOp::create(b, b.getI32Type(), shared);
+  if (form.handedOver)
+    slots.assign(form.handedOver->begin(), form.handedOver->end());
 }
 
-SmallVector<int32_t> cuda::mappedTensors(const RolePlan &plan) {
-  SmallVector<int32_t> tensors;
+SmallVector<BlockArgument> cuda::copiedInputs(const RolePlan &plan, Phase phase) {
+  SmallVector<BlockArgument> inputs;
   for (ArrayRef<BlockArgument> together : plan.inputs)
-    for (BlockArgument input : together)
-      tensors.push_back(plan.tensorOf(input));
-  for (unsigned output = 0; output < plan.countOutputs(); ++output)
+    llvm::copy_if(together, std::back_inserter(inputs), [&](BlockArgument input) {
+      return phase == Phase::Prepare ? plan.isForScores(input)
+             : phase == Phase::Chain ? plan.isForChain(input)
+                                     : true;
+    });
+  return inputs;
+}
+
+SmallVector<int32_t> cuda::mappedTensors(const RolePlan &plan, Phase phase) {
+  SmallVector<int32_t> tensors;
+  for (BlockArgument input : copiedInputs(plan, phase))
+    tensors.push_back(plan.tensorOf(input));
+  for (unsigned output = 0; phase != Phase::Prepare && output < plan.countOutputs(); ++output)
     tensors.push_back(plan.outputTensor(output));
   return tensors;
 }
 
-SmallVector<ScoreRole> cuda::scoreRoles(const RolePlan &plan, int64_t team) {
+SmallVector<ScoreRole> cuda::scoreRoles(const RolePlan &plan, const RoleForm &form) {
+  if (form.phase == Phase::Chain)
+    return {};
   auto tiles = llvm::to_vector(llvm::seq<unsigned>(0, plan.scores.size()));
   if (plan.decay) {
-    int64_t blocks = plan.keys / 16;
-    if (plan.independent != rowsOfSlab || plan.grams.empty() || plan.grams.size() > 2)
-      return {{tiles, plan.system != nullptr, 0, blocks}};
-    // The inverse takes as long as some of the channels do.
-    int64_t later = plan.system ? (blocks * 3) / 8 : blocks / 2;
-    return {{tiles, false, 0, blocks - later}, {{}, plan.system != nullptr, blocks - later, later}};
+    // The first stores the scores, the last the inverse, which takes as long as 32 channels of two products do. Each
+    // has code of its own, so that three of them are slower than two.
+    SmallVector<ScoreRole> roles(form.scorers);
+    roles.front().tiles = tiles;
+    roles.back().system = plan.system != nullptr;
+    SmallVector<int64_t> work(form.scorers, 0);
+    work.front() = tiles.size();
+    work.back() += plan.system ? 4 : 0;
+    for (int64_t block = 0; block < plan.keys / 16; ++block) {
+      int64_t least = block < form.scorers ? block : llvm::min_element(work) - work.begin();
+      work[least] += std::max<int64_t>(1, plan.grams.size());
+      ++roles[least].blocks;
+    }
+    for (size_t i = 1; i < roles.size(); ++i)
+      roles[i].firstBlock = roles[i - 1].firstBlock + roles[i - 1].blocks;
+    return roles;
   }
   if (!plan.system)
     return tiles.empty() ? SmallVector<ScoreRole>() : SmallVector<ScoreRole>{{tiles, false, 0, 0}};
-  if (team == 1 || tiles.empty())
+  if (form.team == 1 || tiles.empty())
     return {{tiles, true, 0, 0}};
   return {{{}, true, 0, 0}, {tiles, false, 0, 0}};
 }
 
+int64_t RoleEmitter::halvesOf(BlockArgument input) const {
+  int64_t halves = matType(input).numCols() / 64;
+  return form.parts > 1 && plan.isSlab(input) ? halves / form.parts : halves;
+}
+
+Value RoleEmitter::firstHalf(BlockArgument input, unsigned tensor) {
+  return form.parts > 1 && plan.isSlab(input) ? firstSlab : shardHalves(tensor);
+}
+
 void RoleEmitter::layOut() {
-  slabs = plan.independent / rowsOfSlab;
-  for (ArrayRef<BlockArgument> together : plan.inputs) {
-    int64_t halves = matType(together.front()).numCols() / 64, at = stageBytes, bytes = 0;
+  SmallVector<BlockArgument> copied = copiedInputs(plan, phase);
+  for (ArrayRef<BlockArgument> inputs : plan.inputs) {
+    // The chain finds made tiles where inputs would be.
+    SmallVector<BlockArgument> together;
+    llvm::copy_if(inputs, std::back_inserter(together), [&](BlockArgument input) {
+      return llvm::is_contained(copied, input) ||
+             (phase == Phase::Chain &&
+              llvm::any_of(plan.made, [&](const MadeTile &tile) { return tile.place == input; }));
+    });
+    if (together.empty())
+      continue;
+    int64_t halves = halvesOf(together.front()), at = stageBytes, bytes = 0;
     for (BlockArgument input : together)
       bytes += rowBytes * plan.rowsOf(input);
     for (BlockArgument input : together) {
       tileOffsets[input] = {at, bytes};
       at += rowBytes * plan.rowsOf(input);
-      loadedBytes += halves * rowBytes * plan.filledRows(input);
+      if (llvm::is_contained(copied, input))
+        loadedBytes += halves * rowBytes * plan.filledRows(input);
     }
     stageBytes += halves * bytes;
   }
   scoreBytes = scoreOffset(plan.scores.size()) + (plan.system ? tileBytes : 0);
   int64_t outputBytes = plan.outputPlace ? 0 : plan.countOutputs() * slabs * tileBytes;
+  if (phase == Phase::Chain)
+    return layOutChain(outputBytes);
   int64_t blockBytes = plan.system ? tileBytes : 0, leavesBytes = plan.system ? 4 * leafBytes : 0;
   // A chunk stays in the ring while it passes all roles, so the ring is as deep as there is room.
   // Rows on the right of decayed products are read before the system's blocks are stored.
   int64_t tablesBytes = tableBytes(), sumBytes = plan.reductions.size() * chunksOfSums * slotBytes;
-  // Where there are two warpgroups, one's parts of what the other sums are read before then.
+  // Where there are several warpgroups, one's parts of what another sums are read before then.
   int64_t rightBytes = plan.rights.size() * (plan.keys / 64) * rightHalf, exchangeBytes = 0;
   if (plan.decay && scorers.size() > 1)
-    for (const ScoreRole &role : scorers)
-      exchangeBytes += gramsOf(role).size() * partBytes;
+    exchangeBytes = plan.grams.size() * (scorers.size() - 1) * partBytes;
   int64_t wildBytes = plan.decay && !plan.isMild() ? scorers.size() * plan.grams.size() * 4096 : 0;
   blockBytes = exchangeBytes ? rightBytes : std::max(blockBytes, rightBytes);
   int64_t others = outputBytes + blockBytes + leavesBytes + tablesBytes + sumBytes + exchangeBytes + wildBytes +
@@ -88,8 +132,7 @@ void RoleEmitter::layOut() {
   take(wildsAt, wildBytes);
   take(exchangeAt, exchangeBytes);
   if (exchangeBytes && plan.system)
-    blocksAt = partsAt(*llvm::find_if(scorers, [](const ScoreRole &role) { return role.system; }),
-                       plan.splitScores(plan.system).second);
+    blocksAt = partsAt(plan.splitScores(plan.system).second, scorers.front());
   take(leavesAt, leavesBytes);
   take(tablesAt, tablesBytes);
   take(normsAt, sumBytes);
@@ -97,7 +140,9 @@ void RoleEmitter::layOut() {
   slotsAt = llvm::alignTo(at, 256);
 }
 
-std::pair<Value, Value> RoleEmitter::bufferOf(Value chunk) {
+std::pair<Value, Value> RoleEmitter::bufferOf(Value chunk, Stage stage) {
+  if (phase == Phase::Chain)
+    return {stage.index, stage.phase};
   if (buffers == 1)
     return {ptx.constant(0), ptx.bits(chunk, 1)};
   return {ptx.bits(chunk, 1), ptx.bits(ptx.shiftRight(chunk, 1), 1)};
@@ -125,9 +170,11 @@ unsigned RoleEmitter::slotOf(const Slot &wanted) {
   return slots.size() - 1;
 }
 
-RoleEmitter::Stage RoleEmitter::stageAt(Value index, Value phase) {
+RoleEmitter::Stage RoleEmitter::stageAt(Value index, Value phase, Value chunk) {
+  Value place = rowPlaces() == stages ? index
+                                      : arith::RemUIOp::create(b, chunk, ptx.constant(rowPlaces())).getResult();
   return {index, phase, ptx.add(base, ptx.mul(index, stageBytes)),
-          ptx.add(ptx.add(base, slotsAt), ptx.mul(index, slotBytes))};
+          ptx.add(ptx.add(base, slotsAt), ptx.mul(place, slotBytes))};
 }
 
 Values RoleEmitter::forChunks(Value chunks, ValueRange carried,
@@ -136,7 +183,7 @@ Values RoleEmitter::forChunks(Value chunks, ValueRange carried,
   Values all{zero, zero};
   llvm::append_range(all, carried);
   auto loop = threads.forLoop(zero, chunks, ptx.constant(1), all, [&](Value chunk, ValueRange values) {
-    Stage stage = stageAt(values[0], values[1]);
+    Stage stage = stageAt(values[0], values[1], chunk);
     Values results = body(chunk, stage, values.drop_front(2));
     Value next = ptx.add(stage.index, 1), wraps = ptx.equal(next, stages);
     Values yielded{ptx.choose(wraps, zero, next),
@@ -161,7 +208,7 @@ void RoleEmitter::forOwnChunks(Value chunks, llvm::function_ref<void(Value, Stag
   threads.forLoop(first, chunks, ptx.constant(team), {}, [&](Value chunk, ValueRange) {
     Value round = arith::DivUIOp::create(b, chunk, ptx.constant(stages));
     Value index = arith::SubIOp::create(b, chunk, ptx.mul(round, stages));
-    body(chunk, stageAt(index, ptx.bits(round, 1)));
+    body(chunk, stageAt(index, ptx.bits(round, 1), chunk));
     return Values();
   });
 }
@@ -186,10 +233,11 @@ void RoleEmitter::emitStart() {
     init(Loaded, stages, 1);
     init(Full, stages, 32);
     init(Empty, stages, 128 * slabs);
+    init(TilesFull, stages, phase == Phase::Prepare ? 1 : 0);
     init(ScoresFull, buffers, scorers.size());
-    init(ScoresEmpty, buffers, 4 * slabs * team);
+    init(ScoresEmpty, buffers, phase == Phase::Prepare ? 1 : 4 * slabs * team);
     init(OutputsFull, 1, plan.countOutputs() ? 128 * slabs : 0);
-    init(OutputsEmpty, 1, plan.countOutputs() ? 1 : 0);
+    init(OutputsEmpty, 1, plan.countOutputs() && slabs ? 1 : 0);
     init(Summed, chunksOfSums, team > 1 && !plan.reductions.empty() ? team : 0);
     ptx.fenceBarrierInit();
   });
@@ -208,8 +256,9 @@ void RoleEmitter::emitStart() {
         threads.when(ptx.below(tid, ptx.constant(left)), store);
     }
   };
-  clear(scoresAt, buffers * scoreBytes);
-  if (loadedBytes < stageBytes)
+  if (phase != Phase::Chain)
+    clear(scoresAt, buffers * scoreBytes);
+  if (plan.steps > 1)
     clear(0, stages * stageBytes);
   ptx.fenceProxy();
   if (team > 1)
@@ -219,7 +268,8 @@ void RoleEmitter::emitStart() {
 }
 
 Part RoleEmitter::find(TensorAccess &access) {
-  return findPart(threads, access, shards, plan.independent, phase == Phase::Whole ? 0 : plan.tokens, later);
+  bool isCut = phase != Phase::Whole && phase != Phase::Chain;
+  return findPart(threads, access, shards, plan.independent, isCut ? plan.tokens : 0, later);
 }
 
 // The first block of 64 columns of a tensor that is this shard's.
@@ -236,57 +286,76 @@ void RoleEmitter::emitLoader(Value chunks) {
   Value isPacked = arith::CmpIOp::create(b, arith::CmpIPredicate::ne,
                                          access.word(TensorAccess::CuSeqlens + 2), ptx.constant(0, 64));
   Value batch = ptx.choose(isPacked, ptx.constant(0), narrow(part.sequence)), first = narrow(part.begin);
-  // Outputs are there when their chunk's place in the ring is free, or a little before.
+  // Outputs, or tiles, are there when their chunk's place in the ring is free, or a little before.
   Value depth = ptx.constant(stages);
+  bool leaves = phase == Phase::Prepare;
   auto whenStored = [&](Value chunk, llvm::function_ref<void()> body) {
-    if (plan.countOutputs())
+    if (leaves || plan.countOutputs())
       threads.when(ptx.compare(arith::CmpIPredicate::uge, chunk, depth), body);
   };
-  auto release = [&] {
+  auto copyOut = [&](Value chunk, Stage stage) {
+    if (leaves)
+      leaveTiles(chunk, stage);
+    else
+      copyOutputs(chunk, stage.tiles);
+  };
+  auto release = [&](Value chunk, Stage stage) {
+    if (leaves)
+      return leaveScores(chunk, stage);
     ptx.awaitStores(/*written=*/false);
     if (!plan.outputPlace)
       ptx.arrive(barrier(OutputsEmpty, ptx.constant(0)));
   };
+  SmallVector<BlockArgument> inputs = copiedInputs(plan, phase);
   forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
-    whenStored(chunk, [&] { copyOutputs(ptx.add(chunk, -stages), stage.tiles); });
-    ptx.await(barrier(Empty, stage.index), ptx.exclusiveOr(stage.phase, ptx.constant(1)));
+    Value before = ptx.add(chunk, -stages);
+    Stage old = stageAt(stage.index, ptx.exclusiveOr(stage.phase, ptx.constant(1)), before);
+    whenStored(chunk, [&] { copyOut(before, old); });
+    if (!leaves)
+      ptx.await(barrier(Empty, stage.index), ptx.exclusiveOr(stage.phase, ptx.constant(1)));
     Value loaded = barrier(Loaded, stage.index);
     Value token = ptx.add(first, ptx.mul(chunk, plan.tokens));
     auto load = [&](bool toOutputs) {
-      unsigned map = 0;
-      for (ArrayRef<BlockArgument> together : plan.inputs)
-        for (BlockArgument input : together) {
-          unsigned own = map++;
-          if ((input == plan.outputPlace) != toOutputs)
-            continue;
-          Value address = LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps,
-                                              ArrayRef<LLVM::GEPArg>{int32_t(own * 128)});
-          Value head = arith::DivUIOp::create(b, narrow(part.head),
-                                              narrow(access.word(entry.maps[own], TensorAccess::Group)));
-          for (int64_t half = 0; half < matType(input).numCols() / 64; ++half) {
-            Value to = ptx.add(stage.tiles, tileOffset(input) + half * halfStride(input));
-            Value block = ptx.add(shardHalves(entry.maps[own]), half), zero = ptx.constant(0);
-            if (plan.hasSteps(input))
-              ptx.loadBox(to, address, loaded, {ptx.mul(block, 64), zero, token, head, batch});
-            else
-              ptx.loadBox(to, address, loaded, {zero, token, block, head, batch});
-          }
+      for (auto [own, input] : llvm::enumerate(inputs)) {
+        if ((input == plan.outputPlace) != toOutputs)
+          continue;
+        Value address = LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps,
+                                            ArrayRef<LLVM::GEPArg>{int32_t(own * 128)});
+        Value head = arith::DivUIOp::create(b, narrow(part.head),
+                                            narrow(access.word(entry.maps[own], TensorAccess::Group)));
+        for (int64_t half = 0; half < halvesOf(input); ++half) {
+          Value to = ptx.add(stage.tiles, tileOffset(input) + half * halfStride(input));
+          Value block = ptx.add(firstHalf(input, entry.maps[own]), half), zero = ptx.constant(0);
+          if (plan.hasSteps(input))
+            ptx.loadBox(to, address, loaded, {ptx.mul(block, 64), zero, token, head, batch});
+          else
+            ptx.loadBox(to, address, loaded, {zero, token, block, head, batch});
         }
+      }
     };
     load(false);
-    whenStored(chunk, release);
+    if (phase == Phase::Chain)
+      takeRecord(chunk, stage);
+    auto finish = [&] { whenStored(chunk, [&] { release(before, old); }); };
+    if (!leaves)
+      finish();
     // Who waits for the barrier knows by this that outputs have left their place, too.
-    ptx.arriveExpecting(loaded, loadedBytes);
+    ptx.arriveExpecting(loaded, loadedBytes + (phase == Phase::Chain ? recordBytes() : 0));
     if (plan.outputPlace)
       load(true);
+    if (leaves)
+      finish();
     return Values();
   });
-  if (!plan.countOutputs())
+  if (!leaves && !plan.countOutputs())
     return;
   Value rest = arith::SubIOp::create(b, chunks, arith::MinUIOp::create(b, chunks, depth));
   threads.forLoop(rest, chunks, ptx.constant(1), {}, [&](Value chunk, ValueRange) {
-    copyOutputs(chunk, stageAt(arith::RemUIOp::create(b, chunk, depth), {}).tiles);
-    release();
+    Value round = arith::DivUIOp::create(b, chunk, depth);
+    Value index = arith::SubIOp::create(b, chunk, ptx.mul(round, depth));
+    Stage stage = stageAt(index, ptx.bits(round, 1), chunk);
+    copyOut(chunk, stage);
+    release(chunk, stage);
     return Values();
   });
   // The copies read this block's shared memory.
@@ -295,7 +364,7 @@ void RoleEmitter::emitLoader(Value chunks) {
 
 LogicalResult RoleEmitter::emit() {
   layOut();
-  if (team > stages)
+  if (team > stages || slotsAt > threads.sharedLimit)
     return failure();
   emitStart();
   if (phase == Phase::Early || (phase == Phase::Gather && !plan.forgetting().empty()))
@@ -303,6 +372,9 @@ LogicalResult RoleEmitter::emit() {
   {
     TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
     part = find(access);
+    firstSlab = ptx.mul(arith::TruncIOp::create(b, b.getI32Type(), part.shard), slabs);
+    if (form.parts == 1)
+      firstSlab = ptx.constant(0);
   }
   Value chunks = arith::TruncIOp::create(
       b, b.getI32Type(),
@@ -312,21 +384,14 @@ LogicalResult RoleEmitter::emit() {
   if (phase == Phase::Gather)
     chunks = ptx.choose(part.isLast, ptx.constant(0), chunks);
   // What each thread of a role may have of the registers, 512 or a little less, that the warpgroups share.
-  int64_t few = 32, some = plan.system ? 96 : 64, many = plan.system ? 192 : 208;
-  if (plan.decay && !plan.system)
-    some = 144, many = 168;
-  if (slabs == 1)
-    few = 40, some = scorers.size() > 1 ? 112 : plan.decay ? 232 : 216, many = 232;
-  // With a decay of each key, for the warpgroup with more channels more.
-  int64_t more = 0;
-  if (plan.decay && scorers.size() > 1) {
-    many = 208;
-    if (plan.system)
-      few = 32, some = 136, more = 16;
-    else
-      some = 128, more = 8;
-  }
   int64_t atEntry = 65536 / entry.threads / 8 * 8, most = 248, groups = entry.threads / 128;
+  int64_t few = 32, some = plan.system ? 96 : 64, many = plan.system ? 192 : 208;
+  if (slabs == 1)
+    few = 40, some = scorers.size() > 1 ? 112 : 216, many = 232;
+  if (phase == Phase::Chain)
+    few = 40, many = 232;
+  if (phase == Phase::Prepare)
+    some = std::min<int64_t>(232, (groups * atEntry - few) / scorers.size() / 8 * 8);
   // Who asks for more than the others leave waits for ever.
   if (atEntry < most && few + int64_t(scorers.size()) * some + slabs * many > groups * atEntry)
     return failure();
@@ -350,9 +415,10 @@ LogicalResult RoleEmitter::emit() {
       scores.push_back(which.thenBlock());
       chain = which.elseBlock();
     }
-    role(chain, many, [&] { status = emitChain(chunks); });
+    if (slabs)
+      role(chain, many, [&] { status = emitChain(chunks); });
     for (auto [i, block] : llvm::enumerate(scores))
-      role(block, i == 0 ? some + more : some - more, [&, i = i] { emitScores(chunks, i); });
+      role(block, some, [&, i = i] { emitScores(chunks, i); });
     role(choice.thenBlock(), few, [&] {
       threads.when(ptx.equal(warp, 0),
                    [&] { threads.when(ptx.equal(lane, 0), [&] { emitLoader(chunks); }); });
@@ -360,7 +426,7 @@ LogicalResult RoleEmitter::emit() {
         threads.when(ptx.compare(arith::CmpIPredicate::ne, chunks, ptx.constant(0)),
                      [&] { emitRows(chunks); });
       });
-      if (!plan.reductions.empty())
+      if (!plan.reductions.empty() && phase != Phase::Chain)
         threads.when(ptx.compare(arith::CmpIPredicate::uge, warp, ptx.constant(2)),
                      [&] { emitSums(chunks); });
     });
@@ -370,6 +436,10 @@ LogicalResult RoleEmitter::emit() {
     ptx.meetCluster();
   if (phase == Phase::Gather)
     entry.scratchBytes = slabs * gatheredBytes();
-  entry.sharedBytes = slotsAt + std::max<int64_t>(slots.size() * stages, 1) * slotBytes;
+  if (phase == Phase::Chain)
+    form.handedOver->assign(slots.begin(), slots.end());
+  if (phase == Phase::Prepare)
+    entry.recordBytes = recordBytes();
+  entry.sharedBytes = slotsAt + std::max<int64_t>(slots.size() * slotPitch(), slotBytes);
   return status;
 }

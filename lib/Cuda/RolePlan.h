@@ -114,6 +114,11 @@ public:
   }
   /// The tile that a value is (in the program or in one of its maps), if it is one.
   std::optional<TokenTile> asTile(mlir::Value value) const;
+  /// Whether the chain reads an input as it is, and whether what does not depend on the state follows from it.
+  bool isForChain(mlir::BlockArgument input) const { return plainInputs.contains(input); }
+  bool isForScores(mlir::BlockArgument input) const;
+  /// Whether rows of an input are columns of the chain's slabs, and not keys.
+  bool isSlab(mlir::BlockArgument input) const;
   /// Whether the rows of a value are tokens, where those of others are micro-steps.
   bool isOfTokens(mlir::Value value) const { return !isOf(false, value); }
   /// As above; with a decay of each key rows may also follow from inputs' entry by entry.

@@ -193,7 +193,7 @@ void RoleEmitter::clearRows(Stage stage, Value tokens) {
     SmallVector<int64_t> tiles;
     for (auto [input, place] : tileOffsets)
       if (auto own = cast<BlockArgument>(input); plan.hasSteps(own) == hasSteps)
-        for (int64_t half = 0; half < matType(own).numCols() / 64; ++half)
+        for (int64_t half = 0; half < halvesOf(own); ++half)
           tiles.push_back(place.first + half * place.second);
     if (tiles.empty())
       continue;
@@ -212,9 +212,11 @@ void RoleEmitter::clearRows(Stage stage, Value tokens) {
 void RoleEmitter::emitRows(Value chunks) {
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
   find(access);
+  // The chain's come with its records.
+  size_t count = phase == Phase::Chain ? 0 : slots.size();
   SmallVector<BlockArgument> inputs;
   for (BlockArgument input : plan.program.argumentsOf(ArgKind::Input))
-    if (!slots.empty() && plan.isRow(input) && !input.use_empty())
+    if (count && plan.isRow(input) && !input.use_empty())
       inputs.push_back(input);
   // Numbers are fetched a chunk ahead.
   auto fetch = [&](Value chunk) {
@@ -257,10 +259,10 @@ void RoleEmitter::emitRows(Value chunks) {
         for (int k : {0, 1})
           values[k] = ptx.choose(state.valid[k], values[k], ptx.number(0));
       if (!slot.ofTokens)
-        return ptx.store(ptx.add(stage.rows, ptx.mul(lane, 8)), i * stages * slotBytes,
+        return ptx.store(ptx.add(stage.rows, ptx.mul(lane, 8)), i * slotPitch(),
                          {values[0], values[1]});
       auto store = [&](Value token, Value value) {
-        ptx.store(ptx.add(stage.rows, ptx.mul(token, 4)), i * stages * slotBytes, {value});
+        ptx.store(ptx.add(stage.rows, ptx.mul(token, 4)), i * slotPitch(), {value});
       };
       for (int k : {0, 1})
         threads.when(ptx.equal(state.steps[k], plan.steps - 1), [&] { store(state.locals[k], values[k]); });
@@ -276,9 +278,9 @@ void RoleEmitter::emitRows(Value chunks) {
              llvm::any_of(slot.factors, [](RowFactor factor) { return needsSums(factor.value); });
     };
     for (bool late : {false, true}) {
-      if (late)
+      if (late && phase != Phase::Chain)
         awaitSums(chunk);
-      for (unsigned i = 0; i < slots.size(); ++i)
+      for (unsigned i = 0; i < count; ++i)
         if (waits(slots[i]) == late)
           fill(i);
     }

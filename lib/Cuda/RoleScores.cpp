@@ -166,7 +166,7 @@ void RoleEmitter::awaitPlace(ScoreState &state) {
 // Gives the chunk's scores to this block's chain and to those of its team.
 void RoleEmitter::handOver(const ScoreState &state, unsigned which) {
   ptx.fenceProxy();
-  ptx.meet(ptx.constant(5 + which), 128);
+  meetOwn(*state.role);
   SmallVector<std::pair<int64_t, int64_t>> tiles; // where and how many bytes
   int64_t bytes = 0;
   for (unsigned tile : scorers[which].tiles)
@@ -214,7 +214,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
   };
   forOwnChunks(chunks, [&](Value chunk, Stage stage) {
     state.rowValues.clear();
-    std::tie(state.index, state.phase) = bufferOf(chunk);
+    std::tie(state.index, state.phase) = bufferOf(chunk, stage);
     state.buffer = ptx.add(ptx.add(base, scoresAt), ptx.mul(state.index, scoreBytes));
     state.hasPlace = false;
     state.numbers = stage.rows;

@@ -23,6 +23,27 @@ llvm::SetVector<Operation *> RolePlan::gramsOf(ArrayRef<Value> values) const {
   return ordered;
 }
 
+bool RolePlan::isForScores(BlockArgument input) const {
+  llvm::SetVector<BlockArgument> found;
+  auto add = [&](Value rows) { found.insert_range(leavesOf(rows)); };
+  for (chunk::GramOp gram : grams)
+    for (Value side : {gram.getLhs(), gram.getRhs()})
+      add(asRows(side)->rows());
+  for (const MadeTile &tile : made)
+    add(tile.rows);
+  for (Operation *sum : reductions)
+    add(sum->getOperand(0));
+  if (decay)
+    found.insert(logs());
+  return found.contains(input);
+}
+
+bool RolePlan::isSlab(BlockArgument input) const {
+  return isForChain(input) && llvm::none_of(products, [&](const ChainProduct &p) {
+           return p.kind <= ChainProduct::Depth && asTile(p.right)->input == input && !asTile(p.right)->span;
+         });
+}
+
 // The numbers that the state is multiplied with before the last product is added to it.
 std::optional<RowFactors> RolePlan::scaleAtStart() const {
   Value state = program.argumentsOf(ArgKind::State).front();

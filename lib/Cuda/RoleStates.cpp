@@ -39,7 +39,7 @@ void RoleEmitter::storeRowsOfOutput(unsigned output, Value chunk, Value buffer, 
         ptx.add(ptx.add(buffer, ptx.mul(row, 128)), ptx.mul(ptx.exclusiveOr(eighth, ptx.bits(row, 7)), 16));
     Values packet = ptx.load(from, 0, 4, b.getI32Type());
     Value at = ptx.add(ptx.mul(chunk, plan.tokens), row);
-    Value column = ptx.add(ptx.mul(slabIndex, rowsOfSlab), ptx.mul(eighth, 8));
+    Value column = ptx.add(ptx.mul(ptx.add(firstSlab, slabIndex), rowsOfSlab), ptx.mul(eighth, 8));
     Value to = access.entryOfToken(tensor, arith::ExtUIOp::create(b, b.getI64Type(), at), column);
     Values operands{to};
     llvm::append_range(operands, packet);
@@ -72,11 +72,10 @@ void RoleEmitter::copyOutputs(Value chunk, Value tiles) {
     unsigned map = entry.maps.size() - plan.countOutputs() + output;
     Value address = LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps,
                                         ArrayRef<LLVM::GEPArg>{int32_t(map * 128)});
+    Value first = form.parts > 1 ? firstSlab : shardHalves(entry.maps[map]);
     for (int64_t slab = 0; slab < slabs; ++slab)
-      ptx.storeBox(
-          address, outputAt(tiles, output, ptx.constant(slab)),
-          {ptx.constant(0), token, ptx.add(shardHalves(entry.maps[map]), slab), narrow(part.head), batch},
-          whole);
+      ptx.storeBox(address, outputAt(tiles, output, ptx.constant(slab)),
+                   {ptx.constant(0), token, ptx.add(first, slab), narrow(part.head), batch}, whole);
   }
 }
 
@@ -89,7 +88,7 @@ Value RoleEmitter::launderedCall() {
 
 SmallVector<Value> RoleEmitter::stateAddresses(TensorAccess &access, unsigned tensor) {
   SmallVector<Value> addresses;
-  Value first = ptx.add(ptx.mul(slabIndex, rowsOfSlab), ptx.mul(warp, 16));
+  Value first = ptx.add(ptx.mul(ptx.add(firstSlab, slabIndex), rowsOfSlab), ptx.mul(warp, 16));
   Value row = ptx.add(first, ptx.shiftRight(lane, 2)), pair = ptx.mul(ptx.bits(lane, 3), 2);
   for (int64_t e = 0; e < plan.keys / 2; ++e) {
     Value own = ptx.add(row, e / 2 % 2 * 8), key = ptx.add(pair, e / 4 * 8 + e % 2);
@@ -100,7 +99,7 @@ SmallVector<Value> RoleEmitter::stateAddresses(TensorAccess &access, unsigned te
 }
 
 Values RoleEmitter::initialState() {
-  if (phase == Phase::Whole)
+  if (phase == Phase::Whole || phase == Phase::Chain)
     return givenState();
   // Who begins with the sequence begins with what was given.
   SmallVector<Type> types(plan.keys / 2, b.getF32Type());
@@ -190,7 +189,7 @@ void RoleEmitter::storeFinal(ValueRange entries) {
   Part own = find(access);
   unsigned final = plan.tensors.size() - 1;
   Value isWanted = access.isGiven(final);
-  if (phase != Phase::Whole)
+  if (part.isLast)
     isWanted = arith::AndIOp::create(b, isWanted, own.isLast);
   threads.when(isWanted, [&] {
     for (auto [address, entry] : llvm::zip(stateAddresses(access, final), entries))

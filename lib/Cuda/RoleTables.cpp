@@ -8,12 +8,15 @@ using namespace recur::cuda;
 static constexpr double log2e = 1.4426950408889634;
 
 int64_t RoleEmitter::tableBytes() const {
-  return plan.decay ? pairTables * 8 * plan.keys + 6 * 4 * plan.keys : 0;
+  return plan.decay ? pairTables * 8 * plan.keys + (4 + buffers) * 4 * plan.keys : 0;
 }
 
 int64_t RoleEmitter::sumsAt(int64_t block) const {
   return tablesAt + pairTables * 8 * plan.keys + block * 4 * plan.keys;
 }
+
+// What decays in a chunk, for each buffer of scores.
+int64_t RoleEmitter::wholesAt() const { return phase == Phase::Chain ? tablesAt : sumsAt(4); }
 
 void RoleEmitter::beginDecayed(ScoreState &state) {
   Value distance = arith::SubIOp::create(b, state.rowLessColumn, ptx.mul(warp, 16));
@@ -116,15 +119,15 @@ void RoleEmitter::makeTables(ScoreState &state) {
         between = ptx.sum(between, sums[seer]);
       }
     }
-    ptx.store(ptx.add(single, ptx.mul(state.index, 4 * plan.keys)), sumsAt(4), {ptx.exp2(before)});
+    ptx.store(ptx.add(single, ptx.mul(state.index, 4 * plan.keys)), wholesAt(), {ptx.exp2(before)});
   });
 }
 
-// The state's entries, with what decays in the chunk; `parity` tells which of two tables is its.
-Values RoleEmitter::decayedWhole(Value parity, ValueRange entries) {
+// The state's entries, with what decays in the chunk, whose scores are in a buffer.
+Values RoleEmitter::decayedWhole(Value buffer, ValueRange entries) {
   Values results(entries);
-  Value at = ptx.add(ptx.add(ptx.add(base, sumsAt(4)), ptx.mul(ptx.bits(lane, 3), 8)),
-                     ptx.mul(parity, 4 * plan.keys));
+  Value at = ptx.add(ptx.add(ptx.add(base, wholesAt()), ptx.mul(ptx.bits(lane, 3), 8)),
+                     ptx.mul(buffer, 4 * plan.keys));
   for (size_t e = 0; e < results.size(); e += 4) {
     Values pair = ptx.loadFloats(at, e / 4 * 32, 2);
     for (size_t i = 0; i < 4; ++i)

@@ -15,9 +15,6 @@ namespace recur::cuda {
 /// The name of the shared memory that roles use; swizzled tiles want it at a multiple of 1024 bytes.
 constexpr llvm::StringLiteral tilesSymbol = "recur_tiles";
 
-/// The tensors that the copy engine reads, then those that it writes.
-llvm::SmallVector<int32_t> mappedTensors(const RolePlan &plan);
-
 /// The scores that one warpgroup computes: some of the plan's tiles, the inverse of its system, or both.
 struct ScoreRole {
   llvm::SmallVector<unsigned> tiles;
@@ -26,26 +23,60 @@ struct ScoreRole {
   int64_t firstBlock = 0, blocks = 0;
 };
 
-/// Which warpgroups compute scores: one, or in a team that has a system, one for that and one for the rest. A
-/// decay of each key gives two, that share out the channels, where there are registers.
-llvm::SmallVector<ScoreRole> scoreRoles(const RolePlan &plan, int64_t team);
-
 /// How a kernel takes sequences: whole, or in segments side by side. Then one kernel gathers what each
 /// segment adds to the state and what it multiplies it with, and the next begins every segment with what the
 /// ones before it make of the first state. Or, `Early`, where decays bound what is left of a state, a segment begins
-/// with zero as many chunks before its own as it takes to forget all before them.
-enum class Phase { Whole, Gather, Segments, Early };
+/// with zero as many chunks before its own as it takes to forget all before them. Or one kernel prepares, for all
+/// chunks side by side, what does not depend on the state, and leaves it in the workspace, a record for each chunk;
+/// and the next is the chain.
+enum class Phase { Whole, Gather, Segments, Early, Prepare, Chain };
+
+/// A number for each token in shared memory: a product of factors, or the sums of a decay's binary
+/// logarithms, less the factors'; or the factors times what decays within the token's 16, from their start
+/// or to their end.
+struct RowSlot {
+  enum Within { Nothing, Start, End };
+  RowFactors factors;
+  mlir::Value decay;
+  bool before = false;   // without the token's own factor of the decay
+  bool ofTokens = false; // that of each token's last micro-step
+  Within within = Nothing;
+};
+
+/// What a kernel is to be.
+struct RoleForm {
+  Phase phase = Phase::Whole;
+  /// Blocks that are a cluster; those that share out the chain's warpgroups; the most places of the ring.
+  int64_t team = 1, parts = 1, stages = 4;
+  /// The warpgroups that share out the channels of a decay of each key.
+  int64_t scorers = 1;
+  /// The numbers per token of a record: a chain adds those that it needs, and what prepares them comes after.
+  llvm::SmallVectorImpl<RowSlot> *handedOver = nullptr;
+
+  /// The chain's warpgroups in a block.
+  int64_t slabs(const RolePlan &plan) const {
+    return phase == Phase::Prepare ? 0 : plan.independent / rowsOfSlab / parts;
+  }
+};
+
+/// The inputs that the copy engine brings to shared memory, in its order; and their tensors, then those that it
+/// writes.
+llvm::SmallVector<mlir::BlockArgument> copiedInputs(const RolePlan &plan, Phase phase);
+llvm::SmallVector<int32_t> mappedTensors(const RolePlan &plan, Phase phase);
+
+/// Which warpgroups compute scores: one, or in a team that has a system, one for that and one for the rest. With a
+/// decay of each key some share out the channels.
+llvm::SmallVector<ScoreRole> scoreRoles(const RolePlan &plan, const RoleForm &form);
 
 /// Emits the body of an entry point in roles.
 class RoleEmitter {
 public:
-  /// `call` and `maps` are the kernel's parameters, `shared` points to the block's memory. The ring gets at
-  /// most `mostStages` places. `team` blocks are a cluster.
+  /// `call` and `maps` are the kernel's parameters, `shared` points to the block's memory.
   RoleEmitter(Threads &threads, const RolePlan &plan, mlir::Value call, mlir::Value maps, mlir::Value shared,
-              Entry &entry, Phase phase, int64_t team, int64_t mostStages);
+              Entry &entry, const RoleForm &form);
   /// The threads that a plan's roles are.
-  static int64_t countThreads(const RolePlan &plan, int64_t team) {
-    return 128 * (1 + scoreRoles(plan, team).size() + plan.independent / rowsOfSlab);
+  static int64_t countThreads(const RolePlan &plan, const RoleForm &form) {
+    return 128 * (1 + scoreRoles(plan, form).size() + form.slabs(plan));
   }
 
   /// Emits everything but the function's end. Sets the entry's shared memory.
@@ -57,28 +88,30 @@ private:
     mlir::Value index, phase; // phase of what is filled: 0 at first
     mlir::Value tiles, rows;  // addresses
   };
-  /// A number for each token in shared memory: a product of factors, or the sums of a decay's binary
-  /// logarithms, less the factors'; or the factors times what decays within the token's 16, from their start
-  /// or to their end.
-  struct Slot {
-    enum Within { Nothing, Start, End };
-    RowFactors factors;
-    mlir::Value decay;
-    bool before = false;   // without the token's own factor of the decay
-    bool ofTokens = false; // that of each token's last micro-step
-    Within within = Nothing;
-  };
+  using Slot = RowSlot;
   /// Sums are told of by chunk, eight deep: those of another block come before this one's loader asks for
   /// them.
-  enum Barrier { Loaded, Full, Empty, ScoresFull, ScoresEmpty, Summed, OutputsFull, OutputsEmpty, Barriers };
+  enum Barrier {
+    Loaded,
+    Full,
+    Empty,
+    TilesFull,
+    ScoresFull,
+    ScoresEmpty,
+    Summed,
+    OutputsFull,
+    OutputsEmpty,
+    Barriers
+  };
   static constexpr int64_t barrierPitch = 64, chunksOfSums = 8;
 
   // The frame (RoleFrame.cpp).
   void layOut();
+  void layOutChain(int64_t outputBytes);
   void emitStart();
   void emitLoader(mlir::Value chunks);
   mlir::Value barrier(Barrier which, mlir::Value index);
-  Stage stageAt(mlir::Value index, mlir::Value phase);
+  Stage stageAt(mlir::Value index, mlir::Value phase, mlir::Value chunk);
   /// A loop over the chunks with the ring's stage; `carried` follow.
   Values forChunks(mlir::Value chunks, mlir::ValueRange carried,
                    llvm::function_ref<Values(mlir::Value chunk, Stage stage, mlir::ValueRange carried)> body);
@@ -89,7 +122,7 @@ private:
   int64_t tileOffset(mlir::BlockArgument input) const { return tileOffsets.lookup(input).first; }
   int64_t halfStride(mlir::BlockArgument input) const { return tileOffsets.lookup(input).second; }
   /// Where the scores of a chunk go, and that place's phase.
-  std::pair<mlir::Value, mlir::Value> bufferOf(mlir::Value chunk);
+  std::pair<mlir::Value, mlir::Value> bufferOf(mlir::Value chunk, Stage stage);
   mlir::BlockArgument placeOf(const TokenTile &tile) const;
   mlir::Value shardHalves(unsigned tensor);
   unsigned slotOf(const Slot &slot);
@@ -97,7 +130,24 @@ private:
   int64_t scoreTileBytes(const ScoreTile &tile) const {
     return tile.ofTokens ? plan.columns * rowBytes : tileBytes;
   }
-  int64_t slotOffset(const Slot &slot) { return slotOf(slot) * stages * slotBytes; }
+  /// Places for the chunks' numbers. Those of a chunk that is prepared are of use when the next one's tiles
+  /// have taken its place.
+  int64_t rowPlaces() const { return phase == Phase::Prepare ? stages + 1 : stages; }
+  int64_t slotPitch() const { return rowPlaces() * slotBytes; }
+  int64_t slotOffset(const Slot &slot) { return slotOf(slot) * slotPitch(); }
+  /// The blocks of 64 columns that this block has of an input, and the first of them.
+  int64_t halvesOf(mlir::BlockArgument input) const;
+  mlir::Value firstHalf(mlir::BlockArgument input, unsigned tensor);
+
+  // Records of chunks (RoleRecord.cpp).
+  int64_t recordBytes() const;
+  mlir::Value recordAt(mlir::Value chunk);
+  using RecordPart = llvm::function_ref<void(int64_t offset, mlir::Value address, int64_t bytes)>;
+  void forTiles(Stage stage, RecordPart body);
+  void forScores(Stage stage, mlir::Value buffer, RecordPart body);
+  void leaveTiles(mlir::Value chunk, Stage stage);
+  void leaveScores(mlir::Value chunk, Stage stage);
+  void takeRecord(mlir::Value chunk, Stage stage);
 
   // Numbers per token (RoleRows.cpp, RoleSums.cpp).
   struct RowState;
@@ -149,11 +199,12 @@ private:
   // A decay of each key (RoleTables.cpp, RoleDecay.cpp, RoleWildDecay.cpp).
   int64_t tableBytes() const;
   int64_t sumsAt(int64_t block) const;
+  int64_t wholesAt() const;
   int64_t rightOffset(mlir::Value rows, int64_t half) const;
-  int64_t partsAt(const ScoreRole &reader, mlir::Operation *gram) const;
+  int64_t partsAt(mlir::Operation *gram, const ScoreRole &from) const;
   void beginDecayed(ScoreState &state);
   void emitDecayed(ScoreState &state);
-  void meetOwn(const ScoreState &state);
+  void meetOwn(const ScoreRole &role);
   void meetAll();
   Values inputPairs(ScoreState &state, mlir::BlockArgument input, int64_t block, bool transposed);
   Values rowsOf(mlir::Value rows, llvm::function_ref<mlir::ValueRange(mlir::BlockArgument)> pairs);
@@ -173,7 +224,7 @@ private:
   mlir::FailureOr<Values> slab(ChainState &state, mlir::Value value);
   mlir::FailureOr<Values> entriesOf(ChainState &state, mlir::Value value);
   Values tilePairs(ChainState &state, mlir::BlockArgument input);
-  Values decayedWhole(mlir::Value parity, mlir::ValueRange entries);
+  Values decayedWhole(mlir::Value buffer, mlir::ValueRange entries);
   Values scaled(ChainState &state, mlir::ValueRange entries, const RowFactors &factors);
   mlir::FailureOr<llvm::SmallVector<Step>> leftSteps(ChainState &state, const ChainProduct &product,
                                                      bool &byDepth);
@@ -210,6 +261,7 @@ private:
   const RolePlan &plan;
   mlir::Value call, maps;
   Entry &entry;
+  RoleForm form;
   Phase phase;
   int64_t shards, team;
   llvm::SmallVector<ScoreRole> scorers;
@@ -220,7 +272,7 @@ private:
   static constexpr int64_t rowBytes = 128, slotBytes = tokensOfChunk * 4,
                            tileBytes = tokensOfChunk * rowBytes, leafBytes = 32 * 4, rightHalf = 6 * 16 * 128,
                            partBytes = 10 * 1024;
-  int64_t stages, slabs = 1, buffers = 2, stageBytes = 0, loadedBytes = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0,
+  int64_t stages, slabs, buffers = 2, stageBytes = 0, loadedBytes = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0,
                   blocksAt = 0, leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, normsAt = 0,
                   tablesAt = 0, rightsAt = 0, exchangeAt = 0, wildsAt = 0;
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> tileOffsets;
@@ -229,7 +281,8 @@ private:
   // Of the block: its part, the number of the thread in its warpgroup, and so on; all i32 but those of the
   // part.
   Part part;
-  mlir::Value base, thread, lane, warp, group, slabIndex;
+  mlir::Value base, thread, lane, warp, group;
+  mlir::Value slabIndex, firstSlab; // the warpgroup's in the block, and the block's first in the state
   // How many chunks before its segment the block begins, and where in tokens (i64) after the segment's begin; null where
   // it begins with that.
   mlir::Value early, later;

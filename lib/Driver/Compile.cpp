@@ -187,7 +187,8 @@ static FloatType elementType(MLIRContext &context, DType type) {
 }
 
 static int64_t flagsOf(const cuda::Entry &entry) {
-  constexpr int64_t cuts[] = {0, RECUR_CUDA_SEGMENTS, RECUR_CUDA_SEGMENTS | RECUR_CUDA_ONE, RECUR_CUDA_TOKENS};
+  constexpr int64_t cuts[] = {0, RECUR_CUDA_SEGMENTS, RECUR_CUDA_SEGMENTS | RECUR_CUDA_ONE, RECUR_CUDA_TOKENS,
+                              RECUR_CUDA_SPREAD};
   int64_t cut = cuts[entry.cut];
   return cut | (entry.continues ? RECUR_CUDA_CONTINUES : 0);
 }
@@ -207,7 +208,8 @@ static GpuCode launchable(const cuda::Chip &chip, std::string code, const cuda::
                            {entry.maps.begin(), entry.maps.end()},
                            entry.mostBlocks,
                            flagsOf(entry),
-                           {entry.tensors.begin(), entry.tensors.end()}});
+                           {entry.tensors.begin(), entry.tensors.end()},
+                           entry.recordBytes});
   return gpu;
 }
 

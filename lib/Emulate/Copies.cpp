@@ -101,6 +101,33 @@ static void copyShared(Thread &thread, const Statement &s, Slots slots) {
   cluster.settle(barrier);
 }
 
+// Between device memory and shared memory, bytes that lie together.
+static void checkBytes(Thread &thread, uint64_t to, uint64_t from, uint32_t bytes) {
+  if ((to | from | bytes) % 16)
+    thread.fail("copies what is at no multiple of 16 bytes");
+}
+
+static void loadBytes(Thread &thread, const Statement &s, Slots slots) {
+  Cluster &cluster = *thread.cluster;
+  uint32_t to = thread.address(s.operands[0], slots), bytes = thread.word(s.operands[2], slots);
+  uint64_t from = thread.address(s.operands[1], slots);
+  checkBytes(thread, to, from, bytes);
+  TransactionBarrier &barrier = cluster.barrierAt(thread, thread.address(s.operands[3], slots));
+  Access access{barrier.actor, barrier.phase + 1, &thread.warp->order, /*engine=*/true};
+  thread.expect(cluster.blockAt(thread, to).shared.write(to, bytes, access));
+  memcpy(SharedMemory::at<char>(to), reinterpret_cast<const void *>(from), bytes);
+  barrier.bytes -= bytes;
+  cluster.settle(barrier);
+}
+
+static void storeBytes(Thread &thread, const Statement &s, Slots slots) {
+  uint64_t to = thread.address(s.operands[0], slots);
+  uint32_t from = thread.address(s.operands[1], slots), bytes = thread.word(s.operands[2], slots);
+  checkBytes(thread, to, from, bytes);
+  thread.boxes.back().push_back({nullptr, from, {}, thread.warp->order, reinterpret_cast<void *>(to), bytes});
+  thread.warp->tick();
+}
+
 static void storeBox(Thread &thread, const Statement &s, Slots slots) {
   SmallVector<int32_t, 5> coordinates = coordinatesOf(thread, s.operands[0], slots);
   const TensorMap &map = mapAt(thread, thread.get(s.operands[0].items[0], slots), coordinates.size());
@@ -128,12 +155,16 @@ static void awaitBoxes(Thread &thread, const Statement &s, Slots slots) {
   SharedMemory &shared = thread.block->shared;
   for (auto &group : takeGroups(thread.boxes, thread.word(s.operands[0], slots)))
     for (const LateBox &box : group) {
+      uint32_t bytes = box.map ? static_cast<const TensorMap *>(box.map)->boxBytes() : box.bytes;
+      thread.expect(shared.read(box.from, bytes, {warp.actor, warp.now(), &box.order, /*engine=*/true}));
+      if (!box.map) {
+        memcpy(box.to, shared.at<char>(box.from), bytes);
+        continue;
+      }
       const auto &map = *static_cast<const TensorMap *>(box.map);
-      thread.expect(
-          shared.read(box.from, map.boxBytes(), {warp.actor, warp.now(), &box.order, /*engine=*/true}));
-      forEntries(map, box.from, box.coordinates, [&](char *entry, uint32_t address, uint32_t bytes) {
+      forEntries(map, box.from, box.coordinates, [&](char *entry, uint32_t address, uint32_t count) {
         if (entry)
-          memcpy(entry, shared.at<char>(address), bytes);
+          memcpy(entry, shared.at<char>(address), count);
       });
     }
   warp.tick();
@@ -184,6 +215,10 @@ bool recur::emulate::decodeCopy(Statement &s) {
       return loads ? count == 3 && s.has("mbarrier::complete_tx::bytes") : count == 2 && s.has("bulk_group");
     } else if (s.words[3] == "shared::cluster" && s.words[4] == "shared::cta" && count == 4)
       s.run = copyShared;
+    else if (s.words[3] == "shared::cta" && s.words[4] == "global" && count == 4)
+      s.run = loadBytes;
+    else if (s.words[3] == "global" && s.words[4] == "shared::cta" && s.has("bulk_group") && count == 3)
+      s.run = storeBytes;
     return s.run;
   }
   if (s.words[2] == "commit_group")

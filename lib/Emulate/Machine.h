@@ -35,12 +35,14 @@ struct LateCopy {
   uint32_t bytes, given; // bytes past those given become 0
 };
 
-/// A box on its way from shared memory to a tensor.
+/// A box on its way from shared memory to a tensor, or, without a map, bytes to where they lie together.
 struct LateBox {
   const void *map;
   uint32_t from;
   llvm::SmallVector<int32_t, 5> coordinates;
   Order order; // when it was issued
+  void *to = nullptr;
+  uint32_t bytes = 0;
 };
 
 class Thread {

@@ -80,6 +80,27 @@ static bool is_packed(const recur_i_operand *operand) {
   return extent < 2 || operand->strides[last] == 1;
 }
 
+enum { CHUNK = 64 };
+
+/** The chunks that begin in a number of tokens. */
+static int64_t chunks_of(int64_t tokens) { return (tokens + CHUNK - 1) / CHUNK; }
+
+/** Into how many segments to cut so many heads of sequences, where so many blocks run at a time: in 1 to 8 rounds of
+ * blocks, whichever takes the fewest chunks one after the other. A block's start is as long as a chunk. */
+static int64_t spread(int64_t chunks, int64_t heads, int64_t at_a_time) {
+  enum { ROUNDS = 8 };
+  int64_t best = 1, least = INT64_MAX;
+  for (int64_t rounds = 1; rounds <= ROUNDS; ++rounds) {
+    int64_t segments = rounds * at_a_time / heads;
+    segments = segments < 1 ? 1 : segments < chunks ? segments : chunks;
+    const int64_t blocks = (segments * heads + at_a_time - 1) / at_a_time;
+    const int64_t time = blocks * ((chunks + segments - 1) / segments + 1);
+    if (time < least)
+      best = segments, least = time;
+  }
+  return best;
+}
+
 /** Into how many segments sequences are cut for an entry: as many as give each processor one, but none too short; or as
  * are short, for entries that know no state; 1 where the entry knows no segments or one will do, 0 where there are too few
  * of them. */
@@ -92,9 +113,12 @@ static int64_t count_segments(const recur_i_call *call, const recur_cuda_entry *
     const int64_t most = tokens * UNEVEN < call->tokens ? tokens * UNEVEN : call->tokens;
     return (most + FEW_TOKENS - 1) / FEW_TOKENS;
   }
+  const int64_t heads = call->sequences * call->heads;
+  if (entry->flags & RECUR_CUDA_SPREAD)
+    return heads && tokens ? spread(chunks_of(tokens), heads, entry->most) : 1;
   if (!(entry->flags & RECUR_CUDA_SEGMENTS))
     return 1;
-  const int64_t heads = call->sequences * call->heads, few = entry->flags & RECUR_CUDA_ONE ? 1 : 0;
+  const int64_t few = entry->flags & RECUR_CUDA_ONE ? 1 : 0;
   if (!heads || heads > entry->most / entry->shards / 2)
     return few;
   const int64_t wide = entry->most / entry->shards / heads, tall = tokens / LEAST_TOKENS;
@@ -105,7 +129,8 @@ static int64_t count_segments(const recur_i_call *call, const recur_cuda_entry *
 /** Whether a call's sizes fit an entry. */
 static bool fits(const recur_i_call *call, const recur_cuda_entry *entry) {
   return call->tokens >= entry->tokens && count_segments(call, entry) &&
-         (!entry->most || call->sequences * call->heads <= entry->most / entry->shards);
+         (!entry->most || entry->flags & RECUR_CUDA_SPREAD ||
+          call->sequences * call->heads <= entry->most / entry->shards);
 }
 
 /** The first entry of the group that is launched. */
@@ -138,9 +163,11 @@ static int64_t blocks_of(const recur_i_call *call, const recur_cuda_entry *entry
 
 /** Bytes of the workspace of a group before the temporaries. */
 static int64_t scratch_of(const recur_i_call *call, const recur_cuda_entry *group) {
+  const int64_t chunks = call->cu_seqlens.argument ? call->tokens / CHUNK + call->sequences
+                                                   : call->sequences * chunks_of(call->tokens);
   int64_t most = 0;
   for (int32_t i = 0; i < count_launches(group); ++i) {
-    const int64_t bytes = group[i].scratch * blocks_of(call, &group[i]);
+    const int64_t bytes = group[i].scratch * blocks_of(call, &group[i]) + group[i].record * chunks * call->heads;
     most = bytes > most ? bytes : most;
   }
   return most;

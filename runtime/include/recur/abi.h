@@ -113,7 +113,10 @@ enum {
   /** Each sequence is cut into segments of few tokens, whatever their number. */
   RECUR_CUDA_TOKENS = 8,
   /** With RECUR_CUDA_SEGMENTS: one segment will do. */
-  RECUR_CUDA_ONE = 16
+  RECUR_CUDA_ONE = 16,
+  /** Each sequence is cut into segments of whole chunks, such that blocks, of which `most` run at a time, end
+   * together. */
+  RECUR_CUDA_SPREAD = 32
 };
 
 /** A tensor that a launch leaves in the workspace for the next: [batch, token, head, entry], as the inputs are
@@ -143,6 +146,10 @@ typedef struct recur_cuda_entry {
    * call, in order. */
   const int32_t *tensors;
   int64_t tensor_count;
+  /** Bytes of the workspace for each chunk of 64 tokens and head, which this entry leaves for the next. Those of a
+   * chunk follow one another by head. A sequence has as many chunks as it needs, the ones after it follow; packed
+   * sequence s, from token t on, begins with chunk t / 64 + s. */
+  int64_t record;
 } recur_cuda_entry;
 
 /** The code of one variant for GPUs. */

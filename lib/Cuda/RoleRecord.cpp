@@ -1,0 +1,112 @@
+// Records of chunks in the workspace: what one launch prepares and the next, the chain, begins with.
+//
+// A record is what the chain would find in shared memory if one block did both: made tiles, scores, the inverse,
+// what decays in the chunk, numbers per token. So it is copied as it lies, swizzled, and the chain's loader puts
+// its parts where its own tiles are.
+#include "lib/Cuda/Roles.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+// The chain's memory: a ring of tiles, with the scores and the numbers of their chunks.
+void RoleEmitter::layOutChain(int64_t outputBytes) {
+  constexpr int64_t numbersBytes = 1024;
+  int64_t others = outputBytes + Barriers * barrierPitch + 256;
+  int64_t each = stageBytes + scoreBytes + 4 * plan.keys + numbersBytes;
+  stages = std::clamp<int64_t>((threads.sharedLimit - others) / each, 1, stages);
+  buffers = stages;
+  scoresAt = stages * stageBytes;
+  inverseAt = scoresAt + scoreOffset(plan.scores.size());
+  outputsAt = scoresAt + stages * scoreBytes;
+  tablesAt = outputsAt + outputBytes;
+  barriersAt = tablesAt + stages * 4 * plan.keys;
+  slotsAt = llvm::alignTo(barriersAt + Barriers * barrierPitch, 256);
+}
+
+// Call `body` for each part of a record, with where it is in shared memory: first tiles, then all else.
+void RoleEmitter::forTiles(Stage stage, RecordPart body) {
+  int64_t offset = 0;
+  for (const MadeTile &tile : plan.made)
+    for (int64_t half = 0; half < plan.keys / 64; ++half, offset += tileBytes)
+      body(offset, ptx.add(stage.tiles, tileOffset(tile.place) + half * halfStride(tile.place)), tileBytes);
+}
+
+void RoleEmitter::forScores(Stage stage, Value buffer, RecordPart body) {
+  int64_t offset = plan.made.size() * (plan.keys / 64) * tileBytes;
+  auto add = [&](Value address, int64_t bytes) {
+    body(offset, address, bytes);
+    offset += bytes;
+  };
+  if (scoreBytes)
+    add(ptx.add(ptx.add(base, scoresAt), ptx.mul(buffer, scoreBytes)), scoreBytes);
+  add(ptx.add(ptx.add(base, wholesAt()), ptx.mul(buffer, 4 * plan.keys)), 4 * plan.keys);
+  size_t numbers = phase == Phase::Chain ? slots.size() : form.handedOver->size();
+  for (size_t i = 0; i < numbers; ++i)
+    add(ptx.add(stage.rows, i * slotPitch()), slotBytes);
+}
+
+int64_t RoleEmitter::recordBytes() const {
+  size_t numbers = phase == Phase::Chain ? slots.size() : form.handedOver->size();
+  return plan.made.size() * (plan.keys / 64) * tileBytes + scoreBytes + 4 * plan.keys + numbers * slotBytes;
+}
+
+// Where a chunk's record is in device memory; see recur_cuda_entry.
+Value RoleEmitter::recordAt(Value chunk) {
+  TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
+  Value grain = ptx.constant(plan.tokens, 64);
+  Value isPacked = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, access.word(TensorAccess::CuSeqlens + 2),
+                                         ptx.constant(0, 64));
+  Value before = part.before ? part.before : ptx.constant(0, 64);
+  Value begin = arith::SubIOp::create(b, part.begin, before);
+  Value packed = ptx.add(arith::DivUIOp::create(b, begin, grain), part.sequence);
+  Value each = arith::CeilDivUIOp::create(b, access.word(TensorAccess::Tokens), grain);
+  Value first = ptx.choose(isPacked, packed, ptx.mul(part.sequence, each));
+  first = ptx.add(first, arith::DivUIOp::create(b, before, grain));
+  Value number = ptx.add(first, arith::ExtUIOp::create(b, b.getI64Type(), chunk));
+  number = ptx.add(ptx.mul(number, part.heads), part.head);
+  Value scratch = access.pointer(TensorAccess::Scratch);
+  return LLVM::GEPOp::create(b, scratch.getType(), b.getI8Type(), scratch,
+                             ValueRange{ptx.mul(number, recordBytes())});
+}
+
+static Value at(ImplicitLocOpBuilder &b, Value record, int64_t offset) {
+  return LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record,
+                             ArrayRef<LLVM::GEPArg>{int32_t(offset)});
+}
+
+// Copies a chunk's tiles out of shared memory when they are there: long before its scores are, which no longer
+// need what the tiles were made of, so that the next chunk's inputs may take the place.
+void RoleEmitter::leaveTiles(Value chunk, Stage stage) {
+  ptx.await(barrier(TilesFull, stage.index), stage.phase);
+  Value record = recordAt(chunk);
+  forTiles(stage, [&](int64_t offset, Value address, int64_t bytes) {
+    ptx.storeBytes(at(b, record, offset), address, bytes);
+  });
+  ptx.commitStores();
+  ptx.awaitStores(/*written=*/false);
+}
+
+// Copies the rest of a chunk's record out, and gives the scores' place back.
+void RoleEmitter::leaveScores(Value chunk, Stage stage) {
+  auto [buffer, phase] = bufferOf(chunk, stage);
+  ptx.await(barrier(ScoresFull, buffer), phase);
+  ptx.fenceProxy();
+  Value record = recordAt(chunk);
+  forScores(stage, buffer, [&](int64_t offset, Value address, int64_t bytes) {
+    ptx.storeBytes(at(b, record, offset), address, bytes);
+  });
+  ptx.commitStores();
+  ptx.awaitStores(/*written=*/false);
+  ptx.arrive(barrier(ScoresEmpty, buffer));
+}
+
+// Has a chunk's record copied to its place in the ring.
+void RoleEmitter::takeRecord(Value chunk, Stage stage) {
+  Value record = recordAt(chunk), loaded = barrier(Loaded, stage.index);
+  auto load = [&](int64_t offset, Value address, int64_t bytes) {
+    ptx.loadBytes(address, at(b, record, offset), bytes, loaded);
+  };
+  forTiles(stage, load);
+  forScores(stage, stage.index, load);
+}
