@@ -233,11 +233,7 @@ bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgumen
   prepare.cut = Entry::Spread;
   prepare.continues = true;
   prepare.mostBlocks = options.chip.processors;
-  // As many warpgroups as there is shared memory for what they tell one another.
-  bool isMade = false;
-  for (form.scorers = 2; !isMade && form.scorers > 0; --form.scorers)
-    isMade = addRoles(*plan, prepare, form);
-  if (!isMade) {
+  if (!addRoles(*plan, prepare, form)) {
     entries.truncate(first);
     return false;
   }

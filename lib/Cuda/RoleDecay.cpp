@@ -1,5 +1,4 @@
-// A decay of each key, by the scores' warpgroups: each warp has 16 of the chunk's tokens, and where there are
-// several warpgroups each has some of the channels.
+// A decay of each key, by warpgroups that share out the channels: each warp has 16 of the chunk's tokens.
 //
 // Logarithms are summed within the warp's tokens, by a product with a triangle of ones, which is exact as
 // they are bf16. All else is relative to them: a token's row on the left of a product is multiplied with what
@@ -62,17 +61,17 @@ static int64_t rightRows(int64_t block, int64_t seer) {
   return (distance == 1 ? block : distance == 2 ? 3 + 2 * block : 4) * 16 * 128;
 }
 
-int64_t RoleEmitter::rightOffset(Value rows, int64_t half) const {
+int64_t RoleEmitter::rightOffset(Value rows) const {
   int64_t which = llvm::find(plan.rights, rows) - plan.rights.begin();
-  return (which * (plan.keys / 64) + half) * rightHalf;
+  return which * (plan.keys / 64) * rightHalf;
 }
 
 // Rows on the right of products, times what decays until the blocks that see them. All warps compute what the
 // first has to: it is what the others wait for, and branches would part what is before them from what
 // follows.
 void RoleEmitter::storeRights(ScoreState &state, Value right, ValueRange rows, int64_t block) {
-  Value at = ptx.add(base, state.blocks[block % 4]), more = at;
-  int64_t offset = rightsAt + rightOffset(right, block / 4);
+  Value at = inHalf(state, ptx.add(base, state.blocks[block]), rightHalf), more = at;
+  int64_t offset = rightsAt + rightOffset(right);
   auto store = [&](Value where, int64_t rowsAt, const ChannelPairs &numbers, unsigned which, int64_t last) {
     Values pairs = packed(ptx, [&](unsigned e) { return ptx.multiply(rows[e], numbers.of(which, e)); });
     ptx.storeMatrices(where, offset + rowsAt, pairs, false, ptx.below(warp, ptx.constant(last)));
@@ -144,9 +143,8 @@ void RoleEmitter::weighRows(ScoreState &state) {
         result.sums[before] = logSums(state, logs, before);
     return result;
   };
-  const ScoreRole &role = *state.role;
-  Fetched next = fetch(role.firstBlock);
-  for (int64_t block = role.firstBlock; block < role.firstBlock + role.blocks; ++block) {
+  Fetched next = fetch(0);
+  for (int64_t block = 0; block < blocksOfWalker(); ++block) {
     Fetched now = std::move(next);
     if (isWide)
       now.pairs = pairsOf(block);
@@ -191,13 +189,13 @@ void RoleEmitter::weighRows(ScoreState &state) {
           Values own = weigh(rows, span);
           Values pairs =
               packed(ptx, [&](unsigned e) { return ptx.multiply(own[e], scale.of(span == Span::Rest, e)); });
-          ptx.storeMatrices(state.own[block % 4], tileOffset(tile.place) + block / 4 * halfStride(tile.place),
-                            pairs, false);
+          ptx.storeMatrices(inHalf(state, state.own[block], halfStride(tile.place)),
+                            tileOffset(tile.place), pairs, false);
         }
     };
     for (Value rows : plan.rights)
       storeRights(state, rows, weigh(rows, Span::Rest), block);
-    if (block + 1 < role.firstBlock + role.blocks)
+    if (block + 1 < blocksOfWalker())
       next = fetch(block + 1);
     for (Value rows : rowsNeeded)
       storeTiles(rows, Span::Rest);
@@ -208,7 +206,7 @@ void RoleEmitter::weighRows(ScoreState &state) {
             continue;
           Values x = weigh(rows, span), y = weigh(plan.asRows(gram.getRhs())->rows(), Span::Rest);
           Values &lefts = state.lefts[{rows, unsigned(span)}];
-          if (lefts.size() / 4 <= size_t(block - role.firstBlock))
+          if (lefts.size() / 4 <= size_t(block))
             llvm::append_range(lefts, packed(ptx, [&](unsigned e) { return x[e]; }));
           Values &diagonal = state.diagonals[gram];
           diagonal = ptx.multiplyTf32(diagonal.empty() ? Values(8, ptx.number(0)) : diagonal, x, y);
@@ -218,135 +216,70 @@ void RoleEmitter::weighRows(ScoreState &state) {
   }
 }
 
-// Where what one warpgroup has summed over its channels lies for the one that needs the sums over all: of a
-// warp, for each 16 tokens up to its own, 8 numbers a lane.
-int64_t RoleEmitter::partsAt(Operation *gram, const ScoreRole &from) const {
-  int64_t at = exchangeAt;
-  for (const ScoreRole &reader : scorers)
-    for (Operation *own : gramsOf(reader))
-      for (const ScoreRole &role : scorers) {
-        if (role.firstBlock == reader.firstBlock)
-          continue;
-        if (role.firstBlock == from.firstBlock && own == gram)
-          return at;
-        at += partBytes;
-      }
-  llvm_unreachable("nobody reads these sums");
-}
-
-// What a warp's tokens see of the blocks before theirs. Of products that another warpgroup needs the sums go to
-// memory, and of those that this one needs they are added to what the others have left there.
+// What a warp's tokens see of the blocks before theirs, and of each other, goes to memory.
 void RoleEmitter::seeBlocks(ScoreState &state) {
-  const ScoreRole &role = *state.role;
-  llvm::SetVector<Operation *> own = gramsOf(role), others;
-  for (chunk::GramOp gram : plan.grams)
-    if (!own.contains(gram))
-      others.insert(gram);
-  // Parts of a warp lie in the order of its blocks, the last is what its tokens see of each other.
-  Value before = ptx.shiftRight(ptx.mul(warp, ptx.add(warp, 1)), 1);
-  Value parts = ptx.add(ptx.add(base, ptx.mul(lane, 16)), ptx.mul(before, 1024));
-  auto partOf = [&](int64_t block) {
-    return block < 3 ? ptx.add(parts, block * 1024) : ptx.add(parts, ptx.mul(warp, 1024));
-  };
-  auto leave = [&](Operation *gram, int64_t block, ValueRange sums) {
-    for (int64_t half : {0, 1})
-      ptx.store(partOf(block), partsAt(gram, role) + 512 * half, sums.slice(4 * half, 4));
-  };
-  auto take = [&](Operation *gram, int64_t block, ValueRange sums) {
-    Values results(sums);
-    for (const ScoreRole &other : scorers)
-      for (unsigned half : {0, 1})
-        if (other.firstBlock != role.firstBlock)
-          for (auto [i, part] :
-               llvm::enumerate(ptx.loadFloats(partOf(block), partsAt(gram, other) + 512 * half, 4)))
-            results[4 * half + i] = ptx.sum(results[4 * half + i], part);
-    return results;
-  };
+  Value parts = partsOfWarp(), last = ptx.add(parts, ptx.mul(warp, 1024));
   auto isAfter = [&](int64_t column) {
     return ptx.compare(arith::CmpIPredicate::ugt, warp, ptx.constant(column));
   };
-  Values zeros(8 * own.size(), ptx.number(0)), seen[3];
+  // Who goes on with the sums of the chunk before has done with them.
+  ptx.await(barrier(PartsEmpty, ptx.constant(0)),
+            ptx.exclusiveOr(ptx.bits(state.chunk, 1), ptx.constant(1)));
+  Values none(4 * plan.grams.size(), ptx.number(0)), kept[4];
   for (int64_t column = 0; column < 3; ++column)
-    seen[column] = whenOr(b, isAfter(column), zeros, [&] {
+    kept[column] = whenOr(b, isAfter(column), none, [&] {
       Value rowsAt = ptx.constant(rightRows(column, 3));
       for (int64_t seer = 2; seer > column; --seer)
         rowsAt = ptx.choose(ptx.equal(warp, seer), ptx.constant(rightRows(column, seer)), rowsAt);
       Value at = ptx.add(ptx.add(base, rightsAt), rowsAt);
       llvm::DenseMap<Operation *, Values> sums;
-      for (int64_t i = 0; i < role.blocks; ++i) {
-        int64_t block = role.firstBlock + i;
+      for (int64_t block = 0; block < blocksOfWalker(); ++block) {
         llvm::DenseMap<Value, Values> rights;
         for (Value rows : plan.rights)
-          rights[rows] =
-              ptx.loadMatrices(ptx.add(at, state.blocks[block % 4]), rightOffset(rows, block / 4), false);
+          rights[rows] = ptx.loadMatrices(inHalf(state, ptx.add(at, state.blocks[block]), rightHalf),
+                                          rightOffset(rows), false);
         for (chunk::GramOp gram : plan.grams) {
           Values &sum = sums[gram];
           ArrayRef<Value> lefts =
               state.lefts[{plan.asRows(gram.getLhs())->rows(), unsigned(leftSpan(plan, gram))}];
-          sum = ptx.multiplyBf16(sum.empty() ? Values(8, ptx.number(0)) : sum, lefts.slice(4 * i, 4),
+          sum = ptx.multiplyBf16(sum.empty() ? Values(8, ptx.number(0)) : sum, lefts.slice(4 * block, 4),
                                  rights[plan.asRows(gram.getRhs())->rows()]);
         }
       }
-      for (Operation *gram : others)
-        leave(gram, column, sums[gram]);
       Values results;
-      for (Operation *gram : own)
-        llvm::append_range(results, sums[gram]);
+      for (chunk::GramOp gram : plan.grams)
+        llvm::append_range(results, leavePart(state, gram, ptx.add(parts, column * 1024), sums[gram]));
       return results;
     });
-  for (Operation *gram : others)
-    leave(gram, 3, state.diagonals[gram]);
-  if (scorers.size() > 1)
-    meetAll();
-  auto ofGram = [&](size_t i, int64_t column) { return ArrayRef(seen[column]).slice(8 * i, 8); };
-  if (scorers.size() > 1 && !own.empty()) {
-    for (int64_t column = 0; column < 3; ++column)
-      seen[column] = whenOr(b, isAfter(column), seen[column], [&] {
-        Values results;
-        for (auto [i, gram] : llvm::enumerate(own))
-          llvm::append_range(results, take(gram, column, ofGram(i, column)));
-        return results;
-      });
-    for (Operation *gram : own)
-      state.diagonals[gram] = take(gram, 3, state.diagonals[gram]);
-  }
-  for (auto [i, gram] : llvm::enumerate(own)) {
-    Values &sums = state.sums[gram];
-    for (int64_t block = 0; block < 4; ++block)
-      for (unsigned e = 0; e < 8; ++e) {
-        Value diagonal = state.diagonals[gram][e];
-        sums.push_back(block == 3 ? diagonal
-                                  : ptx.choose(ptx.equal(warp, block), diagonal, ofGram(i, block)[e]));
-      }
-  }
+  for (chunk::GramOp gram : plan.grams)
+    llvm::append_range(kept[3], leavePart(state, gram, last, state.diagonals[gram]));
+  meetWalkers();
+  for (int64_t column = 0; column < 3; ++column)
+    threads.when(isAfter(column), [&] { addPart(state, ptx.add(parts, column * 1024), kept[column]); });
+  addPart(state, last, kept[3]);
+  ptx.arrive(barrier(PartsFull, ptx.constant(0)));
 }
-
-// A barrier of the warpgroup, and of all that compute scores.
-void RoleEmitter::meetOwn(const ScoreRole &role) { ptx.meet(ptx.constant(5 + (&role - scorers.data())), 128); }
-
-void RoleEmitter::meetAll() { ptx.meet(ptx.constant(15), 128 * scorers.size()); }
 
 void RoleEmitter::emitDecayed(ScoreState &state) {
   state.own.clear();
   for (Value block : state.blocks)
     state.own.push_back(ptx.add(ptx.add(state.stage.tiles, state.warpRows), block));
   state.channels = ptx.add(ptx.add(base, tablesAt), ptx.mul(ptx.bits(lane, 3), 16));
+  state.channels = ptx.add(state.channels, ptx.mul(state.walker, 128 * blocksOfWalker()));
   state.ownChannels = ptx.add(state.channels, ptx.mul(warp, 8 * plan.keys));
   state.lefts.clear();
   state.diagonals.clear();
-  state.sums.clear();
   storeSums(state);
-  meetOwn(*state.role);
+  ptx.meet(state.meeting, 128);
   makeTables(state);
-  meetOwn(*state.role);
+  ptx.meet(state.meeting, 128);
   // Inputs are read before tiles take their place, and sums that are seldom needed take no registers
   // meanwhile.
   auto wildAt = [&](chunk::GramOp gram) {
-    int64_t which = (state.role - scorers.data()) * plan.grams.size() +
-                    (llvm::find(plan.grams, gram) - plan.grams.begin());
-    return wildsAt + which * 4096;
+    return wildsAt + (llvm::find(plan.grams, gram) - plan.grams.begin()) * 4096;
   };
   Value own = ptx.add(base, ptx.mul(thread, 16));
+  own = ptx.add(own, ptx.mul(state.walker, plan.grams.size() * 4096));
   if (state.wild)
     threads.when(state.wild, [&] {
       for (chunk::GramOp gram : plan.grams) {
@@ -368,14 +301,29 @@ void RoleEmitter::emitDecayed(ScoreState &state) {
     for (Value &sum : sums)
       sum = ptx.multiply(sum, ptx.number(1 + 0.7 / 1024));
   }
-  // The rows on the right are read by other warps. The other warpgroups have read what this one has left them.
+  // The rows on the right are read by other warps, and tiles may leave.
   ptx.fenceProxy();
-  meetAll();
-  if (state.role->firstBlock == 0)
-    threads.when(ptx.equal(thread, 0), [&] { ptx.arrive(barrier(TilesFull, state.stage.index)); });
+  meetWalkers();
+  threads.when(ptx.equal(ptx.add(ptx.mul(state.walker, 128), thread), 0),
+               [&] { ptx.arrive(barrier(TilesFull, state.stage.index)); });
   seeBlocks(state);
-  if (!state.role->system)
-    return;
-  // The system's blocks lie where these rows, or those parts, did.
-  meetOwn(*state.role);
+}
+
+// The warpgroups that share out the channels, the same code for all.
+void RoleEmitter::emitWalk(Value chunks) {
+  ScoreState state;
+  Value row = ptx.add(ptx.mul(warp, 16), ptx.shiftRight(lane, 2)), pair = ptx.mul(ptx.bits(lane, 3), 2);
+  state.rowLessColumn = arith::SubIOp::create(b, row, pair);
+  state.warpRows = ptx.mul(warp, 16 * 128);
+  state.walker = ptx.add(group, -1);
+  state.meeting = ptx.add(state.walker, 1);
+  refreshBlocks(state);
+  beginDecayed(state);
+  forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
+    state.chunk = chunk;
+    state.stage = stage;
+    ptx.await(barrier(Full, stage.index), stage.phase);
+    emitDecayed(state);
+    return Values();
+  });
 }

@@ -41,29 +41,13 @@ SmallVector<ScoreRole> cuda::scoreRoles(const RolePlan &plan, const RoleForm &fo
   if (form.phase == Phase::Chain)
     return {};
   auto tiles = llvm::to_vector(llvm::seq<unsigned>(0, plan.scores.size()));
-  if (plan.decay) {
-    // The first stores the scores, the last the inverse, which takes as long as 32 channels of two products do. Each
-    // has code of its own, so that three of them are slower than two.
-    SmallVector<ScoreRole> roles(form.scorers);
-    roles.front().tiles = tiles;
-    roles.back().system = plan.system != nullptr;
-    SmallVector<int64_t> work(form.scorers, 0);
-    work.front() = tiles.size();
-    work.back() += plan.system ? 4 : 0;
-    for (int64_t block = 0; block < plan.keys / 16; ++block) {
-      int64_t least = block < form.scorers ? block : llvm::min_element(work) - work.begin();
-      work[least] += std::max<int64_t>(1, plan.grams.size());
-      ++roles[least].blocks;
-    }
-    for (size_t i = 1; i < roles.size(); ++i)
-      roles[i].firstBlock = roles[i - 1].firstBlock + roles[i - 1].blocks;
-    return roles;
-  }
+  if (plan.decay)
+    return {{tiles, plan.system != nullptr}};
   if (!plan.system)
-    return tiles.empty() ? SmallVector<ScoreRole>() : SmallVector<ScoreRole>{{tiles, false, 0, 0}};
+    return tiles.empty() ? SmallVector<ScoreRole>() : SmallVector<ScoreRole>{{tiles, false}};
   if (form.team == 1 || tiles.empty())
-    return {{tiles, true, 0, 0}};
-  return {{{}, true, 0, 0}, {tiles, false, 0, 0}};
+    return {{tiles, true}};
+  return {{{}, true}, {tiles, false}};
 }
 
 int64_t RoleEmitter::halvesOf(BlockArgument input) const {
@@ -104,14 +88,12 @@ void RoleEmitter::layOut() {
     return layOutChain(outputBytes);
   int64_t blockBytes = plan.system ? tileBytes : 0, leavesBytes = plan.system ? 4 * leafBytes : 0;
   // A chunk stays in the ring while it passes all roles, so the ring is as deep as there is room.
-  // Rows on the right of decayed products are read before the system's blocks are stored.
   int64_t tablesBytes = tableBytes(), sumBytes = plan.reductions.size() * chunksOfSums * slotBytes;
-  // Where there are several warpgroups, one's parts of what another sums are read before then.
   int64_t rightBytes = plan.rights.size() * (plan.keys / 64) * rightHalf, exchangeBytes = 0;
-  if (plan.decay && scorers.size() > 1)
-    exchangeBytes = plan.grams.size() * (scorers.size() - 1) * partBytes;
-  int64_t wildBytes = plan.decay && !plan.isMild() ? scorers.size() * plan.grams.size() * 4096 : 0;
-  blockBytes = exchangeBytes ? rightBytes : std::max(blockBytes, rightBytes);
+  // With a decay of each key, the system's blocks lie where its sums did.
+  if (plan.decay)
+    exchangeBytes = plan.grams.size() * partBytes, blockBytes = rightBytes;
+  int64_t wildBytes = plan.decay && !plan.isMild() ? form.walkers() * plan.grams.size() * 4096 : 0;
   int64_t others = outputBytes + blockBytes + leavesBytes + tablesBytes + sumBytes + exchangeBytes + wildBytes +
                    Barriers * barrierPitch + 256;
   // Where there is room for one chunk's inputs, its scores wait for the chain anyway.
@@ -132,7 +114,7 @@ void RoleEmitter::layOut() {
   take(wildsAt, wildBytes);
   take(exchangeAt, exchangeBytes);
   if (exchangeBytes && plan.system)
-    blocksAt = partsAt(plan.splitScores(plan.system).second, scorers.front());
+    blocksAt = partsAt(plan.splitScores(plan.system).second);
   take(leavesAt, leavesBytes);
   take(tablesAt, tablesBytes);
   take(normsAt, sumBytes);
@@ -174,7 +156,7 @@ RoleEmitter::Stage RoleEmitter::stageAt(Value index, Value phase, Value chunk) {
   Value place = rowPlaces() == stages ? index
                                       : arith::RemUIOp::create(b, chunk, ptx.constant(rowPlaces())).getResult();
   return {index, phase, ptx.add(base, ptx.mul(index, stageBytes)),
-          ptx.add(ptx.add(base, slotsAt), ptx.mul(place, slotBytes))};
+          ptx.add(ptx.add(base, slotsAt), ptx.mul(place, slotBytes)), place};
 }
 
 Values RoleEmitter::forChunks(Value chunks, ValueRange carried,
@@ -234,6 +216,8 @@ void RoleEmitter::emitStart() {
     init(Full, stages, 32);
     init(Empty, stages, 128 * slabs);
     init(TilesFull, stages, phase == Phase::Prepare ? 1 : 0);
+    init(PartsFull, 1, 128 * form.walkers());
+    init(PartsEmpty, 1, form.walkers() ? 1 : 0);
     init(ScoresFull, buffers, scorers.size());
     init(ScoresEmpty, buffers, phase == Phase::Prepare ? 1 : 4 * slabs * team);
     init(OutputsFull, 1, plan.countOutputs() ? 128 * slabs : 0);
@@ -390,10 +374,13 @@ LogicalResult RoleEmitter::emit() {
     few = 40, some = scorers.size() > 1 ? 112 : 216, many = 232;
   if (phase == Phase::Chain)
     few = 40, many = 232;
+  // Who walks the channels keeps rows of many of them.
+  int64_t walk = 0;
   if (phase == Phase::Prepare)
-    some = std::min<int64_t>(232, (groups * atEntry - few) / scorers.size() / 8 * 8);
+    some = 128, walk = 176;
   // Who asks for more than the others leave waits for ever.
-  if (atEntry < most && few + int64_t(scorers.size()) * some + slabs * many > groups * atEntry)
+  if (atEntry < most &&
+      few + form.walkers() * walk + int64_t(scorers.size()) * some + slabs * many > groups * atEntry)
     return failure();
   LogicalResult status = success();
   threads.when(part.isPresent, [&] {
@@ -408,10 +395,16 @@ LogicalResult RoleEmitter::emit() {
     // The chain and the scores say which numbers per token they need, so the warp that makes those comes
     // last.
     Block *chain = choice.elseBlock();
+    if (form.walkers()) {
+      b.setInsertionPointToStart(chain);
+      auto walks = scf::IfOp::create(b, ptx.below(group, ptx.constant(1 + form.walkers())), true);
+      role(walks.thenBlock(), walk, [&] { emitWalk(chunks); });
+      chain = walks.elseBlock();
+    }
     SmallVector<Block *> scores;
     for (size_t i = 0; i < scorers.size(); ++i) {
       b.setInsertionPointToStart(chain);
-      auto which = scf::IfOp::create(b, ptx.equal(group, 1 + i), true);
+      auto which = scf::IfOp::create(b, ptx.equal(group, 1 + form.walkers() + i), true);
       scores.push_back(which.thenBlock());
       chain = which.elseBlock();
     }

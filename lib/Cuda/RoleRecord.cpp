@@ -40,7 +40,7 @@ void RoleEmitter::forScores(Stage stage, Value buffer, RecordPart body) {
   };
   if (scoreBytes)
     add(ptx.add(ptx.add(base, scoresAt), ptx.mul(buffer, scoreBytes)), scoreBytes);
-  add(ptx.add(ptx.add(base, wholesAt()), ptx.mul(buffer, 4 * plan.keys)), 4 * plan.keys);
+  add(ptx.add(ptx.add(base, wholesAt()), ptx.mul(stage.place, 4 * plan.keys)), 4 * plan.keys);
   size_t numbers = phase == Phase::Chain ? slots.size() : form.handedOver->size();
   for (size_t i = 0; i < numbers; ++i)
     add(ptx.add(stage.rows, i * slotPitch()), slotBytes);

@@ -166,7 +166,7 @@ void RoleEmitter::awaitPlace(ScoreState &state) {
 // Gives the chunk's scores to this block's chain and to those of its team.
 void RoleEmitter::handOver(const ScoreState &state, unsigned which) {
   ptx.fenceProxy();
-  meetOwn(*state.role);
+  ptx.meet(ptx.constant(5 + which), 128);
   SmallVector<std::pair<int64_t, int64_t>> tiles; // where and how many bytes
   int64_t bytes = 0;
   for (unsigned tile : scorers[which].tiles)
@@ -197,8 +197,6 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
   state.rowLessColumn = arith::SubIOp::create(b, row, pair);
   state.warpRows = ptx.mul(warp, 16 * 128);
   refreshBlocks(state);
-  if (plan.decay)
-    beginDecayed(state);
   // The system's products first: most follows from them.
   SmallVector<Operation *> order;
   if (role.system)
@@ -221,17 +219,19 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
     state.ownRows = ptx.add(stage.rows, ptx.mul(row, 4));
     state.columns = ptx.add(stage.rows, ptx.mul(pair, 4));
     if (plan.decay) {
-      state.stage = stage;
-      awaitPlace(state);
-      ptx.await(barrier(Full, stage.index), stage.phase);
-      emitDecayed(state);
+      takeParts(state, chunk);
       collectRows(state);
-      if (role.system)
+      // The system's blocks lie where the sums do.
+      if (role.system) {
+        ptx.meet(ptx.constant(5 + which), 128);
         storeSystem(state);
+      }
+      awaitPlace(state);
       storeTiles(state);
       if (role.system)
         emitInverse(state);
-      return handOver(state, which);
+      handOver(state, which);
+      return threads.when(ptx.equal(thread, 0), [&] { ptx.arrive(barrier(PartsEmpty, ptx.constant(0))); });
     }
     // The numbers are there not long after the tiles. What is loaded behind products waits for them.
     ptx.await(barrier(Full, stage.index), stage.phase);

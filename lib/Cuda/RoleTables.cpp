@@ -8,14 +8,14 @@ using namespace recur::cuda;
 static constexpr double log2e = 1.4426950408889634;
 
 int64_t RoleEmitter::tableBytes() const {
-  return plan.decay ? pairTables * 8 * plan.keys + (4 + buffers) * 4 * plan.keys : 0;
+  return plan.decay ? pairTables * 8 * plan.keys + (5 + form.stages) * 4 * plan.keys : 0;
 }
 
 int64_t RoleEmitter::sumsAt(int64_t block) const {
   return tablesAt + pairTables * 8 * plan.keys + block * 4 * plan.keys;
 }
 
-// What decays in a chunk, for each buffer of scores.
+// What decays in a chunk, for each place of numbers.
 int64_t RoleEmitter::wholesAt() const { return phase == Phase::Chain ? tablesAt : sumsAt(4); }
 
 void RoleEmitter::beginDecayed(ScoreState &state) {
@@ -31,11 +31,20 @@ void RoleEmitter::beginDecayed(ScoreState &state) {
   };
   state.inclusive = triangle(0);
   state.strict = triangle(1);
+  // With few channels two warpgroups share a row of 128 bytes.
+  if (blocksOfWalker() < 4)
+    for (Value &block : state.blocks)
+      block = ptx.exclusiveOr(block, ptx.mul(state.walker, 32 * blocksOfWalker()));
+}
+
+// An address in the half of a tile that has the warpgroup's channels.
+Value RoleEmitter::inHalf(const ScoreState &state, Value at, int64_t stride) {
+  return blocksOfWalker() < 4 ? at : ptx.add(at, ptx.mul(state.walker, stride));
 }
 
 // Of an input, the warp's rows, 16 columns.
 Values RoleEmitter::inputPairs(ScoreState &state, BlockArgument input, int64_t block, bool transposed) {
-  return ptx.loadMatrices(state.own[block % 4], tileOffset(input) + block / 4 * halfStride(input),
+  return ptx.loadMatrices(inHalf(state, state.own[block], halfStride(input)), tileOffset(input),
                           transposed);
 }
 
@@ -58,17 +67,18 @@ Values RoleEmitter::logSums(ScoreState &state, ValueRange pairs, bool before) {
 void RoleEmitter::storeSums(ScoreState &state) {
   SmallVector<Values> sums;
   Value lowest = ptx.number(0);
-  for (int64_t block = 0; block < state.role->blocks; ++block) {
-    sums.push_back(logSums(state, logPairs(state, state.role->firstBlock + block), false));
+  for (int64_t block = 0; block < blocksOfWalker(); ++block) {
+    sums.push_back(logSums(state, logPairs(state, block), false));
     for (unsigned e : {2, 3, 6, 7})
       lowest = arith::MinNumFOp::create(b, lowest, sums.back()[e]);
   }
   // The last of the rows.
   threads.when(ptx.compare(arith::CmpIPredicate::uge, lane, ptx.constant(28)), [&] {
     Value at = ptx.add(ptx.add(base, ptx.mul(ptx.bits(lane, 3), 8)), ptx.mul(warp, 4 * plan.keys));
+    at = ptx.add(at, ptx.mul(state.walker, 64 * blocksOfWalker()));
     for (auto [block, own] : llvm::enumerate(sums))
       for (unsigned e : {2, 6})
-        ptx.store(at, sumsAt(0) + (state.role->firstBlock + block) * 64 + e / 4 * 32, {own[e], own[e + 1]});
+        ptx.store(at, sumsAt(0) + block * 64 + e / 4 * 32, {own[e], own[e + 1]});
   });
   // No channel's table may be that of a wild block where the warp's tokens do not count as such.
   state.wild = plan.isMild() ? Value()
@@ -78,8 +88,8 @@ void RoleEmitter::storeSums(ScoreState &state) {
 
 // What all tokens of a block share: a thread takes a channel.
 void RoleEmitter::makeTables(ScoreState &state) {
-  threads.when(ptx.below(thread, ptx.constant(16 * state.role->blocks)), [&] {
-    Value channel = ptx.add(thread, 16 * state.role->firstBlock);
+  threads.when(ptx.below(thread, ptx.constant(16 * blocksOfWalker())), [&] {
+    Value channel = ptx.add(thread, ptx.mul(state.walker, 16 * blocksOfWalker()));
     Value single = ptx.add(base, ptx.mul(channel, 4));
     Value pair = ptx.add(ptx.add(ptx.add(base, tablesAt), ptx.mul(ptx.shiftRight(channel, 1), 16)),
                          ptx.mul(ptx.bits(channel, 1), 4));
@@ -119,15 +129,15 @@ void RoleEmitter::makeTables(ScoreState &state) {
         between = ptx.sum(between, sums[seer]);
       }
     }
-    ptx.store(ptx.add(single, ptx.mul(state.index, 4 * plan.keys)), wholesAt(), {ptx.exp2(before)});
+    ptx.store(ptx.add(single, ptx.mul(state.stage.place, 4 * plan.keys)), wholesAt(), {ptx.exp2(before)});
   });
 }
 
-// The state's entries, with what decays in the chunk, whose scores are in a buffer.
-Values RoleEmitter::decayedWhole(Value buffer, ValueRange entries) {
+// The state's entries, with what decays in the chunk.
+Values RoleEmitter::decayedWhole(const Stage &stage, ValueRange entries) {
   Values results(entries);
   Value at = ptx.add(ptx.add(ptx.add(base, wholesAt()), ptx.mul(ptx.bits(lane, 3), 8)),
-                     ptx.mul(buffer, 4 * plan.keys));
+                     ptx.mul(stage.place, 4 * plan.keys));
   for (size_t e = 0; e < results.size(); e += 4) {
     Values pair = ptx.loadFloats(at, e / 4 * 32, 2);
     for (size_t i = 0; i < 4; ++i)

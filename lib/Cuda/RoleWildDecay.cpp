@@ -32,7 +32,7 @@ Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
         Value source = ptx.add(ptx.mul(ptx.bits(middle, 7), 4), ptx.bits(lane, 3));
         Value isLargest = ptx.equal(size, 8);
         Values sums(8, zero);
-        for (int64_t i = 0, block = state.role->firstBlock; i < state.role->blocks; ++i, ++block) {
+        for (int64_t block = 0; block < blocksOfWalker(); ++block) {
           Values pairs = logPairs(state, block), logs = logSums(state, pairs, false);
           Values since = before ? logSums(state, pairs, true) : logs;
           Values x = rows(left, block), y = rows(right, block);
@@ -59,7 +59,7 @@ Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
     return results;
   // A token's own write has not decayed.
   Values own(8, zero);
-  for (int64_t i = 0, block = state.role->firstBlock; i < state.role->blocks; ++i, ++block)
+  for (int64_t block = 0; block < blocksOfWalker(); ++block)
     own = ptx.multiplyTf32(own, rows(left, block), rows(right, block));
   for (unsigned e = 0; e < 8; ++e) {
     Value isOwn = ptx.compare(arith::CmpIPredicate::eq, rowOf(e), columnOf(e));

@@ -19,8 +19,6 @@ constexpr llvm::StringLiteral tilesSymbol = "recur_tiles";
 struct ScoreRole {
   llvm::SmallVector<unsigned> tiles;
   bool system = false;
-  /// With a decay of each key: the channels that it sums over, in blocks of 16.
-  int64_t firstBlock = 0, blocks = 0;
 };
 
 /// How a kernel takes sequences: whole, or in segments side by side. Then one kernel gathers what each
@@ -49,7 +47,7 @@ struct RoleForm {
   /// Blocks that are a cluster; those that share out the chain's warpgroups; the most places of the ring.
   int64_t team = 1, parts = 1, stages = 4;
   /// The warpgroups that share out the channels of a decay of each key.
-  int64_t scorers = 1;
+  int64_t walkers() const { return phase == Phase::Prepare ? 2 : 0; }
   /// The numbers per token of a record: a chain adds those that it needs, and what prepares them comes after.
   llvm::SmallVectorImpl<RowSlot> *handedOver = nullptr;
 
@@ -64,8 +62,7 @@ struct RoleForm {
 llvm::SmallVector<mlir::BlockArgument> copiedInputs(const RolePlan &plan, Phase phase);
 llvm::SmallVector<int32_t> mappedTensors(const RolePlan &plan, Phase phase);
 
-/// Which warpgroups compute scores: one, or in a team that has a system, one for that and one for the rest. With a
-/// decay of each key some share out the channels.
+/// Which warpgroups compute scores: one, or in a team that has a system, one for that and one for the rest.
 llvm::SmallVector<ScoreRole> scoreRoles(const RolePlan &plan, const RoleForm &form);
 
 /// Emits the body of an entry point in roles.
@@ -76,7 +73,7 @@ public:
               Entry &entry, const RoleForm &form);
   /// The threads that a plan's roles are.
   static int64_t countThreads(const RolePlan &plan, const RoleForm &form) {
-    return 128 * (1 + scoreRoles(plan, form).size() + form.slabs(plan));
+    return 128 * (1 + form.walkers() + scoreRoles(plan, form).size() + form.slabs(plan));
   }
 
   /// Emits everything but the function's end. Sets the entry's shared memory.
@@ -87,6 +84,7 @@ private:
   struct Stage {
     mlir::Value index, phase; // phase of what is filled: 0 at first
     mlir::Value tiles, rows;  // addresses
+    mlir::Value place;        // of the numbers, from 0
   };
   using Slot = RowSlot;
   /// Sums are told of by chunk, eight deep: those of another block come before this one's loader asks for
@@ -96,6 +94,8 @@ private:
     Full,
     Empty,
     TilesFull,
+    PartsFull,
+    PartsEmpty,
     ScoresFull,
     ScoresEmpty,
     Summed,
@@ -200,12 +200,18 @@ private:
   int64_t tableBytes() const;
   int64_t sumsAt(int64_t block) const;
   int64_t wholesAt() const;
-  int64_t rightOffset(mlir::Value rows, int64_t half) const;
-  int64_t partsAt(mlir::Operation *gram, const ScoreRole &from) const;
+  int64_t rightOffset(mlir::Value rows) const;
+  int64_t blocksOfWalker() const { return plan.keys / 16 / form.walkers(); }
+  mlir::Value inHalf(const ScoreState &state, mlir::Value at, int64_t stride);
   void beginDecayed(ScoreState &state);
+  void emitWalk(mlir::Value chunks);
   void emitDecayed(ScoreState &state);
-  void meetOwn(const ScoreRole &role);
-  void meetAll();
+  void meetWalkers();
+  int64_t partsAt(mlir::Operation *gram) const;
+  mlir::Value partsOfWarp();
+  Values leavePart(ScoreState &state, mlir::Operation *gram, mlir::Value at, mlir::ValueRange sums);
+  void addPart(ScoreState &state, mlir::Value at, mlir::ValueRange kept);
+  void takeParts(ScoreState &state, mlir::Value chunk);
   Values inputPairs(ScoreState &state, mlir::BlockArgument input, int64_t block, bool transposed);
   Values rowsOf(mlir::Value rows, llvm::function_ref<mlir::ValueRange(mlir::BlockArgument)> pairs);
   Values logPairs(ScoreState &state, int64_t block);
@@ -224,7 +230,7 @@ private:
   mlir::FailureOr<Values> slab(ChainState &state, mlir::Value value);
   mlir::FailureOr<Values> entriesOf(ChainState &state, mlir::Value value);
   Values tilePairs(ChainState &state, mlir::BlockArgument input);
-  Values decayedWhole(mlir::Value buffer, mlir::ValueRange entries);
+  Values decayedWhole(const Stage &stage, mlir::ValueRange entries);
   Values scaled(ChainState &state, mlir::ValueRange entries, const RowFactors &factors);
   mlir::FailureOr<llvm::SmallVector<Step>> leftSteps(ChainState &state, const ChainProduct &product,
                                                      bool &byDepth);

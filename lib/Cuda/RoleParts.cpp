@@ -1,0 +1,58 @@
+// What the warpgroups that share out the channels hand to the one that goes on with scores: sums over all channels.
+//
+// Of a warp, for each 16 tokens up to its own, 8 numbers a lane: parts lie in the order of its blocks, the last is what
+// its tokens see of each other. Of two warpgroups each adds up one half of the numbers, and leaves the other what it has
+// of the other half, where the totals will lie.
+#include "lib/Cuda/RoleScores.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+int64_t RoleEmitter::partsAt(Operation *gram) const {
+  return exchangeAt + (llvm::find(plan.grams, gram) - plan.grams.begin()) * partBytes;
+}
+
+Value RoleEmitter::partsOfWarp() {
+  Value before = ptx.shiftRight(ptx.mul(warp, ptx.add(warp, 1)), 1);
+  return ptx.add(ptx.add(base, ptx.mul(lane, 16)), ptx.mul(before, 1024));
+}
+
+void RoleEmitter::meetWalkers() { ptx.meet(ptx.constant(15), 128 * form.walkers()); }
+
+// Leaves what is not this warpgroup's to add up; gives what is.
+Values RoleEmitter::leavePart(ScoreState &state, Operation *gram, Value at, ValueRange sums) {
+  Value isFirst = ptx.equal(state.walker, 0);
+  Values kept, left;
+  for (unsigned e = 0; e < 4; ++e) {
+    kept.push_back(ptx.choose(isFirst, sums[e], sums[4 + e]));
+    left.push_back(ptx.choose(isFirst, sums[4 + e], sums[e]));
+  }
+  ptx.store(ptx.add(at, ptx.choose(isFirst, ptx.constant(512), ptx.constant(0))), partsAt(gram), left);
+  return kept;
+}
+
+// Adds what was kept of all products to what the other warpgroup has left.
+void RoleEmitter::addPart(ScoreState &state, Value at, ValueRange kept) {
+  Value own = ptx.add(at, ptx.mul(state.walker, 512));
+  for (auto [i, gram] : llvm::enumerate(plan.grams)) {
+    Values sums = ptx.loadFloats(own, partsAt(gram), 4);
+    for (auto [sum, part] : llvm::zip(sums, kept.slice(4 * i, 4)))
+      sum = ptx.sum(sum, part);
+    ptx.store(own, partsAt(gram), sums);
+  }
+}
+
+// Takes the sums of all products. There is nothing of a warp's blocks after the last one.
+void RoleEmitter::takeParts(ScoreState &state, Value chunk) {
+  ptx.await(barrier(PartsFull, ptx.constant(0)), ptx.bits(chunk, 1));
+  Value parts = partsOfWarp();
+  state.sums.clear();
+  for (chunk::GramOp gram : plan.grams)
+    for (int64_t block = 0; block < 4; ++block) {
+      Value which = arith::MinUIOp::create(b, warp, ptx.constant(block));
+      for (int64_t half : {0, 1})
+        llvm::append_range(state.sums[gram], ptx.loadFloats(ptx.add(parts, ptx.mul(which, 1024)),
+                                                            partsAt(gram) + 512 * half, 4));
+    }
+}
