@@ -241,7 +241,7 @@ void RoleEmitter::rightSteps(ChainState &state, const ChainProduct &product, Sma
   if (product.kind == ChainProduct::Rows || product.kind == ChainProduct::Depth) {
     BlockArgument input = placeOf(*plan.asTile(product.right));
     int64_t half = halfStride(input);
-    descriptor = ptx.descriptor(ptx.add(state.stage.tiles, tileOffset(input)),
+    descriptor = ptx.descriptor(tileAt(state.stage, input),
                                 product.kind == ChainProduct::Depth ? half : 0);
     if (product.kind == ChainProduct::Depth)
       advance([](int64_t k) { return k * 2048; });
@@ -338,6 +338,8 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
       if (waited)
         return;
       ptx.await(barrier(Full, state.stage.index), state.stage.phase);
+      if (earlyBytes)
+        ptx.await(barrier(EarlyFull, ptx.constant(0)), ptx.bits(state.chunk, 1));
       waited = true;
     };
     for (const ChainProduct *product : products) {
@@ -391,6 +393,8 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
       state.inFlight.push_back(next);
     }
     land(state, older);
+    if (wave == 1 && earlyBytes)
+      ptx.arrive(barrier(EarlyEmpty, ptx.constant(0)));
     if (wave + 1 < plan.waves) {
       if (!stacks)
         for (const ChainProduct *next : waves[wave + 1])

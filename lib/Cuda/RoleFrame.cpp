@@ -59,19 +59,21 @@ Value RoleEmitter::firstHalf(BlockArgument input, unsigned tensor) {
   return form.parts > 1 && plan.isSlab(input) ? firstSlab : shardHalves(tensor);
 }
 
-void RoleEmitter::layOut() {
+// Places tiles in a stage; those that the chain has done with early in a chunk, where that is asked for, apart.
+void RoleEmitter::placeTiles(bool apart) {
   SmallVector<BlockArgument> copied = copiedInputs(plan, phase);
+  stageBytes = loadedBytes = earlyBytes = 0;
   for (ArrayRef<BlockArgument> inputs : plan.inputs) {
     // The chain finds made tiles where inputs would be.
     SmallVector<BlockArgument> together;
     llvm::copy_if(inputs, std::back_inserter(together), [&](BlockArgument input) {
-      return llvm::is_contained(copied, input) ||
-             (phase == Phase::Chain &&
-              llvm::any_of(plan.made, [&](const MadeTile &tile) { return tile.place == input; }));
+      return llvm::is_contained(copied, input) || (phase == Phase::Chain && plan.isPlace(input));
     });
     if (together.empty())
       continue;
-    int64_t halves = halvesOf(together.front()), at = stageBytes, bytes = 0;
+    bool isEarly = apart && llvm::all_of(together, [&](BlockArgument input) { return plan.isReadFirst(input); });
+    int64_t &total = isEarly ? earlyBytes : stageBytes;
+    int64_t halves = halvesOf(together.front()), at = total, bytes = 0;
     for (BlockArgument input : together)
       bytes += rowBytes * plan.rowsOf(input);
     for (BlockArgument input : together) {
@@ -80,8 +82,12 @@ void RoleEmitter::layOut() {
       if (llvm::is_contained(copied, input))
         loadedBytes += halves * rowBytes * plan.filledRows(input);
     }
-    stageBytes += halves * bytes;
+    total += halves * bytes;
   }
+}
+
+void RoleEmitter::layOut() {
+  placeTiles(/*apart=*/false);
   scoreBytes = scoreOffset(plan.scores.size()) + (plan.system ? tileBytes : 0);
   int64_t outputBytes = plan.outputPlace ? 0 : plan.countOutputs() * slabs * tileBytes;
   if (phase == Phase::Chain)
@@ -220,6 +226,8 @@ void RoleEmitter::emitStart() {
     init(PartsEmpty, 1, form.walkers() ? 1 : 0);
     init(ScoresFull, buffers, scorers.size());
     init(ScoresEmpty, buffers, phase == Phase::Prepare ? 1 : 4 * slabs * team);
+    init(EarlyFull, 1, earlyBytes ? 1 : 0);
+    init(EarlyEmpty, 1, earlyBytes ? 128 * slabs : 0);
     init(OutputsFull, 1, plan.countOutputs() ? 128 * slabs : 0);
     init(OutputsEmpty, 1, plan.countOutputs() && slabs ? 1 : 0);
     init(Summed, chunksOfSums, team > 1 && !plan.reductions.empty() ? team : 0);
@@ -324,9 +332,11 @@ void RoleEmitter::emitLoader(Value chunks) {
     if (!leaves)
       finish();
     // Who waits for the barrier knows by this that outputs have left their place, too.
-    ptx.arriveExpecting(loaded, loadedBytes + (phase == Phase::Chain ? recordBytes() : 0));
+    ptx.arriveExpecting(loaded, loadedBytes + (phase == Phase::Chain ? recordBytes() - earlyBytes : 0));
     if (plan.outputPlace)
       load(true);
+    if (earlyBytes)
+      takeEarly(chunk, stage);
     if (leaves)
       finish();
     return Values();

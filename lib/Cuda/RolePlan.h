@@ -117,6 +117,9 @@ public:
   /// Whether the chain reads an input as it is, and whether what does not depend on the state follows from it.
   bool isForChain(mlir::BlockArgument input) const { return plainInputs.contains(input); }
   bool isForScores(mlir::BlockArgument input) const;
+  /// Whether a made tile lies in the place of an input, and whether only products that need no other read it.
+  bool isPlace(mlir::BlockArgument input) const;
+  bool isReadFirst(mlir::BlockArgument place) const;
   /// Whether rows of an input are columns of the chain's slabs, and not keys.
   bool isSlab(mlir::BlockArgument input) const;
   /// Whether the rows of a value are tokens, where those of others are micro-steps.

@@ -13,10 +13,17 @@ using namespace recur::cuda;
 void RoleEmitter::layOutChain(int64_t outputBytes) {
   constexpr int64_t numbersBytes = 1024;
   int64_t others = outputBytes + Barriers * barrierPitch + 256;
-  int64_t each = stageBytes + scoreBytes + 4 * plan.keys + numbersBytes;
-  stages = std::clamp<int64_t>((threads.sharedLimit - others) / each, 1, stages);
+  auto count = [&] {
+    int64_t each = stageBytes + scoreBytes + 4 * plan.keys + numbersBytes;
+    return std::clamp<int64_t>((threads.sharedLimit - others - earlyBytes) / each, 1, stages);
+  };
+  // Where there is room for one chunk, the tiles that are read first are loaded while the chunk before goes on.
+  if (count() == 1)
+    placeTiles(/*apart=*/true);
+  stages = count();
   buffers = stages;
-  scoresAt = stages * stageBytes;
+  earlyAt = stages * stageBytes;
+  scoresAt = earlyAt + earlyBytes;
   inverseAt = scoresAt + scoreOffset(plan.scores.size());
   outputsAt = scoresAt + stages * scoreBytes;
   tablesAt = outputsAt + outputBytes;
@@ -25,11 +32,16 @@ void RoleEmitter::layOutChain(int64_t outputBytes) {
 }
 
 // Call `body` for each part of a record, with where it is in shared memory: first tiles, then all else.
-void RoleEmitter::forTiles(Stage stage, RecordPart body) {
+void RoleEmitter::forTiles(Stage stage, bool early, RecordPart body) {
   int64_t offset = 0;
   for (const MadeTile &tile : plan.made)
     for (int64_t half = 0; half < plan.keys / 64; ++half, offset += tileBytes)
-      body(offset, ptx.add(stage.tiles, tileOffset(tile.place) + half * halfStride(tile.place)), tileBytes);
+      if (isEarly(tile.place) == early)
+        body(offset, ptx.add(tileAt(stage, tile.place), half * halfStride(tile.place)), tileBytes);
+}
+
+Value RoleEmitter::tileAt(Stage stage, BlockArgument place) {
+  return ptx.add(isEarly(place) ? ptx.add(base, earlyAt) : stage.tiles, tileOffset(place));
 }
 
 void RoleEmitter::forScores(Stage stage, Value buffer, RecordPart body) {
@@ -80,7 +92,7 @@ static Value at(ImplicitLocOpBuilder &b, Value record, int64_t offset) {
 void RoleEmitter::leaveTiles(Value chunk, Stage stage) {
   ptx.await(barrier(TilesFull, stage.index), stage.phase);
   Value record = recordAt(chunk);
-  forTiles(stage, [&](int64_t offset, Value address, int64_t bytes) {
+  forTiles(stage, /*early=*/false, [&](int64_t offset, Value address, int64_t bytes) {
     ptx.storeBytes(at(b, record, offset), address, bytes);
   });
   ptx.commitStores();
@@ -107,6 +119,16 @@ void RoleEmitter::takeRecord(Value chunk, Stage stage) {
   auto load = [&](int64_t offset, Value address, int64_t bytes) {
     ptx.loadBytes(address, at(b, record, offset), bytes, loaded);
   };
-  forTiles(stage, load);
+  forTiles(stage, /*early=*/false, load);
   forScores(stage, stage.index, load);
+}
+
+// The same of the tiles that are read first, when the chain has done with those of the chunk before.
+void RoleEmitter::takeEarly(Value chunk, Stage stage) {
+  Value record = recordAt(chunk), loaded = barrier(EarlyFull, ptx.constant(0)), phase = ptx.bits(chunk, 1);
+  ptx.await(barrier(EarlyEmpty, ptx.constant(0)), ptx.exclusiveOr(phase, ptx.constant(1)));
+  forTiles(stage, /*early=*/true, [&](int64_t offset, Value address, int64_t bytes) {
+    ptx.loadBytes(address, at(b, record, offset), bytes, loaded);
+  });
+  ptx.arriveExpecting(loaded, earlyBytes);
 }

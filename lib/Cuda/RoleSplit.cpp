@@ -38,6 +38,19 @@ bool RolePlan::isForScores(BlockArgument input) const {
   return found.contains(input);
 }
 
+bool RolePlan::isPlace(BlockArgument input) const {
+  return llvm::any_of(made, [&](const MadeTile &tile) { return tile.place == input; });
+}
+
+bool RolePlan::isReadFirst(BlockArgument place) const {
+  return waves > 1 && isPlace(place) && llvm::all_of(products, [&](const ChainProduct &p) {
+           if (p.kind > ChainProduct::Depth || p.wave == 0)
+             return true;
+           std::optional<TokenTile> tile = asTile(p.right);
+           return !tile->span || madeOf(*tile).place != place;
+         });
+}
+
 bool RolePlan::isSlab(BlockArgument input) const {
   return isForChain(input) && llvm::none_of(products, [&](const ChainProduct &p) {
            return p.kind <= ChainProduct::Depth && asTile(p.right)->input == input && !asTile(p.right)->span;

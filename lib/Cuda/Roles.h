@@ -96,6 +96,8 @@ private:
     TilesFull,
     PartsFull,
     PartsEmpty,
+    EarlyFull,
+    EarlyEmpty,
     ScoresFull,
     ScoresEmpty,
     Summed,
@@ -106,6 +108,7 @@ private:
   static constexpr int64_t barrierPitch = 64, chunksOfSums = 8;
 
   // The frame (RoleFrame.cpp).
+  void placeTiles(bool apart);
   void layOut();
   void layOutChain(int64_t outputBytes);
   void emitStart();
@@ -143,11 +146,14 @@ private:
   int64_t recordBytes() const;
   mlir::Value recordAt(mlir::Value chunk);
   using RecordPart = llvm::function_ref<void(int64_t offset, mlir::Value address, int64_t bytes)>;
-  void forTiles(Stage stage, RecordPart body);
+  void forTiles(Stage stage, bool early, RecordPart body);
   void forScores(Stage stage, mlir::Value buffer, RecordPart body);
   void leaveTiles(mlir::Value chunk, Stage stage);
   void leaveScores(mlir::Value chunk, Stage stage);
   void takeRecord(mlir::Value chunk, Stage stage);
+  void takeEarly(mlir::Value chunk, Stage stage);
+  bool isEarly(mlir::BlockArgument place) const { return earlyBytes && plan.isReadFirst(place); }
+  mlir::Value tileAt(Stage stage, mlir::BlockArgument place);
 
   // Numbers per token (RoleRows.cpp, RoleSums.cpp).
   struct RowState;
@@ -278,7 +284,7 @@ private:
   static constexpr int64_t rowBytes = 128, slotBytes = tokensOfChunk * 4,
                            tileBytes = tokensOfChunk * rowBytes, leafBytes = 32 * 4, rightHalf = 6 * 16 * 128,
                            partBytes = 10 * 1024;
-  int64_t stages, slabs, buffers = 2, stageBytes = 0, loadedBytes = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0,
+  int64_t stages, slabs, buffers = 2, stageBytes = 0, loadedBytes = 0, earlyBytes = 0, earlyAt = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0,
                   blocksAt = 0, leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, normsAt = 0,
                   tablesAt = 0, rightsAt = 0, exchangeAt = 0, wildsAt = 0;
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> tileOffsets;
