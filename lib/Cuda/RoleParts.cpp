@@ -43,12 +43,11 @@ void RoleEmitter::addPart(ScoreState &state, Value at, ValueRange kept) {
   }
 }
 
-// Takes the sums of all products. There is nothing of a warp's blocks after the last one.
-void RoleEmitter::takeParts(ScoreState &state, Value chunk) {
-  ptx.await(barrier(PartsFull, ptx.constant(0)), ptx.bits(chunk, 1));
+// Takes the sums of the products that scores consist of. There is nothing of a warp's blocks after the last one.
+void RoleEmitter::takeParts(ScoreState &state, Value scores) {
   Value parts = partsOfWarp();
   state.sums.clear();
-  for (chunk::GramOp gram : plan.grams)
+  for (Operation *gram : plan.gramsOf(scores))
     for (int64_t block = 0; block < 4; ++block) {
       Value which = arith::MinUIOp::create(b, warp, ptx.constant(block));
       for (int64_t half : {0, 1})

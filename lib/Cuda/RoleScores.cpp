@@ -147,6 +147,8 @@ void RoleEmitter::storeTiles(ScoreState &state) {
     const ScoreTile &tile = plan.scores[i];
     if (tile.ofTokens)
       continue;
+    if (plan.decay)
+      takeParts(state, tile.value);
     forBlocks(state, tile, [&](ValueRange entries, Value place, bool) {
       Values packed;
       for (unsigned e = 0; e < 8; e += 2)
@@ -219,10 +221,11 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
     state.ownRows = ptx.add(stage.rows, ptx.mul(row, 4));
     state.columns = ptx.add(stage.rows, ptx.mul(pair, 4));
     if (plan.decay) {
-      takeParts(state, chunk);
+      ptx.await(barrier(PartsFull, ptx.constant(0)), ptx.bits(chunk, 1));
       collectRows(state);
-      // The system's blocks lie where the sums do.
+      // The system's blocks lie where its sums do.
       if (role.system) {
+        takeParts(state, plan.system);
         ptx.meet(ptx.constant(5 + which), 128);
         storeSystem(state);
       }

@@ -217,7 +217,7 @@ private:
   mlir::Value partsOfWarp();
   Values leavePart(ScoreState &state, mlir::Operation *gram, mlir::Value at, mlir::ValueRange sums);
   void addPart(ScoreState &state, mlir::Value at, mlir::ValueRange kept);
-  void takeParts(ScoreState &state, mlir::Value chunk);
+  void takeParts(ScoreState &state, mlir::Value scores);
   Values inputPairs(ScoreState &state, mlir::BlockArgument input, int64_t block, bool transposed);
   Values rowsOf(mlir::Value rows, llvm::function_ref<mlir::ValueRange(mlir::BlockArgument)> pairs);
   Values logPairs(ScoreState &state, int64_t block);
