@@ -1,5 +1,7 @@
 // Which chunk programs the emitter takes, and how it divides them among warps.
 #include "lib/Cuda/ChunkEmitter.h"
+#include "mlir/IR/Matchers.h"
+#include "llvm/ADT/SetVector.h"
 #include "llvm/ADT/Twine.h"
 
 using namespace mlir;
@@ -27,11 +29,59 @@ int64_t ChunkEmitter::countWarps(chunk::ProgramOp program) {
   return most > 64 ? 8 : 4;
 }
 
-// Products read no fewer digits than the inputs that they take directly, and the outputs, have.
+// The arguments of a program that a value is computed from.
+static llvm::SetVector<BlockArgument> sourcesOf(ValueRange values) {
+  llvm::SetVector<BlockArgument> sources;
+  llvm::SetVector<Value> open(values.begin(), values.end());
+  for (size_t i = 0; i < open.size(); ++i) {
+    if (auto argument = dyn_cast<BlockArgument>(open[i]))
+      sources.insert(argument);
+    else
+      open.insert_range(open[i].getDefiningOp()->getOperands());
+  }
+  return sources;
+}
+
+// Whether something is divided by a sum of products that may cancel: by a normaliser, a state of its own, read with
+// vectors that are not known to have one sign.
+static bool dividesByDifferences(chunk::ProgramOp program) {
+  bool result = false;
+  program.getBody().walk([&](chunk::MapOp map) {
+    map.getBody().walk([&](DivOp div) {
+      SmallVector<Value> divisors;
+      for (BlockArgument argument : sourcesOf(div.getRhs()))
+        divisors.push_back(map->getOperand(argument.getArgNumber()));
+      bool readsState = false, readsMatrix = false, mayCancel = false;
+      for (BlockArgument source : sourcesOf(divisors)) {
+        ArgAttr arg = program.getArg(source.getArgNumber());
+        auto type = dyn_cast<MatType>(source.getType());
+        bool isState = arg.getKind() == ArgKind::State;
+        readsState |= isState && !type.isScalar();
+        readsMatrix |= isState && ChunkEmitter::isSlab(source);
+        bool isVector = arg.getKind() == ArgKind::Input && type && !isOne(type.getCols());
+        mayCancel |= isVector && !(arg.getRange() && arg.getRange().getLo() >= 0);
+      }
+      result |= readsState && !readsMatrix && mayCancel;
+    });
+  });
+  return result;
+}
+
+// Products read no fewer digits than the inputs that they take directly, and the outputs, have. Where errors of bf16
+// grow, they read more.
 Precision ChunkEmitter::findPrecision(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors) {
-  Precision most = Precision::Bf16;
-  // Iterations make errors of bf16 several times larger.
-  program.getBody().walk([&](chunk::ConjugateGradientsOp) { most = Precision::Tf32; });
+  bool grows = dividesByDifferences(program);
+  program.getBody().walk([&](Operation *op) {
+    grows |= isa<chunk::ConjugateGradientsOp>(op); // with each iteration
+    // A state that takes in another one and never decays adds up what that is off by.
+    if (auto cascade = dyn_cast<chunk::CascadeOp>(op)) {
+      OperandRange factors = cascade.getFactors();
+      FloatAttr number;
+      for (size_t i = 0, n = std::lround(std::sqrt(factors.size())); i < n; ++i)
+        grows |= matchPattern(factors[i * (n + 1)], m_Constant(&number)) && number.getValueAsDouble() == 1;
+    }
+  });
+  Precision most = grows ? Precision::Tf32 : Precision::Bf16;
   auto take = [&](const TensorArgument &tensor) {
     FloatType element = tensor.element;
     Precision needed = element.isF32()   ? Precision::Split
