@@ -22,6 +22,7 @@ namespace {
 struct Arithmetic {
   OpBuilder &b;
   Location loc;
+  bool hasScaling = false; // the target multiplies by powers of two
 
   Value number(double v) { return arith::ConstantOp::create(b, loc, b.getF32FloatAttr(static_cast<float>(v))); }
   Value integer(int64_t v) { return arith::ConstantOp::create(b, loc, b.getI32IntegerAttr(v)); }
@@ -62,7 +63,8 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double ln2High = 0.693359375, ln2Low = M_LN2 - ln2High;
 
 // e^x = 2^k e^r with k the integer nearest to x / ln 2. Adding 1.5 * 2^23 leaves k in the low bits of the sum, without a
-// conversion that would be undefined for NaN. 2^k is applied in two factors, so that results may be subnormal.
+// conversion that would be undefined for NaN. 2^k is applied in two factors, so that results may be subnormal, where there is
+// no instruction for it.
 Value Arithmetic::exp(Value x) {
   x = atMost(atLeast(x, number(-104)), number(89));
   Value shift = number(12582912);
@@ -73,6 +75,9 @@ Value Arithmetic::exp(Value x) {
                               1.381314237e-03}); // 3.3e-9
   Value p = add(add(mul(mul(rest, r), r), r), number(1));
   Value n = subI(bits(shifted), bits(shift));
+  if (hasScaling)
+    return LLVM::CallIntrinsicOp::create(b, loc, b.getF32Type(), b.getStringAttr("llvm.ldexp"), ValueRange{p, n})
+        .getResult(0);
   Value half = arith::ShRSIOp::create(b, loc, n, integer(1));
   auto power = [&](Value exponent) {
     return float_(arith::ShLIOp::create(b, loc, addI(exponent, integer(127)), integer(23)));
@@ -203,12 +208,14 @@ void cpu::allowContraction(Operation *op) {
 
 namespace {
 struct ApproximateMath : recur::cpu::impl::ApproximateMathBase<ApproximateMath> {
+  using ApproximateMathBase::ApproximateMathBase;
+
   void runOnOperation() override {
-    getOperation().walk([](Operation *op) {
+    getOperation().walk([&](Operation *op) {
       if (!isa_and_present<math::MathDialect>(op->getDialect()) || !op->getResult(0).getType().isF32())
         return;
       OpBuilder b(op);
-      Arithmetic a{b, op->getLoc()};
+      Arithmetic a{b, op->getLoc(), hasScaling};
       Value x = op->getOperand(0);
       auto turn = [&] {
         return cosineAndSine(b, op->getLoc(), arith::ExtFOp::create(b, op->getLoc(), b.getF64Type(), x));

@@ -98,7 +98,7 @@ static void populateBuffers(OpPassManager &pm, const KernelOptions &) {
 
 static void populateVectors(OpPassManager &pm, const KernelOptions &options) {
   OpPassManager &functions = pm.nest<func::FuncOp>();
-  functions.addPass(createApproximateMath());
+  functions.addPass(createApproximateMath({/*hasScaling=*/options.vectorWidth == 16})); // AVX-512
   functions.addPass(createLinalgToVectors({options.vectorWidth, options.accumulators}));
   functions.addPass(createCSEPass());
 }

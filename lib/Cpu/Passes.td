@@ -64,7 +64,10 @@ def ApproximateMath : Pass<"approximate-math", "::mlir::func::FuncOp"> {
     the last place and like libm's for infinities, NaN and results that underflow. A power with a constant exponent
     that is a small integer or a half becomes products and roots.
   }];
-  let dependentDialects = ["::mlir::arith::ArithDialect", "::mlir::math::MathDialect"];
+  let options = [
+    Option<"hasScaling", "scaling", "bool", "false", "the target multiplies by powers of two in one instruction">,
+  ];
+  let dependentDialects = ["::mlir::LLVM::LLVMDialect", "::mlir::arith::ArithDialect", "::mlir::math::MathDialect"];
 }
 
 def FuseLoops : Pass<"fuse-loops", "::mlir::func::FuncOp"> {

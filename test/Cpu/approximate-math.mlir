@@ -1,5 +1,8 @@
 // RUN: recur-opt %s -approximate-math | FileCheck %s
+// RUN: recur-opt %s -approximate-math=scaling | FileCheck %s --check-prefix=SCALING
 
+// SCALING-LABEL: func.func @functions(
+// SCALING: llvm.call_intrinsic "llvm.ldexp"
 // CHECK-LABEL: func.func @functions(
 // CHECK-NOT: math.{{exp|log|tanh|erf|sin|cos}}
 // CHECK: return
