@@ -140,8 +140,8 @@ void Ptx::copyThere(Value to, Value from, int64_t bytes, Value barrier) {
            {to, from, constant(bytes), barrier});
 }
 
-void Ptx::awaitStores(bool written) {
-  assembly(written ? "cp.async.bulk.wait_group 0;" : "cp.async.bulk.wait_group.read 0;", {}, {});
+void Ptx::awaitStores(bool written, int64_t left) {
+  assembly((Twine("cp.async.bulk.wait_group") + (written ? " " : ".read ") + Twine(left) + ";").str(), {}, {});
 }
 
 //===----------------------------------------------------------------------===//

@@ -273,6 +273,8 @@ void RoleEmitter::emitDecayed(ScoreState &state) {
   ptx.meet(state.meeting, 128);
   makeTables(state);
   ptx.meet(state.meeting, 128);
+  // Who sums over rows has read them, so tiles may take their place.
+  ptx.await(barrier(Full, state.stage.index), state.stage.phase);
   // Inputs are read before tiles take their place, and sums that are seldom needed take no registers
   // meanwhile.
   auto wildAt = [&](chunk::GramOp gram) {
@@ -322,7 +324,10 @@ void RoleEmitter::emitWalk(Value chunks) {
   forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
     state.chunk = chunk;
     state.stage = stage;
-    ptx.await(barrier(Full, stage.index), stage.phase);
+    ptx.await(barrier(Loaded, stage.index), stage.phase);
+    // Rows past the end are cleared first.
+    threads.when(ptx.compare(arith::CmpIPredicate::slt, tokensLeft(chunk), ptx.constant(plan.tokens)),
+                 [&] { ptx.await(barrier(Full, stage.index), stage.phase); });
     emitDecayed(state);
     return Values();
   });

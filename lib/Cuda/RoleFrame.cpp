@@ -299,6 +299,14 @@ void RoleEmitter::emitLoader(Value chunks) {
       ptx.arrive(barrier(OutputsEmpty, ptx.constant(0)));
   };
   SmallVector<BlockArgument> inputs = copiedInputs(plan, phase);
+  // Inputs by number, each with how many tiles may still be on their way when it comes: those in whose places tiles
+  // are made last, in the order in which they leave.
+  SmallVector<std::pair<unsigned, int64_t>> order;
+  for (unsigned own = 0; own < inputs.size(); ++own)
+    if (!leaves || !plan.isPlace(inputs[own]))
+      order.push_back({own, -1});
+  for (size_t tile = 0; leaves && tile < plan.made.size(); ++tile)
+    order.push_back({llvm::find(inputs, plan.made[tile].place) - inputs.begin(), plan.made.size() - tile - 1});
   forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
     Value before = ptx.add(chunk, -stages);
     Stage old = stageAt(stage.index, ptx.exclusiveOr(stage.phase, ptx.constant(1)), before);
@@ -308,9 +316,12 @@ void RoleEmitter::emitLoader(Value chunks) {
     Value loaded = barrier(Loaded, stage.index);
     Value token = ptx.add(first, ptx.mul(chunk, plan.tokens));
     auto load = [&](bool toOutputs) {
-      for (auto [own, input] : llvm::enumerate(inputs)) {
+      for (auto [own, left] : order) {
+        BlockArgument input = inputs[own];
         if ((input == plan.outputPlace) != toOutputs)
           continue;
+        if (left >= 0)
+          ptx.awaitStores(/*written=*/false, left);
         Value address = LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps,
                                             ArrayRef<LLVM::GEPArg>{int32_t(own * 128)});
         Value head = arith::DivUIOp::create(b, narrow(part.head),

@@ -92,11 +92,13 @@ static Value at(ImplicitLocOpBuilder &b, Value record, int64_t offset) {
 void RoleEmitter::leaveTiles(Value chunk, Stage stage) {
   ptx.await(barrier(TilesFull, stage.index), stage.phase);
   Value record = recordAt(chunk);
+  // Each is a group: inputs come in the order in which tiles leave.
+  int64_t tile = plan.keys / 64 * tileBytes;
   forTiles(stage, /*early=*/false, [&](int64_t offset, Value address, int64_t bytes) {
     ptx.storeBytes(at(b, record, offset), address, bytes);
+    if ((offset + bytes) % tile == 0)
+      ptx.commitStores();
   });
-  ptx.commitStores();
-  ptx.awaitStores(/*written=*/false);
 }
 
 // Copies the rest of a chunk's record out, and gives the scores' place back.
