@@ -4,7 +4,8 @@
 // token that go with them; a warpgroup computes the scores between tokens (and the inverse of the system they
 // make), ahead of the state; and one warpgroup for 64 independent rows of the state walks the chain, the
 // state in its registers. Blocks of one head can be a team, a cluster that shares out the chunks whose scores
-// each computes for all.
+// each computes for all. Where scores are dearer than the chain, with a decay of each key, they are a kernel of
+// their own.
 #pragma once
 #include "lib/Cuda/Chunked.h"
 #include "lib/Cuda/Ptx.h"
