@@ -57,9 +57,9 @@ private:
     return {};
   }
 
-  // As the main kernel holds them: inputs and params by name; all else is given in order.
-  SmallVector<cpu::TensorFormat> formats(RuleOp made, ArrayRef<cpu::TensorFormat> inputs,
-                                         ArrayRef<cpu::TensorFormat> states, ArrayRef<cpu::TensorFormat> outputs) {
+  // Of the tensors of a kernel in order; params are held as the main kernel's.
+  SmallVector<cpu::TensorFormat> formats(ArrayRef<cpu::TensorFormat> inputs, ArrayRef<cpu::TensorFormat> states,
+                                         ArrayRef<cpu::TensorFormat> outputs) {
     SmallVector<cpu::TensorFormat> params, all;
     for (auto [tensor, format] : llvm::zip(cpu::kernelTensors(rule), main.tensors))
       if (tensor.role == cpu::Role::Param)
@@ -86,7 +86,6 @@ private:
 
   // Predicted nanoseconds of a token.
   std::optional<double> addGather(SegmentGather &gather, SegmentsInfo::Round &info, const CpuModel &cpu) {
-    RuleOp made = *gather.module->getOps<RuleOp>().begin();
     SmallVector<cpu::TensorFormat> inputs, states;
     for (auto [tensor, format] : llvm::zip(cpu::kernelTensors(rule), main.tensors))
       if (tensor.role == cpu::Role::Input)
@@ -109,21 +108,20 @@ private:
     RuleOp counted = *copy->getOps<RuleOp>().begin();
     NormalForm normal = normalise(counted);
     RuleWork work = workOf(normal, leastCost(counted, normal));
-    if (failed(addKernel(*gather.module, symbol, formats(made, inputs, states, {}), &form)))
+    if (failed(addKernel(*gather.module, symbol, formats(inputs, states, {}), &form)))
       return std::nullopt;
     info.gathers.push_back({symbol, std::move(numbers)});
     return predict(form, work, cpu).total();
   }
 
   LogicalResult addStitch(SegmentRound &round, SegmentsInfo::Round &info) {
-    RuleOp made = *round.stitch->getOps<RuleOp>().begin();
     SmallVector<cpu::TensorFormat> states;
     for (unsigned state : round.states) {
       info.states.push_back(state);
       states.push_back(stateFormat(state));
     }
     info.stitch = main.symbol + "_stitch_" + std::to_string(result.modules.size());
-    SmallVector<cpu::TensorFormat> all = formats(made, inputFormats, states, states);
+    SmallVector<cpu::TensorFormat> all = formats(inputFormats, states, states);
     inputFormats.clear();
     return addKernel(*round.stitch, info.stitch, std::move(all));
   }
