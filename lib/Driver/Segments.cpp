@@ -23,6 +23,9 @@ public:
       : rule(rule), main(main), context(context) {}
 
   FailureOr<std::optional<CompiledSegments>> run(double time, const CpuModel &cpu) {
+    // With what solves for its outputs, compiling would take more than a second.
+    if (rule.walk([](SolveOp) { return WalkResult::interrupt(); }).wasInterrupted())
+      return std::optional<CompiledSegments>();
     std::string reason;
     SmallVector<SegmentRound> rounds = planSegments(rule, reason);
     if (rounds.empty())
