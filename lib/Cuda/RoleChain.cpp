@@ -104,6 +104,9 @@ FailureOr<Values> RoleEmitter::entriesOf(ChainState &state, Value value) {
       llvm::append_range(entries, ptx.unpackBf16(pair));
     return scaled(state, entries, tile->scale);
   }
+  if (plan.rowDecay)
+    if (std::optional<FailureOr<Values>> entries = decayedRows(state, value.getDefiningOp()))
+      return *entries;
   auto op = value.getDefiningOp<ElementwiseOp>();
   if (!op)
     return failure();

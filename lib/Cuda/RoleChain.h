@@ -4,6 +4,12 @@
 
 namespace recur::cuda {
 
+/// With a decay of each row, what a thread keeps of it; all else follows from that where it is needed.
+struct RoleEmitter::RowDecay {
+  Values sums;            // of its entries natural logarithms, from a block of 16 tokens' first on, with each token's own
+  mlir::Value sum[4][2]; // of its two rows the binary logarithm of what a block takes away
+};
+
 struct RoleEmitter::ChainState {
   Stage stage;
   mlir::Value chunk, buffer, bufferPhase;
@@ -28,6 +34,8 @@ struct RoleEmitter::ChainState {
   unsigned waits = 0;
   bool rehearses = false;
   bool waitedForScores = false;
+
+  std::optional<RowDecay> rowDecay;
 
   // Of the role.
   mlir::Value matrixLane, scoresBase;

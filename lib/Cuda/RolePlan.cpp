@@ -240,15 +240,8 @@ FailureOr<unsigned> RolePlan::visitProduct(Operation *op, Value result, Value st
         product.left = tile->input;
         columnScale = tile->scale;
       }
-      auto [rowScale, gram] = splitScores(lhs);
-      product.resultScale = rowScale;
-      Value plain = gram ? gram.getResult() : lhs;
-      auto known = llvm::find_if(scores, [&, &scale = columnScale](const ScoreTile &x) {
-        return x.value == plain && x.columnScale == scale;
-      });
-      product.scores = known - scores.begin();
-      if (known == scores.end())
-        scores.push_back({plain, columnScale, /*plainRows=*/gram != nullptr});
+      product.resultScale = splitScores(lhs).first;
+      product.scores = needScores(lhs, columnScale);
     } else {
       std::optional<TokenTile> tile = asTile(product.right);
       if (!tile || failed(needRight(*tile)))
@@ -261,26 +254,6 @@ FailureOr<unsigned> RolePlan::visitProduct(Operation *op, Value result, Value st
   products.push_back(product);
   available[result] = product.wave + 1;
   return product.wave + 1;
-}
-
-std::pair<RowFactors, chunk::GramOp> RolePlan::splitScores(Value value) const {
-  RowFactors factors;
-  for (value = trace(value);;) {
-    Operation *op = value.getDefiningOp();
-    if (auto gram = dyn_cast<chunk::GramOp>(op)) {
-      if (std::optional<TokenTile> tile = asRows(gram.getLhs()))
-        llvm::append_range(factors, tile->scale);
-      return {factors, gram};
-    }
-    auto product = dyn_cast<MulOp>(op);
-    if (!product)
-      return {{}, {}};
-    unsigned number = isScores(product->getOperand(0)) ? 1 : 0;
-    if (isScores(product->getOperand(number)))
-      return {{}, {}};
-    factors.push_back({product->getOperand(number)});
-    value = trace(product->getOperand(1 - number));
-  }
 }
 
 bool RolePlan::isPositive(RowFactor factor) {
@@ -303,6 +276,11 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
     return known->second;
   if (isNumber(value)) {
     if (failed(needRow(value)))
+      return failure();
+    return 0;
+  }
+  if (isOfRows(value)) {
+    if (failed(needRowDecay()))
       return failure();
     return 0;
   }
@@ -329,6 +307,11 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
   Operation *op = value.getDefiningOp();
   if (isa<MatmulOp, chunk::TriSolveOp>(op))
     return visitProduct(op, value, {}, false);
+  if (auto mix = dyn_cast<chunk::MixOp>(op)) {
+    if (failed(visitMix(mix)))
+      return failure();
+    return available[value] = 0u;
+  }
   if (!isa<ElementwiseOp>(op))
     return failure();
   if (auto sum = dyn_cast<AddOp>(op)) {

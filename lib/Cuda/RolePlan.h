@@ -145,10 +145,14 @@ public:
   static bool isWholeOfKeys(mlir::Value value);
   /// The tile that is made for one of the chain's.
   const MadeTile &madeOf(const TokenTile &tile) const;
-  /// Whether no block of 16 tokens decays by more than `mostOfBlock`, as ranges say.
-  bool isMild() const;
-  /// The input that holds the logarithms of the keys' decay.
-  mlir::BlockArgument logs() const;
+  /// Whether no block of 16 tokens decays by more than `mostOfBlock`, as ranges say, and the input that holds the
+  /// logarithms: of a decay of each key or row.
+  bool isMild(mlir::Value decay) const;
+  static mlir::BlockArgument logsOf(mlir::Value decay);
+  bool isMild() const { return isMild(decay); }
+  mlir::BlockArgument logs() const { return logsOf(decay); }
+  /// Whether a value is what the decay of each row leaves over some span.
+  bool isOfRows(mlir::Value value) const;
   /// The products between tokens that some scores consist of, in the order of `grams`.
   llvm::SetVector<mlir::Operation *> gramsOf(llvm::ArrayRef<mlir::Value> scores) const;
   /// Whether such a number is the same for all tokens of a chunk.
@@ -185,6 +189,8 @@ public:
   /// A decay of each key, or null; the tiles that it makes for the chain, and the rows at the right of
   /// products between tokens.
   mlir::Value decay;
+  /// A decay of each independent row, or null.
+  mlir::Value rowDecay;
   llvm::SmallVector<MadeTile> made;
   llvm::SmallVector<mlir::Value> rights;
   /// An input that the chain alone reads, before its outputs are made, and whose place in shared memory can
@@ -219,6 +225,9 @@ private:
   bool isOfDecay(mlir::Value value) const;
   static std::optional<TokenTile> decayed(std::optional<TokenTile> tile, mlir::Value value);
   mlir::LogicalResult needDecay(mlir::Value value);
+  mlir::LogicalResult needRowDecay();
+  mlir::LogicalResult visitMix(chunk::MixOp mix);
+  unsigned needScores(mlir::Value scores, RowFactors columnScale);
   mlir::LogicalResult needRight(const TokenTile &tile);
   mlir::LogicalResult checkDecay();
   void turnScores();

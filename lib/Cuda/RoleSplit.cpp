@@ -57,6 +57,38 @@ bool RolePlan::isSlab(BlockArgument input) const {
          });
 }
 
+// The tile of some scores without factors of their rows.
+unsigned RolePlan::needScores(Value value, RowFactors columnScale) {
+  chunk::GramOp gram = splitScores(value).second;
+  Value plain = gram ? gram.getResult() : value;
+  auto known = llvm::find_if(
+      scores, [&](const ScoreTile &x) { return x.value == plain && x.columnScale == columnScale; });
+  if (known != scores.end())
+    return known - scores.begin();
+  scores.push_back({plain, columnScale, /*plainRows=*/gram != nullptr});
+  return scores.size() - 1;
+}
+
+std::pair<RowFactors, chunk::GramOp> RolePlan::splitScores(Value value) const {
+  RowFactors factors;
+  for (value = trace(value);;) {
+    Operation *op = value.getDefiningOp();
+    if (auto gram = dyn_cast<chunk::GramOp>(op)) {
+      if (std::optional<TokenTile> tile = asRows(gram.getLhs()))
+        llvm::append_range(factors, tile->scale);
+      return {factors, gram};
+    }
+    auto product = dyn_cast<MulOp>(op);
+    if (!product)
+      return {{}, {}};
+    unsigned number = isScores(product->getOperand(0)) ? 1 : 0;
+    if (isScores(product->getOperand(number)))
+      return {{}, {}};
+    factors.push_back({product->getOperand(number)});
+    value = trace(product->getOperand(1 - number));
+  }
+}
+
 // The numbers that the state is multiplied with before the last product is added to it.
 std::optional<RowFactors> RolePlan::scaleAtStart() const {
   Value state = program.argumentsOf(ArgKind::State).front();

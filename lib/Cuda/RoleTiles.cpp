@@ -53,21 +53,46 @@ bool RolePlan::isWholeOfKeys(Value value) {
   return weights && weights.getSpan() == chunk::Span::Whole && isOfKeys(weights.getDecay());
 }
 
-BlockArgument RolePlan::logs() const {
+BlockArgument RolePlan::logsOf(Value decay) {
   return cast<BlockArgument>(trace(decay.getDefiningOp<chunk::DecayOp>().getLog()));
 }
 
-bool RolePlan::isMild() const {
-  RangeAttr range = rangeOf(program, logs());
+bool RolePlan::isMild(Value decay) const {
+  RangeAttr range = rangeOf(program, logsOf(decay));
   return range && range.getLo() >= -mostOfBlock / (16 * 1.4426950408889634);
 }
 
-// The decay of each key; where there are several, the first.
+// The decay of each key and that of each row, which values have between tokens; where there are several, the first.
 void RolePlan::findDecay() {
   program.getBody().walk([&](chunk::DecayOp op) {
-    if (!decay && isOfKeys(op))
-      decay = op;
+    bool ofRows = llvm::any_of(op->getUsers(), [](Operation *user) { return isa<chunk::MixOp>(user); });
+    if (Value &own = ofRows ? rowDecay : decay; !own && isOfKeys(op))
+      own = op;
   });
+}
+
+bool RolePlan::isOfRows(Value value) const {
+  auto weights = trace(value).getDefiningOp<chunk::WeightsOp>();
+  return weights && rowDecay && weights.getDecay() == rowDecay;
+}
+
+LogicalResult RolePlan::needRowDecay() {
+  auto op = rowDecay.getDefiningOp<chunk::DecayOp>();
+  auto input = op.getLog() ? dyn_cast<BlockArgument>(trace(op.getLog())) : BlockArgument();
+  if (decay || steps > 1 || !input || program.getArg(input.getArgNumber()).getKind() != ArgKind::Input ||
+      matType(op.getFactors()).numCols() != independent)
+    return failure();
+  return needInput(input);
+}
+
+// Scores times rows whose entries decay in between: the chain makes them of a tile.
+LogicalResult RolePlan::visitMix(chunk::MixOp mix) {
+  std::optional<TokenTile> tile = asTile(mix.getValues());
+  if (mix.getDecay() != rowDecay || !tile || failed(needRowDecay()) || failed(visitScores(mix.getScores())) ||
+      failed(visit(mix.getValues())))
+    return failure();
+  needScores(mix.getScores(), tile->scale);
+  return success();
 }
 
 // Whether a value is weights of the decay of each key, or its factors.

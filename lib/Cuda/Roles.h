@@ -239,6 +239,27 @@ private:
   Values tilePairs(ChainState &state, mlir::BlockArgument input);
   Values decayedWhole(const Stage &stage, mlir::ValueRange entries);
   Values scaled(ChainState &state, mlir::ValueRange entries, const RowFactors &factors);
+
+  // A decay of each row in the chain (RoleRowDecay.cpp).
+  struct RowDecay;
+  RowDecay &rowDecay(ChainState &state);
+  mlir::Value isWild(const RowDecay &decay, int64_t block, int64_t row);
+  mlir::Value reference(const RowDecay &decay, bool isRight, int64_t block, int64_t row);
+  mlir::Value decayBetween(const RowDecay &decay, int64_t from, int64_t to, int64_t row);
+  Values untilReference(const RowDecay &decay, int64_t block);
+  Values packedPairs(mlir::ValueRange entries);
+  Values blockSums(ChainState &state, int64_t block);
+  Values slabPairs(ChainState &state, mlir::BlockArgument input, int64_t block);
+  Values logPairs(ChainState &state, int64_t block);
+  Values rowLogs(ChainState &state, int64_t block);
+  Values sinceReference(ChainState &state, int64_t block, bool before);
+  Values rowWeights(ChainState &state, chunk::Span span);
+  Values scoresOfBlocks(ChainState &state, chunk::MixOp mix, int64_t seer, int64_t seen);
+  void mixOnto(ChainState &state, chunk::MixOp mix, Values &sums);
+  Values wildMix(ChainState &state, chunk::MixOp mix, int64_t block);
+  mlir::FailureOr<Values> mixed(ChainState &state, chunk::MixOp mix, mlir::Value other);
+  std::optional<mlir::FailureOr<Values>> decayedRows(ChainState &state, mlir::Operation *op);
+
   mlir::FailureOr<llvm::SmallVector<Step>> leftSteps(ChainState &state, const ChainProduct &product,
                                                      bool &byDepth);
   void rightSteps(ChainState &state, const ChainProduct &product, llvm::SmallVectorImpl<Step> &steps);
