@@ -116,17 +116,20 @@ FailureOr<Values> RoleEmitter::entriesOf(ChainState &state, Value value) {
       return failed(entries) ? entries : FailureOr<Values>(decayedWhole(state.stage, *entries));
     }
   // Factors of columns together make one number.
-  if (isa<MulOp>(op)) {
+  if (isa<MulOp, DivOp>(op)) {
     RowFactors factors;
     Value rest = value;
-    while (auto product = rest.getDefiningOp<MulOp>()) {
-      unsigned number = plan.isRow(product->getOperand(0)) ? 0 : 1;
+    while (Operation *product = rest.getDefiningOp()) {
+      bool divides = isa<DivOp>(product);
+      if (!divides && !isa<MulOp>(product))
+        break;
+      unsigned number = !divides && plan.isRow(product->getOperand(0)) ? 0 : 1;
       if (!plan.isRow(product->getOperand(number)))
         break;
-      factors.push_back({product->getOperand(number)});
+      factors.push_back({product->getOperand(number), divides});
       rest = RolePlan::trace(RolePlan::strip(product->getOperand(1 - number)));
     }
-    bool isNumber = factors.size() == 1 && factors[0].value.getDefiningOp<ConstantOp>();
+    bool isNumber = factors.size() == 1 && !factors[0].divides && factors[0].value.getDefiningOp<ConstantOp>();
     // Onto a sum's products, which have factors of their own.
     if (auto sum = rest.getDefiningOp<AddOp>(); sum && !factors.empty()) {
       Values sides[2];

@@ -236,6 +236,11 @@ std::optional<ScanShape> cuda::chooseScanShape(RuleOp rule, const ScanForm &form
                                                ArrayRef<TensorArgument> tensors, const IndexClasses &classes,
                                                unsigned index) {
   constexpr int64_t mostEntries = 16;
+  // Numbers: as many groups as their maps leave registers for.
+  if (!index && llvm::all_of(rule.argumentsOf(ArgKind::State), [](Value state) { return matType(state).isScalar(); }))
+    return ScanShape{Grid{1, 1, 64}, /*run=*/8, /*slab=*/1};
+  if (!index)
+    return std::nullopt;
   int64_t rows = classes.sizeOf(index), cols = 1;
   for (Value state : rule.argumentsOf(ArgKind::State)) {
     if (classes.classOf(state, 0) != index)

@@ -18,13 +18,11 @@ void KernelBuilder::addScan(RuleOp bound) {
     return;
   IndexClasses classes(part);
   unsigned shared = classes.bestIndependent();
-  if (!shared)
-    return;
   std::optional<ScanShape> shape =
       chooseScanShape(part, *form, listTensors(symbolic, part, classes, 0, options), classes, shared);
   if (!shape)
     return;
-  int64_t shards = classes.sizeOf(shared) / shape->slab;
+  int64_t shards = shared ? classes.sizeOf(shared) / shape->slab : 1;
   if (shards > 1)
     takePart(part, classes, shared, shape->slab);
   SmallVector<TensorArgument> tensors =

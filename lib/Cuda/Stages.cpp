@@ -1,5 +1,6 @@
 #include "lib/Cuda/Stages.h"
 #include "lib/Algebra/Passes.h"
+#include "lib/Cuda/Cores.h"
 #include "mlir/IR/IRMapping.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 #include "llvm/ADT/SetVector.h"
@@ -8,21 +9,7 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-static bool isNumber(MatType type) { return isOne(type.getRows()) && isOne(type.getCols()); }
-static bool isNumber(Value value) { return isNumber(matType(value)); }
-static bool isMatrix(Value value) {
-  return !isOne(matType(value).getRows()) && !isOne(matType(value).getCols());
-}
-
-// The value that another one is but for its orientation.
-static Value strip(Value value) {
-  while (Operation *op = value.getDefiningOp()) {
-    if (!isa<TransposeOp, AssumeOp>(op))
-      break;
-    value = op->getOperand(0);
-  }
-  return value;
-}
+static Value strip(Value value) { return stripOrientation(value); }
 
 // Whether a vector is one divided by its norm.
 static bool isUnit(Value vector) {
@@ -43,50 +30,52 @@ namespace {
 class Cutter {
 public:
   /// The rule may be changed.
-  explicit Cutter(RuleOp rule) : rule(rule), body(rule.getBody().front()) {}
+  explicit Cutter(RuleOp rule) : rule(rule), body(rule.getBody().front()), cores(rule) {}
 
   std::optional<Stages> run();
 
 private:
+  using Names = SmallVector<std::pair<Value, std::string>>;
+
   bool isInput(Value value) {
     auto argument = dyn_cast<BlockArgument>(strip(value));
     return argument && rule.getArg(argument.getArgNumber()).getKind() == ArgKind::Input;
   }
+  bool isOwn(Value value) { return cores.reachOf(value) & core->states; }
   bool isPlainNumber(Value value);
   Value base(Value vector);
-  void findDependent();
   void findDecays();
   void takeLogs(Value decay);
+  bool take(Value value);
   bool need(Value value);
   bool needOperands(Operation *op);
-  void needNumber(Value value);
+  bool needNumber(Value value);
+  bool needEntries(Value value);
   bool isForRoles(Value value);
   bool findProducts(Value value);
-  using Names = SmallVector<std::pair<Value, std::string>>;
-  OwningOpRef<ModuleOp> stage(const Names &inputs, const Names &outputs, bool withStates);
+  bool isProduct(Value value);
+  bool findOutputs();
+  bool findNeeds();
+  Stages makeStages();
+  OwningOpRef<ModuleOp> stage(const Names &inputs, const Names &outputs, uint64_t states);
 
   RuleOp rule;
   Block &body;
-  llvm::DenseSet<Value> dependent, seen; // on states; looked at by need()
-  llvm::SetVector<Value> early;          // functions of the token that become temporaries
-  llvm::DenseSet<Value> logs, decays;    // of these, logarithms of vectors that states decay by; those vectors
-  llvm::SetVector<Value> products;       // of states, that outputs follow from in the stage after
+  Cores cores;
+  Core *core = nullptr;               // the one whose needs are looked for
+  llvm::DenseSet<Value> seen;         // looked at by need()
+  llvm::SetVector<Value> early;       // functions of the token that become temporaries
+  llvm::DenseSet<Value> decays;       // vectors that states decay by
+  SmallVector<unsigned> late;         // outputs that no core computes
 };
 } // namespace
-
-void Cutter::findDependent() {
-  for (ArgKind kind : {ArgKind::State, ArgKind::Stale})
-    for (BlockArgument argument : rule.argumentsOf(kind))
-      dependent.insert(argument);
-  for (Operation &op : body.without_terminator())
-    if (llvm::any_of(op.getOperands(), [&](Value operand) { return dependent.contains(operand); }))
-      dependent.insert(op.result_begin(), op.result_end());
-}
 
 // Whether roles compute a number: functions of numbers, and sums of products of two inputs.
 bool Cutter::isPlainNumber(Value value) {
   value = strip(value);
   Operation *op = value.getDefiningOp();
+  if (cores.reachOf(value))
+    return false;
   if (!op)
     return true;
   if (auto sum = dyn_cast<ReduceOp>(op)) {
@@ -115,36 +104,71 @@ Value Cutter::base(Value vector) {
   }
 }
 
-void Cutter::needNumber(Value value) {
-  if (isPlainNumber(value))
-    return;
-  Operation *op = strip(value).getDefiningOp();
-  if (!isa<ElementwiseOp>(op) || !llvm::all_of(op->getOperands(), [](Value operand) { return isNumber(operand); })) {
-    early.insert(strip(value));
-    return;
-  }
-  for (Value operand : op->getOperands())
-    needNumber(operand);
+// A value that another stage gives.
+bool Cutter::take(Value value) {
+  value = strip(value);
+  if (!findProducts(value))
+    return false;
+  if (!isProduct(value))
+    early.insert(value);
+  return true;
 }
 
-// A function of the token that the states need.
+bool Cutter::needNumber(Value value) {
+  value = strip(value);
+  if (isPlainNumber(value))
+    return true;
+  Operation *op = value.getDefiningOp();
+  bool isFunction = isa_and_present<ElementwiseOp>(op) &&
+                    llvm::all_of(op->getOperands(), [](Value operand) { return isNumber(operand); });
+  if (!isFunction || cores.entrywiseCoreOf(value))
+    return take(value);
+  return llvm::all_of(op->getOperands(), [&](Value operand) { return needNumber(operand); });
+}
+
+// What states that are matrices need: numbers, and vectors that are inputs but for numbers.
 bool Cutter::need(Value value) {
   value = strip(value);
   if (!seen.insert(value).second)
     return true;
   if (isNumber(value))
-    return needNumber(value), true;
+    return needNumber(value);
   Operation *op = value.getDefiningOp();
   if (isMatrix(value)) // products of vectors, perhaps with the identity
     return op && isa<MatmulOp, MulOp, DivOp, AddOp, SubOp, NegOp, IdentityOp, ConstantOp>(op) && needOperands(op);
-  if (Value left = base(value); !isInput(left))
-    early.insert(left);
-  return true;
+  // A number that it is times or divided by is handed over beside it, in f32, but for the norm that makes it short.
+  Value left = base(value);
+  for (Operation *factors; !isInput(left) && !isUnit(left); left = base(left)) {
+    factors = left.getDefiningOp();
+    if (!isa_and_present<MulOp, DivOp>(factors) || isProduct(left))
+      break;
+    unsigned number = isNumber(factors->getOperand(1)) ? 1 : 0;
+    if (!isNumber(factors->getOperand(number)) || (!number && isa<DivOp>(factors)))
+      break;
+    if (!needNumber(factors->getOperand(number)))
+      return false;
+    left = factors->getOperand(1 - number);
+  }
+  return isInput(left) || take(left);
+}
+
+// What states that are vectors need: functions of inputs and params entry by entry.
+bool Cutter::needEntries(Value value) {
+  value = strip(value);
+  if (!seen.insert(value).second)
+    return true;
+  Operation *op = value.getDefiningOp();
+  bool isLeaf = !op && !cores.reachOf(value);
+  if (cores.entrywiseCoreOf(value) || (!isLeaf && !isa_and_present<ElementwiseOp, BroadcastOp, ConstantOp>(op)))
+    return take(value);
+  return isLeaf || llvm::all_of(op->getOperands(), [&](Value operand) { return needEntries(operand); });
 }
 
 bool Cutter::needOperands(Operation *op) {
   return llvm::all_of(op->getOperands(), [&](Value operand) {
-    return dependent.contains(operand) || decays.contains(strip(operand)) || need(operand);
+    if (isOwn(operand))
+      return true;
+    return core->isVector ? needEntries(operand) : decays.contains(strip(operand)) || need(operand);
   });
 }
 
@@ -153,10 +177,10 @@ void Cutter::findDecays() {
   SmallVector<Value> found;
   for (auto product : body.getOps<MulOp>())
     for (unsigned i : {0, 1})
-      if (Value factor = product->getOperand(1 - i);
-          dependent.contains(product->getOperand(i)) && isMatrix(product->getOperand(i)) && !isMatrix(factor) &&
-          !isNumber(factor) && !dependent.contains(factor))
-        found.push_back(strip(factor));
+      if (Value state = product->getOperand(i), factor = product->getOperand(1 - i);
+          isMatrix(state) && !isMatrix(factor) && !isNumber(factor))
+        if (Core *own = cores.coreOf(state); own && !(cores.reachOf(factor) & own->states))
+          found.push_back(strip(factor));
   for (Value decay : found)
     takeLogs(decay);
 }
@@ -200,14 +224,13 @@ void Cutter::takeLogs(Value decay) {
     });
   }
   early.insert(log);
-  logs.insert(log);
 }
 
 // Whether the chain of roles computes an output.
 bool Cutter::isForRoles(Value value) {
   value = strip(value);
-  if (!dependent.contains(value))
-    return isNumber(value) ? isPlainNumber(value) : isInput(base(value));
+  if (!isOwn(value))
+    return isNumber(value) || isInput(base(value));
   Operation *op = value.getDefiningOp();
   if (!op || isNumber(value) || isMatrix(value))
     return false;
@@ -215,105 +238,169 @@ bool Cutter::isForRoles(Value value) {
          (isa<ElementwiseOp>(op) && llvm::all_of(op->getOperands(), [&](Value x) { return isForRoles(x); }));
 }
 
-// The products with states that an output follows from, as a function of the token.
+bool Cutter::isProduct(Value value) {
+  return llvm::any_of(cores.cores, [&](const Core &other) { return other.products.contains(value); });
+}
+
+// What a value takes from cores, where it is a function of that and the token.
 bool Cutter::findProducts(Value value) {
   value = strip(value);
-  if (!dependent.contains(value))
+  if (!cores.reachOf(value) || isProduct(value))
     return true;
+  if (Core *own = cores.entrywiseCoreOf(value))
+    return own->products.insert(value), true;
   Operation *op = value.getDefiningOp();
   if (!op || isMatrix(value))
     return false;
-  if (isa<MatmulOp>(op) && !isNumber(value))
-    return products.insert(value), true;
+  if (isa<MatmulOp>(op))
+    for (unsigned i : {0, 1})
+      if (Value matrix = op->getOperand(i); isMatrix(matrix) && cores.reachOf(matrix)) {
+        Core *own = cores.coreOf(matrix);
+        return own && !(cores.reachOf(op->getOperand(1 - i)) & own->states) && own->products.insert(value);
+      }
   return op->getNumRegions() == 0 && llvm::all_of(op->getOperands(), [&](Value x) { return findProducts(x); });
 }
 
-// A rule with some values of the rule for outputs, and some for inputs.
-OwningOpRef<ModuleOp> Cutter::stage(const Names &inputs, const Names &outputs, bool withStates) {
+// Outputs are those of the last core that they depend on, or of the stage after all.
+bool Cutter::findOutputs() {
+  for (auto [i, output] : llvm::enumerate(rule.yieldedOutputs())) {
+    unsigned level = cores.levelOf(output);
+    core = level ? &cores.cores[level - 1] : nullptr;
+    if (core && (core->isVector ? cores.entrywiseCoreOf(output) == core : isForRoles(output))) {
+      core->outputs.push_back(i);
+      continue;
+    }
+    late.push_back(i);
+    if (!findProducts(output))
+      return false;
+  }
+  return true;
+}
+
+// What cores need of others, and of the token. The last ones first, as they say what earlier ones have to give.
+bool Cutter::findNeeds() {
+  for (Core &own : llvm::reverse(cores.cores)) {
+    core = &own;
+    seen.clear();
+    for (Operation *op : cores.opsOf(own))
+      if (!needOperands(op))
+        return false;
+    for (auto [i, update] : llvm::enumerate(rule.yieldedStates()))
+      if (own.states >> i & 1 && !isOwn(update) && !(own.isVector ? needEntries(update) : need(update)))
+        return false;
+  }
+  return true;
+}
+
+// A rule with some values of the rule for outputs, some for inputs as far as they are needed, and some of the states;
+// null where others are needed, too.
+OwningOpRef<ModuleOp> Cutter::stage(const Names &inputs, const Names &outputs, uint64_t states) {
   OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
   OpBuilder b = OpBuilder::atBlockEnd(module->getBody());
   IRMapping map;
   auto copy = cast<RuleOp>(b.clone(*rule, map));
-  Block &block = copy.getBody().front();
-  SmallVector<Value> yields;
-  if (withStates)
-    llvm::append_range(yields, copy.yieldedStates());
-  SmallVector<Attribute> args(copy.getArgs().begin(), copy.getArgs().end());
-  for (auto &[value, name] : inputs) {
-    BlockArgument argument = block.addArgument(value.getType(), rule.getLoc());
-    map.lookup(value).replaceAllUsesWith(argument);
-    RangeAttr range = logs.contains(value) ? rangeOf(value) : RangeAttr();
-    args.push_back(ArgAttr::get(b.getContext(), ArgKind::Input, b.getStringAttr(name), range, isUnit(value), 0));
-  }
-  SmallVector<Attribute> names;
+  Block &block = copy.getBody().front(), &init = copy.getInit().front();
+  SmallVector<Value> yields, inits;
+  for (auto [i, update] : llvm::enumerate(copy.yieldedStates()))
+    if (states >> i & 1) {
+      yields.push_back(update);
+      inits.push_back(copy.getInitYield()->getOperand(i));
+    }
+  SmallVector<Attribute> args(copy.getArgs().begin(), copy.getArgs().end()), names;
+  size_t known = args.size();
   for (auto &[value, name] : outputs) {
     yields.push_back(map.lookup(value));
     names.push_back(b.getStringAttr(name));
   }
   copy.getBodyYield()->setOperands(yields);
+  copy.getInitYield()->setOperands(inits);
   copy.setOutputsAttr(b.getArrayAttr(names));
-  auto removeDead = [](Block &block) {
-    for (Operation &op : llvm::make_early_inc_range(llvm::reverse(block)))
+  for (auto &[value, name] : inputs) {
+    BlockArgument argument = block.addArgument(value.getType(), rule.getLoc());
+    map.lookup(value).replaceAllUsesWith(argument);
+    args.push_back(ArgAttr::get(b.getContext(), ArgKind::Input, b.getStringAttr(name), rangeOf(value), isUnit(value), 0));
+  }
+  for (Block *region : {&block, &init})
+    for (Operation &op : llvm::make_early_inc_range(llvm::reverse(*region)))
       if (isOpTriviallyDead(&op))
         op.erase();
-  };
-  removeDead(block);
-  if (!withStates) {
-    copy.getInitYield()->setOperands({});
-    removeDead(copy.getInit().front());
-    for (unsigned i = args.size(); i-- > 0;)
-      if (ArgKind kind = cast<ArgAttr>(args[i]).getKind(); kind == ArgKind::State || kind == ArgKind::Stale) {
-        block.eraseArgument(i);
-        args.erase(args.begin() + i);
-      }
+  for (unsigned i = args.size(), state = 64; i-- > 0;) {
+    auto arg = cast<ArgAttr>(args[i]);
+    bool isState = arg.getKind() == ArgKind::State || arg.getKind() == ArgKind::Stale;
+    if (isState) {
+      auto all = rule.argumentsOf(ArgKind::State);
+      state = llvm::find(all, rule.findArgument(ArgKind::State, arg.getName())) - all.begin();
+    }
+    if (i >= known ? !block.getArgument(i).use_empty() : !isState || states >> state & 1)
+      continue;
+    if (!block.getArgument(i).use_empty())
+      return {};
+    block.eraseArgument(i);
+    args.erase(args.begin() + i);
   }
   copy.setArgsAttr(b.getArrayAttr(args));
   return module;
 }
 
-std::optional<Stages> Cutter::run() {
-  if (llvm::any_of(body, [](Operation &op) { return op.getNumRegions() != 0; }))
-    return std::nullopt;
-  findDependent();
-  findDecays();
-  Names ofCore, ofAfter;
-  for (auto [name, output] : llvm::zip(rule.getOutputs().getAsRange<StringAttr>(), rule.yieldedOutputs())) {
-    bool inCore = dependent.contains(output) && isForRoles(output);
-    (inCore ? ofCore : ofAfter).push_back({output, name.str()});
-    if (!inCore && !findProducts(output))
-      return std::nullopt;
-  }
-  // What the states and the core's outputs are made of.
-  llvm::SetVector<Operation *> core;
-  SmallVector<Value> work(rule.yieldedStates());
-  llvm::append_range(work, products);
-  llvm::append_range(work, llvm::make_first_range(ofCore));
-  while (!work.empty())
-    if (Operation *op = work.pop_back_val().getDefiningOp();
-        op && dependent.contains(op->getResult(0)) && core.insert(op)) {
-      if (!needOperands(op))
-        return std::nullopt;
-      llvm::append_range(work, op->getOperands());
-    }
-  if (early.empty() && ofAfter.empty())
-    return std::nullopt;
+Stages Cutter::makeStages() {
   Stages stages;
-  Names before, between;
+  Names ofTokens, ofCores; // early values and products that are known so far
   auto name = [&](Value value, Names &names) {
     stages.temporaries.push_back({"recur." + std::to_string(stages.temporaries.size()), matType(value)});
     names.push_back({value, stages.temporaries.back().name});
   };
-  for (Value value : early)
-    name(value, before);
-  for (Value value : products)
-    name(value, between);
-  Names outputs = ofCore;
-  llvm::append_range(outputs, between);
-  if (!before.empty())
-    stages.before = stage({}, before, /*withStates=*/false);
-  stages.core = stage(before, outputs, /*withStates=*/true);
-  if (!ofAfter.empty())
-    stages.after = stage(between, ofAfter, /*withStates=*/false);
+  auto nameOutputs = [&](ArrayRef<unsigned> which, Names &names) {
+    for (unsigned i : which)
+      names.push_back({rule.yieldedOutputs()[i], cast<StringAttr>(rule.getOutputs()[i]).str()});
+  };
+  auto add = [&](const Names &inputs, const Names &outputs, uint64_t states, Stages::Kind kind) {
+    stages.stages.push_back({stage(inputs, outputs, states), kind});
+  };
+  for (unsigned level = 0; level <= cores.cores.size(); ++level) {
+    Names outputs;
+    for (Value value : early)
+      if (cores.levelOf(value) == level)
+        name(value, outputs);
+    size_t between = outputs.size();
+    if (level == cores.cores.size())
+      nameOutputs(late, outputs);
+    if (!outputs.empty())
+      add(ofCores, outputs, 0, Stages::Tokens);
+    llvm::append_range(ofTokens, ArrayRef(outputs).take_front(between));
+    if (level == cores.cores.size())
+      break;
+    const Core &own = cores.cores[level];
+    Names given(ofTokens), products;
+    llvm::append_range(given, ofCores);
+    for (Value value : own.products)
+      name(value, products);
+    outputs.clear();
+    nameOutputs(own.outputs, outputs);
+    llvm::append_range(outputs, products);
+    add(given, outputs, own.states, own.isVector ? Stages::Vectors : Stages::Matrices);
+    llvm::append_range(ofCores, products);
+  }
+  return stages;
+}
+
+std::optional<Stages> Cutter::run() {
+  if (llvm::any_of(body, [](Operation &op) { return op.getNumRegions() != 0; }) ||
+      rule.argumentsOf(ArgKind::State).empty() || rule.argumentsOf(ArgKind::State).size() > 64)
+    return std::nullopt;
+  findDecays();
+  cores.findReach();
+  if (!cores.order() || !findOutputs() || !findNeeds() ||
+      (early.empty() && late.empty() && cores.cores.size() == 1))
+    return std::nullopt;
+  Stages stages = makeStages();
+  for (const Stages::Stage &stage : stages.stages) {
+    if (!stage.module)
+      return std::nullopt;
+    if (stage.kind == Stages::Matrices)
+      for (Stages::Temporary &temporary : stages.temporaries)
+        temporary.isWide &= !stage.rule().findArgument(ArgKind::Input, temporary.name) &&
+                            !llvm::is_contained(stage.rule().getOutputs(), StringAttr::get(rule.getContext(), temporary.name));
+  }
   return stages;
 }
 

@@ -1,9 +1,10 @@
-// A rule in three: what comes before its states, the states, and what comes after them.
+// A rule in stages: its states, in groups that can be updated apart, and what comes before, between and after them.
 //
 // Roles take inputs as they are and outputs as products leave them. Where a key is a function of an input (a
 // feature map, a rotation, a norm of what has become of it), or an output is more than products, sums and
 // numbers (a norm, a weight of each entry), that is left to kernels before and after: one token apart from the
-// other, at the speed of memory, through temporaries in the workspace.
+// other, at the speed of memory, through temporaries in the workspace. So is what one group of states takes from
+// another: products with its states, and functions of those.
 #pragma once
 #include "dialect/recur/Recur.h"
 #include "mlir/IR/BuiltinOps.h"
@@ -13,15 +14,27 @@
 
 namespace recur::cuda {
 
-/// The stages of a rule, each a rule in a module of its own. Each has the inputs, params and builtins of the rule,
-/// and `core` its states. Temporaries are outputs of one stage and inputs of a later one.
+/// The stages of a rule in the order of their launches, each a rule in a module of its own that has the inputs, params
+/// and builtins of the rule. Temporaries are outputs of one stage and inputs of later ones.
 struct Stages {
-  mlir::OwningOpRef<mlir::ModuleOp> before, core, after; // before and after may be null
+  enum Kind {
+    Tokens,  // functions of the token
+    Vectors, // states that are vectors and numbers
+    Matrices // other states
+  };
+  struct Stage {
+    mlir::OwningOpRef<mlir::ModuleOp> module;
+    Kind kind;
+    RuleOp rule() const { return *module.get().getOps<RuleOp>().begin(); }
+  };
   struct Temporary {
     std::string name;
     MatType type;
+    /// In f32: no stage of matrices reads or writes it.
+    bool isWide = true;
     bool isNumber() const { return isOne(type.getRows()) && isOne(type.getCols()); }
   };
+  llvm::SmallVector<Stage> stages;
   llvm::SmallVector<Temporary> temporaries;
 };
 

@@ -75,48 +75,103 @@ static bool isInHalves(RuleOp rule, const KernelOptions &options) {
                       [&](const auto &output) { return isHalf(std::get<0>(output), std::get<1>(output)); });
 }
 
-// Whether there are roles for any number of blocks with stages around them.
+// The launches of a stage with states, best first: groups of entries that continue one another.
+SmallVector<SmallVector<Entry>> KernelBuilder::addCore(const Stages::Stage &core, DeriveFunction derive, bool &inRoles) {
+  RuleOp whole = rule;
+  rule = core.rule();
+  llvm::scope_exit restore([&] { rule = whole; });
+  size_t first = entries.size();
+  auto isAny = [&] { return entries.size() > first; };
+  if (core.kind == Stages::Matrices) {
+    inRoles = addInRoles(derive);
+    if (!inRoles)
+      dropEntries(first);
+  }
+  if (!isAny())
+    if (FailureOr<OwningOpRef<ModuleOp>> prepared = prepareRule(rule); succeeded(prepared))
+      addScan(ruleOf(*prepared));
+  if (!isAny())
+    addPortable(derive);
+  SmallVector<SmallVector<Entry>> groups;
+  bool continues = false;
+  for (const Entry &entry : ArrayRef(entries).drop_front(first)) {
+    if (!continues)
+      groups.emplace_back();
+    groups.back().push_back(entry);
+    continues = entry.continues;
+  }
+  entries.truncate(first);
+  return groups;
+}
+
+// Forgets entry points, and their code.
+void KernelBuilder::dropEntries(size_t first) {
+  for (const Entry &entry : ArrayRef(entries).drop_front(first))
+    module->lookupSymbol(entry.name)->erase();
+  entries.truncate(first);
+}
+
+// Whether there are kernels in stages, that of a matrix in roles among them.
 bool KernelBuilder::addStages(DeriveFunction derive) {
-  constexpr size_t mostTemporaries = 12;
+  constexpr size_t mostTemporaries = 12, mostEntries = 14; // two that take token by token follow
   std::optional<Stages> stages;
   if (options.chip.hasWarpgroups() && isInHalves(rule, options))
     stages = cutIntoStages(rule);
   if (!stages || stages->temporaries.size() > mostTemporaries)
     return false;
-  RuleOp whole = rule, core = ruleOf(stages->core);
   llvm::StringMap<FloatType> elements = options.elements;
-  for (const Stages::Temporary &temporary : stages->temporaries)
-    if (!temporary.isNumber())
-      options.elements[temporary.name] = BFloat16Type::get(b.getContext());
+  std::string symbol = options.symbol;
   llvm::scope_exit restore([&] {
-    rule = whole;
     options.elements = elements;
+    options.symbol = symbol;
   });
-  rule = core;
-  size_t first = entries.size();
-  bool isAny = addInRoles(derive);
-  SmallVector<Entry> found(entries.begin() + first, entries.end());
-  entries.truncate(first);
-  if (found.empty())
+  for (const Stages::Temporary &temporary : stages->temporaries)
+    if (!temporary.isWide && !temporary.isNumber())
+      options.elements[temporary.name] = BFloat16Type::get(b.getContext());
+  auto isCore = [](const Stages::Stage &stage) { return stage.kind != Stages::Tokens; };
+  bool isSingle = llvm::count_if(stages->stages, isCore) == 1, anyInRoles = false;
+  size_t forms = 1, number = 0;
+  std::vector<SmallVector<SmallVector<Entry>>> launches;
+  for (const Stages::Stage &stage : stages->stages) {
+    SmallVector<SmallVector<Entry>> own;
+    bool isFirst = launches.empty(), isLast = launches.size() + 1 == stages->stages.size(), inRoles = false;
+    if (isCore(stage)) {
+      options.symbol = symbol + (isSingle ? "" : "_core" + std::to_string(number++));
+      own = addCore(stage, derive, inRoles);
+      anyInRoles |= inRoles;
+    } else {
+      options.symbol = symbol;
+      std::string name = isFirst ? "_before" : isLast ? "_after" : "_between" + std::to_string(number);
+      if (std::optional<Entry> entry = addTokenStage(stage.rule(), name))
+        own.push_back({*entry});
+    }
+    launches.push_back(own);
+    forms = std::max(forms, own.size());
+    if (own.empty())
+      break;
+  }
+  if (launches.back().empty() || !anyInRoles) {
+    for (const auto &own : launches)
+      for (const auto &group : own)
+        for (const Entry &entry : group)
+          module->lookupSymbol(entry.name)->erase();
     return false;
-  std::optional<Entry> before, after;
-  if (stages->before && !(before = addTokenStage(ruleOf(stages->before), "_before")))
-    return false;
-  if (stages->after && !(after = addTokenStage(ruleOf(stages->after), "_after")))
-    return false;
-  auto add = [&](Entry entry, RuleOp stage, bool continues) {
-    entry.tensors = numberTensors(whole, stage, *stages);
-    entry.continues = continues;
-    entries.push_back(entry);
-  };
-  for (size_t i = 0; i < found.size(); ++i) {
-    if (before && (i == 0 || !found[i - 1].continues))
-      add(*before, ruleOf(stages->before), true);
-    add(found[i], core, found[i].continues || after);
-    if (after && !found[i].continues)
-      add(*after, ruleOf(stages->after), false);
+  }
+  // Forms for few heads stand first, and the last takes any number.
+  for (size_t rest = forms; rest > 0; --rest) {
+    SmallVector<Entry> group;
+    for (const auto &[own, stage] : llvm::zip(launches, stages->stages))
+      for (Entry entry : own[own.size() - std::min(rest, own.size())]) {
+        entry.tensors = numberTensors(rule, stage.rule(), *stages);
+        entry.continues = true;
+        group.push_back(entry);
+      }
+    group.back().continues = false;
+    if (rest == 1 || entries.size() + rest * group.size() <= mostEntries)
+      llvm::append_range(entries, group);
   }
   for (const Stages::Temporary &temporary : stages->temporaries)
-    temporaries.push_back({temporary.isNumber() ? 0 : temporary.type.numElements(), temporary.isNumber() ? 32 : 16});
-  return isAny;
+    temporaries.push_back({temporary.isNumber() ? 0 : temporary.type.numElements(),
+                           temporary.isNumber() || temporary.isWide ? 32 : 16});
+  return true;
 }

@@ -1,0 +1,183 @@
+#include "lib/Cuda/Cores.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+Value cuda::stripOrientation(Value value) {
+  while (Operation *op = value.getDefiningOp()) {
+    if (!isa<TransposeOp, AssumeOp>(op))
+      break;
+    value = op->getOperand(0);
+  }
+  return value;
+}
+
+bool cuda::isNumber(Value value) { return isOne(matType(value).getRows()) && isOne(matType(value).getCols()); }
+
+bool cuda::isMatrix(Value value) { return !isOne(matType(value).getRows()) && !isOne(matType(value).getCols()); }
+
+Cores::Cores(RuleOp rule) : rule(rule), states(rule.argumentsOf(ArgKind::State)) {
+  findReach();
+  for (auto [i, state] : llvm::enumerate(states)) {
+    cores.emplace_back();
+    cores.back().states = uint64_t(1) << i;
+    cores.back().isVector = !isMatrix(state);
+  }
+  while (joinOnce())
+    ;
+}
+
+void Cores::findReach() {
+  reach.clear();
+  for (auto [i, state] : llvm::enumerate(states)) {
+    reach[state] = uint64_t(1) << i;
+    if (Value stale = rule.findArgument(ArgKind::Stale, rule.getArg(state).getName()))
+      reach[stale] = reach[state];
+  }
+  for (Operation &op : rule.getBody().front()) {
+    uint64_t sources = 0;
+    for (Value operand : op.getOperands())
+      sources |= reachOf(operand);
+    for (Value result : op.getResults())
+      reach[result] = sources;
+  }
+}
+
+llvm::SetVector<Operation *> Cores::opsOf(const Core &core) {
+  llvm::SetVector<Operation *> ops;
+  SmallVector<Value> work(core.products.begin(), core.products.end());
+  for (auto [i, update] : llvm::enumerate(rule.yieldedStates()))
+    if (core.states >> i & 1)
+      work.push_back(update);
+  for (unsigned output : core.outputs)
+    work.push_back(rule.yieldedOutputs()[output]);
+  while (!work.empty()) {
+    Value value = work.pop_back_val();
+    if (Operation *op = value.getDefiningOp(); op && reachOf(value) & core.states && ops.insert(op))
+      llvm::append_range(work, op->getOperands());
+  }
+  return ops;
+}
+
+void Cores::join(unsigned core, uint64_t more) {
+  Core joined = cores[core];
+  for (const Core &other : cores)
+    if (other.states & more) {
+      joined.states |= other.states;
+      joined.isVector &= other.isVector;
+    }
+  llvm::erase_if(cores, [&](const Core &other) { return (other.states & joined.states) != 0; });
+  cores.push_back(joined);
+}
+
+// Joins cores of which one needs a matrix of the other, or that need each other.
+bool Cores::joinOnce() {
+  for (unsigned i = 0; i < cores.size(); ++i) {
+    Core &core = cores[i];
+    core.needs = 0;
+    SmallVector<Value> work;
+    for (Operation *op : opsOf(core))
+      llvm::append_range(work, op->getOperands());
+    for (auto [k, update] : llvm::enumerate(rule.yieldedStates()))
+      if (core.states >> k & 1)
+        work.push_back(update);
+    while (!work.empty()) {
+      Value value = work.pop_back_val();
+      uint64_t others = reachOf(value);
+      if (!others || others & core.states)
+        continue;
+      Operation *op = value.getDefiningOp();
+      if (!isMatrix(value)) {
+        core.needs |= others;
+      } else if (op) {
+        llvm::append_range(work, op->getOperands());
+      } else {
+        join(i, others);
+        return true;
+      }
+    }
+  }
+  for (unsigned i = 0; i < cores.size(); ++i)
+    for (const Core &other : cores)
+      if (cores[i].needs & other.states && other.needs & cores[i].states) {
+        join(i, other.states);
+        return true;
+      }
+  return false;
+}
+
+Core *Cores::coreOf(Value matrix) {
+  uint64_t found = 0;
+  SmallVector<Value> work{matrix};
+  llvm::DenseSet<Value> seen;
+  while (!work.empty()) {
+    Value value = work.pop_back_val();
+    if (!isMatrix(value) || !reachOf(value) || !seen.insert(value).second)
+      continue;
+    if (Operation *op = value.getDefiningOp())
+      llvm::append_range(work, op->getOperands());
+    else
+      found |= reachOf(value);
+  }
+  for (Core &core : cores)
+    if (found && !(found & ~core.states))
+      return &core;
+  return nullptr;
+}
+
+bool Cores::isEntrywise(Value value, const Core &core) {
+  if (!(reachOf(value) & core.states))
+    return true;
+  Operation *op = value.getDefiningOp();
+  return !op || (isa<ElementwiseOp, AssumeOp>(op) && llvm::all_of(op->getOperands(), [&](Value operand) {
+                   return isEntrywise(operand, core);
+                 }));
+}
+
+Core *Cores::entrywiseCoreOf(Value value) {
+  for (Core &core : cores)
+    if (core.isVector && reachOf(value) & core.states) {
+      Value state = states[llvm::countr_zero(core.states)];
+      if (value.getType() == state.getType() && isEntrywise(value, core) &&
+          !(reachOf(value) & ~core.states & ~core.needs))
+        return &core;
+    }
+  return nullptr;
+}
+
+// What is read of a core's states by a vector of others comes after those.
+void Cores::needForReads() {
+  for (auto product : rule.getBody().front().getOps<MatmulOp>())
+    for (unsigned i : {0, 1})
+      if (Value matrix = product->getOperand(i), other = product->getOperand(1 - i); isMatrix(matrix) && reachOf(matrix))
+        if (Core *core = coreOf(matrix))
+          core->needs |= reachOf(other) & ~core->states;
+}
+
+bool Cores::order() {
+  needForReads();
+  SmallVector<Core> ordered;
+  for (uint64_t known = 0; !cores.empty();) {
+    // Those of vectors first: what they give, kernels of matrices take on the way.
+    Core *next = nullptr;
+    for (Core &core : cores)
+      if (!(core.needs & ~known) && (!next || (core.isVector && !next->isVector)))
+        next = &core;
+    if (!next)
+      return false;
+    known |= next->states;
+    ordered.push_back(*next);
+    cores.erase(next);
+  }
+  cores = std::move(ordered);
+  return true;
+}
+
+unsigned Cores::levelOf(Value value) const {
+  unsigned level = 0;
+  for (auto [i, core] : llvm::enumerate(cores))
+    if (core.states & reachOf(value))
+      level = i + 1;
+  return level;
+}

@@ -1,0 +1,61 @@
+// The states of a rule in groups, each of which can be updated by a kernel of its own.
+#pragma once
+#include "dialect/recur/Recur.h"
+#include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/SetVector.h"
+
+namespace recur::cuda {
+
+/// The value that another one is but for its orientation.
+mlir::Value stripOrientation(mlir::Value value);
+bool isNumber(mlir::Value value);
+/// Whether neither of a value's dimensions is 1.
+bool isMatrix(mlir::Value value);
+
+/// States that feed each other's updates, and what is taken from them. Of other states they need vectors and numbers
+/// alone: products with those, their entries, functions of both.
+struct Core {
+  /// Its states, and those of the cores that come before it, as bits by number.
+  uint64_t states = 0, needs = 0;
+  /// None of its states is a matrix.
+  bool isVector = true;
+  /// What other stages take.
+  llvm::SetVector<mlir::Value> products;
+  /// Outputs of the rule that it computes, by number.
+  llvm::SmallVector<unsigned> outputs;
+};
+
+/// The cores of a rule in an order in which each needs earlier ones only.
+class Cores {
+public:
+  explicit Cores(RuleOp rule);
+
+  /// Whether there is such an order. Else the cores are in none.
+  bool order();
+  /// The states that a value depends on.
+  uint64_t reachOf(mlir::Value value) const { return reach.lookup(value); }
+  /// To be called where the rule has new ops.
+  void findReach();
+  /// The core of the states that a matrix is made of, or null where those of several are.
+  Core *coreOf(mlir::Value matrix);
+  /// The vector core that can compute a value: its states and functions of the token, entry by entry; or null.
+  Core *entrywiseCoreOf(mlir::Value value);
+  /// How many cores come before a value can be known.
+  unsigned levelOf(mlir::Value value) const;
+  /// All ops of a core's updates, products and outputs that depend on its states.
+  llvm::SetVector<mlir::Operation *> opsOf(const Core &core);
+
+  llvm::SmallVector<Core> cores;
+
+private:
+  void join(unsigned core, uint64_t states);
+  bool joinOnce();
+  void needForReads();
+  bool isEntrywise(mlir::Value value, const Core &core);
+
+  RuleOp rule;
+  llvm::SmallVector<mlir::BlockArgument> states;
+  llvm::DenseMap<mlir::Value, uint64_t> reach;
+};
+
+} // namespace recur::cuda
