@@ -89,6 +89,13 @@ bool Cores::joinOnce() {
         continue;
       Operation *op = value.getDefiningOp();
       if (!isMatrix(value)) {
+        // Of states that are vectors a scan goes on with all at once.
+        for (const Core &other : cores)
+          if (core.isVector && other.isVector && other.states & others && hasTypeOf(value, core) &&
+              hasTypeOf(value, other) && isEntrywise(value, other, /*orSums=*/false)) {
+            join(i, other.states);
+            return true;
+          }
         core.needs |= others;
       } else if (op) {
         llvm::append_range(work, op->getOperands());
@@ -126,23 +133,27 @@ Core *Cores::coreOf(Value matrix) {
   return nullptr;
 }
 
-bool Cores::isEntrywise(Value value, const Core &core) {
+// Whether a value follows from vectors of a core and others entry by entry or, `orSums`, from sums over such.
+bool Cores::isEntrywise(Value value, const Core &core, bool orSums) const {
   if (!(reachOf(value) & core.states))
     return true;
   Operation *op = value.getDefiningOp();
-  return !op || (isa<ElementwiseOp, AssumeOp>(op) && llvm::all_of(op->getOperands(), [&](Value operand) {
-                   return isEntrywise(operand, core);
-                 }));
+  if (!op)
+    return true;
+  bool isSum = orSums && isNumber(value) && isa<ReduceOp, MatmulOp>(op) && llvm::none_of(op->getOperands(), isMatrix);
+  return (isSum || isa<ElementwiseOp, AssumeOp, TransposeOp>(op)) &&
+         llvm::all_of(op->getOperands(), [&](Value operand) { return isEntrywise(operand, core, orSums); });
+}
+
+bool Cores::hasTypeOf(Value value, const Core &core) const {
+  return value.getType() == states[llvm::countr_zero(core.states)].getType();
 }
 
 Core *Cores::entrywiseCoreOf(Value value) {
   for (Core &core : cores)
-    if (core.isVector && reachOf(value) & core.states) {
-      Value state = states[llvm::countr_zero(core.states)];
-      if (value.getType() == state.getType() && isEntrywise(value, core) &&
-          !(reachOf(value) & ~core.states & ~core.needs))
-        return &core;
-    }
+    if (core.isVector && reachOf(value) & core.states && (hasTypeOf(value, core) || isNumber(value)) &&
+        isEntrywise(value, core, /*orSums=*/true) && !(reachOf(value) & ~core.states & ~core.needs))
+      return &core;
   return nullptr;
 }
 

@@ -38,7 +38,8 @@ public:
   void findReach();
   /// The core of the states that a matrix is made of, or null where those of several are.
   Core *coreOf(mlir::Value matrix);
-  /// The vector core that can compute a value: its states and functions of the token, entry by entry; or null.
+  /// The vector core that can compute a value, from its states and functions of the token, entry by entry and by sums
+  /// over entries; or null.
   Core *entrywiseCoreOf(mlir::Value value);
   /// How many cores come before a value can be known.
   unsigned levelOf(mlir::Value value) const;
@@ -51,7 +52,8 @@ private:
   void join(unsigned core, uint64_t states);
   bool joinOnce();
   void needForReads();
-  bool isEntrywise(mlir::Value value, const Core &core);
+  bool isEntrywise(mlir::Value value, const Core &core, bool orSums) const;
+  bool hasTypeOf(mlir::Value value, const Core &core) const;
 
   RuleOp rule;
   llvm::SmallVector<mlir::BlockArgument> states;

@@ -15,7 +15,7 @@ SmallVector<Value> ScanEmitter::carried() {
   SmallVector<Value> values;
   for (TileMaps &map : gathered)
     for (const EntryMap &entry : map.entries)
-      llvm::append_range(values, entry.flat());
+      llvm::append_range(values, builder.filled(*map.board->group, entry).flat());
   return values;
 }
 
@@ -248,6 +248,10 @@ std::optional<ScanShape> cuda::chooseScanShape(RuleOp rule, const ScanForm &form
     cols = std::max(cols, matType(state).numCols());
   }
   ScanShape shape;
+  // Where entries are summed, a warp has all of them.
+  bool isWhole = !classes.isIndependent(index);
+  if (isWhole && cols > 1)
+    return std::nullopt;
   if (cols == 1) {
     // Runs of 8 tokens if the maps and inputs of all of them fit into registers, the next ones' inputs beside them.
     constexpr int64_t owned = 4, mostBits = 112 * 32;
@@ -263,6 +267,10 @@ std::optional<ScanShape> cuda::chooseScanShape(RuleOp rule, const ScanForm &form
     shape.run = isLight ? 8 : 4;
     shape.slab = partOf(rows, isLight ? 64 : 32);
     shape.grid = isLight ? Grid{16, 1, 8} : Grid{8, 1, 16};
+    if (isWhole) {
+      shape.slab = rows;
+      shape.grid = {32, 1, 8};
+    }
   } else {
     // Rows of several entries: enough of them for all threads without other groups.
     int64_t lanes = std::clamp<int64_t>(llvm::PowerOf2Ceil(cols) / 4, 1, 32);

@@ -18,8 +18,9 @@ void KernelBuilder::addScan(RuleOp bound) {
     return;
   IndexClasses classes(part);
   unsigned shared = classes.bestIndependent();
+  unsigned index = shared ? shared : classes.classOf(part.argumentsOf(ArgKind::State).front(), 0);
   std::optional<ScanShape> shape =
-      chooseScanShape(part, *form, listTensors(symbolic, part, classes, 0, options), classes, shared);
+      chooseScanShape(part, *form, listTensors(symbolic, part, classes, 0, options), classes, index);
   if (!shape)
     return;
   int64_t shards = shared ? classes.sizeOf(shared) / shape->slab : 1;

@@ -1,6 +1,7 @@
 #include "lib/Cuda/Stages.h"
 #include "lib/Algebra/Passes.h"
 #include "lib/Cuda/Cores.h"
+#include "lib/Derive/Derive.h"
 #include "mlir/IR/IRMapping.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 #include "llvm/ADT/SetVector.h"
@@ -41,6 +42,8 @@ private:
     auto argument = dyn_cast<BlockArgument>(strip(value));
     return argument && rule.getArg(argument.getArgNumber()).getKind() == ArgKind::Input;
   }
+  /// Whether a vector comes to a core as it is: an input, or what another core gives.
+  bool isGiven(Value value) { return isInput(value) || (cores.entrywiseCoreOf(strip(value)) && !isOwn(value)); }
   bool isOwn(Value value) { return cores.reachOf(value) & core->states; }
   bool isPlainNumber(Value value);
   Value base(Value vector);
@@ -74,13 +77,11 @@ private:
 bool Cutter::isPlainNumber(Value value) {
   value = strip(value);
   Operation *op = value.getDefiningOp();
-  if (cores.reachOf(value))
-    return false;
   if (!op)
-    return true;
+    return !cores.reachOf(value);
   if (auto sum = dyn_cast<ReduceOp>(op)) {
     auto product = strip(sum.getOperand()).getDefiningOp<MulOp>();
-    return sum.getKind() == Reduction::Sum && product && isInput(product.getLhs()) && isInput(product.getRhs());
+    return sum.getKind() == Reduction::Sum && product && isGiven(product.getLhs()) && isGiven(product.getRhs());
   }
   return isa<ConstantOp>(op) || (isa<ElementwiseOp>(op) && llvm::all_of(op->getOperands(), [&](Value operand) {
                                    return isNumber(operand) && isPlainNumber(operand);
@@ -116,9 +117,13 @@ bool Cutter::take(Value value) {
 
 bool Cutter::needNumber(Value value) {
   value = strip(value);
-  if (isPlainNumber(value))
-    return true;
   Operation *op = value.getDefiningOp();
+  if (auto sum = dyn_cast_if_present<ReduceOp>(op); sum && isPlainNumber(value)) {
+    auto product = strip(sum.getOperand()).getDefiningOp<MulOp>();
+    return llvm::all_of(product->getOperands(), [&](Value x) { return isInput(x) || take(x); });
+  }
+  if (isPlainNumber(value) && !cores.reachOf(value))
+    return true;
   bool isFunction = isa_and_present<ElementwiseOp>(op) &&
                     llvm::all_of(op->getOperands(), [](Value operand) { return isNumber(operand); });
   if (!isFunction || cores.entrywiseCoreOf(value))
@@ -383,6 +388,54 @@ Stages Cutter::makeStages() {
   return stages;
 }
 
+// The rule that stages are together.
+static OwningOpRef<ModuleOp> joinStages(const Stages &stages, RuleOp rule) {
+  OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
+  auto whole = cast<RuleOp>(OpBuilder::atBlockEnd(module->getBody()).clone(*rule));
+  Operation *yield = whole.getBodyYield();
+  OpBuilder b(yield);
+  llvm::StringMap<Value> named; // temporaries, then outputs and new states
+  for (const Stages::Stage &stage : stages.stages) {
+    RuleOp part = stage.rule();
+    IRMapping map;
+    for (BlockArgument argument : part.getBody().getArguments()) {
+      ArgAttr arg = part.getArg(argument);
+      Value own = whole.findArgument(arg.getKind(), arg.getName());
+      map.map(argument, own ? own : named.lookup(arg.getName()));
+    }
+    for (Operation &op : part.getBody().front().without_terminator())
+      b.clone(op, map);
+    for (auto [state, value] : llvm::zip(part.argumentsOf(ArgKind::State), part.yieldedStates()))
+      named["new " + part.getArg(state).getName().str()] = map.lookup(value);
+    for (auto [name, value] : llvm::zip(part.getOutputs().getAsRange<StringAttr>(), part.yieldedOutputs()))
+      named[name] = map.lookup(value);
+  }
+  SmallVector<Value> values;
+  for (BlockArgument state : whole.argumentsOf(ArgKind::State))
+    values.push_back(named.lookup("new " + whole.getArg(state).getName().str()));
+  for (auto name : whole.getOutputs().getAsRange<StringAttr>())
+    values.push_back(named.lookup(name));
+  yield->setOperands(values);
+  return module;
+}
+
+// Whether a stage takes exponentials of functions of a temporary: its digits after the point are theirs before it.
+static bool isExponent(StringRef name, const Stages &stages) {
+  for (const Stages::Stage &stage : stages.stages) {
+    Value argument = stage.rule().findArgument(ArgKind::Input, name);
+    if (!argument || stage.kind != Stages::Tokens)
+      continue;
+    llvm::DenseSet<Value> from{argument};
+    for (Operation &op : stage.rule().getBody().front().without_terminator())
+      if (llvm::any_of(op.getOperands(), [&](Value operand) { return from.contains(operand); })) {
+        if (isa<ExpOp>(op))
+          return true;
+        from.insert(op.result_begin(), op.result_end());
+      }
+  }
+  return false;
+}
+
 std::optional<Stages> Cutter::run() {
   if (llvm::any_of(body, [](Operation &op) { return op.getNumRegions() != 0; }) ||
       rule.argumentsOf(ArgKind::State).empty() || rule.argumentsOf(ArgKind::State).size() > 64)
@@ -393,14 +446,25 @@ std::optional<Stages> Cutter::run() {
       (early.empty() && late.empty() && cores.cores.size() == 1))
     return std::nullopt;
   Stages stages = makeStages();
-  for (const Stages::Stage &stage : stages.stages) {
-    if (!stage.module)
-      return std::nullopt;
-    if (stage.kind == Stages::Matrices)
-      for (Stages::Temporary &temporary : stages.temporaries)
-        temporary.isWide &= !stage.rule().findArgument(ArgKind::Input, temporary.name) &&
-                            !llvm::is_contained(stage.rule().getOutputs(), StringAttr::get(rule.getContext(), temporary.name));
+  if (llvm::any_of(stages.stages, [](const Stages::Stage &stage) { return !stage.module; }))
+    return std::nullopt;
+  OwningOpRef<ModuleOp> whole = joinStages(stages, rule);
+  std::string where;
+  if (!sameRule(rule, *whole->getOps<RuleOp>().begin(), where)) {
+    mlir::emitRemark(rule.getLoc()) << "its stages differ from the rule at " << where;
+    return std::nullopt;
   }
+  for (const Stages::Stage &stage : stages.stages)
+    for (Stages::Temporary &temporary : stages.temporaries) {
+      bool isRead = stage.kind == Stages::Matrices && stage.rule().findArgument(ArgKind::Input, temporary.name);
+      auto names = stage.rule().getOutputs().getAsRange<StringAttr>();
+      auto output = llvm::find_if(names, [&](StringAttr name) { return name == temporary.name; });
+      bool isWritten = stage.kind == Stages::Matrices && output != names.end();
+      if (isRead)
+        temporary.digits = Stages::Temporary::Bf16;
+      else if (isWritten && temporary.digits == Stages::Temporary::F32)
+        temporary.digits = isExponent(temporary.name, stages) ? Stages::Temporary::F16 : Stages::Temporary::Bf16;
+    }
   return stages;
 }
 

@@ -30,8 +30,9 @@ struct Stages {
   struct Temporary {
     std::string name;
     MatType type;
-    /// In f32: no stage of matrices reads or writes it.
-    bool isWide = true;
+    /// How its entries are held: where no stage of matrices reads or writes it, in f32; what one writes and only
+    /// exponentials of it are taken, in half precision.
+    enum Digits { Bf16, F16, F32 } digits = F32;
     bool isNumber() const { return isOne(type.getRows()) && isOne(type.getCols()); }
   };
   llvm::SmallVector<Stage> stages;
