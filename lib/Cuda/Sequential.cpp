@@ -20,6 +20,7 @@ public:
   LogicalResult run(LLVM::LLVMFuncOp function, int64_t sharedLimit);
 
 private:
+  LogicalResult runApart(TensorAccess &access);
   LogicalResult runTokens(TensorAccess &access);
   LogicalResult emitToken(TensorAccess &access, Value token);
 
@@ -122,6 +123,33 @@ LogicalResult SequentialEmitter::emitToken(TensorAccess &access, Value token) {
   return success();
 }
 
+// Without states, several tokens at a time: their inputs are on their way together. Past the end that is the last one again.
+LogicalResult SequentialEmitter::runApart(TensorAccess &access) {
+  constexpr int64_t together = 4;
+  auto i64 = [&](int64_t n) { return threads.constant(n, 64); };
+  Value last = arith::SubIOp::create(b, tokens, i64(1));
+  LogicalResult status = success();
+  threads.forLoop(i64(0), tokens, i64(together), {}, [&](Value first, ValueRange) {
+    SmallVector<Value> places;
+    SmallVector<SmallVector<Value>> fetched;
+    for (int64_t more = 0; more < together; ++more) {
+      places.push_back(arith::MinSIOp::create(b, arith::AddIOp::create(b, first, i64(more)), last));
+      forFetches([&](unsigned i, Axis axis) { fetched.push_back(access.fetch(i, axis, places.back())); });
+    }
+    auto *next = fetched.begin();
+    for (Value token : places) {
+      forFetches([&](unsigned i, Axis axis) { body.set(tensors[i].argument, access.unpack(i, axis, *next++)); });
+      threads.communicates = false;
+      if (succeeded(status))
+        status = emitToken(access, token);
+      if (threads.communicates)
+        threads.barrier();
+    }
+    return SmallVector<Value>();
+  });
+  return status;
+}
+
 LogicalResult SequentialEmitter::runTokens(TensorAccess &access) {
   SmallVector<Value> initial = carriedOf(SmallVector<Value>(states.begin(), states.end()));
   SmallVector<Type> types(initial.size(), b.getF32Type());
@@ -193,7 +221,7 @@ LogicalResult SequentialEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLi
     if (succeeded(status) && threads.communicates)
       threads.barrier();
     if (succeeded(status))
-      status = runTokens(access);
+      status = entry.cut == Entry::FewTokens ? runApart(access) : runTokens(access);
     if (failed(status))
       return;
     for (unsigned i = 0; i < states.size(); ++i)
