@@ -13,9 +13,13 @@ Value cuda::stripOrientation(Value value) {
   return value;
 }
 
-bool cuda::isNumber(Value value) { return isOne(matType(value).getRows()) && isOne(matType(value).getCols()); }
+bool cuda::isNumber(Value value) {
+  return isOne(matType(value).getRows()) && isOne(matType(value).getCols());
+}
 
-bool cuda::isMatrix(Value value) { return !isOne(matType(value).getRows()) && !isOne(matType(value).getCols()); }
+bool cuda::isMatrix(Value value) {
+  return !isOne(matType(value).getRows()) && !isOne(matType(value).getCols());
+}
 
 Cores::Cores(RuleOp rule) : rule(rule), states(rule.argumentsOf(ArgKind::State)) {
   findReach();
@@ -140,7 +144,8 @@ bool Cores::isEntrywise(Value value, const Core &core, bool orSums) const {
   Operation *op = value.getDefiningOp();
   if (!op)
     return true;
-  bool isSum = orSums && isNumber(value) && isa<ReduceOp, MatmulOp>(op) && llvm::none_of(op->getOperands(), isMatrix);
+  bool isSum =
+      orSums && isNumber(value) && isa<ReduceOp, MatmulOp>(op) && llvm::none_of(op->getOperands(), isMatrix);
   return (isSum || isa<ElementwiseOp, AssumeOp, TransposeOp>(op)) &&
          llvm::all_of(op->getOperands(), [&](Value operand) { return isEntrywise(operand, core, orSums); });
 }
@@ -161,7 +166,8 @@ Core *Cores::entrywiseCoreOf(Value value) {
 void Cores::needForReads() {
   for (auto product : rule.getBody().front().getOps<MatmulOp>())
     for (unsigned i : {0, 1})
-      if (Value matrix = product->getOperand(i), other = product->getOperand(1 - i); isMatrix(matrix) && reachOf(matrix))
+      if (Value matrix = product->getOperand(i), other = product->getOperand(1 - i);
+          isMatrix(matrix) && reachOf(matrix))
         if (Core *core = coreOf(matrix))
           core->needs |= reachOf(other) & ~core->states;
 }

@@ -12,8 +12,8 @@ bool isNumber(mlir::Value value);
 /// Whether neither of a value's dimensions is 1.
 bool isMatrix(mlir::Value value);
 
-/// States that feed each other's updates, and what is taken from them. Of other states they need vectors and numbers
-/// alone: products with those, their entries, functions of both.
+/// States that feed each other's updates, and what is taken from them. Of other states they need vectors and
+/// numbers alone: products with those, their entries, functions of both.
 struct Core {
   /// Its states, and those of the cores that come before it, as bits by number.
   uint64_t states = 0, needs = 0;
@@ -38,8 +38,8 @@ public:
   void findReach();
   /// The core of the states that a matrix is made of, or null where those of several are.
   Core *coreOf(mlir::Value matrix);
-  /// The vector core that can compute a value, from its states and functions of the token, entry by entry and by sums
-  /// over entries; or null.
+  /// The vector core that can compute a value, from its states and functions of the token, entry by entry and
+  /// by sums over entries; or null.
   Core *entrywiseCoreOf(mlir::Value value);
   /// How many cores come before a value can be known.
   unsigned levelOf(mlir::Value value) const;

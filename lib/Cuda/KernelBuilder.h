@@ -40,7 +40,7 @@ private:
   bool addStages(DeriveFunction derive);
   std::optional<Entry> addTokenStage(RuleOp stage, llvm::StringRef name);
   llvm::SmallVector<llvm::SmallVector<Entry>> addCore(const Stages::Stage &core, DeriveFunction derive, bool &inRoles);
-  void dropEntries(size_t first);
+  void eraseCode(llvm::ArrayRef<Entry> unwanted);
   bool addRoles(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors, int64_t shards, llvm::StringRef name,
                 int64_t mostBlocks, Phase phase = Phase::Whole);
   bool addRoles(const RolePlan &plan, Entry entry, RoleForm form);

@@ -1,10 +1,11 @@
-// A decay of each independent row, by the chain: a thread has two rows of the state and of everything made of it.
+// A decay of each independent row, by the chain: a thread has two rows of the state and of everything made of
+// it.
 //
-// Logarithms are summed within blocks of 16 tokens, by a product with a triangle of ones, which is exact as they are
-// bf16. A token's entry of a tile is multiplied with what decays from it to a reference in its block, an output with what
-// decays from its block's reference to it; what decays in between is a number for a row and two blocks. Where a row's
-// block decays beyond f32's range, its references are the block's end and start, so that no exponent is positive, and
-// what its tokens see of each other is computed apart.
+// Logarithms are summed within blocks of 16 tokens, by a product with a triangle of ones, which is exact as
+// they are bf16. A token's entry of a tile is multiplied with what decays from it to a reference in its
+// block, an output with what decays from its block's reference to it; what decays in between is a number for
+// a row and two blocks. Where a row's block decays beyond f32's range, its references are the block's end and
+// start, so that no exponent is positive, and what its tokens see of each other is computed apart.
 #include "lib/Cuda/RoleChain.h"
 
 using namespace mlir;
@@ -31,7 +32,8 @@ Values RoleEmitter::packedPairs(ValueRange entries) {
   return pairs;
 }
 
-// The logarithms of 16 tokens, packed and not. What decays by more than 2^-199 counts as that, and sums stay precise.
+// The logarithms of 16 tokens, packed and not. What decays by more than 2^-199 counts as that, and sums stay
+// precise.
 Values RoleEmitter::logPairs(ChainState &state, int64_t block) {
   constexpr int32_t least = 0xc30ac30a; // -138 twice
   Values pairs = slabPairs(state, RolePlan::logsOf(plan.rowDecay), block);
@@ -85,14 +87,15 @@ Value RoleEmitter::isWild(const RowDecay &decay, int64_t block, int64_t row) {
 
 // The reference of a block's tokens on the right or left, from its start.
 Value RoleEmitter::reference(const RowDecay &decay, bool isRight, int64_t block, int64_t row) {
-  Value sum = decay.sum[block][row], half = ptx.multiply(sum, ptx.number(0.5)), wild = isWild(decay, block, row);
+  Value sum = decay.sum[block][row], half = ptx.multiply(sum, ptx.number(0.5)),
+        wild = isWild(decay, block, row);
   return wild ? ptx.choose(wild, isRight ? sum : ptx.number(0), half) : half;
 }
 
 // What decays between the references of two blocks: -1 is the chunk's start, 4 its end.
 Value RoleEmitter::decayBetween(const RowDecay &decay, int64_t from, int64_t to, int64_t row) {
-  Value log = from < 0 ? ptx.number(0)
-                       : ptx.difference(decay.sum[from][row], reference(decay, true, from, row));
+  Value log =
+      from < 0 ? ptx.number(0) : ptx.difference(decay.sum[from][row], reference(decay, true, from, row));
   for (int64_t block = from + 1; block < to; ++block)
     log = ptx.sum(log, decay.sum[block][row]);
   return ptx.exp2(to < 4 ? ptx.sum(log, reference(decay, false, to, row)) : log);
@@ -102,8 +105,8 @@ Value RoleEmitter::decayBetween(const RowDecay &decay, int64_t from, int64_t to,
 Values RoleEmitter::untilReference(const RowDecay &decay, int64_t block) {
   Values results;
   for (size_t e = 8 * block; e < size_t(8 * block + 8); ++e)
-    results.push_back(ptx.exp2(LLVM::FMAOp::create(b, decay.sums[e], ptx.number(-log2e),
-                                                   reference(decay, true, block, rowOf(e)))));
+    results.push_back(ptx.exp2(
+        LLVM::FMAOp::create(b, decay.sums[e], ptx.number(-log2e), reference(decay, true, block, rowOf(e)))));
   return results;
 }
 
@@ -168,7 +171,8 @@ void RoleEmitter::mixOnto(ChainState &state, chunk::MixOp mix, Values &sums) {
           return ptx.choose(isWild(decay, block, row), ptx.number(0), ptx.number(1));
         });
       MutableArrayRef<Value> seen = MutableArrayRef(sums).slice(8 * seer, 8);
-      llvm::copy(ptx.multiplyBf16(seen, packedPairs(own), scoresOfBlocks(state, mix, seer, block)), seen.begin());
+      llvm::copy(ptx.multiplyBf16(seen, packedPairs(own), scoresOfBlocks(state, mix, seer, block)),
+                 seen.begin());
     }
   }
 }
@@ -184,8 +188,9 @@ Values RoleEmitter::scoresOfBlocks(ChainState &state, chunk::MixOp mix, int64_t 
   return ptx.loadMatrices(at, scoreOffset(tile - plan.scores.begin()) + seer * 16 * 128, false);
 }
 
-// What the tokens of a block see of each other where its decay is out of f32's range. Halves of 8, 4, 2 and 1 tokens in
-// turn: what the later half of a pair of halves sees of the earlier one is relative to the end of the earlier.
+// What the tokens of a block see of each other where its decay is out of f32's range. Halves of 8, 4, 2 and 1
+// tokens in turn: what the later half of a pair of halves sees of the earlier one is relative to the end of
+// the earlier.
 Values RoleEmitter::wildMix(ChainState &state, chunk::MixOp mix, int64_t block) {
   const RowDecay &decay = rowDecay(state);
   bool before = mix.getReach() == Reach::Before;
@@ -209,9 +214,8 @@ Values RoleEmitter::wildMix(ChainState &state, chunk::MixOp mix, int64_t block) 
         Value apart = ptx.exclusiveOr(later, ptx.add(pair, half + i / 2 * 8));
         Value holds = ptx.equal(apart, 0);
         if (size)
-          holds = arith::AndIOp::create(
-              b, isSet(arith::AndIOp::create(b, apart, size)),
-              ptx.below(apart, ptx.mul(size, 2)));
+          holds = arith::AndIOp::create(b, isSet(arith::AndIOp::create(b, apart, size)),
+                                        ptx.below(apart, ptx.mul(size, 2)));
         mask = ptx.add(mask, ptx.choose(holds, ptx.constant(half ? 0xffff0000 : 0xffff), ptx.constant(0)));
       }
       results.push_back(arith::AndIOp::create(b, scores[i], mask));
@@ -221,28 +225,29 @@ Values RoleEmitter::wildMix(ChainState &state, chunk::MixOp mix, int64_t block) 
   // A token's own write has not decayed.
   Values own = ptx.multiplyBf16(Values(8, zero), packedPairs(rows), scoresWithin({}));
   Value levels = ptx.assembly("mov.b32 $0, 4;", b.getI32Type(), {})[0];
-  auto loop = threads.forLoop(ptx.constant(0), levels, ptx.constant(1), own, [&](Value level, ValueRange carried) {
-    Value size = arith::ShRUIOp::create(b, ptx.constant(8), level);
-    Value others = arith::SubIOp::create(b, ptx.constant(0), ptx.mul(size, 2));
-    Value middle = arith::OrIOp::create(b, arith::AndIOp::create(b, pair, others), ptx.add(size, -1));
-    Value source = ptx.add(ptx.bits(lane, 28), ptx.shiftRight(ptx.bits(middle, 7), 1));
-    Value isLargest = ptx.equal(size, 8), isSmallest = ptx.equal(size, 1);
-    Values earlier, later;
-    for (size_t e = 0; e < rows.size(); ++e) {
-      // The middle's entry: of halves of 8 in the first eight tokens, of halves of 1 the first of a pair.
-      size_t odd = e | 1;
-      Value from = e / 4 ? ptx.choose(isLargest, sums[odd - 4], sums[odd]) : sums[odd];
-      Value end = ptx.shuffle(ptx.choose(isSmallest, sums[e & ~size_t(1)], from), source);
-      Value isLater = isSet(arith::AndIOp::create(b, tokenOf(e), size));
-      Value seen = ptx.multiply(rows[e], power(ptx.difference(end, sums[e])));
-      earlier.push_back(ptx.choose(isLater, zero, seen));
-      later.push_back(ptx.choose(isLater, power(ptx.difference(since[e], end)), zero));
-    }
-    Values found = ptx.multiplyBf16(Values(8, zero), packedPairs(earlier), scoresWithin(size)), results;
-    for (size_t e = 0; e < found.size(); ++e)
-      results.push_back(ptx.sum(carried[e], ptx.multiply(found[e], later[e])));
-    return results;
-  });
+  auto loop =
+      threads.forLoop(ptx.constant(0), levels, ptx.constant(1), own, [&](Value level, ValueRange carried) {
+        Value size = arith::ShRUIOp::create(b, ptx.constant(8), level);
+        Value others = arith::SubIOp::create(b, ptx.constant(0), ptx.mul(size, 2));
+        Value middle = arith::OrIOp::create(b, arith::AndIOp::create(b, pair, others), ptx.add(size, -1));
+        Value source = ptx.add(ptx.bits(lane, 28), ptx.shiftRight(ptx.bits(middle, 7), 1));
+        Value isLargest = ptx.equal(size, 8), isSmallest = ptx.equal(size, 1);
+        Values earlier, later;
+        for (size_t e = 0; e < rows.size(); ++e) {
+          // The middle's entry: of halves of 8 in the first eight tokens, of halves of 1 the first of a pair.
+          size_t odd = e | 1;
+          Value from = e / 4 ? ptx.choose(isLargest, sums[odd - 4], sums[odd]) : sums[odd];
+          Value end = ptx.shuffle(ptx.choose(isSmallest, sums[e & ~size_t(1)], from), source);
+          Value isLater = isSet(arith::AndIOp::create(b, tokenOf(e), size));
+          Value seen = ptx.multiply(rows[e], power(ptx.difference(end, sums[e])));
+          earlier.push_back(ptx.choose(isLater, zero, seen));
+          later.push_back(ptx.choose(isLater, power(ptx.difference(since[e], end)), zero));
+        }
+        Values found = ptx.multiplyBf16(Values(8, zero), packedPairs(earlier), scoresWithin(size)), results;
+        for (size_t e = 0; e < found.size(); ++e)
+          results.push_back(ptx.sum(carried[e], ptx.multiply(found[e], later[e])));
+        return results;
+      });
   Values results(loop.getResults());
   for (size_t e = 0; e < results.size(); ++e)
     results[e] = ptx.choose(isWild(decay, block, rowOf(e)), results[e], zero);

@@ -268,8 +268,10 @@ std::optional<ScanShape> cuda::chooseScanShape(RuleOp rule, const ScanForm &form
     shape.slab = partOf(rows, isLight ? 64 : 32);
     shape.grid = isLight ? Grid{16, 1, 8} : Grid{8, 1, 16};
     if (isWhole) {
+      // A block has all that a head's processor works on, so it has many threads, of few registers.
+      shape.run = 2 * 8 * owned * bits <= mostBits ? 8 : 4;
       shape.slab = rows;
-      shape.grid = {32, 1, 8};
+      shape.grid = {32, 1, 16};
     }
   } else {
     // Rows of several entries: enough of them for all threads without other groups.

@@ -23,6 +23,8 @@ private:
   LogicalResult runApart(TensorAccess &access);
   LogicalResult runTokens(TensorAccess &access);
   LogicalResult emitToken(TensorAccess &access, Value token);
+  SmallVector<Tile> outputTiles();
+  void storeOutputs(TensorAccess &access, ArrayRef<Tile> tiles, Value token);
 
   int64_t slab;
   Entry &entry;
@@ -115,15 +117,25 @@ LogicalResult SequentialEmitter::emitToken(TensorAccess &access, Value token) {
         llvm::find_if(tensors, [&](const auto &t) { return t.argument == steps; }) - tensors.begin();
     return access.load(tensor, axis, token, index);
   };
-  if (failed(body.emitBlock(rule.getBody().front(), loadStep)))
-    return failure();
+  LogicalResult status = body.emitBlock(rule.getBody().front(), loadStep);
   b.setLoc(rule.getLoc());
-  for (auto [i, output] : llvm::enumerate(rule.yieldedOutputs()))
-    access.store(outputTensor(i), body.get(output, placement.anyOf(output)), token);
-  return success();
+  return status;
 }
 
-// Without states, several tokens at a time: their inputs are on their way together. Past the end that is the last one again.
+SmallVector<Tile> SequentialEmitter::outputTiles() {
+  SmallVector<Tile> tiles;
+  for (Value output : rule.yieldedOutputs())
+    tiles.push_back(body.get(output, placement.anyOf(output)));
+  return tiles;
+}
+
+void SequentialEmitter::storeOutputs(TensorAccess &access, ArrayRef<Tile> tiles, Value token) {
+  for (auto [i, tile] : llvm::enumerate(tiles))
+    access.store(outputTensor(i), tile, token);
+}
+
+// Without states, several tokens at a time: their inputs are on their way together, and what is computed of one fills the
+// gaps of the others. Past the end that is the last one again.
 LogicalResult SequentialEmitter::runApart(TensorAccess &access) {
   constexpr int64_t together = 4;
   auto i64 = [&](int64_t n) { return threads.constant(n, 64); };
@@ -137,14 +149,19 @@ LogicalResult SequentialEmitter::runApart(TensorAccess &access) {
       forFetches([&](unsigned i, Axis axis) { fetched.push_back(access.fetch(i, axis, places.back())); });
     }
     auto *next = fetched.begin();
+    SmallVector<SmallVector<Tile>> outputs;
+    threads.communicates = false;
     for (Value token : places) {
       forFetches([&](unsigned i, Axis axis) { body.set(tensors[i].argument, access.unpack(i, axis, *next++)); });
-      threads.communicates = false;
       if (succeeded(status))
         status = emitToken(access, token);
-      if (threads.communicates)
-        threads.barrier();
+      if (succeeded(status))
+        outputs.push_back(outputTiles());
     }
+    if (threads.communicates)
+      threads.barrier();
+    for (auto [tiles, token] : llvm::zip(outputs, places))
+      storeOutputs(access, tiles, token);
     return SmallVector<Value>();
   });
   return status;
@@ -185,6 +202,7 @@ LogicalResult SequentialEmitter::runTokens(TensorAccess &access) {
       status = emitToken(access, token);
       if (failed(status))
         return SmallVector<Value>(entries);
+      storeOutputs(access, outputTiles(), token);
       if (threads.communicates)
         threads.barrier();
       SmallVector<Value> results = carriedOf(rule.yieldedStates());

@@ -1,9 +1,5 @@
-#include "lib/Cuda/Stages.h"
 #include "lib/Algebra/Passes.h"
-#include "lib/Cuda/Cores.h"
-#include "lib/Derive/Derive.h"
-#include "mlir/IR/IRMapping.h"
-#include "mlir/Interfaces/SideEffectInterfaces.h"
+#include "lib/Cuda/StageCutter.h"
 #include "llvm/ADT/SetVector.h"
 
 using namespace mlir;
@@ -13,7 +9,7 @@ using namespace recur::cuda;
 static Value strip(Value value) { return stripOrientation(value); }
 
 // Whether a vector is one divided by its norm.
-static bool isUnit(Value vector) {
+bool cuda::isDividedByNorm(Value vector) {
   auto quotient = vector.getDefiningOp<DivOp>();
   auto root = quotient ? strip(quotient.getRhs()).getDefiningOp<SqrtOp>() : SqrtOp();
   Value square = root ? strip(root->getOperand(0)) : Value();
@@ -23,73 +19,30 @@ static bool isUnit(Value vector) {
         square = strip(sum->getOperand(1 - i));
   auto reduce = square ? square.getDefiningOp<ReduceOp>() : ReduceOp();
   auto product = reduce ? strip(reduce.getOperand()).getDefiningOp<MulOp>() : MulOp();
-  return product && reduce.getKind() == Reduction::Sum && strip(product.getLhs()) == strip(quotient.getLhs()) &&
+  return product && reduce.getKind() == Reduction::Sum &&
+         strip(product.getLhs()) == strip(quotient.getLhs()) &&
          strip(product.getRhs()) == strip(quotient.getLhs());
 }
 
-namespace {
-class Cutter {
-public:
-  /// The rule may be changed.
-  explicit Cutter(RuleOp rule) : rule(rule), body(rule.getBody().front()), cores(rule) {}
-
-  std::optional<Stages> run();
-
-private:
-  using Names = SmallVector<std::pair<Value, std::string>>;
-
-  bool isInput(Value value) {
-    auto argument = dyn_cast<BlockArgument>(strip(value));
-    return argument && rule.getArg(argument.getArgNumber()).getKind() == ArgKind::Input;
-  }
-  /// Whether a vector comes to a core as it is: an input, or what another core gives.
-  bool isGiven(Value value) { return isInput(value) || (cores.entrywiseCoreOf(strip(value)) && !isOwn(value)); }
-  bool isOwn(Value value) { return cores.reachOf(value) & core->states; }
-  bool isPlainNumber(Value value);
-  Value base(Value vector);
-  void findDecays();
-  void takeLogs(Value decay);
-  bool take(Value value);
-  bool need(Value value);
-  bool needOperands(Operation *op);
-  bool needNumber(Value value);
-  bool needEntries(Value value);
-  bool isForRoles(Value value);
-  bool findProducts(Value value);
-  bool isProduct(Value value);
-  bool findOutputs();
-  bool findNeeds();
-  Stages makeStages();
-  OwningOpRef<ModuleOp> stage(const Names &inputs, const Names &outputs, uint64_t states);
-
-  RuleOp rule;
-  Block &body;
-  Cores cores;
-  Core *core = nullptr;               // the one whose needs are looked for
-  llvm::DenseSet<Value> seen;         // looked at by need()
-  llvm::SetVector<Value> early;       // functions of the token that become temporaries
-  llvm::DenseSet<Value> decays;       // vectors that states decay by
-  SmallVector<unsigned> late;         // outputs that no core computes
-};
-} // namespace
-
 // Whether roles compute a number: functions of numbers, and sums of products of two inputs.
-bool Cutter::isPlainNumber(Value value) {
+bool StageCutter::isPlainNumber(Value value) {
   value = strip(value);
   Operation *op = value.getDefiningOp();
   if (!op)
     return !cores.reachOf(value);
   if (auto sum = dyn_cast<ReduceOp>(op)) {
     auto product = strip(sum.getOperand()).getDefiningOp<MulOp>();
-    return sum.getKind() == Reduction::Sum && product && isGiven(product.getLhs()) && isGiven(product.getRhs());
+    return sum.getKind() == Reduction::Sum && product && isGiven(product.getLhs()) &&
+           isGiven(product.getRhs());
   }
-  return isa<ConstantOp>(op) || (isa<ElementwiseOp>(op) && llvm::all_of(op->getOperands(), [&](Value operand) {
-                                   return isNumber(operand) && isPlainNumber(operand);
-                                 }));
+  return isa<ConstantOp>(op) ||
+         (isa<ElementwiseOp>(op) && llvm::all_of(op->getOperands(), [&](Value operand) {
+            return isNumber(operand) && isPlainNumber(operand);
+          }));
 }
 
 // What is left of a vector without factors that are plain numbers or decays.
-Value Cutter::base(Value vector) {
+Value StageCutter::base(Value vector) {
   for (vector = strip(vector);;) {
     Operation *op = vector.getDefiningOp();
     if (!isa_and_present<MulOp, DivOp>(op))
@@ -106,16 +59,17 @@ Value Cutter::base(Value vector) {
 }
 
 // A value that another stage gives.
-bool Cutter::take(Value value) {
+bool StageCutter::take(Value value) {
   value = strip(value);
   if (!findProducts(value))
     return false;
   if (!isProduct(value))
     early.insert(value);
+  taken[core].insert(value);
   return true;
 }
 
-bool Cutter::needNumber(Value value) {
+bool StageCutter::needNumber(Value value) {
   value = strip(value);
   Operation *op = value.getDefiningOp();
   if (auto sum = dyn_cast_if_present<ReduceOp>(op); sum && isPlainNumber(value)) {
@@ -132,7 +86,7 @@ bool Cutter::needNumber(Value value) {
 }
 
 // What states that are matrices need: numbers, and vectors that are inputs but for numbers.
-bool Cutter::need(Value value) {
+bool StageCutter::need(Value value) {
   value = strip(value);
   if (!seen.insert(value).second)
     return true;
@@ -140,10 +94,12 @@ bool Cutter::need(Value value) {
     return needNumber(value);
   Operation *op = value.getDefiningOp();
   if (isMatrix(value)) // products of vectors, perhaps with the identity
-    return op && isa<MatmulOp, MulOp, DivOp, AddOp, SubOp, NegOp, IdentityOp, ConstantOp>(op) && needOperands(op);
-  // A number that it is times or divided by is handed over beside it, in f32, but for the norm that makes it short.
+    return op && isa<MatmulOp, MulOp, DivOp, AddOp, SubOp, NegOp, IdentityOp, ConstantOp>(op) &&
+           needOperands(op);
+  // A number that it is times or divided by is handed over beside it, in f32, but for the norm that makes it
+  // short.
   Value left = base(value);
-  for (Operation *factors; !isInput(left) && !isUnit(left); left = base(left)) {
+  for (Operation *factors; !isInput(left) && !isDividedByNorm(left); left = base(left)) {
     factors = left.getDefiningOp();
     if (!isa_and_present<MulOp, DivOp>(factors) || isProduct(left))
       break;
@@ -157,19 +113,22 @@ bool Cutter::need(Value value) {
   return isInput(left) || take(left);
 }
 
-// What states that are vectors need: functions of inputs and params entry by entry.
-bool Cutter::needEntries(Value value) {
+// What states that are vectors need: functions of inputs and params entry by entry, and sums over such.
+bool StageCutter::needEntries(Value value) {
   value = strip(value);
   if (!seen.insert(value).second)
     return true;
   Operation *op = value.getDefiningOp();
   bool isLeaf = !op && !cores.reachOf(value);
-  if (cores.entrywiseCoreOf(value) || (!isLeaf && !isa_and_present<ElementwiseOp, BroadcastOp, ConstantOp>(op)))
+  bool isSum = isa_and_present<ReduceOp, MatmulOp>(op) && isNumber(value) &&
+               llvm::none_of(op->getOperands(), [](Value operand) { return isMatrix(operand); });
+  if (cores.entrywiseCoreOf(value) ||
+      (!isLeaf && !isSum && !isa_and_present<ElementwiseOp, BroadcastOp, ConstantOp>(op)))
     return take(value);
   return isLeaf || llvm::all_of(op->getOperands(), [&](Value operand) { return needEntries(operand); });
 }
 
-bool Cutter::needOperands(Operation *op) {
+bool StageCutter::needOperands(Operation *op) {
   return llvm::all_of(op->getOperands(), [&](Value operand) {
     if (isOwn(operand))
       return true;
@@ -178,7 +137,7 @@ bool Cutter::needOperands(Operation *op) {
 }
 
 // Vectors that scale the rows or columns of a state.
-void Cutter::findDecays() {
+void StageCutter::findDecays() {
   SmallVector<Value> found;
   for (auto product : body.getOps<MulOp>())
     for (unsigned i : {0, 1})
@@ -210,9 +169,9 @@ static Value logarithm(OpBuilder &b, Location loc, Value value) {
   return MaxOp::create(b, loc, LogOp::create(b, loc, value), ConstantOp::create(b, loc, least));
 }
 
-// Decays of each key or value are handed over as their logarithms: rounded to half precision, those of long memories keep
-// their digits.
-void Cutter::takeLogs(Value decay) {
+// Decays of each key or value are handed over as their logarithms: rounded to half precision, those of long
+// memories keep their digits.
+void StageCutter::takeLogs(Value decay) {
   Operation *op = decay.getDefiningOp();
   if (!decays.insert(decay).second || !op)
     return;
@@ -232,7 +191,7 @@ void Cutter::takeLogs(Value decay) {
 }
 
 // Whether the chain of roles computes an output.
-bool Cutter::isForRoles(Value value) {
+bool StageCutter::isForRoles(Value value) {
   value = strip(value);
   if (!isOwn(value))
     return isNumber(value) || isInput(base(value));
@@ -243,12 +202,12 @@ bool Cutter::isForRoles(Value value) {
          (isa<ElementwiseOp>(op) && llvm::all_of(op->getOperands(), [&](Value x) { return isForRoles(x); }));
 }
 
-bool Cutter::isProduct(Value value) {
+bool StageCutter::isProduct(Value value) {
   return llvm::any_of(cores.cores, [&](const Core &other) { return other.products.contains(value); });
 }
 
 // What a value takes from cores, where it is a function of that and the token.
-bool Cutter::findProducts(Value value) {
+bool StageCutter::findProducts(Value value) {
   value = strip(value);
   if (!cores.reachOf(value) || isProduct(value))
     return true;
@@ -263,11 +222,12 @@ bool Cutter::findProducts(Value value) {
         Core *own = cores.coreOf(matrix);
         return own && !(cores.reachOf(op->getOperand(1 - i)) & own->states) && own->products.insert(value);
       }
-  return op->getNumRegions() == 0 && llvm::all_of(op->getOperands(), [&](Value x) { return findProducts(x); });
+  return op->getNumRegions() == 0 &&
+         llvm::all_of(op->getOperands(), [&](Value x) { return findProducts(x); });
 }
 
 // Outputs are those of the last core that they depend on, or of the stage after all.
-bool Cutter::findOutputs() {
+bool StageCutter::findOutputs() {
   for (auto [i, output] : llvm::enumerate(rule.yieldedOutputs())) {
     unsigned level = cores.levelOf(output);
     core = level ? &cores.cores[level - 1] : nullptr;
@@ -282,8 +242,9 @@ bool Cutter::findOutputs() {
   return true;
 }
 
-// What cores need of others, and of the token. The last ones first, as they say what earlier ones have to give.
-bool Cutter::findNeeds() {
+// What cores need of others, and of the token. The last ones first, as they say what earlier ones have to
+// give.
+bool StageCutter::findNeeds() {
   for (Core &own : llvm::reverse(cores.cores)) {
     core = &own;
     seen.clear();
@@ -297,146 +258,7 @@ bool Cutter::findNeeds() {
   return true;
 }
 
-// A rule with some values of the rule for outputs, some for inputs as far as they are needed, and some of the states;
-// null where others are needed, too.
-OwningOpRef<ModuleOp> Cutter::stage(const Names &inputs, const Names &outputs, uint64_t states) {
-  OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
-  OpBuilder b = OpBuilder::atBlockEnd(module->getBody());
-  IRMapping map;
-  auto copy = cast<RuleOp>(b.clone(*rule, map));
-  Block &block = copy.getBody().front(), &init = copy.getInit().front();
-  SmallVector<Value> yields, inits;
-  for (auto [i, update] : llvm::enumerate(copy.yieldedStates()))
-    if (states >> i & 1) {
-      yields.push_back(update);
-      inits.push_back(copy.getInitYield()->getOperand(i));
-    }
-  SmallVector<Attribute> args(copy.getArgs().begin(), copy.getArgs().end()), names;
-  size_t known = args.size();
-  for (auto &[value, name] : outputs) {
-    yields.push_back(map.lookup(value));
-    names.push_back(b.getStringAttr(name));
-  }
-  copy.getBodyYield()->setOperands(yields);
-  copy.getInitYield()->setOperands(inits);
-  copy.setOutputsAttr(b.getArrayAttr(names));
-  for (auto &[value, name] : inputs) {
-    BlockArgument argument = block.addArgument(value.getType(), rule.getLoc());
-    map.lookup(value).replaceAllUsesWith(argument);
-    args.push_back(ArgAttr::get(b.getContext(), ArgKind::Input, b.getStringAttr(name), rangeOf(value), isUnit(value), 0));
-  }
-  for (Block *region : {&block, &init})
-    for (Operation &op : llvm::make_early_inc_range(llvm::reverse(*region)))
-      if (isOpTriviallyDead(&op))
-        op.erase();
-  for (unsigned i = args.size(), state = 64; i-- > 0;) {
-    auto arg = cast<ArgAttr>(args[i]);
-    bool isState = arg.getKind() == ArgKind::State || arg.getKind() == ArgKind::Stale;
-    if (isState) {
-      auto all = rule.argumentsOf(ArgKind::State);
-      state = llvm::find(all, rule.findArgument(ArgKind::State, arg.getName())) - all.begin();
-    }
-    if (i >= known ? !block.getArgument(i).use_empty() : !isState || states >> state & 1)
-      continue;
-    if (!block.getArgument(i).use_empty())
-      return {};
-    block.eraseArgument(i);
-    args.erase(args.begin() + i);
-  }
-  copy.setArgsAttr(b.getArrayAttr(args));
-  return module;
-}
-
-Stages Cutter::makeStages() {
-  Stages stages;
-  Names ofTokens, ofCores; // early values and products that are known so far
-  auto name = [&](Value value, Names &names) {
-    stages.temporaries.push_back({"recur." + std::to_string(stages.temporaries.size()), matType(value)});
-    names.push_back({value, stages.temporaries.back().name});
-  };
-  auto nameOutputs = [&](ArrayRef<unsigned> which, Names &names) {
-    for (unsigned i : which)
-      names.push_back({rule.yieldedOutputs()[i], cast<StringAttr>(rule.getOutputs()[i]).str()});
-  };
-  auto add = [&](const Names &inputs, const Names &outputs, uint64_t states, Stages::Kind kind) {
-    stages.stages.push_back({stage(inputs, outputs, states), kind});
-  };
-  for (unsigned level = 0; level <= cores.cores.size(); ++level) {
-    Names outputs;
-    for (Value value : early)
-      if (cores.levelOf(value) == level)
-        name(value, outputs);
-    size_t between = outputs.size();
-    if (level == cores.cores.size())
-      nameOutputs(late, outputs);
-    if (!outputs.empty())
-      add(ofCores, outputs, 0, Stages::Tokens);
-    llvm::append_range(ofTokens, ArrayRef(outputs).take_front(between));
-    if (level == cores.cores.size())
-      break;
-    const Core &own = cores.cores[level];
-    Names given(ofTokens), products;
-    llvm::append_range(given, ofCores);
-    for (Value value : own.products)
-      name(value, products);
-    outputs.clear();
-    nameOutputs(own.outputs, outputs);
-    llvm::append_range(outputs, products);
-    add(given, outputs, own.states, own.isVector ? Stages::Vectors : Stages::Matrices);
-    llvm::append_range(ofCores, products);
-  }
-  return stages;
-}
-
-// The rule that stages are together.
-static OwningOpRef<ModuleOp> joinStages(const Stages &stages, RuleOp rule) {
-  OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
-  auto whole = cast<RuleOp>(OpBuilder::atBlockEnd(module->getBody()).clone(*rule));
-  Operation *yield = whole.getBodyYield();
-  OpBuilder b(yield);
-  llvm::StringMap<Value> named; // temporaries, then outputs and new states
-  for (const Stages::Stage &stage : stages.stages) {
-    RuleOp part = stage.rule();
-    IRMapping map;
-    for (BlockArgument argument : part.getBody().getArguments()) {
-      ArgAttr arg = part.getArg(argument);
-      Value own = whole.findArgument(arg.getKind(), arg.getName());
-      map.map(argument, own ? own : named.lookup(arg.getName()));
-    }
-    for (Operation &op : part.getBody().front().without_terminator())
-      b.clone(op, map);
-    for (auto [state, value] : llvm::zip(part.argumentsOf(ArgKind::State), part.yieldedStates()))
-      named["new " + part.getArg(state).getName().str()] = map.lookup(value);
-    for (auto [name, value] : llvm::zip(part.getOutputs().getAsRange<StringAttr>(), part.yieldedOutputs()))
-      named[name] = map.lookup(value);
-  }
-  SmallVector<Value> values;
-  for (BlockArgument state : whole.argumentsOf(ArgKind::State))
-    values.push_back(named.lookup("new " + whole.getArg(state).getName().str()));
-  for (auto name : whole.getOutputs().getAsRange<StringAttr>())
-    values.push_back(named.lookup(name));
-  yield->setOperands(values);
-  return module;
-}
-
-// Whether a stage takes exponentials of functions of a temporary: its digits after the point are theirs before it.
-static bool isExponent(StringRef name, const Stages &stages) {
-  for (const Stages::Stage &stage : stages.stages) {
-    Value argument = stage.rule().findArgument(ArgKind::Input, name);
-    if (!argument || stage.kind != Stages::Tokens)
-      continue;
-    llvm::DenseSet<Value> from{argument};
-    for (Operation &op : stage.rule().getBody().front().without_terminator())
-      if (llvm::any_of(op.getOperands(), [&](Value operand) { return from.contains(operand); })) {
-        if (isa<ExpOp>(op))
-          return true;
-        from.insert(op.result_begin(), op.result_end());
-      }
-  }
-  return false;
-}
-
-std::optional<Stages> Cutter::run() {
+std::optional<Stages> StageCutter::run() {
   if (llvm::any_of(body, [](Operation &op) { return op.getNumRegions() != 0; }) ||
       rule.argumentsOf(ArgKind::State).empty() || rule.argumentsOf(ArgKind::State).size() > 64)
     return std::nullopt;
@@ -445,30 +267,10 @@ std::optional<Stages> Cutter::run() {
   if (!cores.order() || !findOutputs() || !findNeeds() ||
       (early.empty() && late.empty() && cores.cores.size() == 1))
     return std::nullopt;
-  Stages stages = makeStages();
-  if (llvm::any_of(stages.stages, [](const Stages::Stage &stage) { return !stage.module; }))
-    return std::nullopt;
-  OwningOpRef<ModuleOp> whole = joinStages(stages, rule);
-  std::string where;
-  if (!sameRule(rule, *whole->getOps<RuleOp>().begin(), where)) {
-    mlir::emitRemark(rule.getLoc()) << "its stages differ from the rule at " << where;
-    return std::nullopt;
-  }
-  for (const Stages::Stage &stage : stages.stages)
-    for (Stages::Temporary &temporary : stages.temporaries) {
-      bool isRead = stage.kind == Stages::Matrices && stage.rule().findArgument(ArgKind::Input, temporary.name);
-      auto names = stage.rule().getOutputs().getAsRange<StringAttr>();
-      auto output = llvm::find_if(names, [&](StringAttr name) { return name == temporary.name; });
-      bool isWritten = stage.kind == Stages::Matrices && output != names.end();
-      if (isRead)
-        temporary.digits = Stages::Temporary::Bf16;
-      else if (isWritten && temporary.digits == Stages::Temporary::F32)
-        temporary.digits = isExponent(temporary.name, stages) ? Stages::Temporary::F16 : Stages::Temporary::Bf16;
-    }
-  return stages;
+  return makeStages();
 }
 
 std::optional<Stages> cuda::cutIntoStages(RuleOp rule) {
   OwningOpRef<ModuleOp> copy = ModuleOp::create(rule.getLoc());
-  return Cutter(cast<RuleOp>(OpBuilder::atBlockEnd(copy->getBody()).clone(*rule))).run();
+  return StageCutter(cast<RuleOp>(OpBuilder::atBlockEnd(copy->getBody()).clone(*rule))).run();
 }

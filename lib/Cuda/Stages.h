@@ -1,10 +1,11 @@
-// A rule in stages: its states, in groups that can be updated apart, and what comes before, between and after them.
+// A rule in stages: its states, in groups that can be updated apart, and what comes before, between and after
+// them.
 //
 // Roles take inputs as they are and outputs as products leave them. Where a key is a function of an input (a
 // feature map, a rotation, a norm of what has become of it), or an output is more than products, sums and
-// numbers (a norm, a weight of each entry), that is left to kernels before and after: one token apart from the
-// other, at the speed of memory, through temporaries in the workspace. So is what one group of states takes from
-// another: products with its states, and functions of those.
+// numbers (a norm, a weight of each entry), that is left to kernels before and after: one token apart from
+// the other, at the speed of memory, through temporaries in the workspace. So is what one group of states
+// takes from another: products with its states, and functions of those.
 #pragma once
 #include "dialect/recur/Recur.h"
 #include "mlir/IR/BuiltinOps.h"
@@ -14,8 +15,8 @@
 
 namespace recur::cuda {
 
-/// The stages of a rule in the order of their launches, each a rule in a module of its own that has the inputs, params
-/// and builtins of the rule. Temporaries are outputs of one stage and inputs of later ones.
+/// The stages of a rule in the order of their launches, each a rule in a module of its own that has the
+/// inputs, params and builtins of the rule. Temporaries are outputs of one stage and inputs of later ones.
 struct Stages {
   enum Kind {
     Tokens,  // functions of the token
@@ -30,8 +31,8 @@ struct Stages {
   struct Temporary {
     std::string name;
     MatType type;
-    /// How its entries are held: where no stage of matrices reads or writes it, in f32; what one writes and only
-    /// exponentials of it are taken, in half precision.
+    /// How its entries are held: where no stage of matrices reads or writes it, in f32; what one writes and
+    /// only exponentials of it are taken, in half precision.
     enum Digits { Bf16, F16, F32 } digits = F32;
     bool isNumber() const { return isOne(type.getRows()) && isOne(type.getCols()); }
   };

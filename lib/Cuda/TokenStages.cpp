@@ -36,7 +36,8 @@ static SmallVector<int32_t> numberTensors(RuleOp rule, RuleOp stage, const Stage
   for (const TensorName &name : namesOf(stage)) {
     auto known = llvm::find(whole, name);
     auto temporary = llvm::find_if(stages.temporaries, [&](const auto &t) { return t.name == name.second; });
-    numbers.push_back(known != whole.end() ? known - whole.begin() : -1 - (temporary - stages.temporaries.begin()));
+    numbers.push_back(known != whole.end() ? known - whole.begin()
+                                           : -1 - (temporary - stages.temporaries.begin()));
   }
   return numbers;
 }
@@ -76,7 +77,8 @@ static bool isInHalves(RuleOp rule, const KernelOptions &options) {
 }
 
 // The launches of a stage with states, best first: groups of entries that continue one another.
-SmallVector<SmallVector<Entry>> KernelBuilder::addCore(const Stages::Stage &core, DeriveFunction derive, bool &inRoles) {
+SmallVector<SmallVector<Entry>> KernelBuilder::addCore(const Stages::Stage &core, DeriveFunction derive,
+                                                       bool &inRoles) {
   RuleOp whole = rule;
   rule = core.rule();
   llvm::scope_exit restore([&] { rule = whole; });
@@ -84,8 +86,10 @@ SmallVector<SmallVector<Entry>> KernelBuilder::addCore(const Stages::Stage &core
   auto isAny = [&] { return entries.size() > first; };
   if (core.kind == Stages::Matrices) {
     inRoles = addInRoles(derive);
-    if (!inRoles)
-      dropEntries(first);
+    if (!inRoles) {
+      eraseCode(ArrayRef(entries).drop_front(first));
+      entries.truncate(first);
+    }
   }
   if (!isAny())
     if (FailureOr<OwningOpRef<ModuleOp>> prepared = prepareRule(rule); succeeded(prepared))
@@ -104,11 +108,11 @@ SmallVector<SmallVector<Entry>> KernelBuilder::addCore(const Stages::Stage &core
   return groups;
 }
 
-// Forgets entry points, and their code.
-void KernelBuilder::dropEntries(size_t first) {
-  for (const Entry &entry : ArrayRef(entries).drop_front(first))
-    module->lookupSymbol(entry.name)->erase();
-  entries.truncate(first);
+// Forgets the code of entry points, of which some may be there twice.
+void KernelBuilder::eraseCode(ArrayRef<Entry> unwanted) {
+  for (const Entry &entry : unwanted)
+    if (Operation *function = module->lookupSymbol(entry.name))
+      function->erase();
 }
 
 // Whether there are kernels in stages, that of a matrix in roles among them.
@@ -127,8 +131,8 @@ bool KernelBuilder::addStages(DeriveFunction derive) {
   });
   for (const Stages::Temporary &temporary : stages->temporaries)
     if (temporary.digits != Stages::Temporary::F32 && !temporary.isNumber())
-      options.elements[temporary.name] = temporary.digits == Stages::Temporary::F16 ? FloatType(b.getF16Type())
-                                                                                    : FloatType(b.getBF16Type());
+      options.elements[temporary.name] =
+          temporary.digits == Stages::Temporary::F16 ? FloatType(b.getF16Type()) : FloatType(b.getBF16Type());
   auto isCore = [](const Stages::Stage &stage) { return stage.kind != Stages::Tokens; };
   bool isSingle = llvm::count_if(stages->stages, isCore) == 1, anyInRoles = false;
   size_t forms = 1, number = 0;
@@ -154,8 +158,7 @@ bool KernelBuilder::addStages(DeriveFunction derive) {
   if (launches.back().empty() || !anyInRoles) {
     for (const auto &own : launches)
       for (const auto &group : own)
-        for (const Entry &entry : group)
-          module->lookupSymbol(entry.name)->erase();
+        eraseCode(group);
     return false;
   }
   // Forms for few heads stand first, and the last takes any number.

@@ -1,0 +1,58 @@
+// Cuts a rule into stages: first what each of them has, then their modules.
+#pragma once
+#include "lib/Cuda/Cores.h"
+#include "lib/Cuda/Stages.h"
+
+namespace recur::cuda {
+
+/// Whether a vector is one divided by its norm.
+bool isDividedByNorm(mlir::Value vector);
+
+/// Cuts one rule, which may be changed.
+class StageCutter {
+public:
+  explicit StageCutter(RuleOp rule) : rule(rule), body(rule.getBody().front()), cores(rule) {}
+
+  std::optional<Stages> run();
+
+private:
+  using Names = llvm::SmallVector<std::pair<mlir::Value, std::string>>;
+
+  bool isInput(mlir::Value value) {
+    auto argument = llvm::dyn_cast<mlir::BlockArgument>(stripOrientation(value));
+    return argument && rule.getArg(argument.getArgNumber()).getKind() == ArgKind::Input;
+  }
+  /// Whether a vector comes to a core as it is: an input, or what another core gives.
+  bool isGiven(mlir::Value value) {
+    return isInput(value) || (cores.entrywiseCoreOf(stripOrientation(value)) && !isOwn(value));
+  }
+  bool isOwn(mlir::Value value) { return cores.reachOf(value) & core->states; }
+  bool isPlainNumber(mlir::Value value);
+  mlir::Value base(mlir::Value vector);
+  void findDecays();
+  void takeLogs(mlir::Value decay);
+  bool take(mlir::Value value);
+  bool need(mlir::Value value);
+  bool needOperands(mlir::Operation *op);
+  bool needNumber(mlir::Value value);
+  bool needEntries(mlir::Value value);
+  bool isForRoles(mlir::Value value);
+  bool findProducts(mlir::Value value);
+  bool isProduct(mlir::Value value);
+  bool findOutputs();
+  bool findNeeds();
+  std::optional<Stages> makeStages();
+  mlir::OwningOpRef<mlir::ModuleOp> stage(const Names &inputs, const Names &outputs, uint64_t states);
+
+  RuleOp rule;
+  mlir::Block &body;
+  Cores cores;
+  Core *core = nullptr;                                      // the one whose needs are looked for
+  llvm::DenseSet<mlir::Value> seen;                          // looked at by need()
+  llvm::SetVector<mlir::Value> early;                        // functions of the token that become temporaries
+  llvm::DenseSet<mlir::Value> decays;                        // vectors that states decay by
+  llvm::DenseMap<Core *, llvm::DenseSet<mlir::Value>> taken; // what each core has of other stages
+  llvm::SmallVector<unsigned> late;                          // outputs that no core computes
+};
+
+} // namespace recur::cuda

@@ -1,0 +1,180 @@
+// The modules of stages, and what they hand over.
+#include "lib/Algebra/Passes.h"
+#include "lib/Cuda/StageCutter.h"
+#include "lib/Derive/Derive.h"
+#include "mlir/IR/IRMapping.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+// A rule with some values of the rule for outputs, some for inputs as far as they are needed, and some of the
+// states; null where others are needed, too.
+OwningOpRef<ModuleOp> StageCutter::stage(const Names &inputs, const Names &outputs, uint64_t states) {
+  OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
+  OpBuilder b = OpBuilder::atBlockEnd(module->getBody());
+  IRMapping map;
+  auto copy = cast<RuleOp>(b.clone(*rule, map));
+  Block &block = copy.getBody().front(), &init = copy.getInit().front();
+  SmallVector<Value> yields, inits;
+  for (auto [i, update] : llvm::enumerate(copy.yieldedStates()))
+    if (states >> i & 1) {
+      yields.push_back(update);
+      inits.push_back(copy.getInitYield()->getOperand(i));
+    }
+  SmallVector<Attribute> args(copy.getArgs().begin(), copy.getArgs().end()), names;
+  size_t known = args.size();
+  for (auto &[value, name] : outputs) {
+    yields.push_back(map.lookup(value));
+    names.push_back(b.getStringAttr(name));
+  }
+  copy.getBodyYield()->setOperands(yields);
+  copy.getInitYield()->setOperands(inits);
+  copy.setOutputsAttr(b.getArrayAttr(names));
+  for (auto &[value, name] : inputs) {
+    BlockArgument argument = block.addArgument(value.getType(), rule.getLoc());
+    map.lookup(value).replaceAllUsesWith(argument);
+    args.push_back(ArgAttr::get(b.getContext(), ArgKind::Input, b.getStringAttr(name), rangeOf(value),
+                                isDividedByNorm(value), 0));
+  }
+  for (Block *region : {&block, &init})
+    for (Operation &op : llvm::make_early_inc_range(llvm::reverse(*region)))
+      if (isOpTriviallyDead(&op))
+        op.erase();
+  for (unsigned i = args.size(), state = 64; i-- > 0;) {
+    auto arg = cast<ArgAttr>(args[i]);
+    bool isState = arg.getKind() == ArgKind::State || arg.getKind() == ArgKind::Stale;
+    if (isState) {
+      auto all = rule.argumentsOf(ArgKind::State);
+      state = llvm::find(all, rule.findArgument(ArgKind::State, arg.getName())) - all.begin();
+    }
+    if (i >= known ? !block.getArgument(i).use_empty() : !isState || states >> state & 1)
+      continue;
+    if (!block.getArgument(i).use_empty())
+      return {};
+    block.eraseArgument(i);
+    args.erase(args.begin() + i);
+  }
+  copy.setArgsAttr(b.getArrayAttr(args));
+  return module;
+}
+
+// The rule that stages are together.
+static OwningOpRef<ModuleOp> joinStages(const Stages &stages, RuleOp rule) {
+  OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
+  auto whole = cast<RuleOp>(OpBuilder::atBlockEnd(module->getBody()).clone(*rule));
+  Operation *yield = whole.getBodyYield();
+  OpBuilder b(yield);
+  llvm::StringMap<Value> named; // temporaries, then outputs and new states
+  for (const Stages::Stage &stage : stages.stages) {
+    RuleOp part = stage.rule();
+    IRMapping map;
+    for (BlockArgument argument : part.getBody().getArguments()) {
+      ArgAttr arg = part.getArg(argument);
+      Value own = whole.findArgument(arg.getKind(), arg.getName());
+      map.map(argument, own ? own : named.lookup(arg.getName()));
+    }
+    for (Operation &op : part.getBody().front().without_terminator())
+      b.clone(op, map);
+    for (auto [state, value] : llvm::zip(part.argumentsOf(ArgKind::State), part.yieldedStates()))
+      named["new " + part.getArg(state).getName().str()] = map.lookup(value);
+    for (auto [name, value] : llvm::zip(part.getOutputs().getAsRange<StringAttr>(), part.yieldedOutputs()))
+      named[name] = map.lookup(value);
+  }
+  SmallVector<Value> values;
+  for (BlockArgument state : whole.argumentsOf(ArgKind::State))
+    values.push_back(named.lookup("new " + whole.getArg(state).getName().str()));
+  for (auto name : whole.getOutputs().getAsRange<StringAttr>())
+    values.push_back(named.lookup(name));
+  yield->setOperands(values);
+  return module;
+}
+
+// Whether a stage takes exponentials of functions of a temporary: its digits after the point are theirs
+// before it.
+static bool isExponent(StringRef name, const Stages &stages) {
+  for (const Stages::Stage &stage : stages.stages) {
+    Value argument = stage.rule().findArgument(ArgKind::Input, name);
+    if (!argument || stage.kind != Stages::Tokens)
+      continue;
+    llvm::DenseSet<Value> from{argument};
+    for (Operation &op : stage.rule().getBody().front().without_terminator())
+      if (llvm::any_of(op.getOperands(), [&](Value operand) { return from.contains(operand); })) {
+        if (isa<ExpOp>(op))
+          return true;
+        from.insert(op.result_begin(), op.result_end());
+      }
+  }
+  return false;
+}
+
+static void chooseDigits(Stages &stages) {
+  for (const Stages::Stage &stage : stages.stages)
+    for (Stages::Temporary &temporary : stages.temporaries) {
+      bool isOfMatrices = stage.kind == Stages::Matrices;
+      bool isRead = isOfMatrices && stage.rule().findArgument(ArgKind::Input, temporary.name);
+      bool isWritten =
+          isOfMatrices && llvm::is_contained(stage.rule().getOutputs(),
+                                             StringAttr::get(stage.rule()->getContext(), temporary.name));
+      if (isRead)
+        temporary.digits = Stages::Temporary::Bf16;
+      else if (isWritten && temporary.digits == Stages::Temporary::F32)
+        temporary.digits =
+            isExponent(temporary.name, stages) ? Stages::Temporary::F16 : Stages::Temporary::Bf16;
+    }
+}
+
+// All stages, or nothing where what one of them needs cannot be handed over.
+std::optional<Stages> StageCutter::makeStages() {
+  Stages stages;
+  Names ofTokens, ofCores; // early values and products that are known so far
+  auto name = [&](Value value, Names &names) {
+    stages.temporaries.push_back({"recur." + std::to_string(stages.temporaries.size()), matType(value)});
+    names.push_back({value, stages.temporaries.back().name});
+  };
+  auto nameOutputs = [&](ArrayRef<unsigned> which, Names &names) {
+    for (unsigned i : which)
+      names.push_back({rule.yieldedOutputs()[i], cast<StringAttr>(rule.getOutputs()[i]).str()});
+  };
+  auto add = [&](const Names &inputs, const Names &outputs, uint64_t states, Stages::Kind kind) {
+    stages.stages.push_back({stage(inputs, outputs, states), kind});
+  };
+  for (unsigned level = 0; level <= cores.cores.size(); ++level) {
+    Names outputs;
+    for (Value value : early)
+      if (cores.levelOf(value) == level)
+        name(value, outputs);
+    size_t between = outputs.size();
+    if (level == cores.cores.size())
+      nameOutputs(late, outputs);
+    if (!outputs.empty())
+      add(ofCores, outputs, 0, Stages::Tokens);
+    llvm::append_range(ofTokens, ArrayRef(outputs).take_front(between));
+    if (level == cores.cores.size())
+      break;
+    Core &own = cores.cores[level];
+    Names given(ofCores), products;
+    // A function of the token that the core does not take it computes.
+    llvm::copy_if(ofTokens, std::back_inserter(given), [&](const auto &named) {
+      return cores.reachOf(named.first) || taken[&own].contains(named.first);
+    });
+    for (Value value : own.products)
+      name(value, products);
+    outputs.clear();
+    nameOutputs(own.outputs, outputs);
+    llvm::append_range(outputs, products);
+    add(given, outputs, own.states, own.isVector ? Stages::Vectors : Stages::Matrices);
+    llvm::append_range(ofCores, products);
+  }
+  if (llvm::any_of(stages.stages, [](const Stages::Stage &stage) { return !stage.module; }))
+    return std::nullopt;
+  OwningOpRef<ModuleOp> whole = joinStages(stages, rule);
+  std::string where;
+  if (!sameRule(rule, *whole->getOps<RuleOp>().begin(), where)) {
+    mlir::emitRemark(rule.getLoc()) << "its stages differ from the rule at " << where;
+    return std::nullopt;
+  }
+  chooseDigits(stages);
+  return stages;
+}
