@@ -210,11 +210,6 @@ Values Ptx::unpackBf16(Value pair) {
           arith::BitcastOp::create(b, b.getF32Type(), high)};
 }
 
-Value Ptx::withinF16(Value x) {
-  constexpr double most = 65504;
-  return arith::MinimumFOp::create(b, arith::MaximumFOp::create(b, x, number(-most)), number(most));
-}
-
 Values Ptx::unpackF16(Value pair) {
   return assembly("{ .reg .b16 l, h; mov.b32 {l, h}, $2; cvt.f32.f16 $0, l; cvt.f32.f16 $1, h; }",
                   {b.getF32Type(), b.getF32Type()}, pair, false);

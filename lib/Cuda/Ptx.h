@@ -118,8 +118,6 @@ public:
   // Conversions of pairs; the first is the low half.
   mlir::Value packBf16(mlir::Value low, mlir::Value high);
   mlir::Value packF16(mlir::Value low, mlir::Value high);
-  /// The nearest number that f16 has, infinities apart.
-  mlir::Value withinF16(mlir::Value x);
   Values unpackBf16(mlir::Value pair);
   Values unpackF16(mlir::Value pair);
   /// The greater of each two.

@@ -418,14 +418,12 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
     bool endsInState = state.inFlight.back().results[0].first == RolePlan::strip(yielded[0]);
     land(state, state.inFlight.size() - endsInState);
     Values outputs;
-    for (auto [i, output] : llvm::enumerate(yielded.drop_front())) {
+    for (Value output : yielded.drop_front()) {
       FailureOr<Values> entries = slab(state, output);
       if (failed(entries))
         return failure();
-      bool isHalf = plan.tensors[plan.outputTensor(i)].element.isF16();
       for (size_t e = 0; e < entries->size(); e += 2)
-        outputs.push_back(isHalf ? ptx.packF16(ptx.withinF16((*entries)[e]), ptx.withinF16((*entries)[e + 1]))
-                                 : ptx.packBf16((*entries)[e], (*entries)[e + 1]));
+        outputs.push_back(ptx.packBf16((*entries)[e], (*entries)[e + 1]));
     }
     if (!outputs.empty())
       storeOutputs(state, outputs);

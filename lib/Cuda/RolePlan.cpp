@@ -441,7 +441,7 @@ LogicalResult RolePlan::check() {
   placeOutputs();
   auto isBF16 = [&](unsigned tensor) { return tensors[tensor].element.isBF16(); };
   for (unsigned output = 0; output < countOutputs(); ++output)
-    if (FloatType(tensors[outputTensor(output)].element).getWidth() != 16)
+    if (!isBF16(outputTensor(output)))
       return failure();
   return success(llvm::all_of(neededInputs, [&](BlockArgument input) { return isBF16(tensorOf(input)); }));
 }

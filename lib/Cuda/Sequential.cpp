@@ -39,17 +39,29 @@ Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int6
   Value block = NVVM::BlockIdXOp::create(b, b.getI32Type());
   Value shard = arith::RemUIOp::create(b, block, threads.constant(shards));
   Value pair = arith::DivUIOp::create(b, block, threads.constant(shards));
+  part.heads = access.word(TensorAccess::Heads);
+  part.tokens = access.word(TensorAccess::Tokens);
+  auto take = [&](Value count) -> Value {
+    Value own = arith::RemUIOp::create(b, pair, count);
+    pair = arith::DivUIOp::create(b, pair, count);
+    return own;
+  };
+  auto takeHead = [&] {
+    Value head = take(arith::TruncIOp::create(b, b.getI32Type(), part.heads));
+    part.head = arith::ExtUIOp::create(b, b.getI64Type(), head);
+  };
+  // Of single tokens, blocks that run together take all heads: what those read lies together.
+  bool headsFirst = grain == 1;
+  if (headsFirst)
+    takeHead();
   if (grain) {
     part.block = block;
     part.segments = arith::TruncIOp::create(b, b.getI32Type(), access.word(TensorAccess::Segments));
-    part.segment = arith::RemUIOp::create(b, pair, part.segments);
-    pair = arith::DivUIOp::create(b, pair, part.segments);
+    part.segment = take(part.segments);
   }
-  part.heads = access.word(TensorAccess::Heads);
-  part.tokens = access.word(TensorAccess::Tokens);
-  Value narrowHeads = arith::TruncIOp::create(b, b.getI32Type(), part.heads);
-  part.head = arith::ExtUIOp::create(b, b.getI64Type(), arith::RemUIOp::create(b, pair, narrowHeads));
-  Value sequence = arith::ExtUIOp::create(b, b.getI64Type(), arith::DivUIOp::create(b, pair, narrowHeads));
+  if (!headsFirst)
+    takeHead();
+  Value sequence = arith::ExtUIOp::create(b, b.getI64Type(), pair);
   // Index tensors are in device memory, so nobody has looked at them: a sequence stays within the tokens, and
   // one whose slot does not exist is left alone.
   auto within = [&](Value x, Value low) -> Value {

@@ -91,38 +91,15 @@ static OwningOpRef<ModuleOp> joinStages(const Stages &stages, RuleOp rule) {
   return module;
 }
 
-// Whether a stage takes exponentials of functions of a temporary: its digits after the point are theirs
-// before it.
-static bool isExponent(StringRef name, const Stages &stages) {
-  for (const Stages::Stage &stage : stages.stages) {
-    Value argument = stage.rule().findArgument(ArgKind::Input, name);
-    if (!argument || stage.kind != Stages::Tokens)
-      continue;
-    llvm::DenseSet<Value> from{argument};
-    for (Operation &op : stage.rule().getBody().front().without_terminator())
-      if (llvm::any_of(op.getOperands(), [&](Value operand) { return from.contains(operand); })) {
-        if (isa<ExpOp>(op))
-          return true;
-        from.insert(op.result_begin(), op.result_end());
-      }
-  }
-  return false;
-}
-
+// What a stage of matrices reads or writes is held in half precision.
 static void chooseDigits(Stages &stages) {
   for (const Stages::Stage &stage : stages.stages)
-    for (Stages::Temporary &temporary : stages.temporaries) {
-      bool isOfMatrices = stage.kind == Stages::Matrices;
-      bool isRead = isOfMatrices && stage.rule().findArgument(ArgKind::Input, temporary.name);
-      bool isWritten =
-          isOfMatrices && llvm::is_contained(stage.rule().getOutputs(),
-                                             StringAttr::get(stage.rule()->getContext(), temporary.name));
-      if (isRead)
-        temporary.digits = Stages::Temporary::Bf16;
-      else if (isWritten && temporary.digits == Stages::Temporary::F32)
-        temporary.digits =
-            isExponent(temporary.name, stages) ? Stages::Temporary::F16 : Stages::Temporary::Bf16;
-    }
+    for (Stages::Temporary &temporary : stages.temporaries)
+      if (stage.kind == Stages::Matrices &&
+          (stage.rule().findArgument(ArgKind::Input, temporary.name) ||
+           llvm::is_contained(stage.rule().getOutputs(),
+                              StringAttr::get(stage.rule()->getContext(), temporary.name))))
+        temporary.isWide = false;
 }
 
 // All stages, or nothing where what one of them needs cannot be handed over.

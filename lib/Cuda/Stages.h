@@ -31,9 +31,8 @@ struct Stages {
   struct Temporary {
     std::string name;
     MatType type;
-    /// How its entries are held: where no stage of matrices reads or writes it, in f32; what one writes and
-    /// only exponentials of it are taken, in half precision.
-    enum Digits { Bf16, F16, F32 } digits = F32;
+    /// In f32: no stage of matrices reads or writes it.
+    bool isWide = true;
     bool isNumber() const { return isOne(type.getRows()) && isOne(type.getCols()); }
   };
   llvm::SmallVector<Stage> stages;

@@ -130,9 +130,8 @@ bool KernelBuilder::addStages(DeriveFunction derive) {
     options.symbol = symbol;
   });
   for (const Stages::Temporary &temporary : stages->temporaries)
-    if (temporary.digits != Stages::Temporary::F32 && !temporary.isNumber())
-      options.elements[temporary.name] =
-          temporary.digits == Stages::Temporary::F16 ? FloatType(b.getF16Type()) : FloatType(b.getBF16Type());
+    if (!temporary.isWide && !temporary.isNumber())
+      options.elements[temporary.name] = BFloat16Type::get(b.getContext());
   auto isCore = [](const Stages::Stage &stage) { return stage.kind != Stages::Tokens; };
   bool isSingle = llvm::count_if(stages->stages, isCore) == 1, anyInRoles = false;
   size_t forms = 1, number = 0;
@@ -176,6 +175,6 @@ bool KernelBuilder::addStages(DeriveFunction derive) {
   }
   for (const Stages::Temporary &temporary : stages->temporaries)
     temporaries.push_back({temporary.isNumber() ? 0 : temporary.type.numElements(),
-                           temporary.isNumber() || temporary.digits == Stages::Temporary::F32 ? 32 : 16});
+                           temporary.isNumber() || temporary.isWide ? 32 : 16});
   return true;
 }

@@ -110,7 +110,8 @@ enum {
   /** The next entry is launched after this one, and finds the workspace as this one left it. Both fit, or
    * neither. */
   RECUR_CUDA_CONTINUES = 4,
-  /** Each sequence is cut into segments of few tokens, whatever their number. */
+  /** Each sequence is cut into segments of few tokens, whatever their number. Block b works on head
+   * b / shards % heads; segments and sequences follow. */
   RECUR_CUDA_TOKENS = 8,
   /** With RECUR_CUDA_SEGMENTS: one segment will do. */
   RECUR_CUDA_ONE = 16,
