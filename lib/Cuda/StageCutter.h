@@ -47,10 +47,10 @@ private:
   RuleOp rule;
   mlir::Block &body;
   Cores cores;
-  Core *core = nullptr;                                      // the one whose needs are looked for
-  llvm::DenseSet<mlir::Value> seen;                          // looked at by need()
-  llvm::SetVector<mlir::Value> early;                        // functions of the token that become temporaries
-  llvm::DenseSet<mlir::Value> decays;                        // vectors that states decay by
+  Core *core = nullptr;                     // the one whose needs are looked for
+  llvm::DenseSet<mlir::Value> seen;         // looked at by need()
+  llvm::SetVector<mlir::Value> early;       // functions of the token that become temporaries
+  llvm::DenseSet<mlir::Value> decays, logs; // vectors that states decay by; of early ones, logarithms of such
   llvm::DenseMap<Core *, llvm::DenseSet<mlir::Value>> taken; // what each core has of other stages
   llvm::SmallVector<unsigned> late;                          // outputs that no core computes
 };

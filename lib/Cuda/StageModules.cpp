@@ -134,7 +134,7 @@ std::optional<Stages> StageCutter::makeStages() {
     Names given(ofCores), products;
     // A function of the token that the core does not take it computes.
     llvm::copy_if(ofTokens, std::back_inserter(given), [&](const auto &named) {
-      return cores.reachOf(named.first) || taken[&own].contains(named.first);
+      return cores.reachOf(named.first) || taken[&own].contains(named.first) || logs.contains(named.first);
     });
     for (Value value : own.products)
       name(value, products);

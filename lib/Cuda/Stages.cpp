@@ -188,6 +188,7 @@ void StageCutter::takeLogs(Value decay) {
     });
   }
   early.insert(log);
+  logs.insert(log);
 }
 
 // Whether the chain of roles computes an output.
