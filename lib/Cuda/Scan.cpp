@@ -1,5 +1,6 @@
 // The kernel around the tiles: which tokens, where states come from and go to.
 #include "lib/Cuda/ScanEmitter.h"
+#include "lib/Cuda/Sequential.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "llvm/Support/MathExtras.h"
@@ -206,22 +207,6 @@ LogicalResult ScanEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLimit) {
   LLVM::ReturnOp::create(b, ValueRange());
   entry.sharedBytes = threads.sharedBytes;
   return failure(failed(status) || threads.scratchBytes);
-}
-
-// Where no tensor has more than 11 bits, neither need exponentials and quotients.
-static void relaxMath(LLVM::LLVMFuncOp function, ArrayRef<TensorArgument> tensors) {
-  bool narrow = llvm::all_of(tensors, [](const TensorArgument &tensor) {
-    return !tensor.hasToken || !FloatType(tensor.element).isF32();
-  });
-  if (!narrow)
-    return;
-  auto relaxed = arith::FastMathFlagsAttr::get(function.getContext(), arith::FastMathFlags::afn);
-  function.walk([&](Operation *op) {
-    if (auto exp = dyn_cast<math::ExpOp>(op))
-      exp.setFastmathAttr(relaxed);
-    if (auto div = dyn_cast<arith::DivFOp>(op))
-      div.setFastmathAttr(relaxed);
-  });
 }
 
 // The largest part of some rows, at least 16 and a multiple of 4; else all of them.

@@ -272,5 +272,30 @@ LogicalResult cuda::emitSequential(LLVM::LLVMFuncOp function, RuleOp rule, Array
   ImplicitLocOpBuilder b(rule.getLoc(), rule.getContext());
   b.setInsertionPointToStart(&function.getBody().front());
   SequentialEmitter emitter(b, rule, tensors, grid, placement, slab, entry);
-  return emitter.run(function, sharedLimit);
+  if (failed(emitter.run(function, sharedLimit)))
+    return failure();
+  if (entry.cut == Entry::FewTokens)
+    relaxMath(function, tensors);
+  return success();
+}
+
+void cuda::relaxMath(LLVM::LLVMFuncOp function, ArrayRef<TensorArgument> tensors) {
+  bool isNarrow = false;
+  for (const TensorArgument &tensor : tensors) {
+    bool isWide = FloatType(tensor.element).isF32();
+    if (isWide && tensor.hasToken && tensor.entry().numElements() > 1)
+      return;
+    isNarrow |= !isWide;
+  }
+  if (!isNarrow)
+    return;
+  auto relaxed = arith::FastMathFlagsAttr::get(function.getContext(), arith::FastMathFlags::afn);
+  function.walk([&](Operation *op) {
+    if (auto exp = dyn_cast<math::ExpOp>(op))
+      exp.setFastmathAttr(relaxed);
+    if (auto div = dyn_cast<arith::DivFOp>(op))
+      div.setFastmathAttr(relaxed);
+    if (auto root = dyn_cast<math::SqrtOp>(op))
+      root.setFastmathAttr(relaxed);
+  });
 }

@@ -11,4 +11,7 @@ mlir::LogicalResult emitSequential(mlir::LLVM::LLVMFuncOp function, RuleOp rule,
                                    const Placement &placement, int64_t slab, int64_t sharedLimit,
                                    Entry &entry);
 
+/// Where vectors have 11 bits at most, lets exponentials, quotients and roots have little more than 20.
+void relaxMath(mlir::LLVM::LLVMFuncOp function, llvm::ArrayRef<TensorArgument> tensors);
+
 } // namespace recur::cuda
