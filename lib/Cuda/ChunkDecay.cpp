@@ -4,6 +4,7 @@
 // running products. A decay with channels: running products within 16 tokens, and products of whole blocks of
 // 16, so that what is multiplied is never larger than the factors themselves, which may be 0 or negative.
 #include "lib/Cuda/ChunkEmitter.h"
+#include "lib/Cuda/Count.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
 using namespace mlir;
@@ -126,6 +127,7 @@ LogicalResult ChunkEmitter::emitProducts(Value decay, ValueRange factors) {
             }
             return next;
           });
+      describeTrips(loop, tokens / 2);
       forPairs(known.through,
                [&](const SharedTile &through, int64_t from) { storeRow(through, t, loop.getResult(from)); });
     });

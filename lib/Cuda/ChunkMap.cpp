@@ -1,5 +1,6 @@
 // Functions of one token: eight threads a token, or one token after the other.
 #include "lib/Cuda/ChunkEmitter.h"
+#include "lib/Cuda/Count.h"
 
 using namespace mlir;
 using namespace recur;
@@ -64,6 +65,7 @@ FailureOr<SmallVector<ChunkValue>> ChunkEmitter::emitCarried(chunk::MapOp op) {
             next.push_back(failed(status) ? carried[0] : body.get(value, 0).entries[0]);
           return next;
         });
+    describeTrips(loop, tokens);
     for (unsigned i = 0; i < states; ++i)
       threads.when(isFirst, [&] { storeRow(after, threads.constant(i), loop.getResult(i)); });
   });

@@ -4,6 +4,7 @@
 // block's first token: rows times the factors from there on, columns times those up to the end of their own
 // block and of all between. Within a block every product is formed as it is.
 #include "lib/Cuda/ChunkEmitter.h"
+#include "lib/Cuda/Count.h"
 
 using namespace mlir;
 using namespace recur;
@@ -130,7 +131,7 @@ SharedTile ChunkEmitter::emitDiagonal(const ChunkValue &lhs, const ChunkValue &r
         entry = multiply(entry, factor);
     // The four tokens of a warp take as many steps as the last of them.
     Value steps = add(arith::OrIOp::create(b, place, threads.constant(3)), 1);
-    threads.forLoop(
+    auto loop = threads.forLoop(
         threads.constant(reach != Reach::Inclusive), steps, threads.constant(1), row,
         [&](Value back, ValueRange product) {
           Value isPast = arith::CmpIOp::create(b, arith::CmpIPredicate::ugt, back, place);
@@ -151,6 +152,7 @@ SharedTile ChunkEmitter::emitDiagonal(const ChunkValue &lhs, const ChunkValue &r
             next.push_back(multiply(x, factor));
           return next;
         });
+    describeTrips(loop, 10); // on average
   });
   dirty = true;
   return result;

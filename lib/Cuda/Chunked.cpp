@@ -1,5 +1,6 @@
 // The kernel around a chunk program: one block of threads walks the chunks of one head of one sequence.
 #include "lib/Cuda/Chunked.h"
+#include "lib/Cuda/Count.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
 using namespace mlir;
@@ -189,6 +190,7 @@ LogicalResult cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::ProgramOp prog
         });
       });
   });
+  describeLoops(function.getBody(), "chunks", 1, entry.threads / 32);
   LLVM::ReturnOp::create(b, ValueRange());
   entry.sharedBytes = arena.highest();
   return status;

@@ -2,6 +2,7 @@
 // of a chip.
 #pragma once
 #include "dialect/chunk/Chunk.h"
+#include "lib/Schedule/Gpu.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/OwningOpRef.h"
 #include "llvm/ADT/StringMap.h"
@@ -39,7 +40,16 @@ struct KernelOptions {
   /// The element type of each input, param and output by name; f32 where nothing is said. States are f32.
   llvm::StringMap<mlir::FloatType> elements;
   Chip chip;
+  /// The form that is wanted: one of gpuForms, or auto. There is a kernel that goes token by token in any case.
+  std::string form = "auto";
+  /// Keeps all forms that there are, not only the fastest one.
+  bool everyForm = false;
 };
+
+/// The forms of kernels: warp roles, chunks on any chip's matrix units, scans of elementwise states, token by token.
+enum class Form : uint8_t { Roles, Chunk, Scan, Sequential };
+inline constexpr llvm::StringLiteral gpuForms[] = {"roles", "chunk", "scan", "sequential"};
+inline llvm::StringRef formName(Form form) { return gpuForms[unsigned(form)]; }
 
 /// One entry point of a module and how it is launched.
 struct Entry {
@@ -52,6 +62,7 @@ struct Entry {
   int64_t sharedBytes = 0, scratchBytes = 0, recordBytes = 0;
   /// Tensors must start at a multiple of 16 bytes, their innermost stride be 1 and the others multiples of 4.
   bool packed = false;
+  Form form = Form::Sequential;
   /// For sequences of this many tokens and more.
   int64_t leastTokens = 0;
   /// Tensors that the kernel copies in boxes, whose descriptors are its second parameter.
@@ -75,31 +86,36 @@ struct Temporary {
   int64_t bits = 16;
 };
 
-/// A compiled rule.
+/// The kernels of a rule.
 struct Kernel {
-  std::string ptx;
   /// Best first.
   llvm::SmallVector<Entry> entries;
   llvm::SmallVector<Temporary> temporaries;
+  /// What the code of each entry does, by its name.
+  llvm::StringMap<std::vector<GpuPart>> parts;
+  /// Why there is none of a form that was looked for.
+  llvm::StringMap<std::string> refused;
 };
 
 /// The chunk program of a bound rule or, `ofMicroStep`, of the rule of its micro-step (ruleOfMicroStep); null
-/// if there is none. What it returns lives until the next call. A null function: token by token only.
+/// if there is none. What it returns lives until the next call.
 using DeriveFunction = llvm::function_ref<chunk::ProgramOp(RuleOp, bool ofMicroStep)>;
 
-/// The kernels of a bound and simplified rule. The sequential one, for every rule: one block of threads for
-/// each sequence, head and slab of independent rows, one token after the other, states in registers. Where
-/// `derive` gives a chunk program, and one of a kind that is known, a kernel that takes the tokens in chunks
-/// stands before it. `symbolic` is the rule before its dimensions were bound, which tells a vector of one
-/// entry from a scalar. None is changed. Fails after a diagnostic at the op that cannot be compiled.
-mlir::FailureOr<Kernel> buildKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive,
-                                     const KernelOptions &options);
-
-/// The same, before it is translated: a module of llvm, nvvm, scf, arith and math ops. Sets all of `kernel` but
-/// its PTX.
-mlir::FailureOr<mlir::OwningOpRef<mlir::ModuleOp>> emitKernels(RuleOp rule, RuleOp symbolic,
-                                                               DeriveFunction derive,
+/// The kernels of a bound and simplified rule, before they are translated: a module of llvm, nvvm, scf, arith and math
+/// ops. Sets all of `kernel`. Those that take the tokens in chunks, where `derive` gives a program of a kind that is
+/// known, or as scans, come first; then the sequential one, for every rule: one block of threads for each sequence,
+/// head and slab of independent rows, one token after the other, states in registers. `symbolic` is the rule before
+/// its dimensions were bound, which tells a vector of one entry from a scalar. None is changed. Fails after a
+/// diagnostic at the op that cannot be compiled.
+mlir::FailureOr<mlir::OwningOpRef<mlir::ModuleOp>> emitKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive,
                                                                const KernelOptions &options, Kernel &kernel);
+
+/// The ways to launch a rule's kernels, best first. Their bytes are those of temporaries alone. `symbol` is what their
+/// names begin with.
+std::vector<GpuCandidate> listCandidates(const Kernel &kernel, llvm::StringRef symbol);
+
+/// The form that the model finds fastest for a large call, of those that there are kernels of.
+llvm::StringRef fastestForm(const Kernel &kernel, llvm::StringRef chip);
 
 /// Lowers a module of entry points to ops of llvm and nvvm.
 mlir::LogicalResult lowerToLlvm(mlir::ModuleOp module);

@@ -23,14 +23,13 @@ class KernelBuilder {
 public:
   KernelBuilder(RuleOp rule, RuleOp symbolic, const KernelOptions &options, Kernel &kernel);
 
+  /// Whether kernels of a form are to be made, after those that there are.
+  bool isWanted(llvm::StringRef form) const;
   mlir::LogicalResult addSequential(RuleOp bound);
   void addChunked(DeriveFunction derive);
   /// Kernels for states that go on entry by entry; none for other rules.
   void addScan(RuleOp bound);
   mlir::OwningOpRef<mlir::ModuleOp> take() { return std::move(module); }
-
-  /// Why there is no kernel that takes tokens in chunks; empty if there is one.
-  std::string refusal;
 
 private:
   mlir::LLVM::LLVMFuncOp makeFunction(const Entry &entry, size_t tensors);
@@ -55,6 +54,7 @@ private:
   KernelOptions options;
   llvm::SmallVectorImpl<Entry> &entries;
   llvm::SmallVectorImpl<Temporary> &temporaries;
+  llvm::StringMap<std::string> &refused;
   mlir::OwningOpRef<mlir::ModuleOp> module;
   mlir::ImplicitLocOpBuilder b;
 };

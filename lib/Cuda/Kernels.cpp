@@ -1,4 +1,5 @@
 // The module of a rule: its entry points, best first.
+#include "lib/Cuda/Count.h"
 #include "lib/Cuda/KernelBuilder.h"
 #include "lib/Cuda/Prepare.h"
 #include "lib/Cuda/Roles.h"
@@ -12,7 +13,7 @@ using namespace recur::cuda;
 
 KernelBuilder::KernelBuilder(RuleOp rule, RuleOp symbolic, const KernelOptions &options, Kernel &kernel)
     : rule(rule), symbolic(symbolic), options(options), entries(kernel.entries),
-      temporaries(kernel.temporaries), module(ModuleOp::create(rule.getLoc())),
+      temporaries(kernel.temporaries), refused(kernel.refused), module(ModuleOp::create(rule.getLoc())),
       b(rule.getLoc(), rule.getContext()) {
   makeShared("recur_shared", 16);
 }
@@ -136,8 +137,6 @@ static void takeOutNumbers(chunk::ProgramOp program) {
 // The kernel in roles, where the chip has what it takes and the plan knows the program.
 bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards,
                              StringRef name, int64_t mostBlocks, Phase phase) {
-  if (!options.chip.hasWarpgroups())
-    return false;
   FailureOr<RolePlan> plan = RolePlan::make(program, tensors, phase == Phase::Gather);
   if (failed(plan))
     return false;
@@ -159,6 +158,7 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
 
 // One kernel; the ring gets as many places as go.
 bool KernelBuilder::addRoles(const RolePlan &plan, Entry entry, RoleForm form) {
+  entry.form = Form::Roles;
   entry.packed = true;
   entry.threads = RoleEmitter::countThreads(plan, form);
   entry.maps = mappedTensors(plan, form.phase);
@@ -183,6 +183,7 @@ bool KernelBuilder::addRoles(const RolePlan &plan, Entry entry, RoleForm form) {
     RoleEmitter emitter(threads, plan, function.getArgument(0), function.getArgument(1), shared, made, form);
     if (failed(emitter.emit())) {
       function.erase();
+      refused["roles"] = "a step of the chain has no code";
       return false;
     }
     if (made.sharedBytes > options.chip.sharedBytes) {
@@ -193,6 +194,7 @@ bool KernelBuilder::addRoles(const RolePlan &plan, Entry entry, RoleForm form) {
     entries.push_back(made);
     return true;
   }
+  refused["roles"] = "one chunk does not fit into shared memory";
   return false;
 }
 
@@ -246,8 +248,6 @@ bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgumen
 // Where heads are few and what a segment of a sequence makes of the state is its product with a number and a
 // sum, segments go side by side. Says how the kernel after that may take sequences.
 Phase KernelBuilder::addSegments(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards) {
-  if (!options.chip.hasWarpgroups())
-    return Phase::Whole;
   FailureOr<RolePlan> plan = RolePlan::make(program, tensors, /*statesOnly=*/true);
   if (failed(plan) || plan->independent != rowsOfSlab || failed(RolePlan::make(program, tensors)))
     return Phase::Whole;
@@ -260,8 +260,16 @@ Phase KernelBuilder::addSegments(chunk::ProgramOp program, ArrayRef<TensorArgume
   return Phase::Whole;
 }
 
+bool KernelBuilder::isWanted(StringRef form) const {
+  return options.form == form || options.form == "auto";
+}
+
 void KernelBuilder::addChunked(DeriveFunction derive) {
-  if (!addInRoles(derive) && !addStages(derive))
+  if (!options.chip.hasWarpgroups())
+    refused["roles"] = "the chip has no products of warpgroups";
+  else if (isWanted("roles") && !addInRoles(derive))
+    addStages(derive);
+  if (isWanted("chunk"))
     addPortable(derive);
 }
 
@@ -296,8 +304,6 @@ bool KernelBuilder::addInRoles(DeriveFunction derive) {
 
 // The same, for micro-steps as tokens of their own, or for tokens.
 bool KernelBuilder::addInRoles(DeriveFunction derive, bool ofMicroStep) {
-  if (!options.chip.hasWarpgroups())
-    return false;
   auto derived = [&](RuleOp rule) {
     chunk::ProgramOp program = derive(rule, ofMicroStep);
     if (program) {
@@ -311,6 +317,8 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, bool ofMicroStep) {
   FailureOr<RolePlan> plan = failure();
   if (program)
     plan = RolePlan::make(program, part.tensors);
+  if (program && failed(plan))
+    refused["roles"] = RolePlan::refusal(program, part.tensors);
   if (failed(plan))
     return false;
   // With a decay of each key scores are dearer than the chain.
@@ -337,12 +345,13 @@ void KernelBuilder::addPortable(DeriveFunction derive) {
     return;
   ArrayRef<TensorArgument> tensors = part.tensors;
   if (std::optional<std::string> reason = ChunkEmitter::refusal(program, tensors)) {
-    refusal = *reason;
+    refused["chunk"] = *reason;
     return;
   }
   for (int64_t tokens : {64, 32}) {
     Entry entry;
     entry.name = options.symbol + "_chunked";
+    entry.form = Form::Chunk;
     entry.packed = true;
     entry.leastTokens = tokensWorthChunk;
     entry.shards = part.shards;
@@ -350,11 +359,11 @@ void KernelBuilder::addPortable(DeriveFunction derive) {
     ChunkShape shape{tokens, ChunkEmitter::countWarps(program),
                      ChunkEmitter::findPrecision(program, tensors)};
     if (failed(emitChunked(function, program, tensors, shape, part.slab, entry))) {
-      refusal = "an op of its chunk program has no code";
+      refused["chunk"] = "an op of its chunk program has no code";
       return function.erase();
     }
     if (entry.sharedBytes > options.chip.sharedBytes) {
-      refusal = ("a chunk takes " + llvm::Twine(entry.sharedBytes) +
+      refused["chunk"] = ("a chunk takes " + llvm::Twine(entry.sharedBytes) +
                  " bytes of shared memory, and there are " + llvm::Twine(options.chip.sharedBytes))
                     .str();
       function.erase();
@@ -363,7 +372,7 @@ void KernelBuilder::addPortable(DeriveFunction derive) {
     function->setAttr(NVVM::NVVMDialect::getMaxntidAttrName(),
                       b.getDenseI32ArrayAttr({int32_t(entry.threads), 1, 1}));
     entries.push_back(entry);
-    refusal.clear();
+    refused.erase("chunk");
     return;
   }
 }
@@ -378,27 +387,27 @@ FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic,
                     scf::SCFDialect>();
   KernelBuilder builder(rule, symbolic, options, kernel);
   RuleOp bound = *(*prepared)->getOps<RuleOp>().begin();
-  if (derive)
-    builder.addChunked(derive);
-  if (derive && kernel.entries.empty())
+  builder.addChunked(derive);
+  if (builder.isWanted("scan") && (kernel.entries.empty() || options.everyForm))
     builder.addScan(bound);
-  if (kernel.entries.empty() && !builder.refusal.empty())
-    mlir::emitRemark(rule.getLoc()) << "no chunks of tokens on " << options.chip.name << ": "
-                                    << builder.refusal;
+  if (auto reason = kernel.refused.find("chunk"); kernel.entries.empty() && reason != kernel.refused.end())
+    mlir::emitRemark(rule.getLoc()) << "no chunks of tokens on " << options.chip.name << ": " << reason->second;
   if (failed(builder.addSequential(bound)))
     return failure();
-  return builder.take();
-}
-
-FailureOr<Kernel> cuda::buildKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive,
-                                     const KernelOptions &options) {
-  Kernel kernel;
-  FailureOr<OwningOpRef<ModuleOp>> module = emitKernels(rule, symbolic, derive, options, kernel);
-  if (failed(module))
-    return failure();
-  FailureOr<std::string> ptx = translateToPtx(**module, options.chip);
-  if (failed(ptx))
-    return failure();
-  kernel.ptx = std::move(*ptx);
-  return kernel;
+  OwningOpRef<ModuleOp> module = builder.take();
+  for (const Entry &entry : kernel.entries)
+    kernel.parts[entry.name] = countParts(module->lookupSymbol(entry.name));
+  if (options.everyForm)
+    return module;
+  StringRef best = fastestForm(kernel, options.chip.name);
+  llvm::erase_if(kernel.entries, [&](const Entry &entry) {
+    bool isLeft = formName(entry.form) == best || entry.form == Form::Sequential;
+    // One function may be part of several ways to launch.
+    if (Operation *function = module->lookupSymbol(entry.name); function && !isLeft)
+      function->erase();
+    return !isLeft;
+  });
+  if (llvm::all_of(kernel.entries, [](const Entry &entry) { return entry.tensors.empty(); }))
+    kernel.temporaries.clear();
+  return module;
 }

@@ -8,6 +8,7 @@
 // tokens see of each other is computed apart (RoleWildDecay.cpp).
 //
 // Most of what a token sees is in its own block, where rows are tf32; further away they are bf16.
+#include "lib/Cuda/Count.h"
 #include "lib/Cuda/RoleDecay.h"
 
 using namespace mlir;
@@ -284,6 +285,7 @@ void RoleEmitter::emitDecayed(ScoreState &state) {
   own = ptx.add(own, ptx.mul(state.walker, plan.grams.size() * 4096));
   if (state.wild)
     threads.when(state.wild, [&] {
+      describeRare(*b.getInsertionBlock());
       for (chunk::GramOp gram : plan.grams) {
         Values sums = wildDiagonal(state, gram);
         for (int64_t half : {0, 1})

@@ -1,4 +1,5 @@
 // What holds the roles together: shared memory, barriers, who does what, and the copies.
+#include "lib/Cuda/Count.h"
 #include "lib/Cuda/Roles.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
@@ -413,6 +414,9 @@ LogicalResult RoleEmitter::emit() {
         ptx.setRegisters(registers, registers > atEntry);
       body();
     };
+    auto counted = [&](StringRef name, int64_t warps) {
+      describeLoops(*b.getInsertionBlock(), name, plan.tokens, warps);
+    };
     // The chain and the scores say which numbers per token they need, so the warp that makes those comes
     // last.
     Block *chain = choice.elseBlock();
@@ -430,19 +434,33 @@ LogicalResult RoleEmitter::emit() {
       chain = which.elseBlock();
     }
     if (slabs)
-      role(chain, many, [&] { status = emitChain(chunks); });
+      role(chain, many, [&] {
+        status = emitChain(chunks);
+        counted("chain", 4 * slabs);
+      });
     for (auto [i, block] : llvm::enumerate(scores))
-      role(block, some, [&, i = i] { emitScores(chunks, i); });
+      role(block, some, [&, i = i] {
+        emitScores(chunks, i);
+        counted(scorers[i].system ? "scores and system" : "scores", 4);
+      });
     role(choice.thenBlock(), few, [&] {
-      threads.when(ptx.equal(warp, 0),
-                   [&] { threads.when(ptx.equal(lane, 0), [&] { emitLoader(chunks); }); });
+      threads.when(ptx.equal(warp, 0), [&] {
+        threads.when(ptx.equal(lane, 0), [&] {
+          emitLoader(chunks);
+          counted("loader", 1);
+        });
+      });
       threads.when(ptx.equal(warp, 1), [&] {
-        threads.when(ptx.compare(arith::CmpIPredicate::ne, chunks, ptx.constant(0)),
-                     [&] { emitRows(chunks); });
+        threads.when(ptx.compare(arith::CmpIPredicate::ne, chunks, ptx.constant(0)), [&] {
+          emitRows(chunks);
+          counted("numbers", 1);
+        });
       });
       if (!plan.reductions.empty() && phase != Phase::Chain)
-        threads.when(ptx.compare(arith::CmpIPredicate::uge, warp, ptx.constant(2)),
-                     [&] { emitSums(chunks); });
+        threads.when(ptx.compare(arith::CmpIPredicate::uge, warp, ptx.constant(2)), [&] {
+          emitSums(chunks);
+          counted("sums", 2);
+        });
     });
   });
   // Others of the team write to this block's memory, so none leaves early.

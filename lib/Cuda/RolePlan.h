@@ -92,6 +92,8 @@ public:
   /// The plan, or failure where a value has no role. `statesOnly` leaves the outputs out.
   static mlir::FailureOr<RolePlan> make(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors,
                                         bool statesOnly = false);
+  /// Why there is no plan of a program, in words for people (RoleRefusal.cpp).
+  static std::string refusal(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors);
 
   /// The program's outputs, as far as they are wanted.
   unsigned countOutputs() const { return statesOnly ? 0 : program.getOutputs().size(); }

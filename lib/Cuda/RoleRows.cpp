@@ -1,4 +1,5 @@
 // One number per token: gates, sums of decays, norms. Lanes hold two neighbouring tokens each.
+#include "lib/Cuda/Count.h"
 #include "lib/Cuda/Roles.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 #include "llvm/ADT/TypeSwitch.h"
@@ -286,6 +287,7 @@ void RoleEmitter::emitRows(Value chunks) {
     }
     // Rows past the end are another sequence's, or none. Scores that are being made of them are not used.
     threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(plan.tokens, 64)), [&] {
+      describeRare(*b.getInsertionBlock());
       clearRows(stage, arith::TruncIOp::create(b, b.getI32Type(), left));
       ptx.fenceProxy();
     });

@@ -1,4 +1,5 @@
 // What the chain writes: outputs through shared memory, and states from and to its registers.
+#include "lib/Cuda/Count.h"
 #include "lib/Cuda/RoleChain.h"
 
 using namespace mlir;
@@ -21,6 +22,7 @@ void RoleEmitter::storeOutputs(const ChainState &state, ArrayRef<Value> packed) 
     ptx.storeMatrices(ptx.add(outputAt(state.stage.tiles, step / steps, slabIndex), state.matrixLane),
                       step % steps * 2048, packed.slice(4 * step, 4), true);
   threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(plan.tokens)), [&] {
+    describeRare(*b.getInsertionBlock());
     ptx.meet(ptx.add(slabIndex, 1), 128);
     for (int64_t output = 0; output < int64_t(packed.size()) / share; ++output)
       storeRowsOfOutput(output, state.chunk, outputAt(state.stage.tiles, output, slabIndex), left);

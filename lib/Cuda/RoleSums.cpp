@@ -1,4 +1,5 @@
 // Sums over the rows of inputs, which norms are made of.
+#include "lib/Cuda/Count.h"
 #include "lib/Cuda/Roles.h"
 
 using namespace mlir;
@@ -84,6 +85,7 @@ void RoleEmitter::sumRows(TensorAccess &access, Stage stage, Value sums, Value f
     llvm::append_range(partial, after);
     return partial;
   });
+  describeTrips(loop, rounds / team / 2);
   auto result = [&](unsigned i) -> Value { return loop.getResult(i); };
   Value whole = ptx.sum(ptx.sum(result(0), result(1)), ptx.sum(result(2), result(3)));
   for (int64_t distance = rows; distance < 32; distance *= 2)

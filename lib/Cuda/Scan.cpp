@@ -1,4 +1,5 @@
 // The kernel around the tiles: which tokens, where states come from and go to.
+#include "lib/Cuda/Count.h"
 #include "lib/Cuda/ScanEmitter.h"
 #include "lib/Cuda/Sequential.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
@@ -204,6 +205,7 @@ LogicalResult ScanEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLimit) {
         access.store(finalTensor(i), body.get(states[i], placement.anyOf(states[i])), Value());
       });
   });
+  describeLoops(function.getBody(), "scan", 1, entry.threads / 32);
   LLVM::ReturnOp::create(b, ValueRange());
   entry.sharedBytes = threads.sharedBytes;
   return failure(failed(status) || threads.scratchBytes);

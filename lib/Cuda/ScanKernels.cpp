@@ -9,10 +9,15 @@ using namespace recur::cuda;
 
 // Kernels for states that go on entry by entry.
 void KernelBuilder::addScan(RuleOp bound) {
+  if (!bound.getBody().getOps<ForOp>().empty()) {
+    refused["scan"] = "it has a loop in a token";
+    return;
+  }
   OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
   auto part = cast<RuleOp>(OpBuilder::atBlockEnd(module->getBody()).clone(*bound));
   std::string why;
   std::optional<ScanForm> form = findScan(part, why);
+  refused["scan"] = form ? "its maps take more registers than a thread has" : why;
   if (!form || llvm::any_of(part.argumentsOf(ArgKind::Input),
                             [](Value input) { return isa<StepsType>(input.getType()); }))
     return;
@@ -39,8 +44,9 @@ bool KernelBuilder::addScan(RuleOp part, const ScanForm &form, ArrayRef<TensorAr
   constexpr int64_t blocksOfProcessor = 2;
   Entry entry;
   entry.name = options.symbol + (task == ScanTask::Whole    ? "_scan"
-                                 : task == ScanTask::Gather ? "_gather"
-                                                            : "_segments");
+                                 : task == ScanTask::Gather ? "_scan_gather"
+                                                            : "_scan_segments");
+  entry.form = Form::Scan;
   entry.packed = true;
   entry.leastTokens = task == ScanTask::Whole ? 2 * shape.run : 8 * shape.tokens();
   entry.cut = task == ScanTask::Whole ? Entry::Whole : Entry::Segments;
@@ -55,5 +61,6 @@ bool KernelBuilder::addScan(RuleOp part, const ScanForm &form, ArrayRef<TensorAr
     return false;
   }
   entries.push_back(entry);
+  refused.erase("scan");
   return true;
 }

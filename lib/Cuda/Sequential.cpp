@@ -1,6 +1,7 @@
 // The kernel around a rule's body: which tokens, states in, the loop over tokens, states out.
 #include "lib/Cuda/Sequential.h"
 #include "lib/Cuda/Chunked.h"
+#include "lib/Cuda/Count.h"
 #include "lib/Cuda/RuleFrame.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 #include "mlir/Dialect/Math/IR/Math.h"
@@ -259,6 +260,7 @@ LogicalResult SequentialEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLi
         access.store(finalTensor(i), body.get(states[i], placement.anyOf(states[i])), Value());
       });
   });
+  describeLoops(function.getBody(), "tokens", 1, entry.threads / 32);
   size.getDefiningOp<arith::ConstantOp>().setValueAttr(b.getI64IntegerAttr(threads.scratchBytes));
   LLVM::ReturnOp::create(b, ValueRange());
   entry.sharedBytes = threads.sharedBytes;

@@ -55,6 +55,7 @@ std::optional<Entry> KernelBuilder::addTokenStage(RuleOp stage, StringRef name) 
   Placement placement(bound, grid);
   Entry entry;
   entry.name = options.symbol + name.str();
+  entry.form = Form::Roles;
   entry.packed = true;
   entry.threads = grid.threads;
   entry.cut = Entry::FewTokens;
@@ -167,6 +168,7 @@ bool KernelBuilder::addStages(DeriveFunction derive) {
       for (Entry entry : own[own.size() - std::min(rest, own.size())]) {
         entry.tensors = numberTensors(rule, stage.rule(), *stages);
         entry.continues = true;
+        entry.form = Form::Roles; // whatever else stands beside them
         group.push_back(entry);
       }
     group.back().continues = false;

@@ -66,7 +66,7 @@ private:
     report.rule = session.rule().getSymName().str();
     report.ruleClass = className((*analysis)->normalForm.ruleClass);
     report.cost = leastCost(*simplified->getOps<RuleOp>().begin(), (*analysis)->normalForm);
-    report.heads = options.heads;
+    report.heads = options.heads.value_or(1);
     report.sizes = sizes;
     unsigned most = options.threads ? options.threads : recur_threads();
     if (most > unsigned(recur_threads()))
@@ -107,9 +107,9 @@ private:
   LogicalResult draw(bool step) {
     RuleOp rule = *bound->getOps<RuleOp>().begin();
     Problem problem;
-    problem.heads = options.heads;
+    problem.heads = options.heads.value_or(1);
     problem.tokens = step ? 1 : options.tokens.value_or(1024);
-    double bytes = 4 * options.heads * (report.cost.state + report.cost.values);
+    double bytes = 4 * options.heads.value_or(1) * (report.cost.state + report.cost.values);
     problem.batch = options.batch.value_or(step ? std::clamp<int64_t>(coldBytes / bytes, 1, 4096) : 1);
     if (failed(drawProblem(rule, options.seed.value_or(1), problem)))
       return failure();

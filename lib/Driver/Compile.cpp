@@ -4,7 +4,6 @@
 #include "lib/Algebra/Spectral.h"
 #include "lib/Artifact/Descriptor.h"
 #include "lib/Artifact/Object.h"
-#include "lib/Cuda/Cuda.h"
 #include "lib/Derive/Derive.h"
 #include "lib/Driver/Forms.h"
 #include "lib/Driver/Problem.h"
@@ -213,15 +212,11 @@ static GpuCode launchable(const cuda::Chip &chip, std::string code, const cuda::
   return gpu;
 }
 
-// The code of a bound and simplified rule for one GPU.
-static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const ModelInfo &info,
-                                        ArrayRef<DType> types, const Target &target, StringRef form) {
-  llvm::Expected<cuda::Chip> chip = cuda::lookupChip(target.name);
-  if (failed(report(session, chip.takeError())))
-    return failure();
-  cuda::KernelOptions options;
+// The kernels of a rule for the chip that the options name, before they are lowered.
+static FailureOr<OwningOpRef<ModuleOp>> emitForGpu(Session &session, RuleOp rule, const ModelInfo &info,
+                                                   ArrayRef<DType> types, cuda::KernelOptions &options,
+                                                   cuda::Kernel &kernel) {
   options.symbol = info.name;
-  options.chip = *chip;
   for (auto [tensor, type] : llvm::zip(info.tensors, types))
     if (tensor.role != Role::State)
       options.elements[tensor.name] = elementType(session.context, type);
@@ -229,6 +224,7 @@ static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const Mod
   // The derivation adds values to a copy of the rule.
   OwningOpRef<ModuleOp> copy;
   Derivation derivation;
+  std::string missing;
   auto deriveProgram = [&](RuleOp part, bool ofMicroStep) -> chunk::ProgramOp {
     derivation = {};
     copy = ofMicroStep ? ruleOfMicroStep(part) : cpu::isolateRule(part);
@@ -243,29 +239,44 @@ static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const Mod
       return {};
     derivation = derive(normalise(derived));
     dropUnproved(session, derived, derivation);
+    if (!ofMicroStep)
+      missing = derivation.reason;
     return derivation.program ? *derivation.program : chunk::ProgramOp();
   };
-  cuda::DeriveFunction derive;
-  if (form == "chunk" || form == "auto")
-    derive = deriveProgram;
+  FailureOr<OwningOpRef<ModuleOp>> module =
+      cuda::emitKernels(rule, session.rule(), deriveProgram, options, kernel);
+  if (!missing.empty())
+    for (StringRef form : {"roles", "chunk"})
+      kernel.refused.try_emplace(form, missing);
+  return module;
+}
+
+// The code of a bound and simplified rule for one GPU, in one of its forms.
+static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const ModelInfo &info,
+                                        ArrayRef<DType> types, const Target &target, StringRef form,
+                                        cuda::Kernel &kernel) {
+  llvm::Expected<cuda::Chip> chip = cuda::lookupChip(target.name);
+  if (failed(report(session, chip.takeError())))
+    return failure();
+  cuda::KernelOptions options;
+  options.chip = *chip;
+  options.form = form.str();
+  if (session.options.emulate && session.options.processors)
+    options.chip.processors = session.options.processors;
+  FailureOr<OwningOpRef<ModuleOp>> module = emitForGpu(session, rule, info, types, options, kernel);
+  if (failed(module))
+    return failure();
   if (session.options.emulate) {
-    if (session.options.processors)
-      options.chip.processors = session.options.processors;
-    cuda::Kernel kernel;
-    FailureOr<OwningOpRef<ModuleOp>> module =
-        cuda::emitKernels(rule, session.rule(), derive, options, kernel);
-    if (failed(module))
-      return failure();
     FailureOr<std::string> code = emulate::compile(**module, options.chip, kernel.entries);
     if (failed(code))
       return failure();
     recur_rt_find_driver_with(emulate::findDriverFunction);
     return launchable(options.chip, std::move(*code), kernel);
   }
-  FailureOr<cuda::Kernel> kernel = cuda::buildKernels(rule, session.rule(), derive, options);
-  if (failed(kernel))
+  FailureOr<std::string> ptx = cuda::translateToPtx(**module, *chip);
+  if (failed(ptx))
     return failure();
-  llvm::Expected<cuda::Cubin> cubin = cuda::assemble(kernel->ptx, *chip);
+  llvm::Expected<cuda::Cubin> cubin = cuda::assemble(*ptx, *chip);
   if (failed(report(session, cubin.takeError())))
     return failure();
   if (int64_t bytes = cubin->spilledBytes())
@@ -277,10 +288,24 @@ static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const Mod
     session.diags.warning(frontend::WarningClass::Perf, {},
                           llvm::Twine("matrix products on ") + target.name +
                               " wait for one another: ptxas found no other way");
-  GpuCode code = launchable(*chip, std::move(cubin->code), *kernel);
+  GpuCode code = launchable(*chip, std::move(cubin->code), kernel);
   if (!chip->exact)
-    code.ptx = std::move(kernel->ptx);
+    code.ptx = std::move(*ptx);
   return code;
+}
+
+FailureOr<cuda::Kernel> recur::planForGpu(Session &session, RuleOp rule, const ModelInfo &info,
+                                          ArrayRef<DType> types, const Target &target) {
+  llvm::Expected<cuda::Chip> chip = cuda::lookupChip(target.name);
+  if (failed(report(session, chip.takeError())))
+    return failure();
+  cuda::KernelOptions options;
+  options.chip = *chip;
+  options.everyForm = true;
+  cuda::Kernel kernel;
+  if (failed(emitForGpu(session, rule, info, types, options, kernel)))
+    return failure();
+  return kernel;
 }
 
 FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session,
@@ -337,18 +362,17 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session,
     };
     std::string found;
     if (target.gpu) {
-      FailureOr<GpuCode> code = compileForGpu(session, rule, info, *types, target, form);
+      cuda::Kernel kernel;
+      FailureOr<GpuCode> code = compileForGpu(session, rule, info, *types, target, form, kernel);
       if (failed(code))
         return failure();
       variant.gpu = std::move(*code);
-      bool inChunks =
-          llvm::any_of(variant.gpu->entries, [](const auto &entry) { return entry.leastTokens > 0; });
-      found = inChunks ? "chunk" : "sequential";
-      // Where there is a chunk program, a remark has said why it has no kernel.
-      StringRef reason = form == "chunk" ? StringRef((*analysis)->derivation.reason) : "";
-      if (form != "auto" && form != found)
+      found = cuda::formName(kernel.entries.front().form).str();
+      if (form != "auto" && form != found) {
+        std::string reason = kernel.refused[form];
         return hasNo("the rule has no " + form.str() + " form for " + target.name +
-                     (reason.empty() ? "" : ": " + reason.str()));
+                     (reason.empty() ? "" : ": " + reason));
+      }
     } else {
       std::vector<FormEntry> forms = compareForms(rule, **analysis, *types, target);
       std::string wanted = form == "auto" ? forms.front().form : form.str();
@@ -376,7 +400,8 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session,
       variant.parts = kernel->parts;
       found = kernel->form;
       part = std::move(kernel->module);
-      double time = llvm::find_if(forms, [&](const FormEntry &entry) { return entry.form == found; })->cost->total();
+      double time =
+          *llvm::find_if(forms, [&](const FormEntry &entry) { return entry.form == found; })->microseconds * 1e3;
       FailureOr<std::optional<CompiledSegments>> segments =
           compileSegments(rule, options, time, cpuModelOf(*types, target), context);
       if (failed(segments))

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "lib/Artifact/ModelInfo.h"
+#include "lib/Cuda/Cuda.h"
 #include "lib/Derive/Derive.h"
 #include "lib/Driver/Jit.h"
 #include "lib/Driver/Pipeline.h"
@@ -48,6 +49,11 @@ mlir::FailureOr<std::unique_ptr<Compiled>> compileRule(Session &session, const l
 /// Compiles the loaded rule and brings it into this process; `missing` as in compileRule.
 mlir::FailureOr<std::unique_ptr<LoadedRule>> compileAndLoad(Session &session, const llvm::StringMap<int64_t> &sizes,
                                                             llvm::StringRef form, std::string *missing = nullptr);
+
+/// The kernels of all forms that a bound and simplified rule has on one GPU, without their code. Fails after a
+/// diagnostic.
+mlir::FailureOr<cuda::Kernel> planForGpu(Session &session, RuleOp rule, const ModelInfo &info,
+                                         llvm::ArrayRef<DType> types, const Target &target);
 
 /// A copy of the loaded rule with its sizes bound, as the oracle runs it: in the text's order of evaluation.
 mlir::FailureOr<mlir::OwningOpRef<mlir::ModuleOp>> oracleModule(Session &session,

@@ -4,10 +4,12 @@
 #include "lib/Driver/Explanation.h"
 #include "lib/Driver/Output.h"
 #include "lib/Schedule/Advise.h"
+#include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/Path.h"
 
 using namespace mlir;
 using namespace recur;
+using llvm::formatv;
 
 namespace {
 class Explainer {
@@ -65,14 +67,16 @@ private:
   // What each form costs, and which one the code takes, found by making it.
   LogicalResult describeForms(RuleOp rule, Analysis &analysis) {
     llvm::Expected<Target> target = lookupTarget(options.targets);
-    if (!target || target->gpu)
-      return session.fail("--target: explain needs one CPU, got: " + options.targets +
-                          (target ? "" : "; " + llvm::toString(target.takeError())));
-    result.target = target->name;
+    if (!target)
+      return session.fail("--target: explain needs one machine, got: " + options.targets + "; " +
+                          llvm::toString(target.takeError()));
     ModelInfo info = describe(session);
     FailureOr<std::vector<DType>> types = readTypes(session, info);
     if (failed(types))
       return failure();
+    if (target->gpu)
+      return describeGpuForms(rule, info, *types, *target);
+    result.place = "on one core of " + target->name + ", times of a token and head";
     result.forms = compareForms(rule, analysis, *types, *target);
     cpu::KernelOptions kernelOptions =
         cpuOptions(session.rule(), info, *types, *target, result.forms.front().form);
@@ -88,7 +92,37 @@ private:
         return success();
       }
     }
+    for (FormEntry &entry : result.forms)
+      entry.chosen = entry.form == result.form;
     adviseOnTarget(*target, *types, analysis.normalForm);
+    return success();
+  }
+
+  LogicalResult describeGpuForms(RuleOp rule, const ModelInfo &info, ArrayRef<DType> types, const Target &target) {
+    std::optional<ScopedDiagnosticHandler> quiet;
+    quiet.emplace(rule.getContext(), [](mlir::Diagnostic &) { return success(); });
+    FailureOr<cuda::Kernel> kernel = planForGpu(session, rule, info, types, target);
+    quiet.reset();
+    if (failed(kernel)) {
+      result.form = "none: no kernel can be made of it";
+      return success();
+    }
+    GpuModel gpu = GpuModel::of(target.name);
+    GpuShape shape;
+    shape.sequences = options.batch.value_or(shape.sequences);
+    shape.tokens = options.tokens.value_or(shape.tokens);
+    shape.heads = options.heads.value_or(shape.heads);
+    result.form = cuda::fastestForm(*kernel, target.name).str();
+    result.forms = compareGpuForms(rule, info, types, *kernel, result.form, shape, gpu);
+    result.place = formatv("on {0} ({1}, {2} processors at {3:f2} GHz), times of a call with {4} x {5} tokens and {6} heads",
+                           target.name, gpu.board, int64_t(gpu.processors), gpu.gigahertz, int64_t(shape.sequences),
+                           int64_t(shape.tokens), int64_t(shape.heads));
+    double tokens = shape.sequences * shape.tokens * shape.heads;
+    double bytes = tokens * bytesOfToken(rule, info, types), flops = tokens * result.cost->flops;
+    result.floors.push_back(formatv("{0:f1} us, {1:f1} MB of inputs and outputs at {2:f2} TB/s",
+                                    bytes / gpu.copyRate * 1e-3, bytes * 1e-6, gpu.copyRate * 1e-3));
+    result.floors.push_back(formatv("{0:f1} us, {1:f1} Gflop that any form needs at the {2:f0} Tflop/s of products",
+                                    flops / gpu.productRate * 1e-3, flops * 1e-9, gpu.productRate * 1e-3));
     return success();
   }
 

@@ -48,16 +48,20 @@ static std::string tableRow(llvm::ArrayRef<std::string> cells, StringRef cell = 
 }
 
 static void printForms(const Explanation &e, llvm::raw_ostream &os) {
-  os << "<h2>Forms</h2>\n<p class=\"sub\">On one core of " << escapeHtml(e.target)
-     << "; times of a token and head as the cost model predicts them.</p>\n<table>\n<tr>"
-     << tableRow({"form", "microseconds", "bound by", ""}, "th") << "</tr>\n";
+  os << "<h2>Forms</h2>\n<p class=\"sub\">Forms " << escapeHtml(e.place)
+     << " as the cost model predicts them.</p>\n<table>\n<tr>"
+     << tableRow({"form", "microseconds", "bound by", "", "launches"}, "th") << "</tr>\n";
   for (const FormEntry &entry : e.forms)
-    os << (e.form == entry.form ? "<tr class=\"chosen\">" : "<tr>")
-       << (entry.cost ? tableRow({entry.form, formatv("{0:f3}", entry.cost->total() * 1e-3).str(),
-                                  entry.cost->bound().str(), e.form == entry.form ? "chosen" : ""})
-                      : tableRow({entry.form, "", "", "no: " + escapeHtml(entry.why)}))
+    os << (entry.chosen ? "<tr class=\"chosen\">" : "<tr>")
+       << (entry.microseconds ? tableRow({entry.form, formatv("{0:f3}", *entry.microseconds).str(),
+                                          escapeHtml(entry.bound), entry.chosen ? "chosen" : "",
+                                          escapeHtml(entry.launches)})
+                              : tableRow({entry.form, "", "", "no: " + escapeHtml(entry.why),
+                                          escapeHtml(entry.launches)}))
        << "</tr>\n";
   os << "</table>\n";
+  for (const std::string &floor : e.floors)
+    os << "<p class=\"sub\">Floor: " << escapeHtml(floor) << ".</p>\n";
 }
 
 static void printCost(const TokenCost &cost, llvm::raw_ostream &os) {

@@ -32,15 +32,17 @@ void recur::printExplanation(const Explanation &e, llvm::raw_ostream &os) {
        << "cost of a decoded token and head: " << format("%.6g", 8 * cost.state + 4 * cost.values) << " bytes\n";
   }
   if (!e.forms.empty())
-    os << "\nforms on one core of " << e.target << ", times of a token and head as the cost model predicts them:\n";
+    os << "\nforms " << e.place << " as the cost model predicts them:\n";
   for (const FormEntry &entry : e.forms) {
     os << format("  %-12s", entry.form.c_str());
-    if (entry.cost)
-      os << format("%8.3g us, bound by ", entry.cost->total() * 1e-3) << entry.cost->bound()
-         << (entry.form == e.form ? " (chosen)" : "") << "\n";
+    if (entry.microseconds)
+      os << format(*entry.microseconds < 1000 ? "%8.3g us, bound by " : "%8.0f us, bound by ", *entry.microseconds) << entry.bound << (entry.chosen ? " (chosen)" : "");
     else
-      os << "      no: " << entry.why << "\n";
+      os << "      no: " << entry.why;
+    os << (entry.launches.empty() ? "" : ": ") << entry.launches << "\n";
   }
+  for (const std::string &floor : e.floors)
+    os << "  floor: " << floor << "\n";
   if (!e.advice.empty())
     os << "\nwhat would make it faster:\n";
   for (const std::string &text : e.advice)

@@ -8,13 +8,16 @@
 namespace recur {
 
 struct Explanation {
-  std::string rule, spec, ruleClass, classMeaning, form, precision, target;
+  std::string rule, spec, ruleClass, classMeaning, form, precision;
   std::vector<std::string> notes;                           // on what is shown
   std::vector<std::pair<std::string, std::string>> tensors; // "input q", "vector(dk)"
   std::vector<std::string> blame;                           // why it is in no better class
   std::vector<DerivationStep> derivation;
   std::string noChunk; // why there is no chunk form
+  /// "on one core of x86-64-v4, times of a token and head": of what the times of the forms are.
+  std::string place;
   std::vector<FormEntry> forms;
+  std::vector<std::string> floors; // times that no form can be below
   std::optional<TokenCost> cost;
   std::vector<std::string> advice;
   std::vector<std::string> names; // of tensors and dimensions, for equations

@@ -38,7 +38,7 @@ struct Options {
   std::optional<uint64_t> seed;
   std::optional<int64_t> tokens;
   std::optional<int64_t> batch; // 1, and enough for cold states where steps are timed
-  int64_t heads = 1;
+  std::optional<int64_t> heads; // 1, and 96 where a GPU is explained
   bool emulate = false;
   int64_t processors = 0; // of the emulated GPU; 0: the chip's
   bool oracle = false, step = false, forward = false;

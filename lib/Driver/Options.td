@@ -23,6 +23,7 @@ multiclass Value<string name, string metavar, string help, list<OptionVisibility
 defvar coded = [Compile, Run, Verify, Bench];
 defvar sized = [Compile, Run, Verify, Bench, Explain];
 defvar drawn = [Run, Verify, Bench];
+defvar shaped = [Run, Verify, Bench, Explain];
 
 def output : JoinedOrSeparate<["-"], "o">, In<[Compile, Explain]>, MetaVarName<"FILE">,
     HelpText<"Write to FILE ('-' is standard output); the header goes beside an object">;
@@ -32,7 +33,7 @@ defm name : Value<"name", "NAME", "Name of the rule and prefix of its functions 
 defm bind : Value<"bind", "DIM=SIZE,..", "Sizes of dimensions, and values of constants", sized>;
 defm dtype : Value<"dtype", "TYPE|NAME=TYPE,..", "Types of the tensors: f32 (default), bf16, f16; states are f32", sized>;
 defm target : Value<"target", "CPU,..", "Machines to compile for, best first at run time (default: native)", sized>;
-defm form : Value<"form", "FORM", "auto (default), sequential, sweep (CPU), chunk (on GPUs only when asked for)", coded>;
+defm form : Value<"form", "FORM", "auto (default), sequential, chunk; on CPUs sweep, on GPUs scan, roles", coded>;
 defm chunk : Value<"chunk", "C", "Tokens in a chunk on the CPU: 16 (default), 32, 64, 128 or 256", coded>;
 def opt_level : Joined<["-"], "O">, In<coded>, MetaVarName<"LEVEL">, HelpText<"Optimise: 0, 1, 2 (default) or 3">;
 
@@ -49,9 +50,9 @@ def MT : Separate<["-"], "MT">, In<[Compile]>, MetaVarName<"TARGET">, HelpText<"
 defm inputs : Value<"inputs", "DIR", "Read NAME.npy for each input and param, and for states that have one", [Run]>;
 defm outputs : Value<"outputs", "DIR", "Write NAME.npy for each output and final state", [Run]>;
 defm random : Value<"random", "SEED", "Draw the inputs within their declared ranges", drawn>;
-defm tokens : Value<"tokens", "N", "Tokens of a drawn sequence", drawn>;
-defm batch : Value<"batch", "N", "Sequences to draw (default 1; bench: for steps, enough that states are not in cache)", drawn>;
-defm heads : Value<"heads", "N", "Heads to draw (default 1)", drawn>;
+defm tokens : Value<"tokens", "N", "Tokens of a drawn sequence (explain: of a call on a GPU, default 8192)", shaped>;
+defm batch : Value<"batch", "N", "Sequences to draw (default 1; bench: for steps, enough that states are not in cache)", shaped>;
+defm heads : Value<"heads", "N", "Heads to draw (default 1; explain: 96)", shaped>;
 def emulate : Flag<["--"], "emulate">, In<[Run, Verify]>, HelpText<"Run a GPU's code on an emulated one">;
 defm processors : Value<"processors", "N", "Processors of the emulated GPU (default: the chip's)", [Run, Verify]>;
 def oracle : Flag<["--"], "oracle">, In<[Run]>, HelpText<"Interpret the rule in float64 instead of compiling it">;

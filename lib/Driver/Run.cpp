@@ -22,7 +22,7 @@ static LogicalResult run(Session &session) {
   llvm::StringMap<int64_t> sizes = session.sizes();
   Problem problem;
   problem.batch = options.batch.value_or(1);
-  problem.heads = options.heads;
+  problem.heads = options.heads.value_or(1);
   problem.tokens = options.tokens.value_or(0);
   if (!options.inputs.empty()) {
     problem.heads = 1;

@@ -121,7 +121,7 @@ private:
   LogicalResult compare(const Kind &kind, unsigned round) {
     Problem problem;
     problem.batch = options.batch.value_or(1);
-    problem.heads = options.heads;
+    problem.heads = options.heads.value_or(1);
     problem.tokens = options.tokens && kind.tokens > 5 ? *options.tokens : kind.tokens;
     if (failed(
             drawProblem(boundRule(), options.seed.value_or(1) + round, problem, kind.inputs, session.rule())))

@@ -19,6 +19,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the references run side by
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
+from draw import draw_all  # noqa: E402
+
 # For tame and for nasty inputs.
 LIMITS = {"f32": (1e-5, 1e-4), "bf16": (5e-3, 1e-2), "f16": (1e-3, 2e-3)}
 MAGNIFIES = {"atlas": 10}  # see test/zoo/check.py
@@ -173,30 +175,19 @@ def check(folder, entry, expected):
 
 # ---- Times ----
 
-def draw(rule, batch, tokens, heads):
-    """Random inputs in the layout that the rule's metadata gives."""
+def draw_call(rule, batch, tokens, heads):
+    """Random inputs, and room for outputs and states."""
+    entry = rule.entry
     generator = torch.Generator("cuda").manual_seed(1)
-    tensors, entry = {}, rule.entry
+    leading = {"input": (batch, tokens, heads), "param": (heads,)}
+    tensors = {n: x.to(TORCH[entry["dtype"]])
+               for n, x in draw_all(rule.tensors, entry["dims"], leading, generator).items()}
     for t in rule.tensors:
-        lead = {"input": (batch, tokens, heads), "param": (heads,), "state": (batch, heads),
-                "output": (batch, tokens, heads)}[t["role"]]
-        sizes = [entry["dims"].get(n, n) if isinstance(n, str) else n for n in t["shape"][len(lead):]]
-        shape = lead + tuple(int(n) for n in sizes)
-        dtype = torch.float32 if t["role"] == "state" else TORCH[entry["dtype"]]
-        if t["role"] in ("output", "state"):
+        if t["role"] in ("state", "output"):
+            lead = (batch, heads) if t["role"] == "state" else (batch, tokens, heads)
+            shape = lead + tuple(int(entry["dims"].get(n, n)) for n in t["shape"][len(lead):])
+            dtype = torch.float32 if t["role"] == "state" else TORCH[entry["dtype"]]
             tensors[t["name"]] = torch.zeros(shape, dtype=dtype, device="cuda")
-            continue
-        x = torch.rand(shape, device="cuda", generator=generator, dtype=torch.float32)
-        doc = t["doc"]
-        if "(-inf" in doc or "[-" in doc:
-            x = -0.1 * x
-        elif " in " not in doc:
-            x = 2 * x - 1
-        if "unit" in doc:
-            x = x / x.norm(dim=-1, keepdim=True)
-        if len(shape) > len(lead) and "vector" in doc and " in " not in doc:
-            x = x / shape[-1] ** 0.5 * 1.7
-        tensors[t["name"]] = x.to(dtype)
     return tensors
 
 
@@ -229,7 +220,7 @@ def time_rule(folder, entry, rate, results):
     forward = [("forward", 1, 8192, 96), ("forward", 4, 8192, 32), ("forward", 1, 8192, 32)] if entry["chunked"] \
         else [("forward", 1, 2048, 96), ("forward", 8, 1024, 32)]
     for function, batch, tokens, heads in forward + [("step", 128, 1, 32), ("step", 1024, 1, 32)]:
-        x = draw(rule, batch, tokens, heads)
+        x = draw_call(rule, batch, tokens, heads)
         states = {n: x[n] for n in rule.states}
         others = {n: t for n, t in x.items() if n not in states}
         if function == "step":

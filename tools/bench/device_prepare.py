@@ -114,7 +114,8 @@ def main():
         if entry["refused"]:
             print(f"{entry['rule']:28} {entry['dtype']:5} {entry['kind']:6} {entry['refused']}")
     (options.folder / "index.json").write_text(json.dumps(index, indent=1))
-    shutil.copy(Path(__file__).parent / "device_check.py", options.folder)
+    for name in ("device_check.py", "draw.py"):
+        shutil.copy(Path(__file__).parent / name, options.folder)
     (options.folder / "zoo").mkdir(exist_ok=True)
     for name in ("inputs", "signatures", "functions", "reference", *(f"reference_{n}" for n in (
             "attention", "delta", "elementwise", "linear", "memory"))):

@@ -2,13 +2,15 @@
 
     python3 tools/bench/compare prepare FOLDER [--target sm_90a]                  # where recurc is
     python3 tools/bench/compare run FOLDER [--only gated_deltanet] [--json FILE]   # where the device is
+    python3 tools/bench/compare prepare FOLDER --spec mine.rec --bind dk=128,dv=128   # then run FOLDER --only mine
 
 `prepare` compiles the rules. `run` gives both the same inputs, compares both with float64, times both, and prints one
 table; without the peer it does Recur's part and says so. It needs torch, for the peer fla-core (which brings Triton);
 FOLDER holds all it needs of Recur. Times are medians of CUDA graphs' replays, of queued calls where a call cannot be
 captured (marked *); consecutive calls take different tensors, more of them than the L2 holds. A floor is the larger of
 bytes (inputs and output once; a step's states in and out) over the copy rate and products (in chunks of 64) over the
-rate of a large bf16 product, both measured in the same run.
+rate of a large bf16 product, both measured in the same run. Of a spec of one's own only times are taken, and products are
+those that any form of it needs.
 """
 import argparse
 import fnmatch
@@ -68,11 +70,14 @@ def main():
     p.add_argument("--only", default="*", help="names of rules, shell patterns with commas between")
     p.add_argument("--target", default="sm_90a")
     p.add_argument("--form", default="auto")
+    p.add_argument("--spec", type=Path, nargs="*", default=[], help="specs to time instead of the rules compared")
+    p.add_argument("--bind", default="", metavar="DIM=SIZE,..", help="their sizes")
+    p.add_argument("--dtype", default="bf16")
     p.set_defaults(do=prepare)
     p = commands.add_parser("run", help="compare and time")
     p.add_argument("folder", type=Path)
     p.add_argument("--only", default="*", help="names of rules, shell patterns with commas between")
-    p.add_argument("--shapes", default="*", help="names of shapes, likewise")
+    p.add_argument("--shapes", default="*", help="names of shapes, likewise, or others such as 'B2 T4096 H16'")
     p.add_argument("--part", choices=("all", "check", "times", "peer-only"), default="all")
     p.add_argument("--device", default="cuda", help="cpu: a check of the check, with short sequences and no times")
     p.add_argument("--warm", type=int, metavar="SECONDS", help="let the peer compile side by side first")
@@ -83,5 +88,5 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(HERE))
+    sys.path[:0] = [str(HERE), str(HERE.parent)]
     main()

@@ -1,6 +1,7 @@
 """The first half of the comparison: compiled rules in a folder."""
 import fnmatch
 import json
+import re
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -13,12 +14,11 @@ def prepare(options, here, root):
     options.folder.mkdir(parents=True, exist_ok=True)
     runtime = options.recurc.resolve().parents[1] / "lib/librecur_rt.a"
 
-    def compile_rule(name):
-        spec, sizes = SPECS[name]
+    def compile_rule(job):
+        name, spec, bind = job
         stem = options.folder / name
-        spec = (here if spec.startswith(".") else root / "specs") / f"{spec}.rec"
-        bind = ",".join(f"{d}={size}" for d, size in sizes.items())
-        done = subprocess.run([options.recurc, spec, "--bind", bind, "--dtype=bf16", f"--target={options.target}",
+        binding = ["--bind", bind] if bind else []
+        done = subprocess.run([options.recurc, spec, *binding, "--dtype", options.dtype, f"--target={options.target}",
                                f"--form={options.form}", "--emit=obj,json", "-o", f"{stem}.o"],
                               capture_output=True, text=True)
         if done.returncode:
@@ -29,9 +29,20 @@ def prepare(options, here, root):
         for suffix in ("o", "json"):
             (options.folder / f"{name}.{suffix}").unlink()
         entries = about["variants"][0].get("gpu_entries")  # best first, named RULE_FORM
-        return name, {"library": f"{name}.so", "form": entries[0]["name"][len(name) + 1:] if entries else about["form"]}
+        entry = {"library": f"{name}.so", "form": entries[0]["name"][len(name) + 1:] if entries else about["form"]}
+        if options.spec:
+            text = subprocess.run([options.recurc, "explain", spec, *binding], check=True, capture_output=True, text=True)
+            entry["flops"] = float(re.search(r"token and head: (\S+) flop", text.stdout)[1])
+        return name, entry
+
+    def job_of(name):
+        spec, sizes = SPECS[name]
+        path = (here if spec.startswith(".") else root / "specs") / f"{spec}.rec"
+        return name, path, ",".join(f"{d}={size}" for d, size in sizes.items())
+    jobs = [(s.stem, s, options.bind) for s in options.spec] or \
+        [job_of(n) for p in options.only.split(",") for n in SPECS if fnmatch.fnmatch(n, p)]
     with ThreadPoolExecutor(2) as pool:
-        rules = dict(pool.map(compile_rule, [n for p in options.only.split(",") for n in SPECS if fnmatch.fnmatch(n, p)]))
+        rules = dict(pool.map(compile_rule, jobs))
     index = options.folder / "rules.json"
     known = json.loads(index.read_text()) if index.exists() else {}
     index.write_text(json.dumps(known | rules, indent=1))

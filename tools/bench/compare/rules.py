@@ -4,7 +4,7 @@ Tensors are [batch, token, head, dim] and named as in the spec. A reference is o
 [batch, head, value, key]; it is written from the definition, not from the spec. A peer's function returns the output
 and the final states in the order of the spec, value rows by key columns.
 """
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Callable
 
@@ -223,6 +223,7 @@ class Rule:
     # Matrix products of a chunk: of dk x dv, of chunk x dk, of chunk x dv, for each token.
     products: tuple = (2, 1, 1)
     tokens: int = 1024     # of the check
+    types: dict = field(default_factory=dict)  # of inputs and params by name; else what is compared
 
     def operations(self, tokens):
         """Floating-point operations of the matrix products."""
@@ -347,7 +348,7 @@ def inputs_of(rule, draw, dtype=torch.bfloat16):
     if rule.name == "dplr":  # stable: what is read is what is written, with the other sign
         kk = draw.key()
         x.update(a=-kk, b=kk * draw.gate(D))
-    return {n: t.to(dtype) for n, t in x.items()}
+    return {n: t.to(rule.types.get(n, dtype)) for n, t in x.items()}
 
 
 def states_of(rule, batch, heads, device):

@@ -2,6 +2,7 @@
 import fnmatch
 import json
 import os
+import re
 import statistics
 import sys
 from dataclasses import dataclass
@@ -31,6 +32,15 @@ class Shape:
 SHAPES = [Shape("B1 T8192 H96", 1, 8192, 96), Shape("B1 T8192 H32", 1, 8192, 32),
           Shape("B1 T8192 H16/32", 1, 8192, 32, 16), Shape("step B128 H32", 128, 1, 32),
           Shape("step B1024 H32", 1024, 1, 32)]
+
+
+def shapes_of(patterns):
+    """The shapes that are asked for: by name, or others as names are written."""
+    found = []
+    for p in patterns.split(","):
+        own = re.fullmatch(r"B(\d+) T(\d+) H(\d+)", p)
+        found += [s for s in SHAPES if fnmatch.fnmatch(s.name, p)] or ([Shape(p, *map(int, own.groups()))] if own else [])
+    return found
 
 
 def load_peer(compile_only):
@@ -76,6 +86,7 @@ class Ours:
         self.rule = getattr(recur.load(folder / entry["library"]), name)
         about = self.rule.metadata["tensors"]
         self.states = [t["name"] for t in about if t["role"] == "state"]
+        self.outputs = [t["name"] for t in about if t["role"] == "output"]
 
     def forward(self, x, final):
         found = self.rule.forward(**x, **({f"final_{n}": True for n in self.states} if final else {}))
@@ -83,17 +94,20 @@ class Ours:
 
     def forward_into(self, x):
         """A call that makes nothing, to be timed."""
-        o = self.rule.forward(**x).o
-        size = self.rule.forward_workspace(**x, o=o)
-        workspace = torch.empty(max(size, 1), dtype=torch.uint8, device=o.device)
-        return lambda: self.rule.forward(**x, o=o, workspace=workspace), o
+        outputs = self.outputs_of(self.rule.forward(**x))
+        size = self.rule.forward_workspace(**x, **outputs)
+        workspace = torch.empty(max(size, 1), dtype=torch.uint8, device="cuda")
+        return lambda: self.rule.forward(**x, **outputs, workspace=workspace), list(outputs.values())
+
+    def outputs_of(self, result):
+        return {n: getattr(result, n) for n in self.outputs}
 
     def step_into(self, x, states):
         given = dict(zip(self.states, states))
-        o = self.rule.step(**x, **given).o
-        size = self.rule.step_workspace(**x, **given, o=o)
-        workspace = torch.empty(max(size, 1), dtype=torch.uint8, device=o.device)
-        return lambda: self.rule.step(**x, **given, o=o, workspace=workspace), o
+        outputs = self.outputs_of(self.rule.step(**x, **given))
+        size = self.rule.step_workspace(**x, **given, **outputs)
+        workspace = torch.empty(max(size, 1), dtype=torch.uint8, device="cuda")
+        return lambda: self.rule.step(**x, **given, **outputs, workspace=workspace), list(outputs.values())
 
 
 def distance(found, expected):
@@ -214,7 +228,7 @@ def time_one(rule, ours, ops, shape, copy_rate, product_rate, sides):
     sets = sets_of(rule, shape)
     x, states = sets[0]
     outputs = 0
-    if shape.is_step:
+    if shape.is_step and rule.step:
         try:
             check_step(rule, ours if "recur" in sides else None, ops, x, states, row)
         except Exception as problem:
@@ -222,12 +236,12 @@ def time_one(rule, ours, ops, shape, copy_rate, product_rate, sides):
     if ours and "recur" in sides:
         try:
             made = [(ours.step_into(x, s) if shape.is_step else ours.forward_into(x)) for x, s in sets]
-            outputs = size(made[0][1])
+            outputs = size(*made[0][1])
             row["recur"], row["recur_captured"] = measure([call for call, _ in made])
-            ours_o = made[0][1]
+            ours_o = made[0][1][0]
         except Exception as problem:
             row["recur_problem"] = brief(problem)
-    if ops and "peer" in sides:
+    if ops and rule.peer and "peer" in sides:
         try:
             given = [(for_peer(rule, x), transposed(s)) for x, s in sets]
             if shape.is_step:
@@ -263,8 +277,10 @@ def run(options):
     """Everything that was asked for, as a table and as JSON."""
     sys.path.insert(0, str(options.folder))
     index = json.loads((options.folder / "rules.json").read_text())
+    from own import rule_of
     ops, peer = load_peer(options.part == "peer-only") if options.device == "cuda" else (None, "the peer needs a GPU")
-    chosen = [r for p in options.only.split(",") for r in rules.RULES if fnmatch.fnmatch(r.name, p)]
+    own = [rule_of(options.folder, name, entry) for name, entry in index.items() if "flops" in entry]
+    chosen = [r for p in options.only.split(",") for r in rules.RULES + own if fnmatch.fnmatch(r.name, p)]
     on_gpu = options.device == "cuda"
     sides = ("peer",) if options.part == "peer-only" else ("recur", "peer")
     copy_rate, product_rate = rates() if on_gpu and options.part in ("all", "times") else (4.3e12, 7.5e14)
@@ -284,9 +300,7 @@ def run(options):
             except Exception as problem:
                 result["problem"] = brief(problem)
         # Times come first, so that the peer tunes itself for what is timed.
-        for shape in SHAPES if on_gpu and options.part != "check" else ():
-            if not any(fnmatch.fnmatch(shape.name, p) for p in options.shapes.split(",")):
-                continue
+        for shape in shapes_of(options.shapes) if on_gpu and options.part != "check" else ():
             if shape.key_heads and not rule.grouped:
                 continue
             if options.part == "peer-only" and shape.batch > 128:
@@ -295,7 +309,7 @@ def run(options):
             result["times"].append(row)
             print(line(rule.name, result, row), flush=True)
             torch.cuda.empty_cache()
-        if options.part != "times":
+        if options.part != "times" and rule.step:
             tokens = 128 if options.part == "peer-only" else rule.tokens if on_gpu else 100
             result["errors"] = check(rule, ours, ops, options.device, tokens, 32 if on_gpu else 2)
             for keys, row in result["errors"].items():

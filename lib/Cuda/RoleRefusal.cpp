@@ -1,0 +1,35 @@
+// Why a program has no roles: what a user can change comes first.
+#include "lib/Cuda/RolePlan.h"
+#include "llvm/ADT/Twine.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+static bool isKnownSize(int64_t size) { return size == 64 || size == 128; }
+
+std::string RolePlan::refusal(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors) {
+  RolePlan plan;
+  plan.program = program;
+  plan.tensors = tensors;
+  (void)plan.check(); // as far as it gets
+  for (BlockArgument input : program.argumentsOf(ArgKind::Input)) {
+    auto type = dyn_cast<MatType>(input.getType());
+    if (!type || isOne(type.getCols()))
+      continue;
+    std::string name = program.getArg(input.getArgNumber()).getName().str();
+    if (!tensors[plan.tensorOf(input)].element.isBF16())
+      return "'" + name + "' is no bf16";
+    if (!isKnownSize(type.numCols()))
+      return "'" + name + "' has " + std::to_string(type.numCols()) + " entries, and roles know 64 and 128";
+  }
+  if (plan.keys && !(isKnownSize(plan.independent) && isKnownSize(plan.keys)))
+    return "a block has " + std::to_string(plan.independent) + " independent rows of the state by " +
+           std::to_string(plan.keys) + " keys, and roles know 64 and 128 of each";
+  if (plan.system && !plan.isTame(plan.system))
+    return "nothing bounds the vectors that the state is read along, so the inverse may leave half precision: declare "
+           "them 'unit', or divide them by their norm";
+  if (auto states = program.argumentsOf(ArgKind::State); states.size() != 1)
+    return "there are " + std::to_string(states.size()) + " states, and a chain holds one";
+  return "a value of the chunk program is neither a product, nor a number for each token, nor scores between tokens";
+}

@@ -1,0 +1,148 @@
+// The parameters were fitted to times of the rules of specs/ on an H200: see tools/bench/NOTES.md.
+#include "lib/Schedule/Gpu.h"
+#include "llvm/ADT/StringSwitch.h"
+#include "llvm/Support/FormatVariadic.h"
+
+#include <algorithm>
+#include <cmath>
+
+using namespace recur;
+using llvm::formatv;
+using llvm::StringRef;
+
+GpuModel GpuModel::of(StringRef chip) {
+  if (chip == "sm_80")
+    return {"A100", 108, 1.41, 1700, 260e3, 164 * 1024};
+  return {"H200", 132, 1.755, 4150, 790e3, 228 * 1024};
+}
+
+GpuPart &GpuPart::add(const GpuPart &more, double times) {
+  for (double GpuPart::*count : {&GpuPart::instructions, &GpuPart::functions, &GpuPart::products, &GpuPart::shuffles,
+                                 &GpuPart::reads, &GpuPart::loads, &GpuPart::groupCycles, &GpuPart::waits})
+    this->*count += times * (more.*count);
+  return *this;
+}
+
+namespace {
+// What a warp waits for each of the things that it does, in cycles. Most of it is latency that too few warps hide.
+struct Cycles {
+  double instruction, function, product, shuffle, read, load, group, wait;
+  // At least so many for a round that reads memory.
+  double memory;
+  // Nanoseconds from the launch to the first tokens, and from the last ones to the end.
+  double start;
+  // Registers of a thread.
+  double registers;
+};
+} // namespace
+
+// By the name of a part: what is no part of those is a warp role.
+static Cycles cyclesOf(StringRef part) {
+  return llvm::StringSwitch<Cycles>(part)
+      .Case("tokens", {2.49, 4, 0, 0, 0, 10, 0, 40, 790, 5000, 168})
+      .Case("scan", {1.22, 4, 0, 0, 0, 10, 0, 40, 790, 12000, 168})
+      .Case("chunks", {4.6, 4, 12, 30, 3, 10, 0, 40, 0, 12000, 255})
+      .Default({2.33, 4, 29, 0, 0, 10, 0.5, 80, 0, 12000, 255});
+}
+
+static Cycles cyclesOf(const GpuLaunch &launch) {
+  return cyclesOf(launch.parts.empty() ? "" : launch.parts.front().name);
+}
+
+// Shorter segments are not made; see the runtime.
+static constexpr double leastOfSegment = 256, fewTokens = 16, chunk = 64;
+
+// The segments of a sequence; 0 where there are too few of them.
+static double segmentsOf(const GpuLaunch &launch, const GpuShape &shape) {
+  if (launch.cut == GpuLaunch::FewTokens)
+    return std::ceil(shape.tokens / fewTokens);
+  if (launch.cut == GpuLaunch::Whole)
+    return 1;
+  if (launch.cut == GpuLaunch::Spread) // one for each processor, or a little less
+    return std::clamp(launch.mostBlocks / (shape.sequences * shape.heads), 1.0, std::ceil(shape.tokens / chunk));
+  double few = launch.cut == GpuLaunch::SegmentsOrWhole;
+  double wide = std::floor(launch.mostBlocks / launch.blocks / (shape.sequences * shape.heads));
+  double segments = std::min(wide, std::floor(shape.tokens / leastOfSegment));
+  return segments < 2 ? few : segments;
+}
+
+namespace {
+struct LaunchTime {
+  double nanoseconds = 0;
+  std::string part;
+};
+} // namespace
+
+static LaunchTime timeOf(const GpuLaunch &launch, const GpuShape &shape, const GpuModel &gpu) {
+  bool isStage = launch.cut == GpuLaunch::FewTokens;
+  Cycles cycles = cyclesOf(launch);
+  double segments = segmentsOf(launch, shape), blocks = shape.sequences * shape.heads * launch.blocks * segments;
+  double tokens = isStage ? fewTokens : std::ceil(shape.tokens / segments);
+  if ((launch.cut == GpuLaunch::SegmentsOrWhole || launch.cut == GpuLaunch::Spread) && segments > 1)
+    tokens += chunk;
+  double together = std::max(1.0, std::min({std::floor(2048 / launch.threads), std::floor(65536 / launch.threads / cycles.registers),
+                                            std::floor(gpu.sharedBytes / (launch.sharedBytes + 1024))}));
+  double onProcessor = std::min(together, std::ceil(blocks / gpu.processors));
+  LaunchTime time;
+  double longest = 0, units = 0, issued = 0, functions = 0;
+  for (const GpuPart &part : launch.parts) {
+    double own = cycles.instruction * part.instructions + cycles.function * part.functions +
+                 cycles.product * part.products + cycles.shuffle * part.shuffles + cycles.read * part.reads +
+                 cycles.load * part.loads + cycles.group * part.groupCycles * part.warps / 4 + cycles.wait * part.waits;
+    if (part.loads)
+      own = std::max(own, cycles.memory);
+    if (own / part.tokens > longest) {
+      longest = own / part.tokens;
+      time.part = part.name;
+    }
+    // What all warps of a processor share: the matrix units, and the schedulers of its four quarters.
+    double quarter = part.warps / 4 / part.tokens * onProcessor;
+    units += part.groupCycles * quarter;
+    issued += part.instructions * quarter;
+    functions += 8 * part.functions * quarter;
+  }
+  double rounds = blocks / (gpu.processors * together);
+  longest = std::max({longest, units, issued, functions});
+  time.nanoseconds = (isStage || launch.cut == GpuLaunch::Spread ? rounds : std::ceil(rounds)) * tokens * longest / gpu.gigahertz + cycles.start;
+  return time;
+}
+
+// Why a launch is not for a shape.
+static std::string refusal(const GpuLaunch &launch, const GpuShape &shape) {
+  double heads = shape.sequences * shape.heads;
+  if (shape.tokens < launch.leastTokens)
+    return formatv("for sequences of {0} tokens and more", int64_t(launch.leastTokens));
+  if (!segmentsOf(launch, shape) || (launch.mostBlocks && launch.cut != GpuLaunch::Spread && heads > std::floor(launch.mostBlocks / launch.blocks)))
+    return formatv("for at most {0} blocks, of {1} a head{2}", int64_t(launch.mostBlocks), int64_t(launch.blocks),
+                   launch.cut == GpuLaunch::Segments ? " and segment" : "");
+  return "";
+}
+
+GpuTime recur::predict(const GpuCandidate &candidate, const GpuShape &shape, const GpuModel &gpu) {
+  GpuTime time;
+  double longest = 0, sum = 0;
+  for (const GpuLaunch &launch : candidate.launches) {
+    if (std::string why = refusal(launch, shape); !why.empty()) {
+      time.why = why;
+      return time;
+    }
+    LaunchTime one = timeOf(launch, shape, gpu);
+    sum += one.nanoseconds;
+    if (one.nanoseconds > longest) {
+      longest = one.nanoseconds;
+      time.bound = one.part;
+    }
+    double blocks = shape.sequences * shape.heads * launch.blocks * segmentsOf(launch, shape);
+    time.launches += formatv("{0}{1}, {2} blocks of {3} threads", time.launches.empty() ? "" : "; ", launch.name,
+                             int64_t(blocks), int64_t(launch.threads));
+  }
+  constexpr double shareOfCopy = 0.96;
+  double start = cyclesOf(candidate.launches.front()).start;
+  double memory = candidate.bytes * shape.sequences * shape.heads * shape.tokens / (shareOfCopy * gpu.copyRate) + start;
+  if (memory >= sum)
+    time.bound = "memory";
+  else if (start * candidate.launches.size() > 0.5 * sum)
+    time.bound = "launches";
+  time.microseconds = std::max(sum, memory) * 1e-3;
+  return time;
+}
