@@ -49,6 +49,8 @@ Value Ptx::reciprocalRoot(Value x) {
   return assembly("rsqrt.approx.ftz.f32 $0, $1;", x.getType(), x, false)[0];
 }
 
+Value Ptx::negative(Value x) { return assembly("neg.f32 $0, $1;", x.getType(), x, false)[0]; }
+
 //===----------------------------------------------------------------------===//
 // Barriers and copies
 //===----------------------------------------------------------------------===//

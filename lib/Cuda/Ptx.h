@@ -60,6 +60,8 @@ public:
   mlir::Value log2(mlir::Value x);
   mlir::Value reciprocal(mlir::Value x);
   mlir::Value reciprocalRoot(mlir::Value x);
+  /// -x as the assembler knows it to be part of a product or sum; the optimiser would turn bits.
+  mlir::Value negative(mlir::Value x);
 
   /// One block of assembly. Results are $0.., operands follow; the first `tied` operands lie where the
   /// results do.

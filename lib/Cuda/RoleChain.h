@@ -31,6 +31,7 @@ struct RoleEmitter::ChainState {
   // The same of slabs of tiles, in pairs.
   llvm::DenseMap<mlir::Value, Values> pairs;
   llvm::SmallVector<llvm::SmallVector<mlir::BlockArgument>> tileFetches;
+  mlir::Value without; // a factor that values are computed without, or null
   unsigned waits = 0;
   bool rehearses = false;
   bool waitedForScores = false;

@@ -16,14 +16,14 @@ std::optional<RoleEmitter::PlainScore> RoleEmitter::asPlain(const ScoreTile &til
   PlainScore plain;
   plain.gram = gram;
   plain.decay = plan.decay ? Value() : gram.getDecay();
-  if (!tile.plainRows)
-    plain.later = factors;
+  plain.later = tile.plainRows ? tile.rowScale : factors;
   plain.earlier = plan.asRows(gram.getRhs())->scale;
   llvm::append_range(plain.earlier, tile.columnScale);
   plain.before = gram.getReach() == Reach::Before;
   plain.inclusive = gram.getReach() == Reach::Inclusive;
   // Factors go into the exponent where they have logarithms.
   plain.inExponent = plain.decay && llvm::all_of(plain.earlier, RolePlan::isPositive);
+  plain.laterInExponent = plain.decay && llvm::all_of(plain.later, RolePlan::isPositive);
   return plain;
 }
 
@@ -38,9 +38,9 @@ std::array<Value, 2> RoleEmitter::rowNumbers(ScoreState &state, const Slot &slot
   return it->second;
 }
 
-// A slot's number of an entry's column.
+// A slot's number of an entry's column. Those of the diagonal's blocks are kept.
 Value RoleEmitter::columnValue(ScoreState &state, const Slot &slot, unsigned entry) {
-  Values &values = state.columnValues[slotOf(slot)];
+  Values &values = (state.block < 0 ? state.ownColumns : state.columnValues)[slotOf(slot)];
   if (values.empty()) {
     bool own = state.block < 0;
     Value columns = own ? ptx.add(state.columns, ptx.mul(warp, 64)) : state.columns;
@@ -57,6 +57,18 @@ void RoleEmitter::collectFactors(ScoreState &state, const ScoreTile &tile, const
     rowNumbers(state, tile.turned ? plain.earlierLog() : plain.laterLog());
   if (Slot numbers = tile.turned ? plain.earlierNumber() : plain.laterNumber(); !numbers.factors.empty())
     rowNumbers(state, numbers);
+}
+
+// Loads the numbers of the columns of the diagonal's blocks.
+void RoleEmitter::fetchColumns(ScoreState &state, const ScoreTile &tile) {
+  std::optional<PlainScore> plain = asPlain(tile);
+  if (!plain)
+    return;
+  state.block = -1;
+  if (plain->decay)
+    columnValue(state, tile.turned ? plain->laterLog() : plain->earlierLog(), 0);
+  if (Slot numbers = tile.turned ? plain->laterNumber() : plain->earlierNumber(); !numbers.factors.empty())
+    columnValue(state, numbers, 0);
 }
 
 // The warp's block on the diagonal.

@@ -1,5 +1,5 @@
 // The inverse of a unit lower triangular system of 64 tokens, transposed. The 16 x 16 blocks on the diagonal
-// are inverted by a warp each, their halves in f32, a column a lane. With D these inverses and N the system's
+// are inverted by a warp each, in f32, a column a lane. With D these inverses and N the system's
 // part below them, negated, block column c of the result is X_c = D_c, X_r = sum over k < r of (D_r N_rk)
 // X_k: transposed, each step's result has the layout of the next one's left operand, so the chain stays in
 // registers. Products are f16: entries stay small where the rows of the system are those of unit vectors.
@@ -9,31 +9,27 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-// Stores the system, negated, to the tile of blocks. The place of a diagonal block, of 16 rows of 32 bytes,
-// holds its diagonal's halves in f32, row by row what are the halves' columns; what is below the first one
-// lies apart.
+// Stores the system, negated, to the tile of blocks. Of a diagonal block three quarters go to the warp's
+// leaf, in f32, column by column.
 void RoleEmitter::storeSystem(ScoreState &state) {
   // Blocks are wanted below the diagonal, and of a leaf what is below.
-  ScoreTile system{plan.system, {}, /*plainRows=*/false, /*anyAbove=*/true};
+  ScoreTile system;
+  system.value = plan.system;
+  system.anyAbove = true;
   Value tile = ptx.add(ptx.add(base, blocksAt), state.warpRows);
   refreshBlocks(state);
   forBlocks(state, system, [&](ValueRange values, Value place, bool onDiagonal) {
     Values entries, packed;
     for (Value value : values)
-      entries.push_back(arith::NegFOp::create(b, value));
+      entries.push_back(ptx.negative(value));
     if (onDiagonal) {
       Value lane = freshLane();
       Value row = ptx.shiftRight(lane, 2), column = ptx.mul(ptx.bits(lane, 3), 2);
-      Value unit = ptx.exclusiveOr(ptx.add(ptx.mul(warp, 2), ptx.shiftRight(row, 2)), column);
-      Value even = ptx.add(ptx.add(tile, ptx.mul(column, 128)),
-                           ptx.add(ptx.mul(unit, 16), ptx.mul(ptx.bits(row, 3), 4)));
-      Value odd = ptx.exclusiveOr(even, ptx.constant(16));
-      for (int64_t half : {0, 1}) {
-        ptx.store(even, half * 1024, {entries[6 * half]});
-        ptx.store(odd, half * 1024 + 128, {entries[6 * half + 1]});
-      }
-      ptx.store(ptx.add(ptx.add(base, leavesAt), ptx.mul(thread, 4)), 0,
-                {ptx.packF16(entries[2], entries[3])});
+      Value leaf = ptx.add(ptx.add(ptx.add(base, leavesAt), ptx.mul(warp, leafBytes)),
+                           ptx.add(ptx.mul(column, 32), ptx.mul(row, 4)));
+      for (auto [quarter, entry] : {std::pair<int64_t, unsigned>{0, 0}, {1, 2}, {2, 6}})
+        for (int64_t odd : {0, 1})
+          ptx.store(leaf, quarter * quarterBytes + odd * 32, {entries[entry + odd]});
       return;
     }
     for (unsigned e = 0; e < 8; e += 2)
@@ -49,9 +45,6 @@ void RoleEmitter::emitInverse(ScoreState &state) {
   Value unit = ptx.exclusiveOr(ptx.add(upper, ptx.mul(warp, 2)), eighth);
   Value toOwn = ptx.add(ptx.add(ptx.mul(ptx.bits(lane, 15), 128), state.warpRows), ptx.mul(unit, 16));
   Value ownRows = ptx.add(tile, state.warpRows), ownBlock = ptx.add(tile, toOwn);
-  // The lane's half of the leaf, and whether its part of a row of the inverse has entries of a half.
-  Value ownHalf = ptx.add(ptx.add(ownRows, ptx.mul(ptx.bits(lane, 8), 128)), ptx.mul(warp, 32));
-  Value inOwnHalf = ptx.equal(ptx.bits(ptx.exclusiveOr(ptx.shiftRight(lane, 1), lane), 8), 0);
   Value result = ptx.add(state.buffer, inverseAt - scoresAt);
   auto packed = [&](ValueRange block) {
     Values pairs;
@@ -69,37 +62,45 @@ void RoleEmitter::emitInverse(ScoreState &state) {
     return results;
   };
 
-  // The leaf's halves: a lane eliminates its column of the identity. Their products with what is below the
-  // first one complete the leaf: (second)(below)(first).
+  // The leaf: a lane eliminates its column of the identity, eight rows and then the other eight. What the
+  // first add to the others is shared out between the two lanes of a column; the upper one stores those.
   ptx.syncWarp();
-  Values x;
-  Value column = ptx.bits(lane, 7);
+  Values first, second, others;
+  Value column = ptx.bits(lane, 15), leaf = ptx.add(ptx.add(base, leavesAt), ptx.mul(warp, leafBytes));
+  auto identity = [&](Value row) { return ptx.choose(ptx.equal(row, 0), ptx.number(1), ptx.number(0)); };
+  auto eliminate = [&](Values &x, int64_t half) {
+    for (int64_t j = 0; j < 7; ++j)
+      for (int64_t quad = (j + 1) / 4; quad < 2; ++quad) {
+        Values factors = ptx.loadFloats(leaf, half * 2 * quarterBytes + j * 32 + quad * 16, 4);
+        for (int64_t i = 0; i < 4; ++i)
+          if (4 * quad + i > j)
+            x[4 * quad + i] = ptx.sum(x[4 * quad + i], ptx.multiply(factors[i], x[j]));
+      }
+  };
   for (int64_t r = 0; r < 8; ++r)
-    x.push_back(ptx.choose(ptx.equal(column, r), ptx.number(1), ptx.number(0)));
-  for (int64_t j = 0; j < 7; ++j)
-    for (int64_t quad = (j + 1) / 4; quad < 2; ++quad) {
-      Values factors = ptx.loadFloats(ptx.exclusiveOr(ownHalf, ptx.constant(16 * (quad ^ j))), 128 * j, 4);
-      for (int64_t i = 0; i < 4; ++i)
-        if (4 * quad + i > j)
-          x[4 * quad + i] = ptx.sum(x[4 * quad + i], ptx.multiply(factors[i], x[j]));
-    }
-  Value below = ptx.load(ptx.add(ptx.add(base, leavesAt), ptx.mul(thread, 4)), 0, 1, b.getI32Type())[0];
-  Value right = ptx.transpose(below), none = ptx.constant(0);
+    first.push_back(identity(ptx.add(column, -r)));
+  eliminate(first, 0);
+  Value lower = ptx.mul(ptx.exclusiveOr(upper, ptx.constant(1)), 4);
+  Value below = ptx.add(leaf, ptx.mul(lower, 4));
+  for (int64_t r = 0; r < 4; ++r)
+    second.push_back(identity(arith::SubIOp::create(b, ptx.add(column, -8 - r), lower)));
+  for (int64_t j = 0; j < 8; ++j)
+    for (auto [x, factor] : llvm::zip(second, ptx.loadFloats(below, quarterBytes + 32 * j, 4)))
+      x = ptx.sum(x, ptx.multiply(factor, first[j]));
+  for (Value x : second)
+    others.push_back(ptx.shuffle(x, ptx.exclusiveOr(lane, ptx.constant(16))));
+  llvm::append_range(second, others);
+  eliminate(second, 1);
   Values half;
   for (int64_t i = 0; i < 4; ++i)
-    half.push_back(ptx.choose(inOwnHalf, ptx.packF16(x[2 * i], x[2 * i + 1]), none));
+    half.push_back(ptx.choose(ptx.equal(upper, 0), ptx.packF16(first[2 * i], first[2 * i + 1]),
+                              ptx.packF16(second[2 * i], second[2 * i + 1])));
   // Row c of the transposed inverse is column c.
   ptx.syncWarp();
   ptx.store(ownBlock, 0, half);
   ptx.syncWarp();
   Values transposed = ptx.loadMatrices(ownBlock, 0, false);
   Values diagonal = swapped(ptx.loadMatrices(ownBlock, 0, true));
-  Values zero(4, ptx.number(0));
-  Values product = ptx.multiplyF16(zero, diagonal, {none, right});
-  product =
-      ptx.multiplyF16(zero, {none, ptx.packF16(product[2], product[3]), none, none}, {transposed[0], none});
-  diagonal[1] = ptx.packF16(product[2], product[3]);
-  transposed[2] = ptx.transpose(diagonal[1]);
 
   // D N in place of N, then the block columns.
   for (int64_t k = 0; k < 3; ++k)
@@ -107,12 +108,19 @@ void RoleEmitter::emitInverse(ScoreState &state) {
       Value at = ptx.add(ownRows, state.blocks[k]);
       ptx.storeMatrices(at, 0, packed(multiply({}, diagonal, ptx.loadMatrices(at, 0, true))), false);
     });
+  // Rows of what is stored are the inverse's columns.
+  std::array<Value, 2> scale;
+  if (plan.inverseScale)
+    scale = rowNumbers(state, {{{plan.inverseScale}}, {}, false});
   ptx.meet(ptx.constant(3), 128);
   awaitPlace(state);
-  auto store = [&](ValueRange block, Value address) {
+  auto store = [&](Values block, Value address) {
     Values out;
-    for (unsigned e = 0; e < 8; e += 2)
+    for (unsigned e = 0; e < 8; e += 2) {
+      for (unsigned i = 0; plan.inverseScale && i < 2; ++i)
+        block[e + i] = ptx.multiply(block[e + i], scale[e / 2 % 2]);
       out.push_back(ptx.packBf16(block[e], block[e + 1]));
+    }
     ptx.storeMatrices(address, 0, out, false);
   };
   Values own;

@@ -257,7 +257,9 @@ FailureOr<unsigned> RolePlan::visitProduct(Operation *op, Value result, Value st
 }
 
 bool RolePlan::isPositive(RowFactor factor) {
-  return factor.divides && isa_and_present<SqrtOp>(trace(factor.value).getDefiningOp());
+  Operation *op = trace(factor.value).getDefiningOp();
+  auto constant = dyn_cast_if_present<ConstantOp>(op);
+  return constant ? constant.getValue().convertToDouble() > 0 : factor.divides && isa_and_present<SqrtOp>(op);
 }
 
 // The factors of a product's columns that follow it.
@@ -430,6 +432,8 @@ LogicalResult RolePlan::check() {
   if (decay ? failed(checkDecay()) : grams.size() > 2)
     return failure();
   turnScores();
+  foldOutputs();
+  moveFactor();
   // The state must end with a product in place, and outputs be rows of independent columns.
   if (products.empty() || products.back().result != strip(yielded[0]) || failed(findSteps()))
     return failure();

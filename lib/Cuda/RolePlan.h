@@ -50,8 +50,9 @@ struct MadeTile {
 struct ScoreTile {
   mlir::Value value;
   RowFactors columnScale;
-  /// Factors of the rows are left to the product that the scores go into.
+  /// Factors of the rows are left to the product that the scores go into, but for those.
   bool plainRows = false;
+  RowFactors rowScale = {};
   /// What lies above the diagonal does not matter.
   bool anyAbove = false;
   /// A row is a token, where columns are micro-steps.
@@ -78,6 +79,9 @@ struct ChainProduct {
   /// factors are the result's.
   RowFactors resultScale;
   std::optional<RowFactors> startScale;
+  /// With an inverse, a number of tokens that all of the left side has as a factor; or null. The inverse has
+  /// it instead.
+  mlir::Value leftFactor = {};
   /// Products of a wave need no product of this wave or a later one.
   unsigned wave = 0;
   /// Products with the same number have the same left side and their tiles side by side.
@@ -134,6 +138,8 @@ public:
   bool isRow(mlir::Value value) const;
   /// Whether a factor is positive, whatever the inputs.
   static bool isPositive(RowFactor factor);
+  /// Factors of the same product, as single numbers.
+  static RowFactors flatten(llvm::ArrayRef<RowFactor> factors);
   /// The factors of the rows of scores, and the product between tokens that they are factors of; null where
   /// scores are more than that.
   std::pair<RowFactors, chunk::GramOp> splitScores(mlir::Value scores) const;
@@ -188,6 +194,8 @@ public:
   llvm::SmallVector<ScoreTile> scores;
   mlir::Value system;
   llvm::SmallVector<chunk::GramOp> grams;
+  /// A factor of the columns of the system's inverse, or null.
+  mlir::Value inverseScale;
   /// A decay of each key, or null; the tiles that it makes for the chain, and the rows at the right of
   /// products between tokens.
   mlir::Value decay;
@@ -233,6 +241,9 @@ private:
   mlir::LogicalResult needRight(const TokenTile &tile);
   mlir::LogicalResult checkDecay();
   void turnScores();
+  void foldOutputs();
+  llvm::SmallVector<mlir::Value> factorsOf(mlir::Value value) const;
+  void moveFactor();
   void placeOutputs();
   mlir::LogicalResult stackProducts();
   mlir::BlockArgument place(const TokenTile &tile);

@@ -252,9 +252,13 @@ void RoleEmitter::emitRows(Value chunks) {
         values = decayWithin(state, slot);
       for (RowFactor factor : slot.factors) {
         std::array<Value, 2> more =
-            factor.divides ? reciprocal(state, factor.value) : row(state, factor.value);
-        for (int k : {0, 1})
-          values[k] = isLog ? ptx.difference(values[k], ptx.log2(more[k])) : ptx.multiply(values[k], more[k]);
+            factor.divides || isLog ? reciprocal(state, factor.value) : row(state, factor.value);
+        for (int k : {0, 1}) {
+          Value log = isLog ? ptx.log2(more[k]) : Value();
+          values[k] = !isLog           ? ptx.multiply(values[k], more[k])
+                      : factor.divides ? ptx.difference(values[k], log)
+                                       : ptx.sum(values[k], log);
+        }
       }
       if (!isLog)
         for (int k : {0, 1})

@@ -40,8 +40,10 @@ void RoleEmitter::collectRows(ScoreState &state) {
   for (unsigned i : state.role->tiles)
     if (!plan.scores[i].ofTokens)
       collect(plan.scores[i]);
-  if (state.role->system)
+  if (state.role->system) {
     collect({plan.system, {}});
+    fetchColumns(state, {plan.system, {}});
+  }
 }
 
 Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, unsigned entry) {
@@ -195,8 +197,13 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
   const ScoreRole &role = scorers[which];
   ScoreState state;
   state.role = &role;
-  Value row = ptx.add(ptx.mul(warp, 16), ptx.shiftRight(lane, 2)), pair = ptx.mul(ptx.bits(lane, 3), 2);
-  state.rowLessColumn = arith::SubIOp::create(b, row, pair);
+  Value row, pair;
+  auto findPlace = [&](Value lane) {
+    row = ptx.add(ptx.mul(warp, 16), ptx.shiftRight(lane, 2));
+    pair = ptx.mul(ptx.bits(lane, 3), 2);
+    state.rowLessColumn = arith::SubIOp::create(b, row, pair);
+  };
+  findPlace(lane);
   state.warpRows = ptx.mul(warp, 16 * 128);
   refreshBlocks(state);
   // The system's products first: most follows from them.
@@ -214,10 +221,14 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
   };
   forOwnChunks(chunks, [&](Value chunk, Stage stage) {
     state.rowValues.clear();
+    state.ownColumns.clear();
     std::tie(state.index, state.phase) = bufferOf(chunk, stage);
     state.buffer = ptx.add(ptx.add(base, scoresAt), ptx.mul(state.index, scoreBytes));
     state.hasPlace = false;
     state.numbers = stage.rows;
+    // Registers are few.
+    if (!plan.decay)
+      findPlace(freshLane());
     state.ownRows = ptx.add(stage.rows, ptx.mul(row, 4));
     state.columns = ptx.add(stage.rows, ptx.mul(pair, 4));
     if (plan.decay) {
@@ -268,6 +279,9 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
       land(0, ofSystem);
       storeSystem(state);
     }
+    for (unsigned tile : role.tiles)
+      if (!plan.scores[tile].ofTokens)
+        fetchColumns(state, plan.scores[tile]);
     if (!role.tiles.empty())
       awaitPlace(state);
     if (ofSystem < order.size())

@@ -17,7 +17,7 @@ struct RoleEmitter::ScoreState {
   Values blocks; // a lane's place in a row of 16 x 16 blocks, for matrix loads and stores
   int64_t block = 0;
   llvm::DenseMap<unsigned, std::array<mlir::Value, 2>> rowValues;
-  llvm::DenseMap<unsigned, Values> columnValues;
+  llvm::DenseMap<unsigned, Values> columnValues, ownColumns;
   llvm::DenseMap<std::pair<unsigned, unsigned>, mlir::Value> decays;
 
   // With a decay of each key: which of the warpgroups that share out the channels this is, and their barrier;
@@ -40,12 +40,18 @@ struct RoleEmitter::PlainScore {
   RowFactors later, earlier; // numbers of the token that sees and of the one that is seen
   bool before = false;       // whether a token does not see its own decay
   bool inclusive = false;    // whether it sees itself
-  bool inExponent = false;   // whether the earlier token's numbers are less its logarithm
+  // Whether the earlier token's logarithm is less its numbers', and the later one's more by them.
+  bool inExponent = false, laterInExponent = false;
 
   // The slots of the later and earlier token's logarithms and numbers.
-  Slot laterLog() const { return {{}, decay, before}; }
+  Slot laterLog() const {
+    RowFactors less(laterInExponent ? later : RowFactors());
+    for (RowFactor &factor : less)
+      factor.divides = !factor.divides;
+    return {less, decay, before};
+  }
   Slot earlierLog() const { return {inExponent ? earlier : RowFactors(), decay}; }
-  Slot laterNumber() const { return {later, {}}; }
+  Slot laterNumber() const { return {laterInExponent ? RowFactors() : later, {}}; }
   Slot earlierNumber() const { return {inExponent ? RowFactors() : earlier, {}}; }
 };
 

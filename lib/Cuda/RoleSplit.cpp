@@ -163,6 +163,92 @@ void RolePlan::turnScores() {
   }
 }
 
+// An output is often a sum of two products, one with scores, times numbers of its tokens. Where scores decay,
+// those go into their exponents, which costs nothing, and to the other product's factors.
+void RolePlan::foldOutputs() {
+  if (decay || steps > 1)
+    return;
+  for (Value output : program.getBodyYield().getValues().slice(1, countOutputs())) {
+    Value value = trace(strip(output)), whole = value;
+    RowFactors factors;
+    while (auto product = value.getDefiningOp<MulOp>()) {
+      unsigned number = isRow(product->getOperand(0)) ? 0 : 1;
+      if (!isRow(product->getOperand(number)))
+        break;
+      factors.push_back({product->getOperand(number)});
+      value = trace(strip(product->getOperand(1 - number)));
+    }
+    auto *sum = llvm::find_if(products, [&](const ChainProduct &p) { return p.result == value; });
+    if (sum == products.end() || sum->kind != ChainProduct::Scores || !sum->start || sum->chained ||
+        !value.hasOneUse())
+      continue;
+    auto *other = llvm::find_if(products, [&](const ChainProduct &p) { return p.result == sum->start; });
+    bool isShared = llvm::count_if(products, [&](const ChainProduct &p) {
+                      return p.kind == ChainProduct::Scores && p.scores == sum->scores;
+                    }) > 1;
+    ScoreTile &tile = scores[sum->scores];
+    auto gram = trace(tile.value).getDefiningOp<chunk::GramOp>();
+    llvm::append_range(factors, sum->resultScale);
+    if (other == products.end() || isShared || !gram || !gram.getDecay() || factors.empty() ||
+        !llvm::all_of(factors, isPositive))
+      continue;
+    RowFactors rest = sum->startScale ? *sum->startScale : other->resultScale;
+    llvm::append_range(rest, factors);
+    sum->startScale = rest;
+    sum->resultScale.clear();
+    sum->result = whole;
+    tile.rowScale = factors;
+  }
+}
+
+RowFactors RolePlan::flatten(ArrayRef<RowFactor> factors) {
+  RowFactors flat;
+  for (RowFactor factor : factors) {
+    auto product = trace(factor.value).getDefiningOp<MulOp>();
+    if (product && !factor.divides)
+      llvm::append_range(flat, flatten({{product->getOperand(0)}, {product->getOperand(1)}}));
+    else
+      flat.push_back({trace(factor.value), factor.divides});
+  }
+  return flat;
+}
+
+// The numbers of tokens that a value of the chain, and nothing else, is computed with and has as factors.
+SmallVector<Value> RolePlan::factorsOf(Value value) const {
+  SmallVector<Value> found;
+  Operation *op = trace(strip(value)).getDefiningOp();
+  if (!op || !value.hasOneUse() || !op->hasOneUse())
+    return found;
+  if (isa<NegOp>(op))
+    return factorsOf(op->getOperand(0));
+  if (isa<AddOp, SubOp>(op)) {
+    SmallVector<Value> other = factorsOf(op->getOperand(1));
+    llvm::copy_if(factorsOf(op->getOperand(0)), std::back_inserter(found),
+                  [&](Value factor) { return llvm::is_contained(other, factor); });
+  } else if (isa<MulOp>(op)) {
+    unsigned number = isRow(op->getOperand(0)) ? 0 : 1;
+    if (!isRow(op->getOperand(number)))
+      return found;
+    found = factorsOf(op->getOperand(1 - number));
+    for (RowFactor factor : flatten({{op->getOperand(number)}}))
+      if (!factor.divides && !isUniform(factor.value))
+        found.push_back(factor.value);
+  }
+  return found;
+}
+
+// A factor of what the system is solved for costs the chain an instruction for each entry of its slab; as one
+// of the inverse's columns it is a few for each warp.
+void RolePlan::moveFactor() {
+  auto solve = [](const ChainProduct &p) { return p.kind == ChainProduct::Inverse; };
+  if (decay || llvm::count_if(products, solve) != 1)
+    return;
+  ChainProduct &product = *llvm::find_if(products, solve);
+  SmallVector<Value> factors = factorsOf(product.left);
+  if (!factors.empty())
+    product.leftFactor = inverseScale = factors.front();
+}
+
 void RolePlan::placeOutputs() {
   auto isProductOf = [&](BlockArgument input) {
     auto is = [&](Value value) {

@@ -27,9 +27,55 @@ Value RoleEmitter::paramEntry(TensorAccess &access, BlockArgument param, Value a
   return entry.getType().isF32() ? entry : arith::ExtFOp::create(b, b.getF32Type(), entry).getResult();
 }
 
+// The input that a sum is the squared norm of, or null.
+static BlockArgument inputOfNorm(ReduceOp op) {
+  auto product = RolePlan::trace(op.getOperand()).getDefiningOp<MulOp>();
+  if (!product || RolePlan::trace(product->getOperand(0)) != RolePlan::trace(product->getOperand(1)))
+    return {};
+  return dyn_cast<BlockArgument>(RolePlan::trace(product->getOperand(0)));
+}
+
+// Squared norms of rows, a lane or as many as there are blocks in a team to a row, 64 bytes at a time.
+void RoleEmitter::sumSquares(Stage stage, Value sums, Value first, BlockArgument input) {
+  constexpr int64_t together = 4; // packets of eight
+  int64_t rows = 32 / team, rounds = matType(input).numCols() / (8 * together * team);
+  Value row = ptx.add(first, ptx.bits(lane, rows - 1)), own = ptx.bits(row, plan.rowsOf(input) - 1);
+  Value at = ptx.add(stage.tiles, ptx.add(ptx.mul(own, rowBytes), ptx.mul(ptx.bits(own, 7), 16)));
+  Value begin = team == 1 ? ptx.constant(0) : ptx.mul(ptx.shiftRight(lane, llvm::Log2_64(rows)), rounds);
+  // All roles' code shares one small cache: nobody is to know that this loop could be unrolled.
+  Value count = ptx.add(ptx.shiftRight(lane, 5), rounds);
+  Values zeros(3, ptx.number(0));
+  auto loop =
+      threads.forLoop(ptx.constant(0), count, ptx.constant(1), zeros, [&](Value round, ValueRange carried) {
+        Value packets = ptx.add(round, begin);
+        Value from = ptx.add(ptx.exclusiveOr(at, ptx.mul(ptx.bits(packets, 1), 64)),
+                             ptx.mul(ptx.shiftRight(packets, 1), halfStride(input)));
+        Values partial(carried), pairs;
+        for (int64_t i = 0; i < together; ++i)
+          llvm::append_range(pairs, ptx.load(ptx.exclusiveOr(from, ptx.constant(16 * i)), tileOffset(input),
+                                             4, b.getI32Type()));
+        for (auto [i, pair] : llvm::enumerate(pairs))
+          for (auto [side, entry] : llvm::enumerate(ptx.unpackBf16(pair))) {
+            Value &sum = partial[(2 * i + side) % partial.size()];
+            sum = ptx.sum(sum, ptx.multiply(entry, entry));
+          }
+        return partial;
+      });
+  storeSum(sums, row, ptx.sum(ptx.sum(loop.getResult(0), loop.getResult(1)), loop.getResult(2)), rows);
+}
+
+// Adds up what the lanes of a row have, and stores it.
+void RoleEmitter::storeSum(Value sums, Value row, Value whole, int64_t rows) {
+  for (int64_t distance = rows; distance < 32; distance *= 2)
+    whole = ptx.sum(whole, ptx.shuffle(whole, ptx.exclusiveOr(lane, ptx.constant(distance))));
+  ptx.store(ptx.add(sums, ptx.mul(row, 4)), 0, {whole});
+}
+
 // A lane, or as many as there are blocks in a team, sums over a row, 32 bytes at a time, which are fetched
 // while those before are summed.
 void RoleEmitter::sumRows(TensorAccess &access, Stage stage, Value sums, Value first, ReduceOp op) {
+  if (BlockArgument input = inputOfNorm(op); input && tileOffsets.contains(input))
+    return sumSquares(stage, sums, first, input);
   constexpr int64_t together = 2;
   llvm::SmallSetVector<BlockArgument, 2> inputs;
   SmallVector<Value> work{op.getOperand()};
@@ -88,9 +134,7 @@ void RoleEmitter::sumRows(TensorAccess &access, Stage stage, Value sums, Value f
   describeTrips(loop, rounds / team / 2);
   auto result = [&](unsigned i) -> Value { return loop.getResult(i); };
   Value whole = ptx.sum(ptx.sum(result(0), result(1)), ptx.sum(result(2), result(3)));
-  for (int64_t distance = rows; distance < 32; distance *= 2)
-    whole = ptx.sum(whole, ptx.shuffle(whole, ptx.exclusiveOr(lane, ptx.constant(distance))));
-  ptx.store(ptx.add(sums, ptx.mul(row, 4)), 0, {whole});
+  storeSum(sums, row, whole, rows);
 }
 
 // Where the sums of a chunk are; they lie several chunks deep, see RoleEmitter::Summed.

@@ -165,6 +165,8 @@ private:
   void awaitSums(mlir::Value chunk);
   void handOverSums(mlir::Value chunk);
   void forPeers(llvm::function_ref<void(mlir::Value rank)> body);
+  void sumSquares(Stage stage, mlir::Value sums, mlir::Value first, mlir::BlockArgument input);
+  void storeSum(mlir::Value sums, mlir::Value row, mlir::Value whole, int64_t rows);
   void sumRows(TensorAccess &access, Stage stage, mlir::Value sums, mlir::Value first, ReduceOp op);
   mlir::Value paramEntry(TensorAccess &access, mlir::BlockArgument param, mlir::Value at);
   std::array<mlir::Value, 2> row(RowState &state, mlir::Value value);
@@ -190,6 +192,7 @@ private:
   struct PlainScore;
   std::optional<PlainScore> asPlain(const ScoreTile &tile) const;
   void collectFactors(ScoreState &state, const ScoreTile &tile, const PlainScore &plain);
+  void fetchColumns(ScoreState &state, const ScoreTile &tile);
   mlir::Value columnValue(ScoreState &state, const Slot &slot, unsigned entry);
   std::array<mlir::Value, 2> rowNumbers(ScoreState &state, const Slot &slot);
   Values scoresOn(ScoreState &state, const ScoreTile &tile, const PlainScore &plain);
@@ -230,7 +233,7 @@ private:
   void seeBlocks(ScoreState &state);
   Values wildDiagonal(ScoreState &state, chunk::GramOp gram);
 
-  // The chain (RoleChain.cpp, RoleStates.cpp).
+  // The chain (RoleChain.cpp, RoleEntries.cpp, RoleStates.cpp).
   struct ChainState;
   mlir::LogicalResult emitChain(mlir::Value chunks);
   mlir::LogicalResult emitChunk(ChainState &state);
@@ -238,7 +241,7 @@ private:
   mlir::FailureOr<Values> entriesOf(ChainState &state, mlir::Value value);
   Values tilePairs(ChainState &state, mlir::BlockArgument input);
   Values decayedWhole(const Stage &stage, mlir::ValueRange entries);
-  Values scaled(ChainState &state, mlir::ValueRange entries, const RowFactors &factors);
+  Values scaled(ChainState &state, mlir::ValueRange entries, RowFactors factors, bool isNegative = false);
 
   // A decay of each row in the chain (RoleRowDecay.cpp).
   struct RowDecay;
@@ -304,9 +307,10 @@ private:
   bool isRoomy, stacks;
 
   static constexpr int64_t rowBytes = 128, slotBytes = tokensOfChunk * 4,
-                           tileBytes = tokensOfChunk * rowBytes, leafBytes = 32 * 4, rightHalf = 6 * 16 * 128,
-                           partBytes = 10 * 1024;
-  int64_t stages, slabs, buffers = 2, stageBytes = 0, loadedBytes = 0, earlyBytes = 0, earlyAt = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0,
+                           tileBytes = tokensOfChunk * rowBytes, quarterBytes = 8 * 32,
+                           leafBytes = 3 * quarterBytes, rightHalf = 6 * 16 * 128, partBytes = 10 * 1024;
+  int64_t stages, slabs, buffers = 2, stageBytes = 0, loadedBytes = 0, earlyBytes = 0, earlyAt = 0, scoreBytes = 0,
+                  scoresAt = 0, inverseAt = 0,
                   blocksAt = 0, leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, normsAt = 0,
                   tablesAt = 0, rightsAt = 0, exchangeAt = 0, wildsAt = 0;
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> tileOffsets;

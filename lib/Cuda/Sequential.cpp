@@ -125,10 +125,30 @@ LogicalResult SequentialEmitter::emitToken(TensorAccess &access, Value token) {
       body.set(argument, tile);
     });
   }
+  // A few micro-steps are fetched together as the token begins: one way from memory, beside that of the
+  // states, instead of one for each.
+  constexpr int64_t fewSteps = 4;
+  llvm::DenseMap<std::pair<unsigned, Axis>, SmallVector<SmallVector<Value>>> ahead;
   auto loadStep = [&](BlockArgument steps, Value index, Axis axis) {
     unsigned tensor =
         llvm::find_if(tensors, [&](const auto &t) { return t.argument == steps; }) - tensors.begin();
-    return access.load(tensor, axis, token, index);
+    int64_t count = cast<IntegerAttr>(cast<StepsType>(steps.getType()).getCount()).getInt();
+    if (count > fewSteps)
+      return access.load(tensor, axis, token, index);
+    SmallVector<SmallVector<Value>> &fetched = ahead[{tensor, axis}];
+    if (fetched.empty()) {
+      OpBuilder::InsertionGuard guard(b);
+      b.setInsertionPointAfter(at.getDefiningOp());
+      for (int64_t step = 0; step < count; ++step)
+        fetched.push_back(access.fetch(tensor, axis, token, threads.constant(step, 64)));
+    }
+    SmallVector<Value> chosen = fetched.front();
+    for (int64_t step = 1; step < count; ++step) {
+      Value isIt = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, index, threads.constant(step, 64));
+      for (auto [value, other] : llvm::zip(chosen, fetched[step]))
+        value = arith::SelectOp::create(b, isIt, other, value);
+    }
+    return access.unpack(tensor, axis, chosen);
   };
   LogicalResult status = body.emitBlock(rule.getBody().front(), loadStep);
   b.setLoc(rule.getLoc());

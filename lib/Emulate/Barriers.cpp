@@ -2,6 +2,8 @@
 #include "lib/Emulate/Machine.h"
 #include "llvm/ADT/Twine.h"
 
+#include <numeric>
+
 using namespace llvm;
 using namespace recur::emulate;
 
@@ -176,6 +178,19 @@ static void mapToBlock(Thread &thread, const Statement &s, Slots slots) {
   thread.set(s.operands[0].items[0], slots, base + address % SharedMemory::range);
 }
 
+// Registers are those that a block has at its start, eight by eight a thread. Who asks for more than the
+// others leave waits until they give some back, which no kernel here does twice.
+static void shareRegisters(Thread &thread, const Statement &s, const Slots *slots) {
+  Block &block = *thread.block;
+  block.registers[thread.warp->index] = thread.word(s.operands[0], slots[thread.lane]);
+  constexpr unsigned ofProcessor = 65536, most = 248;
+  unsigned threads = thread.cluster->launch.threads;
+  unsigned all = std::min(most, ofProcessor / threads / 8 * 8) * (threads / 32);
+  if (unsigned asked = std::accumulate(block.registers.begin(), block.registers.end(), 0u); asked > all)
+    thread.fail("asks for more registers than its block has: all warps that have asked want " + Twine(asked) +
+                " of " + Twine(all));
+}
+
 static void nothing(Thread &, const Statement &, Slots) {}
 static void nothingInWarp(Thread &, const Statement &, const Slots *) {}
 
@@ -221,8 +236,8 @@ bool recur::emulate::decodeBarrier(Statement &s) {
   }
   if (name == "setmaxnreg") {
     s.scope = Scope::Warp;
-    s.runWarp = nothingInWarp;
-    return true;
+    s.runWarp = shareRegisters;
+    return count == 1;
   }
   return false;
 }

@@ -125,6 +125,7 @@ Block::Block(Cluster &cluster, unsigned rank, unsigned index)
     : cluster(cluster), rank(rank), index(index), shared(SharedMemory::get(rank)),
       running(cluster.launch.threads) {
   unsigned warps = (running + 31) / 32;
+  registers.assign(warps, 0);
   shared.begin(cluster.launch.sharedBytes, rank * warps, warps);
 }
 

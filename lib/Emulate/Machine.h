@@ -145,6 +145,7 @@ public:
   const unsigned rank, index;
   SharedMemory &shared;
   std::array<NamedBarrier, 16> named;
+  llvm::SmallVector<uint32_t> registers; // of a thread, as each warp has asked for
   unsigned running = 0; // threads
 };
 

@@ -96,6 +96,10 @@ static void extremeOfPairs(Thread &thread, const Statement &s, Slots slots) {
   thread.set(s.operands[0].items[0], slots, result);
 }
 
+static void negate(Thread &thread, const Statement &s, Slots slots) {
+  thread.set(s.operands[0].items[0], slots, bit_cast<uint32_t>(-thread.number(s.operands[1], slots)));
+}
+
 static void select(Thread &thread, const Statement &s, Slots slots) {
   thread.set(s.operands[0].items[0], slots,
              thread.word(s.operands[thread.word(s.operands[3], slots) & 1 ? 1 : 2], slots));
@@ -157,6 +161,10 @@ bool recur::emulate::decodeScalar(Statement &s) {
       count == 3) {
     s.flag = s.words[0] == "max";
     s.run = extremeOfPairs;
+    return true;
+  }
+  if (s.words[0] == "neg" && s.words.size() == 2 && s.words[1] == "f32" && count == 2) {
+    s.run = negate;
     return true;
   }
   if (s.words[0] == "selp" && s.words.size() == 2 && bytesOf(s.words[1]) == 4 && count == 4) {

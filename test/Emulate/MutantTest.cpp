@@ -139,6 +139,11 @@ TEST_F(Mutants, productsNotAwaited) {
       3);
 }
 
+TEST_F(Mutants, moreRegistersThanThereAre) {
+  expectAllTold(
+      "setmaxnreg", [](LLVM::InlineAsmOp op) { op.setAsmString("setmaxnreg.inc.sync.aligned.u32 256;"); }, 3);
+}
+
 TEST_F(Mutants, tilesOneRowOff) {
   // A swizzle goes by the row's number.
   expectAllTold(

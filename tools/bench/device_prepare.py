@@ -29,7 +29,7 @@ CHECKED = [inputs.Case("carry", 3, 21, 4, grouped=True, initial=True),
 IN_CHUNKS = [inputs.Case("chunks", 2, 150, 4, grouped=True, initial=True), inputs.Case("begin", 3, 70, 2),
              inputs.Case("long", 1, 1000, 2), inputs.Case("nasty", 1, 200, 4, initial=True, nasty=True)]
 # Rules that are timed.
-TIMED = ("linear_attention", "simple_gla", "gated_deltanet", "kda", "gla", "rwkv7", "deltaproduct", "comba", "mamba2",
+TIMED = ("linear_attention", "simple_gla", "deltanet", "gated_deltanet", "kda", "gla", "rwkv7", "deltaproduct", "comba", "mamba2",
          "mesanet_cg", "titans", "gru", "hgrn", "hgrn2", "rwkv4", "rwkv6", "mamba1", "lru", "lightning")
 
 

@@ -81,6 +81,8 @@ def main():
     p.add_argument("--part", choices=("all", "check", "times", "peer-only"), default="all")
     p.add_argument("--device", default="cuda", help="cpu: a check of the check, with short sequences and no times")
     p.add_argument("--warm", type=int, metavar="SECONDS", help="let the peer compile side by side first")
+    p.add_argument("--beside", action="append", default=[], metavar="COMMAND",
+                   help="a program that times other kernels, run after the rules; its output is kept")
     p.add_argument("--json", type=Path)
     p.set_defaults(do=run)
     options = parser.parse_args()

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import statistics
+import subprocess
 import sys
 from dataclasses import dataclass
 
@@ -317,8 +318,17 @@ def run(options):
                       f"{number(row, 'recur_state', '{:.1e}')}, peer {number(row, 'peer', '{:.1e}')} state "
                       f"{number(row, 'peer_state', '{:.1e}')} {row.get('recur_problem', '')} "
                       f"{row.get('peer_problem', '')}", flush=True)
-        if options.json:
-            options.json.write_text(json.dumps(report, indent=1))
+        write(options, report)
+    for command in options.beside:
+        done = subprocess.run(command, shell=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        report.setdefault("beside", {})[command] = done.stdout
+        print(f"$ {command}\n{done.stdout}", flush=True)
+    write(options, report)
+
+
+def write(options, report):
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=1))
 
 
 HEADER = (f"{'rule':18} {'shape':16} {'form':10} {'recur ms':>9} {'peer ms':>9} {'peer/recur':>10} {'floor ms':>9} "
