@@ -136,20 +136,34 @@ Matrix ChunkLowering::rowsFrom(Value tensor, Type type) {
   return isa<chunk::TokensType>(type) ? result : asRows(result, length);
 }
 
+// A loop over the tokens that carries values and fills rows for results.
+scf::ForOp ChunkLowering::tokenLoop(Location loc, ValueRange carried, TypeRange results) {
+  MatrixBuilder m(b, loc);
+  SmallVector<Value> inits;
+  for (Value value : carried) {
+    Value start = m.stored(matrix(value), naturalAxes(matType(value)));
+    inits.push_back(isa<RankedTensorType>(start.getType()) ? ownCopy(b, loc, start) : start);
+  }
+  for (Type type : results)
+    inits.push_back(emptyRows(type));
+  auto index = [&](int64_t value) -> Value { return arith::ConstantIndexOp::create(b, loc, value); };
+  return scf::ForOp::create(b, loc, index(0), index(length), index(1), inits);
+}
+
+// What such a loop leaves.
+void ChunkLowering::setResults(scf::ForOp loop, ValueRange last, ValueRange results) {
+  for (auto [value, found] : llvm::zip(last, loop.getResults()))
+    ops.matrices[value] = {found, naturalAxes(matType(value)), sizesOf(value)};
+  for (auto [value, found] : llvm::zip(results, loop.getResults().drop_front(last.size())))
+    ops.matrices[value] = rowsFrom(found, value.getType());
+}
+
 LogicalResult ChunkLowering::mapInOrder(chunk::MapOp op) {
   Location loc = op.getLoc();
   MatrixBuilder m(b, loc);
   Block &body = op.getBody().front();
   unsigned states = op.getCarried().size();
-  SmallVector<Value> inits;
-  for (Value carried : op.getCarried()) {
-    Value start = m.stored(matrix(carried), naturalAxes(matType(carried)));
-    inits.push_back(isa<RankedTensorType>(start.getType()) ? ownCopy(b, loc, start) : start);
-  }
-  for (Type type : op.getResults().getTypes())
-    inits.push_back(emptyRows(type));
-  auto index = [&](int64_t value) -> Value { return arith::ConstantIndexOp::create(b, loc, value); };
-  auto loop = scf::ForOp::create(b, loc, index(0), index(length), index(1), inits);
+  scf::ForOp loop = tokenLoop(loc, op.getCarried(), op.getResults().getTypes());
   {
     OpBuilder::InsertionGuard guard(b);
     b.setInsertionPointToStart(loop.getBody());
@@ -177,10 +191,7 @@ LogicalResult ChunkLowering::mapInOrder(chunk::MapOp op) {
     llvm::append_range(all, results);
     scf::YieldOp::create(b, loc, all);
   }
-  for (auto [i, last] : llvm::enumerate(op.getLast()))
-    ops.matrices[last] = {loop.getResult(i), naturalAxes(matType(last)), sizesOf(last)};
-  for (auto [i, result] : llvm::enumerate(op.getResults()))
-    ops.matrices[result] = rowsFrom(loop.getResult(states + i), result.getType());
+  setResults(loop, op.getLast(), op.getResults());
   return success();
 }
 
@@ -188,15 +199,7 @@ void ChunkLowering::lowerScan(chunk::ScanOp op) {
   Location loc = op.getLoc();
   MatrixBuilder m(b, loc);
   unsigned states = op.getInit().size();
-  SmallVector<Value> inits;
-  for (Value init : op.getInit()) {
-    Value start = m.stored(matrix(init), naturalAxes(matType(init)));
-    inits.push_back(isa<RankedTensorType>(start.getType()) ? ownCopy(b, loc, start) : start);
-  }
-  for (Type type : op.getResults().getTypes())
-    inits.push_back(emptyRows(type));
-  auto index = [&](int64_t value) -> Value { return arith::ConstantIndexOp::create(b, loc, value); };
-  auto loop = scf::ForOp::create(b, loc, index(0), index(length), index(1), inits);
+  scf::ForOp loop = tokenLoop(loc, op.getInit(), op.getResults().getTypes());
   {
     OpBuilder::InsertionGuard guard(b);
     b.setInsertionPointToStart(loop.getBody());
@@ -217,9 +220,5 @@ void ChunkLowering::lowerScan(chunk::ScanOp op) {
     llvm::append_range(all, results);
     scf::YieldOp::create(b, loc, all);
   }
-  for (unsigned i = 0; i < states; ++i) {
-    Value last = op.getLast()[i], result = op.getResults()[i];
-    ops.matrices[last] = {loop.getResult(i), naturalAxes(matType(last)), sizesOf(last)};
-    ops.matrices[result] = rowsFrom(loop.getResult(states + i), result.getType());
-  }
+  setResults(loop, op.getLast(), op.getResults());
 }
