@@ -67,10 +67,12 @@ struct Entry {
   int64_t leastTokens = 0;
   /// Tensors that the kernel copies in boxes, whose descriptors are its second parameter.
   llvm::SmallVector<int32_t> maps;
-  /// For launches of at most so many blocks; 0: of any number.
+  /// For launches of at most so many blocks; 0: of any number. Or, `takesMore`, of any number on so many processors.
   int64_t mostBlocks = 0;
-  /// Works on segments of sequences: as many as `mostBlocks` lets be, of which there must be two or may be one, or
-  /// short ones whatever their number, or such that blocks, of which `mostBlocks` run at a time, end together.
+  bool takesMore = false;
+  /// Works on segments of sequences: as many as `mostBlocks` lets be, at least two; as many as take those
+  /// processors the least time; short ones whatever their number; or such that blocks, of which `mostBlocks` run at
+  /// a time, end together.
   enum Cut { Whole, Segments, AnySegments, FewTokens, Spread } cut = Whole;
   /// The next entry is launched after this one, and finds the workspace as this one left it.
   bool continues = false;

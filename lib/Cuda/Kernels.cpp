@@ -148,6 +148,10 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
   Entry entry;
   entry.name = options.symbol + name.str();
   entry.mostBlocks = mostBlocks;
+  if (phase == Phase::Early && !mostBlocks) {
+    entry.mostBlocks = options.chip.processors;
+    entry.takesMore = true;
+  }
   bool isCut = phase == Phase::Gather || phase == Phase::Segments;
   entry.leastTokens = isCut ? 8 * tokensOfChunk : tokensWorthChunk;
   entry.cut = isCut ? Entry::Segments : phase == Phase::Early ? Entry::AnySegments : Entry::Whole;
@@ -324,17 +328,18 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, bool ofMicroStep) {
   // With a decay of each key scores are dearer than the chain.
   if (plan->decay)
     return addPrepared(program, part.tensors, part.shards);
+  Phase phase = Phase::Whole;
   // Few heads leave processors idle, so two blocks share one.
   if (SharedOut halves = shareOut(64, /*fewer=*/false); halves.shards == 2)
     if (chunk::ProgramOp half = derived(halves.rule())) {
-      Phase phase = addSegments(half, halves.tensors, halves.shards);
+      phase = addSegments(half, halves.tensors, halves.shards);
       addRoles(half, halves.tensors, halves.shards, "_halves", options.chip.processors, phase);
     }
   // Else a block takes as many of the state's independent indices as go: it does what is common to them once.
   program = derived(part.rule());
-  if (part.shards == 1 && addSegments(program, part.tensors, part.shards) == Phase::Early)
-    addRoles(program, part.tensors, part.shards, "_early", options.chip.processors, Phase::Early);
-  return addRoles(program, part.tensors, part.shards, "_roles", 0);
+  if (part.shards == 1 && phase == Phase::Whole)
+    phase = addSegments(program, part.tensors, part.shards);
+  return addRoles(program, part.tensors, part.shards, "_roles", 0, phase);
 }
 
 // The kernel for all chips, with chunks as long as fit into shared memory.

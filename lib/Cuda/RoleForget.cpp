@@ -10,6 +10,50 @@ using namespace recur::cuda;
 // The binary logarithm of what may be left of a state: less than f32 keeps of one that is 2^16 times larger than what
 // came after it.
 constexpr double forgotten = -40;
+// Chunks that a segment may begin early where processors get several blocks, and of how many segments a block can tell.
+constexpr int64_t mostFew = 4, mostCuts = 3;
+
+Part RoleEmitter::find(TensorAccess &access) {
+  int64_t grain = phase == Phase::Whole || phase == Phase::Chain ? 0 : plan.tokens;
+  bool inTurn = phase == Phase::Early;
+  if (!hasBegin)
+    return findPart(threads, access, shards, plan.independent, grain, {}, inTurn);
+  // Read from where it was left, so that it takes no registers.
+  Values begin = ptx.load(ptx.add(base, beginAt), 0, 2, b.getI32Type());
+  Value later = arith::ExtSIOp::create(b, b.getI64Type(), ptx.mul(begin[0], plan.tokens));
+  Part found = findPart(threads, access, shards, plan.independent, grain, later, inTurn);
+  if (phase == Phase::Early) {
+    Value isWhole = ptx.equal(begin[1], 1), isFirst = ptx.equal(found.segment, 0);
+    found.tokens =
+        ptx.choose(isWhole, ptx.choose(isFirst, found.all, ptx.constant(0, 64)), found.tokens);
+    found.isLast = ptx.choose(isWhole, isFirst, found.isLast);
+  }
+  return found;
+}
+
+// The sequence from its first token on.
+Part RoleEmitter::findFromStart(TensorAccess &access) {
+  TensorAccess segment(threads, call, plan.tensors, /*packed=*/true);
+  Part own = find(segment);
+  Value back = arith::SubIOp::create(b, ptx.constant(0, 64), own.before);
+  Part whole = findPart(threads, access, shards, plan.independent, plan.tokens, back, /*inTurn=*/true);
+  whole.tokens = whole.all;
+  return whole;
+}
+
+// Each warp leaves the logarithm of its chunk's decay in shared memory; 0 for chunks before the first.
+void RoleEmitter::sumDecays(TensorAccess &access, Value chunk) {
+  Value zero = ptx.constant(0), own = ptx.add(ptx.mul(group, 4), warp);
+  Value sum = decayOfChunk(access, arith::MaxSIOp::create(b, chunk, zero));
+  sum = ptx.choose(ptx.compare(arith::CmpIPredicate::slt, chunk, zero), ptx.number(0), sum);
+  threads.when(ptx.equal(lane, 0),
+               [&] { ptx.store(ptx.add(ptx.add(base, slotsAt), ptx.mul(own, 4)), 0, {sum}); });
+  NVVM::Barrier0Op::create(b);
+}
+
+static Value isForgotten(Ptx &ptx, Value sum) {
+  return arith::CmpFOp::create(ptx.b, arith::CmpFPredicate::OLE, sum, ptx.number(forgotten));
+}
 
 // How many chunks before `end`, a number of chunks of the part, forget what was before them; more than there are
 // where they do not. Each warp looks at a chunk; all threads of the block get the answer.
@@ -17,25 +61,18 @@ Value RoleEmitter::countToForget(TensorAccess &access, Value end) {
   int64_t warps = threads.grid.threads / 32;
   Value own = ptx.add(ptx.mul(group, 4), warp), zero = ptx.constant(0), sums = ptx.add(base, slotsAt);
   Value rounds = arith::DivUIOp::create(b, ptx.add(end, warps - 1), ptx.constant(warps));
-  auto isFound = [&](Value sum) -> Value {
-    return arith::CmpFOp::create(b, arith::CmpFPredicate::OLE, sum, ptx.number(forgotten));
-  };
   Values first{ptx.number(0), zero};
   auto loop = threads.forLoop(zero, rounds, ptx.constant(1), first, [&](Value round, ValueRange carried) {
     SmallVector<Type> types{b.getF32Type(), b.getI32Type()};
-    auto choice = scf::IfOp::create(b, types, isFound(carried[0]), true);
+    auto choice = scf::IfOp::create(b, types, isForgotten(ptx, carried[0]), true);
     OpBuilder::InsertionGuard guard(b);
     b.setInsertionPointToStart(choice.thenBlock());
     scf::YieldOp::create(b, carried);
     b.setInsertionPointToStart(choice.elseBlock());
-    Value chunk = arith::SubIOp::create(b, ptx.add(end, -1), ptx.add(ptx.mul(round, warps), own));
-    Value sum = decayOfChunk(access, arith::MaxSIOp::create(b, chunk, zero));
-    sum = ptx.choose(ptx.compare(arith::CmpIPredicate::slt, chunk, zero), ptx.number(0), sum);
-    threads.when(ptx.equal(lane, 0), [&] { ptx.store(ptx.add(sums, ptx.mul(own, 4)), 0, {sum}); });
-    NVVM::Barrier0Op::create(b);
+    sumDecays(access, arith::SubIOp::create(b, ptx.add(end, -1), ptx.add(ptx.mul(round, warps), own)));
     Value whole = carried[0], count = carried[1];
     for (int64_t i = 0; i < warps; ++i) {
-      Value found = isFound(whole);
+      Value found = isForgotten(ptx, whole);
       count = ptx.choose(found, count, ptx.add(count, 1));
       whole = ptx.choose(found, whole, ptx.sum(whole, ptx.loadFloats(sums, i * 4, 1)[0]));
     }
@@ -44,10 +81,37 @@ Value RoleEmitter::countToForget(TensorAccess &access, Value end) {
     b.setInsertionPointAfter(choice);
     return Values(choice.getResults());
   });
-  return ptx.choose(isFound(loop.getResult(0)), loop.getResult(1), ptx.add(end, 1));
+  return ptx.choose(isForgotten(ptx, loop.getResult(0)), loop.getResult(1), ptx.add(end, 1));
 }
 
-// Sets where the block begins: before its segment or, where it only gathers what the segment leaves, in it.
+// How many chunks before its segment the block begins, few, and whether there is a segment of the sequence, which has
+// `end` chunks, that would need more: then 0. Each segment but the first has `mostFew` of the warps.
+std::pair<Value, Value> RoleEmitter::countFew(TensorAccess &access, Value each, Value end) {
+  Value own = ptx.add(ptx.mul(group, 4), warp), zero = ptx.constant(0), sums = ptx.add(base, slotsAt);
+  Value cut = ptx.add(arith::DivUIOp::create(b, own, ptx.constant(mostFew)), 1);
+  Value chunk = arith::SubIOp::create(b, ptx.add(ptx.mul(cut, each), -1), ptx.bits(own, mostFew - 1));
+  sumDecays(access, arith::MinSIOp::create(b, chunk, ptx.add(end, -1)));
+  Value early = zero, isWhole = zero;
+  for (int64_t i = 0; i < mostCuts; ++i) {
+    Value whole = ptx.number(0), count = zero;
+    for (int64_t j = 0; j < mostFew; ++j) {
+      Value found = isForgotten(ptx, whole);
+      count = ptx.choose(found, count, ptx.add(count, 1));
+      whole = ptx.choose(found, whole, ptx.sum(whole, ptx.loadFloats(sums, (i * mostFew + j) * 4, 1)[0]));
+    }
+    // Segments without tokens do not count.
+    Value exists = arith::AndIOp::create(b, ptx.below(ptx.constant(i + 1), part.segments),
+                                         ptx.below(ptx.mul(each, i + 1), end));
+    Value fails = arith::AndIOp::create(
+        b, exists, arith::XOrIOp::create(b, isForgotten(ptx, whole), ptx.equal(zero, 0)));
+    isWhole = ptx.choose(fails, ptx.constant(1), isWhole);
+    early = ptx.choose(arith::AndIOp::create(b, exists, ptx.equal(part.segment, i + 1)), count, early);
+  }
+  NVVM::Barrier0Op::create(b);
+  return {ptx.choose(ptx.equal(isWhole, 1), zero, early), isWhole};
+}
+
+// Finds where the block begins: before its segment or, where it only gathers what the segment leaves, in it.
 void RoleEmitter::findBegin() {
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
   auto chunksOf = [&](Value tokens) -> Value {
@@ -55,21 +119,36 @@ void RoleEmitter::findBegin() {
         b, b.getI32Type(),
         arith::DivUIOp::create(b, ptx.add(tokens, plan.tokens - 1), ptx.constant(plan.tokens, 64)));
   };
-  auto tokensOf = [&](Value chunks) -> Value {
-    return ptx.mul(arith::ExtUIOp::create(b, b.getI64Type(), chunks), plan.tokens);
-  };
-  part = find(access);
+  Value zero = ptx.constant(0), later, isWhole = zero;
   if (phase == Phase::Gather) {
+    part = find(access);
     Value all = chunksOf(part.tokens);
-    later = tokensOf(arith::SubIOp::create(b, all, arith::MinUIOp::create(b, all, countToForget(access, all))));
-    return;
+    later = arith::SubIOp::create(b, all, arith::MinUIOp::create(b, all, countToForget(access, all)));
+  } else {
+    part = findFromStart(access);
+    Value all = chunksOf(part.tokens);
+    Value each = arith::CeilDivUIOp::create(b, all, part.segments), before = ptx.mul(each, part.segment);
+    // A segment without tokens has nothing to begin with.
+    before = ptx.choose(ptx.below(before, all), before, zero);
+    Value few = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, access.word(TensorAccess::Few),
+                                      ptx.constant(0, 64));
+    few = arith::AndIOp::create(b, few, ptx.compare(arith::CmpIPredicate::ne, all, zero));
+    auto choice = scf::IfOp::create(b, SmallVector<Type>(2, b.getI32Type()), few, true);
+    {
+      OpBuilder::InsertionGuard guard(b);
+      b.setInsertionPointToStart(choice.thenBlock());
+      auto [count, fails] = countFew(access, each, all);
+      scf::YieldOp::create(b, ValueRange{count, fails});
+      b.setInsertionPointToStart(choice.elseBlock());
+      Value any = arith::MinUIOp::create(b, before, countToForget(access, before));
+      scf::YieldOp::create(b, ValueRange{any, zero});
+    }
+    early = choice.getResult(0);
+    isWhole = choice.getResult(1);
+    later = arith::SubIOp::create(b, zero, early);
   }
-  // A segment without tokens has nothing to begin with.
-  Value isEmpty = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, part.tokens, ptx.constant(0, 64));
-  Value before = ptx.choose(isEmpty, ptx.constant(0), chunksOf(part.before)), none = ptx.constant(0, 64);
-  later = arith::SubIOp::create(b, none, part.before);
-  TensorAccess fromStart(threads, call, plan.tensors, /*packed=*/true);
-  part = find(fromStart);
-  early = arith::MinUIOp::create(b, before, countToForget(fromStart, before));
-  later = arith::SubIOp::create(b, none, tokensOf(early));
+  threads.when(ptx.equal(ptx.add(ptx.mul(group, 128), thread), 0),
+               [&] { ptx.store(ptx.add(base, beginAt), 0, {later, isWhole}); });
+  NVVM::Barrier0Op::create(b);
+  hasBegin = true;
 }

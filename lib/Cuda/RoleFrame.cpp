@@ -102,7 +102,7 @@ void RoleEmitter::layOut() {
     exchangeBytes = plan.grams.size() * partBytes, blockBytes = rightBytes;
   int64_t wildBytes = plan.decay && !plan.isMild() ? form.walkers() * plan.grams.size() * 4096 : 0;
   int64_t others = outputBytes + blockBytes + leavesBytes + tablesBytes + sumBytes + exchangeBytes + wildBytes +
-                   Barriers * barrierPitch + 256;
+                   Barriers * barrierPitch + beginBytes + 256;
   // Where there is room for one chunk's inputs, its scores wait for the chain anyway.
   constexpr int64_t numbersBytes = 2048;
   buffers = others + 2 * scoreBytes + stageBytes + numbersBytes > threads.sharedLimit ? 1 : 2;
@@ -126,6 +126,7 @@ void RoleEmitter::layOut() {
   take(tablesAt, tablesBytes);
   take(normsAt, sumBytes);
   take(barriersAt, Barriers * barrierPitch);
+  take(beginAt, beginBytes);
   slotsAt = llvm::alignTo(at, 256);
 }
 
@@ -258,11 +259,6 @@ void RoleEmitter::emitStart() {
     ptx.meetCluster();
   else
     NVVM::Barrier0Op::create(b);
-}
-
-Part RoleEmitter::find(TensorAccess &access) {
-  bool isCut = phase != Phase::Whole && phase != Phase::Chain;
-  return findPart(threads, access, shards, plan.independent, isCut ? plan.tokens : 0, later);
 }
 
 // The first block of 64 columns of a tensor that is this shard's.

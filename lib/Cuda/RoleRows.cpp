@@ -212,7 +212,8 @@ void RoleEmitter::clearRows(Stage stage, Value tokens) {
 
 void RoleEmitter::emitRows(Value chunks) {
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
-  find(access);
+  // Of the part that is known: finding it again would keep more in registers. No state is read here.
+  access.locate(part.sequence, part.sequence, part.begin, part.head, part.shard, plan.independent);
   // The chain's come with its records.
   size_t count = phase == Phase::Chain ? 0 : slots.size();
   SmallVector<BlockArgument> inputs;

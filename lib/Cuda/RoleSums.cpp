@@ -157,7 +157,8 @@ llvm::SetVector<Operation *> RoleEmitter::gramsOf(const ScoreRole &role) const {
 void RoleEmitter::emitSums(Value chunks) {
   Value first = ptx.mul(ptx.bits(warp, 1), 32 / team);
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
-  find(access);
+  // Of the part that is known: finding it again would keep more in registers. No state is read here.
+  access.locate(part.sequence, part.sequence, part.begin, part.head, part.shard, plan.independent);
   if (team > 1)
     first =
         ptx.add(first, ptx.mul(arith::TruncIOp::create(b, b.getI32Type(), part.shard), tokensOfChunk / team));

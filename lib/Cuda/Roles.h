@@ -25,9 +25,10 @@ struct ScoreRole {
 /// How a kernel takes sequences: whole, or in segments side by side. Then one kernel gathers what each
 /// segment adds to the state and what it multiplies it with, and the next begins every segment with what the
 /// ones before it make of the first state. Or, `Early`, where decays bound what is left of a state, a segment begins
-/// with zero as many chunks before its own as it takes to forget all before them. Or one kernel prepares, for all
-/// chunks side by side, what does not depend on the state, and leaves it in the workspace, a record for each chunk;
-/// and the next is the chain.
+/// with zero as many chunks before its own as it takes to forget all before them. Where processors get several blocks,
+/// that may be few chunks, or the sequence's first block takes it whole. Or one kernel prepares, for all chunks side by
+/// side, what does not depend on the state, and leaves it in the workspace, a record for each chunk; and the next is the
+/// chain.
 enum class Phase { Whole, Gather, Segments, Early, Prepare, Chain };
 
 /// A number for each token in shared memory: a product of factors, or the sums of a decay's binary
@@ -121,7 +122,10 @@ private:
                    llvm::function_ref<Values(mlir::Value chunk, Stage stage, mlir::ValueRange carried)> body);
   /// A loop over those of a team's chunks that are this block's.
   void forOwnChunks(mlir::Value chunks, llvm::function_ref<void(mlir::Value chunk, Stage stage)> body);
+  Part findFromStart(TensorAccess &access);
+  void sumDecays(TensorAccess &access, mlir::Value chunk);
   mlir::Value countToForget(TensorAccess &access, mlir::Value end);
+  std::pair<mlir::Value, mlir::Value> countFew(TensorAccess &access, mlir::Value each, mlir::Value end);
   void findBegin();
   int64_t tileOffset(mlir::BlockArgument input) const { return tileOffsets.lookup(input).first; }
   int64_t halfStride(mlir::BlockArgument input) const { return tileOffsets.lookup(input).second; }
@@ -308,11 +312,12 @@ private:
 
   static constexpr int64_t rowBytes = 128, slotBytes = tokensOfChunk * 4,
                            tileBytes = tokensOfChunk * rowBytes, quarterBytes = 8 * 32,
-                           leafBytes = 3 * quarterBytes, rightHalf = 6 * 16 * 128, partBytes = 10 * 1024;
+                           leafBytes = 3 * quarterBytes, rightHalf = 6 * 16 * 128, partBytes = 10 * 1024,
+                           beginBytes = 16;
   int64_t stages, slabs, buffers = 2, stageBytes = 0, loadedBytes = 0, earlyBytes = 0, earlyAt = 0, scoreBytes = 0,
                   scoresAt = 0, inverseAt = 0,
                   blocksAt = 0, leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, normsAt = 0,
-                  tablesAt = 0, rightsAt = 0, exchangeAt = 0, wildsAt = 0;
+                  tablesAt = 0, rightsAt = 0, beginAt = 0, exchangeAt = 0, wildsAt = 0;
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> tileOffsets;
   llvm::SmallVector<Slot> slots;
 
@@ -321,9 +326,9 @@ private:
   Part part;
   mlir::Value base, thread, lane, warp, group;
   mlir::Value slabIndex, firstSlab; // the warpgroup's in the block, and the block's first in the state
-  // How many chunks before its segment the block begins, and where in tokens (i64) after the segment's begin; null where
-  // it begins with that.
-  mlir::Value early, later;
+  // How many chunks before its segment the block begins, where it may; and whether that is in shared memory.
+  mlir::Value early;
+  bool hasBegin = false;
 };
 
 } // namespace recur::cuda

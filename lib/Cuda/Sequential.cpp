@@ -33,7 +33,7 @@ private:
 } // namespace
 
 Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int64_t slab, int64_t grain,
-                    Value later) {
+                    Value later, bool inTurn) {
   ImplicitLocOpBuilder &b = threads.b;
   Part part;
   auto i64 = [&](int64_t n) { return threads.constant(n, 64); };
@@ -58,7 +58,13 @@ Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int6
   if (grain) {
     part.block = block;
     part.segments = arith::TruncIOp::create(b, b.getI32Type(), access.word(TensorAccess::Segments));
-    part.segment = take(part.segments);
+    if (inTurn) {
+      Value own = take(arith::TruncIOp::create(b, b.getI32Type(), access.word(TensorAccess::Pairs)));
+      part.segment = pair;
+      pair = own;
+    } else {
+      part.segment = take(part.segments);
+    }
   }
   if (!headsFirst)
     takeHead();
@@ -79,10 +85,12 @@ Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int6
   if (grain) {
     auto wide = [&](Value x) -> Value { return arith::ExtUIOp::create(b, b.getI64Type(), x); };
     Value grains = arith::CeilDivUIOp::create(b, part.tokens, i64(grain));
-    Value each =
-        arith::MulIOp::create(b, arith::CeilDivUIOp::create(b, grains, wide(part.segments)), i64(grain));
+    // In 32 bits, as a division of 64 is a call.
+    Value few = arith::CeilDivUIOp::create(b, arith::TruncIOp::create(b, b.getI32Type(), grains), part.segments);
+    Value each = arith::MulIOp::create(b, wide(few), i64(grain));
     Value before = arith::MulIOp::create(b, each, wide(part.segment));
     before = arith::MinSIOp::create(b, before, part.tokens);
+    part.all = part.tokens;
     Value rest = arith::SubIOp::create(b, part.tokens, before);
     part.tokens = arith::MinSIOp::create(b, each, rest);
     auto equal = [&](Value x, Value y) -> Value {

@@ -43,6 +43,8 @@ public:
     StateIndex = 7,
     Positions = 10,
     Segments = 13,
+    Few = 14,
+    Pairs = 15,
     TensorsBegin = 16
   };
   /// Fields of one tensor.

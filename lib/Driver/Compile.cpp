@@ -186,9 +186,9 @@ static FloatType elementType(MLIRContext &context, DType type) {
 }
 
 static int64_t flagsOf(const cuda::Entry &entry) {
-  constexpr int64_t cuts[] = {0, RECUR_CUDA_SEGMENTS, RECUR_CUDA_SEGMENTS | RECUR_CUDA_ONE, RECUR_CUDA_TOKENS,
+  constexpr int64_t cuts[] = {0, RECUR_CUDA_SEGMENTS, RECUR_CUDA_SEGMENTS | RECUR_CUDA_ANY, RECUR_CUDA_TOKENS,
                               RECUR_CUDA_SPREAD};
-  int64_t cut = cuts[entry.cut];
+  int64_t cut = cuts[entry.cut] | (entry.takesMore ? RECUR_CUDA_MORE : 0);
   return cut | (entry.continues ? RECUR_CUDA_CONTINUES : 0);
 }
 

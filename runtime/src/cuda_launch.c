@@ -101,9 +101,30 @@ static int64_t spread(int64_t chunks, int64_t heads, int64_t at_a_time) {
   return best;
 }
 
-/** Into how many segments sequences are cut for an entry: as many as give each processor one, but none too short; or as
- * are short, for entries that know no state; 1 where the entry knows no segments or one will do, 0 where there are too few
- * of them. */
+/** Whether processors get several blocks each where sequences are cut into so many segments. */
+static bool has_rounds(const recur_i_call *call, const recur_cuda_entry *entry, int64_t segments) {
+  return call->sequences * call->heads * segments > entry->most / entry->shards;
+}
+
+/** The segments that take the entry's processors the least time, where each gets several blocks: a round of them
+ * takes as long as one block, which begins with some tokens' time before its first output. */
+static int64_t count_in_rounds(const recur_i_call *call, const recur_cuda_entry *entry, int64_t tokens, int64_t most) {
+  enum { START_TOKENS = 320, MOST_SEGMENTS = 4 };
+  int64_t best = 1, least = INT64_MAX;
+  for (int64_t segments = 1; segments == 1 || (segments <= most && segments <= MOST_SEGMENTS); ++segments) {
+    const int64_t at_once = entry->most / entry->shards, blocks = call->sequences * call->heads * segments;
+    const int64_t time = (blocks + at_once - 1) / at_once * (tokens / segments + START_TOKENS);
+    if (time < least) {
+      least = time;
+      best = segments;
+    }
+  }
+  return best;
+}
+
+/** Into how many segments sequences are cut for an entry: as many as give each processor one, but none too short; or
+ * as are short, for entries that know no state; 1 where the entry knows no segments or one will do, 0 where there are
+ * too few of them. */
 static int64_t count_segments(const recur_i_call *call, const recur_cuda_entry *entry) {
   enum { LEAST_TOKENS = 256, FEW_TOKENS = 16, UNEVEN = 4 };
   const int64_t tokens =
@@ -118,19 +139,17 @@ static int64_t count_segments(const recur_i_call *call, const recur_cuda_entry *
     return heads && tokens ? spread(chunks_of(tokens), heads, entry->most) : 1;
   if (!(entry->flags & RECUR_CUDA_SEGMENTS))
     return 1;
-  const int64_t few = entry->flags & RECUR_CUDA_ONE ? 1 : 0;
-  if (!heads || heads > entry->most / entry->shards / 2)
-    return few;
-  const int64_t wide = entry->most / entry->shards / heads, tall = tokens / LEAST_TOKENS;
+  const int64_t tall = tokens / LEAST_TOKENS, wide = heads ? entry->most / entry->shards / heads : 0;
   const int64_t segments = wide < tall ? wide : tall;
-  return segments < 2 ? few : segments;
+  if (segments >= 2)
+    return segments;
+  return entry->flags & RECUR_CUDA_ANY ? count_in_rounds(call, entry, tokens, tall) : 0;
 }
 
 /** Whether a call's sizes fit an entry. */
 static bool fits(const recur_i_call *call, const recur_cuda_entry *entry) {
   return call->tokens >= entry->tokens && count_segments(call, entry) &&
-         (!entry->most || entry->flags & RECUR_CUDA_SPREAD ||
-          call->sequences * call->heads <= entry->most / entry->shards);
+         (!entry->most || entry->flags & (RECUR_CUDA_SPREAD | RECUR_CUDA_MORE) || !has_rounds(call, entry, 1));
 }
 
 /** The first entry of the group that is launched. */
@@ -231,6 +250,7 @@ static int64_t count_slots(const recur_i_call *call) {
 static CUresult launch(const recur_i_call *call, const recur_cuda_entry *entry, const temporaries *all, CUfunction function,
                        void *workspace, CUstream stream) {
   const operand_list list = list_operands(call, entry, all);
+  const int64_t segments = count_segments(call, entry);
   recur_cuda_call parameter = {.tokens = call->tokens,
                                .heads = call->heads,
                                .slots = count_slots(call),
@@ -238,7 +258,9 @@ static CUresult launch(const recur_i_call *call, const recur_cuda_entry *entry, 
                                .cu_seqlens = describe_index(&call->cu_seqlens),
                                .state_index = describe_index(&call->state_index),
                                .positions = describe_index(&call->positions),
-                               .segments = count_segments(call, entry)};
+                               .segments = segments,
+                               .pairs = call->sequences * call->heads,
+                               .few = segments > 1 && has_rounds(call, entry, segments)};
   for (int32_t i = 0; i < list.count; ++i)
     parameter.tensors[i] = describe_tensor(call, list.operands[i]);
   recur_i_map maps[RECUR_MAX_MAPS];

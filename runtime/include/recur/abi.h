@@ -92,7 +92,8 @@ typedef struct recur_cuda_call {
   void *scratch;         /**< the workspace */
   recur_cuda_index cu_seqlens, state_index, positions;
   int64_t segments; /**< of each sequence; read by kernels that work on segments */
-  int64_t reserved[2];
+  int64_t few;      /**< whether a segment may begin only few chunks before its first, where it may begin early */
+  int64_t pairs;    /**< heads of all sequences */
   recur_cuda_tensor tensors[RECUR_MAX_TENSORS];
 } recur_cuda_call;
 
@@ -113,11 +114,14 @@ enum {
   /** Each sequence is cut into segments of few tokens, whatever their number. Block b works on head
    * b / shards % heads; segments and sequences follow. */
   RECUR_CUDA_TOKENS = 8,
-  /** With RECUR_CUDA_SEGMENTS: one segment will do. */
-  RECUR_CUDA_ONE = 16,
+  /** With RECUR_CUDA_SEGMENTS: one segment will do, and where `most` processors get several blocks each, the segments
+   * are as many as take them the least time. Blocks of all first segments come before those of the second ones. */
+  RECUR_CUDA_ANY = 16,
   /** Each sequence is cut into segments of whole chunks, such that blocks, of which `most` run at a time, end
    * together. */
-  RECUR_CUDA_SPREAD = 32
+  RECUR_CUDA_SPREAD = 32,
+  /** `most` is no limit. */
+  RECUR_CUDA_MORE = 64
 };
 
 /** A tensor that a launch leaves in the workspace for the next: [batch, token, head, entry], as the inputs are
