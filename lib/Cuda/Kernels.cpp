@@ -87,6 +87,9 @@ LogicalResult KernelBuilder::addSequential(RuleOp bound) {
     entry.threads = grid.threads;
     entry.shards = shards;
     LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
+    // Two blocks on a processor, so that while one computes the other's states are on their way.
+    if (packed && grid.threads == 256)
+      function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(), b.getI32IntegerAttr(2));
     if (failed(
             emitSequential(function, bound, tensors, grid, placement, slab, options.chip.sharedBytes, entry)))
       return failure();
