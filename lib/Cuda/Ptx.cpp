@@ -336,3 +336,13 @@ Values Ptx::multiplyTf32(ValueRange sum, ValueRange left, ValueRange right) {
     }
   return results;
 }
+
+Values Ptx::roundTf32(ValueRange entries) {
+  Values results;
+  for (Value entry : entries) {
+    Value bits = arith::BitcastOp::create(b, b.getI32Type(), entry);
+    // Half of the last bit that is kept; what is cut off stays.
+    results.push_back(arith::BitcastOp::create(b, b.getF32Type(), add(bits, 0x1000)));
+  }
+  return results;
+}

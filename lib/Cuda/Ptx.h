@@ -149,6 +149,8 @@ public:
   Values multiplyBf16(mlir::ValueRange sum, mlir::ValueRange left, mlir::ValueRange right);
   /// The same of f32 entries, of which tf32 keeps 10 bits: the others are cut off.
   Values multiplyTf32(mlir::ValueRange sum, mlir::ValueRange left, mlir::ValueRange right);
+  /// Entries as the nearest numbers that tf32 holds.
+  Values roundTf32(mlir::ValueRange entries);
 
   mlir::ImplicitLocOpBuilder &b;
 

@@ -223,9 +223,7 @@ void RoleEmitter::seeBlocks(ScoreState &state) {
   auto isAfter = [&](int64_t column) {
     return ptx.compare(arith::CmpIPredicate::ugt, warp, ptx.constant(column));
   };
-  // Who goes on with the sums of the chunk before has done with them.
-  ptx.await(barrier(PartsEmpty, ptx.constant(0)),
-            ptx.exclusiveOr(ptx.bits(state.chunk, 1), ptx.constant(1)));
+  awaitParts(state);
   Values none(4 * plan.grams.size(), ptx.number(0)), kept[4];
   for (int64_t column = 0; column < 3; ++column)
     kept[column] = whenOr(b, isAfter(column), none, [&] {
@@ -277,15 +275,13 @@ void RoleEmitter::emitDecayed(ScoreState &state) {
   // Who sums over rows has read them, so tiles may take their place.
   ptx.await(barrier(Full, state.stage.index), state.stage.phase);
   // Inputs are read before tiles take their place, and sums that are seldom needed take no registers
-  // meanwhile.
-  auto wildAt = [&](chunk::GramOp gram) {
-    return wildsAt + (llvm::find(plan.grams, gram) - plan.grams.begin()) * 4096;
-  };
-  Value own = ptx.add(base, ptx.mul(thread, 16));
-  own = ptx.add(own, ptx.mul(state.walker, plan.grams.size() * 4096));
+  // meanwhile: they lie where the chunk's parts will, when those of the chunk before are of no more use.
+  auto wildAt = [&](chunk::GramOp gram) { return partsAt(gram); };
+  Value own = ptx.add(ptx.add(base, ptx.mul(thread, 16)), ptx.mul(state.walker, 4096));
   if (state.wild)
     threads.when(state.wild, [&] {
       describeRare(*b.getInsertionBlock());
+      awaitParts(state);
       for (chunk::GramOp gram : plan.grams) {
         Values sums = wildDiagonal(state, gram);
         for (int64_t half : {0, 1})

@@ -93,15 +93,14 @@ void RoleEmitter::layOut() {
   int64_t outputBytes = plan.outputPlace ? 0 : plan.countOutputs() * slabs * tileBytes;
   if (phase == Phase::Chain)
     return layOutChain(outputBytes);
-  int64_t blockBytes = plan.system ? tileBytes : 0, leavesBytes = plan.system ? 4 * leafBytes : 0;
+  int64_t blockBytes = !plan.system ? 0 : plan.isTame() ? tileBytes : partBytes, leavesBytes = plan.system ? 4 * leafBytes : 0;
   // A chunk stays in the ring while it passes all roles, so the ring is as deep as there is room.
   int64_t tablesBytes = tableBytes(), sumBytes = plan.reductions.size() * chunksOfSums * slotBytes;
   int64_t rightBytes = plan.rights.size() * (plan.keys / 64) * rightHalf, exchangeBytes = 0;
   // With a decay of each key, the system's blocks lie where its sums did.
   if (plan.decay)
     exchangeBytes = plan.grams.size() * partBytes, blockBytes = rightBytes;
-  int64_t wildBytes = plan.decay && !plan.isMild() ? form.walkers() * plan.grams.size() * 4096 : 0;
-  int64_t others = outputBytes + blockBytes + leavesBytes + tablesBytes + sumBytes + exchangeBytes + wildBytes +
+  int64_t others = outputBytes + blockBytes + leavesBytes + tablesBytes + sumBytes + exchangeBytes +
                    Barriers * barrierPitch + beginBytes + 256;
   // Where there is room for one chunk's inputs, its scores wait for the chain anyway.
   constexpr int64_t numbersBytes = 2048;
@@ -118,7 +117,6 @@ void RoleEmitter::layOut() {
   take(outputsAt, outputBytes);
   take(blocksAt, blockBytes);
   rightsAt = blocksAt;
-  take(wildsAt, wildBytes);
   take(exchangeAt, exchangeBytes);
   if (exchangeBytes && plan.system)
     blocksAt = partsAt(plan.splitScores(plan.system).second);

@@ -2,7 +2,8 @@
 // are inverted by a warp each, in f32, a column a lane. With D these inverses and N the system's
 // part below them, negated, block column c of the result is X_c = D_c, X_r = sum over k < r of (D_r N_rk)
 // X_k: transposed, each step's result has the layout of the next one's left operand, so the chain stays in
-// registers. Products are f16: entries stay small where the rows of the system are those of unit vectors.
+// registers. Products are f16: entries stay small where the rows of the system are those of unit vectors. Where
+// nothing says so they are another way (RoleWideInverse.cpp).
 #include "lib/Cuda/RoleScores.h"
 
 using namespace mlir;
@@ -17,11 +18,12 @@ void RoleEmitter::storeSystem(ScoreState &state) {
   system.value = plan.system;
   system.anyAbove = true;
   Value tile = ptx.add(ptx.add(base, blocksAt), state.warpRows);
+  bool isTame = plan.isTame();
   refreshBlocks(state);
   forBlocks(state, system, [&](ValueRange values, Value place, bool onDiagonal) {
     Values entries, packed;
     for (Value value : values)
-      entries.push_back(ptx.negative(value));
+      entries.push_back(plan.isNegated ? value : ptx.negative(value));
     if (onDiagonal) {
       Value lane = freshLane();
       Value row = ptx.shiftRight(lane, 2), column = ptx.mul(ptx.bits(lane, 3), 2);
@@ -32,38 +34,18 @@ void RoleEmitter::storeSystem(ScoreState &state) {
           ptx.store(leaf, quarter * quarterBytes + odd * 32, {entries[entry + odd]});
       return;
     }
+    if (!isTame)
+      return storeWide(wideBlock(warp, ptx.constant(state.block)), entries);
     for (unsigned e = 0; e < 8; e += 2)
       packed.push_back(ptx.packF16(entries[e], entries[e + 1]));
     ptx.storeMatrices(ptx.add(tile, place), 0, packed, false);
   });
 }
 
-void RoleEmitter::emitInverse(ScoreState &state) {
-  Value tile = ptx.add(base, blocksAt);
-  Value lane = freshLane(), upper = ptx.shiftRight(lane, 4), eighth = ptx.bits(lane, 7);
-  refreshBlocks(state);
-  Value unit = ptx.exclusiveOr(ptx.add(upper, ptx.mul(warp, 2)), eighth);
-  Value toOwn = ptx.add(ptx.add(ptx.mul(ptx.bits(lane, 15), 128), state.warpRows), ptx.mul(unit, 16));
-  Value ownRows = ptx.add(tile, state.warpRows), ownBlock = ptx.add(tile, toOwn);
-  Value result = ptx.add(state.buffer, inverseAt - scoresAt);
-  auto packed = [&](ValueRange block) {
-    Values pairs;
-    for (unsigned e = 0; e < 8; e += 2)
-      pairs.push_back(ptx.packF16(block[e], block[e + 1]));
-    return pairs;
-  };
-  // The middle registers change places where rows and columns do.
-  auto swapped = [](ValueRange r) { return Values{r[0], r[2], r[1], r[3]}; };
-  auto multiply = [&](ValueRange sum, ValueRange left, ValueRange right) {
-    Values zero(8, ptx.number(0)), results;
-    ValueRange start = sum.empty() ? ValueRange(zero) : sum;
-    for (unsigned half : {0, 1})
-      llvm::append_range(results, ptx.multiplyF16(start.slice(4 * half, 4), left, right.slice(2 * half, 2)));
-    return results;
-  };
-
-  // The leaf: a lane eliminates its column of the identity, eight rows and then the other eight. What the
-  // first add to the others is shared out between the two lanes of a column; the upper one stores those.
+// The inverse of the warp's leaf: a lane eliminates its column of the identity, eight rows and then the other eight.
+// What the first add to the others is shared out between the two lanes of a column; the upper one has those.
+std::array<Values, 2> RoleEmitter::invertLeaf() {
+  Value lane = freshLane(), upper = ptx.shiftRight(lane, 4);
   ptx.syncWarp();
   Values first, second, others;
   Value column = ptx.bits(lane, 15), leaf = ptx.add(ptx.add(base, leavesAt), ptx.mul(warp, leafBytes));
@@ -91,6 +73,34 @@ void RoleEmitter::emitInverse(ScoreState &state) {
     others.push_back(ptx.shuffle(x, ptx.exclusiveOr(lane, ptx.constant(16))));
   llvm::append_range(second, others);
   eliminate(second, 1);
+  return {first, second};
+}
+
+void RoleEmitter::emitInverse(ScoreState &state) {
+  Value tile = ptx.add(base, blocksAt);
+  Value lane = freshLane(), upper = ptx.shiftRight(lane, 4), eighth = ptx.bits(lane, 7);
+  refreshBlocks(state);
+  Value unit = ptx.exclusiveOr(ptx.add(upper, ptx.mul(warp, 2)), eighth);
+  Value toOwn = ptx.add(ptx.add(ptx.mul(ptx.bits(lane, 15), 128), state.warpRows), ptx.mul(unit, 16));
+  Value ownRows = ptx.add(tile, state.warpRows), ownBlock = ptx.add(tile, toOwn);
+  Value result = ptx.add(state.buffer, inverseAt - scoresAt);
+  auto packed = [&](ValueRange block) {
+    Values pairs;
+    for (unsigned e = 0; e < 8; e += 2)
+      pairs.push_back(ptx.packF16(block[e], block[e + 1]));
+    return pairs;
+  };
+  // The middle registers change places where rows and columns do.
+  auto swapped = [](ValueRange r) { return Values{r[0], r[2], r[1], r[3]}; };
+  auto multiply = [&](ValueRange sum, ValueRange left, ValueRange right) {
+    Values zero(8, ptx.number(0)), results;
+    ValueRange start = sum.empty() ? ValueRange(zero) : sum;
+    for (unsigned half : {0, 1})
+      llvm::append_range(results, ptx.multiplyF16(start.slice(4 * half, 4), left, right.slice(2 * half, 2)));
+    return results;
+  };
+
+  auto [first, second] = invertLeaf();
   Values half;
   for (int64_t i = 0; i < 4; ++i)
     half.push_back(ptx.choose(ptx.equal(upper, 0), ptx.packF16(first[2 * i], first[2 * i + 1]),

@@ -18,6 +18,12 @@ Value RoleEmitter::partsOfWarp() {
   return ptx.add(ptx.add(base, ptx.mul(lane, 16)), ptx.mul(before, 1024));
 }
 
+// Waits until who goes on with the sums of the chunk before has done with them.
+void RoleEmitter::awaitParts(const ScoreState &state) {
+  ptx.await(barrier(PartsEmpty, ptx.constant(0)),
+            ptx.exclusiveOr(ptx.bits(state.chunk, 1), ptx.constant(1)));
+}
+
 void RoleEmitter::meetWalkers() { ptx.meet(ptx.constant(15), 128 * form.walkers()); }
 
 // Leaves what is not this warpgroup's to add up; gives what is.

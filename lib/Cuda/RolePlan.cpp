@@ -219,11 +219,17 @@ FailureOr<unsigned> RolePlan::visitProduct(Operation *op, Value result, Value st
     return failure();
   product.wave = std::max(*wave, leastWave);
   if (auto solve = dyn_cast<chunk::TriSolveOp>(op)) {
-    if (solve.getBlocks().size() != 1 || solve.getDecay() || (system && system != solve.getBlocks().front()))
+    if (solve.getBlocks().size() != 1 || solve.getDecay())
       return failure();
-    system = product.right = solve.getBlocks().front();
+    Value block = solve.getBlocks().front();
+    auto negation = trace(block).getDefiningOp<NegOp>();
+    Value own = negation ? negation.getOperand() : block;
+    if (system && (system != own || isNegated != bool(negation)))
+      return failure();
+    system = product.right = own;
+    isNegated = negation != nullptr;
     product.kind = ChainProduct::Inverse;
-    if (failed(visitScores(system)) || !isTame(system))
+    if (failed(visitScores(system)))
       return failure();
   } else {
     Value lhs = cast<MatmulOp>(op).getLhs();

@@ -161,6 +161,9 @@ public:
   mlir::BlockArgument logs() const { return logsOf(decay); }
   /// Whether a value is what the decay of each row leaves over some span.
   bool isOfRows(mlir::Value value) const;
+  /// Whether the system's entries are inner products of short rows, so that those of its inverse are in the range of
+  /// half precision (RoleTame.cpp).
+  bool isTame() const { return isTame(system); }
   /// The products between tokens that some scores consist of, in the order of `grams`.
   llvm::SetVector<mlir::Operation *> gramsOf(llvm::ArrayRef<mlir::Value> scores) const;
   /// Whether such a number is the same for all tokens of a chunk.
@@ -194,6 +197,8 @@ public:
   llvm::SmallVector<ScoreTile> scores;
   mlir::Value system;
   llvm::SmallVector<chunk::GramOp> grams;
+  /// Whether the system is less that.
+  bool isNegated = false;
   /// A factor of the columns of the system's inverse, or null.
   mlir::Value inverseScale;
   /// A decay of each key, or null; the tiles that it makes for the chain, and the rows at the right of
@@ -224,7 +229,7 @@ private:
   mlir::LogicalResult visitScores(mlir::Value value);
   bool isWithinOne(mlir::Value value) const;
   bool hasShortRows(const TokenTile &tile) const;
-  bool isTame(mlir::Value system) const;
+  bool isTame(mlir::Value scores) const;
   mlir::LogicalResult needRow(mlir::Value value);
   mlir::LogicalResult needInput(mlir::BlockArgument input);
   mlir::LogicalResult needTile(const TokenTile &tile);

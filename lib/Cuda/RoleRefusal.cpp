@@ -26,9 +26,6 @@ std::string RolePlan::refusal(chunk::ProgramOp program, ArrayRef<TensorArgument>
   if (plan.keys && !(isKnownSize(plan.independent) && isKnownSize(plan.keys)))
     return "a block has " + std::to_string(plan.independent) + " independent rows of the state by " +
            std::to_string(plan.keys) + " keys, and roles know 64 and 128 of each";
-  if (plan.system && !plan.isTame(plan.system))
-    return "nothing bounds the vectors that the state is read along, so the inverse may leave half precision: declare "
-           "them 'unit', or divide them by their norm";
   if (auto states = program.argumentsOf(ArgKind::State); states.size() != 1)
     return "there are " + std::to_string(states.size()) + " states, and a chain holds one";
   return "a value of the chunk program is neither a product, nor a number for each token, nor scores between tokens";

@@ -219,6 +219,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
       return plan.scores[i].turned && plan.splitScores(plan.scores[i].value).second == gram;
     });
   };
+  auto invert = [&] { plan.isTame() ? emitInverse(state) : emitWideInverse(state); };
   forOwnChunks(chunks, [&](Value chunk, Stage stage) {
     state.rowValues.clear();
     state.ownColumns.clear();
@@ -243,7 +244,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
       awaitPlace(state);
       storeTiles(state);
       if (role.system)
-        emitInverse(state);
+        invert();
       handOver(state, which);
       return threads.when(ptx.equal(thread, 0), [&] { ptx.arrive(barrier(PartsEmpty, ptx.constant(0))); });
     }
@@ -289,7 +290,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
     storeTiles(state);
     storeTokenScores(state);
     if (role.system)
-      emitInverse(state);
+      invert();
     handOver(state, which);
   });
 }

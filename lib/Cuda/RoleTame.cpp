@@ -1,4 +1,4 @@
-// Whether the inverse of a plan's system keeps within half precision.
+// Whether the inverse of a plan's system keeps within the range of half precision.
 #include "lib/Cuda/RolePlan.h"
 
 using namespace mlir;
@@ -33,12 +33,11 @@ bool RolePlan::hasShortRows(const TokenTile &tile) const {
   return product && trace(product->getOperand(0)) == input && trace(product->getOperand(1)) == input;
 }
 
-// Whether a system's entries are inner products of short rows, so that those of its inverse keep within half
-// precision.
-bool RolePlan::isTame(Value system) const {
-  system = trace(system);
-  if (auto gram = system.getDefiningOp<chunk::GramOp>())
+// Whether all products between tokens that scores consist of are those of short rows.
+bool RolePlan::isTame(Value scores) const {
+  scores = trace(scores);
+  if (auto gram = scores.getDefiningOp<chunk::GramOp>())
     return hasShortRows(*asRows(gram.getLhs())) && hasShortRows(*asRows(gram.getRhs()));
-  return llvm::all_of(system.getDefiningOp()->getOperands(),
+  return llvm::all_of(scores.getDefiningOp()->getOperands(),
                       [&](Value operand) { return !isScores(operand) || isTame(operand); });
 }

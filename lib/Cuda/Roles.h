@@ -183,7 +183,7 @@ private:
   mlir::Value vectorEntry(mlir::Value value, unsigned entry,
                           llvm::function_ref<mlir::Value(mlir::BlockArgument)> leaf);
 
-  // Scores between tokens (RoleScores.cpp, RoleFactors.cpp, RoleInverse.cpp).
+  // Scores between tokens (RoleScores.cpp, RoleFactors.cpp, RoleInverse.cpp, RoleWideInverse.cpp).
   struct ScoreState;
   void emitScores(mlir::Value chunks, unsigned which);
   void awaitPlace(ScoreState &state);
@@ -209,6 +209,10 @@ private:
   void storeTiles(ScoreState &state);
   void storeSystem(ScoreState &state);
   void emitInverse(ScoreState &state);
+  std::array<Values, 2> invertLeaf();
+  mlir::Value wideBlock(mlir::Value row, mlir::Value column);
+  void storeWide(mlir::Value at, mlir::ValueRange entries);
+  void emitWideInverse(ScoreState &state);
 
   // A decay of each key (RoleTables.cpp, RoleDecay.cpp, RoleWildDecay.cpp).
   int64_t tableBytes() const;
@@ -220,6 +224,7 @@ private:
   void beginDecayed(ScoreState &state);
   void emitWalk(mlir::Value chunks);
   void emitDecayed(ScoreState &state);
+  void awaitParts(const ScoreState &state);
   void meetWalkers();
   int64_t partsAt(mlir::Operation *gram) const;
   mlir::Value partsOfWarp();
@@ -317,7 +322,7 @@ private:
   int64_t stages, slabs, buffers = 2, stageBytes = 0, loadedBytes = 0, earlyBytes = 0, earlyAt = 0, scoreBytes = 0,
                   scoresAt = 0, inverseAt = 0,
                   blocksAt = 0, leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, normsAt = 0,
-                  tablesAt = 0, rightsAt = 0, beginAt = 0, exchangeAt = 0, wildsAt = 0;
+                  tablesAt = 0, rightsAt = 0, beginAt = 0, exchangeAt = 0;
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> tileOffsets;
   llvm::SmallVector<Slot> slots;
 
