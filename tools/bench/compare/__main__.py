@@ -10,7 +10,9 @@ FOLDER holds all it needs of Recur. Times are medians of CUDA graphs' replays, o
 captured (marked *); consecutive calls take different tensors, more of them than the L2 holds. A floor is the larger of
 bytes (inputs and output once; a step's states in and out) over the copy rate and products (in chunks of 64) over the
 rate of a large bf16 product, both measured in the same run. Of a spec of one's own only times are taken, and products are
-those that any form of it needs.
+those that any form of it needs. Some kernels of the peer (dplr, rwkv7) try so many configurations that it takes them
+minutes: `--tuning few` leaves them four each, of the sizes that win most often. It says so in the first line, and the peer
+may be somewhat faster than that.
 """
 import argparse
 import fnmatch
@@ -42,7 +44,7 @@ def warm(options):
 
     def one(name):
         command = [sys.executable, HERE, "run", options.folder, "--only", name, "--shapes", options.shapes, "--part",
-                   "peer-only"]
+                   "peer-only", "--tuning", options.tuning]
         try:
             done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=options.warm)
             return f"{name}: {(done.stderr.strip().splitlines() or ['ready'])[-1]}"
@@ -81,6 +83,8 @@ def main():
     p.add_argument("--part", choices=("all", "check", "times", "peer-only"), default="all")
     p.add_argument("--device", default="cuda", help="cpu: a check of the check, with short sequences and no times")
     p.add_argument("--warm", type=int, metavar="SECONDS", help="let the peer compile side by side first")
+    p.add_argument("--tuning", choices=("all", "few"), default="all",
+                   help="what the peer tunes itself among: few is four configurations of each kernel")
     p.add_argument("--beside", action="append", default=[], metavar="COMMAND",
                    help="a program that times other kernels, run after the rules; its output is kept")
     p.add_argument("--json", type=Path)

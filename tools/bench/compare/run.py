@@ -1,6 +1,7 @@
 """The second half of the comparison: on the device."""
 import fnmatch
 import json
+import math
 import os
 import re
 import statistics
@@ -44,7 +45,15 @@ def shapes_of(patterns):
     return found
 
 
-def load_peer(compile_only):
+def few(configs):
+    """Of the configurations that a kernel of the peer would try, at most four: 4 or 8 warps, 3 stages, tiles of about 64
+    by 64."""
+    chosen = [c for c in configs if c.num_warps in (4, 8) and c.num_stages == 3] or configs
+    distance = lambda c: sum(abs(math.log2(n / 64)) for n in c.kwargs.values() if isinstance(n, int) and n > 0)
+    return sorted(chosen, key=distance)[:4]
+
+
+def load_peer(compile_only, tuning):
     """fla's operations, or why not."""
     # As the tool that users have: no other back ends, and its tuning, with shorter measurements, or with none where the
     # kernels are only to be compiled.
@@ -59,6 +68,9 @@ def load_peer(compile_only):
             call()
             return [1.0, 1.0, 1.0]
         triton.testing.do_bench = bench
+        if tuning == "few":
+            tune = triton.autotune
+            triton.autotune = lambda configs, **more: tune(configs=few(configs), **more)
         import fla
         from fla import ops
         from fla.ops.gated_delta_product import chunk_gated_delta_product
@@ -279,13 +291,15 @@ def run(options):
     sys.path.insert(0, str(options.folder))
     index = json.loads((options.folder / "rules.json").read_text())
     from own import rule_of
-    ops, peer = load_peer(options.part == "peer-only") if options.device == "cuda" else (None, "the peer needs a GPU")
+    ops, peer = load_peer(options.part == "peer-only", options.tuning) if options.device == "cuda" else (None, "the peer needs a GPU")
     own = [rule_of(options.folder, name, entry) for name, entry in index.items() if "flops" in entry]
     chosen = [r for p in options.only.split(",") for r in rules.RULES + own if fnmatch.fnmatch(r.name, p)]
     on_gpu = options.device == "cuda"
     sides = ("peer",) if options.part == "peer-only" else ("recur", "peer")
     copy_rate, product_rate = rates() if on_gpu and options.part in ("all", "times") else (4.3e12, 7.5e14)
     name = torch.cuda.get_device_name() if on_gpu else "CPU"
+    if ops and options.tuning == "few":
+        peer += ", few configurations tried"
     report = {"device": name, "torch": torch.__version__, "peer": peer, "copy_rate": copy_rate,
               "product_rate": product_rate, "rules": {}}
     print(f"{name}, torch {torch.__version__}, {peer}; copies {copy_rate / 1e12:.2f} TB/s, products "
