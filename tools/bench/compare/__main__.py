@@ -11,7 +11,8 @@ captured (marked *); consecutive calls take different tensors, more of them than
 bytes (inputs and output once; a step's states in and out) over the copy rate and products (in chunks of 64) over the
 rate of a large bf16 product, both measured in the same run. Of a spec of one's own only times are taken, and products are
 those that any form of it needs. Some kernels of the peer (dplr, rwkv7) try so many configurations that it takes them
-minutes: `--tuning few` leaves them four each, as the first line of the table then says; with all of them the peer may be faster.
+minutes: `--tuning few` leaves them four each, as the first line of the table then says; with all of them the peer may
+be faster.
 """
 import argparse
 import fnmatch
