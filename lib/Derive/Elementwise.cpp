@@ -101,6 +101,24 @@ private:
     return parts;
   }
 
+  // An op, `Forth` or its inverse `Back`, on an open operand and one that is not: the parts of the first, each with the
+  // second. `one` is what changes nothing.
+  template <typename Forth, typename Back>
+  std::optional<Parts> moved(Operation *op, MatType type, double one,
+                             std::optional<Parts> (ScanFinder::*find)(Value, MatType)) {
+    unsigned which = isOpen(op->getOperand(0)) ? 0 : 1;
+    Value other = op->getOperand(1 - which);
+    bool isBack = isa<Back>(op);
+    if (isOpen(other) || (which && isBack))
+      return std::nullopt;
+    std::optional<Parts> x = (this->*find)(op->getOperand(which), type);
+    if (x)
+      x = mapped(*x, [&](Value part) {
+        return isBack ? apply<Back>(part, other) : isNumber(part, one) ? other : apply<Forth>(other, part);
+      });
+    return x;
+  }
+
   std::optional<Parts> affine(Value value, MatType type) {
     if (std::optional<Parts> known = start(value, type, 1))
       return known;
@@ -123,18 +141,8 @@ private:
         y = mapped(*y, [&](Value part) { return NegOp::create(b, rule.getLoc(), part).getResult(); });
       return joined(*x, *y, [&](Value p, Value q) { return sum(p, q); });
     }
-    if (isa<MulOp, DivOp>(op)) {
-      unsigned which = isOpen(op->getOperand(0)) ? 0 : 1;
-      Value other = op->getOperand(1 - which);
-      if (isOpen(other) || (which && isa<DivOp>(op)))
-        return std::nullopt;
-      std::optional<Parts> x = affine(op->getOperand(which), type);
-      if (x)
-        x = mapped(*x, [&](Value part) {
-          return isa<DivOp>(op) ? apply<DivOp>(part, other) : isNumber(part, 1) ? other : apply<MulOp>(other, part);
-        });
-      return x;
-    }
+    if (isa<MulOp, DivOp>(op))
+      return moved<MulOp, DivOp>(op, type, 1, &ScanFinder::affine);
     return std::nullopt;
   }
 
@@ -152,18 +160,8 @@ private:
         return std::nullopt;
       return joined(*x, *y, [&](Value p, Value q) { return larger(p, q); });
     }
-    if (isa<AddOp, SubOp>(op)) {
-      unsigned which = isOpen(op->getOperand(0)) ? 0 : 1;
-      Value other = op->getOperand(1 - which);
-      if (isOpen(other) || (which && isa<SubOp>(op)))
-        return std::nullopt;
-      std::optional<Parts> x = tropical(op->getOperand(which), type);
-      if (x)
-        x = mapped(*x, [&](Value part) {
-          return isa<SubOp>(op) ? apply<SubOp>(part, other) : isNumber(part, 0) ? other : apply<AddOp>(part, other);
-        });
-      return x;
-    }
+    if (isa<AddOp, SubOp>(op))
+      return moved<AddOp, SubOp>(op, type, 0, &ScanFinder::tropical);
     return std::nullopt;
   }
 
