@@ -33,8 +33,13 @@ void recur::printReport(const BenchReport &report, llvm::raw_ostream &os) {
   if (!report.sizes.empty())
     os << ": " << sizesText(report.sizes);
   os << "\n"
-     << format("a token and head needs %.6g flop", report.cost.flops)
-     << (report.cost.byOps ? " (counted op by op, as the update is not affine)" : "") << "\n";
+     << format("a token and head needs %.6g flop", report.cost.flops);
+  if (report.cost.byOps)
+    os << " (counted op by op, as the update is not affine)";
+  else
+    os << format(": %.3g for each of %.6g numbers of its state, two for each vector that reads or is written",
+                 report.cost.flops / report.cost.state, report.cost.state);
+  os << "\n";
   for (const BenchPeak &peak : report.peaks)
     os << format("peak of %u thread%s of %s: %.4g GFLOP/s of f32 multiply-adds, %.4g GB/s of copying\n", peak.threads,
                  peak.threads == 1 ? "" : "s", report.target.c_str(), peak.flops.back() * 1e-9, peak.copy.back() * 1e-9);

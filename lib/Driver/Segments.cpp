@@ -72,6 +72,7 @@ private:
     return all;
   }
 
+  // A gather wants to know its form; a stitch does not.
   LogicalResult addKernel(ModuleOp module, const Twine &symbol, SmallVector<cpu::TensorFormat> tensors,
                           std::string *form = nullptr) {
     cpu::KernelOptions options = main;
@@ -80,6 +81,11 @@ private:
     FailureOr<cpu::Kernel> kernel = cpu::buildKernel(*module.getOps<RuleOp>().begin(), options, context);
     if (failed(kernel))
       return failure();
+    // The loops of a sweep have the shape that the machine wants, and a stitch runs for a few segments: unrolled, they
+    // would take longer to compile than they save.
+    if (!form || kernel->form == "sweep")
+      for (llvm::Function &function : *kernel->module)
+        function.addFnAttr(llvm::Attribute::OptimizeForSize);
     result.info.scratch = std::max(result.info.scratch, kernel->scratchBytes);
     result.modules.push_back(std::move(kernel->module));
     if (form)
