@@ -1,11 +1,14 @@
 // The kernel around a chunk program: one block of threads walks the chunks of one head of one sequence.
-#include "lib/Cuda/Chunked.h"
+#include "lib/Cuda/ChunkTasks.h"
 #include "lib/Cuda/Count.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
 using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
+
+// The tokens that have a record; see recur_cuda_entry.
+static constexpr int64_t chunkOfRecords = 64;
 
 namespace {
 // A state's memory in the caller's tensors, and its entries in this thread.
@@ -95,6 +98,12 @@ public:
 LogicalResult cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::ProgramOp program,
                                 ArrayRef<TensorArgument> tensors, const ChunkShape &shape, int64_t part,
                                 Entry &entry) {
+  return emitChunkTask(function, program, tensors, shape, part, ChunkTask::All, entry);
+}
+
+LogicalResult cuda::emitChunkTask(LLVM::LLVMFuncOp function, chunk::ProgramOp program,
+                                  ArrayRef<TensorArgument> tensors, const ChunkShape &shape, int64_t part,
+                                  ChunkTask task, Entry &entry) {
   ImplicitLocOpBuilder b(program.getLoc(), program.getContext());
   b.setInsertionPointToStart(&function.getBody().front());
   Grid grid{shape.warps * 32, 8}, tokenGrid{8, 8};
@@ -106,7 +115,7 @@ LogicalResult cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::ProgramOp prog
   threads.begin(shared, shared);
   tokenThreads.begin({}, {});
   auto i64 = [&](int64_t n) { return threads.constant(n, 64); };
-  Part tokens = findPart(threads, access, entry.shards, part);
+  Part tokens = findPart(threads, access, entry.shards, part, task == ChunkTask::Outputs ? chunkOfRecords : 0);
   SmallVector<BlockArgument> arguments = program.argumentsOf(ArgKind::State);
   unsigned inputs = program.argumentsOf(ArgKind::Input).size(),
            params = program.argumentsOf(ArgKind::Param).size();
@@ -114,6 +123,8 @@ LogicalResult cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::ProgramOp prog
   SmallVector<double> inits;
   for (Value init : program.getInit().front().getTerminator()->getOperands())
     inits.push_back(init.getDefiningOp<ConstantOp>().getValue().convertToDouble());
+  if (task != ChunkTask::All && !llvm::all_of(arguments, ChunkEmitter::isSlab))
+    return failure();
   // Columns of numbers stay in shared memory, before all else.
   SmallVector<SharedTile> columns;
   int64_t used = 0;
@@ -132,6 +143,10 @@ LogicalResult cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::ProgramOp prog
   SharedArena arena(used);
   ChunkEmitter emitter(threads, program, access, tensors, shape, arena);
   LogicalResult status = success();
+  // Where a sequence has fewer chunks than segments, some have no record.
+  if (task == ChunkTask::Outputs)
+    tokens.isPresent = threads.both(
+        tokens.isPresent, arith::CmpIOp::create(b, arith::CmpIPredicate::ne, tokens.tokens, i64(0)));
   threads.when(tokens.isPresent, [&] {
     emitter.begin(tokens.head, tokens.heads, tokens.position);
     SmallVector<StateTensor> states;
@@ -139,7 +154,10 @@ LogicalResult cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::ProgramOp prog
     for (auto [i, argument] : llvm::enumerate(arguments)) {
       states.emplace_back(threads, emitter, access, argument);
       if (states[i].isSlab) {
-        llvm::append_range(carried, states[i].load(initial + i, inits[i]));
+        if (task == ChunkTask::Outputs)
+          carried.append(states[i].countEntries(), Value());
+        else
+          llvm::append_range(carried, states[i].load(initial + i, inits[i]));
         continue;
       }
       auto given = scf::IfOp::create(b, access.isGiven(initial + i), true);
@@ -154,6 +172,25 @@ LogicalResult cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::ProgramOp prog
         });
       }
     }
+    // A record is what the threads have of all states, number by number.
+    auto forRecord = [&](Value first, llvm::function_ref<void(size_t, Value)> body) {
+      int64_t bytes = carried.size() * grid.threads * 4 * entry.shards;
+      if (task == ChunkTask::States)
+        entry.recordBytes = bytes;
+      Value chunk = arith::DivUIOp::create(b, first, i64(chunkOfRecords));
+      Value record = recordOf(threads, access, tokens, chunkOfRecords,
+                              arith::TruncIOp::create(b, b.getI32Type(), chunk), bytes);
+      Value own = arith::AddIOp::create(
+          b, NVVM::ThreadIdXOp::create(b, b.getI32Type()),
+          arith::MulIOp::create(b, arith::TruncIOp::create(b, b.getI32Type(), tokens.shard),
+                                threads.constant(carried.size() * grid.threads)));
+      for (size_t e = 0; e < carried.size(); ++e) {
+        Value at = arith::AddIOp::create(b, own, threads.constant(e * grid.threads));
+        body(e, LLVM::GEPOp::create(b, record.getType(), b.getF32Type(), record, at));
+      }
+    };
+    if (task == ChunkTask::Outputs)
+      forRecord(i64(0), [&](size_t e, Value at) { carried[e] = LLVM::LoadOp::create(b, b.getF32Type(), at); });
     threads.barrier();
     auto split = [&](ValueRange entries) {
       SmallVector<ChunkValue> parts;
@@ -168,9 +205,19 @@ LogicalResult cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::ProgramOp prog
       }
       return parts;
     };
+    auto startsRecord = [&](Value first) -> Value {
+      Value within = arith::RemUIOp::create(b, first, i64(chunkOfRecords));
+      return arith::CmpIOp::create(b, arith::CmpIPredicate::eq, within, i64(0));
+    };
     auto loop = threads.forLoop(i64(0), tokens.tokens, i64(shape.tokens), carried,
                                 [&](Value first, ValueRange state) {
                                   Value left = arith::SubIOp::create(b, tokens.tokens, first);
+                                  if (task == ChunkTask::States)
+                                    threads.when(startsRecord(first), [&] {
+                                      forRecord(first, [&](size_t e, Value at) {
+                                        LLVM::StoreOp::create(b, state[e], at);
+                                      });
+                                    });
                                   SmallVector<ChunkValue> parts = split(state);
                                   status = emitter.emit(first, left, parts);
                                   SmallVector<Value> next;
@@ -179,6 +226,8 @@ LogicalResult cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::ProgramOp prog
                                   return failed(status) ? SmallVector<Value>(state) : next;
                                 });
     SmallVector<ChunkValue> last = split(loop.getResults());
+    if (task == ChunkTask::Outputs)
+      return;
     for (auto [i, state] : llvm::enumerate(states))
       threads.when(access.isGiven(final + i), [&, i = i, &state = state] {
         if (state.isSlab)

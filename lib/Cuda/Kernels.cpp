@@ -1,4 +1,5 @@
 // The module of a rule: its entry points, best first.
+#include "lib/Cuda/ChunkTasks.h"
 #include "lib/Cuda/Count.h"
 #include "lib/Cuda/KernelBuilder.h"
 #include "lib/Cuda/Prepare.h"
@@ -345,7 +346,26 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, bool ofMicroStep) {
   return addRoles(program, part.tensors, part.shards, "_roles", 0, phase);
 }
 
-// The kernel for all chips, with chunks as long as fit into shared memory.
+// Whether a program's outputs take iterations, beside which its states cost next to nothing.
+static bool iterates(chunk::ProgramOp program) {
+  auto found = [](chunk::ConjugateGradientsOp) { return WalkResult::interrupt(); };
+  return program.getBody().walk(found).wasInterrupted();
+}
+
+// The same program without outputs, beside it.
+static chunk::ProgramOp statesOf(chunk::ProgramOp program) {
+  OpBuilder b(program);
+  auto states = cast<chunk::ProgramOp>(b.clone(*program));
+  Operation *yield = states.getBody().front().getTerminator();
+  yield->setOperands(yield->getOperands().take_front(states.argumentsOf(ArgKind::State).size()));
+  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(states.getBody().front())))
+    if (op.use_empty() && &op != yield)
+      op.erase();
+  return states;
+}
+
+// The kernel for all chips, with chunks as long as fit into shared memory. Where outputs take long, one for the states
+// first, so that those of all chunks are made side by side.
 void KernelBuilder::addPortable(DeriveFunction derive) {
   SharedOut part = shareOut(128, /*fewer=*/true);
   chunk::ProgramOp program = derive(part.rule(), /*ofMicroStep=*/false);
@@ -357,31 +377,52 @@ void KernelBuilder::addPortable(DeriveFunction derive) {
     return;
   }
   for (int64_t tokens : {64, 32}) {
-    Entry entry;
-    entry.name = options.symbol + "_chunked";
-    entry.form = Form::Chunk;
-    entry.packed = true;
-    entry.leastTokens = tokensWorthChunk;
-    entry.shards = part.shards;
-    LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
     ChunkShape shape{tokens, ChunkEmitter::countWarps(program),
                      ChunkEmitter::findPrecision(program, tensors)};
-    if (failed(emitChunked(function, program, tensors, shape, part.slab, entry))) {
-      refused["chunk"] = "an op of its chunk program has no code";
-      return function.erase();
+    auto add = [&](chunk::ProgramOp program, ChunkTask task) {
+      Entry entry;
+      entry.name = options.symbol + (task == ChunkTask::States ? "_states" : "_chunked");
+      entry.form = Form::Chunk;
+      entry.packed = true;
+      entry.leastTokens = tokensWorthChunk;
+      entry.shards = part.shards;
+      entry.continues = task == ChunkTask::States;
+      if (task == ChunkTask::Outputs) {
+        entry.cut = Entry::Spread;
+        entry.mostBlocks = options.chip.processors;
+      }
+      LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
+      refused.erase("chunk");
+      LogicalResult emitted = task == ChunkTask::All
+                                  ? emitChunked(function, program, tensors, shape, part.slab, entry)
+                                  : emitChunkTask(function, program, tensors, shape, part.slab, task, entry);
+      if (failed(emitted))
+        refused["chunk"] = "an op of its chunk program has no code";
+      else if (entry.sharedBytes > options.chip.sharedBytes)
+        refused["chunk"] = ("a chunk takes " + llvm::Twine(entry.sharedBytes) +
+                            " bytes of shared memory, and there are " + llvm::Twine(options.chip.sharedBytes))
+                               .str();
+      if (refused.contains("chunk")) {
+        function.erase();
+        return false;
+      }
+      function->setAttr(NVVM::NVVMDialect::getMaxntidAttrName(),
+                        b.getDenseI32ArrayAttr({int32_t(entry.threads), 1, 1}));
+      entries.push_back(entry);
+      return true;
+    };
+    if (iterates(program)) {
+      size_t before = entries.size();
+      chunk::ProgramOp states = statesOf(program);
+      bool areApart = add(states, ChunkTask::States) && add(program, ChunkTask::Outputs);
+      states.erase();
+      if (areApart)
+        return;
+      eraseCode(ArrayRef(entries).drop_front(before));
+      entries.truncate(before);
     }
-    if (entry.sharedBytes > options.chip.sharedBytes) {
-      refused["chunk"] = ("a chunk takes " + llvm::Twine(entry.sharedBytes) +
-                 " bytes of shared memory, and there are " + llvm::Twine(options.chip.sharedBytes))
-                    .str();
-      function.erase();
-      continue;
-    }
-    function->setAttr(NVVM::NVVMDialect::getMaxntidAttrName(),
-                      b.getDenseI32ArrayAttr({int32_t(entry.threads), 1, 1}));
-    entries.push_back(entry);
-    refused.erase("chunk");
-    return;
+    if (add(program, ChunkTask::All))
+      return;
   }
 }
 

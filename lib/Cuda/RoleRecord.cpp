@@ -3,6 +3,7 @@
 // A record is what the chain would find in shared memory if one block did both: made tiles, scores, the inverse,
 // what decays in the chunk, numbers per token. So it is copied as it lies, swizzled, and the chain's loader puts
 // its parts where its own tiles are.
+#include "lib/Cuda/ChunkTasks.h"
 #include "lib/Cuda/Roles.h"
 
 using namespace mlir;
@@ -63,23 +64,10 @@ int64_t RoleEmitter::recordBytes() const {
   return plan.made.size() * (plan.keys / 64) * tileBytes + scoreBytes + 4 * plan.keys + numbers * slotBytes;
 }
 
-// Where a chunk's record is in device memory; see recur_cuda_entry.
+// Where a chunk's record is in device memory.
 Value RoleEmitter::recordAt(Value chunk) {
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
-  Value grain = ptx.constant(plan.tokens, 64);
-  Value isPacked = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, access.word(TensorAccess::CuSeqlens + 2),
-                                         ptx.constant(0, 64));
-  Value before = part.before ? part.before : ptx.constant(0, 64);
-  Value begin = arith::SubIOp::create(b, part.begin, before);
-  Value packed = ptx.add(arith::DivUIOp::create(b, begin, grain), part.sequence);
-  Value each = arith::CeilDivUIOp::create(b, access.word(TensorAccess::Tokens), grain);
-  Value first = ptx.choose(isPacked, packed, ptx.mul(part.sequence, each));
-  first = ptx.add(first, arith::DivUIOp::create(b, before, grain));
-  Value number = ptx.add(first, arith::ExtUIOp::create(b, b.getI64Type(), chunk));
-  number = ptx.add(ptx.mul(number, part.heads), part.head);
-  Value scratch = access.pointer(TensorAccess::Scratch);
-  return LLVM::GEPOp::create(b, scratch.getType(), b.getI8Type(), scratch,
-                             ValueRange{ptx.mul(number, recordBytes())});
+  return recordOf(threads, access, part, plan.tokens, chunk, recordBytes());
 }
 
 static Value at(ImplicitLocOpBuilder &b, Value record, int64_t offset) {

@@ -1,6 +1,6 @@
 // The kernel around a rule's body: which tokens, states in, the loop over tokens, states out.
 #include "lib/Cuda/Sequential.h"
-#include "lib/Cuda/Chunked.h"
+#include "lib/Cuda/ChunkTasks.h"
 #include "lib/Cuda/Count.h"
 #include "lib/Cuda/RuleFrame.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
@@ -113,6 +113,25 @@ Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int6
       arith::CmpIOp::create(b, arith::CmpIPredicate::ult, slot, access.word(TensorAccess::Slots));
   access.locate(sequence, slot, begin, part.head, shard, slab);
   return part;
+}
+
+Value cuda::recordOf(Threads &threads, TensorAccess &access, const Part &part, int64_t tokens, Value chunk,
+                     int64_t bytes) {
+  ImplicitLocOpBuilder &b = threads.b;
+  Value zero = threads.constant(0, 64), grain = threads.constant(tokens, 64);
+  Value isPacked =
+      arith::CmpIOp::create(b, arith::CmpIPredicate::ne, access.word(TensorAccess::CuSeqlens + 2), zero);
+  Value before = part.before ? part.before : zero;
+  Value begin = arith::SubIOp::create(b, part.begin, before);
+  Value packed = arith::AddIOp::create(b, arith::DivUIOp::create(b, begin, grain), part.sequence);
+  Value each = arith::CeilDivUIOp::create(b, access.word(TensorAccess::Tokens), grain);
+  Value first = arith::SelectOp::create(b, isPacked, packed, arith::MulIOp::create(b, part.sequence, each));
+  first = arith::AddIOp::create(b, first, arith::DivUIOp::create(b, before, grain));
+  Value number = arith::AddIOp::create(b, first, arith::ExtUIOp::create(b, b.getI64Type(), chunk));
+  number = arith::AddIOp::create(b, arith::MulIOp::create(b, number, part.heads), part.head);
+  Value scratch = access.pointer(TensorAccess::Scratch), size = threads.constant(bytes, 64);
+  return LLVM::GEPOp::create(b, scratch.getType(), b.getI8Type(), scratch,
+                             ValueRange{arith::MulIOp::create(b, number, size)});
 }
 
 LogicalResult SequentialEmitter::emitToken(TensorAccess &access, Value token) {
