@@ -175,8 +175,14 @@ Expander::MaybeSum Expander::reduced(ReduceOp op) {
   const Sum *inner = expand(operand);
   if (!inner)
     return std::nullopt;
-  if (carriesState(operand) && op.getRows() && isOne(type.getCols()))
-    return matmul(tokens.transpose(loc, tokens.ones(loc, type.getRows())), operand, op);
+  if (carriesState(operand)) {
+    // A state is read along ones, a matrix on its right.
+    Value rows = tokens.ones(loc, type.getRows()), columns = tokens.ones(loc, type.getCols());
+    if (!op.getCols() || isOne(type.getCols()))
+      return matmul(tokens.transpose(loc, rows), operand, op);
+    MaybeSum sum = matmul(operand, columns, op);
+    return sum && op.getRows() ? multiply(tokenSum(tokens.transpose(loc, rows), loc), *sum, loc) : sum;
+  }
   Sum sum = *inner;
   for (Monomial &m : sum) {
     if (m.leaf == Monomial::State)

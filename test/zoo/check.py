@@ -43,7 +43,7 @@ REFUSAL = "only in the oracle for now"
 
 # Rules that are not affine in their states, read them from both sides, or multiply them by full matrices.
 NO_CHUNKS = {"atlas", "gru", "lstm", "slstm", "mesanet", "titans_mlp", "dense_transition", "matrix_output",
-             "saturated_write", "two_sided", "vector_beta", "momentum_vector_decay", "second_moment",
+             "saturated_write", "summed", "two_sided", "vector_beta", "momentum_vector_decay", "second_moment",
              "weighted_loss"} | ORACLE_ONLY
 
 # Rules with a matrix that no other state depends on, whose columns do not see each other.
@@ -51,8 +51,8 @@ SWEPT = {"comba", "deltanet", "deltanet_loss", "deltaproduct", "dplr", "gated_de
          "gated_deltanet_loss", "gla", "gsa", "hgrn2", "kda", "left_slots", "lightning", "linear_attention",
          "linear_attention_feature_map", "linear_attention_normalised", "linear_attention_rmsnorm",
          "longhorn", "mamba2", "mesanet", "mesanet_cg", "micro_decay", "mlstm", "one_line", "retnet", "rls",
-         "rwkv6", "rwkv7", "signed_decay", "simple_gla", "trapezoid", "two_outputs", "two_reads",
-         "value_decay", "vector_beta", "weighted_loss"}
+         "rwkv6", "rwkv7", "scaled_keys", "short_convolution", "signed_decay", "simple_gla", "trapezoid",
+         "two_outputs", "two_reads", "value_decay", "vector_beta", "weighted_loss"}
 
 
 class Failure(Exception):

@@ -1,7 +1,7 @@
 """Rules that read their state: the delta family. Conventions as in reference_linear.py."""
 import numpy as np
 
-from functions import exp, l2norm, outer, scale, sigmoid
+from functions import exp, l2norm, outer, scale, sigmoid, silu
 
 
 def delta_step(S, k, v, b):
@@ -63,6 +63,26 @@ def longhorn(x, s):
 def vector_beta(x, s):
     s.S = s.S + outer(x.b * (x.v - s.S @ x.k), x.k)
     return s.S @ x.q
+
+
+def erased_by_value(x, s):
+    v = l2norm(x.v)
+    s.S = s.S + x.b * outer(v, x.k - s.S.T @ v)
+    return s.S @ x.q
+
+
+def short_convolution(x, s):
+    c = l2norm(silu(x.c0 * x.k + x.c1 * s.k1 + x.c2 * s.k2))
+    s.k1, s.k2 = x.k, s.k1
+    s.S = delta_step(exp(x.g) * s.S, c, x.v, x.b)
+    return s.S @ x.q
+
+
+def scaled_keys(x, s):
+    k = l2norm(x.k)
+    S = sigmoid(x.g) ** (1 / 16) * s.S
+    s.S = S + sigmoid(x.b) * outer(x.v - S @ k, x.p * k)
+    return s.S @ (x.p * x.q)
 
 
 def two_reads(x, s):

@@ -107,9 +107,14 @@ second_moment               | q:query(dk) k:unit(dk) v:value(dv) b:gate() r:gate
 dense_transition            | q:query(dk) k:key(dk) v:value(dv) | R:recurrent(dk,dk) | S(dv,dk)
 micro_decay                 | q:query(dk) k:key(dk)[n] v:value(dv)[n] a:gate()[n] b:gate_2()[n] \
                               r:real(dv) | | S(dv,dk)
+erased_by_value             | q:query(dk) k:key(dk) v:value(dv) b:gate() | | S(dv,dk)
+short_convolution           | q:query(dk) k:key(dk) v:value(dv) b:gate() g:log_decay() | \
+                              c0:real(dk) c1:real(dk) c2:real(dk) | S(dv,dk) k1:key(dk) k2:key(dk)
+scaled_keys                 | q:query(dk) k:key(dk) v:value(dv) b:logit() g:logit() | p:gate(dk) | S(dv,dk)
+summed                      | x:value(d) b:key(n) | A:real(d,n) C:real(d,n) | S(d,n)
 """
 
-OUTPUTS = {"two_outputs": ["o", "p"], "matrix_output": ["o", "p"], **{name: ["O"] for name in (
+OUTPUTS = {"two_outputs": ["o", "p"], "matrix_output": ["o", "p"], "summed": ["o", "y"], **{name: ["O"] for name in (
     "softmax_attention", "alibi", "fox", "deltaformer", "path", "path_absolute")}}
 
 SMALL_STATE_LONG_SEQUENCE = {"dk": 6, "dv": 5, "dh": 7}
