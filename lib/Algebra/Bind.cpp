@@ -44,6 +44,20 @@ static LogicalResult checkValueSizes(RuleOp rule) {
   return failure(result.wasInterrupted());
 }
 
+// Reports a micro-step beyond the last one, where both are numbers.
+static LogicalResult checkMicroSteps(RuleOp rule) {
+  WalkResult result = rule.walk([](ExtractOp extract) {
+    auto index = extract.getIndex().getDefiningOp<ConstantOp>();
+    auto count = dyn_cast<IntegerAttr>(cast<StepsType>(extract.getSteps().getType()).getCount());
+    if (!index || !count || index.getValue().convertToDouble() <= count.getInt())
+      return WalkResult::advance();
+    emitError(extract.getLoc()) << "micro-steps count from 1 to " << count.getInt()
+                                << ", got: " << int64_t(index.getValue().convertToDouble());
+    return WalkResult::interrupt();
+  });
+  return failure(result.wasInterrupted());
+}
+
 LogicalResult recur::bindDimensions(RuleOp rule, const llvm::StringMap<int64_t> &sizes) {
   SmallVector<StringAttr> symbols = rule.symbols();
   for (const auto &entry : sizes) {
@@ -80,6 +94,8 @@ LogicalResult recur::bindDimensions(RuleOp rule, const llvm::StringMap<int64_t> 
     if (auto loop = dyn_cast<ForOp>(op))
       loop.setCountAttr(bound(loop.getCount()));
   });
+  if (failed(checkMicroSteps(rule)))
+    return failure();
   return checkValueSizes(rule);
 }
 

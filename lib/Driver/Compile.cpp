@@ -360,6 +360,10 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session,
       session.diags.error("--form: " + why);
       return failure();
     };
+    bool isOfGpus = llvm::is_contained({"roles", "scan"}, form), isOfCpus = form == "sweep";
+    if (target.gpu ? isOfCpus : isOfGpus)
+      return hasNo("the rule has no " + form.str() + " form for " + target.name + ": it is one of " +
+                   (isOfCpus ? "CPUs" : "GPUs"));
     std::string found;
     if (target.gpu) {
       cuda::Kernel kernel;

@@ -67,6 +67,10 @@ void Sema::resolvePrimitive(Expr &expr, const Primitive &primitive, const Scope 
         operand->value = *value;
       else if (diags.numErrors() == before)
         diags.error(operand->range, "'" + label + "' is fixed when compiling: it must be a number");
+      if (label == "iterations" && diags.numErrors() == before &&
+          !(operand->value >= 1 && operand->value <= 1e6 && operand->value == std::floor(operand->value)))
+        diags.error(operand->range,
+                    "'iterations' needs an integer from 1 to 1000000, got: " + shown(*operand));
       continue;
     }
     ++given;

@@ -68,6 +68,10 @@ COMMANDS = [
     (["run", "card.rec", "--random=1"], 1, "--random needs --tokens N"),
     (["run", "card.rec", "--random=x"], 2, "--random needs an integer of at least 0, got: 'x'"),
     (["run", "card.rec", "--random=1", "--tokens=-3"], 2, "--tokens needs an integer of at least 0, got: '-3'"),
+    (["explain", "card.rec", *SIZES, "--tokens=0"], 2, "--tokens needs an integer of at least 1, got: '0'"),
+    (["verify", "card.rec", *SIZES, "--batch=0"], 2, "--batch needs an integer of at least 1, got: '0'"),
+    (["card.rec", *SIZES, "--form=roles", "--target=x86-64"], 1, "no roles form for x86-64: it is one of GPUs"),
+    (["card.rec", *SIZES, "--form=scan", "--target=x86-64"], 1, "no scan form for x86-64: it is one of GPUs"),
     (["run", "card.rec", "--random=1", "--tokens=3", "--heads=0"], 2, "--heads needs an integer of at least 1"),
     (["run", "card.rec", "--random=1", "--tokens=3"], 1, "dimensions 'dk', 'dv' have no size"),
     (["run", "card.rec", *SIZES, "--random=1", "--tokens=100000000000000"], 1, "have more than 2147483648 elements"),
@@ -101,6 +105,8 @@ SPECS = [
     ("input x : vector(9000000000000)\no = x", "got '9000000000000'"),
     ("input x : scalar\nfor j in 1..1000000000 { o = x }", "a loop ends at a dimension or an integer from 1 to 1000000"),
     ("input x : scalar[3]\no = x[4]", "micro-steps count from 1 to 3, got: 4"),
+    ("input x : vector(n)\nS = S + x*xT; o = solve(S, x, iterations=-1)", "'iterations' needs an integer from 1"),
+    ("input x : vector(n)\nS = S + x*xT; o = solve(S, x, iterations=1.5)", "got: 1.5"),
     ("const c = log(-1)\ninput x : scalar\no = c*x", "the constant 'c' is not a number"),
     ("input x : scalar\no = 1e999*x", "number '1e999' is out of range"),
     ("input x : scalar\no = x $ x", "'$'"),
@@ -121,6 +127,10 @@ for text, message in SPECS:
     box.expect_error(["check", "bad.rec"], 1, message)
     box.expect_error(["bad.rec", *SIZES, "-o", "x.o"], 1, message)
     box.expect_error(["check", "-"], 1, message, stdin=text if isinstance(text, bytes) else text.encode())
+
+# A micro-step that there is not, once their number is known.
+box.write("bad.rec", "input k : vector(dk)[n]\nS = S + v*k[4].T\no = S*q\n")
+box.expect_error(["bad.rec", "--bind=dk=4,dv=4,n=3", "-o", "x.o"], 1, "2:11: error: micro-steps count from 1 to 3, got: 4")
 
 # Several errors of one spec are all reported in one run, up to the limit.
 box.write("bad.rec", "".join(f"o{i} = f{i}(x)\n" for i in range(30)))
