@@ -106,7 +106,7 @@ SPECS = [
     ("input x : scalar\nfor j in 1..1000000000 { o = x }", "a loop ends at a dimension or an integer from 1 to 1000000"),
     ("input x : scalar[3]\no = x[4]", "micro-steps count from 1 to 3, got: 4"),
     ("input x : vector(n)\nS = S + x*xT; o = solve(S, x, iterations=-1)", "'iterations' needs an integer from 1"),
-    ("input x : vector(n)\nS = S + x*xT; o = solve(S, x, iterations=1.5)", "got: 1.5"),
+    ("input x : vector(n)\nS = S + x*xT; o = solve(S, x, iterations=1.5)", "got: '1.5'"),
     ("const c = log(-1)\ninput x : scalar\no = c*x", "the constant 'c' is not a number"),
     ("input x : scalar\no = 1e999*x", "number '1e999' is out of range"),
     ("input x : scalar\no = x $ x", "'$'"),
