@@ -438,20 +438,20 @@ LogicalResult RoleEmitter::emit() {
         counted(scorers[i].system ? "scores and system" : "scores", 4);
       });
     role(choice.thenBlock(), few, [&] {
-      threads.when(ptx.equal(warp, 0), [&] {
+      threads.when(ptx.equal(warp, 3), [&] {
         threads.when(ptx.equal(lane, 0), [&] {
           emitLoader(chunks);
           counted("loader", 1);
         });
       });
-      threads.when(ptx.equal(warp, 1), [&] {
+      threads.when(ptx.equal(warp, 2), [&] {
         threads.when(ptx.compare(arith::CmpIPredicate::ne, chunks, ptx.constant(0)), [&] {
           emitRows(chunks);
           counted("numbers", 1);
         });
       });
       if (!plan.reductions.empty() && phase != Phase::Chain)
-        threads.when(ptx.compare(arith::CmpIPredicate::uge, warp, ptx.constant(2)), [&] {
+        threads.when(ptx.below(warp, ptx.constant(2)), [&] {
           emitSums(chunks);
           counted("sums", 2);
         });

@@ -47,18 +47,29 @@ void RoleEmitter::sumSquares(Stage stage, Value sums, Value first, BlockArgument
   Values zeros(3, ptx.number(0));
   auto loop =
       threads.forLoop(ptx.constant(0), count, ptx.constant(1), zeros, [&](Value round, ValueRange carried) {
-        Value packets = ptx.add(round, begin);
-        Value from = ptx.add(ptx.exclusiveOr(at, ptx.mul(ptx.bits(packets, 1), 64)),
-                             ptx.mul(ptx.shiftRight(packets, 1), halfStride(input)));
-        Values partial(carried), pairs;
-        for (int64_t i = 0; i < together; ++i)
-          llvm::append_range(pairs, ptx.load(ptx.exclusiveOr(from, ptx.constant(16 * i)), tileOffset(input),
-                                             4, b.getI32Type()));
-        for (auto [i, pair] : llvm::enumerate(pairs))
-          for (auto [side, entry] : llvm::enumerate(ptx.unpackBf16(pair))) {
-            Value &sum = partial[(2 * i + side) % partial.size()];
-            sum = ptx.sum(sum, ptx.multiply(entry, entry));
-          }
+        Value place = ptx.add(round, begin);
+        Value from = ptx.add(ptx.exclusiveOr(at, ptx.mul(ptx.bits(place, 1), 64)),
+                             ptx.mul(ptx.shiftRight(place, 1), halfStride(input)));
+        Values partial(carried), packets[together];
+        auto fetch = [&](int64_t i) {
+          packets[i] = ptx.load(ptx.exclusiveOr(from, ptx.constant(16 * i)), tileOffset(input), 4, b.getI32Type());
+        };
+        auto sum = [&](int64_t i) {
+          for (auto [at, pair] : llvm::enumerate(packets[i]))
+            for (auto [side, entry] : llvm::enumerate(ptx.unpackBf16(pair))) {
+              Value &own = partial[(8 * i + 2 * at + side) % partial.size()];
+              own = ptx.sum(own, ptx.multiply(entry, entry));
+            }
+        };
+        // The assembler would put off each load to just before its use. The last one takes the first one's registers.
+        for (int64_t i = 0; i + 1 < together; ++i)
+          fetch(i);
+        ptx.syncWarp();
+        sum(0);
+        fetch(together - 1);
+        ptx.syncWarp();
+        for (int64_t i = 1; i < together; ++i)
+          sum(i);
         return partial;
       });
   storeSum(sums, row, ptx.sum(ptx.sum(loop.getResult(0), loop.getResult(1)), loop.getResult(2)), rows);
@@ -172,7 +183,7 @@ void RoleEmitter::emitSums(Value chunks) {
     }
     ptx.fenceProxy();
     ptx.meet(ptx.constant(4), 64);
-    threads.when(ptx.equal(thread, 64), [&] { handOverSums(chunk); });
+    threads.when(ptx.equal(thread, 0), [&] { handOverSums(chunk); });
     return Values();
   });
 }
