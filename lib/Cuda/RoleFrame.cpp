@@ -250,6 +250,9 @@ void RoleEmitter::emitStart() {
   };
   if (phase != Phase::Chain)
     clear(scoresAt, buffers * scoreBytes);
+  // Blocks of the system above the diagonal are read, too, and not used.
+  if (phase != Phase::Chain && plan.system && !plan.decay && plan.isTame())
+    clear(blocksAt, tileBytes);
   if (plan.steps > 1)
     clear(0, stages * stageBytes);
   ptx.fenceProxy();

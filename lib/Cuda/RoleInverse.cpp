@@ -112,12 +112,16 @@ void RoleEmitter::emitInverse(ScoreState &state) {
   Values transposed = ptx.loadMatrices(ownBlock, 0, false);
   Values diagonal = swapped(ptx.loadMatrices(ownBlock, 0, true));
 
-  // D N in place of N, then the block columns.
+  // D N in place of N, then the block columns. All warps compute three blocks side by side, so that the last one
+  // waits once, and store those that there are.
+  SmallVector<Values> made;
   for (int64_t k = 0; k < 3; ++k)
-    threads.when(ptx.compare(arith::CmpIPredicate::ugt, warp, ptx.constant(k)), [&] {
-      Value at = ptx.add(ownRows, state.blocks[k]);
-      ptx.storeMatrices(at, 0, packed(multiply({}, diagonal, ptx.loadMatrices(at, 0, true))), false);
-    });
+    made.push_back(ptx.loadMatrices(ptx.add(ownRows, state.blocks[k]), 0, true));
+  for (Values &block : made)
+    block = packed(multiply({}, diagonal, block));
+  for (int64_t k = 0; k < 3; ++k)
+    ptx.storeMatrices(ptx.add(ownRows, state.blocks[k]), 0, made[k], false,
+                      ptx.compare(arith::CmpIPredicate::ugt, warp, ptx.constant(k)));
   // Rows of what is stored are the inverse's columns.
   std::array<Value, 2> scale;
   if (plan.inverseScale)
