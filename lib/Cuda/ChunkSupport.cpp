@@ -1,5 +1,6 @@
 // Which chunk programs the emitter takes, and how it divides them among warps.
 #include "lib/Cuda/ChunkEmitter.h"
+#include "lib/Cuda/RolePlan.h"
 #include "mlir/IR/Matchers.h"
 #include "llvm/ADT/SetVector.h"
 #include "llvm/ADT/Twine.h"
@@ -70,17 +71,8 @@ static bool dividesByDifferences(chunk::ProgramOp program) {
 // Products read no fewer digits than the inputs that they take directly, and the outputs, have. Where errors of bf16
 // grow, they read more.
 Precision ChunkEmitter::findPrecision(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors) {
-  bool grows = dividesByDifferences(program);
-  program.getBody().walk([&](Operation *op) {
-    grows |= isa<chunk::ConjugateGradientsOp>(op); // with each iteration
-    // A state that takes in another one and never decays adds up what that is off by.
-    if (auto cascade = dyn_cast<chunk::CascadeOp>(op)) {
-      OperandRange factors = cascade.getFactors();
-      FloatAttr number;
-      for (size_t i = 0, n = std::lround(std::sqrt(factors.size())); i < n; ++i)
-        grows |= matchPattern(factors[i * (n + 1)], m_Constant(&number)) && number.getValueAsDouble() == 1;
-    }
-  });
+  bool grows = dividesByDifferences(program) || RolePlan::addsUp(program);
+  program.getBody().walk([&](chunk::ConjugateGradientsOp) { grows = true; }); // with each iteration
   Precision most = grows ? Precision::Tf32 : Precision::Bf16;
   auto take = [&](const TensorArgument &tensor) {
     FloatType element = tensor.element;

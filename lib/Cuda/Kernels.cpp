@@ -257,7 +257,8 @@ bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgumen
 // sum, segments go side by side. Says how the kernel after that may take sequences.
 Phase KernelBuilder::addSegments(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards) {
   FailureOr<RolePlan> plan = RolePlan::make(program, tensors, /*statesOnly=*/true);
-  if (failed(plan) || plan->independent != rowsOfSlab || failed(RolePlan::make(program, tensors)))
+  if (failed(plan) || plan->states > 1 || plan->independent != rowsOfSlab ||
+      failed(RolePlan::make(program, tensors)))
     return Phase::Whole;
   if (!plan->stateScale())
     return plan->forgetting().empty() ? Phase::Whole : Phase::Early;
@@ -317,6 +318,7 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, bool ofMicroStep) {
     if (program) {
       writeSums(program);
       takeOutNumbers(program);
+      RolePlan::findMasks(program);
     }
     return program;
   };
@@ -332,6 +334,12 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, bool ofMicroStep) {
   // With a decay of each key scores are dearer than the chain.
   if (plan->decay)
     return addPrepared(program, part.tensors, part.shards);
+  // A block's registers hold 64 rows of two states.
+  if (plan->states > 1) {
+    SharedOut halves = shareOut(rowsOfSlab, /*fewer=*/false);
+    program = derived(halves.rule());
+    return program && addRoles(program, halves.tensors, halves.shards, "_roles", 0);
+  }
   Phase phase = Phase::Whole;
   // Few heads leave processors idle, so two blocks share one.
   if (SharedOut halves = shareOut(64, /*fewer=*/false); halves.shards == 2)

@@ -7,15 +7,35 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
+// Factors of the tokens that a product sums over, as far as its right side has them.
+static RowFactors factorsOfDepth(const RolePlan &plan, const ChainProduct &product) {
+  return product.kind == ChainProduct::Depth ? plan.asTile(product.right)->scale : RowFactors();
+}
+
+// A product's left side in pairs, before they are pinned.
+FailureOr<Values> RoleEmitter::packedLeft(ChainState &state, const ChainProduct &product, Value left) {
+  RowFactors factors = factorsOfDepth(plan, product);
+  std::optional<TokenTile> tile = plan.asTile(left);
+  if (tile) // both factors in one
+    llvm::append_range(factors, tile->scale);
+  state.without = tile ? Value() : product.leftFactor;
+  FailureOr<Values> plain = tile ? entriesOf(state, tile->input) : slab(state, left);
+  state.without = {};
+  if (failed(plain))
+    return failure();
+  Values entries = scaled(state, *plain, factors), packed;
+  for (size_t e = 0; e < entries.size(); e += 2)
+    packed.push_back(ptx.packBf16(entries[e], entries[e + 1]));
+  return packed;
+}
+
 FailureOr<SmallVector<Step>> RoleEmitter::leftSteps(ChainState &state, const ChainProduct &product,
                                                     bool &byDepth) {
   SmallVector<Step> steps;
   byDepth = false;
-  RowFactors factors;
-  if (product.kind == ChainProduct::Depth)
-    factors = plan.asTile(product.right)->scale;
+  RowFactors factors = factorsOfDepth(plan, product);
   std::optional<TokenTile> tile = plan.asTile(product.left);
-  if (tile && tile->scale.empty() && factors.empty()) {
+  if (tile && tile->scale.empty() && factors.empty() && plan.states == 1) {
     // A tile as it is needs no registers.
     byDepth = true;
     Value at = ptx.add(ptx.add(state.stage.tiles, tileOffset(tile->input)),
@@ -25,28 +45,16 @@ FailureOr<SmallVector<Step>> RoleEmitter::leftSteps(ChainState &state, const Cha
       steps.push_back({{ptx.advance(descriptor, k * 2048)}, {}});
     return steps;
   }
-  Value scaledBy = factors.empty() ? Value() : product.right;
-  Values &packed = state.packed[{product.left, scaledBy}];
+  std::pair<Value, Value> key(product.left, factors.empty() ? Value() : product.right);
+  if (plan.stateOf(product.left) < 0 && product.other >= 0)
+    key.second = product.result;
+  Values &packed = state.packed[key];
   if (packed.empty()) {
-    Values entries;
-    if (tile) {
-      // Both factors in one.
-      llvm::append_range(factors, tile->scale);
-      FailureOr<Values> plain = entriesOf(state, tile->input);
-      if (failed(plain))
-        return failure();
-      entries = scaled(state, *plain, factors);
-    } else {
-      state.without = product.leftFactor;
-      FailureOr<Values> plain = slab(state, product.left);
-      state.without = {};
-      if (failed(plain))
-        return failure();
-      entries = scaled(state, *plain, factors);
-    }
-    for (size_t e = 0; e < entries.size(); e += 2)
-      packed.push_back(ptx.packBf16(entries[e], entries[e + 1]));
-    packed = ptx.pin(packed);
+    FailureOr<Values> pairs =
+        plan.states > 1 ? leftInTurns(state, product) : packedLeft(state, product, product.left);
+    if (failed(pairs))
+      return failure();
+    packed = ptx.pin(*pairs);
   }
   for (size_t i = 0; i < packed.size(); i += 4)
     steps.push_back({Values(ArrayRef(packed).slice(i, 4)), {}});
@@ -83,12 +91,8 @@ void RoleEmitter::rightSteps(ChainState &state, const ChainProduct &product, Sma
   advance([&](int64_t k) { return k * (turned ? 2048 : 32); });
 }
 
-// What a product is summed onto, as it may be handed to it.
-FailureOr<Values> RoleEmitter::startOf(ChainState &state, const ChainProduct &product) {
-  if (!product.start || product.chained)
-    return Values();
-  if (auto known = state.starts.find(&product); known != state.starts.end())
-    return known->second;
+// The entries of what a product is summed onto.
+FailureOr<Values> RoleEmitter::startEntries(ChainState &state, const ChainProduct &product) {
   FailureOr<Values> start = product.startScale
                                 ? scaled(state, state.raw.lookup(product.start), *product.startScale)
                                 : slab(state, product.start);
@@ -103,6 +107,18 @@ FailureOr<Values> RoleEmitter::startOf(ChainState &state, const ChainProduct &pr
       for (Value &entry : *start)
         entry = ptx.multiply(entry, one);
     }
+  return start;
+}
+
+// What a product is summed onto, as it may be handed to it.
+FailureOr<Values> RoleEmitter::startOf(ChainState &state, const ChainProduct &product) {
+  if (!product.start || product.chained)
+    return Values();
+  if (auto known = state.starts.find(&product); known != state.starts.end())
+    return known->second;
+  FailureOr<Values> start = plan.states > 1 ? startInTurns(state, product) : startEntries(state, product);
+  if (failed(start))
+    return failure();
   return state.starts[&product] = ptx.pin(*start);
 }
 
@@ -122,8 +138,12 @@ void RoleEmitter::land(ChainState &state, size_t count) {
     pending.push_back(product.pending);
   SmallVector<Values> landed = ptx.await(state.inFlight.size() - count, pending);
   for (auto [product, entries] : llvm::zip(state.inFlight, landed))
-    for (auto [result, count] : product.results) {
-      state.raw[result] = Values(ArrayRef(entries).take_front(count));
+    for (auto [i, own] : llvm::enumerate(product.results)) {
+      auto [result, count] = own;
+      if (plan.states == 1)
+        state.raw[result] = Values(ArrayRef(entries).take_front(count));
+      else
+        takeTurns(state, product.ofRows[i], ArrayRef(entries).take_front(count));
       entries.erase(entries.begin(), entries.begin() + count);
     }
   state.inFlight.erase(state.inFlight.begin(), state.inFlight.begin() + count);
@@ -139,10 +159,11 @@ static bool dependsOn(Value value, Value other) {
 }
 
 LogicalResult RoleEmitter::emitChunk(ChainState &state) {
-  auto yielded = plan.program.getBodyYield().getValues().take_front(1 + plan.countOutputs());
+  auto yielded = plan.program.getBodyYield().getValues().take_front(plan.states + plan.countOutputs());
   SmallVector<SmallVector<const ChainProduct *>> waves(plan.waves + 1);
   for (const ChainProduct &product : plan.products)
-    waves[product.wave].push_back(&product);
+    if (!product.isSecond)
+      waves[product.wave].push_back(&product);
   for (unsigned wave = 0; wave < plan.waves; ++wave) {
     // What the next wave begins with is computed first, so that the rest lands beside the next.
     auto isNext = [&](Value result) {
@@ -206,6 +227,10 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
                         : other->ofTokens ? plan.columns
                                           : tokensOfChunk;
           next.results.push_back({other->result, own / 2});
+          auto &rows = next.ofRows.emplace_back();
+          rows[other->row] = other->result;
+          if (other->other >= 0)
+            rows[1 - other->row] = plan.products[other->other].result;
           columns += own;
         }
       if (product->chained) {
@@ -219,6 +244,8 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
                                  product->kind == ChainProduct::Depth || liesTurned(*product));
       state.inFlight.push_back(next);
     }
+    if (plan.states > 1 && failed(sumStarts(state, wave)))
+      return failure();
     land(state, older);
     if (wave == 1 && earlyBytes)
       ptx.arrive(barrier(EarlyEmpty, ptx.constant(0)));
@@ -239,7 +266,7 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
     bool endsInState = state.inFlight.back().results[0].first == RolePlan::strip(yielded[0]);
     land(state, state.inFlight.size() - endsInState);
     Values outputs;
-    for (Value output : yielded.drop_front()) {
+    for (Value output : yielded.drop_front(plan.states)) {
       FailureOr<Values> entries = slab(state, output);
       if (failed(entries))
         return failure();
@@ -269,8 +296,13 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
   Value eighth = ptx.bits(lane, 7), row = ptx.add(eighth, ptx.mul(ptx.shiftRight(lane, 4), 8));
   Value chunkOfRow = ptx.exclusiveOr(ptx.add(ptx.mul(warp, 2), ptx.bits(ptx.shiftRight(lane, 3), 1)), eighth);
   role.matrixLane = ptx.add(ptx.mul(row, 128), ptx.mul(chunkOfRow, 16));
+  if (plan.states > 1) {
+    // Eight rows a warp: four matrices are 32 tokens of them.
+    Value unit = ptx.exclusiveOr(ptx.add(ptx.mul(ptx.bits(slabIndex, 1), 4), warp), eighth);
+    role.matrixLane = ptx.add(ptx.mul(lane, 128), ptx.mul(unit, 16));
+  }
   Value pair = ptx.mul(ptx.bits(lane, 3), 8);
-  Value stateArgument = plan.program.argumentsOf(ArgKind::State).front();
+  auto arguments = plan.program.argumentsOf(ArgKind::State);
   LogicalResult status = success();
   Values carried = initialState();
   size_t entries = carried.size();
@@ -284,7 +316,8 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
     std::tie(state.buffer, state.bufferPhase) = bufferOf(chunk, stage);
     state.waitedForScores = phase == Phase::Chain; // they come with the inputs
     state.scoresBase = ptx.add(ptx.add(base, scoresAt), ptx.mul(state.buffer, scoreBytes));
-    state.slabs[stateArgument] = Values(values.take_front(entries));
+    for (auto [i, argument] : llvm::enumerate(arguments))
+      state.slabs[argument] = Values(values.slice(i * entriesOfState(), entriesOfState()));
     FailureOr<Values> next = failure();
     if (isRoomy) {
       // A first go, which is thrown away, finds the numbers.
@@ -302,7 +335,14 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
       state.tileFetches = trial.tileFetches;
     }
     if (succeeded(emitChunk(state)))
-      next = slab(state, plan.program.getBodyYield().getValues()[0]);
+      next = Values();
+    for (int64_t i = 0; i < plan.states && succeeded(next); ++i) {
+      FailureOr<Values> own = slab(state, plan.program.getBodyYield().getValues()[i]);
+      if (failed(own))
+        next = failure();
+      else
+        llvm::append_range(*next, *own);
+    }
     if (failed(next)) {
       status = failure();
       return Values(values);

@@ -23,6 +23,8 @@ struct RoleEmitter::ChainState {
   struct InFlight {
     Pending pending;
     llvm::SmallVector<std::pair<mlir::Value, size_t>> results; // and how many entries of a thread are theirs
+    // With two states, the result in each of the thread's two rows, or null.
+    llvm::SmallVector<std::array<mlir::Value, 2>> ofRows;
   };
   llvm::SmallVector<InFlight> inFlight;
   // Numbers per column in registers, and which to fetch before which wait, as a rehearsal found.

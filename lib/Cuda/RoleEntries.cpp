@@ -35,9 +35,9 @@ Values RoleEmitter::scaled(ChainState &state, ValueRange entries, RowFactors fac
     return results;
   }
   if (!isRoomy) {
-    for (size_t e = 0; e < results.size(); e += 4) {
-      Values pair = ptx.loadFloats(state.columns, offset + e / 4 * 32, 2);
-      for (size_t i = 0; i < 4; ++i)
+    for (size_t e = 0, each = entriesOfEight(); e < results.size(); e += each) {
+      Values pair = ptx.loadFloats(state.columns, offset + e / each * 32, 2);
+      for (size_t i = 0; i < each; ++i)
         results[e + i] = ptx.multiply(results[e + i], signedOf(pair[i % 2]));
     }
     return results;
@@ -98,9 +98,9 @@ Values RoleEmitter::tilePairs(ChainState &state, BlockArgument input) {
     state.tileFetches.resize(std::max<size_t>(state.tileFetches.size(), state.waits + 1));
     state.tileFetches[state.waits].push_back(input);
   }
-  Value at = ptx.add(ptx.add(state.stage.tiles, state.matrixLane), ptx.mul(slabIndex, halfStride(input)));
-  for (int64_t step = 0; step < plan.rowsOf(input) / 16; ++step)
-    llvm::append_range(pairs, ptx.loadMatrices(at, tileOffset(input) + step * 2048, true));
+  Value at = ptx.add(ptx.add(state.stage.tiles, state.matrixLane), ptx.mul(halfOfSlab(), halfStride(input)));
+  for (int64_t step = 0; step < plan.rowsOf(input) / 16 / plan.states; ++step)
+    llvm::append_range(pairs, ptx.loadMatrices(at, tileOffset(input) + step * 2048 * plan.states, true));
   return pairs;
 }
 

@@ -19,6 +19,7 @@ std::optional<RoleEmitter::PlainScore> RoleEmitter::asPlain(const ScoreTile &til
   plain.later = tile.plainRows ? tile.rowScale : factors;
   plain.earlier = plan.asRows(gram.getRhs())->scale;
   llvm::append_range(plain.earlier, tile.columnScale);
+  plain.mask = plan.maskOf(tile.value);
   plain.before = gram.getReach() == Reach::Before;
   plain.inclusive = gram.getReach() == Reach::Inclusive;
   // Factors go into the exponent where they have logarithms.
@@ -53,6 +54,8 @@ Value RoleEmitter::columnValue(ScoreState &state, const Slot &slot, unsigned ent
 
 // Loads the rows' numbers, ahead of the blocks.
 void RoleEmitter::collectFactors(ScoreState &state, const ScoreTile &tile, const PlainScore &plain) {
+  for (unsigned of = 0; of < 2 && plain.mask >= 0; ++of)
+    maskRows(state, plain, of);
   if (plain.decay)
     rowNumbers(state, tile.turned ? plain.earlierLog() : plain.laterLog());
   if (Slot numbers = tile.turned ? plain.earlierNumber() : plain.laterNumber(); !numbers.factors.empty())
@@ -77,6 +80,7 @@ Values RoleEmitter::scoresOn(ScoreState &state, const ScoreTile &tile, const Pla
   const Values &sums = state.sums.find(plain.gram)->second;
   // The entry's row less its column, but for what the entry's number adds.
   Value rowLessColumn = arith::SubIOp::create(b, state.rowLessColumn, ptx.mul(warp, 16));
+  Values masks = plain.mask < 0 ? Values() : maskOn(state, plain);
   for (unsigned e = 0; e < 8; ++e) {
     unsigned which = e / 2 % 2;
     auto number = [&](const Slot &slot, bool isLater) {
@@ -88,6 +92,8 @@ Values RoleEmitter::scoresOn(ScoreState &state, const ScoreTile &tile, const Pla
     for (bool isLater : {true, false})
       if (Slot slot = isLater ? plain.laterNumber() : plain.earlierNumber(); !slot.factors.empty())
         x = ptx.multiply(x, number(slot, isLater));
+    if (!masks.empty())
+      x = ptx.multiply(x, masks[e]);
     if (plain.decay)
       x = ptx.multiply(
           x, ptx.exp2(ptx.difference(number(plain.laterLog(), true), number(plain.earlierLog(), false))));
@@ -122,9 +128,11 @@ Values RoleEmitter::scoresOff(ScoreState &state, const ScoreTile &tile, const Pl
     columns = tile.turned ? Slot{plain.later, plain.decay, plain.before, false, Slot::Start}
                           : Slot{plain.earlier, plain.decay, false, false, Slot::End};
   }
-  Values entries;
+  Values entries, masks = plain.mask < 0 ? Values() : maskOff(state, plain);
   for (unsigned e = 0; e < 8; ++e) {
     Value x = state.sums.find(plain.gram)->second[state.block * 8 + e];
+    if (!masks.empty())
+      x = ptx.multiply(x, masks[e]);
     if (Value row = rows[e / 2 % 2])
       x = ptx.multiply(x, row);
     if (columns.decay || !columns.factors.empty())

@@ -11,7 +11,7 @@ RoleEmitter::RoleEmitter(Threads &threads, const RolePlan &plan, Value call, Val
                          Entry &entry, const RoleForm &form)
     : threads(threads), b(threads.b), ptx(threads.b), plan(plan), call(call), maps(maps), entry(entry),
       form(form), phase(form.phase), shards(entry.shards), team(form.team), scorers(scoreRoles(plan, form)),
-      isRoomy(phase == Phase::Chain || plan.independent == rowsOfSlab),
+      isRoomy(phase == Phase::Chain || plan.independent * plan.states == rowsOfSlab),
       stacks(!isRoomy || plan.waves == 1), stages(form.stages), slabs(form.slabs(plan)) {
   base = LLVM::PtrToIntOp::create(b, b.getI32Type(), shared);
   if (form.handedOver)
@@ -46,7 +46,7 @@ SmallVector<ScoreRole> cuda::scoreRoles(const RolePlan &plan, const RoleForm &fo
     return {{tiles, plan.system != nullptr}};
   if (!plan.system)
     return tiles.empty() ? SmallVector<ScoreRole>() : SmallVector<ScoreRole>{{tiles, false}};
-  if (form.team == 1 || tiles.empty())
+  if (form.team == 1 || tiles.empty() || plan.states > 1)
     return {{tiles, true}};
   return {{{}, true}, {tiles, false}};
 }
@@ -90,7 +90,7 @@ void RoleEmitter::placeTiles(bool apart) {
 void RoleEmitter::layOut() {
   placeTiles(/*apart=*/false);
   scoreBytes = scoreOffset(plan.scores.size()) + (plan.system ? tileBytes : 0);
-  int64_t outputBytes = plan.outputPlace ? 0 : plan.countOutputs() * slabs * tileBytes;
+  int64_t outputBytes = plan.outputPlace ? 0 : plan.countOutputs() * slabHalves() * tileBytes;
   if (phase == Phase::Chain)
     return layOutChain(outputBytes);
   int64_t blockBytes = !plan.system ? 0 : plan.isTame() ? tileBytes : partBytes, leavesBytes = plan.system ? 4 * leafBytes : 0;
@@ -150,6 +150,7 @@ Value RoleEmitter::barrier(Barrier which, Value index) {
 unsigned RoleEmitter::slotOf(const Slot &wanted) {
   for (auto [i, slot] : llvm::enumerate(slots))
     if (slot.decay == wanted.decay && slot.before == wanted.before && slot.ofTokens == wanted.ofTokens &&
+        slot.mask == wanted.mask && slot.maskPart == wanted.maskPart &&
         slot.within == wanted.within && slot.factors.size() == wanted.factors.size() &&
         llvm::all_of(wanted.factors,
                      [&, &slot = slot](RowFactor f) { return llvm::is_contained(slot.factors, f); }))
@@ -393,6 +394,9 @@ LogicalResult RoleEmitter::emit() {
     few = 40, some = scorers.size() > 1 ? 112 : 216, many = 232;
   if (phase == Phase::Chain)
     few = 40, many = 232;
+  // Masks take registers of who makes them and of the scores; without a system the chain has fewer products.
+  if (plan.states > 1 && !plan.system)
+    few = 56, some = 104, many = 176;
   // Who walks the channels keeps rows of many of them.
   int64_t walk = 0;
   if (phase == Phase::Prepare)

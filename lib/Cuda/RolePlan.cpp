@@ -110,7 +110,11 @@ bool RolePlan::isRow(Value value) const {
   return TypeSwitch<Operation *, bool>(value.getDefiningOp())
       .Case([](ConstantOp) { return true; })
       .Case([&](BroadcastOp broadcast) { return isRow(broadcast.getOperand()); })
-      .Case([&](chunk::WeightsOp w) { return isScalarDecay(w.getDecay()); })
+      .Case([&](chunk::WeightsOp w) {
+        auto cascade = w.getDecay().getDefiningOp<chunk::CascadeOp>();
+        return cascade ? llvm::all_of(cascade.getFactors(), [&](Value factor) { return isRow(factor); })
+                       : isScalarDecay(w.getDecay());
+      })
       .Case([&](ElementwiseOp e) {
         return llvm::all_of(e->getOperands(), [&](Value operand) { return isRow(operand); });
       })
@@ -141,8 +145,14 @@ LogicalResult RolePlan::needRow(Value value) {
   if (!isRow(value))
     return failure();
   Operation *op = value.getDefiningOp();
-  if (auto weights = dyn_cast_if_present<chunk::WeightsOp>(op))
-    return needRow(sourceOf(weights.getDecay()));
+  if (auto weights = dyn_cast_if_present<chunk::WeightsOp>(op)) {
+    SmallVector<Value> sources;
+    if (auto cascade = weights.getDecay().getDefiningOp<chunk::CascadeOp>())
+      llvm::append_range(sources, cascade.getFactors());
+    else
+      sources.push_back(sourceOf(weights.getDecay()));
+    return success(llvm::all_of(sources, [&](Value source) { return succeeded(needRow(source)); }));
+  }
   auto reduce = dyn_cast_if_present<ReduceOp>(op);
   if (!reduce) {
     for (Value operand : op ? op->getOperands() : OperandRange(nullptr, 0))
@@ -188,6 +198,11 @@ LogicalResult RolePlan::visitScores(Value value) {
       return needDecay(gram.getDecay());
     return success(isScalarDecay(gram.getDecay()) && succeeded(needRow(sourceOf(gram.getDecay()))));
   }
+  if (isa<MulOp>(op))
+    for (unsigned i : {0, 1})
+      if (std::optional<CoupledMask> mask = asMask(op->getOperand(i)))
+        return success(splitScores(value).second && succeeded(visitScores(op->getOperand(1 - i))) &&
+                       succeeded(needMask(*mask)));
   if (!isa<ElementwiseOp>(op))
     return failure();
   for (Value operand : op->getOperands())
@@ -329,7 +344,8 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
     unsigned bestWave = 0, at = 0;
     for (unsigned i : {1, 0}) {
       auto product = sum->getOperand(i).getDefiningOp<MatmulOp>();
-      if (!product || !product->hasOneUse())
+      // What is read of two states is made at once, and summed where it has been.
+      if (!product || !product->hasOneUse() || (states > 1 && stateOf(leftOf(product)) >= 0))
         continue;
       FailureOr<unsigned> wave = visit(leftOf(product));
       if (failed(wave))
@@ -356,7 +372,7 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
         bestWave = *when - 1;
       bool chained = factors.empty() && *when == bestWave + 1 && !products.empty() &&
                      products.back().result == other && products.back().resultScale.empty() &&
-                     other.hasOneUse();
+                     other.hasOneUse() && (states == 1 || stateOf(products.back().left) < 0);
       if (*when <= bestWave || chained) {
         FailureOr<unsigned> done = visitProduct(best, value, other, chained, chained ? bestWave : 0);
         if (succeeded(done) && !factors.empty()) {
@@ -384,10 +400,12 @@ LogicalResult RolePlan::stackProducts() {
     llvm::copy_if(products, std::back_inserter(inWaves),
                   [&](const ChainProduct &p) { return p.wave == wave; });
   products = std::move(inWaves);
+  if (failed(pairProducts()))
+    return failure();
   llvm::SmallPtrSet<void *, 4> placed;
   auto isPlaced = [&](BlockArgument input) { return placed.contains(input.getAsOpaquePointer()); };
   auto stackable = [&](const ChainProduct &p) {
-    return p.kind == ChainProduct::Rows && !p.start &&
+    return p.kind == ChainProduct::Rows && !p.start && !p.isSecond &&
            llvm::none_of(products,
                          [&](const ChainProduct &other) { return other.chained && other.start == p.result; });
   };
@@ -395,8 +413,8 @@ LogicalResult RolePlan::stackProducts() {
   for (size_t i = 0; i < products.size(); ++i)
     for (size_t j = i + 1; j < products.size(); ++j) {
       ChainProduct &x = products[i], &y = products[j];
-      if (x.stack >= 0 || y.stack >= 0 || x.wave != y.wave || x.left != y.left || !stackable(x) ||
-          !stackable(y))
+      bool sameLeft = x.left == y.left || (stateOf(x.left) >= 0 && stateOf(y.left) >= 0);
+      if (x.stack >= 0 || y.stack >= 0 || x.wave != y.wave || !sameLeft || !stackable(x) || !stackable(y))
         continue;
       BlockArgument first = place(*asTile(x.right)), second = place(*asTile(y.right));
       if (first == second || !first || !second || isPlaced(first) || isPlaced(second))
@@ -416,34 +434,24 @@ LogicalResult RolePlan::stackProducts() {
 }
 
 LogicalResult RolePlan::check() {
-  auto states = program.argumentsOf(ArgKind::State);
-  auto init = program.getInit().front().getTerminator()->getOperands();
-  if (states.size() != 1 || !init[0].getDefiningOp<ConstantOp>())
+  if (failed(checkStates()))
     return failure();
-  independentDim = 1;
-  for (Operation *user : states[0].getUsers())
-    if (isa<TransposeOp>(user))
-      independentDim = 0;
-  MatType state = typeOf(states[0]);
-  independent = independentDim ? state.numCols() : state.numRows();
-  keys = state.numElements() / independent;
-  if ((independent != 64 && independent != 128) || (keys != 64 && keys != 128))
-    return failure();
-  findDecay();
-  auto yielded = program.getBodyYield().getValues().take_front(1 + countOutputs());
-  for (Value value : llvm::concat<const Value>(SmallVector<Value>(yielded.drop_front()),
-                                               SmallVector<Value>(yielded.take_front())))
+  auto yielded = program.getBodyYield().getValues().take_front(states + countOutputs());
+  for (Value value : llvm::concat<const Value>(SmallVector<Value>(yielded.drop_front(states)),
+                                               SmallVector<Value>(yielded.take_front(states))))
     if (failed(visit(value)))
       return failure();
   if (decay ? failed(checkDecay()) : grams.size() > 2)
+    return failure();
+  if (states > 1 && system && !isTame())
     return failure();
   turnScores();
   foldOutputs();
   moveFactor();
   // The state must end with a product in place, and outputs be rows of independent columns.
-  if (products.empty() || products.back().result != strip(yielded[0]) || failed(findSteps()))
+  if (products.empty() || products.back().result != strip(yielded[states - 1]) || failed(findSteps()))
     return failure();
-  for (Value output : yielded.drop_front())
+  for (Value output : yielded.drop_front(states))
     if (MatType type = typeOf(output); isNumber(output) || type.numCols() != independent)
       return failure();
   if (failed(stackProducts()))

@@ -27,6 +27,16 @@ struct RowFactor {
 };
 using RowFactors = llvm::SmallVector<RowFactor, 2>;
 
+/// What of a token's writes reaches a coupled state at a later token: row `to` of the product of the transitions
+/// between the two, times a number for each state that the token writes to.
+struct CoupledMask {
+  mlir::Value cascade;
+  unsigned to = 0;
+  /// For each state factors of the earlier token; none where it does not write to the state.
+  llvm::SmallVector<std::optional<RowFactors>, 2> weights;
+  chunk::Reach reach = chunk::Reach::Inclusive;
+};
+
 /// The rows of an input, each times factors. With a decay of each key, each entry may be times what decays
 /// over a span, or times the token's own factor.
 struct TokenTile {
@@ -88,6 +98,11 @@ struct ChainProduct {
   int stack = -1;
   /// The result's columns are tokens, where those of others are micro-steps.
   bool ofTokens = false;
+  /// With two states, which of a thread's two rows the result's are, and the product in the same wave, by number,
+  /// that has the others': of the two the first is made, for both.
+  unsigned row = 0;
+  int other = -1;
+  bool isSecond = false;
 };
 
 /// The plan of one program.
@@ -116,7 +131,7 @@ public:
   int64_t rowsOf(mlir::BlockArgument input) const { return hasSteps(input) ? tokensOfChunk : columns; }
   int64_t filledRows(mlir::BlockArgument input) const { return hasSteps(input) ? tokens * steps : tokens; }
   unsigned outputTensor(unsigned output) const {
-    return tensors.size() - 1 - program.getOutputs().size() + output;
+    return tensors.size() - states - program.getOutputs().size() + output;
   }
   /// The tile that a value is (in the program or in one of its maps), if it is one.
   std::optional<TokenTile> asTile(mlir::Value value) const;
@@ -141,8 +156,17 @@ public:
   /// Factors of the same product, as single numbers.
   static RowFactors flatten(llvm::ArrayRef<RowFactor> factors);
   /// The factors of the rows of scores, and the product between tokens that they are factors of; null where
-  /// scores are more than that.
+  /// scores are more than that, or than that times what reaches a coupled state.
   std::pair<RowFactors, chunk::GramOp> splitScores(mlir::Value scores) const;
+  /// What reaches a coupled state, as scores; and which of `masks` some scores have as a factor, or -1.
+  static std::optional<CoupledMask> asMask(mlir::Value value);
+  int maskOf(mlir::Value scores) const;
+  /// Writes inner products that such a mask is a factor of as products between tokens.
+  static void findMasks(chunk::ProgramOp program);
+  /// Whether a state takes in another one and never decays, so that what products are off by adds up.
+  static bool addsUp(chunk::ProgramOp program);
+  /// Which state an argument is, or -1.
+  int stateOf(mlir::Value value) const;
   /// Whether a value is not negative, as ranges say.
   bool isNotNegative(mlir::Value value) const;
   /// What tells the numbers of a scalar decay: its logarithms or else the factors themselves.
@@ -182,6 +206,10 @@ public:
   /// The state's dimension (0 rows, 1 columns) that is independent, its size, and that of the other one.
   int independentDim = 0;
   int64_t independent = 0, keys = 0;
+  /// One, or two of a size that numbers couple: of these a thread of the chain has a row each instead of two of
+  /// one, and a warpgroup half as many independent rows.
+  int64_t states = 1;
+  llvm::SmallVector<CoupledMask> masks;
   /// A chunk's rows are the micro-steps of some tokens. What belongs to a token, not to a micro-step, is a
   /// slab of fewer columns, a multiple of 16, which may be more than there are tokens.
   int64_t steps = 1, tokens = tokensOfChunk, columns = tokensOfChunk;
@@ -227,6 +255,7 @@ private:
   mlir::FailureOr<unsigned> visitProduct(mlir::Operation *op, mlir::Value result, mlir::Value start,
                                          bool chained, unsigned leastWave = 0);
   mlir::LogicalResult visitScores(mlir::Value value);
+  mlir::LogicalResult needMask(const CoupledMask &mask);
   bool isWithinOne(mlir::Value value) const;
   bool hasShortRows(const TokenTile &tile) const;
   bool isTame(mlir::Value scores) const;
@@ -250,6 +279,8 @@ private:
   llvm::SmallVector<mlir::Value> factorsOf(mlir::Value value) const;
   void moveFactor();
   void placeOutputs();
+  mlir::LogicalResult checkStates();
+  mlir::LogicalResult pairProducts();
   mlir::LogicalResult stackProducts();
   mlir::BlockArgument place(const TokenTile &tile);
 

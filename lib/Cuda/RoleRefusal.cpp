@@ -26,7 +26,12 @@ std::string RolePlan::refusal(chunk::ProgramOp program, ArrayRef<TensorArgument>
   if (plan.keys && !(isKnownSize(plan.independent) && isKnownSize(plan.keys)))
     return "a block has " + std::to_string(plan.independent) + " independent rows of the state by " +
            std::to_string(plan.keys) + " keys, and roles know 64 and 128 of each";
-  if (auto states = program.argumentsOf(ArgKind::State); states.size() != 1)
-    return "there are " + std::to_string(states.size()) + " states, and a chain holds one";
+  if (auto states = program.argumentsOf(ArgKind::State); states.size() > 2)
+    return "there are " + std::to_string(states.size()) + " coupled states, and a chain holds two";
+  if (RolePlan::addsUp(program))
+    return "a state takes in another one and never decays, so what half precision is off by adds up";
+  if (plan.states > 1 && plan.system && !plan.isTame())
+    return "nothing bounds the vectors that two coupled states are read along: declare them 'unit', or divide them by "
+           "their norm";
   return "a value of the chunk program is neither a product, nor a number for each token, nor scores between tokens";
 }

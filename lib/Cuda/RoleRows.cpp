@@ -1,6 +1,6 @@
 // One number per token: gates, sums of decays, norms. Lanes hold two neighbouring tokens each.
 #include "lib/Cuda/Count.h"
-#include "lib/Cuda/Roles.h"
+#include "lib/Cuda/RoleRowState.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 #include "llvm/ADT/TypeSwitch.h"
 
@@ -8,25 +8,24 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-struct RoleEmitter::RowState {
-  RowState(const TensorAccess &access, Stage stage) : access(access), stage(stage) {}
-  TensorAccess access;
-  Stage stage;
-  Value chunk;
-  Value left; // of the sequence's tokens, from the chunk's first
-  // Of the lane's two rows: their tokens, in the chunk and in the sequence, their micro-steps (null where
-  // tokens have none), whether they are of the sequence.
-  Value locals[2], tokens[2], steps[2], valid[2];
-  llvm::DenseMap<Value, std::array<Value, 2>> known, reciprocals;
-  llvm::DenseMap<Value, std::array<Value, 3>> sums; // of a decay's logarithms: both tokens', the chunk's
-};
-
 // Whether a number follows from sums over rows.
 static bool needsSums(Value value) {
   Operation *op = RolePlan::trace(value).getDefiningOp();
-  if (auto weights = dyn_cast_if_present<chunk::WeightsOp>(op))
+  if (auto weights = dyn_cast_if_present<chunk::WeightsOp>(op)) {
+    if (auto cascade = weights.getDecay().getDefiningOp<chunk::CascadeOp>())
+      return llvm::any_of(cascade.getFactors(), needsSums);
     return needsSums(RolePlan::sourceOf(weights.getDecay()));
+  }
   return op && (isa<ReduceOp>(op) || llvm::any_of(op->getOperands(), needsSums));
+}
+
+// The numbers that a mask is made of.
+static SmallVector<Value> numbersOf(const CoupledMask &mask) {
+  SmallVector<Value> numbers(mask.cascade.getDefiningOp<chunk::CascadeOp>().getFactors());
+  for (const std::optional<RowFactors> &weight : mask.weights)
+    for (RowFactor factor : weight.value_or(RowFactors()))
+      numbers.push_back(factor.value);
+  return numbers;
 }
 
 std::array<Value, 2> RoleEmitter::decaySums(RowState &state, Value decay, bool before) {
@@ -123,6 +122,10 @@ std::array<Value, 2> RoleEmitter::row(RowState &state, Value value) {
       .Case([&](BroadcastOp broadcast) { result = row(state, broadcast.getOperand()); })
       .Case([&](chunk::WeightsOp w) {
         using chunk::Span;
+        if (isa<chunk::CascadeType>(w.getDecay().getType())) {
+          result = cascadeWeights(state, w);
+          return;
+        }
         std::array<Value, 2> sums = decaySums(state, w.getDecay(), w.getSpan() == Span::Until);
         Value whole = state.sums.lookup(w.getDecay())[2];
         for (int i : {0, 1})
@@ -245,6 +248,8 @@ void RoleEmitter::emitRows(Value chunks) {
     ptx.await(barrier(Loaded, stage.index), stage.phase);
     auto fill = [&](unsigned i) {
       const Slot &slot = slots[i];
+      if (slot.mask >= 0)
+        return slot.maskPart ? void() : fillMask(state, slot.mask);
       std::array<Value, 2> values{ptx.number(1), ptx.number(1)};
       bool isLog = slot.decay && slot.within == Slot::Nothing;
       if (isLog)
@@ -280,15 +285,19 @@ void RoleEmitter::emitRows(Value chunks) {
     };
     // What needs no sums is made beside them.
     auto waits = [&](const Slot &slot) {
+      if (slot.mask >= 0)
+        return llvm::any_of(numbersOf(plan.masks[slot.mask]), needsSums);
       return (slot.decay && needsSums(RolePlan::sourceOf(slot.decay))) ||
              llvm::any_of(slot.factors, [](RowFactor factor) { return needsSums(factor.value); });
     };
+    // Masks come first, as they take most registers.
     for (bool late : {false, true}) {
       if (late && phase != Phase::Chain)
         awaitSums(chunk);
-      for (unsigned i = 0; i < count; ++i)
-        if (waits(slots[i]) == late)
-          fill(i);
+      for (bool ofMask : {true, false})
+        for (unsigned i = 0; i < count; ++i)
+          if (waits(slots[i]) == late && (slots[i].mask >= 0) == ofMask)
+            fill(i);
     }
     // Rows past the end are another sequence's, or none. Scores that are being made of them are not used.
     threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(plan.tokens, 64)), [&] {

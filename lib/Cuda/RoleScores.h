@@ -42,6 +42,7 @@ struct RoleEmitter::PlainScore {
   bool inclusive = false;    // whether it sees itself
   // Whether the earlier token's logarithm is less its numbers', and the later one's more by them.
   bool inExponent = false, laterInExponent = false;
+  int mask = -1; // what reaches a coupled state
 
   // The slots of the later and earlier token's logarithms and numbers.
   Slot laterLog() const {

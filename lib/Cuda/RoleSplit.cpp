@@ -60,7 +60,7 @@ bool RolePlan::isSlab(BlockArgument input) const {
 // The tile of some scores without factors of their rows.
 unsigned RolePlan::needScores(Value value, RowFactors columnScale) {
   chunk::GramOp gram = splitScores(value).second;
-  Value plain = gram ? gram.getResult() : value;
+  Value plain = gram && maskOf(value) < 0 ? gram.getResult() : value;
   auto known = llvm::find_if(
       scores, [&](const ScoreTile &x) { return x.value == plain && x.columnScale == columnScale; });
   if (known != scores.end())
@@ -82,9 +82,13 @@ std::pair<RowFactors, chunk::GramOp> RolePlan::splitScores(Value value) const {
     if (!product)
       return {{}, {}};
     unsigned number = isScores(product->getOperand(0)) ? 1 : 0;
-    if (isScores(product->getOperand(number)))
-      return {{}, {}};
-    factors.push_back({product->getOperand(number)});
+    if (isScores(product->getOperand(number))) {
+      number = asMask(product->getOperand(0)) ? 0 : 1;
+      if (!asMask(product->getOperand(number)))
+        return {{}, {}};
+    } else {
+      factors.push_back({product->getOperand(number)});
+    }
     value = trace(product->getOperand(1 - number));
   }
 }
@@ -94,7 +98,7 @@ std::optional<RowFactors> RolePlan::scaleAtStart() const {
   Value state = program.argumentsOf(ArgKind::State).front();
   RowFactors factors;
   Value scaled = strip(products.back().start ? products.back().start : Value(state));
-  if (!products.back().start || products.back().chained)
+  if (!products.back().start || products.back().chained || states > 1)
     return std::nullopt;
   for (; scaled != state; scaled = strip(scaled)) {
     auto product = scaled.getDefiningOp<MulOp>();
@@ -153,9 +157,10 @@ void RolePlan::turnScores() {
   bool turn = true;
   for (ScoreTile &tile : scores) {
     Operation *gram = splitScores(tile.value).second;
-    bool isShared = !gram || taken.contains(gram) || llvm::count_if(scores, [&](const ScoreTile &other) {
-                                                       return gramsOf({other.value}).contains(gram);
-                                                     }) > 1;
+    bool isShared = !gram || maskOf(tile.value) >= 0 || taken.contains(gram) ||
+                    llvm::count_if(scores, [&](const ScoreTile &other) {
+                      return gramsOf({other.value}).contains(gram);
+                    }) > 1;
     if (isShared)
       continue;
     tile.turned = turn;
@@ -168,7 +173,7 @@ void RolePlan::turnScores() {
 void RolePlan::foldOutputs() {
   if (decay || steps > 1)
     return;
-  for (Value output : program.getBodyYield().getValues().slice(1, countOutputs())) {
+  for (Value output : program.getBodyYield().getValues().slice(states, countOutputs())) {
     Value value = trace(strip(output)), whole = value;
     RowFactors factors;
     while (auto product = value.getDefiningOp<MulOp>()) {

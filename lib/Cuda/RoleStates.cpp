@@ -13,19 +13,19 @@ Value RoleEmitter::tokensLeft(Value chunk) {
 
 // Hands a chunk's outputs to the warp that copies. Rows of a chunk that is not whole are stored here.
 void RoleEmitter::storeOutputs(const ChainState &state, ArrayRef<Value> packed) {
-  int64_t share = plan.columns / 4, steps = plan.columns / 16;
+  int64_t share = plan.columns / 4 / plan.states, steps = plan.columns / 16 / plan.states;
   Value left = tokensLeft(state.chunk), phase = ptx.bits(state.chunk, 1);
   // In place of an input each thread overwrites what it has read.
   if (!plan.outputPlace)
     ptx.await(barrier(OutputsEmpty, ptx.constant(0)), ptx.exclusiveOr(phase, ptx.constant(1)));
   for (int64_t step = 0; step < int64_t(packed.size()) / 4; ++step)
-    ptx.storeMatrices(ptx.add(outputAt(state.stage.tiles, step / steps, slabIndex), state.matrixLane),
-                      step % steps * 2048, packed.slice(4 * step, 4), true);
+    ptx.storeMatrices(ptx.add(outputAt(state.stage.tiles, step / steps, halfOfSlab()), state.matrixLane),
+                      step % steps * 2048 * plan.states, packed.slice(4 * step, 4), true);
   threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(plan.tokens)), [&] {
     describeRare(*b.getInsertionBlock());
-    ptx.meet(ptx.add(slabIndex, 1), 128);
+    ptx.meet(ptx.add(halfOfSlab(), 1), 128 * plan.states);
     for (int64_t output = 0; output < int64_t(packed.size()) / share; ++output)
-      storeRowsOfOutput(output, state.chunk, outputAt(state.stage.tiles, output, slabIndex), left);
+      storeRowsOfOutput(output, state.chunk, outputAt(state.stage.tiles, output, halfOfSlab()), left);
   });
   ptx.arrive(barrier(OutputsFull, ptx.constant(0)));
 }
@@ -36,12 +36,16 @@ void RoleEmitter::storeRowsOfOutput(unsigned output, Value chunk, Value buffer, 
   TensorAccess access(threads, launderedCall(), plan.tensors, /*packed=*/true);
   find(access);
   Value eighth = ptx.bits(thread, 7);
-  threads.forLoop(ptx.shiftRight(thread, 3), left, ptx.constant(16), {}, [&](Value row, ValueRange) {
+  // Warpgroups that have the same 64 columns share out the rows.
+  Value first = ptx.shiftRight(thread, 3);
+  if (plan.states > 1)
+    first = ptx.add(first, ptx.mul(ptx.bits(slabIndex, 1), 16));
+  threads.forLoop(first, left, ptx.constant(16 * plan.states), {}, [&](Value row, ValueRange) {
     Value from =
         ptx.add(ptx.add(buffer, ptx.mul(row, 128)), ptx.mul(ptx.exclusiveOr(eighth, ptx.bits(row, 7)), 16));
     Values packet = ptx.load(from, 0, 4, b.getI32Type());
     Value at = ptx.add(ptx.mul(chunk, plan.tokens), row);
-    Value column = ptx.add(ptx.mul(ptx.add(firstSlab, slabIndex), rowsOfSlab), ptx.mul(eighth, 8));
+    Value column = ptx.add(ptx.mul(ptx.add(firstSlab, halfOfSlab()), rowsOfSlab), ptx.mul(eighth, 8));
     Value to = access.entryOfToken(tensor, arith::ExtUIOp::create(b, b.getI64Type(), at), column);
     Values operands{to};
     llvm::append_range(operands, packet);
@@ -54,7 +58,7 @@ void RoleEmitter::storeRowsOfOutput(unsigned output, Value chunk, Value buffer, 
 Value RoleEmitter::outputAt(Value tiles, unsigned output, Value slab) {
   if (plan.outputPlace)
     return ptx.add(ptx.add(tiles, tileOffset(plan.outputPlace)), ptx.mul(slab, halfStride(plan.outputPlace)));
-  return ptx.add(ptx.add(base, outputsAt + output * slabs * tileBytes), ptx.mul(slab, tileBytes));
+  return ptx.add(ptx.add(base, outputsAt + output * slabHalves() * tileBytes), ptx.mul(slab, tileBytes));
 }
 
 // Copies a chunk's outputs to their tensors, in the thread that loads, when the chain has stored them.
@@ -75,7 +79,7 @@ void RoleEmitter::copyOutputs(Value chunk, Value tiles) {
     Value address = LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps,
                                         ArrayRef<LLVM::GEPArg>{int32_t(map * 128)});
     Value first = form.parts > 1 ? firstSlab : shardHalves(entry.maps[map]);
-    for (int64_t slab = 0; slab < slabs; ++slab)
+    for (int64_t slab = 0; slab < slabHalves(); ++slab)
       ptx.storeBox(address, outputAt(tiles, output, ptx.constant(slab)),
                    {ptx.constant(0), token, ptx.add(first, slab), narrow(part.head), batch}, whole);
   }
@@ -90,10 +94,11 @@ Value RoleEmitter::launderedCall() {
 
 SmallVector<Value> RoleEmitter::stateAddresses(TensorAccess &access, unsigned tensor) {
   SmallVector<Value> addresses;
-  Value first = ptx.add(ptx.mul(ptx.add(firstSlab, slabIndex), rowsOfSlab), ptx.mul(warp, 16));
+  int64_t rows = rowsOfSlab / plan.states, each = entriesOfEight();
+  Value first = ptx.add(ptx.mul(ptx.add(firstSlab, slabIndex), rows), ptx.mul(warp, rows / 4));
   Value row = ptx.add(first, ptx.shiftRight(lane, 2)), pair = ptx.mul(ptx.bits(lane, 3), 2);
-  for (int64_t e = 0; e < plan.keys / 2; ++e) {
-    Value own = ptx.add(row, e / 2 % 2 * 8), key = ptx.add(pair, e / 4 * 8 + e % 2);
+  for (int64_t e = 0; e < entriesOfState(); ++e) {
+    Value own = ptx.add(row, e % each / 2 * 8), key = ptx.add(pair, e / each * 8 + e % 2);
     addresses.push_back(
         access.entry(tensor, plan.independentDim ? key : own, plan.independentDim ? own : key));
   }
@@ -102,13 +107,13 @@ SmallVector<Value> RoleEmitter::stateAddresses(TensorAccess &access, unsigned te
 
 Values RoleEmitter::initialState() {
   if (phase == Phase::Whole || phase == Phase::Chain)
-    return givenState();
+    return givenStates();
   // Who begins with the sequence begins with what was given.
   SmallVector<Type> types(plan.keys / 2, b.getF32Type());
   auto isFirst = scf::IfOp::create(b, types, ptx.equal(part.before, 0), true);
   OpBuilder::InsertionGuard guard(b);
   b.setInsertionPointToStart(isFirst.thenBlock());
-  scf::YieldOp::create(b, givenState());
+  scf::YieldOp::create(b, givenStates());
   b.setInsertionPointToStart(isFirst.elseBlock());
   scf::YieldOp::create(b, phase == Phase::Segments ? gatheredState() : Values(types.size(), ptx.number(0)));
   return Values(isFirst.getResults());
@@ -161,19 +166,26 @@ void RoleEmitter::storeGathered(ValueRange entries, Value scale) {
   });
 }
 
-Values RoleEmitter::givenState() {
+Values RoleEmitter::givenStates() {
+  Values entries;
+  for (int64_t state = 0; state < plan.states; ++state)
+    llvm::append_range(entries, givenState(state));
+  return entries;
+}
+
+Values RoleEmitter::givenState(unsigned state) {
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
   find(access);
   chunk::ProgramOp program = plan.program;
-  unsigned initial = plan.initialTensor();
+  unsigned initial = plan.initialTensor() + state;
   double init = program.getInit()
                     .front()
                     .getTerminator()
-                    ->getOperand(0)
+                    ->getOperand(state)
                     .getDefiningOp<ConstantOp>()
                     .getValue()
                     .convertToDouble();
-  SmallVector<Type> types(plan.keys / 2, b.getF32Type());
+  SmallVector<Type> types(entriesOfState(), b.getF32Type());
   auto given = scf::IfOp::create(b, types, access.isGiven(initial), true);
   OpBuilder::InsertionGuard guard(b);
   b.setInsertionPointToStart(given.thenBlock());
@@ -182,19 +194,22 @@ Values RoleEmitter::givenState() {
     entries.push_back(LLVM::LoadOp::create(b, b.getF32Type(), address));
   scf::YieldOp::create(b, entries);
   b.setInsertionPointToStart(given.elseBlock());
-  scf::YieldOp::create(b, Values(plan.keys / 2, ptx.number(init)));
+  scf::YieldOp::create(b, Values(entriesOfState(), ptx.number(init)));
   return Values(given.getResults());
 }
 
 void RoleEmitter::storeFinal(ValueRange entries) {
   TensorAccess access(threads, launderedCall(), plan.tensors, /*packed=*/true);
   Part own = find(access);
-  unsigned final = plan.tensors.size() - 1;
-  Value isWanted = access.isGiven(final);
-  if (part.isLast)
-    isWanted = arith::AndIOp::create(b, isWanted, own.isLast);
-  threads.when(isWanted, [&] {
-    for (auto [address, entry] : llvm::zip(stateAddresses(access, final), entries))
-      LLVM::StoreOp::create(b, entry, address);
-  });
+  for (int64_t state = 0; state < plan.states; ++state) {
+    unsigned final = plan.tensors.size() - plan.states + state;
+    Value isWanted = access.isGiven(final);
+    if (part.isLast)
+      isWanted = arith::AndIOp::create(b, isWanted, own.isLast);
+    threads.when(isWanted, [&] {
+      for (auto [address, entry] :
+           llvm::zip(stateAddresses(access, final), entries.drop_front(state * entriesOfState())))
+        LLVM::StoreOp::create(b, entry, address);
+    });
+  }
 }

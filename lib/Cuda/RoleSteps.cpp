@@ -33,9 +33,9 @@ bool RolePlan::isOf(bool ofTokens, Value value) const {
 LogicalResult RolePlan::findSteps() {
   if (steps == 1)
     return success();
-  auto yielded = program.getBodyYield().getValues().take_front(1 + countOutputs());
-  if (decay || !isOf(false, yielded[0]) ||
-      !llvm::all_of(yielded.drop_front(), [&](Value output) { return isOf(true, output); }))
+  auto yielded = program.getBodyYield().getValues().take_front(states + countOutputs());
+  if (decay || states > 1 || !isOf(false, yielded[0]) ||
+      !llvm::all_of(yielded.drop_front(states), [&](Value output) { return isOf(true, output); }))
     return failure();
   // A sum over two inputs' rows is that of one kind of rows.
   for (Operation *op : reductions)

@@ -33,7 +33,7 @@ enum class Phase { Whole, Gather, Segments, Early, Prepare, Chain };
 
 /// A number for each token in shared memory: a product of factors, or the sums of a decay's binary
 /// logarithms, less the factors'; or the factors times what decays within the token's 16, from their start
-/// or to their end.
+/// or to their end. Or one of the numbers that a mask of coupled states is made of.
 struct RowSlot {
   enum Within { Nothing, Start, End };
   RowFactors factors;
@@ -41,6 +41,8 @@ struct RowSlot {
   bool before = false;   // without the token's own factor of the decay
   bool ofTokens = false; // that of each token's last micro-step
   Within within = Nothing;
+  int mask = -1;
+  int64_t maskPart = 0;
 };
 
 /// What a kernel is to be.
@@ -55,7 +57,7 @@ struct RoleForm {
 
   /// The chain's warpgroups in a block.
   int64_t slabs(const RolePlan &plan) const {
-    return phase == Phase::Prepare ? 0 : plan.independent / rowsOfSlab / parts;
+    return phase == Phase::Prepare ? 0 : plan.independent * plan.states / rowsOfSlab / parts;
   }
 };
 
@@ -162,6 +164,8 @@ private:
 
   // Numbers per token (RoleRows.cpp, RoleSums.cpp).
   struct RowState;
+  struct PlainScore;
+  struct ScoreState;
   void emitRows(mlir::Value chunks);
   void emitSums(mlir::Value chunks);
   mlir::Value sumsOf(mlir::Value chunk, mlir::Operation *op);
@@ -174,6 +178,17 @@ private:
   void sumRows(TensorAccess &access, Stage stage, mlir::Value sums, mlir::Value first, ReduceOp op);
   mlir::Value paramEntry(TensorAccess &access, mlir::BlockArgument param, mlir::Value at);
   std::array<mlir::Value, 2> row(RowState &state, mlir::Value value);
+  // Coupled states (RoleCascade.cpp).
+  struct Transitions;
+  const Transitions &transitionsOf(RowState &state, mlir::Value cascade);
+  std::array<mlir::Value, 2> cascadeWeights(RowState &state, chunk::WeightsOp weights);
+  void fillMask(RowState &state, int mask);
+  void storeMask(RowState &state, int mask, const Transitions &all,
+                 llvm::ArrayRef<std::array<mlir::Value, 2>> written);
+  unsigned slotOfMask(int mask, int64_t part);
+  Values maskOn(ScoreState &state, const PlainScore &plain);
+  Values maskOff(ScoreState &state, const PlainScore &plain);
+  std::array<mlir::Value, 2> maskRows(ScoreState &state, const PlainScore &plain, unsigned of);
   std::array<mlir::Value, 2> decayWithin(RowState &state, const Slot &slot);
   std::array<mlir::Value, 2> reciprocal(RowState &state, mlir::Value value);
   void setTokens(RowState &state, mlir::Value chunk);
@@ -184,7 +199,6 @@ private:
                           llvm::function_ref<mlir::Value(mlir::BlockArgument)> leaf);
 
   // Scores between tokens (RoleScores.cpp, RoleFactors.cpp, RoleInverse.cpp, RoleWideInverse.cpp).
-  struct ScoreState;
   void emitScores(mlir::Value chunks, unsigned which);
   void awaitPlace(ScoreState &state);
   void handOver(const ScoreState &state, unsigned which);
@@ -193,7 +207,6 @@ private:
                     RowFactors factors);
   void collectRows(ScoreState &state, const ScoreTile &tile, mlir::Value value, RowFactors factors);
   void storeTokenScores(ScoreState &state);
-  struct PlainScore;
   std::optional<PlainScore> asPlain(const ScoreTile &tile) const;
   void collectFactors(ScoreState &state, const ScoreTile &tile, const PlainScore &plain);
   void fetchColumns(ScoreState &state, const ScoreTile &tile);
@@ -272,10 +285,16 @@ private:
   mlir::FailureOr<Values> mixed(ChainState &state, chunk::MixOp mix, mlir::Value other);
   std::optional<mlir::FailureOr<Values>> decayedRows(ChainState &state, mlir::Operation *op);
 
+  mlir::FailureOr<Values> packedLeft(ChainState &state, const ChainProduct &product, mlir::Value left);
+  mlir::FailureOr<Values> leftInTurns(ChainState &state, const ChainProduct &product);
   mlir::FailureOr<llvm::SmallVector<Step>> leftSteps(ChainState &state, const ChainProduct &product,
                                                      bool &byDepth);
   void rightSteps(ChainState &state, const ChainProduct &product, llvm::SmallVectorImpl<Step> &steps);
   mlir::FailureOr<Values> startOf(ChainState &state, const ChainProduct &product);
+  mlir::FailureOr<Values> startEntries(ChainState &state, const ChainProduct &product);
+  mlir::FailureOr<Values> startInTurns(ChainState &state, const ChainProduct &product);
+  mlir::LogicalResult sumStarts(ChainState &state, unsigned wave);
+  void takeTurns(ChainState &state, std::array<mlir::Value, 2> results, mlir::ValueRange entries);
   void land(ChainState &state, size_t count);
   bool liesTurned(const ChainProduct &product) const;
   bool isStacked(const ChainProduct &product) const { return stacks && product.stack >= 0; }
@@ -289,6 +308,13 @@ private:
   bool isOfTokens(mlir::ValueRange entries) const {
     return plan.steps > 1 && int64_t(entries.size()) == plan.columns / 2;
   }
+  /// The 64 columns of a tile that the warpgroup's independent rows are, or are among.
+  mlir::Value halfOfSlab() { return plan.states > 1 ? ptx.shiftRight(slabIndex, 1) : slabIndex; }
+  /// The blocks of 64 columns that the block's independent rows are.
+  int64_t slabHalves() const { return slabs / plan.states; }
+  /// A thread's entries of a value in 8 columns, and of a state.
+  int64_t entriesOfEight() const { return 4 / plan.states; }
+  int64_t entriesOfState() const { return plan.keys / 2 / plan.states; }
   Values initialState();
   void storeFinal(mlir::ValueRange entries);
   llvm::SmallVector<mlir::Value> stateAddresses(TensorAccess &access, unsigned tensor);
@@ -296,7 +322,8 @@ private:
   Part find(TensorAccess &access);
   /// What a warpgroup leaves of a segment: the state's rows, and the factor.
   int64_t gatheredBytes() const { return rowsOfSlab * plan.keys * 4 + 16; }
-  Values givenState();
+  Values givenState(unsigned state);
+  Values givenStates();
   Values gatheredState();
   mlir::Value gathered(mlir::Value block);
   void storeGathered(mlir::ValueRange entries, mlir::Value scale);

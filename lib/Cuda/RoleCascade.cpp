@@ -1,0 +1,254 @@
+// Numbers of states that numbers couple: products of 2 x 2 matrices of tokens, and the masks of scores that
+// follow. Between blocks of 16 tokens a mask is a row of the later token, of what its block multiplies with
+// up to it, times a column of the earlier one, of what is multiplied up to the later one's block; within a
+// block it is a table. Nothing is divided, so that any entry may be zero or negative.
+#include "lib/Cuda/RoleRowState.h"
+#include "lib/Cuda/RoleScores.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+// The parts of a mask, each a number for each token. Rows of the table are those of a block; of the others
+// each has one for either state: what a block multiplies with through the token, and until it; and for each
+// block but the first what is multiplied from an earlier token to its begin.
+enum MaskPart { Table = 0, Through = 16, Until = 18, Edges = 20, Parts = 26 };
+
+unsigned RoleEmitter::slotOfMask(int mask, int64_t part) {
+  unsigned first = 0;
+  for (int64_t i = 0; i < Parts; ++i) {
+    Slot slot;
+    slot.mask = mask;
+    slot.maskPart = i;
+    unsigned at = slotOf(slot);
+    first = i ? first : at;
+  }
+  return first + part;
+}
+
+namespace {
+
+// Arithmetic on products of transitions, which leaves out what is zero.
+struct Arithmetic {
+  Ptx &ptx;
+
+  Value sum(Value x, Value y) { return x && y ? ptx.sum(x, y) : x ? x : y; }
+  Value multiply(Value x, Value y) { return x && y ? ptx.multiply(x, y) : Value(); }
+  Value choose(Value condition, Value x, Value y) {
+    return x || y ? ptx.choose(condition, known(x), known(y)) : Value();
+  }
+  Value known(Value x) { return x ? x : ptx.number(0); }
+
+  Transition identity() { return {ptx.number(1), {}, {}, ptx.number(1)}; }
+  Transition multiply(const Transition &x, const Transition &y) {
+    Transition result;
+    for (unsigned e = 0; e < 4; ++e)
+      result[e] = sum(multiply(x[e / 2 * 2], y[e % 2]), multiply(x[e / 2 * 2 + 1], y[2 + e % 2]));
+    return result;
+  }
+  std::array<Value, 2> apply(const Transition &x, std::array<Value, 2> vector) {
+    return {sum(multiply(x[0], vector[0]), multiply(x[1], vector[1])),
+            sum(multiply(x[2], vector[0]), multiply(x[3], vector[1]))};
+  }
+  std::array<Value, 2> applyLeft(std::array<Value, 2> row, const Transition &x) {
+    return {sum(multiply(row[0], x[0]), multiply(row[1], x[2])),
+            sum(multiply(row[0], x[1]), multiply(row[1], x[3]))};
+  }
+  template <typename Array>
+  Array choose(Value condition, const Array &x, const Array &y) {
+    Array result;
+    for (auto [entry, a, b] : llvm::zip(result, x, y))
+      entry = choose(condition, a, b);
+    return result;
+  }
+  Transition of(const Transition &x, Value lane) {
+    Transition result;
+    for (auto [entry, other] : llvm::zip(result, x))
+      entry = other ? ptx.shuffle(other, lane) : Value();
+    return result;
+  }
+};
+
+} // namespace
+
+const RoleEmitter::Transitions &RoleEmitter::transitionsOf(RowState &state, Value cascade) {
+  auto [it, isNew] = state.transitions.try_emplace(cascade);
+  if (!isNew)
+    return it->second;
+  Arithmetic math{ptx};
+  Transitions all;
+  for (auto [entry, factor] : llvm::enumerate(cascade.getDefiningOp<chunk::CascadeOp>().getFactors())) {
+    auto constant = RolePlan::trace(factor).getDefiningOp<ConstantOp>();
+    if (constant && constant.getValue().isZero())
+      continue;
+    std::array<Value, 2> numbers = row(state, factor);
+    for (unsigned i : {0, 1})
+      all.own[i][entry] = numbers[i];
+  }
+  Transition identity = math.identity();
+  for (unsigned i : {0, 1}) // past the end nothing changes
+    all.own[i] = math.choose(state.valid[i], all.own[i], identity);
+  // Eight lanes have a block.
+  Value inBlock = ptx.bits(lane, 7);
+  Transition pair = math.multiply(all.own[1], all.own[0]), before = pair, after = pair;
+  for (int64_t distance = 1; distance < 8; distance *= 2) {
+    Transition other = math.of(before, ptx.add(lane, -distance));
+    Value exists = ptx.compare(arith::CmpIPredicate::uge, inBlock, ptx.constant(distance));
+    before = math.choose(exists, math.multiply(before, other), before);
+    other = math.of(after, ptx.add(lane, distance));
+    after = math.choose(ptx.below(inBlock, ptx.constant(8 - distance)), math.multiply(other, after), after);
+  }
+  for (int64_t i = 0; i < 4; ++i)
+    all.blocks[i] = math.of(before, ptx.constant(8 * i + 7));
+  all.throughInBlock[1] = before;
+  all.untilInBlock[0] = math.choose(ptx.equal(inBlock, 0), identity, math.of(before, ptx.add(lane, -1)));
+  all.untilInBlock[1] = all.throughInBlock[0] = math.multiply(all.own[0], all.untilInBlock[0]);
+  all.restInBlock[1] = math.choose(ptx.equal(inBlock, 7), identity, math.of(after, ptx.add(lane, 1)));
+  all.restInBlock[0] = math.multiply(all.restInBlock[1], all.own[1]);
+  return state.transitions[cascade] = all;
+}
+
+std::array<Value, 2> RoleEmitter::cascadeWeights(RowState &state, chunk::WeightsOp weights) {
+  using chunk::Span;
+  const Transitions &all = transitionsOf(state, weights.getDecay());
+  Arithmetic math{ptx};
+  Span span = weights.getSpan();
+  // Row `to` of what comes after the token, or column `from` of what comes before it.
+  unsigned to = weights.getTo(), from = weights.getFrom();
+  std::array<Value, 2> result;
+  Value block = ptx.shiftRight(lane, 3), one = ptx.number(1);
+  if (span == Span::Rest) {
+    std::array<Value, 2> later, row{to ? Value() : one, to ? one : Value()};
+    later = row;
+    for (int64_t i = 2; i >= 0; --i) {
+      row = math.applyLeft(row, all.blocks[i + 1]);
+      later = math.choose(ptx.equal(block, i), row, later);
+    }
+    for (unsigned i : {0, 1})
+      result[i] = math.known(math.applyLeft(later, all.restInBlock[i])[from]);
+    return result;
+  }
+  std::array<Value, 2> column{from ? Value() : one, from ? one : Value()}, earlier = column;
+  for (int64_t i = 1; i < 4; ++i) {
+    column = math.apply(all.blocks[i - 1], column);
+    earlier = math.choose(ptx.equal(block, i), column, earlier);
+  }
+  if (span == Span::Whole) {
+    result.fill(math.known(math.apply(all.blocks[3], column)[to]));
+    return result;
+  }
+  for (unsigned i : {0, 1})
+    result[i] = math.known(
+        math.apply(span == Span::Through ? all.throughInBlock[i] : all.untilInBlock[i], earlier)[to]);
+  return result;
+}
+
+// Stores the parts of a mask, in the block that makes the chunk's scores.
+void RoleEmitter::fillMask(RowState &state, int which) {
+  const CoupledMask &mask = plan.masks[which];
+  Transitions all = transitionsOf(state, mask.cascade);
+  std::array<Value, 2> written[2];
+  for (unsigned i : {0, 1})
+    for (auto [weight, number] : llvm::zip(mask.weights, written[i])) {
+      if (!weight)
+        continue;
+      number = ptx.number(1);
+      for (RowFactor factor : *weight)
+        number = ptx.multiply(
+            number, (factor.divides ? reciprocal(state, factor.value) : row(state, factor.value))[i]);
+    }
+  if (team == 1)
+    return storeMask(state, which, all, written);
+  Value shard = arith::TruncIOp::create(b, b.getI32Type(), part.shard);
+  Value isOwn = ptx.compare(arith::CmpIPredicate::eq, ptx.bits(state.chunk, team - 1), shard);
+  threads.when(isOwn, [&] { storeMask(state, which, all, written); });
+}
+
+void RoleEmitter::storeMask(RowState &state, int which, const Transitions &all,
+                            ArrayRef<std::array<Value, 2>> written) {
+  const CoupledMask &mask = plan.masks[which];
+  Arithmetic math{ptx};
+  Value at = ptx.add(state.stage.rows, ptx.mul(lane, 8));
+  auto store = [&](int64_t part, Value first, Value second) {
+    ptx.store(at, slotOfMask(which, part) * slotPitch(), {math.known(first), math.known(second)});
+  };
+  for (unsigned s : {0, 1}) {
+    auto entries = [&](int64_t part, const std::array<Transition, 2> &of) {
+      store(part + s, of[0][2 * mask.to + s], of[1][2 * mask.to + s]);
+    };
+    entries(Through, all.throughInBlock);
+    entries(Until, all.untilInBlock);
+  }
+  std::array<Value, 2> ends[2], edges[2];
+  for (unsigned i : {0, 1})
+    edges[i] = ends[i] = math.apply(all.restInBlock[i], written[i]);
+  Value block = ptx.shiftRight(lane, 3);
+  for (int64_t later = 1; later < 4; ++later) {
+    if (later > 1)
+      for (unsigned i : {0, 1})
+        edges[i] = math.choose(ptx.below(block, ptx.constant(later - 1)),
+                               math.apply(all.blocks[later - 1], edges[i]), ends[i]);
+    for (unsigned s : {0, 1})
+      store(Edges + 2 * (later - 1) + s, edges[0][s], edges[1][s]);
+  }
+  std::array<Value, 2> reached[2];
+  Value first = ptx.bits(lane, 24), inBlock = ptx.mul(ptx.bits(lane, 7), 2);
+  for (int64_t token = 0; token < 16; ++token) {
+    Transition own = math.of(all.own[token % 2], ptx.add(first, token / 2));
+    for (unsigned i : {0, 1})
+      reached[i] =
+          math.choose(ptx.equal(inBlock, token - int64_t(i)), written[i], math.apply(own, reached[i]));
+    store(Table + token, reached[0][mask.to], reached[1][mask.to]);
+  }
+}
+
+// A mask's entries in the warp's block on the diagonal.
+Values RoleEmitter::maskOn(ScoreState &state, const PlainScore &plain) {
+  Value row = ptx.shiftRight(freshLane(), 2), columns = ptx.add(state.columns, ptx.mul(warp, 64));
+  Values entries(8);
+  for (unsigned which : {0, 1}) {
+    // What is seen before a token is what the one before it sees; the block's first sees none of it.
+    Value own = ptx.add(row, 8 * int64_t(which) - (plain.before ? 1 : 0));
+    if (plain.before && which == 0)
+      own = arith::MaxSIOp::create(b, own, ptx.constant(0));
+    Value at = ptx.add(columns, ptx.mul(own, slotPitch()));
+    for (unsigned eight : {0, 1}) {
+      Values pair = ptx.loadFloats(at, slotOfMask(plain.mask, Table) * slotPitch() + eight * 32, 2);
+      for (unsigned odd : {0, 1})
+        entries[4 * eight + 2 * which + odd] = pair[odd];
+    }
+  }
+  return entries;
+}
+
+// The numbers of the later token's row, which are loaded ahead.
+std::array<Value, 2> RoleEmitter::maskRows(ScoreState &state, const PlainScore &plain, unsigned of) {
+  slotOfMask(plain.mask, 0); // they lie together
+  Slot slot;
+  slot.mask = plain.mask;
+  slot.maskPart = (plain.before ? Until : Through) + of;
+  return rowNumbers(state, slot);
+}
+
+// A mask's entries in a block off the diagonal.
+Values RoleEmitter::maskOff(ScoreState &state, const PlainScore &plain) {
+  Value columns = ptx.add(state.columns, ptx.mul(ptx.add(warp, -1), 2 * slotPitch()));
+  Values entries;
+  for (unsigned s : {0, 1}) {
+    std::array<Value, 2> rows = maskRows(state, plain, s);
+    Values numbers;
+    for (int64_t eight : {0, 1})
+      llvm::append_range(
+          numbers,
+          ptx.loadFloats(columns,
+                         slotOfMask(plain.mask, Edges + s) * slotPitch() + state.block * 64 + eight * 32, 2));
+    for (unsigned e = 0; e < 8; ++e) {
+      Value x = ptx.multiply(rows[e / 2 % 2], numbers[e / 4 * 2 + e % 2]);
+      if (s)
+        entries[e] = ptx.sum(entries[e], x);
+      else
+        entries.push_back(x);
+    }
+  }
+  return entries;
+}
