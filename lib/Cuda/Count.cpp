@@ -262,6 +262,7 @@ std::vector<GpuCandidate> cuda::listCandidates(const Kernel &kernel, StringRef s
     launch.sharedBytes = entry.sharedBytes;
     launch.cut = cuts[entry.cut];
     launch.mostBlocks = entry.mostBlocks;
+    launch.takesMore = entry.takesMore;
     launch.leastTokens = entry.leastTokens;
     launch.parts = kernel.parts.lookup(entry.name);
     candidates.back().launches.push_back(launch);

@@ -17,14 +17,16 @@ GpuModel GpuModel::of(StringRef chip) {
 }
 
 GpuPart &GpuPart::add(const GpuPart &more, double times) {
-  for (double GpuPart::*count : {&GpuPart::instructions, &GpuPart::functions, &GpuPart::products, &GpuPart::shuffles,
-                                 &GpuPart::reads, &GpuPart::loads, &GpuPart::groupCycles, &GpuPart::waits})
+  for (double GpuPart::*count :
+       {&GpuPart::instructions, &GpuPart::functions, &GpuPart::products, &GpuPart::shuffles, &GpuPart::reads,
+        &GpuPart::loads, &GpuPart::groupCycles, &GpuPart::waits})
     this->*count += times * (more.*count);
   return *this;
 }
 
 namespace {
-// What a warp waits for each of the things that it does, in cycles. Most of it is latency that too few warps hide.
+// What a warp waits for each of the things that it does, in cycles. Most of it is latency that too few warps
+// hide.
 struct Cycles {
   double instruction, function, product, shuffle, read, load, group, wait;
   // At least so many for a round that reads memory.
@@ -52,6 +54,22 @@ static Cycles cyclesOf(const GpuLaunch &launch) {
 // Shorter segments are not made; see the runtime.
 static constexpr double leastOfSegment = 256, fewTokens = 16, chunk = 64;
 
+// The segments that take all processors the least time where each gets several blocks; see the runtime.
+static double segmentsInRounds(const GpuLaunch &launch, const GpuShape &shape) {
+  constexpr double mostSegments = 4, startTokens = 320;
+  double best = 1, least = HUGE_VAL, most = std::min(mostSegments, std::floor(shape.tokens / leastOfSegment));
+  for (double segments = 1; segments <= std::max(most, 1.0); ++segments) {
+    double blocks = shape.sequences * shape.heads * segments,
+           atOnce = std::floor(launch.mostBlocks / launch.blocks);
+    double time = std::ceil(blocks / atOnce) * (std::floor(shape.tokens / segments) + startTokens);
+    if (time < least) {
+      least = time;
+      best = segments;
+    }
+  }
+  return best;
+}
+
 // The segments of a sequence; 0 where there are too few of them.
 static double segmentsOf(const GpuLaunch &launch, const GpuShape &shape) {
   if (launch.cut == GpuLaunch::FewTokens)
@@ -59,11 +77,13 @@ static double segmentsOf(const GpuLaunch &launch, const GpuShape &shape) {
   if (launch.cut == GpuLaunch::Whole)
     return 1;
   if (launch.cut == GpuLaunch::Spread) // one for each processor, or a little less
-    return std::clamp(launch.mostBlocks / (shape.sequences * shape.heads), 1.0, std::ceil(shape.tokens / chunk));
-  double few = launch.cut == GpuLaunch::SegmentsOrWhole;
+    return std::clamp(launch.mostBlocks / (shape.sequences * shape.heads), 1.0,
+                      std::ceil(shape.tokens / chunk));
   double wide = std::floor(launch.mostBlocks / launch.blocks / (shape.sequences * shape.heads));
   double segments = std::min(wide, std::floor(shape.tokens / leastOfSegment));
-  return segments < 2 ? few : segments;
+  if (segments >= 2)
+    return segments;
+  return launch.cut == GpuLaunch::SegmentsOrWhole ? segmentsInRounds(launch, shape) : 0;
 }
 
 namespace {
@@ -76,19 +96,22 @@ struct LaunchTime {
 static LaunchTime timeOf(const GpuLaunch &launch, const GpuShape &shape, const GpuModel &gpu) {
   bool isStage = launch.cut == GpuLaunch::FewTokens;
   Cycles cycles = cyclesOf(launch);
-  double segments = segmentsOf(launch, shape), blocks = shape.sequences * shape.heads * launch.blocks * segments;
+  double segments = segmentsOf(launch, shape),
+         blocks = shape.sequences * shape.heads * launch.blocks * segments;
   double tokens = isStage ? fewTokens : std::ceil(shape.tokens / segments);
   if ((launch.cut == GpuLaunch::SegmentsOrWhole || launch.cut == GpuLaunch::Spread) && segments > 1)
     tokens += chunk;
-  double together = std::max(1.0, std::min({std::floor(2048 / launch.threads), std::floor(65536 / launch.threads / cycles.registers),
-                                            std::floor(gpu.sharedBytes / (launch.sharedBytes + 1024))}));
+  double together = std::max(
+      1.0, std::min({std::floor(2048 / launch.threads), std::floor(65536 / launch.threads / cycles.registers),
+                     std::floor(gpu.sharedBytes / (launch.sharedBytes + 1024))}));
   double onProcessor = std::min(together, std::ceil(blocks / gpu.processors));
   LaunchTime time;
   double longest = 0, units = 0, issued = 0, functions = 0;
   for (const GpuPart &part : launch.parts) {
     double own = cycles.instruction * part.instructions + cycles.function * part.functions +
                  cycles.product * part.products + cycles.shuffle * part.shuffles + cycles.read * part.reads +
-                 cycles.load * part.loads + cycles.group * part.groupCycles * part.warps / 4 + cycles.wait * part.waits;
+                 cycles.load * part.loads + cycles.group * part.groupCycles * part.warps / 4 +
+                 cycles.wait * part.waits;
     if (part.loads)
       own = std::max(own, cycles.memory);
     if (own / part.tokens > longest) {
@@ -103,7 +126,9 @@ static LaunchTime timeOf(const GpuLaunch &launch, const GpuShape &shape, const G
   }
   double rounds = blocks / (gpu.processors * together);
   longest = std::max({longest, units, issued, functions});
-  time.nanoseconds = (isStage || launch.cut == GpuLaunch::Spread ? rounds : std::ceil(rounds)) * tokens * longest / gpu.gigahertz + cycles.start;
+  time.nanoseconds = (isStage || launch.cut == GpuLaunch::Spread ? rounds : std::ceil(rounds)) * tokens *
+                         longest / gpu.gigahertz +
+                     cycles.start;
   return time;
 }
 
@@ -112,9 +137,10 @@ static std::string refusal(const GpuLaunch &launch, const GpuShape &shape) {
   double heads = shape.sequences * shape.heads;
   if (shape.tokens < launch.leastTokens)
     return formatv("for sequences of {0} tokens and more", int64_t(launch.leastTokens));
-  if (!segmentsOf(launch, shape) || (launch.mostBlocks && launch.cut != GpuLaunch::Spread && heads > std::floor(launch.mostBlocks / launch.blocks)))
-    return formatv("for at most {0} blocks, of {1} a head{2}", int64_t(launch.mostBlocks), int64_t(launch.blocks),
-                   launch.cut == GpuLaunch::Segments ? " and segment" : "");
+  bool isLimited = launch.mostBlocks && !launch.takesMore && launch.cut != GpuLaunch::Spread;
+  if (!segmentsOf(launch, shape) || (isLimited && heads > std::floor(launch.mostBlocks / launch.blocks)))
+    return formatv("for at most {0} blocks, of {1} a head{2}", int64_t(launch.mostBlocks),
+                   int64_t(launch.blocks), launch.cut == GpuLaunch::Segments ? " and segment" : "");
   return "";
 }
 
@@ -133,12 +159,13 @@ GpuTime recur::predict(const GpuCandidate &candidate, const GpuShape &shape, con
       time.bound = one.part;
     }
     double blocks = shape.sequences * shape.heads * launch.blocks * segmentsOf(launch, shape);
-    time.launches += formatv("{0}{1}, {2} blocks of {3} threads", time.launches.empty() ? "" : "; ", launch.name,
-                             int64_t(blocks), int64_t(launch.threads));
+    time.launches += formatv("{0}{1}, {2} blocks of {3} threads", time.launches.empty() ? "" : "; ",
+                             launch.name, int64_t(blocks), int64_t(launch.threads));
   }
   constexpr double shareOfCopy = 0.96;
   double start = cyclesOf(candidate.launches.front()).start;
-  double memory = candidate.bytes * shape.sequences * shape.heads * shape.tokens / (shareOfCopy * gpu.copyRate) + start;
+  double memory =
+      candidate.bytes * shape.sequences * shape.heads * shape.tokens / (shareOfCopy * gpu.copyRate) + start;
   if (memory >= sum)
     time.bound = "memory";
   else if (start * candidate.launches.size() > 0.5 * sum)

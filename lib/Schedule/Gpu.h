@@ -46,8 +46,9 @@ struct GpuLaunch {
   /// or the whole sequence where there are too few, a few tokens, or segments such that all processors have the same
   /// to do.
   enum Cut { Whole, Segments, SegmentsOrWhole, FewTokens, Spread } cut = Whole;
-  /// For launches of at most so many blocks; 0: of any number.
+  /// For launches of at most so many blocks; 0: of any number. Or, `takesMore`, of any number on so many processors.
   double mostBlocks = 0;
+  bool takesMore = false;
   double leastTokens = 0;
   std::vector<GpuPart> parts;
 };
