@@ -4,10 +4,10 @@
 
 namespace recur::cuda {
 
-/// Where in the workspace a part's chunk (i32, from 0) of `grain` tokens has a record of so many bytes; see
+/// Where in the workspace a part's chunk (i32, from 0) of `grain` tokens has a record of so many bytes (i64); see
 /// recur_cuda_entry.
 mlir::Value recordOf(Threads &threads, TensorAccess &access, const Part &part, int64_t grain, mlir::Value chunk,
-                     int64_t bytes);
+                     mlir::Value bytes);
 
 /// What a kernel in chunks does: all; or it leaves the states at the start of each chunk in the workspace; or it begins
 /// segments of sequences, side by side, with those.

@@ -179,7 +179,7 @@ LogicalResult cuda::emitChunkTask(LLVM::LLVMFuncOp function, chunk::ProgramOp pr
         entry.recordBytes = bytes;
       Value chunk = arith::DivUIOp::create(b, first, i64(chunkOfRecords));
       Value record = recordOf(threads, access, tokens, chunkOfRecords,
-                              arith::TruncIOp::create(b, b.getI32Type(), chunk), bytes);
+                              arith::TruncIOp::create(b, b.getI32Type(), chunk), i64(bytes));
       Value own = arith::AddIOp::create(
           b, NVVM::ThreadIdXOp::create(b, b.getI32Type()),
           arith::MulIOp::create(b, arith::TruncIOp::create(b, b.getI32Type(), tokens.shard),

@@ -71,9 +71,9 @@ struct Entry {
   int64_t mostBlocks = 0;
   bool takesMore = false;
   /// Works on segments of sequences: as many as `mostBlocks` lets be, at least two; as many as take those
-  /// processors the least time; short ones whatever their number; or such that blocks, of which `mostBlocks` run at
-  /// a time, end together.
-  enum Cut { Whole, Segments, AnySegments, FewTokens, Spread } cut = Whole;
+  /// processors the least time; short ones whatever their number; such that blocks, of which `mostBlocks` run at
+  /// a time, end together; or as many as `mostBlocks` lets be, of which there may be one.
+  enum Cut { Whole, Segments, AnySegments, FewTokens, Spread, SegmentsOrWhole } cut = Whole;
   /// The next entry is launched after this one, and finds the workspace as this one left it.
   bool continues = false;
   /// What the kernel's tensors are, where they are not the rule's in their order: those by number, temporary

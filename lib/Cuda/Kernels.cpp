@@ -226,6 +226,9 @@ bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgumen
     form.parts = parts;
     chain.name = options.symbol + (parts > 1 ? "_halves" : "_roles");
     chain.mostBlocks = parts > 1 ? options.chip.processors : 0;
+    // Few heads leave processors idle, too: segments go side by side, where decays forget.
+    form.forgets = parts > 1 && plan->forgettingOfKeys() != RolePlan::Forgetting::Never;
+    chain.cut = form.forgets ? Entry::SegmentsOrWhole : Entry::Whole;
     chain.shards = parts * shards;
     bool isFirst = entries.size() == first;
     // All find the same records.
@@ -236,6 +239,7 @@ bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgumen
     numbers = handedOver.size();
   }
   form.phase = Phase::Prepare;
+  form.forgets = false;
   form.parts = 1;
   Entry prepare;
   prepare.name = options.symbol + "_prepare";

@@ -14,15 +14,15 @@ constexpr double forgotten = -40;
 constexpr int64_t mostFew = 4, mostCuts = 3;
 
 Part RoleEmitter::find(TensorAccess &access) {
-  int64_t grain = phase == Phase::Whole || phase == Phase::Chain ? 0 : plan.tokens;
-  bool inTurn = phase == Phase::Early;
+  int64_t grain = phase == Phase::Whole || (phase == Phase::Chain && !form.forgets) ? 0 : plan.tokens;
+  bool inTurn = form.isEarly();
   if (!hasBegin)
     return findPart(threads, access, shards, plan.independent, grain, {}, inTurn);
   // Read from where it was left, so that it takes no registers.
   Values begin = ptx.load(ptx.add(base, beginAt), 0, 2, b.getI32Type());
   Value later = arith::ExtSIOp::create(b, b.getI64Type(), ptx.mul(begin[0], plan.tokens));
   Part found = findPart(threads, access, shards, plan.independent, grain, later, inTurn);
-  if (phase == Phase::Early) {
+  if (form.isEarly()) {
     Value isWhole = ptx.equal(begin[1], 1), isFirst = ptx.equal(found.segment, 0);
     found.tokens =
         ptx.choose(isWhole, ptx.choose(isFirst, found.all, ptx.constant(0, 64)), found.tokens);
@@ -55,12 +55,12 @@ static Value isForgotten(Ptx &ptx, Value sum) {
   return arith::CmpFOp::create(ptx.b, arith::CmpFPredicate::OLE, sum, ptx.number(forgotten));
 }
 
-// How many chunks before `end`, a number of chunks of the part, forget what was before them; more than there are
-// where they do not. Each warp looks at a chunk; all threads of the block get the answer.
-Value RoleEmitter::countToForget(TensorAccess &access, Value end) {
+// How many chunks before `end`, a number of chunks of the part, forget what was before them; more than `most`
+// where so many do not. Each warp looks at a chunk; all threads of the block get the answer.
+Value RoleEmitter::countToForget(TensorAccess &access, Value end, Value most) {
   int64_t warps = threads.grid.threads / 32;
   Value own = ptx.add(ptx.mul(group, 4), warp), zero = ptx.constant(0), sums = ptx.add(base, slotsAt);
-  Value rounds = arith::DivUIOp::create(b, ptx.add(end, warps - 1), ptx.constant(warps));
+  Value rounds = arith::DivUIOp::create(b, ptx.add(most, warps - 1), ptx.constant(warps));
   Values first{ptx.number(0), zero};
   auto loop = threads.forLoop(zero, rounds, ptx.constant(1), first, [&](Value round, ValueRange carried) {
     SmallVector<Type> types{b.getF32Type(), b.getI32Type()};
@@ -81,7 +81,53 @@ Value RoleEmitter::countToForget(TensorAccess &access, Value end) {
     b.setInsertionPointAfter(choice);
     return Values(choice.getResults());
   });
-  return ptx.choose(isForgotten(ptx, loop.getResult(0)), loop.getResult(1), ptx.add(end, 1));
+  return ptx.choose(isForgotten(ptx, loop.getResult(0)), loop.getResult(1), ptx.add(most, 1));
+}
+
+// The same where what is added does not depend on the state: each thread looks after a key, and records tell what
+// a chunk leaves of it.
+Value RoleEmitter::countToForgetKeys(Value end, Value most) {
+  constexpr int64_t together = 8;
+  // There are no tiles yet.
+  Value own = ptx.add(ptx.mul(group, 128), thread), zero = ptx.constant(0), counts = base;
+  Value isKey = ptx.below(own, ptx.constant(plan.keys));
+  Value rounds = ptx.choose(isKey, arith::CeilDivUIOp::create(b, most, ptx.constant(together)), zero);
+  Values first{ptx.number(0), zero};
+  auto loop = threads.forLoop(zero, rounds, ptx.constant(1), first, [&](Value round, ValueRange carried) {
+    SmallVector<Type> types{b.getF32Type(), b.getI32Type()};
+    auto choice = scf::IfOp::create(b, types, isForgotten(ptx, carried[0]), true);
+    OpBuilder::InsertionGuard guard(b);
+    b.setInsertionPointToStart(choice.thenBlock());
+    scf::YieldOp::create(b, carried);
+    b.setInsertionPointToStart(choice.elseBlock());
+    Values wholes;
+    for (int64_t i = 0; i < together; ++i) {
+      Value chunk = arith::SubIOp::create(b, end, ptx.add(ptx.mul(round, together), i + 1));
+      Value record = recordAt(arith::MaxSIOp::create(b, chunk, zero));
+      Value at = LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record,
+                                     ValueRange{ptx.add(ptx.mul(own, 4), wholesInRecord())});
+      Value whole = LLVM::LoadOp::create(b, b.getF32Type(), at);
+      wholes.push_back(ptx.choose(ptx.compare(arith::CmpIPredicate::slt, chunk, zero), ptx.number(1), whole));
+    }
+    Value sum = carried[0], count = carried[1];
+    for (Value whole : wholes) {
+      Value found = isForgotten(ptx, sum);
+      count = ptx.choose(found, count, ptx.add(count, 1));
+      sum = ptx.choose(found, sum, ptx.sum(sum, ptx.log2(whole)));
+    }
+    scf::YieldOp::create(b, ValueRange{sum, count});
+    b.setInsertionPointAfter(choice);
+    return Values(choice.getResults());
+  });
+  Value isDone = arith::OrIOp::create(b, isForgotten(ptx, loop.getResult(0)), ptx.equal(rounds, 0));
+  Value count = ptx.choose(isDone, loop.getResult(1), ptx.add(most, 1)), slowest = zero;
+  threads.when(isKey, [&] { ptx.store(ptx.add(counts, ptx.mul(own, 4)), 0, {count}); });
+  NVVM::Barrier0Op::create(b);
+  for (int64_t key = 0; key < plan.keys; key += 4)
+    for (Value other : ptx.load(counts, key * 4, 4, b.getI32Type()))
+      slowest = arith::MaxUIOp::create(b, slowest, other);
+  NVVM::Barrier0Op::create(b);
+  return slowest;
 }
 
 // How many chunks before its segment the block begins, few, and whether there is a segment of the sequence, which has
@@ -111,6 +157,33 @@ std::pair<Value, Value> RoleEmitter::countFew(TensorAccess &access, Value each, 
   return {ptx.choose(ptx.equal(isWhole, 1), zero, early), isWhole};
 }
 
+// The same for a chain. Its blocks wait for memory, so what some read twice costs all of them. Looks at the
+// segments one after the other.
+std::pair<Value, Value> RoleEmitter::countOfEach(TensorAccess &access, Value each, Value end) {
+  constexpr int64_t mostEarly = 16;
+  bool byKey = plan.forgettingOfKeys() == RolePlan::Forgetting::ByKey;
+  Value zero = ptx.constant(0), one = ptx.constant(1);
+  Values first{zero, zero};
+  auto loop = threads.forLoop(one, part.segments, one, first, [&](Value segment, ValueRange carried) {
+    Value before = ptx.mul(each, segment);
+    Value counts = arith::AndIOp::create(b, ptx.below(before, end), ptx.equal(carried[1], 0));
+    auto choice = scf::IfOp::create(b, SmallVector<Type>(2, b.getI32Type()), counts, true);
+    OpBuilder::InsertionGuard guard(b);
+    b.setInsertionPointToStart(choice.elseBlock());
+    scf::YieldOp::create(b, carried);
+    b.setInsertionPointToStart(choice.thenBlock());
+    Value most = arith::MinUIOp::create(b, before, ptx.constant(mostEarly));
+    Value count = byKey ? countToForgetKeys(before, most) : countToForget(access, before, most);
+    count = arith::MinUIOp::create(b, before, count);
+    Value fails = ptx.choose(ptx.below(ptx.constant(mostEarly), count), one, zero);
+    Value isOwn = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, part.segment, segment);
+    scf::YieldOp::create(b, ValueRange{ptx.choose(isOwn, count, carried[0]), fails});
+    b.setInsertionPointAfter(choice);
+    return Values(choice.getResults());
+  });
+  return {ptx.choose(ptx.equal(loop.getResult(1), 1), zero, loop.getResult(0)), loop.getResult(1)};
+}
+
 // Finds where the block begins: before its segment or, where it only gathers what the segment leaves, in it.
 void RoleEmitter::findBegin() {
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
@@ -123,32 +196,36 @@ void RoleEmitter::findBegin() {
   if (phase == Phase::Gather) {
     part = find(access);
     Value all = chunksOf(part.tokens);
-    later = arith::SubIOp::create(b, all, arith::MinUIOp::create(b, all, countToForget(access, all)));
+    later = arith::SubIOp::create(b, all, arith::MinUIOp::create(b, all, countToForget(access, all, all)));
   } else {
     part = findFromStart(access);
     Value all = chunksOf(part.tokens);
     Value each = arith::CeilDivUIOp::create(b, all, part.segments), before = ptx.mul(each, part.segment);
     // A segment without tokens has nothing to begin with.
     before = ptx.choose(ptx.below(before, all), before, zero);
-    Value few = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, access.word(TensorAccess::Few),
-                                      ptx.constant(0, 64));
-    few = arith::AndIOp::create(b, few, ptx.compare(arith::CmpIPredicate::ne, all, zero));
-    auto choice = scf::IfOp::create(b, SmallVector<Type>(2, b.getI32Type()), few, true);
-    {
+    if (phase == Phase::Chain) {
+      std::tie(early, isWhole) = countOfEach(access, each, all);
+    } else {
+      Value few = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, access.word(TensorAccess::Few),
+                                        ptx.constant(0, 64));
+      few = arith::AndIOp::create(b, few, ptx.compare(arith::CmpIPredicate::ne, all, zero));
+      auto choice = scf::IfOp::create(b, SmallVector<Type>(2, b.getI32Type()), few, true);
       OpBuilder::InsertionGuard guard(b);
       b.setInsertionPointToStart(choice.thenBlock());
-      auto [count, fails] = countFew(access, each, all);
-      scf::YieldOp::create(b, ValueRange{count, fails});
+      auto [own, fails] = countFew(access, each, all);
+      scf::YieldOp::create(b, ValueRange{own, fails});
       b.setInsertionPointToStart(choice.elseBlock());
-      Value any = arith::MinUIOp::create(b, before, countToForget(access, before));
+      Value any = arith::MinUIOp::create(b, before, countToForget(access, before, before));
       scf::YieldOp::create(b, ValueRange{any, zero});
+      early = choice.getResult(0);
+      isWhole = choice.getResult(1);
     }
-    early = choice.getResult(0);
-    isWhole = choice.getResult(1);
     later = arith::SubIOp::create(b, zero, early);
   }
   threads.when(ptx.equal(ptx.add(ptx.mul(group, 128), thread), 0),
                [&] { ptx.store(ptx.add(base, beginAt), 0, {later, isWhole}); });
+  // The copy engine may write to where sums were.
+  ptx.fenceProxy();
   NVVM::Barrier0Op::create(b);
   hasBegin = true;
 }

@@ -371,7 +371,9 @@ LogicalResult RoleEmitter::emit() {
   if (team > stages || slotsAt > threads.sharedLimit)
     return failure();
   emitStart();
-  if (phase == Phase::Early || (phase == Phase::Gather && !plan.forgetting().empty()))
+  // How much that is, is known when all numbers of tokens are.
+  recordPitch = ptx.constant(0, 64);
+  if (form.isEarly() || (phase == Phase::Gather && !plan.forgetting().empty()))
     findBegin();
   {
     TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
@@ -473,6 +475,8 @@ LogicalResult RoleEmitter::emit() {
     form.handedOver->assign(slots.begin(), slots.end());
   if (phase == Phase::Prepare)
     entry.recordBytes = recordBytes();
+  if (form.handedOver)
+    recordPitch.getDefiningOp<arith::ConstantOp>().setValueAttr(b.getI64IntegerAttr(recordBytes()));
   entry.sharedBytes = slotsAt + std::max<int64_t>(slots.size() * slotPitch(), slotBytes);
   return status;
 }

@@ -122,6 +122,10 @@ public:
   /// The decays whose product bounds what a chunk leaves of the difference of two states; empty where none do, or none
   /// that can be told from the inputs alone.
   llvm::SmallVector<mlir::Value> forgetting() const;
+  /// Whether the decay of each key bounds that: key by key, where nothing that a chunk adds depends on the state,
+  /// or as much as the slowest key of each token does.
+  enum class Forgetting { Never, ByKey, BySlowestKey };
+  Forgetting forgettingOfKeys() const;
   /// The tensor of an input or param, and the first of the initial states.
   unsigned tensorOf(mlir::BlockArgument argument) const;
   unsigned initialTensor() const;
@@ -247,6 +251,7 @@ public:
 
 private:
   std::optional<RowFactors> scaleAtStart() const;
+  bool addsWithoutState() const;
   mlir::LogicalResult check();
   mlir::LogicalResult findSteps();
   bool isOf(bool tokens, mlir::Value value) const;

@@ -13,7 +13,7 @@ using namespace recur::cuda;
 // The chain's memory: a ring of tiles, with the scores and the numbers of their chunks.
 void RoleEmitter::layOutChain(int64_t outputBytes) {
   constexpr int64_t numbersBytes = 1024;
-  int64_t others = outputBytes + Barriers * barrierPitch + 256;
+  int64_t others = outputBytes + Barriers * barrierPitch + beginBytes + 256;
   auto count = [&] {
     int64_t each = stageBytes + scoreBytes + 4 * plan.keys + numbersBytes;
     return std::clamp<int64_t>((threads.sharedLimit - others - earlyBytes) / each, 1, stages);
@@ -29,7 +29,8 @@ void RoleEmitter::layOutChain(int64_t outputBytes) {
   outputsAt = scoresAt + stages * scoreBytes;
   tablesAt = outputsAt + outputBytes;
   barriersAt = tablesAt + stages * 4 * plan.keys;
-  slotsAt = llvm::alignTo(barriersAt + Barriers * barrierPitch, 256);
+  beginAt = barriersAt + Barriers * barrierPitch;
+  slotsAt = llvm::alignTo(beginAt + beginBytes, 256);
 }
 
 // Call `body` for each part of a record, with where it is in shared memory: first tiles, then all else.
@@ -61,13 +62,13 @@ void RoleEmitter::forScores(Stage stage, Value buffer, RecordPart body) {
 
 int64_t RoleEmitter::recordBytes() const {
   size_t numbers = phase == Phase::Chain ? slots.size() : form.handedOver->size();
-  return plan.made.size() * (plan.keys / 64) * tileBytes + scoreBytes + 4 * plan.keys + numbers * slotBytes;
+  return wholesInRecord() + 4 * plan.keys + numbers * slotBytes;
 }
 
 // Where a chunk's record is in device memory.
 Value RoleEmitter::recordAt(Value chunk) {
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
-  return recordOf(threads, access, part, plan.tokens, chunk, recordBytes());
+  return recordOf(threads, access, part, plan.tokens, chunk, recordPitch);
 }
 
 static Value at(ImplicitLocOpBuilder &b, Value record, int64_t offset) {

@@ -111,21 +111,37 @@ std::optional<RowFactors> RolePlan::scaleAtStart() const {
   return factors;
 }
 
-std::optional<RowFactors> RolePlan::stateScale() const {
-  std::optional<RowFactors> factors = scaleAtStart();
-  if (!factors)
-    return std::nullopt;
+// Whether what the last product adds is made from tiles and numbers alone.
+bool RolePlan::addsWithoutState() const {
   Value state = program.argumentsOf(ArgKind::State).front();
-  // What a product adds is made from tiles and numbers alone.
   SmallVector<Value> work{products.back().left};
   while (!work.empty()) {
     Value value = trace(strip(work.pop_back_val()));
     if (value == state)
-      return std::nullopt;
+      return false;
     if (Operation *op = value.getDefiningOp())
       llvm::append_range(work, op->getOperands());
   }
-  return factors;
+  return true;
+}
+
+std::optional<RowFactors> RolePlan::stateScale() const {
+  std::optional<RowFactors> factors = scaleAtStart();
+  return factors && addsWithoutState() ? factors : std::nullopt;
+}
+
+RolePlan::Forgetting RolePlan::forgettingOfKeys() const {
+  const ChainProduct &last = products.back();
+  auto scaled = decay && last.start && !last.chained ? strip(last.start).getDefiningOp<MulOp>() : MulOp();
+  Value state = program.argumentsOf(ArgKind::State).front();
+  bool isDecayed = scaled && llvm::any_of(llvm::seq(0, 2), [&](int i) {
+                     return isWholeOfKeys(scaled->getOperand(i)) && strip(scaled->getOperand(1 - i)) == state;
+                   });
+  if (!isDecayed)
+    return Forgetting::Never;
+  if (addsWithoutState())
+    return Forgetting::ByKey;
+  return program->hasAttr(contractionAttr) ? Forgetting::BySlowestKey : Forgetting::Never;
 }
 
 // Whether a number follows from sums over rows.

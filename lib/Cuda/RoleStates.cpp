@@ -72,7 +72,7 @@ void RoleEmitter::copyOutputs(Value chunk, Value tiles) {
   Value batch = ptx.choose(isPacked, ptx.constant(0), narrow(part.sequence));
   Value token = ptx.add(narrow(part.begin), ptx.mul(chunk, plan.tokens));
   Value whole = ptx.compare(arith::CmpIPredicate::sge, tokensLeft(chunk), ptx.constant(plan.tokens));
-  if (phase == Phase::Early) // chunks before the segment's own are other blocks'
+  if (form.isEarly()) // chunks before the segment's own are other blocks'
     whole = arith::AndIOp::create(b, whole, ptx.compare(arith::CmpIPredicate::uge, chunk, early));
   for (unsigned output = 0; output < plan.countOutputs(); ++output) {
     unsigned map = entry.maps.size() - plan.countOutputs() + output;
@@ -106,7 +106,7 @@ SmallVector<Value> RoleEmitter::stateAddresses(TensorAccess &access, unsigned te
 }
 
 Values RoleEmitter::initialState() {
-  if (phase == Phase::Whole || phase == Phase::Chain)
+  if (phase == Phase::Whole || (phase == Phase::Chain && !form.forgets))
     return givenStates();
   // Who begins with the sequence begins with what was given.
   SmallVector<Type> types(plan.keys / 2, b.getF32Type());

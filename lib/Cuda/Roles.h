@@ -50,6 +50,9 @@ struct RoleForm {
   Phase phase = Phase::Whole;
   /// Blocks that are a cluster; those that share out the chain's warpgroups; the most places of the ring.
   int64_t team = 1, parts = 1, stages = 4;
+  /// Of a chain: it begins segments where what was before them is forgotten, too.
+  bool forgets = false;
+  bool isEarly() const { return phase == Phase::Early || (phase == Phase::Chain && forgets); }
   /// The warpgroups that share out the channels of a decay of each key.
   int64_t walkers() const { return phase == Phase::Prepare ? 2 : 0; }
   /// The numbers per token of a record: a chain adds those that it needs, and what prepares them comes after.
@@ -126,7 +129,9 @@ private:
   void forOwnChunks(mlir::Value chunks, llvm::function_ref<void(mlir::Value chunk, Stage stage)> body);
   Part findFromStart(TensorAccess &access);
   void sumDecays(TensorAccess &access, mlir::Value chunk);
-  mlir::Value countToForget(TensorAccess &access, mlir::Value end);
+  mlir::Value countToForget(TensorAccess &access, mlir::Value end, mlir::Value most);
+  mlir::Value countToForgetKeys(mlir::Value end, mlir::Value most);
+  std::pair<mlir::Value, mlir::Value> countOfEach(TensorAccess &access, mlir::Value each, mlir::Value end);
   std::pair<mlir::Value, mlir::Value> countFew(TensorAccess &access, mlir::Value each, mlir::Value end);
   void findBegin();
   int64_t tileOffset(mlir::BlockArgument input) const { return tileOffsets.lookup(input).first; }
@@ -195,6 +200,7 @@ private:
   void clearRows(Stage stage, mlir::Value tokens);
   std::array<mlir::Value, 2> decaySums(RowState &state, mlir::Value decay, bool before);
   mlir::Value decayOfChunk(TensorAccess &access, mlir::Value chunk);
+  mlir::Value slowestKey(RowState &state, mlir::Value decay, unsigned row);
   mlir::Value vectorEntry(mlir::Value value, unsigned entry,
                           llvm::function_ref<mlir::Value(mlir::BlockArgument)> leaf);
 
@@ -231,6 +237,7 @@ private:
   int64_t tableBytes() const;
   int64_t sumsAt(int64_t block) const;
   int64_t wholesAt() const;
+  int64_t wholesInRecord() const { return plan.made.size() * (plan.keys / 64) * tileBytes + scoreBytes; }
   int64_t rightOffset(mlir::Value rows) const;
   int64_t blocksOfWalker() const { return plan.keys / 16 / form.walkers(); }
   mlir::Value inHalf(const ScoreState &state, mlir::Value at, int64_t stride);
@@ -356,7 +363,7 @@ private:
   // Of the block: its part, the number of the thread in its warpgroup, and so on; all i32 but those of the
   // part.
   Part part;
-  mlir::Value base, thread, lane, warp, group;
+  mlir::Value base, thread, lane, warp, group, recordPitch;
   mlir::Value slabIndex, firstSlab; // the warpgroup's in the block, and the block's first in the state
   // How many chunks before its segment the block begins, where it may; and whether that is in shared memory.
   mlir::Value early;

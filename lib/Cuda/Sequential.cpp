@@ -116,7 +116,7 @@ Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int6
 }
 
 Value cuda::recordOf(Threads &threads, TensorAccess &access, const Part &part, int64_t tokens, Value chunk,
-                     int64_t bytes) {
+                     Value bytes) {
   ImplicitLocOpBuilder &b = threads.b;
   Value zero = threads.constant(0, 64), grain = threads.constant(tokens, 64);
   Value isPacked =
@@ -129,9 +129,9 @@ Value cuda::recordOf(Threads &threads, TensorAccess &access, const Part &part, i
   first = arith::AddIOp::create(b, first, arith::DivUIOp::create(b, before, grain));
   Value number = arith::AddIOp::create(b, first, arith::ExtUIOp::create(b, b.getI64Type(), chunk));
   number = arith::AddIOp::create(b, arith::MulIOp::create(b, number, part.heads), part.head);
-  Value scratch = access.pointer(TensorAccess::Scratch), size = threads.constant(bytes, 64);
+  Value scratch = access.pointer(TensorAccess::Scratch);
   return LLVM::GEPOp::create(b, scratch.getType(), b.getI8Type(), scratch,
-                             ValueRange{arith::MulIOp::create(b, number, size)});
+                             ValueRange{arith::MulIOp::create(b, number, bytes)});
 }
 
 LogicalResult SequentialEmitter::emitToken(TensorAccess &access, Value token) {

@@ -143,7 +143,9 @@ static int64_t count_segments(const recur_i_call *call, const recur_cuda_entry *
   const int64_t segments = wide < tall ? wide : tall;
   if (segments >= 2)
     return segments;
-  return entry->flags & RECUR_CUDA_ANY ? count_in_rounds(call, entry, tokens, tall) : 0;
+  if (entry->flags & RECUR_CUDA_ANY)
+    return count_in_rounds(call, entry, tokens, tall);
+  return entry->flags & RECUR_CUDA_ONE ? 1 : 0;
 }
 
 /** Whether a call's sizes fit an entry. */

@@ -121,7 +121,9 @@ enum {
    * together. */
   RECUR_CUDA_SPREAD = 32,
   /** `most` is no limit. */
-  RECUR_CUDA_MORE = 64
+  RECUR_CUDA_MORE = 64,
+  /** With RECUR_CUDA_SEGMENTS: where less than two segments would be, one will do. Blocks as with RECUR_CUDA_ANY. */
+  RECUR_CUDA_ONE = 128
 };
 
 /** A tensor that a launch leaves in the workspace for the next: [batch, token, head, entry], as the inputs are
