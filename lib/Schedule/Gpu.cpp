@@ -60,7 +60,7 @@ static double segmentsInRounds(const GpuLaunch &launch, const GpuShape &shape) {
   double best = 1, least = HUGE_VAL, most = std::min(mostSegments, std::floor(shape.tokens / leastOfSegment));
   for (double segments = 1; segments <= std::max(most, 1.0); ++segments) {
     double blocks = shape.sequences * shape.heads * segments,
-           atOnce = std::floor(launch.mostBlocks / launch.blocks);
+           atOnce = std::max(1.0, std::floor(launch.mostBlocks / launch.blocks));
     double time = std::ceil(blocks / atOnce) * (std::floor(shape.tokens / segments) + startTokens);
     if (time < least) {
       least = time;

@@ -110,9 +110,10 @@ static bool has_rounds(const recur_i_call *call, const recur_cuda_entry *entry, 
  * takes as long as one block, which begins with some tokens' time before its first output. */
 static int64_t count_in_rounds(const recur_i_call *call, const recur_cuda_entry *entry, int64_t tokens, int64_t most) {
   enum { START_TOKENS = 320, MOST_SEGMENTS = 4 };
+  const int64_t at_once = entry->most < entry->shards ? 1 : entry->most / entry->shards;
   int64_t best = 1, least = INT64_MAX;
   for (int64_t segments = 1; segments == 1 || (segments <= most && segments <= MOST_SEGMENTS); ++segments) {
-    const int64_t at_once = entry->most / entry->shards, blocks = call->sequences * call->heads * segments;
+    const int64_t blocks = call->sequences * call->heads * segments;
     const int64_t time = (blocks + at_once - 1) / at_once * (tokens / segments + START_TOKENS);
     if (time < least) {
       least = time;
