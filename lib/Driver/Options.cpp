@@ -232,8 +232,10 @@ private:
     number(args, OPT_chunk, "chunk", options.chunk, 16);
     if (!exitCode && (options.chunk > 256 || !llvm::isPowerOf2_64(options.chunk)))
       return usage("--chunk needs a power of two from 16 to 256, got: '" + llvm::Twine(options.chunk) + "'");
-    number(args, OPT_tokens, "tokens", options.tokens, options.command == Command::Run ? 0 : 1);
-    number(args, OPT_batch, "batch", options.batch, options.command == Command::Run ? 0 : 1);
+    // A call without tokens is right, and has no time.
+    bool isTimed = options.command == Command::Explain || options.command == Command::Bench;
+    number(args, OPT_tokens, "tokens", options.tokens, isTimed);
+    number(args, OPT_batch, "batch", options.batch, isTimed);
     number(args, OPT_heads, "heads", options.heads, 1);
     number(args, OPT_processors, "processors", options.processors, 1);
     number(args, OPT_rounds, "rounds", options.rounds, 1);

@@ -69,7 +69,7 @@ COMMANDS = [
     (["run", "card.rec", "--random=x"], 2, "--random needs an integer of at least 0, got: 'x'"),
     (["run", "card.rec", "--random=1", "--tokens=-3"], 2, "--tokens needs an integer of at least 0, got: '-3'"),
     (["explain", "card.rec", *SIZES, "--tokens=0"], 2, "--tokens needs an integer of at least 1, got: '0'"),
-    (["verify", "card.rec", *SIZES, "--batch=0"], 2, "--batch needs an integer of at least 1, got: '0'"),
+    (["bench", "card.rec", *SIZES, "--batch=0"], 2, "--batch needs an integer of at least 1, got: '0'"),
     (["card.rec", *SIZES, "--form=roles", "--target=x86-64"], 1, "no roles form for x86-64: it is one of GPUs"),
     (["card.rec", *SIZES, "--form=scan", "--target=x86-64"], 1, "no scan form for x86-64: it is one of GPUs"),
     (["run", "card.rec", "--random=1", "--tokens=3", "--heads=0"], 2, "--heads needs an integer of at least 1"),
