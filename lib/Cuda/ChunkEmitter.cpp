@@ -152,6 +152,13 @@ void ChunkEmitter::forItems(int64_t items, llvm::function_ref<void(Value)> body)
 // The program
 //===----------------------------------------------------------------------===//
 
+std::string ChunkEmitter::blame() const {
+  if (!unknown)
+    return "a value of its chunk program is stored in an order that has no code";
+  return "a '" + unknown->getName().getStringRef().str() +
+         "' of its chunk program has operands that it has no code for";
+}
+
 FailureOr<ChunkValue> ChunkEmitter::need(Value value) {
   auto it = values.find(value);
   if (it != values.end())
@@ -175,8 +182,11 @@ void ChunkEmitter::finish(Operation *op) {
 
 LogicalResult ChunkEmitter::emitOp(Operation *op) {
   b.setLoc(op->getLoc());
-  if (failed(emitKind(op)))
+  if (failed(emitKind(op))) {
+    if (!unknown)
+      unknown = op;
     return failure();
+  }
   emitted.insert(op);
   finish(op);
   return success();

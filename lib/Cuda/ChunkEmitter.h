@@ -72,6 +72,8 @@ public:
   /// One chunk: tokens from `first`, of which `count` are left. Takes the states at its start; they become
   /// those at its end.
   mlir::LogicalResult emit(mlir::Value first, mlir::Value count, llvm::MutableArrayRef<ChunkValue> states);
+  /// What emit() did not know how to compute.
+  std::string blame() const;
 
   /// The warp's first independent index among `rows`; warps past the end repeat others.
   mlir::Value slabRow(int64_t rows);
@@ -243,6 +245,7 @@ private:
   };
   llvm::DenseMap<mlir::Operation *, System> systems;
   mlir::Value head, heads, position, first, count;
+  mlir::Operation *unknown = nullptr;
   bool dirty = false;
 };
 

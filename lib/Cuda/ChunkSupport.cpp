@@ -96,8 +96,7 @@ Precision ChunkEmitter::findPrecision(chunk::ProgramOp program, ArrayRef<TensorA
 static std::optional<std::string> mapRefusal(chunk::MapOp map) {
   for (Value carried : map.getCarried())
     if (!matType(carried).isScalar())
-      return std::string(
-          "a vector or matrix is carried from token to token by a function that is not affine");
+      return std::string("a vector or matrix is carried from token to token, and chunks carry numbers so");
   for (Type type : map->getResultTypes())
     if (!isa<MatType>(type))
       return std::string("a function of one token makes a matrix");

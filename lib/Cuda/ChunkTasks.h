@@ -14,8 +14,8 @@ mlir::Value recordOf(Threads &threads, TensorAccess &access, const Part &part, i
 enum class ChunkTask { All, States, Outputs };
 
 /// As emitChunked, which does all, for one task.
-mlir::LogicalResult emitChunkTask(mlir::LLVM::LLVMFuncOp function, chunk::ProgramOp program,
-                                  llvm::ArrayRef<TensorArgument> tensors, const ChunkShape &shape, int64_t slab,
-                                  ChunkTask task, Entry &entry);
+std::optional<std::string> emitChunkTask(mlir::LLVM::LLVMFuncOp function, chunk::ProgramOp program,
+                                         llvm::ArrayRef<TensorArgument> tensors, const ChunkShape &shape,
+                                         int64_t slab, ChunkTask task, Entry &entry);
 
 } // namespace recur::cuda

@@ -95,15 +95,15 @@ public:
 };
 } // namespace
 
-LogicalResult cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::ProgramOp program,
-                                ArrayRef<TensorArgument> tensors, const ChunkShape &shape, int64_t part,
-                                Entry &entry) {
+std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::ProgramOp program,
+                                             ArrayRef<TensorArgument> tensors, const ChunkShape &shape,
+                                             int64_t part, Entry &entry) {
   return emitChunkTask(function, program, tensors, shape, part, ChunkTask::All, entry);
 }
 
-LogicalResult cuda::emitChunkTask(LLVM::LLVMFuncOp function, chunk::ProgramOp program,
-                                  ArrayRef<TensorArgument> tensors, const ChunkShape &shape, int64_t part,
-                                  ChunkTask task, Entry &entry) {
+std::optional<std::string> cuda::emitChunkTask(LLVM::LLVMFuncOp function, chunk::ProgramOp program,
+                                               ArrayRef<TensorArgument> tensors, const ChunkShape &shape,
+                                               int64_t part, ChunkTask task, Entry &entry) {
   ImplicitLocOpBuilder b(program.getLoc(), program.getContext());
   b.setInsertionPointToStart(&function.getBody().front());
   Grid grid{shape.warps * 32, 8}, tokenGrid{8, 8};
@@ -124,7 +124,7 @@ LogicalResult cuda::emitChunkTask(LLVM::LLVMFuncOp function, chunk::ProgramOp pr
   for (Value init : program.getInit().front().getTerminator()->getOperands())
     inits.push_back(init.getDefiningOp<ConstantOp>().getValue().convertToDouble());
   if (task != ChunkTask::All && !llvm::all_of(arguments, ChunkEmitter::isSlab))
-    return failure();
+    return std::string("a state of few entries stays with its block, and takes no place in the workspace");
   // Columns of numbers stay in shared memory, before all else.
   SmallVector<SharedTile> columns;
   int64_t used = 0;
@@ -242,5 +242,5 @@ LogicalResult cuda::emitChunkTask(LLVM::LLVMFuncOp function, chunk::ProgramOp pr
   describeLoops(function.getBody(), "chunks", 1, entry.threads / 32);
   LLVM::ReturnOp::create(b, ValueRange());
   entry.sharedBytes = arena.highest();
-  return status;
+  return failed(status) ? std::optional(emitter.blame()) : std::nullopt;
 }

@@ -21,10 +21,10 @@ struct Part {
 Part findPart(Threads &threads, TensorAccess &access, int64_t shards, int64_t slab, int64_t grain = 0,
               mlir::Value later = {}, bool inTurn = false);
 
-/// Emits the body of an entry point that walks the chunks. Fails where the emitter does not know how. Each of
-/// the entry's shards takes `slab` rows.
-mlir::LogicalResult emitChunked(mlir::LLVM::LLVMFuncOp function, chunk::ProgramOp program,
-                                llvm::ArrayRef<TensorArgument> tensors, const ChunkShape &shape, int64_t slab,
-                                Entry &entry);
+/// Emits the body of an entry point that walks the chunks, each of the entry's shards with `slab` rows. Where
+/// the emitter does not know how, it says of what.
+std::optional<std::string> emitChunked(mlir::LLVM::LLVMFuncOp function, chunk::ProgramOp program,
+                                       llvm::ArrayRef<TensorArgument> tensors, const ChunkShape &shape,
+                                       int64_t slab, Entry &entry);
 
 } // namespace recur::cuda

@@ -405,11 +405,10 @@ void KernelBuilder::addPortable(DeriveFunction derive) {
       }
       LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
       refused.erase("chunk");
-      LogicalResult emitted = task == ChunkTask::All
-                                  ? emitChunked(function, program, tensors, shape, part.slab, entry)
-                                  : emitChunkTask(function, program, tensors, shape, part.slab, task, entry);
-      if (failed(emitted))
-        refused["chunk"] = "an op of its chunk program has no code";
+      if (auto reason = task == ChunkTask::All
+                            ? emitChunked(function, program, tensors, shape, part.slab, entry)
+                            : emitChunkTask(function, program, tensors, shape, part.slab, task, entry))
+        refused["chunk"] = *reason;
       else if (entry.sharedBytes > options.chip.sharedBytes)
         refused["chunk"] = ("a chunk takes " + llvm::Twine(entry.sharedBytes) +
                             " bytes of shared memory, and there are " + llvm::Twine(options.chip.sharedBytes))
