@@ -1,5 +1,5 @@
 // The kernel around a chunk program: one block of threads walks the chunks of one head of one sequence.
-#include "lib/Cuda/ChunkTasks.h"
+#include "lib/Cuda/Chunked.h"
 #include "lib/Cuda/Count.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
@@ -97,13 +97,7 @@ public:
 
 std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::ProgramOp program,
                                              ArrayRef<TensorArgument> tensors, const ChunkShape &shape,
-                                             int64_t part, Entry &entry) {
-  return emitChunkTask(function, program, tensors, shape, part, ChunkTask::All, entry);
-}
-
-std::optional<std::string> cuda::emitChunkTask(LLVM::LLVMFuncOp function, chunk::ProgramOp program,
-                                               ArrayRef<TensorArgument> tensors, const ChunkShape &shape,
-                                               int64_t part, ChunkTask task, Entry &entry) {
+                                             int64_t part, ChunkTask task, Entry &entry) {
   ImplicitLocOpBuilder b(program.getLoc(), program.getContext());
   b.setInsertionPointToStart(&function.getBody().front());
   Grid grid{shape.warps * 32, 8}, tokenGrid{8, 8};

@@ -1,4 +1,5 @@
-// Kernels that take the tokens in chunks.
+// Kernels that take the tokens in chunks, and how they share out a program's work: states first, then the outputs of
+// all chunks side by side.
 #pragma once
 #include "lib/Cuda/ChunkEmitter.h"
 
@@ -21,10 +22,19 @@ struct Part {
 Part findPart(Threads &threads, TensorAccess &access, int64_t shards, int64_t slab, int64_t grain = 0,
               mlir::Value later = {}, bool inTurn = false);
 
-/// Emits the body of an entry point that walks the chunks, each of the entry's shards with `slab` rows. Where
-/// the emitter does not know how, it says of what.
+/// Where in the workspace a part's chunk (i32, from 0) of `grain` tokens has a record of so many bytes (i64); see
+/// recur_cuda_entry.
+mlir::Value recordOf(Threads &threads, TensorAccess &access, const Part &part, int64_t grain, mlir::Value chunk,
+                     mlir::Value bytes);
+
+/// What a kernel in chunks does: all; or it leaves the states at the start of each chunk in the workspace; or it begins
+/// segments of sequences, side by side, with those.
+enum class ChunkTask { All, States, Outputs };
+
+/// Emits the body of an entry point that walks the chunks for a task, each of the entry's shards with `slab` rows.
+/// Where the emitter does not know how, it says of what.
 std::optional<std::string> emitChunked(mlir::LLVM::LLVMFuncOp function, chunk::ProgramOp program,
                                        llvm::ArrayRef<TensorArgument> tensors, const ChunkShape &shape,
-                                       int64_t slab, Entry &entry);
+                                       int64_t slab, ChunkTask task, Entry &entry);
 
 } // namespace recur::cuda

@@ -1,5 +1,5 @@
 // The module of a rule: its entry points, best first.
-#include "lib/Cuda/ChunkTasks.h"
+#include "lib/Cuda/Chunked.h"
 #include "lib/Cuda/Count.h"
 #include "lib/Cuda/KernelBuilder.h"
 #include "lib/Cuda/Prepare.h"
@@ -405,9 +405,7 @@ void KernelBuilder::addPortable(DeriveFunction derive) {
       }
       LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
       refused.erase("chunk");
-      if (auto reason = task == ChunkTask::All
-                            ? emitChunked(function, program, tensors, shape, part.slab, entry)
-                            : emitChunkTask(function, program, tensors, shape, part.slab, task, entry))
+      if (auto reason = emitChunked(function, program, tensors, shape, part.slab, task, entry))
         refused["chunk"] = *reason;
       else if (entry.sharedBytes > options.chip.sharedBytes)
         refused["chunk"] = ("a chunk takes " + llvm::Twine(entry.sharedBytes) +

@@ -3,7 +3,7 @@
 // A record is what the chain would find in shared memory if one block did both: made tiles, scores, the inverse,
 // what decays in the chunk, numbers per token. So it is copied as it lies, swizzled, and the chain's loader puts
 // its parts where its own tiles are.
-#include "lib/Cuda/ChunkTasks.h"
+#include "lib/Cuda/Chunked.h"
 #include "lib/Cuda/Roles.h"
 
 using namespace mlir;

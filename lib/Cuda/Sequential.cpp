@@ -1,6 +1,6 @@
 // The kernel around a rule's body: which tokens, states in, the loop over tokens, states out.
 #include "lib/Cuda/Sequential.h"
-#include "lib/Cuda/ChunkTasks.h"
+#include "lib/Cuda/Chunked.h"
 #include "lib/Cuda/Count.h"
 #include "lib/Cuda/RuleFrame.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
