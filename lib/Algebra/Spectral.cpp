@@ -1,5 +1,5 @@
 #include "lib/Algebra/Spectral.h"
-#include "lib/Algebra/Passes.h"
+#include "lib/Algebra/Bounds.h"
 #include "mlir/IR/Matchers.h"
 #include "llvm/Support/Format.h"
 #include "llvm/Support/raw_ostream.h"
@@ -9,33 +9,7 @@
 using namespace mlir;
 using namespace recur;
 
-static constexpr double infinity = std::numeric_limits<double>::infinity();
-// What rounding in a spec's constants may add to 1.
-static constexpr double slack = 1e-6;
-
 namespace {
-// An interval of reals; what is not known is unbounded.
-struct Interval {
-  double lo = -infinity, hi = infinity;
-
-  static Interval of(Value value) {
-    FloatAttr number;
-    if (matchPattern(value, m_Constant(&number)))
-      return {number.getValueAsDouble(), number.getValueAsDouble()};
-    RangeAttr range = rangeOf(value);
-    bool usable = range && !std::isnan(range.getLo()) && !std::isnan(range.getHi());
-    return usable ? Interval{range.getLo(), range.getHi()} : Interval();
-  }
-  double magnitude() const { return std::max(std::fabs(lo), std::fabs(hi)); }
-  Interval operator*(Interval other) const {
-    auto times = [](double a, double b) { return a == 0 || b == 0 ? 0 : a * b; };
-    double ends[] = {times(lo, other.lo), times(lo, other.hi), times(hi, other.lo), times(hi, other.hi)};
-    return {*llvm::min_element(ends), *llvm::max_element(ends)};
-  }
-  Interval operator-() const { return {-hi, -lo}; }
-  bool within(double least, double most) const { return lo >= least - slack && hi <= most + slack; }
-};
-
 std::string number(double x) {
   std::string text;
   llvm::raw_string_ostream(text) << llvm::format("%.4g", x);
@@ -47,57 +21,6 @@ std::string bracketed(const std::string &text) {
 std::string text(Interval x) {
   std::string lo = std::isinf(x.lo) ? "(" : "[", hi = std::isinf(x.hi) ? ")" : "]";
   return lo + number(x.lo) + ", " + number(x.hi) + hi;
-}
-
-// Bounds of the Euclidean norm of a vector.
-Interval normOf(Value value, unsigned depth = 8) {
-  auto type = dyn_cast<MatType>(value.getType());
-  if (type && type.isScalar()) {
-    Interval range = Interval::of(value);
-    return {0, range.magnitude()};
-  }
-  auto fromRange = [&]() -> Interval {
-    double most = Interval::of(value).magnitude();
-    auto rows = type ? dyn_cast<IntegerAttr>(type.getRows()) : IntegerAttr(),
-         cols = type ? dyn_cast<IntegerAttr>(type.getCols()) : IntegerAttr();
-    return {0, rows && cols ? most * std::sqrt(double(rows.getInt()) * cols.getInt())
-               : most == 0  ? 0
-                            : infinity};
-  };
-  if (auto argument = dyn_cast<BlockArgument>(value)) {
-    auto rule = dyn_cast<RuleOp>(argument.getOwner()->getParentOp());
-    return rule && rule.getArg(argument).getUnit() ? Interval{1, 1} : fromRange();
-  }
-  Operation *op = value.getDefiningOp();
-  if (depth == 0)
-    return {0, infinity};
-  auto operand = [&](unsigned i) { return normOf(op->getOperand(i), depth - 1); };
-  if (isa<TransposeOp, RopeOp, NegOp>(op))
-    return operand(0);
-  if (auto extract = dyn_cast<ExtractOp>(op))
-    return normOf(extract.getSteps(), depth - 1);
-  if (auto mul = dyn_cast<MulOp>(op)) {
-    auto scaled = [&](unsigned scale, unsigned vector) {
-      return Interval::of(op->getOperand(scale)).magnitude() * operand(vector).hi;
-    };
-    double left = scaled(0, 1), right = scaled(1, 0);
-    return {0, std::fmin(left, right)}; // infinity * 0 is no number
-  }
-  if (auto quotient = dyn_cast<DivOp>(op)) {
-    if (normalisedVector(value))
-      return {0, 1};
-    // Positive parts of a whole, as softmax makes them.
-    auto sum = quotient.getRhs().getDefiningOp<ReduceOp>();
-    if (sum && sum.getKind() == Reduction::Sum && sum.getOperand() == quotient.getLhs() &&
-        Interval::of(quotient.getLhs()).lo >= 0)
-      return {0, 1};
-    Interval by = Interval::of(quotient.getRhs());
-    return matType(quotient.getRhs()).isScalar() && by.lo > 0 ? Interval{0, operand(0).hi / by.lo}
-                                                              : fromRange();
-  }
-  if (isa<AddOp, SubOp>(op))
-    return {0, std::min(operand(0).hi + operand(1).hi, fromRange().hi)};
-  return fromRange();
 }
 
 // Whether interval arithmetic on some values is exact: every leaf is declared, and none stands there twice.
@@ -190,42 +113,107 @@ private:
            "(-inf, 0]");
   }
 
-  // A read that is written back: S + c (S b) wT has the eigenvalue 1 + c b.w.
-  void checkErase(unsigned state, const std::optional<Decay> &decay, const Write &write) {
+  // A read that is written back: number * factors * (S vector) knownT, and the vectors whose products `vector` and
+  // `known` are. A state that decays before it is read has the decay in the coefficient and in the vector: it is no
+  // part of the term.
+  struct Erase {
+    Value known, vector;
+    double number = 1;
+    SmallVector<Value> factors, read, key;
+
+    bool isSame() const { return arePermuted(read, key); }
+  };
+  std::optional<Erase> eraseOf(unsigned state, const std::optional<Decay> &decay, const Write &write) {
     const Column &read = write.column.kind == Column::Known ? write.row : write.column;
     const Column &known = write.column.kind == Column::Known ? write.column : write.row;
     std::optional<Value> vector = readVector(state, read);
     if (known.kind != Column::Known || !vector || !isMatrix(matType(nf.states[state])))
+      return std::nullopt;
+    Erase erase{known.value, *vector, write.c.number, factorsOf(write.c.factors), {}, factorsOf(known.value)};
+    flatten(*vector, erase.factors);
+    if (decay)
+      removeDecay(erase.factors, *decay);
+    erase.read = takeVectors(erase.factors);
+    return erase;
+  }
+
+  // A product of steps S - b (S k) kT leaves, beside each of them, inner products of one's key with the next's:
+  // b c (k.p) (S k) pT. The steps are judged themselves. Whether `term` is so from those of `steps` on that read
+  // with the vectors `at`; numbers are multiples of the decay's.
+  static bool isCross(ArrayRef<Erase> steps, double number, SmallVector<Value> scalars, ArrayRef<Value> at,
+                      ArrayRef<SmallVector<Value>> links, ArrayRef<Value> key) {
+    for (const Erase &step : steps) {
+      SmallVector<Value> rest = scalars;
+      double others = number / step.number;
+      if (!arePermuted(at, step.key) || !removeAll(rest, step.factors))
+        continue;
+      if (links.empty() && rest.empty() && std::fabs(others - 1) < constantSlack && arePermuted(at, key))
+        return true;
+      for (auto [i, link] : llvm::enumerate(links)) {
+        SmallVector<Value> next = link;
+        SmallVector<SmallVector<Value>> later(links);
+        later.erase(later.begin() + i);
+        if (removeAll(next, at) && isCross(steps, others, rest, next, later, key))
+          return true;
+      }
+    }
+    return false;
+  }
+  // The same for a write; sums of such that go between the same vectors are one write.
+  bool isCross(unsigned state, const std::optional<Decay> &decay, const Write &write, const Erase &term) {
+    double unit = decay && decay->c.number != 0 ? decay->c.number : 1;
+    SmallVector<Erase> steps;
+    for (const Write &other : nf.update(state).writes)
+      if (std::optional<Erase> erase = other.isErase() ? eraseOf(state, decay, other) : std::nullopt)
+        if (erase->isSame()) {
+          erase->number /= unit;
+          steps.push_back(*erase);
+        }
+    SmallVector<Value> factors = factorsOf(write.c.factors);
+    flatten(term.vector, factors);
+    SmallVector<std::pair<double, SmallVector<Value>>> parts;
+    openSums(write.c.number / unit, factors, parts);
+    return llvm::all_of(parts, [&](auto &part) {
+      if (decay)
+        removeDecay(part.second, *decay);
+      SmallVector<Value> read = takeVectors(part.second), scalars;
+      SmallVector<SmallVector<Value>> links;
+      for (Value factor : part.second)
+        if (auto product = factor.getDefiningOp<MatmulOp>()) {
+          SmallVector<Value> inside = factorsOf(product->getOperands());
+          links.push_back(takeVectors(inside));
+          llvm::append_range(scalars, inside);
+        } else {
+          scalars.push_back(factor);
+        }
+      return !links.empty() && isCross(steps, part.first, scalars, read, links, term.key);
+    });
+  }
+
+  // S + c (S b) wT has the eigenvalue 1 + c b.w.
+  void checkErase(unsigned state, const std::optional<Decay> &decay, const Write &write) {
+    std::optional<Erase> erase = eraseOf(state, decay, write);
+    if (!erase || isCross(state, decay, write, *erase))
       return;
     Leaves leaves(rule);
-    leaves.add(known.value);
-    leaves.add(*vector);
+    leaves.add(erase->known);
+    leaves.add(erase->vector);
     llvm::for_each(write.c.factors, [&](Value factor) { leaves.add(factor); });
     if (leaves.fromState)
       return;
-    // A state that decays before it is read has the decay in the coefficient and in the vector: it is no part
-    // of the term.
-    SmallVector<Value> factors = factorsOf(write.c.factors), vectors;
-    flatten(*vector, factors);
-    if (decay)
-      removeDecay(factors, *decay);
-    llvm::copy_if(factors, std::back_inserter(vectors),
-                  [](Value value) { return !matType(value).isScalar(); });
-    llvm::erase_if(factors, [](Value value) { return !matType(value).isScalar(); });
     Interval c{-write.c.number, -write.c.number};
     std::string coefficient = std::fabs(write.c.number) == 1 ? "" : number(std::fabs(write.c.number));
-    for (Value factor : factors) {
+    for (Value factor : erase->factors) {
       c = c * Interval::of(factor);
       coefficient += (coefficient.empty() ? "" : "*") + bracketed(notation(factor));
     }
-    SmallVector<Value> keyFactors = factorsOf(known.value);
-    bool same = std::is_permutation(vectors.begin(), vectors.end(), keyFactors.begin(), keyFactors.end());
-    Interval norm = normOf(known.value), other = normOf(*vector);
+    bool same = erase->isSame();
+    Interval norm = normOf(erase->known), other = normOf(erase->vector);
     // Momentum moves a state by several tokens' steps, and stands twice of each.
     bool coupled =
         llvm::any_of(nf.update(state).old, [&](const OldTerm &term) { return term.state != state; });
     double most = coupled ? 4 : 2;
-    if (same && isBounded(factors, known.value))
+    if (same && isBounded(erase->factors, erase->known))
       return;
     Interval moved =
         c * (same ? Interval{norm.lo * norm.lo, norm.hi * norm.hi} : Interval{0, norm.hi * other.hi});
@@ -233,7 +221,7 @@ private:
     if (same ? moved.within(0, most) : moved.within(-most, most))
       return;
 
-    std::string key = notation(known.value), by = same ? key : notation(*vector),
+    std::string key = notation(erase->known), by = same ? key : notation(erase->vector),
                 times = coefficient + (coefficient.empty() ? "" : "*");
     std::string product = same ? "|" + key + "|^2" : "dot(" + by + ", " + key + ")";
     std::string why = boundText(coefficient, c, write.c.number > 0) + normText(key, norm);
@@ -274,10 +262,7 @@ private:
     if (!removeDecay(factors, decay))
       return false;
     number /= decay.c.number;
-    SmallVector<Value> vectors, keyFactors = factorsOf(known.value);
-    llvm::copy_if(factors, std::back_inserter(vectors), [](Value x) { return !matType(x).isScalar(); });
-    llvm::erase_if(factors, [](Value x) { return !matType(x).isScalar(); });
-    if (!std::is_permutation(vectors.begin(), vectors.end(), keyFactors.begin(), keyFactors.end()))
+    if (!arePermuted(takeVectors(factors), factorsOf(known.value)))
       return false;
     Interval c{number, number}, norm = normOf(known.value);
     for (Value factor : factors)
@@ -341,11 +326,46 @@ private:
     return factors;
   }
 
+  // A product as a sum of products, each with its number, where an inner product is in a sum.
+  static void openSums(double number, SmallVector<Value> factors,
+                       SmallVector<std::pair<double, SmallVector<Value>>> &parts) {
+    for (Value *factor = factors.begin(); factor != factors.end();) {
+      FloatAttr known;
+      Operation *sum = holdsInnerProduct(*factor) ? factor->getDefiningOp() : nullptr;
+      if (matchPattern(*factor, m_Constant(&known)) && matType(*factor).isScalar()) {
+        number *= known.getValueAsDouble();
+        factor = factors.erase(factor);
+      } else if (isa_and_present<AddOp, SubOp, NegOp>(sum)) {
+        factors.erase(factor);
+        for (auto [i, operand] : llvm::enumerate(sum->getOperands())) {
+          SmallVector<Value> part = factors;
+          flatten(operand, part);
+          openSums(isa<NegOp>(sum) || (i == 1 && isa<SubOp>(sum)) ? -number : number, part, parts);
+        }
+        return;
+      } else {
+        ++factor;
+      }
+    }
+    parts.push_back({number, factors});
+  }
+  static bool holdsInnerProduct(Value value) {
+    Operation *op = matType(value).isScalar() ? value.getDefiningOp() : nullptr;
+    return isa_and_present<MatmulOp>(op) || (isa_and_present<AddOp, SubOp, NegOp, MulOp>(op) &&
+                                             llvm::any_of(op->getOperands(), holdsInnerProduct));
+  }
+
   // Removes the decay's factors if they are all there.
   static bool removeDecay(SmallVector<Value> &factors, const Decay &decay) {
-    SmallVector<Value> rest(factors), wanted = factorsOf(decay.c.factors);
+    SmallVector<Value> wanted = factorsOf(decay.c.factors);
     for (Value column : llvm::concat<const Value>(decay.left, decay.right))
       flatten(column, wanted);
+    return removeAll(factors, wanted);
+  }
+
+  // The same for any factors.
+  static bool removeAll(SmallVector<Value> &factors, ArrayRef<Value> wanted) {
+    SmallVector<Value> rest(factors);
     for (Value factor : wanted) {
       auto *at = llvm::find(rest, factor);
       if (at == rest.end())
@@ -354,6 +374,16 @@ private:
     }
     factors = rest;
     return true;
+  }
+  static bool arePermuted(ArrayRef<Value> a, ArrayRef<Value> b) {
+    return std::is_permutation(a.begin(), a.end(), b.begin(), b.end());
+  }
+  // Leaves the numbers, and returns the vectors.
+  static SmallVector<Value> takeVectors(SmallVector<Value> &factors) {
+    auto isVector = [](Value value) { return !matType(value).isScalar(); };
+    SmallVector<Value> vectors = llvm::filter_to_vector(factors, isVector);
+    llvm::erase_if(factors, isVector);
+    return vectors;
   }
 
   // b / (p + b |k|^2) times |k|^2 is less than 1, whatever the key: the implicit step.
@@ -383,8 +413,7 @@ private:
             numerator.push_back(other);
         bool positive = Interval::of(sum->getOperand(1 - i)).lo > 0 &&
                         llvm::all_of(scale, [](Value value) { return Interval::of(value).lo >= 0; });
-        if (square && positive &&
-            std::is_permutation(numerator.begin(), numerator.end(), scale.begin(), scale.end()))
+        if (square && positive && arePermuted(numerator, scale))
           return true;
       }
     }

@@ -15,6 +15,7 @@ struct UnstableTerm {
 
 /// Looks at every decay and every read that is written back, each by itself. What is not declared is no reason to
 /// complain about a decay; a read that is written back needs a vector of known norm and a coefficient of known range.
+/// Of a product of such steps only the steps are looked at, not the inner products that multiplying them out leaves.
 /// Terms whose factors come from other states are not judged.
 std::vector<UnstableTerm> findUnstableTerms(const NormalForm &nf);
 

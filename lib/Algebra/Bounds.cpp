@@ -1,0 +1,79 @@
+// Ranges of entries and norms of vectors.
+#include "lib/Algebra/Bounds.h"
+#include "lib/Algebra/Passes.h"
+#include "lib/Algebra/Terms.h"
+#include "mlir/IR/Matchers.h"
+
+#include <cmath>
+
+using namespace mlir;
+using namespace recur;
+
+static constexpr double infinity = std::numeric_limits<double>::infinity();
+
+Interval Interval::of(Value value) {
+  FloatAttr number;
+  if (matchPattern(value, m_Constant(&number)))
+    return {number.getValueAsDouble(), number.getValueAsDouble()};
+  RangeAttr range = rangeOf(value);
+  bool usable = range && !std::isnan(range.getLo()) && !std::isnan(range.getHi());
+  return usable ? Interval{range.getLo(), range.getHi()} : Interval();
+}
+
+double Interval::magnitude() const { return std::max(std::fabs(lo), std::fabs(hi)); }
+
+Interval Interval::operator*(Interval other) const {
+  auto times = [](double a, double b) { return a == 0 || b == 0 ? 0 : a * b; };
+  double ends[] = {times(lo, other.lo), times(lo, other.hi), times(hi, other.lo), times(hi, other.hi)};
+  return {*llvm::min_element(ends), *llvm::max_element(ends)};
+}
+
+Interval recur::normOf(Value value, unsigned depth) {
+  auto type = dyn_cast<MatType>(value.getType());
+  if (type && type.isScalar()) {
+    Interval range = Interval::of(value);
+    return {0, range.magnitude()};
+  }
+  auto fromRange = [&]() -> Interval {
+    double most = Interval::of(value).magnitude();
+    auto rows = type ? dyn_cast<IntegerAttr>(type.getRows()) : IntegerAttr(),
+         cols = type ? dyn_cast<IntegerAttr>(type.getCols()) : IntegerAttr();
+    return {0, rows && cols ? most * std::sqrt(double(rows.getInt()) * cols.getInt())
+               : most == 0  ? 0
+                            : infinity};
+  };
+  if (auto argument = dyn_cast<BlockArgument>(value)) {
+    auto rule = dyn_cast<RuleOp>(argument.getOwner()->getParentOp());
+    return rule && rule.getArg(argument).getUnit() ? Interval{1, 1} : fromRange();
+  }
+  Operation *op = value.getDefiningOp();
+  if (depth == 0)
+    return {0, infinity};
+  auto operand = [&](unsigned i) { return normOf(op->getOperand(i), depth - 1); };
+  if (isa<TransposeOp, RopeOp, NegOp>(op))
+    return operand(0);
+  if (auto extract = dyn_cast<ExtractOp>(op))
+    return normOf(extract.getSteps(), depth - 1);
+  if (auto mul = dyn_cast<MulOp>(op)) {
+    auto scaled = [&](unsigned scale, unsigned vector) {
+      return Interval::of(op->getOperand(scale)).magnitude() * operand(vector).hi;
+    };
+    double left = scaled(0, 1), right = scaled(1, 0);
+    return {0, std::fmin(left, right)}; // infinity * 0 is no number
+  }
+  if (auto quotient = dyn_cast<DivOp>(op)) {
+    if (normalisedVector(value))
+      return {0, 1};
+    // Positive parts of a whole, as softmax makes them.
+    auto sum = quotient.getRhs().getDefiningOp<ReduceOp>();
+    if (sum && sum.getKind() == Reduction::Sum && sum.getOperand() == quotient.getLhs() &&
+        Interval::of(quotient.getLhs()).lo >= 0)
+      return {0, 1};
+    Interval by = Interval::of(quotient.getRhs());
+    return matType(quotient.getRhs()).isScalar() && by.lo > 0 ? Interval{0, operand(0).hi / by.lo}
+                                                              : fromRange();
+  }
+  if (isa<AddOp, SubOp>(op))
+    return {0, std::min(operand(0).hi + operand(1).hi, fromRange().hi)};
+  return fromRange();
+}

@@ -1,0 +1,26 @@
+// What declared ranges and norms tell of values: intervals of reals, and of lengths.
+#pragma once
+
+#include "dialect/recur/Recur.h"
+
+namespace recur {
+
+/// What rounding in a spec's constants may add to 1.
+constexpr double constantSlack = 1e-6;
+
+/// An interval of reals; what is not known is unbounded.
+struct Interval {
+  double lo = -std::numeric_limits<double>::infinity(), hi = std::numeric_limits<double>::infinity();
+
+  /// The range of a value's entries, as far as it is known.
+  static Interval of(mlir::Value value);
+  double magnitude() const;
+  Interval operator*(Interval other) const;
+  Interval operator-() const { return {-hi, -lo}; }
+  bool within(double least, double most) const { return lo >= least - constantSlack && hi <= most + constantSlack; }
+};
+
+/// Bounds of the Euclidean norm of a vector; operations below `depth` are not looked at.
+Interval normOf(mlir::Value value, unsigned depth = 8);
+
+} // namespace recur
