@@ -13,6 +13,22 @@ namespace recur::frontend {
 // Statements
 //===----------------------------------------------------------------------===//
 
+// The operation that makes no number, or, of finite ones, no finite one; null where each does.
+static const Expr *whereNotFinite(const Expr &expr) {
+  bool areFinite = true, areNumbers = true;
+  for (const Expr *operand : expr.operands) {
+    if (const Expr *at = whereNotFinite(*operand))
+      return at;
+    std::optional<double> x = evaluate(*operand);
+    areFinite &= x && std::isfinite(*x);
+    areNumbers &= x && !std::isnan(*x);
+  }
+  std::optional<double> value = evaluate(expr);
+  bool isNew = value && !expr.operands.empty() &&
+               (std::isnan(*value) ? areNumbers : std::isinf(*value) && areFinite);
+  return isNew ? &expr : nullptr;
+}
+
 void Sema::resolveItems() {
   unsigned numFunctions = 0;
   for (Stmt *item : spec.items) {
@@ -38,8 +54,9 @@ void Sema::resolveItems() {
       resolve(*item->value, {Context::Constant});
       if (auto named = own.find(item->name().name); named != own.end())
         named->second->number = evaluate(*item->value);
-      if (std::optional<double> number = evaluate(*item->value); number && std::isnan(*number))
-        diags.error(item->value->range, "the constant '" + item->name().name + "' is not a number");
+      if (const Expr *at = whereNotFinite(*item->value))
+        diags.error(at->range, "the constant '" + item->name().name + "' is not a " +
+                                   (std::isnan(*evaluate(*at)) ? "number" : "finite number"));
       break;
     }
     case StmtKind::Block:
