@@ -1,6 +1,7 @@
 #include "lib/Schedule/Advise.h"
 #include "lib/Algebra/Passes.h"
 #include "lib/Schedule/Cost.h"
+#include "mlir/IR/Matchers.h"
 
 #include <set>
 
@@ -13,6 +14,9 @@ static constexpr double leastLogDecay = -5;
 static void adviseOnDecays(chunk::ProgramOp program, std::vector<std::string> &advice) {
   std::set<std::string> said;
   program->walk([&](chunk::DecayOp decay) {
+    // A number of the spec: mostly the 0 of a state that is replaced by each token.
+    if (matchPattern(decay.getFactors(), m_Constant()))
+      return;
     Value value = decay.getLog() ? decay.getLog() : decay.getFactors();
     bool channels = !isOne(matType(value).getCols());
     BlockArgument argument = dyn_cast<BlockArgument>(value);
