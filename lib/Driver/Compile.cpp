@@ -1,14 +1,13 @@
 // From a rule to an object, for every target.
 #include "lib/Driver/Compile.h"
-#include "lib/Algebra/MicroSteps.h"
 #include "lib/Algebra/Spectral.h"
 #include "lib/Artifact/Descriptor.h"
 #include "lib/Artifact/Object.h"
 #include "lib/Derive/Derive.h"
+#include "lib/Driver/CompileGpu.h"
 #include "lib/Driver/Forms.h"
 #include "lib/Driver/Problem.h"
 #include "lib/Driver/Segments.h"
-#include "lib/Emulate/Host.h"
 #include "llvm/IR/LLVMContext.h"
 #include "llvm/Transforms/Utils/Cloning.h"
 #include <recur/abi.h>
@@ -45,16 +44,14 @@ void recur::warnOfUnstableTerms(Session &session, const NormalForm &form) {
   }
 }
 
-static void warnOfDefect(Session &session, const std::string &defect) {
+void recur::warnOfDefect(Session &session, const std::string &defect) {
   session.diags
       .warning(frontend::WarningClass::Perf, {},
                "internal error: the derived chunk form is not the rule: " + defect)
       .note("the other forms are not affected; please report the spec");
 }
 
-// Every derivation is proved. One that is not the rule is dropped, and the user told: the rule's other forms
-// are right.
-static void dropUnproved(Session &session, RuleOp rule, Derivation &derivation) {
+void recur::dropUnproved(Session &session, RuleOp rule, Derivation &derivation) {
   if (derivation.program)
     derivation.defect = prove(rule, *derivation.program);
   if (derivation.defect.empty())
@@ -143,7 +140,7 @@ FailureOr<std::vector<DType>> recur::readTypes(Session &session, const ModelInfo
   return types;
 }
 
-static LogicalResult report(Session &session, llvm::Error error) {
+LogicalResult recur::report(Session &session, llvm::Error error) {
   if (!error)
     return success();
   session.diags.error(llvm::toString(std::move(error)));
@@ -177,135 +174,6 @@ cpu::KernelOptions recur::cpuOptions(RuleOp rule, const ModelInfo &info, ArrayRe
   options.vectorWidth = target.vectorWidth;
   options.hasBf16Pairs = target.required & RECUR_CPU_AVX512_BF16;
   return options;
-}
-
-static FloatType elementType(MLIRContext &context, DType type) {
-  if (type == DType::F32)
-    return Float32Type::get(&context);
-  return type == DType::BF16 ? FloatType(BFloat16Type::get(&context)) : FloatType(Float16Type::get(&context));
-}
-
-static int64_t flagsOf(const cuda::Entry &entry) {
-  constexpr int64_t cuts[] = {0, RECUR_CUDA_SEGMENTS, RECUR_CUDA_SEGMENTS | RECUR_CUDA_ANY, RECUR_CUDA_TOKENS,
-                              RECUR_CUDA_SPREAD, RECUR_CUDA_SEGMENTS | RECUR_CUDA_ONE};
-  int64_t cut = cuts[entry.cut] | (entry.takesMore ? RECUR_CUDA_MORE : 0);
-  return cut | (entry.continues ? RECUR_CUDA_CONTINUES : 0);
-}
-
-static GpuCode launchable(const cuda::Chip &chip, std::string code, const cuda::Kernel &kernel) {
-  GpuCode gpu{std::move(code), "", chip.capability, chip.exact, {}, {}};
-  for (const cuda::Temporary &temporary : kernel.temporaries)
-    gpu.temporaries.push_back({temporary.entries, temporary.bits});
-  for (const cuda::Entry &entry : kernel.entries)
-    gpu.entries.push_back({entry.name,
-                           entry.threads,
-                           entry.shards,
-                           entry.sharedBytes,
-                           entry.scratchBytes,
-                           entry.packed,
-                           entry.leastTokens,
-                           {entry.maps.begin(), entry.maps.end()},
-                           entry.mostBlocks,
-                           flagsOf(entry),
-                           {entry.tensors.begin(), entry.tensors.end()},
-                           entry.recordBytes});
-  return gpu;
-}
-
-// The kernels of a rule for the chip that the options name, before they are lowered.
-static FailureOr<OwningOpRef<ModuleOp>> emitForGpu(Session &session, RuleOp rule, const ModelInfo &info,
-                                                   ArrayRef<DType> types, cuda::KernelOptions &options,
-                                                   cuda::Kernel &kernel) {
-  options.symbol = info.name;
-  for (auto [tensor, type] : llvm::zip(info.tensors, types))
-    if (tensor.role != Role::State)
-      options.elements[tensor.name] = elementType(session.context, type);
-  session.context.loadDialect<chunk::ChunkDialect>();
-  // The derivation adds values to a copy of the rule.
-  OwningOpRef<ModuleOp> copy;
-  Derivation derivation;
-  std::string missing;
-  auto deriveProgram = [&](RuleOp part, bool ofMicroStep) -> chunk::ProgramOp {
-    derivation = {};
-    copy = ofMicroStep ? ruleOfMicroStep(part) : cpu::isolateRule(part);
-    if (!copy)
-      return {};
-    RuleOp derived = *copy->getOps<RuleOp>().begin();
-    if (std::string defect = ofMicroStep ? proveMicroStep(part, derived) : ""; !defect.empty()) {
-      warnOfDefect(session, defect);
-      return {};
-    }
-    if (failed(unrollSteps(derived)))
-      return {};
-    derivation = derive(normalise(derived));
-    dropUnproved(session, derived, derivation);
-    if (!ofMicroStep)
-      missing = derivation.reason;
-    return derivation.program ? *derivation.program : chunk::ProgramOp();
-  };
-  FailureOr<OwningOpRef<ModuleOp>> module =
-      cuda::emitKernels(rule, session.rule(), deriveProgram, options, kernel);
-  if (!missing.empty())
-    for (StringRef form : {"roles", "chunk"})
-      kernel.refused.try_emplace(form, missing);
-  return module;
-}
-
-// The code of a bound and simplified rule for one GPU, in one of its forms.
-static FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const ModelInfo &info,
-                                        ArrayRef<DType> types, const Target &target, StringRef form,
-                                        cuda::Kernel &kernel) {
-  llvm::Expected<cuda::Chip> chip = cuda::lookupChip(target.name);
-  if (failed(report(session, chip.takeError())))
-    return failure();
-  cuda::KernelOptions options;
-  options.chip = *chip;
-  options.form = form.str();
-  if (session.options.emulate && session.options.processors)
-    options.chip.processors = session.options.processors;
-  FailureOr<OwningOpRef<ModuleOp>> module = emitForGpu(session, rule, info, types, options, kernel);
-  if (failed(module))
-    return failure();
-  if (session.options.emulate) {
-    FailureOr<std::string> code = emulate::compile(**module, options.chip, kernel.entries);
-    if (failed(code))
-      return failure();
-    recur_rt_find_driver_with(emulate::findDriverFunction);
-    return launchable(options.chip, std::move(*code), kernel);
-  }
-  FailureOr<std::string> ptx = cuda::translateToPtx(**module, *chip);
-  if (failed(ptx))
-    return failure();
-  llvm::Expected<cuda::Cubin> cubin = cuda::assemble(*ptx, *chip);
-  if (failed(report(session, cubin.takeError())))
-    return failure();
-  if (int64_t bytes = cubin->spilledBytes())
-    session.diags.warning(
-        frontend::WarningClass::Perf, {},
-        llvm::Twine("the state and what is computed with it do not fit into the registers of ") +
-            target.name + ": " + llvm::Twine(bytes) + " bytes of a thread are kept in memory");
-  if (cubin->serialisesProducts())
-    session.diags.warning(frontend::WarningClass::Perf, {},
-                          llvm::Twine("matrix products on ") + target.name +
-                              " wait for one another: ptxas found no other way");
-  GpuCode code = launchable(*chip, std::move(cubin->code), kernel);
-  if (!chip->exact)
-    code.ptx = std::move(*ptx);
-  return code;
-}
-
-FailureOr<cuda::Kernel> recur::planForGpu(Session &session, RuleOp rule, const ModelInfo &info,
-                                          ArrayRef<DType> types, const Target &target) {
-  llvm::Expected<cuda::Chip> chip = cuda::lookupChip(target.name);
-  if (failed(report(session, chip.takeError())))
-    return failure();
-  cuda::KernelOptions options;
-  options.chip = *chip;
-  options.everyForm = true;
-  cuda::Kernel kernel;
-  if (failed(emitForGpu(session, rule, info, types, options, kernel)))
-    return failure();
-  return kernel;
 }
 
 FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session,

@@ -18,14 +18,22 @@ struct Compiled {
   std::string llvmText;
 };
 
-/// Sorts the loaded rule into its class and derives its chunk form, which is proved; both on a copy. `module` owns the copy
-/// and has its sizes bound. A derivation whose proof fails is an internal error. Fails after a diagnostic.
+/// Sorts the loaded rule into its class and derives its chunk form, which is proved; both on a copy. `module` owns the
+/// copy and has its sizes bound. A derivation whose proof fails is an internal error. Fails after a diagnostic.
 struct Analysis {
   mlir::OwningOpRef<mlir::ModuleOp> module;
   NormalForm normalForm;
   Derivation derivation;
 };
 mlir::FailureOr<std::unique_ptr<Analysis>> analyse(Session &session, mlir::ModuleOp simplified);
+
+/// Every derivation is proved. One that is not the rule is dropped, and the user told: the rule's other forms
+/// are right.
+void dropUnproved(Session &session, RuleOp rule, Derivation &derivation);
+void warnOfDefect(Session &session, const std::string &defect);
+
+/// Reports an error of LLVM's, where it is one.
+mlir::LogicalResult report(Session &session, llvm::Error error);
 
 /// Warns (-Wspectral) of terms by which a state may grow without bound.
 void warnOfUnstableTerms(Session &session, const NormalForm &form);
@@ -49,11 +57,6 @@ mlir::FailureOr<std::unique_ptr<Compiled>> compileRule(Session &session, const l
 /// Compiles the loaded rule and brings it into this process; `missing` as in compileRule.
 mlir::FailureOr<std::unique_ptr<LoadedRule>> compileAndLoad(Session &session, const llvm::StringMap<int64_t> &sizes,
                                                             llvm::StringRef form, std::string *missing = nullptr);
-
-/// The kernels of all forms that a bound and simplified rule has on one GPU, without their code. Fails after a
-/// diagnostic.
-mlir::FailureOr<cuda::Kernel> planForGpu(Session &session, RuleOp rule, const ModelInfo &info,
-                                         llvm::ArrayRef<DType> types, const Target &target);
 
 /// A copy of the loaded rule with its sizes bound, as the oracle runs it: in the text's order of evaluation.
 mlir::FailureOr<mlir::OwningOpRef<mlir::ModuleOp>> oracleModule(Session &session,

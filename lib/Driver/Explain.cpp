@@ -1,6 +1,7 @@
 // Says how a rule is compiled, what a token costs, and why.
 #include "lib/Driver/Commands.h"
 #include "lib/Driver/Compile.h"
+#include "lib/Driver/CompileGpu.h"
 #include "lib/Driver/Explanation.h"
 #include "lib/Driver/Output.h"
 #include "lib/Schedule/Advise.h"
