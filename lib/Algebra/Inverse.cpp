@@ -123,7 +123,8 @@ static bool isMadeOf(Value value, Value part) {
          (op && llvm::any_of(op->getOperands(), [&](Value operand) { return isMadeOf(operand, part); }));
 }
 
-// A value without the state: its scalars, and what else it is as one factor. What is divided by its own norm stays whole.
+// A value without the state: its scalars, and what else it is as one factor. What is divided by its own norm
+// stays whole.
 std::optional<InverseAlgebra::Products> InverseAlgebra::expandToken(Value value) {
   MatType type = matType(value);
   Product product;
@@ -271,7 +272,8 @@ static bool isSymmetric(Value value) {
   if (!op || type.getRows() != type.getCols())
     return false;
   if (auto product = dyn_cast<MatmulOp>(op)) {
-    auto transpose = product.getRhs().getDefiningOp<TransposeOp>(), other = product.getLhs().getDefiningOp<TransposeOp>();
+    auto transpose = product.getRhs().getDefiningOp<TransposeOp>(),
+         other = product.getLhs().getDefiningOp<TransposeOp>();
     return (transpose && transpose.getOperand() == product.getLhs()) ||
            (other && other.getOperand() == product.getRhs());
   }

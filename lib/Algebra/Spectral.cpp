@@ -69,7 +69,8 @@ public:
       return false;
     std::optional<Decay> decay = nf.decay(0);
     const Version &update = nf.update(0);
-    if (!decay || decay->c.number == 0 || !decay->elementwise.empty() || (!decay->left.empty() && !decay->right.empty()))
+    if (!decay || decay->c.number == 0 || !decay->elementwise.empty() ||
+        (!decay->left.empty() && !decay->right.empty()))
       return false;
     const Write *erase = nullptr;
     for (const Write &write : update.writes)

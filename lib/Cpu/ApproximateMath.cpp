@@ -62,9 +62,9 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 // ln 2 in two parts; the first has so few bits that its products with exponents are exact.
 constexpr double ln2High = 0.693359375, ln2Low = M_LN2 - ln2High;
 
-// e^x = 2^k e^r with k the integer nearest to x / ln 2. Adding 1.5 * 2^23 leaves k in the low bits of the sum, without a
-// conversion that would be undefined for NaN. 2^k is applied in two factors, so that results may be subnormal, where there is
-// no instruction for it.
+// e^x = 2^k e^r with k the integer nearest to x / ln 2. Adding 1.5 * 2^23 leaves k in the low bits of the
+// sum, without a conversion that would be undefined for NaN. 2^k is applied in two factors, so that results
+// may be subnormal, where there is no instruction for it.
 Value Arithmetic::exp(Value x) {
   x = atMost(atLeast(x, number(-104)), number(89));
   Value shift = number(12582912);

@@ -213,8 +213,8 @@ LogicalResult ChunkLowering::lowerConjugateGradients(chunk::ConjugateGradientsOp
     OpBuilder::InsertionGuard guard(b);
     b.setInsertionPointToStart(loop.getBody());
     auto carried = loop.getRegionIterArgs();
-    Matrix x{carried[0], axes, rhs.sizes}, residual{carried[1], axes, rhs.sizes}, direction{carried[2], axes, rhs.sizes},
-        size{carried[3], {0}, column};
+    Matrix x{carried[0], axes, rhs.sizes}, residual{carried[1], axes, rhs.sizes},
+        direction{carried[2], axes, rhs.sizes}, size{carried[3], {0}, column};
     Block &product = op.getProduct().front();
     ops.matrices[product.getArgument(0)] = direction;
     if (failed(lower(product)))

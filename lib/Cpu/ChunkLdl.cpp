@@ -21,7 +21,8 @@ static Value convertTo(VectorBuilder &v, Value x) {
 }
 
 // Copies what `of` makes of the rows of one matrix to another of any type.
-static void copyRows(VectorBuilder &b, Value from, Value to, function_ref<Value(VectorBuilder &, Value, Value row)> of) {
+static void copyRows(VectorBuilder &b, Value from, Value to,
+                     function_ref<Value(VectorBuilder &, Value, Value row)> of) {
   Type entry = entryOf(from);
   b.loop(b.index(0), b.index(rowsOf(from)), 1, [&](Value row) {
     VectorBuilder rows(b.getLoc(), b, b.lanes, entry);
@@ -112,8 +113,8 @@ private:
     });
   }
 
-  // Above the diagonal `schur` becomes D LT for the weights' sake, row by row, and `factors` LT. Also the gains w / pivot
-  // and the products of decays before each token.
+  // Above the diagonal `schur` becomes D LT for the weights' sake, row by row, and `factors` LT. Also the
+  // gains w / pivot and the products of decays before each token.
   void factorise() {
     factors = allocate({length, length});
     gains = allocate({length});

@@ -35,8 +35,8 @@ static void enterRows(ChunkLowering &lowering, BlockArgument argument, Value row
   lowering.ops.matrices[argument] = matrix;
 }
 
-// Asks for the rows of a view from a token on, which may lie behind its end. The rows of a head lie far apart when there
-// are many heads: no prefetcher of the hardware finds them.
+// Asks for the rows of a view from a token on, which may lie behind its end. The rows of a head lie far apart
+// when there are many heads: no prefetcher of the hardware finds them.
 static void fetchAhead(OpBuilder &b, Location loc, View &view, Value begin, int64_t count, bool isWrite) {
   auto type = cast<MemRefType>(view.memref.getType());
   if (type.getRank() != 2)

@@ -22,8 +22,9 @@ static Matrix asRows(const Matrix &columns, int64_t length) {
 }
 
 LogicalResult ChunkLowering::lowerMap(chunk::MapOp op) {
-  bool atOnce = op.getCarried().empty() && llvm::all_of(op.getBody().front().without_terminator(),
-                                                        [](Operation &inner) { return OpLowering::isForAllTokens(inner); });
+  bool atOnce = op.getCarried().empty() &&
+                llvm::all_of(op.getBody().front().without_terminator(),
+                             [](Operation &inner) { return OpLowering::isForAllTokens(inner); });
   return atOnce ? mapAtOnce(op) : mapInOrder(op);
 }
 
@@ -184,7 +185,8 @@ LogicalResult ChunkLowering::mapInOrder(chunk::MapOp op) {
         llvm::map_to_vector(op.getYield().getValues(), [&](Value value) { return inner.matrices.lookup(value); });
     // What is given out for a token may be the old carried value: it is put away before that is overwritten.
     SmallVector<Value> results;
-    for (auto [value, rows] : llvm::zip(ArrayRef(yielded).drop_front(states), loop.getRegionIterArgs().drop_front(states)))
+    for (auto [value, rows] :
+         llvm::zip(ArrayRef(yielded).drop_front(states), loop.getRegionIterArgs().drop_front(states)))
       results.push_back(insertToken(m, value, rows, token));
     SmallVector<Value> all =
         storeCarried(m, ArrayRef(yielded).take_front(states), loop.getRegionIterArgs().take_front(states));

@@ -127,10 +127,14 @@ static void populateLlvm(OpPassManager &pm, const KernelOptions &) {
 ArrayRef<Stage> cpu::stages() {
   static const Stage all[] = {
       {"linalg", "a function loops over the tokens, whose arithmetic is linalg on tensors", populateLinalg},
-      {"fused", "what does not depend on the token is computed before the loop, and chains of elementwise ops are one op",
+      {"fused",
+       "what does not depend on the token is computed before the loop, and chains of elementwise "
+       "ops are one op",
        populateFused},
-      {"buffers", "there are no tensors, states are updated in place, and all memory is the caller's", populateBuffers},
-      {"vectors", "all loops are explicit, the innermost over vectors, and no function of libm is left in them",
+      {"buffers", "there are no tensors, states are updated in place, and all memory is the caller's",
+       populateBuffers},
+      {"vectors",
+       "all loops are explicit, the innermost over vectors, and no function of libm is left in them",
        populateVectors},
       {"llvm-dialect", "the function has the kernel's calling convention and consists of the LLVM dialect",
        populateLlvm},
@@ -174,8 +178,9 @@ static void maskBf16AsInteger(llvm::Module &module) {
       llvm::Type *bits = data->getType()->getWithNewType(builder.getInt16Ty());
       llvm::Value *asBits = builder.CreateBitCast(data, bits);
       if (load) {
-        llvm::Value *loaded = builder.CreateMaskedLoad(bits, call->getArgOperand(0), call->getParamAlign(0).valueOrOne(),
-                                                       call->getArgOperand(1), asBits);
+        llvm::Value *loaded =
+            builder.CreateMaskedLoad(bits, call->getArgOperand(0), call->getParamAlign(0).valueOrOne(),
+                                     call->getArgOperand(1), asBits);
         call->replaceAllUsesWith(builder.CreateBitCast(loaded, data->getType()));
       } else {
         builder.CreateMaskedStore(asBits, call->getArgOperand(1), call->getParamAlign(1).valueOrOne(),
@@ -240,10 +245,10 @@ FailureOr<Kernel> cpu::buildKernel(RuleOp rule, const KernelOptions &options, ll
 //===----------------------------------------------------------------------===//
 
 void cpu::registerCpuDialects(DialectRegistry &registry) {
-  registry.insert<RecurDialect, chunk::ChunkDialect, affine::AffineDialect, arith::ArithDialect, bufferization::BufferizationDialect,
-                  cf::ControlFlowDialect, func::FuncDialect, linalg::LinalgDialect, math::MathDialect,
-                  memref::MemRefDialect, scf::SCFDialect, tensor::TensorDialect, vector::VectorDialect,
-                  LLVM::LLVMDialect>();
+  registry.insert<RecurDialect, chunk::ChunkDialect, affine::AffineDialect, arith::ArithDialect,
+                  bufferization::BufferizationDialect, cf::ControlFlowDialect, func::FuncDialect,
+                  linalg::LinalgDialect, math::MathDialect, memref::MemRefDialect, scf::SCFDialect,
+                  tensor::TensorDialect, vector::VectorDialect, LLVM::LLVMDialect>();
   arith::registerBufferizableOpInterfaceExternalModels(registry);
   bufferization::func_ext::registerBufferizableOpInterfaceExternalModels(registry);
   func::registerInlinerExtension(registry);

@@ -230,7 +230,8 @@ void KernelBuilder::enterIndex(OpLowering &lowering, BlockArgument argument, Val
 FailureOr<Value> KernelBuilder::initialState(unsigned state, const OpLowering &outer) {
   View &view = *viewsOf(Role::InitialState)[state];
   BlockArgument argument = rule.argumentsOf(ArgKind::State)[state];
-  Type type = storageType(b.getContext(), naturalAxes(matType(argument)), {matType(argument).numRows(), matType(argument).numCols()});
+  Type type = storageType(b.getContext(), naturalAxes(matType(argument)),
+                          {matType(argument).numRows(), matType(argument).numCols()});
   bool isScalar = view.kept.empty();
   Value buffer;
   if (auto tensor = dyn_cast<RankedTensorType>(type))

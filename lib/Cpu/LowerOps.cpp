@@ -58,14 +58,17 @@ LogicalResult OpLowering::lower(Operation &op) {
           .Case([&](ReduceOp reduce) {
             return m.reduce(reduce.getKind(), operand(0), reduce.getRows(), reduce.getCols());
           })
-          .Case([&](BroadcastOp) { return Matrix{operand(0).value, operand(0).axes, sizesOf(op.getResult(0))}; })
+          .Case([&](BroadcastOp) {
+            return Matrix{operand(0).value, operand(0).axes, sizesOf(op.getResult(0))};
+          })
           .Case([&](RopeOp rope) { return lowerRope(rope); })
           .Case([&](SolveOp solve) {
             if (std::optional<int64_t> iterations = solve.getIterations())
               return solveIteratively(m, operand(0), operand(1), *iterations, solve.getEps().convertToDouble());
             return solveExactly(m, operand(0), operand(1), vectorWidth);
           })
-          .Case<BlockOp, MaskOp, DecayOp>([&](Operation *) { return unsupported("attention forms and block statements"); })
+          .Case<BlockOp, MaskOp, DecayOp>(
+              [&](Operation *) { return unsupported("attention forms and block statements"); })
           .Case([&](InverseOp) { return unsupported("inverses of general matrices"); })
           .Default([&](Operation *) { return unsupported("ops of this kind"); });
   if (!result)

@@ -168,7 +168,8 @@ Matrix MatrixBuilder::product(const Matrix &lhs, const Matrix &rhs, const Matrix
     axes.push_back(0);
   if (rhs.has(1))
     axes.push_back(1);
-  bool coversAll = added && !axes.empty() && llvm::all_of(added->axes, [&](unsigned axis) { return llvm::is_contained(axes, axis); });
+  bool coversAll = added && !axes.empty() &&
+                   llvm::all_of(added->axes, [&](unsigned axis) { return llvm::is_contained(axes, axis); });
   if (added && !coversAll)
     return add(*added, product(lhs, rhs));
   unsigned loops = axes.size() + 1;

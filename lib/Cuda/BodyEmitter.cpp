@@ -54,7 +54,8 @@ Staged BodyEmitter::stage(Value value) {
 LogicalResult BodyEmitter::emitBlock(Block &block, LoadStep loadStep,
                                      llvm::function_ref<bool(Operation *)> chosen) {
   for (Operation &op : block.without_terminator())
-    if ((!chosen || chosen(&op)) && llvm::any_of(op.getResults(), [&](Value result) { return placement.isNeeded(result); })) {
+    if ((!chosen || chosen(&op)) &&
+        llvm::any_of(op.getResults(), [&](Value result) { return placement.isNeeded(result); })) {
       b.setLoc(op.getLoc());
       if (failed(emit(&op, loadStep)))
         return failure();

@@ -164,18 +164,20 @@ GpuPart Counter::count(Operation *op) {
         return part;
       })
       .Case<arith::DivFOp>([](Operation *) { return function(1, 8); })
-      .Case<math::ExpOp, math::Exp2Op, math::LogOp, math::Log2Op, math::RsqrtOp>([](Operation *) { return function(1, 3); })
+      .Case<math::ExpOp, math::Exp2Op, math::LogOp, math::Log2Op, math::RsqrtOp>(
+          [](Operation *) { return function(1, 3); })
       .Case<math::SqrtOp>([](Operation *) { return function(1, 8); })
       .Case<math::TanhOp, math::Log1pOp, math::ErfOp, math::SinOp, math::CosOp, math::PowFOp, math::ExpM1Op>(
           [](Operation *) { return function(2, 20); })
-      .Case<arith::DivUIOp, arith::RemUIOp, arith::CeilDivUIOp, arith::DivSIOp, arith::RemSIOp>([](Operation *op) {
-        auto divisor = constantOf(op->getOperand(1));
-        return instructions(divisor && llvm::isPowerOf2_64(*divisor) ? 1 : divisor ? 3 : 20);
-      })
-      .Case<arith::ConstantOp, LLVM::ConstantOp, LLVM::ExtractValueOp, LLVM::InsertValueOp, LLVM::ExtractElementOp,
-            LLVM::InsertElementOp, LLVM::PoisonOp, LLVM::UndefOp, LLVM::BitcastOp, LLVM::IntToPtrOp, LLVM::PtrToIntOp, LLVM::AddressOfOp,
-            arith::BitcastOp, arith::ExtUIOp, arith::TruncIOp, arith::IndexCastOp, scf::YieldOp>(
-          [](Operation *) { return GpuPart(); })
+      .Case<arith::DivUIOp, arith::RemUIOp, arith::CeilDivUIOp, arith::DivSIOp, arith::RemSIOp>(
+          [](Operation *op) {
+            auto divisor = constantOf(op->getOperand(1));
+            return instructions(divisor && llvm::isPowerOf2_64(*divisor) ? 1 : divisor ? 3 : 20);
+          })
+      .Case<arith::ConstantOp, LLVM::ConstantOp, LLVM::ExtractValueOp, LLVM::InsertValueOp,
+            LLVM::ExtractElementOp, LLVM::InsertElementOp, LLVM::PoisonOp, LLVM::UndefOp, LLVM::BitcastOp,
+            LLVM::IntToPtrOp, LLVM::PtrToIntOp, LLVM::AddressOfOp, arith::BitcastOp, arith::ExtUIOp,
+            arith::TruncIOp, arith::IndexCastOp, scf::YieldOp>([](Operation *) { return GpuPart(); })
       .Default([](Operation *) { return instructions(1); });
 }
 

@@ -44,7 +44,8 @@ static void expandIterations(SolveOp op) {
 
 FailureOr<OwningOpRef<ModuleOp>> cuda::prepareRule(RuleOp rule) {
   for (BlockOp block : rule.getBody().getOps<BlockOp>())
-    return block.emitError() << (block.getSize() ? "statements per block of tokens" : "a product over the whole sequence")
+    return block.emitError() << (block.getSize() ? "statements per block of tokens"
+                                                 : "a product over the whole sequence")
                              << " cannot be compiled for a GPU";
   if (auto open = rule.symbols(); !open.empty())
     return rule.emitError() << "dimension '" << open.front().getValue() << "' has no size";

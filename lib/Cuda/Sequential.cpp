@@ -194,8 +194,8 @@ void SequentialEmitter::storeOutputs(TensorAccess &access, ArrayRef<Tile> tiles,
     access.store(outputTensor(i), tile, token);
 }
 
-// Without states, several tokens at a time: their inputs are on their way together, and what is computed of one fills the
-// gaps of the others. Past the end that is the last one again.
+// Without states, several tokens at a time: their inputs are on their way together, and what is computed of
+// one fills the gaps of the others. Past the end that is the last one again.
 LogicalResult SequentialEmitter::runApart(TensorAccess &access) {
   constexpr int64_t together = 4;
   auto i64 = [&](int64_t n) { return threads.constant(n, 64); };

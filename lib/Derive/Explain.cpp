@@ -174,8 +174,8 @@ private:
       argumentNames[value] = names[value];
     if (!op.getGains().use_empty()) {
       names[op.getGains()] = "Κ" + number;
-      step.lines.push_back("Κ" + number + " = " + d + "⁻¹ " + x + ", the gains; stril(" + k + " Κ" + number + "ᵀ) = " + l +
-                           " - I");
+      step.lines.push_back("Κ" + number + " = " + d + "⁻¹ " + x + ", the gains; stril(" + k + " Κ" + number +
+                           "ᵀ) = " + l + " - I");
     }
   }
 

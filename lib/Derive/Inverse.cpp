@@ -28,8 +28,8 @@ void Inverse::build() {
   weights = cx.tokens.rows(algebra.build(update.weight));
   MatType type = matType(keys), square = MatType::get(type.getContext(), type.getRows(), type.getRows());
   Value stored = cx.tokens.shared(cx.nf.states[state]);
-  factors = chunk::LdlOp::create(cx.b(), cx.loc, {square, type, type, weights.getType(), stored.getType()}, stored, keys,
-                                 cx.tokens.rows(algebra.build(update.decay)), weights, sum);
+  factors = chunk::LdlOp::create(cx.b(), cx.loc, {square, type, type, weights.getType(), stored.getType()},
+                                 stored, keys, cx.tokens.rows(algebra.build(update.decay)), weights, sum);
 }
 
 Value Inverse::scaled(const Ratio &c, Value rows) {

@@ -130,8 +130,8 @@ bool recur::writeNpy(StringRef path, const Array &array, bool float64, std::stri
     shape += std::to_string(n) + ", ";
   if (array.shape.size() > 1)
     shape.resize(shape.size() - 2);
-  std::string header = (llvm::Twine("{'descr': '") + (float64 ? "<f8" : "<f4") + "', 'fortran_order': False, 'shape': (" +
-                        llvm::StringRef(shape).rtrim() + "), }")
+  std::string header = (llvm::Twine("{'descr': '") + (float64 ? "<f8" : "<f4") +
+                        "', 'fortran_order': False, 'shape': (" + llvm::StringRef(shape).rtrim() + "), }")
                            .str();
   header.resize(llvm::alignTo(header.size() + 11, 64) - 11, ' ');
   header += '\n';

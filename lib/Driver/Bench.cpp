@@ -143,8 +143,8 @@ private:
     return success();
   }
 
-  // Rounds of everything. Short calls are repeated within a round; without --repeat there are rounds for as many seconds
-  // as there are rows.
+  // Rounds of everything. Short calls are repeated within a round; without --repeat there are rounds for as
+  // many seconds as there are rows.
   LogicalResult measure() {
     constexpr double slice = 5e-3;
     constexpr unsigned leastRounds = 3, mostRounds = 10000;

@@ -41,8 +41,9 @@ void recur::printReport(const BenchReport &report, llvm::raw_ostream &os) {
                  report.cost.flops / report.cost.state, report.cost.state);
   os << "\n";
   for (const BenchPeak &peak : report.peaks)
-    os << format("peak of %u thread%s of %s: %.4g GFLOP/s of f32 multiply-adds, %.4g GB/s of copying\n", peak.threads,
-                 peak.threads == 1 ? "" : "s", report.target.c_str(), peak.flops.back() * 1e-9, peak.copy.back() * 1e-9);
+    os << format("peak of %u thread%s of %s: %.4g GFLOP/s of f32 multiply-adds, %.4g GB/s of copying\n",
+                 peak.threads, peak.threads == 1 ? "" : "s", report.target.c_str(), peak.flops.back() * 1e-9,
+                 peak.copy.back() * 1e-9);
   for (bool step : {false, true}) {
     if (llvm::none_of(report.rows, [&](const BenchRow &row) { return row.step == step; }))
       continue;

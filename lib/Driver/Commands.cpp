@@ -174,15 +174,16 @@ int recur::compileCommand(Session &session) {
   bool first = true;
   for (const std::string &name : wanted) {
     const Kind &kind = *findKind(name);
-    std::string content = llvm::StringSwitch<std::function<std::string()>>(name)
-                              .Case("obj", [&] { return compiled->object; })
-                              .Case("header", [&] { return emitHeader(compiled->info); })
-                              .Case("json", [&] { return emitJson(compiled->info) + "\n"; })
-                              .Case("asm", [&] { return compiled->assembly; })
-                              .Case("llvm", [&] { return compiled->llvmText; })
-                              .Case("mlir", [&] { return watcher.lowered(); })
-                              .Case("recur", [&] { return text([&](raw_ostream &os) { os << session.module() << "\n"; }); })
-                              .Default([&] { return show(name).value_or(""); })();
+    std::string content =
+        llvm::StringSwitch<std::function<std::string()>>(name)
+            .Case("obj", [&] { return compiled->object; })
+            .Case("header", [&] { return emitHeader(compiled->info); })
+            .Case("json", [&] { return emitJson(compiled->info) + "\n"; })
+            .Case("asm", [&] { return compiled->assembly; })
+            .Case("llvm", [&] { return compiled->llvmText; })
+            .Case("mlir", [&] { return watcher.lowered(); })
+            .Case("recur", [&] { return text([&](raw_ostream &os) { os << session.module() << "\n"; }); })
+            .Default([&] { return show(name).value_or(""); })();
     if (failed(writer.write(writer.path(kind, std::exchange(first, false)), content)))
       return session.finish();
   }

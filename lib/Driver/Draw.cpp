@@ -82,7 +82,8 @@ public:
       double *value = result.data.data() + at, pick = uniform(generator);
       double shared = isFree && (kind == Inputs::Correlated || (kind == Inputs::Mixed && pick < 0.5)) ? 0.95 : 0;
       for (int64_t i = 0; i < each; ++i)
-        value[i] = scale * (shared * common[i] + std::sqrt(1 - shared * shared) * draw(arg.getRange(), edges, generator));
+        value[i] = scale * (shared * common[i] +
+                            std::sqrt(1 - shared * shared) * draw(arg.getRange(), edges, generator));
       if (isFree && isNext && (kind == Inputs::Repeated || kind == Inputs::Mixed) && pick > 0.5 && pick < 0.9)
         std::copy_n(value - token, each, value);
       if (isFree && !arg.getUnit() && (kind == Inputs::Zeros ? pick < 0.3 : kind == Inputs::Mixed && pick > 0.9))

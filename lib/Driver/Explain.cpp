@@ -115,9 +115,10 @@ private:
     shape.heads = options.heads.value_or(shape.heads);
     result.form = cuda::fastestForm(*kernel, target.name).str();
     result.forms = compareGpuForms(rule, info, types, *kernel, result.form, shape, gpu);
-    result.place = formatv("on {0} ({1}, {2} processors at {3:f2} GHz), times of a call with {4} x {5} tokens and {6} heads",
-                           target.name, gpu.board, int64_t(gpu.processors), gpu.gigahertz, int64_t(shape.sequences),
-                           int64_t(shape.tokens), int64_t(shape.heads));
+    result.place = formatv(
+        "on {0} ({1}, {2} processors at {3:f2} GHz), times of a call with {4} x {5} tokens and {6} heads",
+        target.name, gpu.board, int64_t(gpu.processors), gpu.gigahertz, int64_t(shape.sequences),
+        int64_t(shape.tokens), int64_t(shape.heads));
     double tokens = shape.sequences * shape.tokens * shape.heads;
     double bytes = tokens * bytesOfToken(rule, info, types), flops = tokens * result.cost->flops;
     result.floors.push_back(formatv("{0:f1} us, {1:f1} MB of inputs and outputs at {2:f2} TB/s",
@@ -129,7 +130,8 @@ private:
 
   void adviseOnTarget(const Target &target, ArrayRef<DType> types, const NormalForm &form) {
     if (target.required & RECUR_CPU_AVX512_BF16 && result.form == "sweep" && !llvm::is_contained(types, DType::BF16))
-      result.advice.push_back("tensors of bf16 (--dtype bf16) let this machine multiply pairs: about twice the arithmetic");
+      result.advice.push_back(
+          "tensors of bf16 (--dtype bf16) let this machine multiply pairs: about twice the arithmetic");
     for (BlockArgument state : form.states) {
       MatType type = matType(state);
       int64_t columns = type.numRows(), lanes = target.vectorWidth;

@@ -29,13 +29,18 @@ th { font-weight: 600; } tr + tr td { border-top: 1px solid var(--line); }
 static StringRef meaning(StringRef step) {
   return llvm::StringSwitch<StringRef>(step)
       .Case("where", "Names for what depends on the token alone.")
-      .Case("affinise", "Every new state as a sum of terms with at most one old state in each; y are vectors read from it.")
-      .Case("orient", "The side on which the state is read; H is the state turned so that it is read by its rows.")
+      .Case(
+          "affinise",
+          "Every new state as a sum of terms with at most one old state in each; y are vectors read from it.")
+      .Case("orient",
+            "The side on which the state is read; H is the state turned so that it is read by its rows.")
       .Case("sort", "The vectors along which is written. A payload that reads the state is an unknown row.")
-      .Case("per token", "For each token by itself. Capitals are matrices with one row per token of a chunk; G is the sum "
-                         "of log decays up to a token, with a minus up to the one before.")
-      .Case("eliminate", "The unknown rows of a chunk solve a unit lower triangular system; tril and stril are the lower "
-                         "triangles with and without the diagonal.")
+      .Case("per token",
+            "For each token by itself. Capitals are matrices with one row per token of a chunk; G is the sum "
+            "of log decays up to a token, with a minus up to the one before.")
+      .Case("eliminate",
+            "The unknown rows of a chunk solve a unit lower triangular system; tril and stril are the lower "
+            "triangles with and without the diagonal.")
       .Case("emit", "Outputs of the chunk, and the state at its end.")
       .Default("");
 }
@@ -67,9 +72,12 @@ static void printForms(const Explanation &e, llvm::raw_ostream &os) {
 static void printCost(const TokenCost &cost, llvm::raw_ostream &os) {
   auto number = [](double x) { return std::to_string(static_cast<int64_t>(x)); };
   os << "<h2>Cost</h2>\n<table>\n<tr>"
-     << tableRow({"flop of a token and head, at least", number(cost.flops) + (cost.byOps ? ", counted op by op" : "")})
-     << "</tr>\n<tr>" << tableRow({"bytes of f32 tensors of a token and head", number(4 * cost.values)}) << "</tr>\n<tr>"
-     << tableRow({"bytes of a head's state, read and written once a call", number(4 * cost.state)}) << "</tr>\n<tr>"
+     << tableRow({"flop of a token and head, at least",
+                  number(cost.flops) + (cost.byOps ? ", counted op by op" : "")})
+     << "</tr>\n<tr>" << tableRow({"bytes of f32 tensors of a token and head", number(4 * cost.values)})
+     << "</tr>\n<tr>"
+     << tableRow({"bytes of a head's state, read and written once a call", number(4 * cost.state)})
+     << "</tr>\n<tr>"
      << tableRow({"bytes of a decoded token and head", number(8 * cost.state + 4 * cost.values)})
      << "</tr>\n</table>\n";
 }

@@ -36,7 +36,9 @@ void recur::printExplanation(const Explanation &e, llvm::raw_ostream &os) {
   for (const FormEntry &entry : e.forms) {
     os << format("  %-12s", entry.form.c_str());
     if (entry.microseconds)
-      os << format(*entry.microseconds < 1000 ? "%8.3g us, bound by " : "%8.0f us, bound by ", *entry.microseconds) << entry.bound << (entry.chosen ? " (chosen)" : "");
+      os << format(*entry.microseconds < 1000 ? "%8.3g us, bound by " : "%8.0f us, bound by ",
+                   *entry.microseconds)
+         << entry.bound << (entry.chosen ? " (chosen)" : "");
     else
       os << "      no: " << entry.why;
     os << (entry.launches.empty() ? "" : ": ") << entry.launches << "\n";

@@ -47,7 +47,8 @@ LogicalResult Session::loadRaw(StringRef path) {
     return failure();
   for (const auto &[name, value] : boundDimensions())
     if (value != std::trunc(value) || std::abs(value) > 0x1p53)
-      diags.error("--bind: dimension '" + name + "' must be an integer, got: " + llvm::formatv("{0}", llvm::format("%g", value)).str());
+      diags.error("--bind: dimension '" + name +
+                  "' must be an integer, got: " + llvm::formatv("{0}", llvm::format("%g", value)).str());
   if (diags.hasErrors())
     return failure();
   if (!options.name.empty())

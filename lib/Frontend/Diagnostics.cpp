@@ -94,7 +94,8 @@ Diagnostic &DiagnosticEngine::remark(SourceRange at, const Twine &message) {
 Diagnostic &DiagnosticEngine::warning(WarningClass warning, SourceRange at, const Twine &message) {
   Level level = levels[static_cast<unsigned>(warning)];
   bool isPlaced = !(at == SourceRange());
-  Diagnostic made = make(level == Level::Error ? Severity::Error : Severity::Warning, isPlaced ? current : nullptr, at, message);
+  Diagnostic made = make(level == Level::Error ? Severity::Error : Severity::Warning,
+                         isPlaced ? current : nullptr, at, message);
   made.warning = warning;
   if (level == Level::Ignored)
     return dropped.emplace_back(std::move(made));

@@ -30,8 +30,8 @@ static void adviseOnDecays(chunk::ProgramOp program, std::vector<std::string> &a
     }
     if (!decay.getLog())
       said.insert((name.empty() ? std::string("a decay") : "the decay '" + name + "'") +
-                  " is no exp(..), and may be zero for all that is known, so chunks multiply factors where they could add "
-                  "logarithms: write it as exp(g) with an input g in (-inf, 0]");
+                  " is no exp(..), and may be zero for all that is known, so chunks multiply factors where "
+                  "they could add logarithms: write it as exp(g) with an input g in (-inf, 0]");
     else if (channels && !(range && range.getLo() >= leastLogDecay))
       said.insert("the decay by channels" + (name.empty() ? std::string() : " '" + name + "'") +
                   " has no lower bound, so near tokens take an exponential for each channel and pair: a declared range "
@@ -69,9 +69,10 @@ std::vector<std::string> recur::adviseOn(const NormalForm &form, chunk::ProgramO
   if (program)
     adviseOnDecays(program, advice);
   if (form.ruleClass == RuleClass::C6)
-    advice.push_back("a decay that differs from entry to entry of a state has no matrix form: a decay by rows, by columns, "
-                     "or one number would have one");
+    advice.push_back("a decay that differs from entry to entry of a state has no matrix form: a decay by "
+                     "rows, by columns, or one number would have one");
   if (form.ruleClass == RuleClass::C7)
-    advice.push_back("a state is multiplied by a full matrix: a diagonal plus a few outer products costs a fraction of it");
+    advice.push_back("a state is multiplied by a full matrix: a diagonal plus a few outer products costs a "
+                     "fraction of it");
   return advice;
 }
