@@ -194,8 +194,8 @@ struct ShortNames {
 };
 ShortNames shortNames(const NormalForm &nf);
 
-/// Class, rows, updates and readouts as text, a line each. With short names, what is read on the way from the old to the
-/// new state has a line of its own.
+/// Class, rows, updates and readouts as text, a line each. With short names, what is read on the way from the
+/// old to the new state has a line of its own.
 std::string printNormalForm(const NormalForm &nf, const ShortNames *names = nullptr);
 
 /// A value as the papers write it: "exp(g)", "b*(v - S*k)".

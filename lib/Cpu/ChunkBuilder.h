@@ -16,7 +16,8 @@ public:
   Value memoryOf(Value tensor);
   /// The memory of a tensor, or of a copy where the tensor is still needed, to be written.
   Value ownMemoryOf(Value tensor);
-  /// Memory as a tensor, once it is written for good; where it is `writable`, what is computed with it may overwrite it.
+  /// Memory as a tensor, once it is written for good; where it is `writable`, what is computed with it may
+  /// overwrite it.
   Value tensorOf(Value memory, bool writable = false);
   /// A part of memory; dimensions of size 0 are dropped, and one index is meant.
   Value part(Value memory, llvm::ArrayRef<int64_t> offsets, llvm::ArrayRef<int64_t> sizes);

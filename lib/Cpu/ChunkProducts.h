@@ -6,7 +6,8 @@ namespace recur::cpu {
 
 /// Inner products of the rows of `lhs` and `rhs` (length x columns) through a decay, null for none: see chunk.gram.
 /// Returns length x length memory.
-mlir::Value emitGram(ChunkBuilder &b, const Matrix &lhs, const Matrix &rhs, const ChunkDecay *decay, chunk::Reach reach);
+mlir::Value emitGram(ChunkBuilder &b, const Matrix &lhs, const Matrix &rhs, const ChunkDecay *decay,
+                     chunk::Reach reach);
 
 /// Adds scores * values to the rows of `result`; `scores` are 0 above the diagonal.
 void emitTriangularProduct(ChunkBuilder &b, mlir::Value scores, mlir::Value values, mlir::Value result);

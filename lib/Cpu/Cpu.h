@@ -98,8 +98,8 @@ struct Kernel {
 /// What the last stage left as an LLVM module, not yet optimised.
 mlir::FailureOr<Kernel> translateKernel(mlir::ModuleOp module, llvm::LLVMContext &context);
 
-/// All stages and the translation, in chunks where there is a program. The rule is not changed. Fails after a diagnostic
-/// at the op that cannot be compiled.
+/// All stages and the translation, in chunks where there is a program. The rule is not changed. Fails after a
+/// diagnostic at the op that cannot be compiled.
 mlir::FailureOr<Kernel> buildKernel(RuleOp rule, const KernelOptions &options, llvm::LLVMContext &context,
                                     chunk::ProgramOp program = {});
 

@@ -51,8 +51,8 @@ private:
   mlir::FailureOr<Value> initialState(unsigned state, const OpLowering &outer);
 
   mlir::LogicalResult tokenLoop(OpLowering &lowering);
-  /// Runs the whole chunks from token `first` on. `states` are as initialState() gives them, and are updated. Returns the
-  /// first token that is left.
+  /// Runs the whole chunks from token `first` on. `states` are as initialState() gives them, and are updated.
+  /// Returns the first token that is left.
   mlir::FailureOr<Value> chunkLoop(const OpLowering &outer, Value first, llvm::SmallVector<Value> &states);
   mlir::LogicalResult chunkBody(const OpLowering &outer, mlir::scf::ForOp loop, llvm::ArrayRef<Matrix> carried);
 

@@ -45,8 +45,8 @@ Matrix solveExactly(MatrixBuilder &m, Matrix matrix, Matrix rhs, unsigned vector
 /// The result of that many conjugate gradient steps from zero.
 Matrix solveIteratively(MatrixBuilder &m, Matrix matrix, Matrix rhs, int64_t iterations, double eps);
 
-/// What a loop yields: each matrix, computed in the place of the carried value of the same position. `stored` says along
-/// which axes each is stored; without it, along all that are longer than 1, rows first.
+/// What a loop yields: each matrix, computed in the place of the carried value of the same position. `stored`
+/// says along which axes each is stored; without it, along all that are longer than 1, rows first.
 llvm::SmallVector<mlir::Value> storeCarried(MatrixBuilder &m, llvm::ArrayRef<Matrix> next, mlir::ValueRange carried,
                                             llvm::ArrayRef<llvm::SmallVector<unsigned, 2>> stored = {});
 

@@ -40,9 +40,10 @@ constexpr llvm::StringLiteral formReasonAttr = "recur.form_reason", partsAttr = 
 /// where their types do not say so.
 constexpr llvm::StringLiteral denseAttr = "recur.dense";
 
-/// Replaces a rule by a function of that name that loops over tokens; see the pass recur-to-linalg. `formats` is as in
-/// KernelOptions. `isDirect`: the caller promises that the entries along the last dimension of inputs and outputs are
-/// neighbours and that outputs overlap nothing; they are then read and written where they are. Fails after a diagnostic.
+/// Replaces a rule by a function of that name that loops over tokens; see the pass recur-to-linalg. `formats`
+/// is as in KernelOptions. `isDirect`: the caller promises that the entries along the last dimension of
+/// inputs and outputs are neighbours and that outputs overlap nothing; they are then read and written where
+/// they are. Fails after a diagnostic.
 mlir::FailureOr<mlir::func::FuncOp> lowerTokenLoop(RuleOp rule, llvm::StringRef symbol,
                                                    llvm::ArrayRef<TensorFormat> formats, unsigned vectorWidth,
                                                    bool isDirect = false);
@@ -53,7 +54,8 @@ constexpr llvm::StringLiteral chunkSuffix = "_chunk";
 /// The chunk program that stands beside a rule; null when there is none.
 chunk::ProgramOp chunkProgramOf(RuleOp rule);
 
-/// The same with a loop over the whole chunks of `length` tokens before it, by the rule's chunk program, which is erased.
+/// The same with a loop over the whole chunks of `length` tokens before it, by the rule's chunk program,
+/// which is erased.
 mlir::FailureOr<mlir::func::FuncOp> lowerChunkLoop(RuleOp rule, chunk::ProgramOp program, int64_t length,
                                                    llvm::StringRef symbol, llvm::ArrayRef<TensorFormat> formats,
                                                    unsigned vectorWidth);

@@ -1,9 +1,10 @@
 // Where the entries of each value live: which thread of a block holds which of them.
 //
-// The threads of a block form a grid of two axes. Axis 1 lies within a warp (`lanes` neighbours), axis 0 across the
-// rest. A dimension of a value is spread over one axis in packets of neighbouring indices; a value with one dimension is
-// held again by every thread along the other axis, a scalar by all threads. So a product of entries needs no
-// communication, and a sum over a dimension is a sum within threads and then along an axis.
+// The threads of a block form a grid of two axes. Axis 1 lies within a warp (`lanes` neighbours), axis 0
+// across the rest. A dimension of a value is spread over one axis in packets of neighbouring indices; a value
+// with one dimension is held again by every thread along the other axis, a scalar by all threads. So a
+// product of entries needs no communication, and a sum over a dimension is a sum within threads and then
+// along an axis.
 #pragma once
 #include "lib/Cuda/Classes.h"
 
@@ -35,7 +36,8 @@ struct Layout {
 };
 Layout layoutOf(MatType type, Axis axis);
 
-/// Which layouts of each value of a rule are needed: a least set such that every op finds its operands as it needs them.
+/// Which layouts of each value of a rule are needed: a least set such that every op finds its operands as it
+/// needs them.
 class Placement {
 public:
   Placement(RuleOp rule, const Grid &grid);

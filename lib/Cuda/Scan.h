@@ -22,8 +22,8 @@ enum class ScanTask {
   Segments // all else, each segment from what those before it make of the state
 };
 
-/// The shape for a bound rule whose independent indices, `index` of `classes`, are the rows of all states, or 0 where all
-/// states are numbers; nothing where a thread would have too many entries.
+/// The shape for a bound rule whose independent indices, `index` of `classes`, are the rows of all states, or
+/// 0 where all states are numbers; nothing where a thread would have too many entries.
 std::optional<ScanShape> chooseScanShape(RuleOp rule, const ScanForm &form, llvm::ArrayRef<TensorArgument> tensors,
                                          const IndexClasses &classes, unsigned index);
 

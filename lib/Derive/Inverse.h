@@ -19,8 +19,8 @@ public:
   bool governs(mlir::Value value) { return algebra.dependsOnState(value); }
   /// The rows of a column that depends on the state; null when they are more than its read by the key, scaled.
   mlir::Value rows(mlir::Value value);
-  /// A key that depends on the state, times what all of the payload has in common and makes gains of it; that is taken out
-  /// of the payload.
+  /// A key that depends on the state, times what all of the payload has in common and makes gains of it; that
+  /// is taken out of the payload.
   mlir::Value absorb(mlir::Value key, llvm::MutableArrayRef<std::pair<Coefficient, Column>> payload);
   /// The inner products of keys with earlier gains, which the factors hold already; null for other vectors.
   mlir::Value gram(mlir::Value vectors, mlir::Value keys);

@@ -17,8 +17,8 @@ struct Accuracy {
   /// than a few roundings, else 0.
   double rounding = 0;
 
-  /// The error in float64 that is allowed: `limit`, or what roundings are worth to the rule. A rule that makes much of a
-  /// rounding has lost all digits by its end, and then there is nothing to compare with.
+  /// The error in float64 that is allowed: `limit`, or what roundings are worth to the rule. A rule that
+  /// makes much of a rounding has lost all digits by its end, and then there is nothing to compare with.
   double allowed(double limit) const {
     return rounding > 1e-4 ? std::numeric_limits<double>::infinity() : std::max(limit, 16 * rounding);
   }
