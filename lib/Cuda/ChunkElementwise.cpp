@@ -27,6 +27,13 @@ FailureOr<bool> ChunkEmitter::addProduct(AddOp op) {
   return false;
 }
 
+// Whether a value is only ever the left operand of products.
+static bool readByProducts(MulOp op) {
+  return llvm::all_of(op->getUses(), [](OpOperand &use) {
+    return isa<MatmulOp>(use.getOwner()) && use.getOperandNumber() == 0;
+  });
+}
+
 LogicalResult ChunkEmitter::emitElementwise(ElementwiseOp op) {
   Value result = op->getResult(0);
   if (auto sum = dyn_cast<AddOp>(op.getOperation())) {
@@ -34,6 +41,18 @@ LogicalResult ChunkEmitter::emitElementwise(ElementwiseOp op) {
     if (failed(done) || *done)
       return success(succeeded(done));
   }
+  // Scaled rows that only products read need no tile of their own, where the rows lie in shared memory.
+  if (auto product = dyn_cast<MulOp>(op.getOperation()); product && readByProducts(product))
+    for (unsigned i : {0, 1})
+      if (auto rows = moved.find(product->getOperand(i)); rows != moved.end()) {
+        FailureOr<ChunkValue> weights = need(product->getOperand(1 - i));
+        if (failed(weights) || weights->kind != ChunkValue::Rows || weights->dim != 0)
+          continue;
+        ChunkValue scaled = ChunkValue::tile(rows->second);
+        scaled.scale = weights->memory;
+        set(result, scaled);
+        return success();
+      }
   SmallVector<ChunkValue> operands;
   bool has[ChunkValue::Weights + 1] = {};
   for (Value operand : op->getOperands()) {

@@ -68,18 +68,18 @@ Value ChunkEmitter::load(const SharedTile &tile, Value row, Value col) {
   Value at = fragments.address(tile, row, col);
   if (tile.isF32)
     return LLVM::LoadOp::create(b, b.getF32Type(), at);
-  Value entry = LLVM::LoadOp::create(b, b.getBF16Type(), at);
+  Value entry = LLVM::LoadOp::create(b, fragments.narrow(), at);
   return arith::ExtFOp::create(b, b.getF32Type(), entry);
 }
 
 void ChunkEmitter::store(const SharedTile &tile, Value row, Value col, Value entry) {
   if (!tile.isF32)
-    entry = arith::TruncFOp::create(b, b.getBF16Type(), entry);
+    entry = arith::TruncFOp::create(b, fragments.narrow(), entry);
   LLVM::StoreOp::create(b, entry, fragments.address(tile, row, col));
 }
 
 std::array<Value, 2> ChunkEmitter::loadPair(const SharedTile &tile, Value row, Value col) {
-  Type element = tile.isF32 ? Type(b.getF32Type()) : b.getBF16Type();
+  Type element = tile.isF32 ? b.getF32Type() : fragments.narrow();
   Value both = LLVM::LoadOp::create(b, VectorType::get(2, element), fragments.address(tile, row, col),
                                     tile.isF32 ? 8 : 4);
   std::array<Value, 2> pair;

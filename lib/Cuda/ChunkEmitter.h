@@ -137,6 +137,8 @@ private:
 
   // Scores (ChunkScores.cpp).
   mlir::LogicalResult emitGram(chunk::GramOp op);
+  /// Its decay, and zeros where it is masked, for the warp's part; the decay has no channels.
+  llvm::SmallVector<mlir::Value> weighScores(chunk::GramOp op);
   llvm::SmallVector<mlir::Value> multiplyRows(const ChunkValue &lhs, const ChunkValue &rhs);
   llvm::SmallVector<mlir::Value> loadRow(const SharedTile &tile, mlir::Value row);
   llvm::SmallVector<mlir::Value> multiplyDecaying(const ChunkValue &lhs, const ChunkValue &rhs,
@@ -169,16 +171,27 @@ private:
   mlir::LogicalResult emitFragments(ElementwiseOp op, llvm::MutableArrayRef<ChunkValue> operands,
                                     bool isSlab);
   mlir::LogicalResult emitMix(chunk::MixOp op);
+
+  // Conjugate gradients (ChunkGradients.cpp).
   mlir::LogicalResult emitConjugateGradients(chunk::ConjugateGradientsOp op);
-  /// Sums over the channels of each token of two slabs' products.
-  ChunkValue dotRows(const ChunkValue &x, const ChunkValue &y);
+  /// Makes what the region reads from outside, and lists it.
+  mlir::LogicalResult emitOuter(chunk::ConjugateGradientsOp op, llvm::SmallVectorImpl<mlir::Value> &outer);
+  /// Makes the operands of the region's products that stay the same, in f16.
+  mlir::LogicalResult packOuter(chunk::ConjugateGradientsOp op);
+  /// Hands each token's sum over the channels of two slabs' products to one thread.
+  void sumRows(const ChunkValue &x, const ChunkValue &y,
+               llvm::function_ref<void(mlir::Value at, mlir::Value sum)> body);
+  /// 2 to the power of an i32 plus -127.
+  mlir::Value powerOf(mlir::Value biased);
+  /// Rounded down: the power of 2 (plus 127) in a number that is not negative.
+  mlir::Value exponentOf(mlir::Value number);
   /// A slab as a row per token in shared memory.
   SharedTile moveSlab(const ChunkValue &slab, bool isF32);
 
   // Memory and loops.
   void forTokens(llvm::function_ref<void(mlir::Value local, mlir::Value token, mlir::Value valid)> body);
   /// What products read is kept as they want it, all else in f32.
-  bool isWide() const { return fragments.precision != Precision::Bf16; }
+  bool isWide() const { return !fragments.isNarrow; }
   SharedTile allocate(int64_t rows, int64_t cols, int64_t pitch, bool isF32);
   SharedTile allocateRows(int64_t n) { return allocate(1, n, llvm::alignTo(n, 4), true); }
   /// A row per token, columns padded with zeros.
@@ -238,6 +251,16 @@ private:
   llvm::DenseSet<mlir::Operation *> emitted;
   llvm::DenseMap<mlir::Value, Decay> decays;
   llvm::DenseMap<mlir::Value, SharedTile> staged; // scores in shared memory: bf16 for products
+  /// A slab as operands of products, in parts of `unit` (null: 1).
+  struct PackedSlab {
+    llvm::SmallVector<llvm::SmallVector<mlir::Value, 4>> operands;
+    mlir::Value unit;
+    int64_t rows = 0;
+  };
+  // What is made once for all iterations of a region, and slabs that are tiles, too.
+  llvm::DenseMap<mlir::Value, PackedSlab> slabsAhead;
+  llvm::DenseMap<mlir::Operation *, llvm::SmallVector<mlir::Value>> weightsAhead;
+  llvm::DenseMap<mlir::Value, SharedTile> moved;
   /// -N and the inverses of its diagonal blocks.
   struct System {
     llvm::SmallVector<SharedTile> blocks;

@@ -49,6 +49,8 @@ FailureOr<ChunkValue> ChunkEmitter::asTile(Value value) {
   FailureOr<ChunkValue> known = need(value);
   if (failed(known))
     return failure();
+  if (auto it = moved.find(value); it != moved.end())
+    return ChunkValue::tile(it->second);
   if (known->kind == ChunkValue::Slab && known->dim == 1 && int64_t(known->entries.size()) == tokens / 2)
     return ChunkValue::tile(moveSlab(*known, /*isF32=*/false));
   if (known->kind != ChunkValue::Tile)
@@ -98,23 +100,29 @@ LogicalResult ChunkEmitter::emitMatmul(MatmulOp op, ArrayRef<Value> start, Value
       return failure();
     lhs = *tile;
   }
-  FailureOr<ChunkValue> rhs = asSlab(op.getRhs());
-  if (failed(rhs) || rhs->dim != 1)
-    return failure();
-  sync();
   const SharedTile &tile = lhs.memory;
   bool byDepth = lhs.transposed;
-  Fragment left{int64_t(rhs->entries.size()) * 2, rhs->entries};
-  // A scale on the contracted tokens belongs to the left operand, one on the result's tokens to the result.
-  if (lhs.scale.base && byDepth)
-    for (auto [e, entry] : llvm::enumerate(left.entries))
-      entry = multiply(entry, rowAt(lhs.scale, fragments.column(e)));
-  auto packed = fragments.packed(left);
+  PackedSlab slab = slabsAhead.lookup(op.getRhs());
+  if (slab.operands.empty()) {
+    FailureOr<ChunkValue> rhs = asSlab(op.getRhs());
+    if (failed(rhs) || rhs->dim != 1)
+      return failure();
+    sync();
+    Fragment left{int64_t(rhs->entries.size()) * 2, rhs->entries};
+    // A scale on the contracted tokens belongs to the left operand, one on the result's tokens to the result.
+    if (lhs.scale.base && byDepth)
+      for (auto [e, entry] : llvm::enumerate(left.entries))
+        entry = multiply(entry, rowAt(lhs.scale, fragments.column(e)));
+    slab.operands = fragments.packed(left);
+    slab.rows = rhs->rows;
+  }
+  sync();
+  auto &packed = slab.operands;
   int64_t columns = padded(byDepth ? tile.cols : tile.rows);
   if (int64_t(packed.size()) * 16 != padded(byDepth ? tile.rows : tile.cols))
     return failure();
   Fragment sum = fragments.zero(columns);
-  bool scaled = lhs.scale.base && !byDepth;
+  bool hasRows = lhs.scale.base && !byDepth, scaled = hasRows || slab.unit;
   if (!start.empty() && !scaled)
     sum.entries.assign(start.begin(), start.end());
   for (int64_t col = 0; col < columns; col += 16)
@@ -129,11 +137,14 @@ LogicalResult ChunkEmitter::emitMatmul(MatmulOp op, ArrayRef<Value> start, Value
     }
   if (scaled)
     for (auto [e, entry] : llvm::enumerate(sum.entries)) {
-      entry = multiply(entry, rowAt(lhs.scale, fragments.column(e)));
+      Value factor = hasRows ? rowAt(lhs.scale, fragments.column(e)) : slab.unit;
+      if (hasRows && slab.unit)
+        factor = multiply(factor, slab.unit);
+      entry = multiply(entry, factor);
       if (!start.empty())
         entry = plus(entry, start[e]);
     }
-  set(result, ChunkValue::slab(sum.entries, rhs->rows));
+  set(result, ChunkValue::slab(sum.entries, slab.rows));
   return success();
 }
 

@@ -92,7 +92,7 @@ SmallVector<Value> ChunkEmitter::multiplyDecaying(const ChunkValue &lhs, const C
 // A thread's part of a row, one of eight.
 SmallVector<Value> ChunkEmitter::loadRow(const SharedTile &tile, Value row) {
   int64_t n = tile.cols, packet = tokenGrid.packet(n, 1);
-  Type element = tile.isF32 ? Type(b.getF32Type()) : b.getBF16Type();
+  Type element = tile.isF32 ? b.getF32Type() : fragments.narrow();
   SmallVector<Value> entries;
   for (int64_t e = 0; e < tokenGrid.owned(n, 1); e += packet) {
     Value col = tokenThreads.index(1, n, e), exists = tokenThreads.valid(1, n, e);
@@ -158,6 +158,17 @@ SharedTile ChunkEmitter::emitDiagonal(const ChunkValue &lhs, const ChunkValue &r
   return result;
 }
 
+SmallVector<Value> ChunkEmitter::weighScores(chunk::GramOp op) {
+  SmallVector<Value> weights;
+  for (int64_t e = 0; e < scoreColumns / 2; ++e) {
+    Value t = scoreRow(e), j = scoreColumn(e), weight = threads.number(1);
+    if (op.getDecay())
+      weight = scoreWeight(op.getDecay(), op.getReach(), 0, 0, t, j);
+    weights.push_back(maskScore(weight, t, j, op.getReach()));
+  }
+  return weights;
+}
+
 LogicalResult ChunkEmitter::emitGram(chunk::GramOp op) {
   if (op.getDecay() && failed(emitDecayOf(op.getDecay())))
     return failure();
@@ -169,7 +180,12 @@ LogicalResult ChunkEmitter::emitGram(chunk::GramOp op) {
   bool hasChannels = decay && decay->factors.base;
   SmallVector<Value> entries =
       hasChannels ? multiplyDecaying(*lhs, *rhs, *decay, op.getReach()) : multiplyRows(*lhs, *rhs);
+  auto weights = weightsAhead.find(op);
   for (auto [e, entry] : llvm::enumerate(entries)) {
+    if (weights != weightsAhead.end()) {
+      entry = multiply(entry, weights->second[e]);
+      continue;
+    }
     Value t = scoreRow(e), j = scoreColumn(e);
     if (decay && !hasChannels)
       entry = multiply(entry, scoreWeight(op.getDecay(), op.getReach(), 0, 0, t, j));

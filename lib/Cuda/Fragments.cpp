@@ -42,7 +42,7 @@ SmallVector<Value, 4> Fragments::assembly(TypeRange results, ValueRange operands
 
 Value Fragments::address(const SharedTile &tile, Value row, Value col) {
   Value at = arith::AddIOp::create(b, arith::MulIOp::create(b, row, threads.constant(tile.pitch)), col);
-  Type element = tile.isF32 ? Type(b.getF32Type()) : b.getBF16Type();
+  Type element = tile.isF32 ? b.getF32Type() : narrow();
   return LLVM::GEPOp::create(b, tile.base.getType(), element, tile.base, at);
 }
 
@@ -136,23 +136,37 @@ Fragment Fragments::loadTransposed(const SharedTile &tile, Value row) {
   return fragment;
 }
 
+FloatType Fragments::narrow() {
+  return precision == Precision::Bf16 ? FloatType(b.getBF16Type()) : b.getF16Type();
+}
+
 Value Fragments::pack(Value low, Value high) {
-  return assembly({b.getI32Type()}, {high, low}, "cvt.rn.bf16x2.f32 $0, $1, $2;", "=r,f,f", false)[0];
+  StringRef text =
+      precision == Precision::Bf16 ? "cvt.rn.bf16x2.f32 $0, $1, $2;" : "cvt.rn.f16x2.f32 $0, $1, $2;";
+  return assembly({b.getI32Type()}, {high, low}, text, "=r,f,f", false)[0];
 }
 
 std::array<Value, 2> Fragments::unpack(Value pair) {
-  // A bf16 is the upper half of an f32.
-  Value low = arith::ShLIOp::create(b, pair, threads.constant(16));
-  Value high = arith::AndIOp::create(b, pair, threads.constant(int32_t(0xffff0000)));
-  return {arith::BitcastOp::create(b, b.getF32Type(), low),
-          arith::BitcastOp::create(b, b.getF32Type(), high)};
+  if (precision == Precision::Bf16) { // the upper half of an f32
+    Value low = arith::ShLIOp::create(b, pair, threads.constant(16));
+    Value high = arith::AndIOp::create(b, pair, threads.constant(int32_t(0xffff0000)));
+    return {arith::BitcastOp::create(b, b.getF32Type(), low),
+            arith::BitcastOp::create(b, b.getF32Type(), high)};
+  }
+  Value both = LLVM::BitcastOp::create(b, VectorType::get(2, Type(narrow())), pair);
+  std::array<Value, 2> entries;
+  for (int64_t i : {0, 1}) {
+    Value entry = LLVM::ExtractElementOp::create(b, both, threads.constant(i));
+    entries[i] = arith::ExtFOp::create(b, b.getF32Type(), entry);
+  }
+  return entries;
 }
 
 SmallVector<SmallVector<Value, 4>> Fragments::packed(const Fragment &f) {
   SmallVector<SmallVector<Value, 4>> result;
   for (size_t i = 0; i < f.entries.size(); i += 8) {
     ArrayRef<Value> e = ArrayRef(f.entries).slice(i, 8);
-    if (precision != Precision::Bf16) {
+    if (!isNarrow) {
       result.push_back({e[0], e[2], e[1], e[3], e[4], e[6], e[5], e[7]});
       continue;
     }
@@ -172,12 +186,11 @@ void Fragments::multiply(MutableArrayRef<Value> sum, ValueRange left, ValueRange
   llvm::append_range(operands, right);
   llvm::append_range(operands, sum);
   SmallVector<Type> types(4, b.getF32Type());
-  llvm::copy(
-      assembly(types, operands,
-               "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, "
-               "{$10,$11,$12,$13};",
-               "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", false),
-      sum.begin());
+  StringRef inputs = precision == Precision::Bf16 ? "bf16.bf16" : "f16.f16";
+  std::string text = ("mma.sync.aligned.m16n8k16.row.col.f32." + inputs +
+                      ".f32 {$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, {$10,$11,$12,$13};")
+                         .str();
+  llvm::copy(assembly(types, operands, text, "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", false), sum.begin());
 }
 
 // The upper 11 bits of the significand, of x plus half of the last one or none.

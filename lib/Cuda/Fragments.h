@@ -1,5 +1,5 @@
-// Products on the matrix units: 16 x 8 x 16 bf16 and 16 x 8 x 8 tf32, sums in f32, for one warp. Operands are
-// bf16, or f32 that are rounded to tf32 or split into two of them.
+// Products on the matrix units: 16 x 8 x 16 bf16 or f16 and 16 x 8 x 8 tf32, sums in f32, for one warp.
+// Operands are 16 bits wide, or f32 that are rounded to tf32 or split into two of them.
 //
 // A fragment holds the rows of 16 x n results: for each 8 columns four values of a thread, at rows lane/4
 // (twice) and lane/4 + 8 (twice), columns 2*(lane%4) and the next. Packed in pairs it is the left operand of
@@ -38,7 +38,7 @@ enum class Precision {
 class Fragments {
 public:
   explicit Fragments(Threads &threads, Precision precision = Precision::Bf16)
-      : precision(precision), threads(threads), b(threads.b) {}
+      : precision(precision), isNarrow(precision == Precision::Bf16), threads(threads), b(threads.b) {}
   /// Emits what the others use.
   void begin();
 
@@ -62,7 +62,9 @@ public:
   /// rows.
   Fragment loadTransposed(const SharedTile &tile, mlir::Value row);
 
-  /// Two f32 as two bf16 in 32 bits.
+  /// What operands of 16 bits are: bf16, or f16 in kernels whose other operands are f32.
+  mlir::FloatType narrow();
+  /// Two f32 as two of those in 32 bits.
   mlir::Value pack(mlir::Value low, mlir::Value high);
   /// And back.
   std::array<mlir::Value, 2> unpack(mlir::Value pair);
@@ -78,6 +80,8 @@ public:
   mlir::Value address(const SharedTile &tile, mlir::Value row, mlir::Value col);
   mlir::Value warp, lane;
   const Precision precision;
+  /// Whether products read 16 bits. Where `precision` says otherwise that is so for a while.
+  bool isNarrow;
 
 private:
   void multiplyStep(llvm::MutableArrayRef<mlir::Value> sum, mlir::ValueRange left, mlir::ValueRange right);
