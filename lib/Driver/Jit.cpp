@@ -5,9 +5,11 @@
 #include "llvm/ExecutionEngine/Orc/AbsoluteSymbols.h"
 #include "llvm/ExecutionEngine/Orc/LLJIT.h"
 #include "llvm/Support/MemoryBuffer.h"
+#include "llvm/Support/Process.h"
 
 #include <cstdlib>
 #include <list>
+#include <sys/mman.h>
 
 using namespace recur;
 
@@ -114,6 +116,15 @@ static double loadElement(const char *p, DLDataType type) {
 //===----------------------------------------------------------------------===//
 
 namespace {
+// A large tensor gets huge pages where the system has them, as NumPy's arrays of 4 MB and more do: a token of
+// every tensor is a page or a part of one, and looking up small ones is 5 % of the time of long sequences.
+void adviseHugePages(char *memory, size_t bytes) {
+  size_t page = llvm::sys::Process::getPageSizeEstimate();
+  char *begin = memory + llvm::offsetToAlignedAddr(memory, llvm::Align(page));
+  if (bytes >= size_t(4) << 20)
+    madvise(begin, memory + bytes - begin, MADV_HUGEPAGE); // only advice: without huge pages all is as before
+}
+
 // A tensor with its memory, aligned to a cache line.
 struct Buffer {
   DLDataType type;
@@ -127,6 +138,7 @@ struct Buffer {
     for (size_t i = shape.size(); i-- > 0; stride *= shape[i])
       strides[i] = stride;
     memory.reset(static_cast<char *>(aligned_alloc(64, llvm::alignTo(bytes() + 64, 64))));
+    adviseHugePages(memory.get(), bytes());
     tensor = {memory.get(),   device, static_cast<int32_t>(shape.size()), type, shape.data(),
               strides.data(), 0};
   }
