@@ -14,23 +14,9 @@ namespace recur {
 static_assert(int(Role::Input) == RECUR_INPUT && int(Role::Param) == RECUR_PARAM &&
               int(Role::State) == RECUR_STATE && int(Role::Output) == RECUR_OUTPUT);
 
-StringRef dtypeName(DType type) {
-  static constexpr StringLiteral names[] = {"f32", "bf16", "f16"};
-  return names[unsigned(type)];
-}
-
 StringRef dtypeLongName(DType type) {
   static constexpr StringLiteral names[] = {"float32", "bfloat16", "float16"};
   return names[unsigned(type)];
-}
-
-unsigned dtypeSize(DType type) { return type == DType::F32 ? 4 : 2; }
-
-Expected<DType> parseDType(StringRef name) {
-  for (const DType type : {DType::F32, DType::BF16, DType::F16})
-    if (dtypeName(type) == name)
-      return type;
-  return createStringError("unknown type '" + name + "', known are f32, bf16, f16");
 }
 
 StringRef roleName(Role role) {

@@ -7,8 +7,7 @@
 #pragma once
 
 #include "lib/Artifact/Target.h"
-#include "llvm/ADT/StringRef.h"
-#include "llvm/Support/Error.h"
+#include "lib/Support/DType.h"
 
 #include <optional>
 #include <string>
@@ -16,17 +15,8 @@
 
 namespace recur {
 
-/// Element types of tensors.
-enum class DType { F32, BF16, F16 };
-
-/// "f32", "bf16", "f16": as on the command line and in JSON.
-llvm::StringRef dtypeName(DType type);
 /// "float32", "bfloat16", "float16": as in headers and run-time errors.
 llvm::StringRef dtypeLongName(DType type);
-/// Bytes of one element.
-unsigned dtypeSize(DType type);
-/// Inverse of dtypeName.
-llvm::Expected<DType> parseDType(llvm::StringRef name);
 
 /// What a tensor is to its rule; values are those of recur_role.
 enum class Role { Input = 0, Param = 1, State = 2, Output = 3 };

@@ -3,6 +3,7 @@
 #pragma once
 #include "dialect/chunk/Chunk.h"
 #include "dialect/recur/Recur.h"
+#include "lib/Support/DType.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/OwningOpRef.h"
 #include "mlir/Pass/PassManager.h"
@@ -12,9 +13,6 @@
 #include <string>
 
 namespace recur::cpu {
-
-/// The type of a tensor's entries in memory. Computations and states are f32.
-enum class DType { F32, BF16, F16 };
 
 /// How the caller holds one tensor.
 struct TensorFormat {

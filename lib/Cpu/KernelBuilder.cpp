@@ -44,13 +44,11 @@ FailureOr<MemRefType> KernelBuilder::viewType(const KernelTensor &tensor, Tensor
   bool isState = tensor.role == Role::InitialState || tensor.role == Role::FinalState;
   if (isState && format.dtype != DType::F32)
     return rule.emitError() << "state '" << tensor.name << "' must be f32";
-  Type entry = format.dtype == DType::F32    ? Type(b.getF32Type())
-               : format.dtype == DType::BF16 ? Type(b.getBF16Type())
-                                             : Type(b.getF16Type());
   SmallVector<int64_t> strides(shape.size(), ShapedType::kDynamic);
   if (isDirect && shape.size() > 1 && ShapedType::isDynamic(shape.front()))
     strides.back() = 1;
-  return MemRefType::get(shape, entry, StridedLayoutAttr::get(b.getContext(), ShapedType::kDynamic, strides));
+  return MemRefType::get(shape, floatType(b.getContext(), format.dtype),
+                         StridedLayoutAttr::get(b.getContext(), ShapedType::kDynamic, strides));
 }
 
 void KernelBuilder::createFunction(StringRef symbol, ArrayRef<MemRefType> types) {

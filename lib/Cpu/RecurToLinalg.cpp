@@ -11,10 +11,8 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cpu;
 
-static constexpr StringLiteral dtypeNames[] = {"f32", "bf16", "f16"};
-
 std::string cpu::formatText(TensorFormat format) {
-  std::string text = dtypeNames[static_cast<int>(format.dtype)].str();
+  std::string text = dtypeName(format.dtype).str();
   return format.rank < 0 ? text : text + ":" + std::to_string(format.rank);
 }
 
@@ -22,11 +20,12 @@ FailureOr<SmallVector<TensorFormat>> cpu::parseFormats(Operation *op, ArrayRef<s
   SmallVector<TensorFormat> formats;
   for (StringRef text : texts) {
     auto [name, rank] = text.split(':');
-    const auto *found = llvm::find(dtypeNames, name);
-    TensorFormat &format = formats.emplace_back();
-    if (found == std::end(dtypeNames) || (!rank.empty() && rank.getAsInteger(10, format.rank)))
-      return op->emitError() << "a format must be f32, bf16 or f16, or such a type and ':' and a rank, got: " << text;
-    format.dtype = static_cast<DType>(found - dtypeNames);
+    llvm::Expected<DType> type = parseDType(name);
+    if (!type)
+      return op->emitError() << llvm::toString(type.takeError());
+    TensorFormat &format = formats.emplace_back(TensorFormat{*type});
+    if (!rank.empty() && rank.getAsInteger(10, format.rank))
+      return op->emitError() << "a format must be a type, or a type and ':' and a rank, got: " << text;
   }
   return formats;
 }

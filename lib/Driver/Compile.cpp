@@ -147,10 +147,6 @@ LogicalResult recur::report(Session &session, llvm::Error error) {
   return failure();
 }
 
-static cpu::DType kernelType(DType type) {
-  return type == DType::F32 ? cpu::DType::F32 : type == DType::BF16 ? cpu::DType::BF16 : cpu::DType::F16;
-}
-
 // One format for each tensor of the kernel: states stand there twice.
 static SmallVector<cpu::TensorFormat> kernelFormats(RuleOp rule, const ModelInfo &info,
                                                     ArrayRef<DType> types) {
@@ -161,7 +157,7 @@ static SmallVector<cpu::TensorFormat> kernelFormats(RuleOp rule, const ModelInfo
     for (auto [candidate, type] : llvm::zip(info.tensors, types))
       if (candidate.name == tensor.name && (candidate.role == Role::State) == state &&
           (candidate.role == Role::Output) == output)
-        formats.push_back({kernelType(type), static_cast<int>(candidate.shape.size())});
+        formats.push_back({type, static_cast<int>(candidate.shape.size())});
   }
   return formats;
 }

@@ -8,12 +8,6 @@
 using namespace mlir;
 using namespace recur;
 
-static FloatType elementType(MLIRContext &context, DType type) {
-  if (type == DType::F32)
-    return Float32Type::get(&context);
-  return type == DType::BF16 ? FloatType(BFloat16Type::get(&context)) : FloatType(Float16Type::get(&context));
-}
-
 static int64_t flagsOf(const cuda::Entry &entry) {
   constexpr int64_t cuts[] = {0, RECUR_CUDA_SEGMENTS, RECUR_CUDA_SEGMENTS | RECUR_CUDA_ANY, RECUR_CUDA_TOKENS,
                               RECUR_CUDA_SPREAD, RECUR_CUDA_SEGMENTS | RECUR_CUDA_ONE};
@@ -48,7 +42,7 @@ static FailureOr<OwningOpRef<ModuleOp>> emitForGpu(Session &session, RuleOp rule
   options.symbol = info.name;
   for (auto [tensor, type] : llvm::zip(info.tensors, types))
     if (tensor.role != Role::State)
-      options.elements[tensor.name] = elementType(session.context, type);
+      options.elements[tensor.name] = floatType(&session.context, type);
   session.context.loadDialect<chunk::ChunkDialect>();
   // The derivation adds values to a copy of the rule.
   OwningOpRef<ModuleOp> copy;

@@ -13,19 +13,18 @@
 using namespace recur;
 using namespace recur::test;
 
-static const llvm::fltSemantics &semantics(cpu::DType dtype) {
-  return dtype == cpu::DType::BF16  ? llvm::APFloat::BFloat()
-         : dtype == cpu::DType::F16 ? llvm::APFloat::IEEEhalf()
+static const llvm::fltSemantics &semantics(DType dtype) {
+  return dtype == DType::BF16  ? llvm::APFloat::BFloat()
+         : dtype == DType::F16 ? llvm::APFloat::IEEEhalf()
                                     : llvm::APFloat::IEEEsingle();
 }
-static int64_t sizeOf(cpu::DType dtype) { return dtype == cpu::DType::F32 ? 4 : 2; }
 
-Tensor::Tensor(std::vector<int64_t> shape, cpu::DType dtype, int64_t gap)
+Tensor::Tensor(std::vector<int64_t> shape, DType dtype, int64_t gap)
     : dtype(dtype), sizes(std::move(shape)), strides(sizes.size()) {
   int64_t stride = gap;
   for (size_t i = sizes.size(); i-- > 0; stride *= sizes[i])
     strides[i] = stride;
-  memory.resize(stride * sizeOf(dtype) + 64);
+  memory.resize(stride * dtypeSize(dtype) + 64);
   int64_t address = reinterpret_cast<int64_t>(memory.data());
   words = {address, address, 0};
   words.insert(words.end(), sizes.begin(), sizes.end());
@@ -53,7 +52,7 @@ static void forEach(const std::vector<int64_t> &shape, Body body) {
   }
 }
 
-Tensor Tensor::random(std::vector<int64_t> shape, double lo, double hi, unsigned seed, cpu::DType dtype, int64_t gap) {
+Tensor Tensor::random(std::vector<int64_t> shape, double lo, double hi, unsigned seed, DType dtype, int64_t gap) {
   Tensor tensor(std::move(shape), dtype, gap);
   std::mt19937 generator(seed);
   std::uniform_real_distribution<double> entries(lo, hi);
@@ -65,13 +64,13 @@ int64_t Tensor::offsetOf(const std::vector<int64_t> &place) const {
   int64_t offset = 0;
   for (size_t d = 0; d < place.size(); ++d)
     offset += place[d] * strides[d];
-  return offset * sizeOf(dtype);
+  return offset * dtypeSize(dtype);
 }
 
 double Tensor::get(std::vector<int64_t> place) const {
   uint64_t bits = 0;
-  std::memcpy(&bits, memory.data() + offsetOf(place), sizeOf(dtype));
-  llvm::APFloat number(semantics(dtype), llvm::APInt(8 * sizeOf(dtype), bits));
+  std::memcpy(&bits, memory.data() + offsetOf(place), dtypeSize(dtype));
+  llvm::APFloat number(semantics(dtype), llvm::APInt(8 * dtypeSize(dtype), bits));
   bool loses;
   number.convert(llvm::APFloat::IEEEdouble(), llvm::APFloat::rmNearestTiesToEven, &loses);
   return number.convertToDouble();
@@ -82,7 +81,7 @@ void Tensor::set(std::vector<int64_t> place, double value) {
   bool loses;
   number.convert(semantics(dtype), llvm::APFloat::rmNearestTiesToEven, &loses);
   uint64_t bits = number.bitcastToAPInt().getZExtValue();
-  std::memcpy(memory.data() + offsetOf(place), &bits, sizeOf(dtype));
+  std::memcpy(memory.data() + offsetOf(place), &bits, dtypeSize(dtype));
 }
 
 double test::difference(const Tensor &actual, const Tensor &expected) {

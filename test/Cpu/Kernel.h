@@ -12,14 +12,14 @@ namespace recur::test {
 class Tensor {
 public:
   /// `gap` > 1 leaves that many places for each entry of the last dimension.
-  Tensor(std::vector<int64_t> shape, cpu::DType dtype = cpu::DType::F32, int64_t gap = 1);
+  Tensor(std::vector<int64_t> shape, DType dtype = DType::F32, int64_t gap = 1);
   Tensor(Tensor &&) = default;
 
   /// A tensor that the caller does not give.
   static Tensor absent(int64_t rank);
   /// Entries drawn evenly from an interval.
   static Tensor random(std::vector<int64_t> shape, double lo, double hi, unsigned seed,
-                       cpu::DType dtype = cpu::DType::F32, int64_t gap = 1);
+                       DType dtype = DType::F32, int64_t gap = 1);
 
   double get(std::vector<int64_t> place) const;
   void set(std::vector<int64_t> place, double value);
@@ -29,7 +29,7 @@ public:
 private:
   int64_t offsetOf(const std::vector<int64_t> &place) const;
 
-  cpu::DType dtype;
+  DType dtype;
   std::vector<int64_t> sizes, strides;
   std::vector<char> memory;
   std::vector<int64_t> words;

@@ -6,7 +6,6 @@
 
 using namespace recur;
 using namespace recur::test;
-using cpu::DType;
 
 //===----------------------------------------------------------------------===//
 // A decayed sum

@@ -7,7 +7,6 @@
 
 using namespace recur;
 using namespace recur::test;
-using cpu::DType;
 
 namespace {
 struct Shape {

@@ -3,7 +3,7 @@
 // RUN: not recur-opt %s -recur-to-linalg="formats=f32:0,f32,f32,f32" 2>&1 | FileCheck %s --check-prefix=RANK
 // RUN: not recur-opt %s -recur-to-linalg="formats=f64" 2>&1 | FileCheck %s --check-prefix=NAME
 
-// NAME: error: a format must be f32, bf16 or f16, or such a type and ':' and a rank, got: f64
+// NAME: error: unknown type 'f64', known are f32, bf16, f16
 // COUNT: error: has 4 tensors, got formats for 1
 // STATE: error: state 's' must be f32
 // RANK: error: 'x' needs 1 dimensions, got: 0
