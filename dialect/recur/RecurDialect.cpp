@@ -229,16 +229,17 @@ static std::string numberText(double x) {
 }
 
 std::string RangeAttr::str() const {
-  return (getLoOpen() ? "(" : "[") + numberText(getLo()) + ", " + numberText(getHi()) + (getHiOpen() ? ")" : "]");
+  return (getLoOpen() ? "(" : "[") + numberText(getLo()) + ", " + numberText(getHi()) +
+         (getHiOpen() ? ")" : "]");
 }
 
-LogicalResult RangeAttr::verify(function_ref<InFlightDiagnostic()> emitError, FloatAttr lower, FloatAttr upper,
-                                bool loOpen, bool hiOpen) {
+LogicalResult RangeAttr::verify(function_ref<InFlightDiagnostic()> emitError, FloatAttr lower,
+                                FloatAttr upper, bool loOpen, bool hiOpen) {
   double lo = lower.getValueAsDouble(), hi = upper.getValueAsDouble();
   if (lo < hi || (lo == hi && !loOpen && !hiOpen))
     return success();
-  return emitError() << "an interval needs its lower end below its upper end, got: " << numberText(lo) << " and "
-                     << numberText(hi);
+  return emitError() << "an interval needs its lower end below its upper end, got: " << numberText(lo)
+                     << " and " << numberText(hi);
 }
 
 // One end of an interval, such as "-inf" or "0.5".
@@ -263,13 +264,13 @@ Attribute RangeAttr::parse(AsmParser &parser, Type) {
   bool loOpen = text.consume_front("("), hiOpen = text.consume_back(")");
   auto [lower, upper] = text.split(',');
   double lo, hi;
-  if ((!loOpen && !lower.consume_front("[")) || (!hiOpen && !upper.consume_back("]")) || !readEnd(lower, lo) ||
-      !readEnd(upper, hi)) {
+  if ((!loOpen && !lower.consume_front("[")) || (!hiOpen && !upper.consume_back("]")) ||
+      !readEnd(lower, lo) || !readEnd(upper, hi)) {
     parser.emitError(loc) << "an interval is written like \"(-inf, 0]\", got: \"" << quoted << "\"";
     return {};
   }
-  return getChecked([&] { return parser.emitError(loc); }, parser.getContext(), float64(parser.getContext(), lo),
-                    float64(parser.getContext(), hi), loOpen, hiOpen);
+  return getChecked([&] { return parser.emitError(loc); }, parser.getContext(),
+                    float64(parser.getContext(), lo), float64(parser.getContext(), hi), loOpen, hiOpen);
 }
 
 void RangeAttr::print(AsmPrinter &printer) const { printer << "<\"" << str() << "\">"; }

@@ -115,7 +115,8 @@ static ParseResult parseRuleArg(OpAsmParser &parser, SmallVectorImpl<OpAsmParser
   if (parser.parseOptionalLocationSpecifier(argument.sourceLoc))
     return failure();
   arguments.push_back(argument);
-  args.push_back(ArgAttr::get(parser.getContext(), *kind, parser.getBuilder().getStringAttr(name), range, unit, block));
+  args.push_back(
+      ArgAttr::get(parser.getContext(), *kind, parser.getBuilder().getStringAttr(name), range, unit, block));
   return success();
 }
 
@@ -143,8 +144,8 @@ ParseResult RuleOp::parse(OpAsmParser &parser, OperationState &result) {
     if (isInitArgument(cast<ArgAttr>(arg).getKind()))
       initArguments.push_back(argument);
   Region *init = result.addRegion(), *body = result.addRegion();
-  if (parser.parseKeyword("init") || parser.parseRegion(*init, initArguments) || parser.parseKeyword("body") ||
-      parser.parseRegion(*body, arguments))
+  if (parser.parseKeyword("init") || parser.parseRegion(*init, initArguments) ||
+      parser.parseKeyword("body") || parser.parseRegion(*body, arguments))
     return failure();
   for (Region *region : {init, body})
     if (region->empty())
@@ -156,19 +157,20 @@ void RuleOp::print(OpAsmPrinter &p) {
   p << " ";
   p.printSymbolName(getSymName());
   p << "(";
-  llvm::interleaveComma(llvm::zip(getArgs().getAsRange<ArgAttr>(), getBody().getArguments()), p, [&](auto pair) {
-    auto [arg, argument] = pair;
-    p << stringifyArgKind(arg.getKind()) << " " << arg.getName() << " ";
-    p.printRegionArgument(argument, {}, /*omitType=*/false);
-    if (arg.getRange()) {
-      p << " in ";
-      p.printStrippedAttrOrType(arg.getRange());
-    }
-    if (arg.getUnit())
-      p << " unit";
-    if (arg.getKind() == ArgKind::Stale)
-      p << " block " << arg.getBlock();
-  });
+  llvm::interleaveComma(llvm::zip(getArgs().getAsRange<ArgAttr>(), getBody().getArguments()), p,
+                        [&](auto pair) {
+                          auto [arg, argument] = pair;
+                          p << stringifyArgKind(arg.getKind()) << " " << arg.getName() << " ";
+                          p.printRegionArgument(argument, {}, /*omitType=*/false);
+                          if (arg.getRange()) {
+                            p << " in ";
+                            p.printStrippedAttrOrType(arg.getRange());
+                          }
+                          if (arg.getUnit())
+                            p << " unit";
+                          if (arg.getKind() == ArgKind::Stale)
+                            p << " block " << arg.getBlock();
+                        });
   p << ") -> (";
   llvm::interleaveComma(getOutputs(), p);
   p << ")";
@@ -182,8 +184,8 @@ void RuleOp::print(OpAsmPrinter &p) {
 
 LogicalResult RuleOp::verify() {
   if (getBody().getNumArguments() != getArgs().size()) // recur_rule_c1
-    return emitOpError() << "needs one body argument for each of its " << getArgs().size() << " arguments, got: "
-                         << getBody().getNumArguments();
+    return emitOpError() << "needs one body argument for each of its " << getArgs().size()
+                         << " arguments, got: " << getBody().getNumArguments();
   llvm::StringSet<> names;
   for (ArgAttr arg : getArgs().getAsRange<ArgAttr>()) { // recur_rule_c2
     std::string key = arg.getName().str();
@@ -202,11 +204,11 @@ LogicalResult RuleOp::verify() {
     ArgAttr arg = getArg(argument);
     bool mayHaveSteps = arg.getKind() == ArgKind::Input;
     if (!isa<MatType>(argument.getType()) && !(mayHaveSteps && isa<StepsType>(argument.getType())))
-      return emitOpError() << "argument '" << arg.getName().getValue() << "' must be a matrix, got: "
-                           << argument.getType();
+      return emitOpError() << "argument '" << arg.getName().getValue()
+                           << "' must be a matrix, got: " << argument.getType();
     if (arg.getKind() >= ArgKind::Position && !matType(argument).isScalar()) // recur_rule_c7
-      return emitOpError() << "argument '" << arg.getName().getValue() << "' must be a scalar, got: "
-                           << argument.getType();
+      return emitOpError() << "argument '" << arg.getName().getValue()
+                           << "' must be a scalar, got: " << argument.getType();
     if (arg.getKind() != ArgKind::Stale)
       continue;
     BlockArgument state = findArgument(ArgKind::State, arg.getName()); // recur_rule_c5
@@ -220,8 +222,8 @@ LogicalResult RuleOp::verify() {
 // Compares what a region yields with the types it must yield.
 static LogicalResult verifyYield(Operation *op, YieldOp yield, TypeRange expected, StringRef what) {
   if (yield.getValues().size() != expected.size())
-    return yield.emitOpError() << "needs " << expected.size() << " values for " << what << ", got: "
-                               << yield.getValues().size();
+    return yield.emitOpError() << "needs " << expected.size() << " values for " << what
+                               << ", got: " << yield.getValues().size();
   for (auto [index, value, type] : llvm::enumerate(yield.getValues(), expected))
     if (value.getType() != type)
       return yield.emitOpError() << "value " << index << " for " << what << " must be " << type
@@ -236,7 +238,8 @@ static LogicalResult verifyTerminated(Operation *op, Region &region, StringRef n
 }
 
 LogicalResult RuleOp::verifyRegions() {
-  if (failed(verifyTerminated(*this, getInit(), "init")) || failed(verifyTerminated(*this, getBody(), "body")))
+  if (failed(verifyTerminated(*this, getInit(), "init")) ||
+      failed(verifyTerminated(*this, getBody(), "body")))
     return failure();
   SmallVector<Type> states;
   for (BlockArgument state : argumentsOf(ArgKind::State))
@@ -248,8 +251,8 @@ LogicalResult RuleOp::verifyRegions() {
   for (auto [index, type] : llvm::enumerate(states))
     if (values[index].getType() != type)
       return getBodyYield().emitOpError()
-             << "state '" << getArg(argumentsOf(ArgKind::State)[index]).getName().getValue() << "' must be " << type
-             << ", got: " << values[index].getType();
+             << "state '" << getArg(argumentsOf(ArgKind::State)[index]).getName().getValue() << "' must be "
+             << type << ", got: " << values[index].getType();
   SmallVector<Type> initArguments;
   for (BlockArgument argument : getBody().getArguments())
     if (isInitArgument(getArg(argument).getKind()))
@@ -331,9 +334,11 @@ LogicalResult ForOp::verify() {
     return failure();
   SmallVector<Type> arguments = {MatType::scalar(getContext())};
   llvm::append_range(arguments, getInits().getTypes());
-  if (!llvm::equal(getBody().getArgumentTypes(), arguments) || getResultTypes() != getInits().getTypes()) // c1
-    return emitOpError() << "must have a scalar counter and one region argument and result for each carried value, "
-                            "with its type";
+  if (!llvm::equal(getBody().getArgumentTypes(), arguments) ||
+      getResultTypes() != getInits().getTypes()) // c1
+    return emitOpError()
+           << "must have a scalar counter and one region argument and result for each carried value, "
+              "with its type";
   return verifyYield(*this, getYield(), getResultTypes(), "the carried values"); // recur_for_c2
 }
 
@@ -360,7 +365,8 @@ LogicalResult BlockOp::verify() {
   }
   llvm::append_range(arguments, getShared().getTypes());
   if (!llvm::equal(getBody().getArgumentTypes(), arguments)) // recur_block_c2
-    return emitOpError() << "must have the matrices of its token values and its shared values as region arguments";
+    return emitOpError()
+           << "must have the matrices of its token values and its shared values as region arguments";
   for (Value row : getRows()) {
     if (!isOne(matType(row).getCols()))
       return emitOpError() << "a result for each token must be a scalar or a vector, got: " << row.getType();

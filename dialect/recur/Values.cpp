@@ -81,8 +81,8 @@ INFER(ExtractOp) {
 INFER(MatmulOp) {
   MatType lhs = matType(operands[0]), rhs = matType(operands[1]);
   if (lhs.getCols() != rhs.getRows()) // recur_matmul_c1
-    return emitOptionalError(loc, "the columns of the left side must be the rows of the right side, got: ", lhs,
-                             " and ", rhs);
+    return emitOptionalError(
+        loc, "the columns of the left side must be the rows of the right side, got: ", lhs, " and ", rhs);
   results.push_back(MatType::get(context, lhs.getRows(), rhs.getCols()));
   return success();
 }
@@ -207,7 +207,8 @@ Value BroadcastOp::buildAdjoint(OpBuilder &b, Value cotangent, unsigned) {
   return reduceTo(b, getLoc(), cotangent, matType(getOperand()));
 }
 OpFoldResult BroadcastOp::fold(FoldAdaptor adaptor) {
-  return getOperand().getType() == getType() ? OpFoldResult(getOperand()) : OpFoldResult(adaptor.getOperand());
+  return getOperand().getType() == getType() ? OpFoldResult(getOperand())
+                                             : OpFoldResult(adaptor.getOperand());
 }
 RangeAttr BroadcastOp::inferRange(ArrayRef<RangeAttr> operands) { return operands[0]; }
 
@@ -238,7 +239,8 @@ Value DiagOp::buildAdjoint(OpBuilder &b, Value cotangent, unsigned) {
 INFER(SolveOp) {
   MatType matrix = matType(operands[0]), rhs = matType(operands[1]);
   if (matrix.getRows() != matrix.getCols() || matrix.getCols() != rhs.getRows()) // recur_solve_c1
-    return emitOptionalError(loc, "the matrix must be square and fit the right side, got: ", matrix, " and ", rhs);
+    return emitOptionalError(loc, "the matrix must be square and fit the right side, got: ", matrix, " and ",
+                             rhs);
   Adaptor adaptor(operands, attributes, properties, regions);
   if (adaptor.getIterations() && !isOne(rhs.getCols())) // recur_solve_c2
     return emitOptionalError(loc, "conjugate gradients take one right side, got: ", rhs);

@@ -93,8 +93,8 @@ Constant *Descriptor::gpuCode(const GpuCode &code) {
     entries.push_back(structure(
         {string(entry.name), i32(entry.threads), i32(entry.shards), i64(entry.shared), i64(entry.scratch),
          i64(entry.flags | (entry.packed ? RECUR_CUDA_PACKED : 0)), i64(entry.leastTokens),
-         numbers(entry.maps), i32(int64_t(entry.maps.size())), i32(entry.mostBlocks),
-         numbers(entry.tensors), i64(int64_t(entry.tensors.size())), i64(entry.record)},
+         numbers(entry.maps), i32(int64_t(entry.maps.size())), i32(entry.mostBlocks), numbers(entry.tensors),
+         i64(int64_t(entry.tensors.size())), i64(entry.record)},
         sizeof(recur_cuda_entry)));
   }
   SmallVector<Constant *> temporaries;
@@ -107,12 +107,11 @@ Constant *Descriptor::gpuCode(const GpuCode &code) {
     bytes->setAlignment(Align(64));
     cubin = bytes;
   }
-  return global(
-      structure({cubin, code.ptx.empty() ? null : string(code.ptx), i32(code.capability), i32(code.exact),
-                 i32(int64_t(entries.size())), i32(int64_t(temporaries.size())),
-                 array(entries, "recur.entries"), array(temporaries, "recur.temporaries")},
-                sizeof(recur_cuda_kernel)),
-      "recur.gpu");
+  return global(structure({cubin, code.ptx.empty() ? null : string(code.ptx), i32(code.capability),
+                           i32(code.exact), i32(int64_t(entries.size())), i32(int64_t(temporaries.size())),
+                           array(entries, "recur.entries"), array(temporaries, "recur.temporaries")},
+                          sizeof(recur_cuda_kernel)),
+                "recur.gpu");
 }
 
 Expected<Constant *> Descriptor::hostKernel(StringRef name) {
@@ -154,11 +153,11 @@ Expected<Constant *> Descriptor::segments(const SegmentsInfo &info) {
                                 i32(int64_t(round.inputs.size())), i32(int64_t(round.states.size())), i32(0)},
                                sizeof(recur_round)));
   }
-  return global(structure({array(arrays, "recur.arrays"), array(rounds, "recur.rounds"),
-                           i32(int64_t(arrays.size())), i32(int64_t(rounds.size())), i64(info.scratch),
-                           i64(info.cost)},
-                          sizeof(recur_segments)),
-                "recur.segments");
+  return global(
+      structure({array(arrays, "recur.arrays"), array(rounds, "recur.rounds"), i32(int64_t(arrays.size())),
+                 i32(int64_t(rounds.size())), i64(info.scratch), i64(info.cost)},
+                sizeof(recur_segments)),
+      "recur.segments");
 }
 
 Expected<Constant *> Descriptor::variant(const VariantInfo &variant) {

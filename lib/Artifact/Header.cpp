@@ -14,19 +14,15 @@ namespace {
 /// Words of C11 and C++17 that cannot name a field.
 bool isKeyword(StringRef word) {
   static const StringSet<> words = {
-      "alignas",     "alignof",  "and",      "and_eq",    "asm",        "auto",         "bitand",
-      "bitor",       "bool",     "break",    "case",      "catch",      "char",         "char16_t",
-      "char32_t",    "class",    "compl",    "const",     "const_cast", "constexpr",    "continue",
-      "decltype",    "default",  "delete",   "do",        "double",     "dynamic_cast", "else",
-      "enum",        "explicit", "export",   "extern",    "false",      "float",        "for",
-      "friend",      "goto",     "if",       "inline",    "int",        "long",         "mutable",
-      "namespace",   "new",      "noexcept", "not",       "not_eq",     "nullptr",      "operator",
-      "or",          "or_eq",    "private",  "protected", "public",     "register",     "reinterpret_cast",
-      "restrict",    "return",   "short",    "signed",    "sizeof",     "static",       "static_assert",
-      "static_cast", "struct",   "switch",   "template",  "this",       "thread_local", "throw",
-      "true",        "try",      "typedef",  "typeid",    "typename",   "union",        "unsigned",
-      "using",       "virtual",  "void",     "volatile",  "wchar_t",    "while",        "xor",
-      "xor_eq",
+      "alignas", "alignof", "and", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "break", "case",
+      "catch", "char", "char16_t", "char32_t", "class", "compl", "const", "const_cast", "constexpr",
+      "continue", "decltype", "default", "delete", "do", "double", "dynamic_cast", "else", "enum", "explicit",
+      "export", "extern", "false", "float", "for", "friend", "goto", "if", "inline", "int", "long", "mutable",
+      "namespace", "new", "noexcept", "not", "not_eq", "nullptr", "operator", "or", "or_eq", "private",
+      "protected", "public", "register", "reinterpret_cast", "restrict", "return", "short", "signed",
+      "sizeof", "static", "static_assert", "static_cast", "struct", "switch", "template", "this",
+      "thread_local", "throw", "true", "try", "typedef", "typeid", "typename", "union", "unsigned", "using",
+      "virtual", "void", "volatile", "wchar_t", "while", "xor", "xor_eq",
       // The type of the fields.
       "DLTensor"};
   return words.contains(word);
@@ -108,7 +104,8 @@ void addRole(Fields &fields, const ModelInfo &info, Role role, ArrayRef<StringRe
 }
 
 constexpr StringLiteral indexComment =
-    "[sequence], int32 or int64: the slot of each sequence where states are pools [slot, head, ..], or NULL; a slot "
+    "[sequence], int32 or int64: the slot of each sequence where states are pools [slot, head, ..], or NULL; "
+    "a slot "
     "that is not there is an error on the CPU, and on a GPU leaves its sequence alone";
 constexpr StringLiteral positionsComment = "[sequence], int32 or int64: index of each sequence's first token";
 

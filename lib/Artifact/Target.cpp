@@ -44,7 +44,8 @@ constexpr GpuRow gpuRows[] = {
 
 Target makeTarget(unsigned rank) {
   const Row &row = rows[rank];
-  return {row.name.str(), row.cpu.str(), row.features.str(), "", row.required, row.vectorWidth, /*gpu=*/false, rank};
+  return {row.name.str(), row.cpu.str(),   row.features.str(), "",
+          row.required,   row.vectorWidth, /*gpu=*/false,      rank};
 }
 
 /// The last row such that the host has all it needs and all that the rows before it need.

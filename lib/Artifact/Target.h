@@ -27,7 +27,8 @@ struct Target {
   uint64_t required = 0;
   /// How many f32 fill a vector register.
   unsigned vectorWidth = 4;
-  /// A GPU's chip, known by `name` to lib/Cuda; what goes into the host's part of the object is for any x86-64.
+  /// A GPU's chip, known by `name` to lib/Cuda; what goes into the host's part of the object is for any
+  /// x86-64.
   bool gpu = false;
   /// Position in the table: of two targets that fit, the one of higher rank is better.
   unsigned rank = 0;

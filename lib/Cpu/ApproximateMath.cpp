@@ -1,5 +1,6 @@
-// Functions of f32 as arithmetic. The polynomials are our own fits (least maximum error relative to the function, by
-// reweighted least squares on Chebyshev nodes); the largest error of each over its interval stands beside it.
+// Functions of f32 as arithmetic. The polynomials are our own fits (least maximum error relative to the
+// function, by reweighted least squares on Chebyshev nodes); the largest error of each over its interval
+// stands beside it.
 #include "lib/Cpu/LowerOps.h"
 #include "lib/Cpu/Passes.h"
 #include "mlir/IR/Matchers.h"
@@ -24,7 +25,9 @@ struct Arithmetic {
   Location loc;
   bool hasScaling = false; // the target multiplies by powers of two
 
-  Value number(double v) { return arith::ConstantOp::create(b, loc, b.getF32FloatAttr(static_cast<float>(v))); }
+  Value number(double v) {
+    return arith::ConstantOp::create(b, loc, b.getF32FloatAttr(static_cast<float>(v)));
+  }
   Value integer(int64_t v) { return arith::ConstantOp::create(b, loc, b.getI32IntegerAttr(v)); }
   Value add(Value x, Value y) { return arith::AddFOp::create(b, loc, x, y); }
   Value sub(Value x, Value y) { return arith::SubFOp::create(b, loc, x, y); }
@@ -36,7 +39,9 @@ struct Arithmetic {
   Value subI(Value x, Value y) { return arith::SubIOp::create(b, loc, x, y); }
   Value bits(Value x) { return arith::BitcastOp::create(b, loc, b.getI32Type(), x); }
   Value float_(Value bits) { return arith::BitcastOp::create(b, loc, b.getF32Type(), bits); }
-  Value compare(CmpFPredicate predicate, Value x, Value y) { return arith::CmpFOp::create(b, loc, predicate, x, y); }
+  Value compare(CmpFPredicate predicate, Value x, Value y) {
+    return arith::CmpFOp::create(b, loc, predicate, x, y);
+  }
   Value select(Value condition, Value yes, Value no) {
     return arith::SelectOp::create(b, loc, condition, yes, no);
   }
@@ -71,12 +76,13 @@ Value Arithmetic::exp(Value x) {
   Value shifted = add(mul(x, number(M_LOG2E)), shift);
   Value k = sub(shifted, shift);
   Value r = sub(sub(x, mul(k, number(ln2High))), mul(k, number(ln2Low)));
-  Value rest = polynomial(r, {4.999999305e-01, 1.666651479e-01, 4.166845683e-02, 8.369419044e-03,
-                              1.381314237e-03}); // 3.3e-9
+  Value rest = polynomial(
+      r, {4.999999305e-01, 1.666651479e-01, 4.166845683e-02, 8.369419044e-03, 1.381314237e-03}); // 3.3e-9
   Value p = add(add(mul(mul(rest, r), r), r), number(1));
   Value n = subI(bits(shifted), bits(shift));
   if (hasScaling)
-    return LLVM::CallIntrinsicOp::create(b, loc, b.getF32Type(), b.getStringAttr("llvm.ldexp"), ValueRange{p, n})
+    return LLVM::CallIntrinsicOp::create(b, loc, b.getF32Type(), b.getStringAttr("llvm.ldexp"),
+                                         ValueRange{p, n})
         .getResult(0);
   Value half = arith::ShRSIOp::create(b, loc, n, integer(1));
   auto power = [&](Value exponent) {
@@ -124,8 +130,8 @@ Value Arithmetic::tanh(Value x) {
   Value size = abs(x), one = number(1);
   Value far = sub(one, div(number(2), add(exp(add(size, size)), one)));
   Value z = mul(x, x);
-  Value near = polynomial(z, {-3.333328392e-01, 1.333149125e-01, -5.374349526e-02, 2.065057899e-02,
-                              -5.717036548e-03}); // 4.1e-9
+  Value near = polynomial(
+      z, {-3.333328392e-01, 1.333149125e-01, -5.374349526e-02, 2.065057899e-02, -5.717036548e-03}); // 4.1e-9
   near = add(mul(mul(near, z), x), x);
   return select(compare(CmpFPredicate::OLT, size, number(0.625)), near, withSign(far, x));
 }
@@ -168,7 +174,8 @@ Value constantPower(OpBuilder &b, math::PowFOp op) {
 
 } // namespace
 
-// The angle is brought to [-pi/4, pi/4] in float64; the quarter turn taken off decides which polynomial is which.
+// The angle is brought to [-pi/4, pi/4] in float64; the quarter turn taken off decides which polynomial is
+// which.
 std::pair<Value, Value> cpu::cosineAndSine(OpBuilder &b, Location loc, Value angle) {
   Type i32 = b.getI32Type();
   Arithmetic a{b, loc};

@@ -18,7 +18,8 @@ OwningOpRef<chunk::ProgramOp> cpu::bindLength(chunk::ProgramOp program, int64_t 
   replacer.addReplacement([&](MatType type) {
     return MatType::get(type.getContext(), dim(type.getRows()), dim(type.getCols()));
   });
-  replacer.recursivelyReplaceElementsIn(*bound, /*replaceAttrs=*/false, /*replaceLocs=*/false, /*replaceTypes=*/true);
+  replacer.recursivelyReplaceElementsIn(*bound, /*replaceAttrs=*/false, /*replaceLocs=*/false,
+                                        /*replaceTypes=*/true);
   return bound;
 }
 
@@ -72,7 +73,8 @@ LogicalResult ChunkLowering::lower(Operation &op) {
       })
       .Case([&](chunk::WeightsOp weights) {
         ChunkBuilder v = builder(op.getLoc());
-        return set(decays[weights.getDecay()].weights(v, weights.getSpan(), weights.getTo(), weights.getFrom()));
+        return set(
+            decays[weights.getDecay()].weights(v, weights.getSpan(), weights.getTo(), weights.getFrom()));
       })
       .Case([&](chunk::GramOp gram) { return lowerGram(gram), success(); })
       .Case([&](chunk::MixOp mix) { return lowerMix(mix), success(); })
@@ -98,7 +100,8 @@ void ChunkLowering::lowerDecay(chunk::DecayOp op) {
 
 void ChunkLowering::lowerCascade(chunk::CascadeOp op) {
   ChunkBuilder v = builder(op.getLoc());
-  SmallVector<Matrix> entries = llvm::map_to_vector(op.getFactors(), [&](Value factor) { return matrix(factor); });
+  SmallVector<Matrix> entries =
+      llvm::map_to_vector(op.getFactors(), [&](Value factor) { return matrix(factor); });
   decays[op] = ChunkDecay(v, op, entries);
 }
 
@@ -114,8 +117,8 @@ void ChunkLowering::lowerMix(chunk::MixOp op) {
   ChunkBuilder v = builder(op.getLoc());
   Matrix values = matrix(op.getValues());
   Value result = v.allocate(values.sizes);
-  emitMix(v, v.memoryOf(matrix(op.getScores())), v.memoryOf(values), v.memoryOf(decays[op.getDecay()].factors),
-          op.getReach(), result);
+  emitMix(v, v.memoryOf(matrix(op.getScores())), v.memoryOf(values),
+          v.memoryOf(decays[op.getDecay()].factors), op.getReach(), result);
   ops.matrices[op] = v.matrixOf(result);
 }
 
@@ -153,8 +156,8 @@ void ChunkLowering::lowerTriSolve(chunk::TriSolveOp op) {
 
 bool cpu::isWide(BlockArgument state) {
   auto op = state.hasOneUse() ? dyn_cast<chunk::LdlOp>(*state.user_begin()) : chunk::LdlOp();
-  return op && op.getState() == state && op.getLast().hasOneUse() && isa<chunk::YieldOp>(*op.getLast().user_begin()) &&
-         naturalAxes(matType(state)).size() == 2;
+  return op && op.getState() == state && op.getLast().hasOneUse() &&
+         isa<chunk::YieldOp>(*op.getLast().user_begin()) && naturalAxes(matType(state)).size() == 2;
 }
 
 void ChunkLowering::lowerLdl(chunk::LdlOp op) {
@@ -171,9 +174,9 @@ void ChunkLowering::lowerLdl(chunk::LdlOp op) {
   m.lower = result(op.getLower()), m.denominators = result(op.getDenominators());
   m.reads = result(op.getReads()), m.gains = result(op.getGains());
   emitLdl(v, m);
-  for (auto [value, stored] : {std::pair(Value(op.getLower()), m.lower), std::pair(Value(op.getReads()), m.reads),
-                               std::pair(Value(op.getGains()), m.gains),
-                               std::pair(Value(op.getDenominators()), m.denominators)})
+  for (auto [value, stored] :
+       {std::pair(Value(op.getLower()), m.lower), std::pair(Value(op.getReads()), m.reads),
+        std::pair(Value(op.getGains()), m.gains), std::pair(Value(op.getDenominators()), m.denominators)})
     if (stored)
       ops.matrices[value] = v.matrixOf(stored);
   triangular.insert(op.getLower());
@@ -199,15 +202,16 @@ LogicalResult ChunkLowering::lowerConjugateGradients(chunk::ConjugateGradientsOp
   };
   auto quotient = [&](const Matrix &num, const Matrix &den) {
     return m.map(column, {num, den}, [&](ValueRange e) -> Value {
-      Value zero = m.number(0), sum = arith::AddFOp::create(b, loc, e[1], m.number(op.getEps().convertToDouble()));
+      Value zero = m.number(0),
+            sum = arith::AddFOp::create(b, loc, e[1], m.number(op.getEps().convertToDouble()));
       Value isZero = arith::CmpFOp::create(b, loc, arith::CmpFPredicate::OEQ, sum, zero);
       return arith::SelectOp::create(b, loc, isZero, zero, arith::DivFOp::create(b, loc, e[0], sum));
     });
   };
   auto index = [&](int64_t value) -> Value { return arith::ConstantIndexOp::create(b, loc, value); };
   Value start = m.stored(rhs, axes);
-  SmallVector<Value> inits = {m.stored(m.constant(rhs.sizes, 0), axes), ownCopy(b, loc, start), ownCopy(b, loc, start),
-                              m.stored(dots(rhs, rhs), {0})};
+  SmallVector<Value> inits = {m.stored(m.constant(rhs.sizes, 0), axes), ownCopy(b, loc, start),
+                              ownCopy(b, loc, start), m.stored(dots(rhs, rhs), {0})};
   auto loop = scf::ForOp::create(b, loc, index(0), index(op.getIterations()), index(1), inits);
   {
     OpBuilder::InsertionGuard guard(b);

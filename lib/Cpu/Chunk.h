@@ -13,8 +13,8 @@ mlir::OwningOpRef<chunk::ProgramOp> bindLength(chunk::ProgramOp program, int64_t
 /// True for a state that goes from one chunk.ldl to the next chunk's: it is kept in f64 between them.
 bool isWide(mlir::BlockArgument state);
 
-/// Lowers the ops of a bound program at a builder's place. In `ops` values are entered and found: those with a row per
-/// token as matrices of `length` rows, those of !chunk.tokens as matrices with a token axis.
+/// Lowers the ops of a bound program at a builder's place. In `ops` values are entered and found: those with
+/// a row per token as matrices of `length` rows, those of !chunk.tokens as matrices with a token axis.
 class ChunkLowering {
 public:
   ChunkLowering(mlir::OpBuilder &b, unsigned vectorWidth, int64_t length)

@@ -11,16 +11,19 @@ Value ChunkBuilder::allocate(ArrayRef<int64_t> shape) {
 
 static Value bufferOf(OpBuilder &b, Location loc, Value tensor, bool readOnly) {
   auto type = cast<RankedTensorType>(tensor.getType());
-  return bufferization::ToBufferOp::create(b, loc, MemRefType::get(type.getShape(), type.getElementType()), tensor,
-                                           readOnly);
+  return bufferization::ToBufferOp::create(b, loc, MemRefType::get(type.getShape(), type.getElementType()),
+                                           tensor, readOnly);
 }
 Value ChunkBuilder::memoryOf(Value tensor) { return bufferOf(*this, getLoc(), tensor, /*readOnly=*/true); }
-Value ChunkBuilder::ownMemoryOf(Value tensor) { return bufferOf(*this, getLoc(), tensor, /*readOnly=*/false); }
+Value ChunkBuilder::ownMemoryOf(Value tensor) {
+  return bufferOf(*this, getLoc(), tensor, /*readOnly=*/false);
+}
 
 Value ChunkBuilder::tensorOf(Value memory, bool writable) {
   auto type = cast<MemRefType>(memory.getType());
-  return bufferization::ToTensorOp::create(*this, RankedTensorType::get(type.getShape(), type.getElementType()), memory,
-                                           /*restrict=*/true, writable);
+  return bufferization::ToTensorOp::create(
+      *this, RankedTensorType::get(type.getShape(), type.getElementType()), memory,
+      /*restrict=*/true, writable);
 }
 
 Value ChunkBuilder::part(Value memory, ArrayRef<int64_t> offsets, ArrayRef<int64_t> sizes) {
@@ -32,8 +35,8 @@ Value ChunkBuilder::part(Value memory, ArrayRef<int64_t> offsets, ArrayRef<int64
     if (size)
       shape.push_back(size);
   }
-  auto type = memref::SubViewOp::inferRankReducedResultType(shape, cast<MemRefType>(memory.getType()), places, lengths,
-                                                            strides);
+  auto type = memref::SubViewOp::inferRankReducedResultType(shape, cast<MemRefType>(memory.getType()), places,
+                                                            lengths, strides);
   return memref::SubViewOp::create(*this, type, memory, places, lengths, strides);
 }
 
@@ -69,7 +72,8 @@ Value ChunkBuilder::transposed(Value memory) {
   };
   if (wholeRows && wholeColumns) {
     loop(index(0), index(wholeRows), lanes, [&](Value row) {
-      loop(index(0), index(wholeColumns), lanes, [&](Value column) { transposeSquare(memory, result, row, column); });
+      loop(index(0), index(wholeColumns), lanes,
+           [&](Value column) { transposeSquare(memory, result, row, column); });
       loop(index(wholeColumns), index(columns), 1, [&](Value column) {
         for (int64_t i = 0; i < lanes; ++i)
           storeScalar(loadScalar(memory, {add(row, i), column}), result, {column, add(row, i)});

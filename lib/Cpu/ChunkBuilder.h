@@ -5,11 +5,12 @@
 
 namespace recur::cpu {
 
-/// Matrices are row-major f32 memory of two dimensions. They enter from and leave to tensors: what is built here stands
-/// between linalg ops on tensors.
+/// Matrices are row-major f32 memory of two dimensions. They enter from and leave to tensors: what is built
+/// here stands between linalg ops on tensors.
 class ChunkBuilder : public VectorBuilder {
 public:
-  ChunkBuilder(mlir::Location loc, mlir::OpBuilder &builder, int64_t lanes) : VectorBuilder(loc, builder, lanes) {}
+  ChunkBuilder(mlir::Location loc, mlir::OpBuilder &builder, int64_t lanes)
+      : VectorBuilder(loc, builder, lanes) {}
 
   Value allocate(llvm::ArrayRef<int64_t> shape);
   /// The memory of a tensor, only to be read.

@@ -43,8 +43,8 @@ void ChunkDecay::multiplyStates(ChunkBuilder &b, ArrayRef<Matrix> entries, bool 
   auto factor = [&](int64_t i, Value t) {
     return isa<MemRefType>(memory[i].getType()) ? b.loadScalar(memory[i], t) : memory[i];
   };
-  auto multiply = [&](VectorBuilder &v, int64_t to, int64_t from, Value t, function_ref<Value(int64_t)> earlier,
-                      function_ref<Value(Value)> spread) {
+  auto multiply = [&](VectorBuilder &v, int64_t to, int64_t from, Value t,
+                      function_ref<Value(int64_t)> earlier, function_ref<Value(Value)> spread) {
     Value sum;
     for (int64_t k = 0; k < states; ++k) {
       if (isZero(memory[to * states + k]))
@@ -96,7 +96,8 @@ void ChunkDecay::multiplyStates(ChunkBuilder &b, ArrayRef<Matrix> entries, bool 
     SmallVector<Value> next;
     for (int64_t i = 0; i < pairs; ++i) {
       Value product = multiply(
-          b, i / states, i % states, t, [&](int64_t k) { return row[k]; }, [](Value scalar) { return scalar; });
+          b, i / states, i % states, t, [&](int64_t k) { return row[k]; },
+          [](Value scalar) { return scalar; });
       next.push_back(product ? product : b.number(0));
       b.storeScalar(next[i], through, {b.index(i), b.add(t, 1)});
     }
@@ -132,7 +133,9 @@ void ChunkDecay::multiplyChannels(ChunkBuilder &b, bool needsRest) {
 // Using them
 //===----------------------------------------------------------------------===//
 
-Value ChunkDecay::scalarMask(ChunkBuilder &b) const { return b.part(masks, {0, 0, 0}, {0, length + 1, length}); }
+Value ChunkDecay::scalarMask(ChunkBuilder &b) const {
+  return b.part(masks, {0, 0, 0}, {0, length + 1, length});
+}
 
 Matrix ChunkDecay::mask(ChunkBuilder &b, Reach reach, int64_t to, int64_t from) const {
   Value memory = b.part(masks, {to * states + from, reach != Reach::Before, 0}, {0, length, length});

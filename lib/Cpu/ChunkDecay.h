@@ -5,9 +5,9 @@
 
 namespace recur::cpu {
 
-/// The products that a decay's users need, in memory. They are built from factors by multiplication alone, later tokens
-/// after earlier ones: so a factor may be 0 or negative, and where logarithms would all be negative, no product is ever
-/// larger than its factors. A scalar decay is a cascade of one state.
+/// The products that a decay's users need, in memory. They are built from factors by multiplication alone,
+/// later tokens after earlier ones: so a factor may be 0 or negative, and where logarithms would all be
+/// negative, no product is ever larger than its factors. A scalar decay is a cascade of one state.
 class ChunkDecay {
 public:
   ChunkDecay() = default;

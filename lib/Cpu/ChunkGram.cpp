@@ -1,8 +1,9 @@
 // Decayed inner products between the tokens of a chunk.
 //
-// A tile of the result, a few rows by `block` columns, is summed over the channels a vector at a time; the lanes of its
-// sums meet at the end. With a decay for each channel the tokens before a block of rows meet it at its first token:
-// their keys are kept multiplied by the factors up to there. Within a block every product is formed as it is.
+// A tile of the result, a few rows by `block` columns, is summed over the channels a vector at a time; the
+// lanes of its sums meet at the end. With a decay for each channel the tokens before a block of rows meet it
+// at its first token: their keys are kept multiplied by the factors up to there. Within a block every product
+// is formed as it is.
 #include "lib/Cpu/ChunkProducts.h"
 
 using namespace mlir;
@@ -75,7 +76,8 @@ private:
   }
 
   // Sums over all channels, a vector at a time. `body` takes the first channel and how many count there.
-  SmallVector<Value> overChannels(int64_t sums, function_ref<SmallVector<Value>(Value, int64_t, ValueRange)> body) {
+  SmallVector<Value> overChannels(int64_t sums,
+                                  function_ref<SmallVector<Value>(Value, int64_t, ValueRange)> body) {
     SmallVector<Value> carried(sums, b.splat(0.0));
     int64_t full = columns / b.lanes * b.lanes;
     if (full)
@@ -91,8 +93,8 @@ private:
   }
 
   void tile(Value x, Value row, Value z, Value left, Sink sink) {
-    SmallVector<Value> sums =
-        overChannels(tileRows * block, [&](Value channel, int64_t count, ValueRange carried) -> SmallVector<Value> {
+    SmallVector<Value> sums = overChannels(
+        tileRows * block, [&](Value channel, int64_t count, ValueRange carried) -> SmallVector<Value> {
           SmallVector<Value> next(carried), rows;
           for (int64_t i = 0; i < tileRows; ++i)
             rows.push_back(b.loadPart(x, {b.add(row, i), channel}, count));
@@ -174,9 +176,8 @@ private:
         v.store(v.mul(product, v.load(rhs, {t, channel})), earlier, {t, channel});
         product = v.mul(product, v.load(factors, {t, channel}));
       }
-      v.loop(v.index(0), top, 1, [&](Value j) {
-        v.store(v.mul(product, v.load(earlier, {j, channel})), earlier, {j, channel});
-      });
+      v.loop(v.index(0), top, 1,
+             [&](Value j) { v.store(v.mul(product, v.load(earlier, {j, channel})), earlier, {j, channel}); });
     });
   }
 
@@ -187,7 +188,8 @@ private:
 };
 } // namespace
 
-Value cpu::emitGram(ChunkBuilder &b, const Matrix &lhs, const Matrix &rhs, const ChunkDecay *decay, Reach reach) {
+Value cpu::emitGram(ChunkBuilder &b, const Matrix &lhs, const Matrix &rhs, const ChunkDecay *decay,
+                    Reach reach) {
   GramEmitter gram(b, b.memoryOf(lhs), b.memoryOf(rhs), reach);
   if (decay && !decay->isScalar())
     gram.decaying(b.memoryOf(decay->factors));

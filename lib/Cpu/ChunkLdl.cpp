@@ -1,4 +1,5 @@
-// Everything here is a product of panels: a few rows by one vector, in registers, over all columns in between.
+// Everything here is a product of panels: a few rows by one vector, in registers, over all columns in
+// between.
 #include "lib/Cpu/ChunkLdl.h"
 
 using namespace mlir;
@@ -71,7 +72,9 @@ public:
   }
 
 private:
-  Value allocate(ArrayRef<int64_t> shape) { return memref::AllocOp::create(v, MemRefType::get(shape, v.getF64Type())); }
+  Value allocate(ArrayRef<int64_t> shape) {
+    return memref::AllocOp::create(v, MemRefType::get(shape, v.getF64Type()));
+  }
 
   // Rows in panels, the last ones in a smaller panel.
   void panels(int64_t count, function_ref<void(Value top, int64_t count)> body) {
@@ -90,8 +93,8 @@ private:
   }
 
   // result[top + i] +-= sum over j < terms of score(j, i) * values[j], a strip of columns at a time.
-  void products(Value result, Value top, int64_t count, Value from, int64_t columns, Value terms, bool adds, bool fresh,
-                Value values, function_ref<Value(VectorBuilder &, Value j, int64_t i)> score,
+  void products(Value result, Value top, int64_t count, Value from, int64_t columns, Value terms, bool adds,
+                bool fresh, Value values, function_ref<Value(VectorBuilder &, Value j, int64_t i)> score,
                 function_ref<void(VectorBuilder &, Value column, SmallVectorImpl<Value> &)> then = {}) {
     strips(from, columns, [&](VectorBuilder &w, Value column) {
       SmallVector<Value> sums;
@@ -124,13 +127,15 @@ private:
       VectorBuilder &w = v;
       return convertTo(w, w.loadScalar(from, {row, w.index(0)}));
     };
-    whole = v.loop(v.index(0), v.index(length), 1, v.number(1), [&](Value t, ValueRange product) -> SmallVector<Value> {
-      v.storeScalar(product[0], before, t);
-      return {v.mul(product[0], number(memory.decays, t))};
-    })[0];
+    whole = v.loop(v.index(0), v.index(length), 1, v.number(1),
+                   [&](Value t, ValueRange product) -> SmallVector<Value> {
+                     v.storeScalar(product[0], before, t);
+                     return {v.mul(product[0], number(memory.decays, t))};
+                   })[0];
     v.loop(v.index(0), v.index(length), panel, [&](Value top) {
-      products(schur, top, panel, top, length, top, /*adds=*/false, /*fresh=*/false, schur,
-               [&](VectorBuilder &w, Value j, int64_t i) { return w.loadScalar(factors, {j, w.add(top, i)}); });
+      products(
+          schur, top, panel, top, length, top, /*adds=*/false, /*fresh=*/false, schur,
+          [&](VectorBuilder &w, Value j, int64_t i) { return w.loadScalar(factors, {j, w.add(top, i)}); });
       Value end = v.add(top, panel);
       v.loop(top, end, 1, [&](Value row) {
         Value weight = number(memory.weights, row);
@@ -156,7 +161,9 @@ private:
 
   // L X = K P_0 in place, for a panel of rows.
   void solvePanel(Value top, int64_t count) {
-    auto factor = [&](VectorBuilder &w, Value j, int64_t i) { return w.loadScalar(factors, {j, w.add(top, i)}); };
+    auto factor = [&](VectorBuilder &w, Value j, int64_t i) {
+      return w.loadScalar(factors, {j, w.add(top, i)});
+    };
     products(rows, top, count, v.index(0), size, top, /*adds=*/false, /*fresh=*/false, rows, factor,
              [&](VectorBuilder &w, Value, SmallVectorImpl<Value> &x) {
                for (int64_t i = 1; i < count; ++i)
@@ -185,7 +192,8 @@ private:
       v.loop(v.index(0), v.index(length), 1, [&](Value row) {
         v.loop(v.index(0), v.index(length), 1, [&](Value column) {
           Value isBelow = arith::CmpIOp::create(v, arith::CmpIPredicate::ult, column, row);
-          Value entry = arith::SelectOp::create(v, isBelow, v.loadScalar(factors, {column, row}), v.number(0));
+          Value entry =
+              arith::SelectOp::create(v, isBelow, v.loadScalar(factors, {column, row}), v.number(0));
           v.storeScalar(narrow(entry), memory.lower, {row, column});
         });
       });
@@ -195,12 +203,14 @@ private:
   void updateState(Value gained) {
     Value inverse = arith::DivFOp::create(v, v.number(1), whole);
     panels(size, [&](Value top, int64_t count) {
-      products(memory.state, top, count, v.index(0), size, v.index(length), /*adds=*/false, /*fresh=*/false, gained,
-               [&](VectorBuilder &w, Value j, int64_t i) { return w.loadScalar(rows, {j, w.add(top, i)}); },
-               [&](VectorBuilder &w, Value, SmallVectorImpl<Value> &sums) {
-                 for (Value &sum : sums)
-                   sum = w.mul(sum, w.splat(inverse));
-               });
+      products(
+          memory.state, top, count, v.index(0), size, v.index(length), /*adds=*/false, /*fresh=*/false,
+          gained,
+          [&](VectorBuilder &w, Value j, int64_t i) { return w.loadScalar(rows, {j, w.add(top, i)}); },
+          [&](VectorBuilder &w, Value, SmallVectorImpl<Value> &sums) {
+            for (Value &sum : sums)
+              sum = w.mul(sum, w.splat(inverse));
+          });
     });
   }
 
@@ -208,9 +218,9 @@ private:
   VectorBuilder v; // of f64
   LdlMemory memory;
   int64_t length, size, panel;
-  Value rows;                          // K P_0, then X
-  Value schur, factors;                // length x length
-  Value gains, before, pivots, whole;  // for each token; of all decays
+  Value rows;                         // K P_0, then X
+  Value schur, factors;               // length x length
+  Value gains, before, pivots, whole; // for each token; of all decays
 };
 } // namespace
 

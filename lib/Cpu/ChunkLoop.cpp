@@ -98,7 +98,8 @@ LogicalResult KernelBuilder::chunkBody(const OpLowering &outer, scf::ForOp loop,
 }
 
 // A state that lies along some axes, along others; memory of its own where these differ.
-static Value arranged(OpBuilder &b, Location loc, unsigned vectorWidth, const Matrix &state, ArrayRef<unsigned> axes) {
+static Value arranged(OpBuilder &b, Location loc, unsigned vectorWidth, const Matrix &state,
+                      ArrayRef<unsigned> axes) {
   if (ArrayRef<unsigned>(state.axes) == axes)
     return state.value;
   ChunkBuilder v(loc, b, vectorWidth);
@@ -153,7 +154,8 @@ FailureOr<Value> KernelBuilder::chunkLoop(const OpLowering &outer, Value first, 
       if (isa<FloatType>(state.getType()))
         last.push_back(value);
       else
-        bufferization::MaterializeInDestinationOp::create(b, loc, TypeRange(), value, state, /*restrict=*/true,
+        bufferization::MaterializeInDestinationOp::create(b, loc, TypeRange(), value, state,
+                                                          /*restrict=*/true,
                                                           /*writable=*/true);
     }
     scf::YieldOp::create(b, loc, last);

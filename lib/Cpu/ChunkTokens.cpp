@@ -40,7 +40,8 @@ LogicalResult ChunkLowering::mapAtOnce(chunk::MapOp op) {
     if (Value steps = ops.steps.lookup(rows))
       inner.steps[argument] = steps;
     else
-      inner.matrices[argument] = isa<chunk::TokensType>(rows.getType()) ? matrix(rows) : asColumns(matrix(rows));
+      inner.matrices[argument] =
+          isa<chunk::TokensType>(rows.getType()) ? matrix(rows) : asColumns(matrix(rows));
   }
   for (Value shared : op.getShared())
     inner.matrices[op.getBody().getArgument(next++)] = matrix(shared);
@@ -62,8 +63,8 @@ static Value sliceAt(OpBuilder &b, Location loc, Value tensor, int64_t dim, Valu
   auto type = cast<RankedTensorType>(tensor.getType());
   if (type.getRank() == 1)
     return tensor::ExtractOp::create(b, loc, tensor, token);
-  SmallVector<OpFoldResult> offsets(type.getRank(), b.getIndexAttr(0)), strides(type.getRank(), b.getIndexAttr(1)),
-      lengths;
+  SmallVector<OpFoldResult> offsets(type.getRank(), b.getIndexAttr(0)),
+      strides(type.getRank(), b.getIndexAttr(1)), lengths;
   SmallVector<int64_t> shape;
   for (auto [i, size] : llvm::enumerate(type.getShape())) {
     lengths.push_back(b.getIndexAttr(static_cast<int64_t>(i) == dim ? 1 : size));
@@ -71,8 +72,8 @@ static Value sliceAt(OpBuilder &b, Location loc, Value tensor, int64_t dim, Valu
       shape.push_back(size);
   }
   offsets[dim] = token;
-  return tensor::ExtractSliceOp::create(b, loc, RankedTensorType::get(shape, type.getElementType()), tensor, offsets,
-                                        lengths, strides);
+  return tensor::ExtractSliceOp::create(b, loc, RankedTensorType::get(shape, type.getElementType()), tensor,
+                                        offsets, lengths, strides);
 }
 
 // One token of a value, as a plain matrix.
@@ -108,7 +109,8 @@ static SmallVector<unsigned, 3> rowAxes(Type type) {
 Value ChunkLowering::emptyRows(Type type) {
   auto token = cast<MatType>(chunk::MapOp::tokenType(type));
   Type storage = storageType(b.getContext(), rowAxes(type), {token.numRows(), token.numCols()}, length);
-  return bufferization::AllocTensorOp::create(b, b.getUnknownLoc(), cast<RankedTensorType>(storage), ValueRange());
+  return bufferization::AllocTensorOp::create(b, b.getUnknownLoc(), cast<RankedTensorType>(storage),
+                                              ValueRange());
 }
 
 Value ChunkLowering::insertToken(MatrixBuilder &m, const Matrix &token, Value rows, Value at) {
@@ -121,8 +123,8 @@ Value ChunkLowering::insertToken(MatrixBuilder &m, const Matrix &token, Value ro
   Value value = m.stored(token, axes);
   if (axes.empty())
     return tensor::InsertOp::create(b, loc, value, rows, at);
-  SmallVector<OpFoldResult> offsets(type.getRank(), b.getIndexAttr(0)), strides(type.getRank(), b.getIndexAttr(1)),
-      lengths;
+  SmallVector<OpFoldResult> offsets(type.getRank(), b.getIndexAttr(0)),
+      strides(type.getRank(), b.getIndexAttr(1)), lengths;
   for (int64_t size : type.getShape())
     lengths.push_back(b.getIndexAttr(size));
   offsets[0] = at;
@@ -173,7 +175,8 @@ LogicalResult ChunkLowering::mapInOrder(chunk::MapOp op) {
     unsigned next = 0;
     for (Value carried : op.getCarried()) {
       BlockArgument argument = body.getArgument(next);
-      inner.matrices[argument] = {loop.getRegionIterArg(next++), naturalAxes(matType(carried)), sizesOf(carried)};
+      inner.matrices[argument] = {loop.getRegionIterArg(next++), naturalAxes(matType(carried)),
+                                  sizesOf(carried)};
     }
     for (Value rows : op.getRows())
       enterTokens(inner, body.getArgument(next++), rows, token);
@@ -181,8 +184,8 @@ LogicalResult ChunkLowering::mapInOrder(chunk::MapOp op) {
       inner.matrices[body.getArgument(next++)] = matrix(shared);
     if (failed(inner.lower(body)))
       return failure();
-    SmallVector<Matrix> yielded =
-        llvm::map_to_vector(op.getYield().getValues(), [&](Value value) { return inner.matrices.lookup(value); });
+    SmallVector<Matrix> yielded = llvm::map_to_vector(
+        op.getYield().getValues(), [&](Value value) { return inner.matrices.lookup(value); });
     // What is given out for a token may be the old carried value: it is put away before that is overwritten.
     SmallVector<Value> results;
     for (auto [value, rows] :
@@ -217,7 +220,8 @@ void ChunkLowering::lowerScan(chunk::ScanOp op) {
     }
     SmallVector<Value> results;
     for (unsigned i = 0; i < states; ++i)
-      results.push_back(insertToken(m, op.getBefore() ? old[i] : next[i], loop.getRegionIterArg(states + i), token));
+      results.push_back(
+          insertToken(m, op.getBefore() ? old[i] : next[i], loop.getRegionIterArg(states + i), token));
     SmallVector<Value> all = storeCarried(m, next, loop.getRegionIterArgs().take_front(states));
     llvm::append_range(all, results);
     scf::YieldOp::create(b, loc, all);

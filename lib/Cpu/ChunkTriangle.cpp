@@ -31,16 +31,17 @@ void cpu::emitTriangularProduct(ChunkBuilder &b, Value scores, Value values, Val
   });
 }
 
-// The rows before t, from the nearest back, each with the product of the factors between: `take` gets the row, and the
-// product unless it is 1.
+// The rows before t, from the nearest back, each with the product of the factors between: `take` gets the
+// row, and the product unless it is 1.
 static Value overEarlierRows(VectorBuilder &v, Value t, Value column, Value factors, Reach reach, Value start,
                              function_ref<Value(Value j, Value product, Value sum)> take) {
   Value product = reach == Reach::Before ? v.splat(1.0) : v.load(factors, {t, column});
-  return v.loop(v.index(0), t, 1, {start, product}, [&](Value back, ValueRange carried) -> SmallVector<Value> {
-    Value j = v.sub(arith::SubIOp::create(v, t, back), 1);
-    Value sum = take(j, carried[1], carried[0]);
-    return {sum, v.mul(carried[1], v.load(factors, {j, column}))};
-  })[0];
+  return v.loop(v.index(0), t, 1, {start, product},
+                [&](Value back, ValueRange carried) -> SmallVector<Value> {
+                  Value j = v.sub(arith::SubIOp::create(v, t, back), 1);
+                  Value sum = take(j, carried[1], carried[0]);
+                  return {sum, v.mul(carried[1], v.load(factors, {j, column}))};
+                })[0];
 }
 
 void cpu::emitMix(ChunkBuilder &b, Value scores, Value values, Value factors, Reach reach, Value result) {
@@ -59,7 +60,8 @@ void cpu::emitMix(ChunkBuilder &b, Value scores, Value values, Value factors, Re
 }
 
 // Token by token: the factor of an entry differs from column to column.
-static void solveDecaying(ChunkBuilder &b, ArrayRef<Value> blocks, ArrayRef<Value> sides, Value factors, Reach reach) {
+static void solveDecaying(ChunkBuilder &b, ArrayRef<Value> blocks, ArrayRef<Value> sides, Value factors,
+                          Reach reach) {
   size_t streams = sides.size();
   b.loop(b.index(0), b.index(rowsOf(sides[0])), 1, [&](Value t) {
     b.strips(columnsOf(sides[0]), [&](VectorBuilder &v, Value column) {
@@ -91,7 +93,8 @@ void cpu::emitTriangularSolve(ChunkBuilder &b, ArrayRef<Value> blocks, ArrayRef<
                               Reach reach) {
   if (factors)
     return solveDecaying(b, blocks, sides, factors, reach);
-  int64_t streams = sides.size(), panel = llvm::bit_floor<uint64_t>(std::max<int64_t>(1, b.panel() / streams));
+  int64_t streams = sides.size(),
+          panel = llvm::bit_floor<uint64_t>(std::max<int64_t>(1, b.panel() / streams));
   b.loop(b.index(0), b.index(rowsOf(sides[0])), panel, [&](Value top) {
     b.strips(columnsOf(sides[0]), [&](VectorBuilder &v, Value column) {
       SmallVector<Value> rows, x; // x: [stream][row]

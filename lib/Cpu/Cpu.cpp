@@ -61,7 +61,8 @@ SmallVector<KernelTensor> cpu::kernelTensors(RuleOp rule) {
 // Stages
 //===----------------------------------------------------------------------===//
 
-template <typename PassOptions> static PassOptions loweringOptions(const KernelOptions &options) {
+template <typename PassOptions>
+static PassOptions loweringOptions(const KernelOptions &options) {
   PassOptions own;
   own.symbol = options.symbol;
   for (TensorFormat format : options.tensors)
@@ -162,8 +163,8 @@ LogicalResult cpu::runStage(const Stage &stage, ModuleOp module, const KernelOpt
   return success(succeeded(pm.run(module)) && succeeded(verify(module)));
 }
 
-// A masked load or store of bf16 moves bits, but where the machine has no masks LLVM takes it apart into operations on
-// bf16 numbers, which need a library function. As i16 it does not.
+// A masked load or store of bf16 moves bits, but where the machine has no masks LLVM takes it apart into
+// operations on bf16 numbers, which need a library function. As i16 it does not.
 static void maskBf16AsInteger(llvm::Module &module) {
   for (llvm::Function &function : module)
     for (llvm::Instruction &instruction : llvm::make_early_inc_range(llvm::instructions(function))) {
@@ -190,7 +191,8 @@ static void maskBf16AsInteger(llvm::Module &module) {
     }
 }
 
-// The loops of a chunk have the shape that the machine wants: unrolled again, they would only take longer to compile.
+// The loops of a chunk have the shape that the machine wants: unrolled again, they would only take longer to
+// compile.
 static void keepLoops(llvm::Module &module) {
   llvm::LLVMContext &context = module.getContext();
   llvm::MDNode *keep = llvm::MDNode::get(context, llvm::MDString::get(context, "llvm.loop.unroll.disable"));

@@ -1,5 +1,5 @@
-// Sequential code for the CPU: a rule with a fixed-size state becomes one function that runs the tokens of one
-// sequence and head, one after the other.
+// Sequential code for the CPU: a rule with a fixed-size state becomes one function that runs the tokens of
+// one sequence and head, one after the other.
 #pragma once
 #include "dialect/chunk/Chunk.h"
 #include "dialect/recur/Recur.h"
@@ -17,8 +17,8 @@ namespace recur::cpu {
 /// How the caller holds one tensor.
 struct TensorFormat {
   DType dtype = DType::F32;
-  /// The number of dimensions without the token's. A matrix with one column may be held with one dimension or with
-  /// two. Negative: as few as hold the value.
+  /// The number of dimensions without the token's. A matrix with one column may be held with one dimension or
+  /// with two. Negative: as few as hold the value.
   int rank = -1;
 };
 
@@ -32,12 +32,13 @@ struct KernelTensor {
   llvm::StringRef name;
   /// A matrix or steps type, its dimensions bound or not.
   mlir::Type type;
-  /// The number of dimensions that are not the literal 1: the rank by which the caller holds the tensor when this is
-  /// asked of the rule before its dimensions are bound.
+  /// The number of dimensions that are not the literal 1: the rank by which the caller holds the tensor when
+  /// this is asked of the rule before its dimensions are bound.
   int rank;
 };
 
-/// The tensors of a rule's kernel in the order of its views: inputs, params, initial states, outputs, final states.
+/// The tensors of a rule's kernel in the order of its views: inputs, params, initial states, outputs, final
+/// states.
 llvm::SmallVector<KernelTensor> kernelTensors(RuleOp rule);
 
 /// What is left open by a rule.
@@ -58,7 +59,8 @@ struct KernelOptions {
   int64_t chunk = 16;
 };
 
-/// A part of the way from a rule to LLVM. All stages work on a module with one rule (later one function) in it.
+/// A part of the way from a rule to LLVM. All stages work on a module with one rule (later one function) in
+/// it.
 struct Stage {
   llvm::StringRef name;
   /// What holds afterwards, in one sentence.
@@ -72,8 +74,8 @@ llvm::ArrayRef<Stage> stages();
 /// A module that holds a copy of the rule alone, ready for the first stage.
 mlir::OwningOpRef<mlir::ModuleOp> isolateRule(RuleOp rule);
 
-/// Puts a copy of the chunk program of a module's rule, its dimensions bound, beside it: the rule is then compiled in
-/// chunks.
+/// Puts a copy of the chunk program of a module's rule, its dimensions bound, beside it: the rule is then
+/// compiled in chunks.
 void addChunkProgram(mlir::ModuleOp module, chunk::ProgramOp program);
 
 /// Runs one stage. Fails after a diagnostic.
@@ -86,10 +88,11 @@ struct Kernel {
   int64_t scratchBytes = 0;
   /// "sweep", "chunk" or "sequential".
   std::string form;
-  /// Why the rule is not a sweep, in the words of a remark that names the term to blame ("the state is not read");
-  /// empty where it is one, or where none was asked for.
+  /// Why the rule is not a sweep, in the words of a remark that names the term to blame ("the state is not
+  /// read"); empty where it is one, or where none was asked for.
   std::string formReason;
-  /// The most parts that the state's columns can be cut into, for threads of their own; 1 for none. See recur_span.
+  /// The most parts that the state's columns can be cut into, for threads of their own; 1 for none. See
+  /// recur_span.
   int64_t parts = 1;
 };
 

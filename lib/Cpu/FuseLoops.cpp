@@ -1,5 +1,5 @@
-// Merges a loop that updates a matrix in place with the loop behind it that reads the result, so that the matrix passes
-// through the registers once.
+// Merges a loop that updates a matrix in place with the loop behind it that reads the result, so that the
+// matrix passes through the registers once.
 #include "lib/Cpu/Passes.h"
 #include "mlir/Interfaces/ViewLikeInterface.h"
 
@@ -164,7 +164,8 @@ static linalg::GenericOp merge(linalg::GenericOp first, linalg::GenericOp second
       results.push_back(values.lookupOrDefault(value));
   };
   inlineBody(first);
-  values.map(second.getMatchingBlockArgument(&link), results[written->getOperandNumber() - first.getNumDpsInputs()]);
+  values.map(second.getMatchingBlockArgument(&link),
+             results[written->getOperandNumber() - first.getNumDpsInputs()]);
   inlineBody(second);
   linalg::YieldOp::create(b, second.getLoc(), results);
   first.erase();

@@ -98,8 +98,8 @@ Value KernelBuilder::isGiven(View &view) {
 // The view at a token, with the kept dimensions only; at several tokens, with the tokens first.
 Value KernelBuilder::part(View &view, Value token, int64_t count) {
   auto type = cast<MemRefType>(view.memref.getType());
-  SmallVector<OpFoldResult> offsets(type.getRank(), b.getIndexAttr(0)), strides(type.getRank(), b.getIndexAttr(1)),
-      lengths;
+  SmallVector<OpFoldResult> offsets(type.getRank(), b.getIndexAttr(0)),
+      strides(type.getRank(), b.getIndexAttr(1)), lengths;
   for (int64_t length : type.getShape())
     lengths.push_back(b.getIndexAttr(length));
   if (view.hasTokens) {
@@ -123,18 +123,18 @@ static Value convert(OpBuilder &b, Location loc, Value value, Type type) {
   return arith::TruncFOp::create(b, loc, type, value);
 }
 
-// Copies between a part of a view and a buffer of f32. Whether the view's entries are neighbours is known only at run
-// time; if they are, vectors can be used.
+// Copies between a part of a view and a buffer of f32. Whether the view's entries are neighbours is known
+// only at run time; if they are, vectors can be used.
 void KernelBuilder::copy(View &view, Value from, Value to) {
   auto emit = [&](bool isDense) {
     auto type = cast<MemRefType>(to.getType());
     AffineMap map = b.getMultiDimIdentityMap(type.getRank());
     SmallVector<utils::IteratorType> iterators(type.getRank(), utils::IteratorType::parallel);
-    auto op = linalg::GenericOp::create(b, loc, from, to, {map, map}, iterators,
-                                        [&](OpBuilder &nested, Location, ValueRange entries) {
-                                          Value entry = convert(nested, loc, entries[0], type.getElementType());
-                                          linalg::YieldOp::create(nested, loc, entry);
-                                        });
+    auto op = linalg::GenericOp::create(
+        b, loc, from, to, {map, map}, iterators, [&](OpBuilder &nested, Location, ValueRange entries) {
+          Value entry = convert(nested, loc, entries[0], type.getElementType());
+          linalg::YieldOp::create(nested, loc, entry);
+        });
     if (isDense)
       op->setAttr(denseAttr, b.getUnitAttr());
   };
@@ -169,8 +169,8 @@ Value KernelBuilder::loadDirectly(Value source) {
   SmallVector<utils::IteratorType> iterators(type.getRank(), utils::IteratorType::parallel);
   return linalg::GenericOp::create(b, loc, empty.getType(), tensor, empty, {map, map}, iterators,
                                    [&](OpBuilder &nested, Location, ValueRange entries) {
-                                     linalg::YieldOp::create(nested, loc,
-                                                             convert(nested, loc, entries[0], nested.getF32Type()));
+                                     linalg::YieldOp::create(
+                                         nested, loc, convert(nested, loc, entries[0], nested.getF32Type()));
                                    })
       .getResult(0);
 }
@@ -224,7 +224,8 @@ void KernelBuilder::enterIndex(OpLowering &lowering, BlockArgument argument, Val
   lowering.matrices[argument] = {toScalar(b, loc, index), {}, {1, 1}};
 }
 
-// The state before the first token, the caller's or what the rule says: an f32, or a buffer that loops may overwrite.
+// The state before the first token, the caller's or what the rule says: an f32, or a buffer that loops may
+// overwrite.
 FailureOr<Value> KernelBuilder::initialState(unsigned state, const OpLowering &outer) {
   View &view = *viewsOf(Role::InitialState)[state];
   BlockArgument argument = rule.argumentsOf(ArgKind::State)[state];
@@ -270,4 +271,3 @@ FailureOr<Value> KernelBuilder::initialState(unsigned state, const OpLowering &o
   scf::YieldOp::create(b, loc);
   return buffer;
 }
-

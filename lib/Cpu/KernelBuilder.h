@@ -17,16 +17,16 @@ struct View {
   mlir::Value isDense;
 };
 
-/// The function of a rule: a loop over the whole chunks of the sequence where there is a chunk program, and a loop over
-/// the tokens that are left.
+/// The function of a rule: a loop over the whole chunks of the sequence where there is a chunk program, and a
+/// loop over the tokens that are left.
 class KernelBuilder {
 public:
-  /// `program` may be null; else its dimensions are bound and it works on `length` tokens. `isDirect` is as in
-  /// lowerTokenLoop.
-  KernelBuilder(RuleOp rule, llvm::ArrayRef<TensorFormat> formats, unsigned vectorWidth, chunk::ProgramOp program = {},
-                int64_t length = 0, bool isDirect = false)
-      : rule(rule), program(program), length(length), formats(formats), vectorWidth(vectorWidth), isDirect(isDirect),
-        b(rule), loc(rule.getLoc()) {}
+  /// `program` may be null; else its dimensions are bound and it works on `length` tokens. `isDirect` is as
+  /// in lowerTokenLoop.
+  KernelBuilder(RuleOp rule, llvm::ArrayRef<TensorFormat> formats, unsigned vectorWidth,
+                chunk::ProgramOp program = {}, int64_t length = 0, bool isDirect = false)
+      : rule(rule), program(program), length(length), formats(formats), vectorWidth(vectorWidth),
+        isDirect(isDirect), b(rule), loc(rule.getLoc()) {}
   /// Another program of the rule, for fewer tokens: it takes what the first one leaves.
   void refine(chunk::ProgramOp program, int64_t length) { finer = {program, length}; }
   mlir::LogicalResult build(llvm::StringRef symbol);
@@ -54,7 +54,8 @@ private:
   /// Runs the whole chunks from token `first` on. `states` are as initialState() gives them, and are updated.
   /// Returns the first token that is left.
   mlir::FailureOr<Value> chunkLoop(const OpLowering &outer, Value first, llvm::SmallVector<Value> &states);
-  mlir::LogicalResult chunkBody(const OpLowering &outer, mlir::scf::ForOp loop, llvm::ArrayRef<Matrix> carried);
+  mlir::LogicalResult chunkBody(const OpLowering &outer, mlir::scf::ForOp loop,
+                                llvm::ArrayRef<Matrix> carried);
 
   RuleOp rule;
   chunk::ProgramOp program;

@@ -1,5 +1,5 @@
-// Writes linalg ops on buffers as loops over vectors: the innermost loop runs along neighbouring entries, several rows
-// or strips at once when there are sums to keep in registers.
+// Writes linalg ops on buffers as loops over vectors: the innermost loop runs along neighbouring entries,
+// several rows or strips at once when there are sums to keep in registers.
 #include "lib/Cpu/LoopEmitter.h"
 #include "lib/Cpu/Passes.h"
 

@@ -58,12 +58,14 @@ int64_t LoopEmitter::strideAlong(OpOperand &operand, unsigned loop) {
     if (!expression.isFunctionOfDim(loop))
       continue;
     bool isLast = dim + 1 == map.getNumResults();
-    return isa<AffineDimExpr>(expression) && (isLast || strides[dim] != 1) ? strides[dim] : ShapedType::kDynamic;
+    return isa<AffineDimExpr>(expression) && (isLast || strides[dim] != 1) ? strides[dim]
+                                                                           : ShapedType::kDynamic;
   }
   return 0;
 }
 
-// The loop along which the fewest operands lie scattered, the longest of these, a parallel one if there is a choice.
+// The loop along which the fewest operands lie scattered, the longest of these, a parallel one if there is a
+// choice.
 void LoopEmitter::chooseVectorLoop() {
   int64_t leastScattered = std::numeric_limits<int64_t>::max();
   for (ArrayRef<unsigned> loops : {ArrayRef<unsigned>(parallel), ArrayRef<unsigned>(reductions)})
@@ -198,8 +200,8 @@ SmallVector<Value> LoopEmitter::sumUp() {
 void LoopEmitter::sumAlongVectors() {
   SmallVector<Instance> all = instances();
   unsigned count = sums.size();
-  auto others = llvm::to_vector(
-      llvm::make_filter_range(reductions, [&](unsigned loop) { return static_cast<int>(loop) != vectorLoop; }));
+  auto others = llvm::to_vector(llvm::make_filter_range(
+      reductions, [&](unsigned loop) { return static_cast<int>(loop) != vectorLoop; }));
   // For each sum one vector with the entries of all instances.
   SmallVector<Value> totals;
   for (OpOperand *sum : sums)
@@ -276,7 +278,8 @@ Value LoopEmitter::loadTogether(OpOperand &operand, ArrayRef<Instance> all) {
     return vector::LoadOp::create(b, loc, VectorType::get(all.size(), entry), operand.get(),
                                   indices(operand, all.front()));
   }
-  SmallVector<Value> scalars = llvm::map_to_vector(all, [&](const Instance &each) { return load(operand, each); });
+  SmallVector<Value> scalars =
+      llvm::map_to_vector(all, [&](const Instance &each) { return load(operand, each); });
   return scalars.size() == 1 ? scalars[0] : joined(scalars);
 }
 

@@ -8,9 +8,10 @@ namespace recur::cpu {
 
 /// Writes a linalg op of static size as a nest of loops before the op.
 ///
-/// One loop, the vector loop, runs along entries that are neighbours in memory, a vector at a time; what is left over
-/// is done with vectors of half the width, a quarter, and so on. Sums over the other loops stay in registers: the
-/// loops of a sum are innermost, and several sums that do not depend on each other are computed side by side ("jam").
+/// One loop, the vector loop, runs along entries that are neighbours in memory, a vector at a time; what is
+/// left over is done with vectors of half the width, a quarter, and so on. Sums over the other loops stay in
+/// registers: the loops of a sum are innermost, and several sums that do not depend on each other are
+/// computed side by side ("jam").
 class LoopEmitter {
 public:
   LoopEmitter(mlir::linalg::LinalgOp op, unsigned vectorWidth, unsigned accumulators);
@@ -37,7 +38,8 @@ private:
   bool isVectorLoopIn(llvm::ArrayRef<unsigned> loops);
   bool isSum(mlir::OpOperand &init);
   llvm::SmallVector<Segment> segments(unsigned loop);
-  llvm::SmallVector<mlir::Value> pass(unsigned loop, const Segment &segment, mlir::ValueRange sums, Next next);
+  llvm::SmallVector<mlir::Value> pass(unsigned loop, const Segment &segment, mlir::ValueRange sums,
+                                      Next next);
   llvm::SmallVector<mlir::Value> nest(llvm::ArrayRef<unsigned> loops, mlir::ValueRange sums, Next next);
 
   llvm::SmallVector<mlir::Value> sumUp();

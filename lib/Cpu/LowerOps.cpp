@@ -16,7 +16,9 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cpu;
 
-std::array<int64_t, 2> cpu::sizesOf(Value value) { return {matType(value).numRows(), matType(value).numCols()}; }
+std::array<int64_t, 2> cpu::sizesOf(Value value) {
+  return {matType(value).numRows(), matType(value).numCols()};
+}
 
 Value cpu::toIndex(OpBuilder &b, Location loc, Value scalar) {
   Value integer = arith::FPToSIOp::create(b, loc, b.getI64Type(), scalar);
@@ -64,7 +66,8 @@ LogicalResult OpLowering::lower(Operation &op) {
           .Case([&](RopeOp rope) { return lowerRope(rope); })
           .Case([&](SolveOp solve) {
             if (std::optional<int64_t> iterations = solve.getIterations())
-              return solveIteratively(m, operand(0), operand(1), *iterations, solve.getEps().convertToDouble());
+              return solveIteratively(m, operand(0), operand(1), *iterations,
+                                      solve.getEps().convertToDouble());
             return solveExactly(m, operand(0), operand(1), vectorWidth);
           })
           .Case<BlockOp, MaskOp, DecayOp>(
@@ -78,8 +81,8 @@ LogicalResult OpLowering::lower(Operation &op) {
 }
 
 bool OpLowering::isForAllTokens(Operation &op) {
-  return isa<ElementwiseOp, ConstantOp, SizeOp, IdentityOp, DiagOp, ExtractOp, MatmulOp, TransposeOp, ReduceOp,
-             BroadcastOp>(op);
+  return isa<ElementwiseOp, ConstantOp, SizeOp, IdentityOp, DiagOp, ExtractOp, MatmulOp, TransposeOp,
+             ReduceOp, BroadcastOp>(op);
 }
 
 Matrix OpLowering::lowerElementwise(ElementwiseOp op) {
@@ -90,7 +93,9 @@ Matrix OpLowering::lowerElementwise(ElementwiseOp op) {
   // One division for each token, not for each entry.
   auto storesLess = [](const Matrix &x, const Matrix &y) { return x.axes.size() < y.axes.size(); };
   if (tokens > 1 && isa<DivOp>(op.getOperation()) && storesLess(operands[1], operands[0])) {
-    auto inverse = [&](ValueRange x) -> Value { return arith::DivFOp::create(b, op.getLoc(), m.number(1), x[0]); };
+    auto inverse = [&](ValueRange x) -> Value {
+      return arith::DivFOp::create(b, op.getLoc(), m.number(1), x[0]);
+    };
     return m.mul(operands[0], m.map(operands[1].sizes, operands[1], inverse));
   }
   return m.map(sizesOf(op->getResult(0)), operands,
@@ -117,8 +122,8 @@ Matrix OpLowering::lowerExtract(ExtractOp op) {
     axes.insert(axes.begin(), tokenAxis);
   if (axes.empty())
     return {tensor::ExtractOp::create(b, loc, all, place), {}, sizes};
-  SmallVector<OpFoldResult> offsets(type.getRank(), b.getIndexAttr(0)), strides(type.getRank(), b.getIndexAttr(1)),
-      lengths;
+  SmallVector<OpFoldResult> offsets(type.getRank(), b.getIndexAttr(0)),
+      strides(type.getRank(), b.getIndexAttr(1)), lengths;
   for (int64_t length : type.getShape())
     lengths.push_back(b.getIndexAttr(length));
   offsets[dim] = place;
@@ -128,7 +133,8 @@ Matrix OpLowering::lowerExtract(ExtractOp op) {
 }
 
 Value cpu::ownCopy(OpBuilder &b, Location loc, Value tensor) {
-  return bufferization::AllocTensorOp::create(b, loc, cast<RankedTensorType>(tensor.getType()), ValueRange(), tensor);
+  return bufferization::AllocTensorOp::create(b, loc, cast<RankedTensorType>(tensor.getType()), ValueRange(),
+                                              tensor);
 }
 
 LogicalResult OpLowering::lowerFor(ForOp op) {
@@ -170,7 +176,8 @@ LogicalResult OpLowering::lowerFor(ForOp op) {
   return success();
 }
 
-// Follows results of loops back to what the outermost of them started from; `first` is the loop that takes it.
+// Follows results of loops back to what the outermost of them started from; `first` is the loop that takes
+// it.
 static Value startOf(Value value, scf::ForOp &first) {
   while (auto loop = value.getDefiningOp<scf::ForOp>()) {
     first = loop;
@@ -203,7 +210,8 @@ SmallVector<Value> cpu::storeCarried(MatrixBuilder &m, ArrayRef<Matrix> next, Va
     scf::ForOp first;
     Value start = startOf(value, first);
     if (llvm::is_contained(carried, start)) {
-      // An inner loop may update the carried value in place, unless that is another one or its old value is still read.
+      // An inner loop may update the carried value in place, unless that is another one or its old value is
+      // still read.
       bool isReadLater = llvm::any_of(start.getUsers(), [&](Operation *user) {
         Operation *beside = first->getBlock()->findAncestorOpInBlock(*user);
         return beside && first->isBeforeInBlock(beside);
@@ -224,8 +232,8 @@ SmallVector<Value> cpu::storeCarried(MatrixBuilder &m, ArrayRef<Matrix> next, Va
 // Rotary position embedding
 //===----------------------------------------------------------------------===//
 
-// cos and sin of position * base^(-2i/n) for every pair i. The angle is float64: at a position of a million an f32
-// has no correct digit left after the comma.
+// cos and sin of position * base^(-2i/n) for every pair i. The angle is float64: at a position of a million
+// an f32 has no correct digit left after the comma.
 std::pair<Value, Value> OpLowering::rotation(RopeOp op, int64_t pairs) {
   Value position = op.getPosition();
   auto &known = rotations[{position, matType(op).numElements(), op.getBaseAttr()}];
@@ -244,7 +252,8 @@ std::pair<Value, Value> OpLowering::rotation(RopeOp op, int64_t pairs) {
   for (int64_t i = 0; i < pairs; ++i)
     frequencies.push_back(std::pow(base, -2.0 * i / n));
   auto tableType = RankedTensorType::get(pairs, f64);
-  Value table = arith::ConstantOp::create(b, loc, DenseElementsAttr::get(tableType, ArrayRef<double>(frequencies)));
+  Value table =
+      arith::ConstantOp::create(b, loc, DenseElementsAttr::get(tableType, ArrayRef<double>(frequencies)));
   Value empty = tensor::EmptyOp::create(b, loc, pairs, b.getF32Type());
   AffineMap map = b.getMultiDimIdentityMap(1);
   auto generic = linalg::GenericOp::create(
@@ -267,7 +276,8 @@ Matrix OpLowering::lowerRope(RopeOp op) {
   auto [cosine, sine] = rotation(op, pairs);
   // Entry (i, s) of the pairs is x[2i + s]; both halves of a pair are read by one loop over the pairs.
   auto bufferType = [&](int64_t length) {
-    return MemRefType::get(length, b.getF32Type(), StridedLayoutAttr::get(b.getContext(), ShapedType::kDynamic, {1}));
+    return MemRefType::get(length, b.getF32Type(),
+                           StridedLayoutAttr::get(b.getContext(), ShapedType::kDynamic, {1}));
   };
   auto readOnly = [&](Value tensor, int64_t length) -> Value {
     return bufferization::ToBufferOp::create(b, loc, bufferType(length), tensor, /*read_only=*/true);

@@ -4,9 +4,10 @@
 
 namespace recur::cpu {
 
-/// Lowers the ops of one region at a builder's place. Values of the recur dialect are looked up and entered in
-/// `matrices`, inputs with micro-steps in `steps`. With `tokens`, matrices may have a token axis and micro-steps have
-/// the token first: then the region is done for all tokens at once, as far as isForAllTokens() goes.
+/// Lowers the ops of one region at a builder's place. Values of the recur dialect are looked up and entered
+/// in `matrices`, inputs with micro-steps in `steps`. With `tokens`, matrices may have a token axis and
+/// micro-steps have the token first: then the region is done for all tokens at once, as far as
+/// isForAllTokens() goes.
 class OpLowering {
 public:
   OpLowering(mlir::OpBuilder &b, unsigned vectorWidth, int64_t tokens = 1)
@@ -36,7 +37,8 @@ private:
   unsigned vectorWidth;
   int64_t tokens;
   /// The cosines and sines already computed for a position, by position, number of pairs and base.
-  llvm::DenseMap<std::tuple<mlir::Value, int64_t, mlir::Attribute>, std::pair<mlir::Value, mlir::Value>> rotations;
+  llvm::DenseMap<std::tuple<mlir::Value, int64_t, mlir::Attribute>, std::pair<mlir::Value, mlir::Value>>
+      rotations;
 };
 
 /// The x with matrix * x = rhs for a symmetric positive definite matrix, by elimination without pivoting.
@@ -47,7 +49,8 @@ Matrix solveIteratively(MatrixBuilder &m, Matrix matrix, Matrix rhs, int64_t ite
 
 /// What a loop yields: each matrix, computed in the place of the carried value of the same position. `stored`
 /// says along which axes each is stored; without it, along all that are longer than 1, rows first.
-llvm::SmallVector<mlir::Value> storeCarried(MatrixBuilder &m, llvm::ArrayRef<Matrix> next, mlir::ValueRange carried,
+llvm::SmallVector<mlir::Value> storeCarried(MatrixBuilder &m, llvm::ArrayRef<Matrix> next,
+                                            mlir::ValueRange carried,
                                             llvm::ArrayRef<llvm::SmallVector<unsigned, 2>> stored = {});
 
 /// The sizes of a bound matrix value.

@@ -31,7 +31,8 @@ static SmallVector<int64_t> shapeOf(ArrayRef<unsigned> axes, std::array<int64_t,
   return llvm::map_to_vector(axes, [&](unsigned axis) { return axis == tokenAxis ? tokens : sizes[axis]; });
 }
 
-Type cpu::storageType(MLIRContext *context, ArrayRef<unsigned> axes, std::array<int64_t, 2> sizes, int64_t tokens) {
+Type cpu::storageType(MLIRContext *context, ArrayRef<unsigned> axes, std::array<int64_t, 2> sizes,
+                      int64_t tokens) {
   Type f32 = Float32Type::get(context);
   return axes.empty() ? f32 : RankedTensorType::get(shapeOf(axes, sizes, tokens), f32);
 }
@@ -39,7 +40,9 @@ Type cpu::storageType(MLIRContext *context, ArrayRef<unsigned> axes, std::array<
 Value MatrixBuilder::number(double value) {
   return arith::ConstantOp::create(b, loc, b.getF32FloatAttr(static_cast<float>(value)));
 }
-Matrix MatrixBuilder::constant(std::array<int64_t, 2> sizes, double value) { return {number(value), {}, sizes}; }
+Matrix MatrixBuilder::constant(std::array<int64_t, 2> sizes, double value) {
+  return {number(value), {}, sizes};
+}
 
 // The map from loops, one for each of `loopAxes`, to the stored dimensions of an operand.
 static AffineMap accessMap(MLIRContext *context, ArrayRef<unsigned> loopAxes, ArrayRef<unsigned> axes) {
@@ -75,13 +78,14 @@ struct Inputs {
 };
 } // namespace
 
-// linalg.generic with the inputs and one init; the operands of `body` are the entries of the inputs' operands and the
-// entry of the init.
+// linalg.generic with the inputs and one init; the operands of `body` are the entries of the inputs' operands
+// and the entry of the init.
 static Value generic(OpBuilder &b, Location loc, const Inputs &inputs, Value init, AffineMap initMap,
                      ArrayRef<IteratorType> iterators, MatrixBuilder::Body body) {
   SmallVector<AffineMap> maps = inputs.maps;
   maps.push_back(initMap);
-  auto op = linalg::GenericOp::create(b, loc, TypeRange(init.getType()), inputs.values, init, maps, iterators);
+  auto op =
+      linalg::GenericOp::create(b, loc, TypeRange(init.getType()), inputs.values, init, maps, iterators);
   OpBuilder::InsertionGuard guard(b);
   Block *block = b.createBlock(&op.getRegion());
   for (Value operand : op->getOperands())
@@ -104,15 +108,18 @@ Matrix MatrixBuilder::map(std::array<int64_t, 2> sizes, ArrayRef<Matrix> operand
         for (unsigned axis : operand.axes)
           if (!llvm::is_contained(axes, axis))
             axes.push_back(axis);
-  bool isRowsAndColumns = llvm::none_of(operands, [](const Matrix &operand) { return operand.axes.size() >= 2; });
+  bool isRowsAndColumns =
+      llvm::none_of(operands, [](const Matrix &operand) { return operand.axes.size() >= 2; });
   if (isRowsAndColumns) // tokens, rows, columns
     llvm::sort(axes, [](unsigned x, unsigned y) { return (x + 1) % 3 < (y + 1) % 3; });
   return map(sizes, axes, operands, body);
 }
 
-Matrix MatrixBuilder::map(std::array<int64_t, 2> sizes, ArrayRef<unsigned> axes, ArrayRef<Matrix> operands, Body body) {
+Matrix MatrixBuilder::map(std::array<int64_t, 2> sizes, ArrayRef<unsigned> axes, ArrayRef<Matrix> operands,
+                          Body body) {
   if (axes.empty()) {
-    SmallVector<Value> entries = llvm::map_to_vector(operands, [](const Matrix &operand) { return operand.value; });
+    SmallVector<Value> entries =
+        llvm::map_to_vector(operands, [](const Matrix &operand) { return operand.value; });
     return {body(entries), {}, sizes};
   }
   Inputs inputs;
@@ -125,10 +132,11 @@ Matrix MatrixBuilder::map(std::array<int64_t, 2> sizes, ArrayRef<unsigned> axes,
   return {result, SmallVector<unsigned, 2>(axes), sizes};
 }
 
-// Combines what `body` makes of the operands over the loops behind those of the result, beginning with `init` if that
-// is given: a tensor of the result's type.
-Matrix MatrixBuilder::fold(Reduction kind, std::array<int64_t, 2> sizes, ArrayRef<unsigned> axes, unsigned loops,
-                           ArrayRef<std::pair<Value, AffineMap>> operands, Body body, Value init) {
+// Combines what `body` makes of the operands over the loops behind those of the result, beginning with `init`
+// if that is given: a tensor of the result's type.
+Matrix MatrixBuilder::fold(Reduction kind, std::array<int64_t, 2> sizes, ArrayRef<unsigned> axes,
+                           unsigned loops, ArrayRef<std::pair<Value, AffineMap>> operands, Body body,
+                           Value init) {
   Inputs inputs;
   for (auto &[value, map] : operands)
     inputs.add(value, map, isa<FloatType>(value.getType()));
@@ -155,7 +163,9 @@ Matrix MatrixBuilder::fold(Reduction kind, std::array<int64_t, 2> sizes, ArrayRe
 
 Matrix MatrixBuilder::product(const Matrix &lhs, const Matrix &rhs, const Matrix *added) {
   std::array<int64_t, 2> sizes = {lhs.sizes[0], rhs.sizes[1]};
-  auto times = [&](ValueRange entries) -> Value { return arith::MulFOp::create(b, loc, entries[0], entries[1]); };
+  auto times = [&](ValueRange entries) -> Value {
+    return arith::MulFOp::create(b, loc, entries[0], entries[1]);
+  };
   if (!lhs.has(1) && !rhs.has(0)) { // the sum has equal terms; for one term this is the outer product
     Matrix term = map(sizes, {lhs, rhs}, times);
     term = lhs.sizes[1] == 1 ? term : mul(term, constant(sizes, lhs.sizes[1]));

@@ -1,4 +1,5 @@
-// Gives a function the calling convention of kernels: void (void *const *views, const recur_span *span, void *scratch).
+// Gives a function the calling convention of kernels: void (void *const *views, const recur_span *span, void
+// *scratch).
 #include "lib/Cpu/Passes.h"
 
 namespace recur::cpu {
@@ -34,7 +35,8 @@ struct PackArguments : recur::cpu::impl::PackArgumentsBase<PackArguments> {
       packed.push_back(entry.addArgument(pointer, loc));
     unsigned views = 0, fields = 0;
     auto at = [&](Value base, Type type, unsigned i) -> Value {
-      return LLVM::GEPOp::create(b, loc, pointer, type, base, ArrayRef<LLVM::GEPArg>{static_cast<int32_t>(i)});
+      return LLVM::GEPOp::create(b, loc, pointer, type, base,
+                                 ArrayRef<LLVM::GEPArg>{static_cast<int32_t>(i)});
     };
     auto asMemref = [&](MemRefType type, Value descriptor) {
       return UnrealizedConversionCastOp::create(b, loc, type, descriptor).getResult(0);

@@ -25,7 +25,8 @@ namespace recur::cpu {
 /// A tensor's format as pass options write it: "bf16", or "bf16:2" where the rank is given.
 std::string formatText(TensorFormat format);
 /// The inverse for several tensors. Fails after a diagnostic at `op`.
-mlir::FailureOr<llvm::SmallVector<TensorFormat>> parseFormats(mlir::Operation *op, llvm::ArrayRef<std::string> texts);
+mlir::FailureOr<llvm::SmallVector<TensorFormat>> parseFormats(mlir::Operation *op,
+                                                              llvm::ArrayRef<std::string> texts);
 
 /// The attribute of a function that says how many bytes of scratch memory it needs.
 constexpr llvm::StringLiteral scratchBytesAttr = "recur.scratch_bytes";
@@ -36,8 +37,8 @@ constexpr llvm::StringLiteral formAttr = "recur.form";
 /// On the module: why the rule is no sweep, and into how many parts a head may be cut. See Kernel.
 constexpr llvm::StringLiteral formReasonAttr = "recur.form_reason", partsAttr = "recur.parts";
 
-/// The attribute of a linalg op on buffers that promises that the entries of each row of its operands are neighbours,
-/// where their types do not say so.
+/// The attribute of a linalg op on buffers that promises that the entries of each row of its operands are
+/// neighbours, where their types do not say so.
 constexpr llvm::StringLiteral denseAttr = "recur.dense";
 
 /// Replaces a rule by a function of that name that loops over tokens; see the pass recur-to-linalg. `formats`
@@ -57,10 +58,12 @@ chunk::ProgramOp chunkProgramOf(RuleOp rule);
 /// The same with a loop over the whole chunks of `length` tokens before it, by the rule's chunk program,
 /// which is erased.
 mlir::FailureOr<mlir::func::FuncOp> lowerChunkLoop(RuleOp rule, chunk::ProgramOp program, int64_t length,
-                                                   llvm::StringRef symbol, llvm::ArrayRef<TensorFormat> formats,
+                                                   llvm::StringRef symbol,
+                                                   llvm::ArrayRef<TensorFormat> formats,
                                                    unsigned vectorWidth);
 
-/// Lets products and sums of floats under `op` contract to fused operations; nothing else about them is relaxed.
+/// Lets products and sums of floats under `op` contract to fused operations; nothing else about them is
+/// relaxed.
 void allowContraction(mlir::Operation *op);
 
 } // namespace recur::cpu

@@ -59,8 +59,8 @@ struct PlanScratch : recur::cpu::impl::PlanScratchBase<PlanScratch> {
     function->setAttr(scratchBytesAttr, IntegerAttr::get(IntegerType::get(&getContext(), 64), bytes));
   }
 
-  // From the alloc to the end of the last op beside it that has a use in it, through any names that the buffer takes.
-  // A buffer that leaves its block is in use all the time.
+  // From the alloc to the end of the last op beside it that has a use in it, through any names that the
+  // buffer takes. A buffer that leaves its block is in use all the time.
   static Lifetime lifetimeOf(memref::AllocOp alloc, const TextOrder &order) {
     MemRefType type = alloc.getType();
     int64_t bytes = llvm::alignTo(type.getNumElements() * type.getElementTypeBitWidth() / 8, alignment);

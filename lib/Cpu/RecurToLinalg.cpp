@@ -53,7 +53,8 @@ LogicalResult KernelBuilder::tokenLoop(OpLowering &lowering) {
   }
   for (Value &init : inits)
     if (auto type = dyn_cast<MemRefType>(init.getType()))
-      init = bufferization::ToTensorOp::create(b, loc, RankedTensorType::get(type.getShape(), type.getElementType()),
+      init = bufferization::ToTensorOp::create(b, loc,
+                                               RankedTensorType::get(type.getShape(), type.getElementType()),
                                                init, /*restrict=*/true, /*writable=*/true);
   auto loop = scf::ForOp::create(b, loc, first, tokens, one, inits);
   b.setInsertionPointToStart(loop.getBody());
@@ -118,11 +119,13 @@ LogicalResult KernelBuilder::build(StringRef symbol) {
 }
 
 chunk::ProgramOp cpu::chunkProgramOf(RuleOp rule) {
-  return rule->getParentOfType<ModuleOp>().lookupSymbol<chunk::ProgramOp>((rule.getSymName() + chunkSuffix).str());
+  return rule->getParentOfType<ModuleOp>().lookupSymbol<chunk::ProgramOp>(
+      (rule.getSymName() + chunkSuffix).str());
 }
 
-FailureOr<func::FuncOp> cpu::lowerChunkLoop(RuleOp rule, chunk::ProgramOp program, int64_t length, StringRef symbol,
-                                            ArrayRef<TensorFormat> formats, unsigned vectorWidth) {
+FailureOr<func::FuncOp> cpu::lowerChunkLoop(RuleOp rule, chunk::ProgramOp program, int64_t length,
+                                            StringRef symbol, ArrayRef<TensorFormat> formats,
+                                            unsigned vectorWidth) {
   OwningOpRef<chunk::ProgramOp> bound = bindLength(program, length);
   KernelBuilder builder(rule, formats, vectorWidth, *bound, length);
   // Token by token there is no f64 for what needs it: few tokens are to be left.

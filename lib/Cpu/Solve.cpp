@@ -13,9 +13,9 @@ using namespace recur::cpu;
 
 namespace {
 
-// The exact solver works on buffers with vectors of a fixed width. `work` holds [matrix | rhs] row by row, each row
-// padded with zeros to whole vectors. Row operations start at the vector that holds the diagonal: what they leave to
-// the left of it is never read as a part of the factor.
+// The exact solver works on buffers with vectors of a fixed width. `work` holds [matrix | rhs] row by row,
+// each row padded with zeros to whole vectors. Row operations start at the vector that holds the diagonal:
+// what they leave to the left of it is never read as a part of the factor.
 struct Elimination {
   OpBuilder &b;
   Location loc;
@@ -27,7 +27,9 @@ struct Elimination {
   Value add(Value x, Value y) { return arith::AddIOp::create(b, loc, x, y); }
   VectorType vectorType() { return VectorType::get(width, b.getF32Type()); }
   Value spread(Value scalar) { return vector::BroadcastOp::create(b, loc, vectorType(), scalar); }
-  Value entry(Value row, Value column) { return memref::LoadOp::create(b, loc, work, ValueRange{row, column}); }
+  Value entry(Value row, Value column) {
+    return memref::LoadOp::create(b, loc, work, ValueRange{row, column});
+  }
   // The start of the vector that holds a column.
   Value vectorOf(Value column) {
     return arith::SubIOp::create(b, loc, column, arith::RemUIOp::create(b, loc, column, index(width)));
@@ -44,8 +46,8 @@ struct Elimination {
                               });
   }
 
-  // Row i loses its part along row j for every i > j, which makes the matrix upper triangular. The matrix stays
-  // symmetric below the eliminated rows, so the factor is read from row j.
+  // Row i loses its part along row j for every i > j, which makes the matrix upper triangular. The matrix
+  // stays symmetric below the eliminated rows, so the factor is read from row j.
   void eliminate() {
     loop(index(0), index(n - 1), 1, {}, [&](Value j, ValueRange) {
       Value next = add(j, index(1));
@@ -65,19 +67,20 @@ struct Elimination {
     });
   }
 
-  // From the last row up, for one right side at a time. `solution` holds each as a row of whole vectors, zero where not
-  // yet known, so that whole vectors of the triangle can be multiplied.
+  // From the last row up, for one right side at a time. `solution` holds each as a row of whole vectors, zero
+  // where not yet known, so that whole vectors of the triangle can be multiplied.
   void substitute(Value solution) {
     Value zero = MatrixBuilder(b, loc).number(0);
     loop(index(0), index(columns), 1, {}, [&](Value column, ValueRange) {
       loop(index(0), index(n), 1, {}, [&](Value up, ValueRange) {
         Value i = arith::SubIOp::create(b, loc, index(n - 1), up);
-        auto sums = loop(vectorOf(i), index(solutionLength()), width, spread(zero), [&](Value c, ValueRange sum) {
-          Value row = vector::LoadOp::create(b, loc, vectorType(), work, ValueRange{i, c});
-          Value known = vector::LoadOp::create(b, loc, vectorType(), solution, ValueRange{column, c});
-          Value product = arith::MulFOp::create(b, loc, row, known);
-          return SmallVector<Value>{arith::AddFOp::create(b, loc, sum[0], product)};
-        });
+        auto sums =
+            loop(vectorOf(i), index(solutionLength()), width, spread(zero), [&](Value c, ValueRange sum) {
+              Value row = vector::LoadOp::create(b, loc, vectorType(), work, ValueRange{i, c});
+              Value known = vector::LoadOp::create(b, loc, vectorType(), solution, ValueRange{column, c});
+              Value product = arith::MulFOp::create(b, loc, row, known);
+              return SmallVector<Value>{arith::AddFOp::create(b, loc, sum[0], product)};
+            });
         Value sum = vector::ReductionOp::create(b, loc, vector::CombiningKind::ADD, sums.getResult(0));
         Value rest = arith::SubFOp::create(b, loc, entry(i, add(column, index(n))), sum);
         Value x = arith::DivFOp::create(b, loc, rest, entry(i, i));
@@ -98,7 +101,8 @@ Matrix cpu::solveExactly(MatrixBuilder &m, Matrix matrix, Matrix rhs, unsigned v
   Location loc = m.location();
   int64_t n = matrix.sizes[0], columns = rhs.sizes[1];
   if (n == 1)
-    return m.map(rhs.sizes, {rhs, matrix}, [&](ValueRange e) { return arith::DivFOp::create(b, loc, e[0], e[1]); });
+    return m.map(rhs.sizes, {rhs, matrix},
+                 [&](ValueRange e) { return arith::DivFOp::create(b, loc, e[0], e[1]); });
   Type f32 = b.getF32Type();
   int64_t rowLength = llvm::alignTo(n + columns, vectorWidth);
   auto buffer = [&](int64_t rows, int64_t length) -> Value {
@@ -109,10 +113,11 @@ Matrix cpu::solveExactly(MatrixBuilder &m, Matrix matrix, Matrix rhs, unsigned v
   // A part of a buffer as a matrix; `rank` 1 drops the second dimension.
   auto part = [&](Value whole, int64_t column, ArrayRef<int64_t> shape) -> Value {
     SmallVector<OpFoldResult> offsets = {b.getIndexAttr(0), b.getIndexAttr(column)};
-    SmallVector<OpFoldResult> lengths = {b.getIndexAttr(shape[0]), b.getIndexAttr(shape.size() == 2 ? shape[1] : 1)};
+    SmallVector<OpFoldResult> lengths = {b.getIndexAttr(shape[0]),
+                                         b.getIndexAttr(shape.size() == 2 ? shape[1] : 1)};
     SmallVector<OpFoldResult> strides(2, b.getIndexAttr(1));
-    auto type = memref::SubViewOp::inferRankReducedResultType(shape, cast<MemRefType>(whole.getType()), offsets,
-                                                              lengths, strides);
+    auto type = memref::SubViewOp::inferRankReducedResultType(shape, cast<MemRefType>(whole.getType()),
+                                                              offsets, lengths, strides);
     return memref::SubViewOp::create(b, loc, type, whole, offsets, lengths, strides);
   };
   auto copy = [&](Value tensor, Value target) {
@@ -120,8 +125,9 @@ Matrix cpu::solveExactly(MatrixBuilder &m, Matrix matrix, Matrix rhs, unsigned v
     SmallVector<int64_t> strides(type.getRank(), ShapedType::kDynamic);
     strides.back() = 1;
     auto layout = StridedLayoutAttr::get(b.getContext(), ShapedType::kDynamic, strides);
-    Value source = bufferization::ToBufferOp::create(b, loc, MemRefType::get(type.getShape(), f32, layout), tensor,
-                                                     /*read_only=*/true);
+    Value source =
+        bufferization::ToBufferOp::create(b, loc, MemRefType::get(type.getShape(), f32, layout), tensor,
+                                          /*read_only=*/true);
     linalg::CopyOp::create(b, loc, source, target);
   };
   Value work = buffer(n, rowLength);
@@ -146,8 +152,8 @@ Matrix cpu::solveExactly(MatrixBuilder &m, Matrix matrix, Matrix rhs, unsigned v
   }
   shape.push_back(n);
   axes.push_back(0);
-  auto type = memref::SubViewOp::inferRankReducedResultType(shape, cast<MemRefType>(solution.getType()), offsets,
-                                                            lengths, strides);
+  auto type = memref::SubViewOp::inferRankReducedResultType(shape, cast<MemRefType>(solution.getType()),
+                                                            offsets, lengths, strides);
   Value result = memref::SubViewOp::create(b, loc, type, solution, offsets, lengths, strides);
   Type tensor = RankedTensorType::get(shape, f32);
   return {bufferization::ToTensorOp::create(b, loc, tensor, result, /*restrict=*/true), axes, rhs.sizes};
@@ -179,8 +185,8 @@ Matrix cpu::solveIteratively(MatrixBuilder &m, Matrix matrix, Matrix rhs, int64_
   OpBuilder::InsertionGuard guard(b);
   b.setInsertionPointToStart(loop.getBody());
   auto carried = loop.getRegionIterArgs();
-  Matrix x{carried[0], axes, rhs.sizes}, residual{carried[1], axes, rhs.sizes}, direction{carried[2], axes, rhs.sizes},
-      size{carried[3], {}, {1, 1}};
+  Matrix x{carried[0], axes, rhs.sizes}, residual{carried[1], axes, rhs.sizes},
+      direction{carried[2], axes, rhs.sizes}, size{carried[3], {}, {1, 1}};
   Matrix image = m.product(matrix, direction);
   Matrix step = quotient(size, m.product(direction.transposed(), image));
   Matrix nextX = m.add(x, m.mul(step, direction));

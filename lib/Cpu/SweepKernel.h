@@ -21,8 +21,8 @@ public:
   Value hasTokens(VectorBuilder &b);
   /// Emits the body: from initial to final states, for the part of the columns that the kernel is called for.
   void emit(VectorBuilder &b);
-  /// Whether the rule has no outputs: then it gathers what a segment makes of states. Its matrix begins with the
-  /// rule's number whatever is given, there are tokens, and entries of all columns are neighbours.
+  /// Whether the rule has no outputs: then it gathers what a segment makes of states. Its matrix begins with
+  /// the rule's number whatever is given, there are tokens, and entries of all columns are neighbours.
   bool isGather() { return views(Role::Output).empty(); }
   /// Emits the call of a function that does all parts at once; it is made for the first of them.
   void callWhole(VectorBuilder &b, mlir::func::FuncOp function);

@@ -5,8 +5,8 @@
 
 namespace recur::cpu {
 
-/// Copies between `state`, a strided memref of f32 of rank 2, and some blocks of H in `scratch`. `transposed`: H
-/// is the transpose of `state`.
+/// Copies between `state`, a strided memref of f32 of rank 2, and some blocks of H in `scratch`.
+/// `transposed`: H is the transpose of `state`.
 class SweepState {
 public:
   SweepState(VectorBuilder &b, const SweepShape &shape, const SweepOptions &options, mlir::Value scratch,

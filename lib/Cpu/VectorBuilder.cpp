@@ -81,8 +81,9 @@ void VectorBuilder::strips(int64_t columns, llvm::function_ref<void(VectorBuilde
     }
 }
 
-// Pairs of vectors are folded into one, then pairs of these: the fewest shuffles. A vector is made of groups of lanes
-// that belong to one input; a fold takes the first half of every group of both and combines it with the second halves.
+// Pairs of vectors are folded into one, then pairs of these: the fewest shuffles. A vector is made of groups
+// of lanes that belong to one input; a fold takes the first half of every group of both and combines it with
+// the second halves.
 Value cpu::foldLanes(OpBuilder &b, Location loc, ArrayRef<Value> vectors,
                      llvm::function_ref<Value(Value, Value)> combine) {
   SmallVector<Value> folded(vectors);

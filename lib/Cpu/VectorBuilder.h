@@ -7,8 +7,8 @@
 
 namespace recur::cpu {
 
-/// Builds arith, vector, memref and scf ops on indices, scalars and vectors of `lanes` of them: f32, unless a type is
-/// given. Memory is a memref whose last dimension is dense, and a place in it.
+/// Builds arith, vector, memref and scf ops on indices, scalars and vectors of `lanes` of them: f32, unless a
+/// type is given. Memory is a memref whose last dimension is dense, and a place in it.
 class VectorBuilder : public mlir::ImplicitLocOpBuilder {
 public:
   using Value = mlir::Value;

@@ -21,11 +21,11 @@ int64_t recur::elementsOf(llvm::ArrayRef<int64_t> shape) {
 }
 
 std::string Array::shapeText() const {
-  return "[" +
-         llvm::join(llvm::map_range(shape, [](int64_t n) { return std::to_string(n); }), ", ") + "]";
+  return "[" + llvm::join(llvm::map_range(shape, [](int64_t n) { return std::to_string(n); }), ", ") + "]";
 }
 
-// The text after a key in the header's dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
+// The text after a key in the header's dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4),
+// }
 static StringRef entry(StringRef header, StringRef key) {
   size_t at = header.find(("'" + key + "':").str());
   if (at == StringRef::npos)

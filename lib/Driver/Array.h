@@ -23,11 +23,12 @@ struct Array {
 /// Number of elements of a shape.
 int64_t elementsOf(llvm::ArrayRef<int64_t> shape);
 
-/// Reads a .npy file (versions 1 to 3, float16/32/64, integers or bool, either order). On failure the result is
-/// nullopt and `error` says why.
+/// Reads a .npy file (versions 1 to 3, float16/32/64, integers or bool, either order). On failure the result
+/// is nullopt and `error` says why.
 std::optional<Array> readNpy(llvm::StringRef path, std::string &error);
 
-/// Writes a .npy file of float32, or of float64. Returns false and says why on failure; nothing is left half written.
+/// Writes a .npy file of float32, or of float64. Returns false and says why on failure; nothing is left half
+/// written.
 bool writeNpy(llvm::StringRef path, const Array &array, bool float64, std::string &error);
 
 } // namespace recur

@@ -1,5 +1,5 @@
-// Times a compiled rule: every form it has, forward and step, one thread and several, beside the machine's peaks. The
-// calls and the peaks take turns, so that what disturbs the machine for a while disturbs them all.
+// Times a compiled rule: every form it has, forward and step, one thread and several, beside the machine's
+// peaks. The calls and the peaks take turns, so that what disturbs the machine for a while disturbs them all.
 #include "lib/Driver/Bench.h"
 #include "lib/Driver/Commands.h"
 #include "lib/Driver/Forms.h"
@@ -159,8 +159,8 @@ private:
         break;
       if (show && (options.progress || passed > 1)) {
         double share = options.repeat ? double(round) / options.repeat : std::min(passed / budget, 1.0);
-        llvm::errs() << "\r" << report.rule << ": " << static_cast<int>(100 * share) << " % of the timing, round "
-                     << round + 1 << "  ";
+        llvm::errs() << "\r" << report.rule << ": " << static_cast<int>(100 * share)
+                     << " % of the timing, round " << round + 1 << "  ";
       }
       for (BenchPeak &peak : report.peaks) {
         peak.flops.push_back(peaks->flopRate(peak.threads, clockOf(peak.threads)));

@@ -24,16 +24,15 @@ static void printRow(const BenchReport &report, const BenchRow &row, llvm::raw_o
   double rate = report.flopsOf(row) / row.best(), bytes = report.shapeOf(row).bytes / row.best();
   std::string form = row.form + (row.form == report.chosen ? " *" : "");
   os << format("  %-14s%8u%8zu%11.4g%11.4g%12.4g%10.4g%8.1f %%%9.4g%8.1f %%\n", form.c_str(), row.threads,
-               row.seconds.size(), row.best() * 1e3, row.median() * 1e3, report.tokensOf(row) / row.best(), rate * 1e-9,
-               100 * rate / peak.flops.back(), bytes * 1e-9, 100 * bytes / peak.copy.back());
+               row.seconds.size(), row.best() * 1e3, row.median() * 1e3, report.tokensOf(row) / row.best(),
+               rate * 1e-9, 100 * rate / peak.flops.back(), bytes * 1e-9, 100 * bytes / peak.copy.back());
 }
 
 void recur::printReport(const BenchReport &report, llvm::raw_ostream &os) {
   os << report.rule << ", class " << report.ruleClass;
   if (!report.sizes.empty())
     os << ": " << sizesText(report.sizes);
-  os << "\n"
-     << format("a token and head needs %.6g flop", report.cost.flops);
+  os << "\n" << format("a token and head needs %.6g flop", report.cost.flops);
   if (report.cost.byOps)
     os << " (counted op by op, as the update is not affine)";
   else
@@ -48,13 +47,16 @@ void recur::printReport(const BenchReport &report, llvm::raw_ostream &os) {
     if (llvm::none_of(report.rows, [&](const BenchRow &row) { return row.step == step; }))
       continue;
     const BenchShape &shape = step ? report.step : report.forward;
-    os << "\n" << (step ? "step" : "forward") << ": " << shape.batch << (shape.batch == 1 ? " sequence" : " sequences");
+    os << "\n"
+       << (step ? "step" : "forward") << ": " << shape.batch
+       << (shape.batch == 1 ? " sequence" : " sequences");
     if (!step)
       os << " of " << shape.tokens << " tokens";
     os << ", " << report.heads << (report.heads == 1 ? " head, " : " heads, ")
        << format("%.3g MB of tensors and %.3g MB of states\n", (shape.bytes - shape.stateBytes) * 1e-6,
                  shape.stateBytes * 0.5e-6)
-       << "  form           threads   calls    best ms  median ms    tokens/s   GFLOP/s   of peak     GB/s   of copy\n";
+       << "  form           threads   calls    best ms  median ms    tokens/s   GFLOP/s   of peak     GB/s   "
+          "of copy\n";
     for (const BenchRow &row : report.rows)
       if (row.step == step)
         printRow(report, row, os);

@@ -18,9 +18,15 @@ struct Kind {
   bool needsCode;
 };
 constexpr Kind kinds[] = {
-    {"obj", ".o", true},     {"header", ".h", true},   {"json", ".json", true},
-    {"asm", ".s", true},     {"llvm", ".ll", true},    {"mlir", ".mlir", false},
-    {"recur", ".recur.mlir", false}, {"ast", ".ast", false}, {"tokens", ".tokens", false},
+    {"obj", ".o", true},
+    {"header", ".h", true},
+    {"json", ".json", true},
+    {"asm", ".s", true},
+    {"llvm", ".ll", true},
+    {"mlir", ".mlir", false},
+    {"recur", ".recur.mlir", false},
+    {"ast", ".ast", false},
+    {"tokens", ".tokens", false},
 };
 
 const Kind *findKind(StringRef name) {
@@ -53,8 +59,9 @@ public:
       return success();
     }
     if (llvm::is_contained(written, path) || llvm::sys::fs::equivalent(path, session.options.spec())) {
-      session.diags.error("cannot write '" + path + "': " +
-                          (llvm::is_contained(written, path) ? "it would hold two outputs" : "it is the spec itself"));
+      session.diags.error(
+          "cannot write '" + path + "': " +
+          (llvm::is_contained(written, path) ? "it would hold two outputs" : "it is the spec itself"));
       return removeAll();
     }
     std::string error;
@@ -115,7 +122,8 @@ static LogicalResult checkWanted(Session &session, ArrayRef<std::string> kindNam
   const Options &options = session.options;
   for (StringRef name : kindNames)
     if (!findKind(name)) {
-      std::string known = llvm::join(llvm::map_range(kinds, [](const Kind &k) { return k.name.str(); }), ", ");
+      std::string known =
+          llvm::join(llvm::map_range(kinds, [](const Kind &k) { return k.name.str(); }), ", ");
       session.diags.error("--emit: there is no kind '" + name + "'; there are " + known);
     }
   for (StringRef stage : options.printAfter)
@@ -124,19 +132,22 @@ static LogicalResult checkWanted(Session &session, ArrayRef<std::string> kindNam
   if (!options.untilAfter.empty() && !isStage(options.untilAfter))
     session.diags.error("--until-after: there is no stage '" + options.untilAfter + "'; see --list-stages");
   else if (options.output == "-" && options.untilAfter.empty() && kindNames.size() > 1)
-    session.diags.error("-o - takes one kind of output, such as --emit=asm, got: " + llvm::join(kindNames, ", "));
+    session.diags.error("-o - takes one kind of output, such as --emit=asm, got: " +
+                        llvm::join(kindNames, ", "));
   return success(!session.diags.hasErrors());
 }
 
 int recur::compileCommand(Session &session) {
   const Options &options = session.options;
-  std::vector<std::string> wanted = options.emit.empty() ? std::vector<std::string>{"obj", "header"} : options.emit;
+  std::vector<std::string> wanted =
+      options.emit.empty() ? std::vector<std::string>{"obj", "header"} : options.emit;
   if (failed(checkWanted(session, wanted))) {
     session.finish();
     return 2;
   }
-  bool code = !options.untilAfter.empty() ||
-              llvm::any_of(wanted, [](StringRef name) { return findKind(name)->needsCode || name == "mlir"; });
+  bool code = !options.untilAfter.empty() || llvm::any_of(wanted, [](StringRef name) {
+    return findKind(name)->needsCode || name == "mlir";
+  });
 
   Writer writer(session);
   auto show = [&](StringRef name) {
@@ -154,15 +165,16 @@ int recur::compileCommand(Session &session) {
   if (failed(code ? session.load(options.spec()) : session.loadRaw(options.spec())))
     return session.finish();
 
-  std::string stem = options.output.empty() || options.output == "-" ? session.rule().getSymName().str()
-                                                                     : options.output;
+  std::string stem =
+      options.output.empty() || options.output == "-" ? session.rule().getSymName().str() : options.output;
   SmallString<128> base(stem);
   llvm::sys::path::replace_extension(base, "");
   StageWatcher watcher(options, base.str().str());
   std::unique_ptr<Compiled> compiled;
   if (code) {
     // --emit=mlir is the module before it is translated to LLVM IR.
-    FailureOr<std::unique_ptr<Compiled>> result = compileRule(session, session.sizes(), watcher, options.form);
+    FailureOr<std::unique_ptr<Compiled>> result =
+        compileRule(session, session.sizes(), watcher, options.form);
     if (failed(result))
       return session.finish();
     if (!*result) {

@@ -6,12 +6,12 @@
 namespace recur {
 class Session;
 
-/// Runs recurc with a command line (without the program's name). Returns the exit code: 0, 1 for an error, 2 for a
-/// wrong command line.
+/// Runs recurc with a command line (without the program's name). Returns the exit code: 0, 1 for an error, 2
+/// for a wrong command line.
 int runCommandLine(llvm::ArrayRef<const char *> arguments);
 
-// One command each. Errors go to the session's diagnostics; the exit code follows from them unless a command says
-// otherwise (diff: 1 for different rules).
+// One command each. Errors go to the session's diagnostics; the exit code follows from them unless a command
+// says otherwise (diff: 1 for different rules).
 int compileCommand(Session &session);
 int checkCommand(Session &session);
 int runCommand(Session &session);

@@ -269,7 +269,8 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session,
       found = kernel->form;
       part = std::move(kernel->module);
       double time =
-          *llvm::find_if(forms, [&](const FormEntry &entry) { return entry.form == found; })->microseconds * 1e3;
+          *llvm::find_if(forms, [&](const FormEntry &entry) { return entry.form == found; })->microseconds *
+          1e3;
       FailureOr<std::optional<CompiledSegments>> segments =
           compileSegments(rule, options, time, cpuModelOf(*types, target), context);
       if (failed(segments))

@@ -18,8 +18,9 @@ struct Compiled {
   std::string llvmText;
 };
 
-/// Sorts the loaded rule into its class and derives its chunk form, which is proved; both on a copy. `module` owns the
-/// copy and has its sizes bound. A derivation whose proof fails is an internal error. Fails after a diagnostic.
+/// Sorts the loaded rule into its class and derives its chunk form, which is proved; both on a copy. `module`
+/// owns the copy and has its sizes bound. A derivation whose proof fails is an internal error. Fails after a
+/// diagnostic.
 struct Analysis {
   mlir::OwningOpRef<mlir::ModuleOp> module;
   NormalForm normalForm;
@@ -45,18 +46,22 @@ ModelInfo describe(Session &session);
 mlir::FailureOr<std::vector<DType>> readTypes(Session &session, const ModelInfo &info);
 
 /// How a CPU's kernel of the rule is made.
-cpu::KernelOptions cpuOptions(RuleOp rule, const ModelInfo &info, llvm::ArrayRef<DType> types, const Target &target,
-                              llvm::StringRef form);
+cpu::KernelOptions cpuOptions(RuleOp rule, const ModelInfo &info, llvm::ArrayRef<DType> types,
+                              const Target &target, llvm::StringRef form);
 
-/// Compiles the loaded rule for every target that the options name, to a form that --form may name. Null without an
-/// error when the watcher stopped, and, where `missing` is given, when the rule has no such form: it then says why.
-mlir::FailureOr<std::unique_ptr<Compiled>> compileRule(Session &session, const llvm::StringMap<int64_t> &sizes,
+/// Compiles the loaded rule for every target that the options name, to a form that --form may name. Null
+/// without an error when the watcher stopped, and, where `missing` is given, when the rule has no such form:
+/// it then says why.
+mlir::FailureOr<std::unique_ptr<Compiled>> compileRule(Session &session,
+                                                       const llvm::StringMap<int64_t> &sizes,
                                                        StageWatcher &watcher, llvm::StringRef form,
                                                        std::string *missing = nullptr);
 
 /// Compiles the loaded rule and brings it into this process; `missing` as in compileRule.
-mlir::FailureOr<std::unique_ptr<LoadedRule>> compileAndLoad(Session &session, const llvm::StringMap<int64_t> &sizes,
-                                                            llvm::StringRef form, std::string *missing = nullptr);
+mlir::FailureOr<std::unique_ptr<LoadedRule>> compileAndLoad(Session &session,
+                                                            const llvm::StringMap<int64_t> &sizes,
+                                                            llvm::StringRef form,
+                                                            std::string *missing = nullptr);
 
 /// A copy of the loaded rule with its sizes bound, as the oracle runs it: in the text's order of evaluation.
 mlir::FailureOr<mlir::OwningOpRef<mlir::ModuleOp>> oracleModule(Session &session,

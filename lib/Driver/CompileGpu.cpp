@@ -9,8 +9,12 @@ using namespace mlir;
 using namespace recur;
 
 static int64_t flagsOf(const cuda::Entry &entry) {
-  constexpr int64_t cuts[] = {0, RECUR_CUDA_SEGMENTS, RECUR_CUDA_SEGMENTS | RECUR_CUDA_ANY, RECUR_CUDA_TOKENS,
-                              RECUR_CUDA_SPREAD, RECUR_CUDA_SEGMENTS | RECUR_CUDA_ONE};
+  constexpr int64_t cuts[] = {0,
+                              RECUR_CUDA_SEGMENTS,
+                              RECUR_CUDA_SEGMENTS | RECUR_CUDA_ANY,
+                              RECUR_CUDA_TOKENS,
+                              RECUR_CUDA_SPREAD,
+                              RECUR_CUDA_SEGMENTS | RECUR_CUDA_ONE};
   int64_t cut = cuts[entry.cut] | (entry.takesMore ? RECUR_CUDA_MORE : 0);
   return cut | (entry.continues ? RECUR_CUDA_CONTINUES : 0);
 }

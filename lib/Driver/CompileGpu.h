@@ -7,14 +7,14 @@
 
 namespace recur {
 
-/// The code of a bound and simplified rule for one GPU, in one of its forms; `kernel` says what is in it. Fails after a
-/// diagnostic.
+/// The code of a bound and simplified rule for one GPU, in one of its forms; `kernel` says what is in it.
+/// Fails after a diagnostic.
 mlir::FailureOr<GpuCode> compileForGpu(Session &session, RuleOp rule, const ModelInfo &info,
-                                       llvm::ArrayRef<DType> types, const Target &target, llvm::StringRef form,
-                                       cuda::Kernel &kernel);
+                                       llvm::ArrayRef<DType> types, const Target &target,
+                                       llvm::StringRef form, cuda::Kernel &kernel);
 
-/// The kernels of all forms that a bound and simplified rule has on one GPU, without their code. Fails after a
-/// diagnostic.
+/// The kernels of all forms that a bound and simplified rule has on one GPU, without their code. Fails after
+/// a diagnostic.
 mlir::FailureOr<cuda::Kernel> planForGpu(Session &session, RuleOp rule, const ModelInfo &info,
                                          llvm::ArrayRef<DType> types, const Target &target);
 

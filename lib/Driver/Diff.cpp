@@ -1,8 +1,8 @@
 // Decides whether two specs are the same rule.
+#include "lib/Derive/Derive.h"
 #include "lib/Driver/Commands.h"
 #include "lib/Driver/Pipeline.h"
 #include "lib/Driver/Session.h"
-#include "lib/Derive/Derive.h"
 
 using namespace mlir;
 using namespace recur;

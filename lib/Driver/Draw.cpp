@@ -7,8 +7,8 @@
 using namespace mlir;
 using namespace recur;
 
-// A number within a range: uniform in a bounded one, else normal or exponential from its end. `edges` prefers the ends:
-// decays of 1, of exp(-12) and of exp(-69), gates of 0 and 1.
+// A number within a range: uniform in a bounded one, else normal or exponential from its end. `edges` prefers
+// the ends: decays of 1, of exp(-12) and of exp(-69), gates of 0 and 1.
 static double draw(RangeAttr range, bool edges, std::mt19937_64 &generator) {
   std::normal_distribution<double> normal;
   if (range && edges) {
@@ -51,7 +51,8 @@ static LogicalResult checkElements(RuleOp rule, const Problem &problem) {
     head += own(argument.getType());
   for (BlockArgument argument : rule.argumentsOf(ArgKind::State))
     sequence += own(argument.getType());
-  double batch = problem.batch, elements = problem.heads * (batch * (problem.tokens * token + sequence) + head);
+  double batch = problem.batch,
+         elements = problem.heads * (batch * (problem.tokens * token + sequence) + head);
   if (elements <= maxDrawn)
     return success();
   return emitError(rule.getLoc()) << "the arrays of " << problem.batch << " sequences of " << problem.tokens
@@ -65,14 +66,16 @@ class Sampler {
 public:
   Sampler(uint64_t seed, Inputs kind) : generator(seed), kind(kind) {}
 
-  // The array of an argument whose first `lead` dimensions count values and whose last ones are those of a value.
+  // The array of an argument whose first `lead` dimensions count values and whose last ones are those of a
+  // value.
   Array array(ArgAttr arg, std::vector<int64_t> shape, size_t lead) {
     Array result(shape);
     // Vectors that promise nothing have a norm of about 1, so that products of many tokens stay of one size.
     bool isVector = shape.size() > lead, isFree = isVector && !arg.getRange();
     int64_t n = shape.back(), each = isVector ? n : 1;
     double scale = isFree ? 1 / std::sqrt(double(n)) : 1;
-    int64_t token = lead == 3 ? elementsOf(llvm::ArrayRef(shape).drop_front(2)) : 0; // from one token to the next
+    int64_t token =
+        lead == 3 ? elementsOf(llvm::ArrayRef(shape).drop_front(2)) : 0; // from one token to the next
     std::vector<double> common(each);
     for (double &x : common)
       x = normal(generator);
@@ -80,13 +83,15 @@ public:
     for (int64_t at = 0; at < result.size(); at += each) {
       bool isNext = lead == 3 && at >= token;
       double *value = result.data.data() + at, pick = uniform(generator);
-      double shared = isFree && (kind == Inputs::Correlated || (kind == Inputs::Mixed && pick < 0.5)) ? 0.95 : 0;
+      double shared =
+          isFree && (kind == Inputs::Correlated || (kind == Inputs::Mixed && pick < 0.5)) ? 0.95 : 0;
       for (int64_t i = 0; i < each; ++i)
         value[i] = scale * (shared * common[i] +
                             std::sqrt(1 - shared * shared) * draw(arg.getRange(), edges, generator));
       if (isFree && isNext && (kind == Inputs::Repeated || kind == Inputs::Mixed) && pick > 0.5 && pick < 0.9)
         std::copy_n(value - token, each, value);
-      if (isFree && !arg.getUnit() && (kind == Inputs::Zeros ? pick < 0.3 : kind == Inputs::Mixed && pick > 0.9))
+      if (isFree && !arg.getUnit() &&
+          (kind == Inputs::Zeros ? pick < 0.3 : kind == Inputs::Mixed && pick > 0.9))
         std::fill_n(value, each, 0.0);
       if (arg.getUnit())
         normalise(value, each);
@@ -120,8 +125,8 @@ private:
 };
 } // namespace
 
-// A caller may pass any matrix as a state; square ones, vectors and numbers keep what their rule starts them with, as
-// they may have to be positive.
+// A caller may pass any matrix as a state; square ones, vectors and numbers keep what their rule starts them
+// with, as they may have to be positive.
 static bool isFreeState(Type symbolic) {
   auto type = cast<MatType>(symbolic);
   return !isOne(type.getRows()) && !isOne(type.getCols()) && type.getRows() != type.getCols();
@@ -142,7 +147,8 @@ LogicalResult recur::drawProblem(RuleOp rule, uint64_t seed, Problem &problem, I
     for (Attribute dim : ownDims(argument.getType()))
       shape.push_back(cast<IntegerAttr>(dim).getInt());
     if (arg.getKind() <= ArgKind::Param)
-      (input ? problem.inputs : problem.params)[arg.getName().str()] = sampler.array(arg, std::move(shape), lead);
+      (input ? problem.inputs : problem.params)[arg.getName().str()] =
+          sampler.array(arg, std::move(shape), lead);
     bool given = kind == Inputs::LargeState || kind == Inputs::SmallState;
     if (arg.getKind() == ArgKind::State && given && symbolic &&
         isFreeState(symbolic.getBody().getArgument(argument.getArgNumber()).getType()))

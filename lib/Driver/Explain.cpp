@@ -99,7 +99,8 @@ private:
     return success();
   }
 
-  LogicalResult describeGpuForms(RuleOp rule, const ModelInfo &info, ArrayRef<DType> types, const Target &target) {
+  LogicalResult describeGpuForms(RuleOp rule, const ModelInfo &info, ArrayRef<DType> types,
+                                 const Target &target) {
     std::optional<ScopedDiagnosticHandler> quiet;
     quiet.emplace(rule.getContext(), [](mlir::Diagnostic &) { return success(); });
     FailureOr<cuda::Kernel> kernel = planForGpu(session, rule, info, types, target);
@@ -123,13 +124,15 @@ private:
     double bytes = tokens * bytesOfToken(rule, info, types), flops = tokens * result.cost->flops;
     result.floors.push_back(formatv("{0:f1} us, {1:f1} MB of inputs and outputs at {2:f2} TB/s",
                                     bytes / gpu.copyRate * 1e-3, bytes * 1e-6, gpu.copyRate * 1e-3));
-    result.floors.push_back(formatv("{0:f1} us, {1:f1} Gflop that any form needs at the {2:f0} Tflop/s of products",
-                                    flops / gpu.productRate * 1e-3, flops * 1e-9, gpu.productRate * 1e-3));
+    result.floors.push_back(
+        formatv("{0:f1} us, {1:f1} Gflop that any form needs at the {2:f0} Tflop/s of products",
+                flops / gpu.productRate * 1e-3, flops * 1e-9, gpu.productRate * 1e-3));
     return success();
   }
 
   void adviseOnTarget(const Target &target, ArrayRef<DType> types, const NormalForm &form) {
-    if (target.required & RECUR_CPU_AVX512_BF16 && result.form == "sweep" && !llvm::is_contained(types, DType::BF16))
+    if (target.required & RECUR_CPU_AVX512_BF16 && result.form == "sweep" &&
+        !llvm::is_contained(types, DType::BF16))
       result.advice.push_back(
           "tensors of bf16 (--dtype bf16) let this machine multiply pairs: about twice the arithmetic");
     for (BlockArgument state : form.states) {

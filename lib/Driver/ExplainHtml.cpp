@@ -58,11 +58,10 @@ static void printForms(const Explanation &e, llvm::raw_ostream &os) {
      << tableRow({"form", "microseconds", "bound by", "", "launches"}, "th") << "</tr>\n";
   for (const FormEntry &entry : e.forms)
     os << (entry.chosen ? "<tr class=\"chosen\">" : "<tr>")
-       << (entry.microseconds ? tableRow({entry.form, formatv("{0:f3}", *entry.microseconds).str(),
-                                          escapeHtml(entry.bound), entry.chosen ? "chosen" : "",
-                                          escapeHtml(entry.launches)})
-                              : tableRow({entry.form, "", "", "no: " + escapeHtml(entry.why),
-                                          escapeHtml(entry.launches)}))
+       << (entry.microseconds
+               ? tableRow({entry.form, formatv("{0:f3}", *entry.microseconds).str(), escapeHtml(entry.bound),
+                           entry.chosen ? "chosen" : "", escapeHtml(entry.launches)})
+               : tableRow({entry.form, "", "", "no: " + escapeHtml(entry.why), escapeHtml(entry.launches)}))
        << "</tr>\n";
   os << "</table>\n";
   for (const std::string &floor : e.floors)
@@ -97,9 +96,10 @@ void recur::printExplanationAsHtml(const Explanation &e, llvm::raw_ostream &os) 
     names.insert(name);
   os << "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>"
-     << escapeHtml(e.rule) << "</title>\n<style>" << style << "</style>\n</head>\n<body>\n<h1>" << escapeHtml(e.rule)
-     << "</h1>\n<p class=\"sub\">Class " << e.ruleClass << ": " << escapeHtml(e.classMeaning) << ".<br>Form: "
-     << escapeHtml(e.form) << ".<br>Precision: " << escapeHtml(e.precision) << ".";
+     << escapeHtml(e.rule) << "</title>\n<style>" << style << "</style>\n</head>\n<body>\n<h1>"
+     << escapeHtml(e.rule) << "</h1>\n<p class=\"sub\">Class " << e.ruleClass << ": "
+     << escapeHtml(e.classMeaning) << ".<br>Form: " << escapeHtml(e.form)
+     << ".<br>Precision: " << escapeHtml(e.precision) << ".";
   for (const std::string &note : e.notes)
     os << "<br>" << escapeHtml(note) << ".";
   os << "</p>\n<pre>" << escapeHtml(StringRef(e.spec).rtrim()) << "</pre>\n<table>\n";

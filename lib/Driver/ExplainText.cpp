@@ -6,8 +6,8 @@ using namespace recur;
 using llvm::format;
 
 void recur::printExplanation(const Explanation &e, llvm::raw_ostream &os) {
-  os << "rule: " << e.rule << "\nclass: " << e.ruleClass << "\nform: " << e.form << "\nprecision: " << e.precision
-     << "\n";
+  os << "rule: " << e.rule << "\nclass: " << e.ruleClass << "\nform: " << e.form
+     << "\nprecision: " << e.precision << "\n";
   for (const std::string &note : e.notes)
     os << note << "\n";
   os << "the class: " << e.classMeaning << "\n";
@@ -29,7 +29,8 @@ void recur::printExplanation(const Explanation &e, llvm::raw_ostream &os) {
        << (cost.byOps ? " (counted op by op)" : "") << ", " << format("%.6g", 4 * cost.values)
        << " bytes of f32 tensors\n"
        << "state of a head: " << format("%.6g", 4 * cost.state) << " bytes, read and written once a call\n"
-       << "cost of a decoded token and head: " << format("%.6g", 8 * cost.state + 4 * cost.values) << " bytes\n";
+       << "cost of a decoded token and head: " << format("%.6g", 8 * cost.state + 4 * cost.values)
+       << " bytes\n";
   }
   if (!e.forms.empty())
     os << "\nforms " << e.place << " as the cost model predicts them:\n";

@@ -46,14 +46,15 @@ double recur::bytesOfToken(RuleOp rule, const ModelInfo &info, ArrayRef<DType> t
       if (tensor.role == role)
         bytes += elementsOf(values[next++].getType()) * dtypeSize(type);
   };
-  add(Role::Input, SmallVector<Value>(llvm::map_range(rule.argumentsOf(ArgKind::Input), [](Value x) { return x; })));
+  add(Role::Input,
+      SmallVector<Value>(llvm::map_range(rule.argumentsOf(ArgKind::Input), [](Value x) { return x; })));
   add(Role::Output, rule.yieldedOutputs());
   return bytes;
 }
 
 std::vector<FormEntry> recur::compareGpuForms(RuleOp rule, const ModelInfo &info, ArrayRef<DType> types,
-                                              const cuda::Kernel &kernel, StringRef chosen, const GpuShape &shape,
-                                              const GpuModel &gpu) {
+                                              const cuda::Kernel &kernel, StringRef chosen,
+                                              const GpuShape &shape, const GpuModel &gpu) {
   std::vector<FormEntry> entries;
   bool found = false;
   std::vector<GpuCandidate> candidates = cuda::listCandidates(kernel, info.name);
@@ -73,7 +74,8 @@ std::vector<FormEntry> recur::compareGpuForms(RuleOp rule, const ModelInfo &info
   }
   for (StringRef form : cuda::gpuForms)
     if (auto why = kernel.refused.find(form);
-        why != kernel.refused.end() && llvm::none_of(entries, [&](const FormEntry &e) { return e.form == form; }))
+        why != kernel.refused.end() &&
+        llvm::none_of(entries, [&](const FormEntry &e) { return e.form == form; }))
       entries.push_back({form.str(), {}, "", "", why->second});
   sortByTime(entries);
   return entries;

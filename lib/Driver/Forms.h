@@ -24,12 +24,13 @@ struct FormEntry {
 /// A core of a target, as the model of the forms' times sees it.
 CpuModel cpuModelOf(llvm::ArrayRef<DType> types, const Target &target);
 
-/// All forms of a bound and simplified rule, the one with the least predicted time first, those without code last.
+/// All forms of a bound and simplified rule, the one with the least predicted time first, those without code
+/// last.
 std::vector<FormEntry> compareForms(RuleOp rule, const Analysis &analysis, llvm::ArrayRef<DType> types,
                                     const Target &target);
 
-/// The same for the kernels that planForGpu has found, a row for each way to launch them, for a call of that shape,
-/// where the compiler takes the form `chosen`.
+/// The same for the kernels that planForGpu has found, a row for each way to launch them, for a call of that
+/// shape, where the compiler takes the form `chosen`.
 std::vector<FormEntry> compareGpuForms(RuleOp rule, const ModelInfo &info, llvm::ArrayRef<DType> types,
                                        const cuda::Kernel &kernel, llvm::StringRef chosen,
                                        const GpuShape &shape, const GpuModel &gpu);

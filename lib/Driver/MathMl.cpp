@@ -36,7 +36,8 @@ std::string element(StringRef name, const std::string &content) {
 }
 std::string row(const std::string &content) { return element("mrow", content); }
 
-// Reads a line from left to right; what it does not know becomes an operator of its own, so that nothing is lost.
+// Reads a line from left to right; what it does not know becomes an operator of its own, so that nothing is
+// lost.
 class Converter {
 public:
   Converter(StringRef line, const llvm::StringSet<> &names) : rest(line), names(names) {}
@@ -151,15 +152,17 @@ private:
       below.push_back(element("mn", number.str()));
   }
 
-  // A name, with its number as an index and a transposition that is part of it. Empty for a word of a sentence, which
-  // stays.
+  // A name, with its number as an index and a transposition that is part of it. Empty for a word of a
+  // sentence, which stays.
   std::string word(std::vector<std::string> &below, std::vector<std::string> &above) {
     StringRef run = rest.take_while([](char c) { return llvm::isAlnum(c); });
-    if (rest.drop_front(run.size()).starts_with("(") && isLetter(run.back()) && llvm::any_of(run, llvm::isDigit)) {
+    if (rest.drop_front(run.size()).starts_with("(") && isLetter(run.back()) &&
+        llvm::any_of(run, llvm::isDigit)) {
       rest = rest.drop_front(run.size()); // a function such as l2norm
       return element("mi", run.str()) + "<mo>&#x2061;</mo>";
     }
-    StringRef name = rest.take_while([](char c) { return isLetter(c); }), after = rest.drop_front(name.size());
+    StringRef name = rest.take_while([](char c) { return isLetter(c); }),
+              after = rest.drop_front(name.size());
     bool known = names.contains(name), call = after.starts_with("(");
     if (!known && name.size() > 1 && name.ends_with("T") && names.contains(name.drop_back())) {
       rest = after;
@@ -191,7 +194,8 @@ private:
     std::string sentence;
     while (!rest.empty() && (isLetter(rest[0]) || rest[0] == ' ')) {
       if (isLetter(rest[0])) {
-        StringRef name = rest.take_while([](char c) { return isLetter(c); }), after = rest.drop_front(name.size());
+        StringRef name = rest.take_while([](char c) { return isLetter(c); }),
+                  after = rest.drop_front(name.size());
         if (name.size() == 1 || names.contains(name) || after.starts_with("(") ||
             (!after.empty() && llvm::isDigit(after[0])))
           break;
@@ -205,7 +209,8 @@ private:
     return same(element("mtext", "&#xa0;" + StringRef(sentence).rtrim().str() + "&#xa0;"));
   }
 
-  // What stands after _ or ^: a bracket without its brackets, or one token. An exponent keeps its own scripts.
+  // What stands after _ or ^: a bracket without its brackets, or one token. An exponent keeps its own
+  // scripts.
   std::string script(bool isExponent = false) {
     std::string minus = take("-") ? element("mo", "−") : "";
     if (take("(")) {
@@ -229,8 +234,8 @@ private:
   // Digits, and a point if digits follow it.
   StringRef takeNumber() {
     size_t size = 0;
-    while (size < rest.size() && (llvm::isDigit(rest[size]) ||
-                                  (rest[size] == '.' && size + 1 < rest.size() && llvm::isDigit(rest[size + 1]))))
+    while (size < rest.size() && (llvm::isDigit(rest[size]) || (rest[size] == '.' && size + 1 < rest.size() &&
+                                                                llvm::isDigit(rest[size + 1]))))
       ++size;
     StringRef number = rest.take_front(size);
     rest = rest.drop_front(size);
@@ -264,4 +269,6 @@ private:
 };
 } // namespace
 
-std::string recur::toMathMl(StringRef line, const llvm::StringSet<> &names) { return Converter(line, names).run(); }
+std::string recur::toMathMl(StringRef line, const llvm::StringSet<> &names) {
+  return Converter(line, names).run();
+}

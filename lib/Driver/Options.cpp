@@ -211,7 +211,8 @@ private:
     if (const Arg *arg = args.getLastArg(OPT_form)) {
       options.form = arg->getValue();
       if (!llvm::is_contained({"auto", "sequential", "sweep", "chunk", "scan", "roles"}, options.form))
-        return usage("--form needs auto, sequential, sweep, chunk, scan or roles, got: '" + options.form + "'");
+        return usage("--form needs auto, sequential, sweep, chunk, scan or roles, got: '" + options.form +
+                     "'");
     }
     if (const Arg *arg = args.getLastArg(OPT_clock)) {
       StringRef clock = arg->getValue();

@@ -31,7 +31,8 @@ static std::vector<int64_t> shapeOf(std::vector<int64_t> leading, Type type) {
 }
 
 LogicalResult recur::runOracle(RuleOp rule, Problem &problem, bool single) {
-  SmallVector<BlockArgument> inputs = rule.argumentsOf(ArgKind::Input), params = rule.argumentsOf(ArgKind::Param),
+  SmallVector<BlockArgument> inputs = rule.argumentsOf(ArgKind::Input),
+                             params = rule.argumentsOf(ArgKind::Param),
                              states = rule.argumentsOf(ArgKind::State);
   auto nameOf = [&](BlockArgument argument) { return rule.getArg(argument).getName().str(); };
   std::map<std::string, Array> initial = std::move(problem.states);
@@ -64,9 +65,10 @@ LogicalResult recur::runOracle(RuleOp rule, Problem &problem, bool single) {
       int64_t sequence = b * problem.heads + h;
       for (BlockArgument state : states) {
         auto given = initial.find(nameOf(state));
-        call.states.push_back(given == initial.end()
-                                  ? Matrix()
-                                  : slice(given->second, sequence * matType(state).numElements(), matType(state)));
+        call.states.push_back(
+            given == initial.end()
+                ? Matrix()
+                : slice(given->second, sequence * matType(state).numElements(), matType(state)));
       }
       if (failed(interpret(rule, call)))
         return failure();

@@ -7,7 +7,8 @@
 
 namespace recur {
 
-/// Writes a file, or to standard output for "-". Where that fails, `error` says why, and no part of the file is left.
+/// Writes a file, or to standard output for "-". Where that fails, `error` says why, and no part of the file
+/// is left.
 bool writeFile(llvm::StringRef path, llvm::StringRef bytes, std::string &error);
 
 } // namespace recur

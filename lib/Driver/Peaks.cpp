@@ -22,22 +22,26 @@ double recur::secondsOf(Clock clock) {
   return time.tv_sec + 1e-9 * time.tv_nsec;
 }
 
-// Sums that do not wait for each other: two units with a latency of four cycles need eight. They fit into 16 registers.
+// Sums that do not wait for each other: two units with a latency of four cycles need eight. They fit into 16
+// registers.
 static constexpr unsigned chains = 12;
 static constexpr int64_t roundsOfOne = 500000;
 
-// void multiply_add(int64_t rounds, float *data): x = x * data[0] + data[1] in `chains` vectors, whose sum is stored.
+// void multiply_add(int64_t rounds, float *data): x = x * data[0] + data[1] in `chains` vectors, whose sum is
+// stored.
 static void emitMultiplyAdd(Module &module, unsigned lanes) {
   LLVMContext &context = module.getContext();
   IRBuilder<> b(context);
   Type *count = b.getInt64Ty(), *vector = FixedVectorType::get(b.getFloatTy(), lanes);
   auto *function = Function::Create(FunctionType::get(b.getVoidTy(), {count, b.getPtrTy()}, false),
                                     Function::ExternalLinkage, "multiply_add", module);
-  BasicBlock *entry = BasicBlock::Create(context, "", function), *loop = BasicBlock::Create(context, "", function),
+  BasicBlock *entry = BasicBlock::Create(context, "", function),
+             *loop = BasicBlock::Create(context, "", function),
              *end = BasicBlock::Create(context, "", function);
   b.SetInsertPoint(entry);
   auto load = [&](unsigned index) {
-    Value *number = b.CreateLoad(b.getFloatTy(), b.CreateConstGEP1_64(b.getFloatTy(), function->getArg(1), index));
+    Value *number =
+        b.CreateLoad(b.getFloatTy(), b.CreateConstGEP1_64(b.getFloatTy(), function->getArg(1), index));
     return b.CreateVectorSplat(lanes, number);
   };
   Value *factor = load(0), *summand = load(1);

@@ -24,8 +24,8 @@ public:
   static llvm::Expected<std::unique_ptr<Peaks>> create(const Target &target);
   ~Peaks();
 
-  /// Floating-point operations per second of f32 multiply-adds in registers, over about a millisecond. Thread time is
-  /// for one thread only.
+  /// Floating-point operations per second of f32 multiply-adds in registers, over about a millisecond. Thread
+  /// time is for one thread only.
   double flopRate(unsigned threads, Clock clock = Clock::Wall);
   /// Bytes read and written per second by copies of `copyBytes` in each thread, too large for caches.
   double copyRate(unsigned threads, Clock clock = Clock::Wall);

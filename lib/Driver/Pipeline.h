@@ -32,7 +32,8 @@ private:
   std::string stem, text, loweredText;
 };
 
-/// Stages that every path shares: gradients become expressions, and ranges are checked. Fails after a diagnostic.
+/// Stages that every path shares: gradients become expressions, and ranges are checked. Fails after a
+/// diagnostic.
 mlir::LogicalResult differentiateRule(mlir::ModuleOp module);
 
 /// Binds dimensions; reports those that have no size. Fails after a diagnostic.
@@ -46,8 +47,8 @@ mlir::LogicalResult bindOpenSteps(RuleOp rule, std::vector<std::string> &shown);
 /// Drops assumptions, orders products, simplifies: what code is generated from.
 mlir::LogicalResult simplifyRule(mlir::ModuleOp module);
 
-/// A kernel from a module with one bound and simplified rule, which it consumes. Null without an error when the watcher
-/// stopped.
+/// A kernel from a module with one bound and simplified rule, which it consumes. Null without an error when
+/// the watcher stopped.
 mlir::FailureOr<cpu::Kernel> lowerToKernel(mlir::ModuleOp module, const cpu::KernelOptions &options,
                                            llvm::LLVMContext &context, StageWatcher &watcher);
 

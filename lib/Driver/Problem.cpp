@@ -49,8 +49,9 @@ public:
         return failure();
     for (auto &[name, array] : problem.states)
       if (array.shape[0] != problem.batch || array.shape[1] != problem.heads)
-        return emitError(rule.getLoc()) << "'" << name << "' must begin with [" << problem.batch << ", "
-                                        << problem.heads << "] sequences and heads, got: " << array.shapeText();
+        return emitError(rule.getLoc())
+               << "'" << name << "' must begin with [" << problem.batch << ", " << problem.heads
+               << "] sequences and heads, got: " << array.shapeText();
     return success();
   }
 
@@ -135,15 +136,16 @@ private:
     if (size == expected && size > 0)
       return success();
     if (size < 1)
-      return emitError(argument.getLoc()) << "'" << rule.getArg(argument).getName().getValue()
-                                          << "' needs at least 1 for the dimension '" << dimText(dim)
-                                          << "', got: " << size;
-    return emitError(argument.getLoc()) << "'" << rule.getArg(argument).getName().getValue() << "' has " << size
-                                        << " for the dimension '" << dimText(dim) << "', but it is " << expected
-                                        << " elsewhere";
+      return emitError(argument.getLoc())
+             << "'" << rule.getArg(argument).getName().getValue() << "' needs at least 1 for the dimension '"
+             << dimText(dim) << "', got: " << size;
+    return emitError(argument.getLoc())
+           << "'" << rule.getArg(argument).getName().getValue() << "' has " << size << " for the dimension '"
+           << dimText(dim) << "', but it is " << expected << " elsewhere";
   }
 
-  LogicalResult agree(BlockArgument argument, StringRef axis, int64_t size, int64_t &known, std::string &from) {
+  LogicalResult agree(BlockArgument argument, StringRef axis, int64_t size, int64_t &known,
+                      std::string &from) {
     StringRef name = rule.getArg(argument).getName();
     if (from.empty()) {
       known = size;
@@ -151,8 +153,8 @@ private:
     }
     if (known == size)
       return success();
-    return emitError(argument.getLoc()) << "'" << name << "' has " << size << " along the " << axis << " axis, but '"
-                                        << from << "' has " << known;
+    return emitError(argument.getLoc()) << "'" << name << "' has " << size << " along the " << axis
+                                        << " axis, but '" << from << "' has " << known;
   }
 
   LogicalResult checkHeads(StringRef name, int64_t heads) {
@@ -171,11 +173,13 @@ private:
 };
 } // namespace
 
-LogicalResult recur::readProblem(RuleOp rule, StringRef folder, llvm::StringMap<int64_t> &sizes, Problem &problem) {
+LogicalResult recur::readProblem(RuleOp rule, StringRef folder, llvm::StringMap<int64_t> &sizes,
+                                 Problem &problem) {
   return Reader(rule, folder, sizes, problem).run();
 }
 
-LogicalResult recur::writeProblem(const Problem &problem, StringRef folder, bool float64, std::string &error) {
+LogicalResult recur::writeProblem(const Problem &problem, StringRef folder, bool float64,
+                                  std::string &error) {
   if (std::error_code code = llvm::sys::fs::create_directories(folder)) {
     error = ("cannot make the folder '" + folder + "': " + code.message()).str();
     return failure();

@@ -9,8 +9,8 @@
 
 namespace recur {
 
-/// Arrays by name and the sizes they agree on. Inputs are [batch, token, head, dims..], params [head, dims..], states
-/// [sequence, head, dims..], whatever the files left out.
+/// Arrays by name and the sizes they agree on. Inputs are [batch, token, head, dims..], params [head,
+/// dims..], states [sequence, head, dims..], whatever the files left out.
 struct Problem {
   int64_t batch = 1, tokens = 0, heads = 1;
   std::map<std::string, Array> inputs, params;
@@ -24,9 +24,10 @@ struct Problem {
 /// The own dimensions of an argument: micro-steps, rows, columns, without the literal 1s.
 llvm::SmallVector<mlir::Attribute> ownDims(mlir::Type type);
 
-/// Reads NAME.npy from a folder for each input and param, and for each state where there is one, and finds the sizes of
-/// symbolic dimensions that `sizes` does not have.
-mlir::LogicalResult readProblem(RuleOp rule, llvm::StringRef folder, llvm::StringMap<int64_t> &sizes, Problem &problem);
+/// Reads NAME.npy from a folder for each input and param, and for each state where there is one, and finds
+/// the sizes of symbolic dimensions that `sizes` does not have.
+mlir::LogicalResult readProblem(RuleOp rule, llvm::StringRef folder, llvm::StringMap<int64_t> &sizes,
+                                Problem &problem);
 
 /// What is special about drawn inputs.
 enum class Inputs {
@@ -40,17 +41,19 @@ enum class Inputs {
   SmallState,
 };
 
-/// Draws the inputs and params of a rule whose dimensions are bound: vectors declared `unit` with norm 1, others that
-/// have no range of about that norm. Initial states are drawn where the inputs are about them; `symbolic` is then the
-/// rule before its dimensions were bound. Fails after a diagnostic where the arrays would be too large.
+/// Draws the inputs and params of a rule whose dimensions are bound: vectors declared `unit` with norm 1,
+/// others that have no range of about that norm. Initial states are drawn where the inputs are about them;
+/// `symbolic` is then the rule before its dimensions were bound. Fails after a diagnostic where the arrays
+/// would be too large.
 mlir::LogicalResult drawProblem(RuleOp rule, uint64_t seed, Problem &problem, Inputs kind = Inputs::Random,
                                 RuleOp symbolic = {});
 
 /// Writes an output or a state for each NAME.npy.
-mlir::LogicalResult writeProblem(const Problem &problem, llvm::StringRef folder, bool float64, std::string &error);
+mlir::LogicalResult writeProblem(const Problem &problem, llvm::StringRef folder, bool float64,
+                                 std::string &error);
 
-/// Runs the rule's meaning in float64, with what every op computes rounded to float32 if wanted; fills outputs and
-/// states.
+/// Runs the rule's meaning in float64, with what every op computes rounded to float32 if wanted; fills
+/// outputs and states.
 mlir::LogicalResult runOracle(RuleOp rule, Problem &problem, bool single = false);
 
 /// Moves every input and param by a random relative amount of at most `size`.

@@ -9,7 +9,8 @@ using namespace mlir;
 using namespace recur;
 
 static LogicalResult call(Session &session, Call &call) {
-  int32_t code = session.options.step ? call.stepAll(session.options.threads) : call.forward(session.options.threads);
+  int32_t code =
+      session.options.step ? call.stepAll(session.options.threads) : call.forward(session.options.threads);
   return code == RECUR_OK ? success() : session.fail(recur_last_error());
 }
 
@@ -58,7 +59,8 @@ static LogicalResult run(Session &session) {
       double square = 0;
       for (double x : array.data)
         square += x * x;
-      llvm::outs() << name << " " << array.shapeText() << " norm " << llvm::format("%.9g", std::sqrt(square)) << "\n";
+      llvm::outs() << name << " " << array.shapeText() << " norm " << llvm::format("%.9g", std::sqrt(square))
+                   << "\n";
     }
   return success();
 }

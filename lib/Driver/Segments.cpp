@@ -61,7 +61,8 @@ private:
   }
 
   // Of the tensors of a kernel in order; params are held as the main kernel's.
-  SmallVector<cpu::TensorFormat> formats(ArrayRef<cpu::TensorFormat> inputs, ArrayRef<cpu::TensorFormat> states,
+  SmallVector<cpu::TensorFormat> formats(ArrayRef<cpu::TensorFormat> inputs,
+                                         ArrayRef<cpu::TensorFormat> states,
                                          ArrayRef<cpu::TensorFormat> outputs) {
     SmallVector<cpu::TensorFormat> params, all;
     for (auto [tensor, format] : llvm::zip(cpu::kernelTensors(rule), main.tensors))
@@ -81,8 +82,8 @@ private:
     FailureOr<cpu::Kernel> kernel = cpu::buildKernel(*module.getOps<RuleOp>().begin(), options, context);
     if (failed(kernel))
       return failure();
-    // The loops of a sweep have the shape that the machine wants, and a stitch runs for a few segments: unrolled, they
-    // would take longer to compile than they save.
+    // The loops of a sweep have the shape that the machine wants, and a stitch runs for a few segments:
+    // unrolled, they would take longer to compile than they save.
     if (!form || kernel->form == "sweep")
       for (llvm::Function &function : *kernel->module)
         function.addFnAttr(llvm::Attribute::OptimizeForSize);

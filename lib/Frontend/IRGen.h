@@ -16,7 +16,8 @@ mlir::OwningOpRef<mlir::ModuleOp> emitIR(const Program &program, mlir::MLIRConte
 mlir::OwningOpRef<mlir::ModuleOp> compileSource(mlir::MLIRContext &context, const SourceFile &file,
                                                 DiagnosticEngine &diags);
 
-/// The place of a location in the engine's file, innermost where calls are inlined; nothing when it is elsewhere.
+/// The place of a location in the engine's file, innermost where calls are inlined; nothing when it is
+/// elsewhere.
 std::optional<SourceRange> placeInFile(mlir::Location loc, const DiagnosticEngine &diags);
 
 /// While it lives, diagnostics of the context go to the engine; those that point into its file show the text.

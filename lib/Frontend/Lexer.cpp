@@ -118,8 +118,8 @@ private:
     size_t length = end - at;
     push(TokenKind::Name, std::min(length, maxNameLength));
     if (length > maxNameLength)
-      diags.error(tokens.back().range,
-                  "a name has at most " + llvm::Twine(maxNameLength) + " characters, got: " + llvm::Twine(length));
+      diags.error(tokens.back().range, "a name has at most " + llvm::Twine(maxNameLength) +
+                                           " characters, got: " + llvm::Twine(length));
     at = end;
   }
 

@@ -24,8 +24,8 @@ static const Expr *whereNotFinite(const Expr &expr) {
     areNumbers &= x && !std::isnan(*x);
   }
   std::optional<double> value = evaluate(expr);
-  bool isNew = value && !expr.operands.empty() &&
-               (std::isnan(*value) ? areNumbers : std::isinf(*value) && areFinite);
+  bool isNew =
+      value && !expr.operands.empty() && (std::isnan(*value) ? areNumbers : std::isinf(*value) && areFinite);
   return isNew ? &expr : nullptr;
 }
 

@@ -29,7 +29,8 @@ public:
         .Case<BroadcastOp>([&](BroadcastOp b) { return set(op, broadcast(op, get(b.getOperand()))); })
         .Case<DiagOp>([&](DiagOp d) { return set(op, diagonal(get(d.getOperand()))); })
         .Case<SolveOp>([&](SolveOp s) { return set(op, solve(s)); })
-        .Case<InverseOp>([&](InverseOp i) { return set(op, eliminate(get(i.getOperand()), identity(typeOf(op)))); })
+        .Case<InverseOp>(
+            [&](InverseOp i) { return set(op, eliminate(get(i.getOperand()), identity(typeOf(op)))); })
         .Case<RopeOp>([&](RopeOp r) { return set(op, rope(r)); })
         .Case<AssumeOp>([&](AssumeOp a) { return set(op, get(a.getOperand())); })
         .Default([](Operation *other) { return other->emitOpError() << "has no value in the oracle"; });

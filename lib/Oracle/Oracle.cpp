@@ -1,7 +1,7 @@
 // Walks a rule over the tokens of a sequence.
 //
-// recur.block ops divide the body into phases. Within a block of tokens a phase runs for all its tokens before the next
-// phase begins. A rule without them has one phase, and each token is a block of its own.
+// recur.block ops divide the body into phases. Within a block of tokens a phase runs for all its tokens
+// before the next phase begins. A rule without them has one phase, and each token is a block of its own.
 #include "lib/Oracle/Evaluate.h"
 
 using namespace mlir;
@@ -10,7 +10,8 @@ using namespace recur;
 namespace {
 class Interpreter {
 public:
-  Interpreter(RuleOp rule, OracleCall &call) : rule(rule), call(call), states(rule.argumentsOf(ArgKind::State)) {}
+  Interpreter(RuleOp rule, OracleCall &call)
+      : rule(rule), call(call), states(rule.argumentsOf(ArgKind::State)) {}
 
   LogicalResult run() {
     if (failed(initialise()))
@@ -105,7 +106,8 @@ private:
     Block &body = rule.getBody().front();
     auto phaseBegin = body.begin();
     while (true) {
-      auto phaseEnd = std::find_if(phaseBegin, body.end(), [](Operation &op) { return isa<BlockOp, YieldOp>(op); });
+      auto phaseEnd =
+          std::find_if(phaseBegin, body.end(), [](Operation &op) { return isa<BlockOp, YieldOp>(op); });
       for (int64_t t = begin; t < end; ++t)
         if (failed(runPhase(environments[t - begin], t, phaseBegin, phaseEnd)))
           return failure();
@@ -125,7 +127,8 @@ private:
     return success();
   }
 
-  LogicalResult runPhase(Environment &environment, int64_t token, Block::iterator begin, Block::iterator end) {
+  LogicalResult runPhase(Environment &environment, int64_t token, Block::iterator begin,
+                         Block::iterator end) {
     // States that this phase computes come from the previous token.
     SmallVector<unsigned> computed;
     for (auto [index, state, yielded] : llvm::enumerate(states, rule.yieldedStates()))
@@ -137,7 +140,8 @@ private:
     for (auto op = begin; op != end; ++op) {
       for (Value operand : op->getOperands())
         if (!environment.contains(operand))
-          return op->emitError() << "the state is read here, but what it becomes is computed by a later block";
+          return op->emitError()
+                 << "the state is read here, but what it becomes is computed by a later block";
       if (failed(evaluate(*op, environment, call.tokens, call.single)))
         return failure();
     }

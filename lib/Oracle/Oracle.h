@@ -1,5 +1,5 @@
-// The oracle: recur IR run in float64, token by token, plain and obvious. It is the meaning of a spec; every other path
-// is compared with it.
+// The oracle: recur IR run in float64, token by token, plain and obvious. It is the meaning of a spec; every
+// other path is compared with it.
 #pragma once
 
 #include "dialect/recur/Recur.h"
@@ -19,7 +19,8 @@ struct Matrix {
   double at(int64_t i, int64_t j) const { return data[i * cols + j]; }
 };
 
-/// One head of one sequence. Entries of `inputs` and `states` follow the order of the rule's arguments of that kind.
+/// One head of one sequence. Entries of `inputs` and `states` follow the order of the rule's arguments of
+/// that kind.
 struct OracleCall {
   int64_t tokens = 0;
   int64_t position = 0; // of the first token in its sequence
@@ -35,8 +36,8 @@ struct OracleCall {
   std::vector<std::vector<Matrix>> outputs;
 };
 
-/// Runs a rule whose dimensions are bound and whose gradients are expressions (recur-differentiate). Fails, with an
-/// error at the op, when a state is read before the block that computes it has run.
+/// Runs a rule whose dimensions are bound and whose gradients are expressions (recur-differentiate). Fails,
+/// with an error at the op, when a state is read before the block that computes it has run.
 mlir::LogicalResult interpret(RuleOp rule, OracleCall &call);
 
 } // namespace recur

@@ -152,14 +152,16 @@ static int32_t find_device(recur_i_call *call) {
     for (int32_t i = 0; i < call->model->variant_count; ++i)
       compiled |= call->model->variants[i].cuda != NULL;
     if (!compiled)
-      return RECUR_I_FAIL(call, RECUR_ERROR_DEVICE,
-                          "'%s' must be on the CPU, as this was compiled for no GPU, but it is on CUDA device %d",
-                          output->tensor->name, (int)call->device.device_id);
+      return RECUR_I_FAIL(
+          call, RECUR_ERROR_DEVICE,
+          "'%s' must be on the CPU, as this was compiled for no GPU, but it is on CUDA device %d",
+          output->tensor->name, (int)call->device.device_id);
     return recur_i_cuda_begin(call);
   }
   if (call->device.device_type == kDLCPU)
     return RECUR_OK;
-  return RECUR_I_FAIL(call, RECUR_ERROR_DEVICE, "'%s' must be on the CPU or on a CUDA device, but it is on device type %d",
+  return RECUR_I_FAIL(call, RECUR_ERROR_DEVICE,
+                      "'%s' must be on the CPU or on a CUDA device, but it is on device type %d",
                       output->tensor->name, (int)call->device.device_type);
 }
 

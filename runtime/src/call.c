@@ -52,8 +52,8 @@ static int64_t scratch_step(const recur_variant *variant, int64_t segments) {
   return quotient_up(bytes, SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT;
 }
 
-/* Tokens for fewer of which a part takes no longer than waking a thread, and a segment no longer than its states
- * take. */
+/* Tokens for fewer of which a part takes no longer than waking a thread, and a segment no longer than its
+ * states take. */
 enum { LEAST_TOKENS = 64, LEAST_SEGMENT = 128 };
 
 /** Most parts that heads may be cut into. */
@@ -72,7 +72,8 @@ static bool is_dense(const recur_i_call *call) {
   return true;
 }
 
-/** Most segments that sequences may be cut into, the shortest of `tokens`: no more than keep all workers busy. */
+/** Most segments that sequences may be cut into, the shortest of `tokens`: no more than keep all workers
+ * busy. */
 static int64_t most_segments(const recur_i_call *call, int64_t tokens, int64_t workers) {
   const int64_t heads = call->sequences * call->heads;
   if (!call->variant->segments || heads >= workers || !heads || !is_dense(call))
@@ -87,9 +88,9 @@ static int64_t shortest(const recur_i_call *call) {
   return least;
 }
 
-/** How the work is cut so that `workers` are done soonest, in thousandths of the time of a head: each part computes
- * again what all columns need, a tenth; segments are gathered first, all but the last, and stitched. It depends on the
- * number of workers alone, never on which of them is faster. */
+/** How the work is cut so that `workers` are done soonest, in thousandths of the time of a head: each part
+ * computes again what all columns need, a tenth; segments are gathered first, all but the last, and stitched.
+ * It depends on the number of workers alone, never on which of them is faster. */
 static recur_i_cut choose_cut(const recur_i_call *call, int64_t workers) {
   enum { AGAIN = 100, STITCH = 50 };
   const int64_t heads = call->sequences * call->heads;

@@ -1,5 +1,5 @@
-/* cuda.c: the code of kernels for NVIDIA GPUs in the contexts that they run in. The first call of a kernel in a context
- * loads its code. */
+/* cuda.c: the code of kernels for NVIDIA GPUs in the contexts that they run in. The first call of a kernel in
+ * a context loads its code. */
 #include "cuda_driver.h"
 
 #include <pthread.h>
@@ -54,7 +54,8 @@ static int32_t load_code(const recur_i_call *call, unsigned long long context, c
   for (int32_t e = 0; e < kernel->entry_count && e < RECUR_MAX_ENTRIES && !result; ++e) {
     result = recur_i_cuda.module_get_function(&n->functions[e], module, kernel->entries[e].name);
     if (!result && kernel->entries[e].shared)
-      result = recur_i_cuda.func_set_attribute(n->functions[e], CU_MAX_DYNAMIC_SHARED, (int)kernel->entries[e].shared);
+      result = recur_i_cuda.func_set_attribute(n->functions[e], CU_MAX_DYNAMIC_SHARED,
+                                               (int)kernel->entries[e].shared);
   }
   recur_i_cuda.exchange_capture_mode(&mode);
   if (result) {

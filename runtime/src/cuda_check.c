@@ -14,15 +14,15 @@ typedef struct {
 } memory;
 
 static CUresult look(uintptr_t address, memory *m) {
-  int attributes[] = {CU_POINTER_MEMORY_TYPE, CU_POINTER_DEVICE, CU_POINTER_RANGE_START, CU_POINTER_RANGE_SIZE,
-                      CU_POINTER_IS_PLAIN};
+  int attributes[] = {CU_POINTER_MEMORY_TYPE, CU_POINTER_DEVICE, CU_POINTER_RANGE_START,
+                      CU_POINTER_RANGE_SIZE, CU_POINTER_IS_PLAIN};
   void *values[] = {&m->type, &m->device, &m->start, &m->size, &m->plain};
   *m = (memory){0};
   return recur_i_cuda.pointer_get_attributes(5, attributes, values, address);
 }
 
-/** Checks that bytes `low` to `high` around `data` are the device's, as far as the driver knows: of memory that was put
- * together from pieces it knows a piece only. */
+/** Checks that bytes `low` to `high` around `data` are the device's, as far as the driver knows: of memory
+ * that was put together from pieces it knows a piece only. */
 static int32_t check_memory(const recur_i_call *call, const char *prefix, const char *name, const char *data,
                             int64_t low, int64_t high) {
   memory m;
@@ -30,18 +30,20 @@ static int32_t check_memory(const recur_i_call *call, const char *prefix, const 
   if (result)
     return recur_i_fail_driver(call, "looking up an address", result);
   if (!m.type)
-    return RECUR_I_FAIL(call, RECUR_ERROR_DEVICE,
-                        "'%s%s' must be in memory of CUDA device %d, but the driver does not know its address", prefix,
-                        name, call->device.device_id);
+    return RECUR_I_FAIL(
+        call, RECUR_ERROR_DEVICE,
+        "'%s%s' must be in memory of CUDA device %d, but the driver does not know its address", prefix, name,
+        call->device.device_id);
   if (m.type == CU_MEMORY_DEVICE && m.device != call->device.device_id)
     return RECUR_I_FAIL(call, RECUR_ERROR_DEVICE,
-                        "'%s%s' must be in memory of CUDA device %d, but its address is on device %d", prefix, name,
-                        call->device.device_id, m.device);
+                        "'%s%s' must be in memory of CUDA device %d, but its address is on device %d", prefix,
+                        name, call->device.device_id, m.device);
   const uintptr_t first = (uintptr_t)data + (uintptr_t)low, end = (uintptr_t)data + (uintptr_t)high;
   if (m.plain && (first < m.start || end > m.start + m.size))
     return RECUR_I_FAIL(call, RECUR_ERROR_STRIDE,
-                        "'%s%s' reaches %" PRIu64 " bytes past its allocation of %" PRIu64 " bytes", prefix, name,
-                        (uint64_t)(first < m.start ? m.start - first : end - m.start - m.size), (uint64_t)m.size);
+                        "'%s%s' reaches %" PRIu64 " bytes past its allocation of %" PRIu64 " bytes", prefix,
+                        name, (uint64_t)(first < m.start ? m.start - first : end - m.start - m.size),
+                        (uint64_t)m.size);
   return RECUR_OK;
 }
 
@@ -56,7 +58,8 @@ static int32_t check_workspace(const recur_i_call *call, const void *workspace, 
   const uint64_t left = m.start + m.size - (uintptr_t)workspace;
   if (m.plain && left < (uint64_t)bytes)
     return RECUR_I_FAIL(call, RECUR_ERROR_WORKSPACE,
-                        "'workspace' must have %" PRId64 " bytes, but its allocation ends after %" PRIu64, bytes, left);
+                        "'workspace' must have %" PRId64 " bytes, but its allocation ends after %" PRIu64,
+                        bytes, left);
   return RECUR_OK;
 }
 
@@ -78,7 +81,8 @@ static int32_t check_contents(const recur_i_call *call, CUstream stream) {
     if (!held[i])
       code = RECUR_I_FAIL(call, RECUR_ERROR_CUDA, "there is no memory for a copy of '%s'", indices[i]->name);
     else
-      result = recur_i_cuda.memcpy_dtoh(held[i], (uintptr_t)indices[i]->data + (uintptr_t)indices[i]->low, bytes);
+      result =
+          recur_i_cuda.memcpy_dtoh(held[i], (uintptr_t)indices[i]->data + (uintptr_t)indices[i]->low, bytes);
     indices[i]->data = held[i] - indices[i]->low;
   }
   if (result)
@@ -90,12 +94,14 @@ static int32_t check_contents(const recur_i_call *call, CUstream stream) {
   return code;
 }
 
-int32_t recur_i_cuda_check(const recur_i_call *call, const void *workspace, int64_t workspace_bytes, CUstream stream) {
+int32_t recur_i_cuda_check(const recur_i_call *call, const void *workspace, int64_t workspace_bytes,
+                           CUstream stream) {
   int32_t code = RECUR_OK;
   for (int32_t i = 0; i < call->operand_count && !code; ++i) {
     const recur_i_operand *operand = &call->operands[i];
     if (operand->data)
-      code = check_memory(call, operand->prefix, operand->tensor->name, operand->data, operand->low, operand->high);
+      code = check_memory(call, operand->prefix, operand->tensor->name, operand->data, operand->low,
+                          operand->high);
   }
   const recur_i_indices *indices[] = {&call->cu_seqlens, &call->state_index, &call->positions};
   for (int i = 0; i < 3 && !code; ++i)

@@ -46,7 +46,8 @@ static void load_driver(void) {
   if (find == find_in_library)
     library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (find == find_in_library && !library) {
-    strncpy(load_error, "libcuda.so.1, the CUDA driver, cannot be loaded: is one installed?", sizeof load_error - 1);
+    strncpy(load_error, "libcuda.so.1, the CUDA driver, cannot be loaded: is one installed?",
+            sizeof load_error - 1);
     return;
   }
   for (size_t i = 0; i < sizeof symbols / sizeof *symbols; ++i) {

@@ -1,5 +1,5 @@
-/* cuda_driver.h: what is used of the CUDA driver's interface, declared as cuda.h has it. The driver is looked for when
- * the first tensor on a GPU comes along. */
+/* cuda_driver.h: what is used of the CUDA driver's interface, declared as cuda.h has it. The driver is looked
+ * for when the first tensor on a GPU comes along. */
 #ifndef RECUR_CUDA_DRIVER_H_
 #define RECUR_CUDA_DRIVER_H_
 
@@ -11,7 +11,12 @@ typedef struct CUctx_st *CUcontext;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUstream_st *CUstream;
-enum { CU_CAPABILITY_MAJOR = 75, CU_CAPABILITY_MINOR = 76, CU_MAX_DYNAMIC_SHARED = 8, CU_CAPTURE_RELAXED = 2 };
+enum {
+  CU_CAPABILITY_MAJOR = 75,
+  CU_CAPABILITY_MINOR = 76,
+  CU_MAX_DYNAMIC_SHARED = 8,
+  CU_CAPTURE_RELAXED = 2
+};
 /** Attributes of pointers, and a memory type. */
 enum {
   CU_POINTER_MEMORY_TYPE = 2,
@@ -39,8 +44,8 @@ typedef struct recur_i_driver {
   CUresult (*module_get_function)(CUfunction *, CUmodule, const char *);
   CUresult (*func_set_attribute)(CUfunction, int, int);
   /** Since CUDA 12.0; may be NULL. */
-  CUresult (*encode_tiled)(void *, int, uint32_t, void *, const uint64_t *, const uint64_t *, const uint32_t *,
-                           const uint32_t *, int, int, int, int);
+  CUresult (*encode_tiled)(void *, int, uint32_t, void *, const uint64_t *, const uint64_t *,
+                           const uint32_t *, const uint32_t *, int, int, int, int);
   CUresult (*launch_kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                             CUstream, void **, void **);
   CUresult (*pointer_get_attributes)(unsigned, int *, void **, unsigned long long);
@@ -68,11 +73,13 @@ int32_t recur_i_cuda_functions(const recur_i_call *call, CUcontext current, cons
 bool recur_i_can_map(const recur_i_operand *const *operands, const recur_cuda_entry *entry);
 
 /** Describes them. */
-CUresult recur_i_describe_maps(const recur_i_operand *const *operands, const recur_cuda_entry *entry, recur_i_map *out);
+CUresult recur_i_describe_maps(const recur_i_operand *const *operands, const recur_cuda_entry *entry,
+                               recur_i_map *out);
 
-/** Checks before a launch, in a context of the call's device, what the driver knows about the memory: that it is the
- * device's, and that no tensor reaches past an allocation. With RECUR_CHECK_INDICES set in the environment, also the
- * contents of the integer tensors, which waits for the stream. */
-int32_t recur_i_cuda_check(const recur_i_call *call, const void *workspace, int64_t workspace_bytes, CUstream stream);
+/** Checks before a launch, in a context of the call's device, what the driver knows about the memory: that it
+ * is the device's, and that no tensor reaches past an allocation. With RECUR_CHECK_INDICES set in the
+ * environment, also the contents of the integer tensors, which waits for the stream. */
+int32_t recur_i_cuda_check(const recur_i_call *call, const void *workspace, int64_t workspace_bytes,
+                           CUstream stream);
 
 #endif /* RECUR_CUDA_DRIVER_H_ */

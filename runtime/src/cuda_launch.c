@@ -1,7 +1,7 @@
 /* cuda_launch.c: which kernels a call launches, and with what.
  *
- * A call only enqueues launches: it neither waits nor allocates, so that it can be captured into a graph. Entries of which
- * each continues the one before are a group, and are launched together. */
+ * A call only enqueues launches: it neither waits nor allocates, so that it can be captured into a graph.
+ * Entries of which each continues the one before are a group, and are launched together. */
 #include "cuda_driver.h"
 
 #include <inttypes.h>
@@ -42,14 +42,18 @@ static int64_t place_temporaries(const recur_i_call *call, char *data, temporari
       operand->strides[axis] = strides[axis];
     }
     operand->data = data ? data + bytes : NULL;
-    all->argument[i] = (DLTensor){.data = operand->data, .device = call->device, .ndim = 3 + all->tensor[i].rank,
-                                  .dtype = {kDLFloat, (uint8_t)temporary->bits, 1}, .shape = all->shape[i]};
+    all->argument[i] = (DLTensor){.data = operand->data,
+                                  .device = call->device,
+                                  .ndim = 3 + all->tensor[i].rank,
+                                  .dtype = {kDLFloat, (uint8_t)temporary->bits, 1},
+                                  .shape = all->shape[i]};
     bytes += round_up(shape[0] * strides[0] * temporary->bits / 8);
   }
   return bytes;
 }
 
-static operand_list list_operands(const recur_i_call *call, const recur_cuda_entry *entry, const temporaries *all) {
+static operand_list list_operands(const recur_i_call *call, const recur_cuda_entry *entry,
+                                  const temporaries *all) {
   operand_list list = {.count = entry->tensors ? (int32_t)entry->tensor_count : call->operand_count};
   for (int32_t i = 0; i < list.count; ++i) {
     const int32_t tensor = entry->tensors ? entry->tensors[i] : i;
@@ -66,14 +70,17 @@ static int32_t count_launches(const recur_cuda_entry *entry) {
   return launches;
 }
 
-/** Whether a tensor may be read in packets of four, or two where its innermost extent is no multiple of four. */
+/** Whether a tensor may be read in packets of four, or two where its innermost extent is no multiple of four.
+ */
 static bool is_packed(const recur_i_operand *operand) {
   if (!operand->argument || operand->empty || !operand->tensor->rank)
     return true;
   const int32_t last = operand->argument->ndim - 1;
   if ((uintptr_t)operand->data % 16)
     return false;
-  const int64_t extent = operand->argument->shape[last], packet = extent % 4 == 0 ? 4 : extent % 2 == 0 ? 2 : 1;
+  const int64_t extent = operand->argument->shape[last], packet = extent % 4 == 0   ? 4
+                                                                  : extent % 2 == 0 ? 2
+                                                                                    : 1;
   for (int32_t axis = 0; axis < last; ++axis)
     if (operand->strides[axis] % packet)
       return false;
@@ -85,8 +92,9 @@ enum { CHUNK = 64 };
 /** The chunks that begin in a number of tokens. */
 static int64_t chunks_of(int64_t tokens) { return (tokens + CHUNK - 1) / CHUNK; }
 
-/** Into how many segments to cut so many heads of sequences, where so many blocks run at a time: in 1 to 8 rounds of
- * blocks, whichever takes the fewest chunks one after the other. A block's start is as long as a chunk. */
+/** Into how many segments to cut so many heads of sequences, where so many blocks run at a time: in 1 to 8
+ * rounds of blocks, whichever takes the fewest chunks one after the other. A block's start is as long as a
+ * chunk. */
 static int64_t spread(int64_t chunks, int64_t heads, int64_t at_a_time) {
   enum { ROUNDS = 8 };
   int64_t best = 1, least = INT64_MAX;
@@ -106,9 +114,10 @@ static bool has_rounds(const recur_i_call *call, const recur_cuda_entry *entry, 
   return call->sequences * call->heads * segments > entry->most / entry->shards;
 }
 
-/** The segments that take the entry's processors the least time, where each gets several blocks: a round of them
- * takes as long as one block, which begins with some tokens' time before its first output. */
-static int64_t count_in_rounds(const recur_i_call *call, const recur_cuda_entry *entry, int64_t tokens, int64_t most) {
+/** The segments that take the entry's processors the least time, where each gets several blocks: a round of
+ * them takes as long as one block, which begins with some tokens' time before its first output. */
+static int64_t count_in_rounds(const recur_i_call *call, const recur_cuda_entry *entry, int64_t tokens,
+                               int64_t most) {
   enum { START_TOKENS = 320, MOST_SEGMENTS = 4 };
   const int64_t at_once = entry->most < entry->shards ? 1 : entry->most / entry->shards;
   int64_t best = 1, least = INT64_MAX;
@@ -123,9 +132,9 @@ static int64_t count_in_rounds(const recur_i_call *call, const recur_cuda_entry 
   return best;
 }
 
-/** Into how many segments sequences are cut for an entry: as many as give each processor one, but none too short; or
- * as are short, for entries that know no state; 1 where the entry knows no segments or one will do, 0 where there are
- * too few of them. */
+/** Into how many segments sequences are cut for an entry: as many as give each processor one, but none too
+ * short; or as are short, for entries that know no state; 1 where the entry knows no segments or one will do,
+ * 0 where there are too few of them. */
 static int64_t count_segments(const recur_i_call *call, const recur_cuda_entry *entry) {
   enum { LEAST_TOKENS = 256, FEW_TOKENS = 16, UNEVEN = 4 };
   const int64_t tokens =
@@ -152,7 +161,8 @@ static int64_t count_segments(const recur_i_call *call, const recur_cuda_entry *
 /** Whether a call's sizes fit an entry. */
 static bool fits(const recur_i_call *call, const recur_cuda_entry *entry) {
   return call->tokens >= entry->tokens && count_segments(call, entry) &&
-         (!entry->most || entry->flags & (RECUR_CUDA_SPREAD | RECUR_CUDA_MORE) || !has_rounds(call, entry, 1));
+         (!entry->most || entry->flags & (RECUR_CUDA_SPREAD | RECUR_CUDA_MORE) ||
+          !has_rounds(call, entry, 1));
 }
 
 /** The first entry of the group that is launched. */
@@ -168,7 +178,8 @@ static int32_t choose_group(const recur_i_call *call, const temporaries *all) {
     for (int32_t i = 0; i < launches && good; ++i) {
       const recur_cuda_entry *entry = &kernel->entries[index + i];
       const operand_list list = list_operands(call, entry, all);
-      good = fits(call, entry) && (packed || !(entry->flags & RECUR_CUDA_PACKED)) && recur_i_can_map(list.operands, entry);
+      good = fits(call, entry) && (packed || !(entry->flags & RECUR_CUDA_PACKED)) &&
+             recur_i_can_map(list.operands, entry);
     }
     if (good)
       break;
@@ -178,8 +189,8 @@ static int32_t choose_group(const recur_i_call *call, const temporaries *all) {
 
 static int64_t blocks_of(const recur_i_call *call, const recur_cuda_entry *entry) {
   int64_t blocks = 0;
-  const bool overflows = __builtin_mul_overflow(call->sequences * call->heads, count_segments(call, entry) * entry->shards,
-                                                &blocks);
+  const bool overflows = __builtin_mul_overflow(call->sequences * call->heads,
+                                                count_segments(call, entry) * entry->shards, &blocks);
   return overflows || blocks > INT32_MAX ? -1 : blocks;
 }
 
@@ -189,7 +200,8 @@ static int64_t scratch_of(const recur_i_call *call, const recur_cuda_entry *grou
                                                    : call->sequences * chunks_of(call->tokens);
   int64_t most = 0;
   for (int32_t i = 0; i < count_launches(group); ++i) {
-    const int64_t bytes = group[i].scratch * blocks_of(call, &group[i]) + group[i].record * chunks * call->heads;
+    const int64_t bytes =
+        group[i].scratch * blocks_of(call, &group[i]) + group[i].record * chunks * call->heads;
     most = bytes > most ? bytes : most;
   }
   return most;
@@ -210,7 +222,8 @@ int64_t recur_i_cuda_workspace(const recur_i_call *call) {
     bool good = true;
     for (int32_t i = 0; i < count_launches(&kernel->entries[e]); ++i)
       good &= fits(call, &kernel->entries[e + i]);
-    const int64_t bytes = good || e + 1 == kernel->entry_count ? workspace_of(call, &kernel->entries[e], &all) : 0;
+    const int64_t bytes =
+        good || e + 1 == kernel->entry_count ? workspace_of(call, &kernel->entries[e], &all) : 0;
     most = bytes > most ? bytes : most;
   }
   return most;
@@ -250,8 +263,8 @@ static int64_t count_slots(const recur_i_call *call) {
   return slots;
 }
 
-static CUresult launch(const recur_i_call *call, const recur_cuda_entry *entry, const temporaries *all, CUfunction function,
-                       void *workspace, CUstream stream) {
+static CUresult launch(const recur_i_call *call, const recur_cuda_entry *entry, const temporaries *all,
+                       CUfunction function, void *workspace, CUstream stream) {
   const operand_list list = list_operands(call, entry, all);
   const int64_t segments = count_segments(call, entry);
   recur_cuda_call parameter = {.tokens = call->tokens,
@@ -270,8 +283,9 @@ static CUresult launch(const recur_i_call *call, const recur_cuda_entry *entry, 
   const CUresult result = recur_i_describe_maps(list.operands, entry, maps);
   void *parameters[] = {&parameter, maps};
   return result ? result
-                : recur_i_cuda.launch_kernel(function, (unsigned)blocks_of(call, entry), 1, 1, (unsigned)entry->threads, 1, 1,
-                                             (unsigned)entry->shared, stream, parameters, NULL);
+                : recur_i_cuda.launch_kernel(function, (unsigned)blocks_of(call, entry), 1, 1,
+                                             (unsigned)entry->threads, 1, 1, (unsigned)entry->shared, stream,
+                                             parameters, NULL);
 }
 
 int32_t recur_i_cuda_launch(const recur_i_call *call, void *workspace, void *stream) {
@@ -282,16 +296,19 @@ int32_t recur_i_cuda_launch(const recur_i_call *call, void *workspace, void *str
   const int32_t launches = count_launches(group);
   for (int32_t i = 0; i < launches; ++i)
     if (blocks_of(call, &group[i]) < 0)
-      return RECUR_I_FAIL(call, RECUR_ERROR_SHAPE, "%" PRId64 " sequences of %" PRId64 " heads are too many for a GPU",
+      return RECUR_I_FAIL(call, RECUR_ERROR_SHAPE,
+                          "%" PRId64 " sequences of %" PRId64 " heads are too many for a GPU",
                           call->sequences, call->heads);
   if (!blocks_of(call, group))
     return RECUR_OK;
   const int64_t scratch = scratch_of(call, group), bytes = workspace_of(call, group, &all);
   if (bytes && !workspace)
-    return RECUR_I_FAIL(call, RECUR_ERROR_WORKSPACE, "'workspace' is NULL, but %s_%s_workspace asks for %" PRId64
-                        " bytes on the GPU", call->model->name, call->entry, recur_i_cuda_workspace(call));
+    return RECUR_I_FAIL(call, RECUR_ERROR_WORKSPACE,
+                        "'workspace' is NULL, but %s_%s_workspace asks for %" PRId64 " bytes on the GPU",
+                        call->model->name, call->entry, recur_i_cuda_workspace(call));
   if (bytes && (uintptr_t)workspace % 16)
-    return RECUR_I_FAIL(call, RECUR_ERROR_ALIGNMENT, "'workspace' must start at a multiple of 16 bytes on a GPU");
+    return RECUR_I_FAIL(call, RECUR_ERROR_ALIGNMENT,
+                        "'workspace' must start at a multiple of 16 bytes on a GPU");
   if (has_temporaries(group))
     place_temporaries(call, (char *)workspace + round_up(scratch), &all);
 

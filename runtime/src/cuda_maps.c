@@ -2,7 +2,14 @@
 #include "cuda_driver.h"
 
 /* What copies in boxes can reach: box rows of 128 bytes, exchanged in 16-byte parts by the row's number. */
-enum { BOX_ENTRIES = 64, BOX_ROWS = 64, MAP_RANK = 5, MAP_UINT16 = 1, MAP_SWIZZLE_128B = 3, MAP_PROMOTE_256B = 3 };
+enum {
+  BOX_ENTRIES = 64,
+  BOX_ROWS = 64,
+  MAP_RANK = 5,
+  MAP_UINT16 = 1,
+  MAP_SWIZZLE_128B = 3,
+  MAP_PROMOTE_256B = 3
+};
 
 /** The micro-steps of a token. */
 static int64_t count_steps(const recur_i_operand *operand) {
@@ -22,16 +29,16 @@ static bool can_map(const recur_i_operand *operand) {
   return true;
 }
 
-/** Describes [batch, token, head, entry] as blocks of 64 entries of tokens, [batch, token, head, micro-step, entry] as
- * entries of micro-steps of tokens. */
+/** Describes [batch, token, head, entry] as blocks of 64 entries of tokens, [batch, token, head, micro-step,
+ * entry] as entries of micro-steps of tokens. */
 static CUresult describe_map(const recur_i_operand *operand, uint32_t tokens, recur_i_map *out) {
   const int64_t *shape = operand->argument->shape;
   enum { BLOCK_BYTES = 128 };
   uint64_t bytes[4];
   for (int32_t axis = 0; axis < operand->argument->ndim - 1; ++axis) /* where there is but one, any will do */
     bytes[axis] = shape[axis] > 1 ? (uint64_t)operand->strides[axis] * 2 : BLOCK_BYTES;
-  uint64_t sizes[MAP_RANK] = {BOX_ENTRIES, (uint64_t)shape[1], (uint64_t)shape[3] / BOX_ENTRIES, (uint64_t)shape[2],
-                              (uint64_t)shape[0]};
+  uint64_t sizes[MAP_RANK] = {BOX_ENTRIES, (uint64_t)shape[1], (uint64_t)shape[3] / BOX_ENTRIES,
+                              (uint64_t)shape[2], (uint64_t)shape[0]};
   uint64_t strides[MAP_RANK - 1] = {bytes[1], BLOCK_BYTES, bytes[2], bytes[0]};
   uint32_t box[MAP_RANK] = {BOX_ENTRIES, tokens, 1, 1, 1};
   if (operand->argument->ndim == 5) {
@@ -40,8 +47,8 @@ static CUresult describe_map(const recur_i_operand *operand, uint32_t tokens, re
     box[1] = (uint32_t)shape[3], box[2] = tokens;
   }
   const uint32_t each[MAP_RANK] = {1, 1, 1, 1, 1};
-  return recur_i_cuda.encode_tiled(out, MAP_UINT16, MAP_RANK, operand->data, sizes, strides, box, each, 0, MAP_SWIZZLE_128B,
-                             MAP_PROMOTE_256B, 0);
+  return recur_i_cuda.encode_tiled(out, MAP_UINT16, MAP_RANK, operand->data, sizes, strides, box, each, 0,
+                                   MAP_SWIZZLE_128B, MAP_PROMOTE_256B, 0);
 }
 
 bool recur_i_can_map(const recur_i_operand *const *operands, const recur_cuda_entry *entry) {

@@ -7,7 +7,8 @@
  * task runs serially.
  *
  * To wake a thread takes longer than many a call. So a thread that is done looks out for the next job for a
- * moment before it sleeps, and so does a caller for those who joined, unless there are more threads than CPUs.
+ * moment before it sleeps, and so does a caller for those who joined, unless there are more threads than
+ * CPUs.
  */
 #define _GNU_SOURCE
 #include "internal.h"

@@ -124,7 +124,8 @@ int32_t recur_i_check_data(recur_i_call *call) {
                             indices[i]->high, &data);
     indices[i]->data = data;
   }
-  if (code || call->cuda) /* reading them would wait for the device; kernels stay within bounds by themselves */
+  if (code ||
+      call->cuda) /* reading them would wait for the device; kernels stay within bounds by themselves */
     return code;
   return recur_i_check_contents(call);
 }

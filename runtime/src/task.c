@@ -1,9 +1,10 @@
-/* task.c: what one task of a call does: a head of a sequence, a part of its columns, or a segment of its tokens.
+/* task.c: what one task of a call does: a head of a sequence, a part of its columns, or a segment of its
+ * tokens.
  *
- * Where sequences are cut, the state before each segment is found first. In each round, the segments but the last are
- * gathered side by side into numbers that say what a segment makes of any state; then these are applied, for each head
- * one segment after the other. What segments keep lies in the workspace: for each head, array by array, segment by
- * segment.
+ * Where sequences are cut, the state before each segment is found first. In each round, the segments but the
+ * last are gathered side by side into numbers that say what a segment makes of any state; then these are
+ * applied, for each head one segment after the other. What segments keep lies in the workspace: for each
+ * head, array by array, segment by segment.
  */
 #include "internal.h"
 
@@ -109,7 +110,8 @@ static void add_operand(view_list *list, const recur_i_plan *plan, const stretch
   const int32_t rank = operand->tensor->rank + has_tokens;
   view *v = add(list);
   char *first =
-      c->data ? c->data + (has_tokens ? s->token_row : s->slot) * c->row + s->span.head / c->group * c->head : NULL;
+      c->data ? c->data + (has_tokens ? s->token_row : s->slot) * c->row + s->span.head / c->group * c->head
+              : NULL;
   if (has_tokens) {
     if (first)
       first += s->begin * operand->strides[1] * (operand->argument->dtype.bits / 8);
@@ -143,8 +145,7 @@ static void add_array(view_list *list, const recur_i_plan *plan, const stretch *
                       int64_t tokens) {
   const recur_segments *model = plan->call->variant->segments;
   const recur_array *array = &model->arrays[a];
-  float *first =
-      (float *)(void *)(plan->kept + s->number * recur_i_kept_bytes(model, plan->cut.segments));
+  float *first = (float *)(void *)(plan->kept + s->number * recur_i_kept_bytes(model, plan->cut.segments));
   for (int32_t before = 0; before < a; ++before)
     first += plan->cut.segments * entries(&model->arrays[before]);
   view *v = add(list);
@@ -216,9 +217,9 @@ static void run_gather(void *data, int64_t task, int32_t worker) {
   gather->kernel(list.pointers, &s.span, scratch_of(plan, worker));
 }
 
-/** Calls the stitch of a round for `tokens` segments: with none, the states before the first are stored as they begin,
- * the caller's or the rule's, so that a final state may be stored over them; with all but the last, those before all
- * others. */
+/** Calls the stitch of a round for `tokens` segments: with none, the states before the first are stored as
+ * they begin, the caller's or the rule's, so that a final state may be stored over them; with all but the
+ * last, those before all others. */
 static void stitch(const recur_i_plan *plan, stretch *s, int64_t tokens, int32_t worker) {
   const recur_round *round = plan->round;
   const layout at = layout_of(plan->call);
@@ -260,9 +261,10 @@ void recur_i_run(recur_i_plan *plan, const recur_i_loop *loop) {
   for (int32_t r = 0; plan->cut.segments > 1 && r < call->variant->segments->round_count; ++r) {
     plan->round = &call->variant->segments->rounds[r];
     const int64_t gathers = heads * (plan->cut.segments - 1) * plan->round->gather_count;
-    recur_i_parallel_for(loop, gathers, plan->workers < gathers ? plan->workers : (int32_t)gathers, run_gather,
+    recur_i_parallel_for(loop, gathers, plan->workers < gathers ? plan->workers : (int32_t)gathers,
+                         run_gather, plan);
+    recur_i_parallel_for(loop, heads, plan->workers < heads ? plan->workers : (int32_t)heads, run_stitch,
                          plan);
-    recur_i_parallel_for(loop, heads, plan->workers < heads ? plan->workers : (int32_t)heads, run_stitch, plan);
   }
   recur_i_parallel_for(loop, heads * plan->cut.parts * plan->cut.segments, plan->workers, run_task, plan);
 }

@@ -43,7 +43,8 @@ static void append_device(recur_i_text *text, DLDevice device) {
   }
 }
 
-/** Whether a tensor is where the first output is. Integer tensors may also be in host memory that the GPU reads. */
+/** Whether a tensor is where the first output is. Integer tensors may also be in host memory that the GPU
+ * reads. */
 static int32_t check_device(const recur_i_call *call, const char *prefix, const char *name,
                             const DLTensor *argument, bool is_index) {
   const DLDevice wanted = call->device, found = argument->device;
@@ -55,8 +56,8 @@ static int32_t check_device(const recur_i_call *call, const char *prefix, const 
   recur_i_text must = {{0}, 0}, is = {{0}, 0};
   append_device(&must, wanted);
   append_device(&is, found);
-  return RECUR_I_FAIL(call, RECUR_ERROR_DEVICE, "'%s%s' must be %s, as the first output, but it is %s", prefix,
-                      name, must.data, is.data);
+  return RECUR_I_FAIL(call, RECUR_ERROR_DEVICE, "'%s%s' must be %s, as the first output, but it is %s",
+                      prefix, name, must.data, is.data);
 }
 
 /** Adds one dimension to the elements reached below and above the first; true on overflow. */

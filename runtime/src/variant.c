@@ -175,7 +175,8 @@ int32_t recur_i_choose_variant(recur_i_call *call) {
       ++elsewhere;
       continue;
     }
-    if (variant->cuda ? recur_i_cuda_runs(variant->cuda, call->capability) : recur_i_cpu_has(variant->features)) {
+    if (variant->cuda ? recur_i_cuda_runs(variant->cuda, call->capability)
+                      : recur_i_cpu_has(variant->features)) {
       call->variant = variant;
       return RECUR_OK;
     }
@@ -188,8 +189,8 @@ int32_t recur_i_choose_variant(recur_i_call *call) {
                         call->cuda ? "a GPU" : "the CPU");
   if (call->cuda)
     return RECUR_I_FAIL(call, RECUR_ERROR_TARGET,
-                        "this was compiled for %s, but CUDA device %d has compute capability %d.%d", targets.data,
-                        call->device.device_id, call->capability / 10, call->capability % 10);
+                        "this was compiled for %s, but CUDA device %d has compute capability %d.%d",
+                        targets.data, call->device.device_id, call->capability / 10, call->capability % 10);
   recur_i_text machine = {{0}, 0};
   recur_i_append_features(&machine, recur_cpu_features());
   return RECUR_I_FAIL(call, RECUR_ERROR_TARGET, "this was compiled for %s, but this machine only has %s",

@@ -39,11 +39,12 @@ TEST(Target, Lists) {
 }
 
 TEST(Target, Errors) {
-  EXPECT_EQ(
-      errorText(lookupTarget("x87").takeError()),
-      "unknown target 'x87', known are x86-64, x86-64-v2, x86-64-v3, x86-64-v4, x86-64-v4+bf16, sm_80, sm_90, sm_90a, native");
+  EXPECT_EQ(errorText(lookupTarget("x87").takeError()),
+            "unknown target 'x87', known are x86-64, x86-64-v2, x86-64-v3, x86-64-v4, x86-64-v4+bf16, sm_80, "
+            "sm_90, sm_90a, native");
   EXPECT_EQ(errorText(parseTargets("").takeError()),
-            "unknown target '', known are x86-64, x86-64-v2, x86-64-v3, x86-64-v4, x86-64-v4+bf16, sm_80, sm_90, sm_90a, native");
+            "unknown target '', known are x86-64, x86-64-v2, x86-64-v3, x86-64-v4, x86-64-v4+bf16, sm_80, "
+            "sm_90, sm_90a, native");
 }
 
 TEST(Target, Listing) {

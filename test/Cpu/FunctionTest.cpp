@@ -24,14 +24,15 @@ static double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 static double softplus(double x) { return std::fmax(x, 0) + std::log1p(std::exp(-std::fabs(x))); }
 
 static Kernel compile(const std::string &op) {
-  return Kernel("recur.rule @f(input \"x\" %x: !recur.mat<64 x 1>) -> (\"o\") init { recur.yield } body {\n" + op +
-                "\n  recur.yield %0 : !recur.mat<64 x 1>\n}");
+  return Kernel("recur.rule @f(input \"x\" %x: !recur.mat<64 x 1>) -> (\"o\") init { recur.yield } body {\n" +
+                op + "\n  recur.yield %0 : !recur.mat<64 x 1>\n}");
 }
 static Kernel compileUnary(const char *op) {
   return compile(std::string("  %0 = recur.") + op + " %x : !recur.mat<64 x 1>");
 }
 
-// The error of a float in units of the last place of the exact value, which are at least those of the least normal.
+// The error of a float in units of the last place of the exact value, which are at least those of the least
+// normal.
 static double ulps(double actual, double exact) {
   if (actual == exact || (std::isnan(actual) && std::isnan(exact)))
     return 0;
@@ -84,14 +85,20 @@ TEST(Functions, AreExactToAFewUnits) {
 
 TEST(Functions, AreRightWhereFloatsEnd) {
   const Case cases[] = {
-      {"exp", [](double x) { return std::exp(x); }, 0, 0, 2},     {"log", [](double x) { return std::log(x); }, 0, 0, 2},
-      {"tanh", [](double x) { return std::tanh(x); }, 0, 0, 2},   {"erf", [](double x) { return std::erf(x); }, 0, 0, 2},
-      {"sin", [](double x) { return std::sin(x); }, 0, 0, 2},     {"cos", [](double x) { return std::cos(x); }, 0, 0, 2},
-      {"sigmoid", sigmoid, 0, 0, 30},                             {"softplus", softplus, 0, 0, 2},
-      {"neg", [](double x) { return -x; }, 0, 0, 0},              {"abs", [](double x) { return std::fabs(x); }, 0, 0, 0},
+      {"exp", [](double x) { return std::exp(x); }, 0, 0, 2},
+      {"log", [](double x) { return std::log(x); }, 0, 0, 2},
+      {"tanh", [](double x) { return std::tanh(x); }, 0, 0, 2},
+      {"erf", [](double x) { return std::erf(x); }, 0, 0, 2},
+      {"sin", [](double x) { return std::sin(x); }, 0, 0, 2},
+      {"cos", [](double x) { return std::cos(x); }, 0, 0, 2},
+      {"sigmoid", sigmoid, 0, 0, 30},
+      {"softplus", softplus, 0, 0, 2},
+      {"neg", [](double x) { return -x; }, 0, 0, 0},
+      {"abs", [](double x) { return std::fabs(x); }, 0, 0, 0},
       {"sign", [](double x) { return double((x > 0) - (x < 0)); }, 0, 0, 0},
   };
-  const double points[] = {0.0, -0.0, 1, -1, infinity, -infinity, std::nan(""), 1e-40, -1e-40, 1e-20, 100, -100, 200, -200};
+  const double points[] = {0.0,   -0.0,   1,     -1,  infinity, -infinity, std::nan(""),
+                           1e-40, -1e-40, 1e-20, 100, -100,     200,       -200};
   for (const Case &each : cases) {
     Kernel kernel = compileUnary(each.op);
     ASSERT_TRUE(kernel.ok()) << kernel.error();
@@ -113,8 +120,9 @@ TEST(Functions, AreRightWhereFloatsEnd) {
 TEST(Functions, PowersHaveTheirUsualValues) {
   for (double exponent : {2.0, 3.0, -1.0, 0.5, -0.5, 1.5, 0.3}) {
     std::string number = std::to_string(exponent);
-    Kernel kernel = compile("  %c = recur.constant " + number +
-                            " : !recur.mat<1 x 1>\n  %0 = recur.pow %x, %c : !recur.mat<64 x 1>, !recur.mat<1 x 1>");
+    Kernel kernel =
+        compile("  %c = recur.constant " + number +
+                " : !recur.mat<1 x 1>\n  %0 = recur.pow %x, %c : !recur.mat<64 x 1>, !recur.mat<1 x 1>");
     ASSERT_TRUE(kernel.ok()) << kernel.error();
     Tensor x = Tensor::random({1, length}, 0.1, 10, 3), o({1, length});
     kernel({&x, &o}, {1});

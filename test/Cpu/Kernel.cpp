@@ -16,7 +16,7 @@ using namespace recur::test;
 static const llvm::fltSemantics &semantics(DType dtype) {
   return dtype == DType::BF16  ? llvm::APFloat::BFloat()
          : dtype == DType::F16 ? llvm::APFloat::IEEEhalf()
-                                    : llvm::APFloat::IEEEsingle();
+                               : llvm::APFloat::IEEEsingle();
 }
 
 Tensor::Tensor(std::vector<int64_t> shape, DType dtype, int64_t gap)
@@ -52,7 +52,8 @@ static void forEach(const std::vector<int64_t> &shape, Body body) {
   }
 }
 
-Tensor Tensor::random(std::vector<int64_t> shape, double lo, double hi, unsigned seed, DType dtype, int64_t gap) {
+Tensor Tensor::random(std::vector<int64_t> shape, double lo, double hi, unsigned seed, DType dtype,
+                      int64_t gap) {
   Tensor tensor(std::move(shape), dtype, gap);
   std::mt19937 generator(seed);
   std::uniform_real_distribution<double> entries(lo, hi);
@@ -100,7 +101,8 @@ Kernel::Kernel(llvm::StringRef text, cpu::KernelOptions options) {
   mlir::DialectRegistry registry;
   cpu::registerCpuDialects(registry);
   mlir::MLIRContext context(registry);
-  mlir::ScopedDiagnosticHandler handler(&context, [&](mlir::Diagnostic &diagnostic) { message += diagnostic.str(); });
+  mlir::ScopedDiagnosticHandler handler(&context,
+                                        [&](mlir::Diagnostic &diagnostic) { message += diagnostic.str(); });
   auto module = mlir::parseSourceString<mlir::ModuleOp>(text, &context);
   if (!module)
     return;

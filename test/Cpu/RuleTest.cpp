@@ -30,7 +30,8 @@ static Tensor checkSum(int64_t tokens, bool hasInitial, DType dtype, int64_t gap
     options.tensors.push_back({i == 2 || i == 4 ? DType::F32 : dtype, -1});
   Kernel kernel(decayedSum, options);
   EXPECT_TRUE(kernel.ok()) << kernel.error();
-  Tensor a = Tensor::random({tokens}, 0, 1, 1, dtype, gap), x = Tensor::random({tokens, sumLength}, -1, 1, 2, dtype, gap);
+  Tensor a = Tensor::random({tokens}, 0, 1, 1, dtype, gap),
+         x = Tensor::random({tokens, sumLength}, -1, 1, 2, dtype, gap);
   Tensor initial = hasInitial ? Tensor::random({sumLength}, -1, 1, 3, DType::F32, gap) : Tensor::absent(1);
   Tensor o({tokens, sumLength}, dtype, gap), final({sumLength}, DType::F32, gap);
   kernel({&a, &x, &initial, &o, &final}, {tokens});
@@ -130,8 +131,10 @@ static void checkDelta(int64_t dv, int64_t dk, int64_t gap, cpu::KernelOptions o
   Kernel kernel(deltaRule(dv, dk), options);
   ASSERT_TRUE(kernel.ok()) << kernel.error();
   int64_t tokens = 11;
-  Tensor q = Tensor::random({tokens, dk}, -1, 1, 1, DType::F32, gap), k = Tensor::random({tokens, dk}, -1, 1, 2),
-         v = Tensor::random({tokens, dv}, -1, 1, 3, DType::F32, gap), b = Tensor::random({tokens}, 0, 1.0 / dk, 4);
+  Tensor q = Tensor::random({tokens, dk}, -1, 1, 1, DType::F32, gap),
+         k = Tensor::random({tokens, dk}, -1, 1, 2),
+         v = Tensor::random({tokens, dv}, -1, 1, 3, DType::F32, gap),
+         b = Tensor::random({tokens}, 0, 1.0 / dk, 4);
   bool isWide = !options.tensors.empty();
   std::vector<int64_t> shape = isWide || (dv > 1 && dk > 1) ? std::vector<int64_t>{dv, dk}
                                : dv > 1 || dk > 1           ? std::vector<int64_t>{dv * dk}
@@ -172,8 +175,8 @@ static void checkDelta(int64_t dv, int64_t dk, int64_t gap, cpu::KernelOptions o
 }
 
 TEST(Delta, AnySize) {
-  for (auto [dv, dk] : {std::pair(64, 64), std::pair(128, 32), std::pair(13, 29), std::pair(7, 1), std::pair(1, 5),
-                        std::pair(1, 1), std::pair(2, 3)})
+  for (auto [dv, dk] : {std::pair(64, 64), std::pair(128, 32), std::pair(13, 29), std::pair(7, 1),
+                        std::pair(1, 5), std::pair(1, 1), std::pair(2, 3)})
     checkDelta(dv, dk, 1);
 }
 TEST(Delta, AnyStride) { checkDelta(24, 40, 2); }
@@ -232,16 +235,18 @@ recur.rule @steps(input "k" %k: !recur.steps<3 x 6 x 1>, input "b" %b: !recur.st
 TEST(Rope, RotatesByThePosition) {
   for (int64_t n : {2, 7, 64}) {
     std::string size = std::to_string(n), vector = "!recur.mat<" + size + " x 1>";
-    Kernel kernel("recur.rule @rope(input \"x\" %x: " + vector + ", position \"t\" %t: !recur.mat<1 x 1>) -> (\"o\") " +
-                  "init { recur.yield } body { %0 = recur.rope %x, %t : " + vector + "\n recur.yield %0 : " + vector +
-                  " }");
+    Kernel kernel("recur.rule @rope(input \"x\" %x: " + vector +
+                  ", position \"t\" %t: !recur.mat<1 x 1>) -> (\"o\") " +
+                  "init { recur.yield } body { %0 = recur.rope %x, %t : " + vector +
+                  "\n recur.yield %0 : " + vector + " }");
     ASSERT_TRUE(kernel.ok()) << kernel.error();
     int64_t tokens = 5, first = 1000000;
     Tensor x = Tensor::random({tokens, n}, -1, 1, 1), o({tokens, n}), expected({tokens, n});
     kernel({&x, &o}, {tokens, first});
     for (int64_t t = 0; t < tokens; ++t)
       for (int64_t i = 0; i < n; ++i) {
-        double angle = (first + t) * std::pow(10000.0, -2.0 * (i / 2) / n), c = std::cos(angle), s = std::sin(angle);
+        double angle = (first + t) * std::pow(10000.0, -2.0 * (i / 2) / n), c = std::cos(angle),
+               s = std::sin(angle);
         double own = x.get({t, i});
         if (i + 1 == n && n % 2)
           expected.set({t, i}, own);
@@ -349,7 +354,8 @@ TEST(Errors, SayWhatIsMissing) {
     recur.yield %x : !recur.mat<4 x 1> })",
                  options);
   EXPECT_EQ(formats.error(), "has 2 tensors, got formats for 1");
-  Kernel stale(R"(recur.rule @r(state "s" %s: !recur.mat<4 x 1>, stale "s" %old: !recur.mat<4 x 1> block 16) -> ("o") init {
+  Kernel stale(
+      R"(recur.rule @r(state "s" %s: !recur.mat<4 x 1>, stale "s" %old: !recur.mat<4 x 1> block 16) -> ("o") init {
     %z = recur.constant 0.0 : !recur.mat<4 x 1>
     recur.yield %z : !recur.mat<4 x 1> } body {
     recur.yield %old, %old : !recur.mat<4 x 1>, !recur.mat<4 x 1> })");

@@ -13,11 +13,11 @@ static std::string solveRule(int64_t n, int64_t columns, llvm::StringRef how) {
               rhs = "!recur.mat<" + size + " x " + std::to_string(columns) + ">";
   return "recur.rule @solve(input \"K\" %K: " + matrix + ", input \"R\" %R: " + rhs +
          ") -> (\"o\") init { recur.yield } body {\n  %KT = recur.transpose %K : " + matrix +
-         "\n  %G = recur.matmul %K, %KT : " + matrix + ", " + matrix +
-         "\n  %I = recur.identity : " + matrix + "\n  %half = recur.constant 0.5 : !recur.mat<1 x 1>" +
-         "\n  %D = recur.mul %half, %I : !recur.mat<1 x 1>, " + matrix + "\n  %A = recur.add %G, %D : " + matrix + ", " +
-         matrix + "\n  %x = recur.solve %A, %R " + how.str() + " : " + matrix + ", " + rhs + "\n  recur.yield %x : " +
-         rhs + "\n}";
+         "\n  %G = recur.matmul %K, %KT : " + matrix + ", " + matrix + "\n  %I = recur.identity : " + matrix +
+         "\n  %half = recur.constant 0.5 : !recur.mat<1 x 1>" +
+         "\n  %D = recur.mul %half, %I : !recur.mat<1 x 1>, " + matrix +
+         "\n  %A = recur.add %G, %D : " + matrix + ", " + matrix + "\n  %x = recur.solve %A, %R " +
+         how.str() + " : " + matrix + ", " + rhs + "\n  recur.yield %x : " + rhs + "\n}";
 }
 
 static std::vector<int64_t> shape(int64_t tokens, int64_t rows, int64_t columns) {
@@ -35,7 +35,8 @@ static double residual(int64_t n, int64_t columns, llvm::StringRef how, unsigned
   Kernel kernel(solveRule(n, columns, how), options);
   EXPECT_TRUE(kernel.ok()) << kernel.error();
   int64_t tokens = 2;
-  Tensor k = Tensor::random(shape(tokens, n, n), -1, 1, 1), r = Tensor::random(shape(tokens, n, columns), -1, 1, 2);
+  Tensor k = Tensor::random(shape(tokens, n, n), -1, 1, 1),
+         r = Tensor::random(shape(tokens, n, columns), -1, 1, 2);
   Tensor x(r.shape());
   kernel({&k, &r, &x}, {tokens});
   auto at = [&](const Tensor &tensor, int64_t t, int64_t i, int64_t j, int64_t rows, int64_t cols) {

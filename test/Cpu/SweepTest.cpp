@@ -99,8 +99,8 @@ struct Delta {
       compare(sweep, loop, tokens, c);
   }
 
-  // The parts of a head, one after the other, give what the whole gives, to the last bit. Their states are updated
-  // in place: a part that wrote another's columns, or read what another has written, would be seen.
+  // The parts of a head, one after the other, give what the whole gives, to the last bit. Their states are
+  // updated in place: a part that wrote another's columns, or read what another has written, would be seen.
   void checkParts(int64_t tokens) const {
     Kernel sweep(text());
     ASSERT_TRUE(sweep.ok()) << sweep.error();

@@ -40,6 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   DiagnosticEngine none;
   Spec second = parse(copy, none);
   require(!none.hasErrors() && printed(second) == once, "is not read as it was printed", once);
-  require((check(std::move(second), none) != nullptr) == (program != nullptr), "means something else when printed", once);
+  require((check(std::move(second), none) != nullptr) == (program != nullptr),
+          "means something else when printed", once);
   return 0;
 }

@@ -26,8 +26,10 @@ static inline void expect(int condition, const char *what, const char *detail) {
   }
 }
 
-/* Sets type and sizes; `gap` extra elements lie behind each row of the last dimension, and before the first. */
-static inline void shapeArray(Array *array, uint8_t code, uint8_t bits, int32_t ndim, const int64_t *shape, int64_t gap) {
+/* Sets type and sizes; `gap` extra elements lie behind each row of the last dimension, and before the first.
+ */
+static inline void shapeArray(Array *array, uint8_t code, uint8_t bits, int32_t ndim, const int64_t *shape,
+                              int64_t gap) {
   int64_t stride = 1;
   memset(array, 0, sizeof *array);
   for (int32_t i = ndim - 1; i >= 0; --i) {
@@ -107,9 +109,10 @@ typedef struct Problem {
 } Problem;
 
 /* `groups` heads of q, k and w; `slots` states. */
-static inline void makeProblem(Problem *p, int64_t batch, int64_t tokens, int64_t heads, int64_t groups, int64_t slots,
-                               uint8_t code, uint8_t bits, int64_t gap) {
-  int64_t qk[4] = {batch, tokens, groups, DK}, v[4] = {batch, tokens, heads, DV}, a[3] = {batch, tokens, heads};
+static inline void makeProblem(Problem *p, int64_t batch, int64_t tokens, int64_t heads, int64_t groups,
+                               int64_t slots, uint8_t code, uint8_t bits, int64_t gap) {
+  int64_t qk[4] = {batch, tokens, groups, DK}, v[4] = {batch, tokens, heads, DV},
+          a[3] = {batch, tokens, heads};
   int64_t w[2] = {groups, DV}, S[4] = {slots, heads, DV, DK};
   p->batch = batch;
   p->tokens = tokens;
@@ -134,13 +137,14 @@ static inline void makeProblem(Problem *p, int64_t batch, int64_t tokens, int64_
   memset(p->final.bytes, 0x5a, sizeof p->final.bytes);
 }
 
-/* What the rule means, for tokens begin..end of batch entry b and one head; `state` is DV x DK and is updated,
- * `out` (may be NULL) gets tokens x DV numbers. */
-static inline void reference(Problem *p, int64_t b, int64_t head, int64_t begin, int64_t end, int64_t position,
-                             double *state, double *out) {
+/* What the rule means, for tokens begin..end of batch entry b and one head; `state` is DV x DK and is
+ * updated, `out` (may be NULL) gets tokens x DV numbers. */
+static inline void reference(Problem *p, int64_t b, int64_t head, int64_t begin, int64_t end,
+                             int64_t position, double *state, double *out) {
   int64_t groups = p->q.shape[2], group = head / (p->heads / groups);
   for (int64_t t = begin; t < end; ++t) {
-    int64_t qk = ((b * p->tokens + t) * groups + group) * DK, v = ((b * p->tokens + t) * p->heads + head) * DV;
+    int64_t qk = ((b * p->tokens + t) * groups + group) * DK,
+            v = ((b * p->tokens + t) * p->heads + head) * DV;
     for (int i = 0; i < DV; ++i) {
       double sum = 0, u = getNumber(&p->v, v + i) +
                           (double)(position + t - begin) / 8 * getNumber(&p->w, group * DV + i);
@@ -160,8 +164,8 @@ static inline int near(double x, double y, double tolerance) {
   return difference <= tolerance * (1 + size);
 }
 
-/* Compares one sequence and head with what the rule means. Without `initial` the state starts at 0; `slot` is where
- * its states are. */
+/* Compares one sequence and head with what the rule means. Without `initial` the state starts at 0; `slot` is
+ * where its states are. */
 static inline void compare(Problem *p, const char *what, int64_t b, int64_t head, int64_t begin, int64_t end,
                            int64_t position, int64_t slot, int withInitial, double tolerance) {
   double state[DV * DK] = {0}, out[256 * DV];
@@ -171,7 +175,8 @@ static inline void compare(Problem *p, const char *what, int64_t b, int64_t head
   reference(p, b, head, begin, end, position, state, out);
   for (int64_t t = begin; t < end; ++t)
     for (int i = 0; i < DV; ++i)
-      if (!near(getNumber(&p->o, ((b * p->tokens + t) * p->heads + head) * DV + i), out[(t - begin) * DV + i], tolerance))
+      if (!near(getNumber(&p->o, ((b * p->tokens + t) * p->heads + head) * DV + i), out[(t - begin) * DV + i],
+                tolerance))
         expect(0, what, "the output differs");
   for (int i = 0; i < DV * DK; ++i)
     if (!near(getNumber(&p->final, at + i), state[i], 1e-5))

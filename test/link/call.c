@@ -25,7 +25,8 @@ static void padded(int64_t gap, const char *what) {
   unsigned char untouched[MAX_BYTES]; /* gaps between rows stay as they were */
   memset(untouched, 0x5a, sizeof untouched);
   expect(memcmp(p.o.bytes, untouched, (size_t)gap * 4) == 0, what, "wrote before the first element");
-  expect(!gap || memcmp(address(&p.o, DV - 1) + 4, untouched, (size_t)gap * 4) == 0, what, "wrote between rows");
+  expect(!gap || memcmp(address(&p.o, DV - 1) + 4, untouched, (size_t)gap * 4) == 0, what,
+         "wrote between rows");
 }
 
 static void withoutStates(void) {
@@ -40,7 +41,8 @@ static void withoutStates(void) {
   expect(memcmp(&before, &p.final, sizeof before) == 0, "no final state", "was written");
 }
 
-/* Sequences of 3, 0 and 7 tokens in one row, which begin at other positions and have their states in a pool. */
+/* Sequences of 3, 0 and 7 tokens in one row, which begin at other positions and have their states in a pool.
+ */
 static void packed(void) {
   static const int32_t ends[] = {0, 3, 3, 10}, firsts[] = {100, 5, 0}, slots[] = {4, 0, 2};
   Array lengths, positions, index;
@@ -58,7 +60,8 @@ static void packed(void) {
     for (int64_t h = 0; h < 2; ++h)
       compare(&p, "packed", 0, h, ends[s], ends[s + 1], firsts[s], slots[s], 1, 1e-5);
   for (int64_t slot = 1; slot < 6; slot += 2) /* the slots of nobody: 1, 3, 5 */
-    expect(memcmp(address(&p.final, slot * 2 * DV * DK), address(&before, slot * 2 * DV * DK), 2 * DV * DK * 4) == 0,
+    expect(memcmp(address(&p.final, slot * 2 * DV * DK), address(&before, slot * 2 * DV * DK),
+                  2 * DV * DK * 4) == 0,
            "packed", "wrote a slot of nobody");
 }
 
@@ -87,9 +90,15 @@ static void steps(int pooled) {
       token[i].strides = all[i]->strides;
       token[i].byte_offset += (uint64_t)(t * all[i]->strides[1] * 4);
     }
-    rule_step_args args = {.q = &token[0], .k = &token[1], .v = &token[2], .a = &token[3], .w = &p.w.tensor,
-                           .state_index = pooled ? &index.tensor : NULL, .positions = &positions.tensor,
-                           .o = &token[4], .S = &state.tensor};
+    rule_step_args args = {.q = &token[0],
+                           .k = &token[1],
+                           .v = &token[2],
+                           .a = &token[3],
+                           .w = &p.w.tensor,
+                           .state_index = pooled ? &index.tensor : NULL,
+                           .positions = &positions.tensor,
+                           .o = &token[4],
+                           .S = &state.tensor};
     int64_t bytes = rule_step_workspace(&args);
     expect(bytes >= 0 && bytes <= (int64_t)sizeof workspace, "step", "workspace");
     check(rule_step(&args, workspace, NULL), "step");
@@ -104,7 +113,8 @@ static void nothing(void) {
   makeProblem(&p, 2, 0, 2, 1, 2, kDLFloat, 32, 0);
   rule_forward_args args = forwardArgs(&p);
   forward(&args, "no tokens");
-  expect(memcmp(p.final.bytes, p.initial.bytes, (size_t)count(&p.final) * 4) == 0, "no tokens", "the state changed");
+  expect(memcmp(p.final.bytes, p.initial.bytes, (size_t)count(&p.final) * 4) == 0, "no tokens",
+         "the state changed");
   makeProblem(&p, 0, 4, 2, 1, 0, kDLFloat, 32, 0);
   args = forwardArgs(&p);
   forward(&args, "no sequences");
@@ -112,8 +122,13 @@ static void nothing(void) {
 
 static void bfloat16(void) {
   makeProblem(&p, 2, 7, 4, 2, 2, kDLBfloat, 16, 0);
-  rule_bf16_forward_args args = {.q = &p.q.tensor, .k = &p.k.tensor, .v = &p.v.tensor, .a = &p.a.tensor,
-                                 .w = &p.w.tensor, .initial_S = &p.initial.tensor, .o = &p.o.tensor,
+  rule_bf16_forward_args args = {.q = &p.q.tensor,
+                                 .k = &p.k.tensor,
+                                 .v = &p.v.tensor,
+                                 .a = &p.a.tensor,
+                                 .w = &p.w.tensor,
+                                 .initial_S = &p.initial.tensor,
+                                 .o = &p.o.tensor,
                                  .final_S = &p.final.tensor};
   check(rule_bf16_forward(&args, workspace, NULL), "bfloat16");
   for (int64_t b = 0; b < 2; ++b)
@@ -123,12 +138,14 @@ static void bfloat16(void) {
 
 static void metadata(void) {
   const recur_metadata *about = rule_metadata();
-  expect(about->abi_version == RECUR_ABI_VERSION && strcmp(about->name, "rule") == 0, "metadata", about->name);
+  expect(about->abi_version == RECUR_ABI_VERSION && strcmp(about->name, "rule") == 0, "metadata",
+         about->name);
   expect(strstr(about->spec, "S = a*S + (v + 1/8*t*w)*kT") != NULL, "metadata", "spec");
-  expect(strlen(about->spec_sha256) == 64 && strstr(about->json, about->spec_sha256) != NULL, "metadata", "hash");
+  expect(strlen(about->spec_sha256) == 64 && strstr(about->json, about->spec_sha256) != NULL, "metadata",
+         "hash");
   expect(strstr(about->json, "\"x86-64\"") != NULL, "metadata", "variants");
-  expect(about->rule_class[0] && about->form[0] && about->precision[0] && strstr(about->compiler, "recurc"), "metadata",
-         "strings");
+  expect(about->rule_class[0] && about->form[0] && about->precision[0] && strstr(about->compiler, "recurc"),
+         "metadata", "strings");
 }
 
 int main(void) {

@@ -1,5 +1,5 @@
-/* Calls rule.rec wrongly in every way: a negative code, a sentence that names the argument, and no byte of any output
- * touched. */
+/* Calls rule.rec wrongly in every way: a negative code, a sentence that names the argument, and no byte of
+ * any output touched. */
 #include "arrays.h"
 
 static Problem p;
@@ -11,8 +11,8 @@ static void expectError(const rule_forward_args *args, int32_t code, const char 
   char text[1024];
   snprintf(text, sizeof text, "expected %s, got %s: %s", recur_error_name(code), recur_error_name(found),
            recur_last_error());
-  expect(found == code && strstr(recur_last_error(), argument) && strstr(recur_last_error(), "rule_forward"), argument,
-         text);
+  expect(found == code && strstr(recur_last_error(), argument) && strstr(recur_last_error(), "rule_forward"),
+         argument, text);
   expect(memcmp(before.o.bytes, p.o.bytes, sizeof p.o.bytes) == 0 &&
              memcmp(before.final.bytes, p.final.bytes, sizeof p.final.bytes) == 0,
          argument, "an output was touched");
@@ -57,8 +57,10 @@ static void tensors(void) {
 }
 
 static void sequences(void) {
-  static const int32_t down[] = {0, 3, 2, 5}, late[] = {1, 3, 4, 5}, far[] = {0, 3, 4, 6}, near[] = {0, 3, 4, 4};
-  static const int32_t below[] = {0, -1}, past[] = {0, 2}, twice[] = {1, 1}, three[] = {0, 1, 0}, before[] = {0, -1};
+  static const int32_t down[] = {0, 3, 2, 5}, late[] = {1, 3, 4, 5}, far[] = {0, 3, 4, 6},
+                       near[] = {0, 3, 4, 4};
+  static const int32_t below[] = {0, -1}, past[] = {0, 2}, twice[] = {1, 1}, three[] = {0, 1, 0},
+                       before[] = {0, -1};
   Array array;
   for (int i = 0; i < 4; ++i) {
     integers(&array, 4, i == 0 ? down : i == 1 ? late : i == 2 ? far : near);
@@ -95,8 +97,13 @@ static void calls(void) {
   expect(rule_forward_workspace(&args) == RECUR_ERROR_SHAPE, "workspace query", recur_last_error());
   /* A step takes one token, and this rule's must be told its position. */
   makeProblem(&p, 2, 1, 4, 2, 2, kDLFloat, 32, 0);
-  rule_step_args step = {.q = &p.q.tensor, .k = &p.k.tensor, .v = &p.v.tensor, .a = &p.a.tensor, .w = &p.w.tensor,
-                         .o = &p.o.tensor, .S = &p.final.tensor};
+  rule_step_args step = {.q = &p.q.tensor,
+                         .k = &p.k.tensor,
+                         .v = &p.v.tensor,
+                         .a = &p.a.tensor,
+                         .w = &p.w.tensor,
+                         .o = &p.o.tensor,
+                         .S = &p.final.tensor};
   expect(rule_step(&step, workspace, NULL) == RECUR_ERROR_POSITION, "positions", recur_last_error());
   static const int32_t zero[] = {0, 0};
   Array positions;

@@ -39,10 +39,10 @@ TEST(Error, Model) {
   model.magic = RECUR_MAGIC;
   model.abi_version = 8;
   EXPECT_EQ(recur_rt_step(&model, &toy.stepArgs, workspace, nullptr), RECUR_ERROR_VERSION);
-  EXPECT_EQ(recur_last_error(),
-            "the model was compiled for version 8 of the binary interface, but this librecur_rt has version " +
-                std::to_string(RECUR_ABI_VERSION) +
-                ": compile it again, or link the librecur_rt of its compiler");
+  EXPECT_EQ(
+      recur_last_error(),
+      "the model was compiled for version 8 of the binary interface, but this librecur_rt has version " +
+          std::to_string(RECUR_ABI_VERSION) + ": compile it again, or link the librecur_rt of its compiler");
   EXPECT_EQ(recur_rt_forward_workspace(&model, &toy.args), RECUR_ERROR_VERSION);
   model = toy_model;
   model.dim_count = 65;
@@ -92,7 +92,8 @@ TEST(Error, Workspace) {
 TEST(Error, Device) {
   Wrong toy;
   toy.v.tensor.device.device_type = kDLCUDA;
-  toy.expectForward(RECUR_ERROR_DEVICE, "'v' must be on the CPU, as the first output, but it is on CUDA device 0");
+  toy.expectForward(RECUR_ERROR_DEVICE,
+                    "'v' must be on the CPU, as the first output, but it is on CUDA device 0");
   Wrong other;
   Indices index(i32, {0, 1});
   index.tensor.device.device_type = kDLCUDA;

@@ -1,11 +1,12 @@
 /* Associative recall with overwriting: why the delta rule exists.
  *
- * Pairs of a key and a value are written into the state, one a token; then half of the keys are written again with
- * new values; then every key is asked for. A sum of v k^T keeps the old value beside the new one; the delta rule
- * takes the old one out first. The state holds 64 x 64 numbers, so past 64 pairs nothing can be exact.
+ * Pairs of a key and a value are written into the state, one a token; then half of the keys are written again
+ * with new values; then every key is asked for. A sum of v k^T keeps the old value beside the new one; the
+ * delta rule takes the old one out first. The state holds 64 x 64 numbers, so past 64 pairs nothing can be
+ * exact.
  *
- * This is also the example to copy: fill the argument structure of a rule's header with DLPack tensors, ask for the
- * workspace, call.
+ * This is also the example to copy: fill the argument structure of a rule's header with DLPack tensors, ask
+ * for the workspace, call.
  */
 #include "deltanet.h"
 #include "deltanet_loss.h"
@@ -71,8 +72,8 @@ static double gated_deltanet(const Tensors *t) {
   CALL(gated_deltanet);
 }
 static double rls(const Tensors *t) {
-  rls_forward_args args = {.q = &t->q,       .k = &t->k, .v = &t->v, .g = &t->g, .b = &t->b,
-                           .lamb = &t->lamb, .o = &t->o};
+  rls_forward_args args = {
+      .q = &t->q, .k = &t->k, .v = &t->v, .g = &t->g, .b = &t->b, .lamb = &t->lamb, .o = &t->o};
   CALL(rls);
 }
 
@@ -130,12 +131,17 @@ int main(void) {
   static const struct {
     const char *name;
     double (*run)(const Tensors *);
-  } rules[] = {{"linear attention", linear_attention}, {"RetNet", retnet}, {"DeltaNet", deltanet},
-               {"DeltaNet from its loss", deltanet_loss}, {"Gated DeltaNet", gated_deltanet}, {"RLS", rls}};
+  } rules[] = {{"linear attention", linear_attention},
+               {"RetNet", retnet},
+               {"DeltaNet", deltanet},
+               {"DeltaNet from its loss", deltanet_loss},
+               {"Gated DeltaNet", gated_deltanet},
+               {"RLS", rls}};
   static const int pairs[] = {8, 16, 32, 64, 128, 256, 512};
   enum { RULES = sizeof rules / sizeof *rules, SIZES = sizeof pairs / sizeof *pairs };
 
-  printf("\nRecall from a state of %d x %d: error (0 exact, 1 unrelated) after writing pairs, half of them twice\n\n",
+  printf("\nRecall from a state of %d x %d: error (0 exact, 1 unrelated) after writing pairs, half of them "
+         "twice\n\n",
          D, D);
   printf("%-24s", "pairs");
   for (int s = 0; s < SIZES; ++s)
@@ -148,8 +154,13 @@ int main(void) {
       srand(1); /* the same task for every rule */
       int64_t tokens = make_task(pairs[s]);
       int64_t matrix[] = {1, tokens, 1, D}, scalar[] = {1, tokens, 1}, head[] = {1};
-      Tensors t = {tensor(q, 4, matrix), tensor(k, 4, matrix), tensor(v, 4, matrix), tensor(o, 4, matrix),
-                   tensor(write_strength, 3, scalar), tensor(log_decay, 3, scalar), tensor(&regulariser, 1, head)};
+      Tensors t = {tensor(q, 4, matrix),
+                   tensor(k, 4, matrix),
+                   tensor(v, 4, matrix),
+                   tensor(o, 4, matrix),
+                   tensor(write_strength, 3, scalar),
+                   tensor(log_decay, 3, scalar),
+                   tensor(&regulariser, 1, head)};
       double seconds = INFINITY;
       for (int repeat = 0; repeat < 5; ++repeat) {
         double time = rules[r].run(&t);
@@ -164,7 +175,9 @@ int main(void) {
     }
     printf("%14.0f\n", best * 1e9);
   }
-  printf("\nA sum keeps the old value of a key beside the new one; the delta rule takes the old value out first. RLS\n"
-         "solves for all writes at once: exact up to 64 keys, but a key that was written twice gets the mean.\n");
+  printf("\nA sum keeps the old value of a key beside the new one; the delta rule takes the old value out "
+         "first. RLS\n"
+         "solves for all writes at once: exact up to 64 keys, but a key that was written twice gets the "
+         "mean.\n");
   return 0;
 }

@@ -92,8 +92,8 @@ typedef struct recur_cuda_call {
   void *scratch;         /**< the workspace */
   recur_cuda_index cu_seqlens, state_index, positions;
   int64_t segments; /**< of each sequence; read by kernels that work on segments */
-  int64_t few;      /**< whether a segment may begin only few chunks before its first, where it may begin early */
-  int64_t pairs;    /**< heads of all sequences */
+  int64_t few; /**< whether a segment may begin only few chunks before its first, where it may begin early */
+  int64_t pairs; /**< heads of all sequences */
   recur_cuda_tensor tensors[RECUR_MAX_TENSORS];
 } recur_cuda_call;
 
@@ -114,23 +114,25 @@ enum {
   /** Each sequence is cut into segments of few tokens, whatever their number. Block b works on head
    * b / shards % heads; segments and sequences follow. */
   RECUR_CUDA_TOKENS = 8,
-  /** With RECUR_CUDA_SEGMENTS: one segment will do, and where `most` processors get several blocks each, the segments
-   * are as many as take them the least time. Blocks of all first segments come before those of the second ones. */
+  /** With RECUR_CUDA_SEGMENTS: one segment will do, and where `most` processors get several blocks each, the
+   * segments are as many as take them the least time. Blocks of all first segments come before those of the
+   * second ones. */
   RECUR_CUDA_ANY = 16,
   /** Each sequence is cut into segments of whole chunks, such that blocks, of which `most` run at a time, end
    * together. */
   RECUR_CUDA_SPREAD = 32,
   /** `most` is no limit. */
   RECUR_CUDA_MORE = 64,
-  /** With RECUR_CUDA_SEGMENTS: where less than two segments would be, one will do. Blocks as with RECUR_CUDA_ANY. */
+  /** With RECUR_CUDA_SEGMENTS: where less than two segments would be, one will do. Blocks as with
+     RECUR_CUDA_ANY. */
   RECUR_CUDA_ONE = 128
 };
 
-/** A tensor that a launch leaves in the workspace for the next: [batch, token, head, entry], as the inputs are
- * but for the own dimensions, which are one of `entries`. */
+/** A tensor that a launch leaves in the workspace for the next: [batch, token, head, entry], as the inputs
+ * are but for the own dimensions, which are one of `entries`. */
 typedef struct recur_cuda_temporary {
-  int64_t entries;  /**< 0: a number, no dimension of its own */
-  int64_t bits;     /**< of an entry: 16 or 32 */
+  int64_t entries; /**< 0: a number, no dimension of its own */
+  int64_t bits;    /**< of an entry: 16 or 32 */
 } recur_cuda_temporary;
 
 /** One entry point of a module and how it is launched. */
@@ -153,9 +155,9 @@ typedef struct recur_cuda_entry {
    * call, in order. */
   const int32_t *tensors;
   int64_t tensor_count;
-  /** Bytes of the workspace for each chunk of 64 tokens and head, which this entry leaves for the next. Those of a
-   * chunk follow one another by head. A sequence has as many chunks as it needs, the ones after it follow; packed
-   * sequence s, from token t on, begins with chunk t / 64 + s. */
+  /** Bytes of the workspace for each chunk of 64 tokens and head, which this entry leaves for the next. Those
+   * of a chunk follow one another by head. A sequence has as many chunks as it needs, the ones after it
+   * follow; packed sequence s, from token t on, begins with chunk t / 64 + s. */
   int64_t record;
 } recur_cuda_entry;
 
@@ -182,20 +184,20 @@ typedef struct recur_array {
   int64_t sizes[2];
 } recur_array;
 
-/** A kernel that makes numbers of a segment's tokens. Its views are inputs, params, and twice its states: what each
- * begins with and where it is stored at the end. */
+/** A kernel that makes numbers of a segment's tokens. Its views are inputs, params, and twice its states:
+ * what each begins with and where it is stored at the end. */
 typedef struct recur_gather {
   recur_kernel kernel;
-  const int32_t *states; /**< array a: begins as the kernel says and is stored there; -1 - s: begins as state s of
-                          * the segment and is not stored */
+  const int32_t *states; /**< array a: begins as the kernel says and is stored there; -1 - s: begins as state
+                          * s of the segment and is not stored */
   int64_t state_count;
 } recur_gather;
 
 /** All gathers of a round run before its stitch, and that before the next round. */
 typedef struct recur_round {
   const recur_gather *gathers;
-  recur_kernel stitch;   /**< with a segment for a token; its views are `inputs`, params, initial states, the states
-                          * after each token, final states */
+  recur_kernel stitch;   /**< with a segment for a token; its views are `inputs`, params, initial states, the
+                          * states   after each token, final states */
   const int32_t *inputs; /**< arrays */
   const int32_t *states; /**< the rule's states by number: array s holds state s before each segment */
   int32_t gather_count, input_count, state_count, reserved;
@@ -212,14 +214,14 @@ typedef struct recur_segments {
 
 /** One compiled kernel and what it was compiled for. A variant for GPUs has `cuda` and no `kernel`. */
 typedef struct recur_variant {
-  uint64_t features;             /**< RECUR_CPU_* bits the machine must have */
-  const char *target;            /**< its name on recurc's command line, such as "x86-64-v3" */
-  const int64_t *dims;           /**< recur_model.dim_count sizes */
-  const DLDataType *dtypes;      /**< recur_model.tensor_count element types */
-  int64_t scratch;               /**< bytes of scratch memory of one worker */
-  recur_kernel kernel;           /**< the code for a CPU, or NULL */
-  const recur_cuda_kernel *cuda; /**< the code for GPUs, or NULL */
-  int64_t parts;                 /**< most parts that the kernel can cut a head into; 0 means 1 */
+  uint64_t features;              /**< RECUR_CPU_* bits the machine must have */
+  const char *target;             /**< its name on recurc's command line, such as "x86-64-v3" */
+  const int64_t *dims;            /**< recur_model.dim_count sizes */
+  const DLDataType *dtypes;       /**< recur_model.tensor_count element types */
+  int64_t scratch;                /**< bytes of scratch memory of one worker */
+  recur_kernel kernel;            /**< the code for a CPU, or NULL */
+  const recur_cuda_kernel *cuda;  /**< the code for GPUs, or NULL */
+  int64_t parts;                  /**< most parts that the kernel can cut a head into; 0 means 1 */
   const recur_segments *segments; /**< NULL where sequences are never cut */
 } recur_variant;
 

@@ -145,15 +145,15 @@ RECUR_API int32_t recur_threads(void);
 typedef struct recur_stream {
   recur_parallel_for parallel_for; /**< the loop of this call; NULL: the process's */
   void *context;                   /**< handed to parallel_for */
-  int32_t threads;                 /**< workers of this call, at most recur_threads(); 0: recur_threads(). How work
-                                    * is cut depends on this number, so results may differ in their last digits from
-                                    * one number to another; for one number they are always the same */
-  void *cuda_stream;               /**< a CUstream (or cudaStream_t) of the tensors' device; unused on the CPU. The
-                                    * call only enqueues work on it, and can be captured into a graph. What stands in
-                                    * cu_seqlens, state_index and positions is not looked at before: kernels stay in
-                                    * bounds, and leave a sequence alone whose slot is not there. With
-                                    * RECUR_CHECK_INDICES set in the environment it is checked, and the stream waited
-                                    * for. */
+  int32_t threads;   /**< workers of this call, at most recur_threads(); 0: recur_threads(). How work
+                      * is cut depends on this number, so results may differ in their last digits from
+                      * one number to another; for one number they are always the same */
+  void *cuda_stream; /**< a CUstream (or cudaStream_t) of the tensors' device; unused on the CPU. The
+                      * call only enqueues work on it, and can be captured into a graph. What stands in
+                      * cu_seqlens, state_index and positions is not looked at before: kernels stay in
+                      * bounds, and leave a sequence alone whose slot is not there. With
+                      * RECUR_CHECK_INDICES set in the environment it is checked, and the stream waited
+                      * for. */
 } recur_stream;
 
 struct recur_model;

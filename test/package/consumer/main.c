@@ -20,7 +20,8 @@ int main(void) {
   Ss.shape = state;
   average_forward_args args = {.x = &xs, .a = &as, .o = &os, .final_S = &Ss};
   static _Alignas(64) char workspace[1 << 20];
-  if (average_forward_workspace(&args) > (int64_t)sizeof workspace || average_forward(&args, workspace, NULL) != RECUR_OK) {
+  if (average_forward_workspace(&args) > (int64_t)sizeof workspace ||
+      average_forward(&args, workspace, NULL) != RECUR_OK) {
     puts(recur_last_error());
     return 1;
   }

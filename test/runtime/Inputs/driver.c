@@ -26,7 +26,9 @@ static void *current;
 
 int cuInit(unsigned flags) { return getenv("DRIVER_DOES_NOT_START") ? 100 : 0; }
 int cuGetErrorString(int error, const char **text) {
-  *text = error == 100 ? "no CUDA-capable device is detected" : error == 101 ? "invalid device ordinal" : "some error";
+  *text = error == 100   ? "no CUDA-capable device is detected"
+          : error == 101 ? "invalid device ordinal"
+                         : "some error";
   return 0;
 }
 int cuDeviceGet(int *device, int ordinal) {
@@ -69,8 +71,8 @@ int cuModuleGetFunction(void **function, void *module, const char *name) {
   return 0;
 }
 int cuFuncSetAttribute(void *function, int attribute, int value) { return 0; }
-int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                   unsigned shared, void *stream, void **parameters, void **extra) {
+int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                   unsigned bz, unsigned shared, void *stream, void **parameters, void **extra) {
   ++driver_launches;
   return 0;
 }
