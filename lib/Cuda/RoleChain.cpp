@@ -181,13 +181,20 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
     SmallVector<SmallVector<Step>> steps;
     SmallVector<bool> byDepth;
     SmallVector<Values> starts;
-    bool waited = wave > 0;
+    bool waited = wave > 0, leavesEarly = wave == 1 && earlyPlaces;
+    auto leaveEarly = [&] {
+      if (leavesEarly)
+        ptx.arrive(barrier(EarlyEmpty, earlyOf(state.chunk).first));
+      leavesEarly = false;
+    };
+    if (state.inFlight.empty())
+      leaveEarly();
     auto wait = [&] {
       if (waited)
         return;
       ptx.await(barrier(Full, state.stage.index), state.stage.phase);
-      if (earlyBytes)
-        ptx.await(barrier(EarlyFull, ptx.constant(0)), ptx.bits(state.chunk, 1));
+      if (phase == Phase::Chain && earlyPlaces)
+        ptx.await(barrier(EarlyFull, earlyOf(state.chunk).first), earlyOf(state.chunk).second);
       waited = true;
     };
     for (const ChainProduct *product : products) {
@@ -247,8 +254,7 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
     if (plan.states > 1 && failed(sumStarts(state, wave)))
       return failure();
     land(state, older);
-    if (wave == 1 && earlyBytes)
-      ptx.arrive(barrier(EarlyEmpty, ptx.constant(0)));
+    leaveEarly();
     if (wave + 1 < plan.waves) {
       if (!stacks)
         for (const ChainProduct *next : waves[wave + 1])

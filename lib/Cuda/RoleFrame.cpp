@@ -1,4 +1,4 @@
-// What holds the roles together: shared memory, barriers, who does what, and the copies.
+// What holds the roles together: shared memory, barriers, who does what.
 #include "lib/Cuda/Count.h"
 #include "lib/Cuda/Roles.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
@@ -64,6 +64,7 @@ Value RoleEmitter::firstHalf(BlockArgument input, unsigned tensor) {
 void RoleEmitter::placeTiles(bool apart) {
   SmallVector<BlockArgument> copied = copiedInputs(plan, phase);
   stageBytes = loadedBytes = earlyBytes = 0;
+  earlyTiles.clear();
   for (ArrayRef<BlockArgument> inputs : plan.inputs) {
     // The chain finds made tiles where inputs would be.
     SmallVector<BlockArgument> together;
@@ -72,12 +73,16 @@ void RoleEmitter::placeTiles(bool apart) {
     });
     if (together.empty())
       continue;
-    bool isEarly = apart && llvm::all_of(together, [&](BlockArgument input) { return plan.isReadFirst(input); });
+    bool isEarly = apart && llvm::all_of(together, [&](BlockArgument input) {
+      return plan.isReadFirst(input) && (phase != Phase::Chain || plan.isPlace(input));
+    });
     int64_t &total = isEarly ? earlyBytes : stageBytes;
     int64_t halves = halvesOf(together.front()), at = total, bytes = 0;
     for (BlockArgument input : together)
       bytes += rowBytes * plan.rowsOf(input);
     for (BlockArgument input : together) {
+      if (isEarly)
+        earlyTiles.insert(input);
       tileOffsets[input] = {at, bytes};
       at += rowBytes * plan.rowsOf(input);
       if (llvm::is_contained(copied, input))
@@ -106,8 +111,23 @@ void RoleEmitter::layOut() {
   constexpr int64_t numbersBytes = 2048;
   buffers = others + 2 * scoreBytes + stageBytes + numbersBytes > threads.sharedLimit ? 1 : 2;
   others += buffers * scoreBytes;
-  stages = std::clamp<int64_t>((threads.sharedLimit - others) / stageBytes, 1, stages);
-  int64_t at = stages * stageBytes;
+  int64_t most = stages;
+  stages = std::clamp<int64_t>((threads.sharedLimit - others) / stageBytes, 1, most);
+  // What the chain reads first is free again long before the rest of its chunk: then two places of it are
+  // enough for more of the rest, each with its numbers. (Of a team each block has some chunks' scores only.)
+  if (phase != Phase::Prepare && stages == 2 && most > 2 && team == 1) {
+    placeTiles(/*apart=*/true);
+    stages = (threads.sharedLimit - others - 2 * earlyBytes - numbersBytes) / (stageBytes + numbersBytes);
+    stages = std::min(stages, most);
+    if (earlyBytes && stages > 2) {
+      earlyPlaces = 2;
+    } else {
+      placeTiles(/*apart=*/false);
+      stages = 2;
+    }
+  }
+  earlyAt = stages * stageBytes;
+  int64_t at = earlyAt + earlyPlaces * earlyBytes;
   auto take = [&](int64_t &where, int64_t bytes) {
     where = at;
     at += bytes;
@@ -162,8 +182,18 @@ unsigned RoleEmitter::slotOf(const Slot &wanted) {
 RoleEmitter::Stage RoleEmitter::stageAt(Value index, Value phase, Value chunk) {
   Value place = rowPlaces() == stages ? index
                                       : arith::RemUIOp::create(b, chunk, ptx.constant(rowPlaces())).getResult();
+  Value early;
+  if (earlyPlaces)
+    early = ptx.add(ptx.add(base, earlyAt), ptx.mul(earlyOf(chunk).first, earlyBytes));
   return {index, phase, ptx.add(base, ptx.mul(index, stageBytes)),
-          ptx.add(ptx.add(base, slotsAt), ptx.mul(place, slotBytes)), place};
+          ptx.add(ptx.add(base, slotsAt), ptx.mul(place, slotBytes)), place, early};
+}
+
+// The place, and its phase, of a chunk's tiles that are read first.
+std::pair<Value, Value> RoleEmitter::earlyOf(Value chunk) {
+  if (earlyPlaces == 1)
+    return {ptx.constant(0), ptx.bits(chunk, 1)};
+  return {ptx.bits(chunk, 1), ptx.bits(ptx.shiftRight(chunk, 1), 1)};
 }
 
 Values RoleEmitter::forChunks(Value chunks, ValueRange carried,
@@ -227,8 +257,8 @@ void RoleEmitter::emitStart() {
     init(PartsEmpty, 1, form.walkers() ? 1 : 0);
     init(ScoresFull, buffers, scorers.size());
     init(ScoresEmpty, buffers, phase == Phase::Prepare ? 1 : 4 * slabs * team);
-    init(EarlyFull, 1, earlyBytes ? 1 : 0);
-    init(EarlyEmpty, 1, earlyBytes ? 128 * slabs : 0);
+    init(EarlyFull, phase == Phase::Chain ? earlyPlaces : 0, 1);
+    init(EarlyEmpty, earlyPlaces, 128 * (slabs + scorers.size()));
     init(OutputsFull, 1, plan.countOutputs() ? 128 * slabs : 0);
     init(OutputsEmpty, 1, plan.countOutputs() && slabs ? 1 : 0);
     init(Summed, chunksOfSums, team > 1 && !plan.reductions.empty() ? team : 0);
@@ -255,7 +285,7 @@ void RoleEmitter::emitStart() {
   if (phase != Phase::Chain && plan.system && !plan.decay && plan.isTame())
     clear(blocksAt, tileBytes);
   if (plan.steps > 1)
-    clear(0, stages * stageBytes);
+    clear(0, earlyAt + earlyPlaces * earlyBytes);
   ptx.fenceProxy();
   if (team > 1)
     ptx.meetCluster();
@@ -268,102 +298,6 @@ Value RoleEmitter::shardHalves(unsigned tensor) {
   if (plan.tensors[tensor].shardedDim < 0)
     return ptx.constant(0);
   return ptx.mul(arith::TruncIOp::create(b, b.getI32Type(), part.shard), plan.independent / 64);
-}
-
-void RoleEmitter::emitLoader(Value chunks) {
-  TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
-  auto narrow = [&](Value x) -> Value { return arith::TruncIOp::create(b, b.getI32Type(), x); };
-  // Packed sequences lie in the one batch there is.
-  Value isPacked = arith::CmpIOp::create(b, arith::CmpIPredicate::ne,
-                                         access.word(TensorAccess::CuSeqlens + 2), ptx.constant(0, 64));
-  Value batch = ptx.choose(isPacked, ptx.constant(0), narrow(part.sequence)), first = narrow(part.begin);
-  // Outputs, or tiles, are there when their chunk's place in the ring is free, or a little before.
-  Value depth = ptx.constant(stages);
-  bool leaves = phase == Phase::Prepare;
-  auto whenStored = [&](Value chunk, llvm::function_ref<void()> body) {
-    if (leaves || plan.countOutputs())
-      threads.when(ptx.compare(arith::CmpIPredicate::uge, chunk, depth), body);
-  };
-  auto copyOut = [&](Value chunk, Stage stage) {
-    if (leaves)
-      leaveTiles(chunk, stage);
-    else
-      copyOutputs(chunk, stage.tiles);
-  };
-  auto release = [&](Value chunk, Stage stage) {
-    if (leaves)
-      return leaveScores(chunk, stage);
-    ptx.awaitStores(/*written=*/false);
-    if (!plan.outputPlace)
-      ptx.arrive(barrier(OutputsEmpty, ptx.constant(0)));
-  };
-  SmallVector<BlockArgument> inputs = copiedInputs(plan, phase);
-  // Inputs by number, each with how many tiles may still be on their way when it comes: those in whose places tiles
-  // are made last, in the order in which they leave.
-  SmallVector<std::pair<unsigned, int64_t>> order;
-  for (unsigned own = 0; own < inputs.size(); ++own)
-    if (!leaves || !plan.isPlace(inputs[own]))
-      order.push_back({own, -1});
-  for (size_t tile = 0; leaves && tile < plan.made.size(); ++tile)
-    order.push_back({llvm::find(inputs, plan.made[tile].place) - inputs.begin(), plan.made.size() - tile - 1});
-  forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
-    Value before = ptx.add(chunk, -stages);
-    Stage old = stageAt(stage.index, ptx.exclusiveOr(stage.phase, ptx.constant(1)), before);
-    whenStored(chunk, [&] { copyOut(before, old); });
-    if (!leaves)
-      ptx.await(barrier(Empty, stage.index), ptx.exclusiveOr(stage.phase, ptx.constant(1)));
-    Value loaded = barrier(Loaded, stage.index);
-    Value token = ptx.add(first, ptx.mul(chunk, plan.tokens));
-    auto load = [&](bool toOutputs) {
-      for (auto [own, left] : order) {
-        BlockArgument input = inputs[own];
-        if ((input == plan.outputPlace) != toOutputs)
-          continue;
-        if (left >= 0)
-          ptx.awaitStores(/*written=*/false, left);
-        Value address = LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps,
-                                            ArrayRef<LLVM::GEPArg>{int32_t(own * 128)});
-        Value head = arith::DivUIOp::create(b, narrow(part.head),
-                                            narrow(access.word(entry.maps[own], TensorAccess::Group)));
-        for (int64_t half = 0; half < halvesOf(input); ++half) {
-          Value to = ptx.add(stage.tiles, tileOffset(input) + half * halfStride(input));
-          Value block = ptx.add(firstHalf(input, entry.maps[own]), half), zero = ptx.constant(0);
-          if (plan.hasSteps(input))
-            ptx.loadBox(to, address, loaded, {ptx.mul(block, 64), zero, token, head, batch});
-          else
-            ptx.loadBox(to, address, loaded, {zero, token, block, head, batch});
-        }
-      }
-    };
-    load(false);
-    if (phase == Phase::Chain)
-      takeRecord(chunk, stage);
-    auto finish = [&] { whenStored(chunk, [&] { release(before, old); }); };
-    if (!leaves)
-      finish();
-    // Who waits for the barrier knows by this that outputs have left their place, too.
-    ptx.arriveExpecting(loaded, loadedBytes + (phase == Phase::Chain ? recordBytes() - earlyBytes : 0));
-    if (plan.outputPlace)
-      load(true);
-    if (earlyBytes)
-      takeEarly(chunk, stage);
-    if (leaves)
-      finish();
-    return Values();
-  });
-  if (!leaves && !plan.countOutputs())
-    return;
-  Value rest = arith::SubIOp::create(b, chunks, arith::MinUIOp::create(b, chunks, depth));
-  threads.forLoop(rest, chunks, ptx.constant(1), {}, [&](Value chunk, ValueRange) {
-    Value round = arith::DivUIOp::create(b, chunk, depth);
-    Value index = arith::SubIOp::create(b, chunk, ptx.mul(round, depth));
-    Stage stage = stageAt(index, ptx.bits(round, 1), chunk);
-    copyOut(chunk, stage);
-    release(chunk, stage);
-    return Values();
-  });
-  // The copies read this block's shared memory.
-  ptx.awaitStores(/*written=*/true);
 }
 
 LogicalResult RoleEmitter::emit() {

@@ -19,8 +19,10 @@ void RoleEmitter::layOutChain(int64_t outputBytes) {
     return std::clamp<int64_t>((threads.sharedLimit - others - earlyBytes) / each, 1, stages);
   };
   // Where there is room for one chunk, the tiles that are read first are loaded while the chunk before goes on.
-  if (count() == 1)
+  if (count() == 1) {
     placeTiles(/*apart=*/true);
+    earlyPlaces = earlyBytes ? 1 : 0;
+  }
   stages = count();
   buffers = stages;
   earlyAt = stages * stageBytes;
@@ -40,10 +42,6 @@ void RoleEmitter::forTiles(Stage stage, bool early, RecordPart body) {
     for (int64_t half = 0; half < plan.keys / 64; ++half, offset += tileBytes)
       if (isEarly(tile.place) == early)
         body(offset, ptx.add(tileAt(stage, tile.place), half * halfStride(tile.place)), tileBytes);
-}
-
-Value RoleEmitter::tileAt(Stage stage, BlockArgument place) {
-  return ptx.add(isEarly(place) ? ptx.add(base, earlyAt) : stage.tiles, tileOffset(place));
 }
 
 void RoleEmitter::forScores(Stage stage, Value buffer, RecordPart body) {
@@ -116,8 +114,9 @@ void RoleEmitter::takeRecord(Value chunk, Stage stage) {
 
 // The same of the tiles that are read first, when the chain has done with those of the chunk before.
 void RoleEmitter::takeEarly(Value chunk, Stage stage) {
-  Value record = recordAt(chunk), loaded = barrier(EarlyFull, ptx.constant(0)), phase = ptx.bits(chunk, 1);
-  ptx.await(barrier(EarlyEmpty, ptx.constant(0)), ptx.exclusiveOr(phase, ptx.constant(1)));
+  auto [place, phase] = earlyOf(chunk);
+  Value record = recordAt(chunk), loaded = barrier(EarlyFull, place);
+  ptx.await(barrier(EarlyEmpty, place), ptx.exclusiveOr(phase, ptx.constant(1)));
   forTiles(stage, /*early=*/true, [&](int64_t offset, Value address, int64_t bytes) {
     ptx.loadBytes(address, at(b, record, offset), bytes, loaded);
   });

@@ -217,24 +217,29 @@ void RoleEmitter::setTokens(RowState &state, Value chunk) {
 // Clears the rows of inputs after those of a number of tokens.
 void RoleEmitter::clearRows(Stage stage, Value tokens) {
   Value zero = ptx.number(0), packet = ptx.mul(ptx.bits(lane, 7), 16);
-  for (bool hasSteps : {false, true}) {
+  auto clear = [&](bool hasSteps, bool early) {
     SmallVector<int64_t> tiles;
     for (auto [input, place] : tileOffsets)
-      if (auto own = cast<BlockArgument>(input); plan.hasSteps(own) == hasSteps)
+      if (auto own = cast<BlockArgument>(input); plan.hasSteps(own) == hasSteps && isEarly(own) == early)
         for (int64_t half = 0; half < halvesOf(own); ++half)
           tiles.push_back(place.first + half * place.second);
     if (tiles.empty())
-      continue;
+      return;
     llvm::sort(tiles);
     Value first = ptx.add(ptx.mul(tokens, hasSteps ? plan.steps : 1), ptx.shiftRight(lane, 3));
     Value end = ptx.constant(hasSteps ? tokensOfChunk : plan.columns);
     threads.forLoop(first, end, ptx.constant(4), {}, [&](Value row, ValueRange) {
-      Value at = ptx.add(ptx.add(stage.tiles, packet), ptx.mul(row, rowBytes));
+      Value at = ptx.add(ptx.add(early ? stage.early : stage.tiles, packet), ptx.mul(row, rowBytes));
       for (int64_t tile : tiles)
         ptx.store(at, tile, {zero, zero, zero, zero}, /*relaxed=*/true);
       return Values();
     });
-  }
+  };
+  // Those of a chain are made of rows that are cleared.
+  for (bool hasSteps : {false, true})
+    for (bool early : {false, true})
+      if (!early || phase != Phase::Chain)
+        clear(hasSteps, early);
 }
 
 void RoleEmitter::emitRows(Value chunks) {

@@ -255,7 +255,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
     auto multiply = [&](BlockArgument left, BlockArgument right) {
       SmallVector<Step> steps;
       auto side = [&](BlockArgument input, int64_t k) {
-        return ptx.advance(ptx.descriptor(ptx.add(stage.tiles, tileOffset(input)), 0),
+        return ptx.advance(ptx.descriptor(tileAt(stage, input), 0),
                            k / 4 * halfStride(input) + k % 4 * 32);
       };
       for (int64_t k = 0; k < matType(left).numCols() / 16; ++k)
@@ -287,6 +287,8 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
       awaitPlace(state);
     if (ofSystem < order.size())
       land(ofSystem, order.size());
+    if (earlyPlaces)
+      ptx.arrive(barrier(EarlyEmpty, earlyOf(chunk).first));
     storeTiles(state);
     storeTokenScores(state);
     if (role.system)

@@ -43,12 +43,15 @@ bool RolePlan::isPlace(BlockArgument input) const {
 }
 
 bool RolePlan::isReadFirst(BlockArgument place) const {
-  return waves > 1 && isPlace(place) && llvm::all_of(products, [&](const ChainProduct &p) {
-           if (p.kind > ChainProduct::Depth || p.wave == 0)
-             return true;
-           std::optional<TokenTile> tile = asTile(p.right);
-           return !tile->span || madeOf(*tile).place != place;
-         });
+  auto isOf = [&](const TokenTile &tile) { return (tile.span ? madeOf(tile).place : tile.input) == place; };
+  auto isRight = [&](const ChainProduct &p) { return p.kind <= ChainProduct::Depth && isOf(*asTile(p.right)); };
+  // Entry by entry it may be read at any time.
+  bool isSlab = !isPlace(place) && llvm::any_of(available, [&](const auto &known) {
+    std::optional<TokenTile> tile = asTile(known.first);
+    return tile && isOf(*tile);
+  });
+  return waves > 1 && !isSlab && llvm::any_of(products, isRight) &&
+         llvm::all_of(products, [&](const ChainProduct &p) { return p.wave == 0 || !isRight(p); });
 }
 
 bool RolePlan::isSlab(BlockArgument input) const {

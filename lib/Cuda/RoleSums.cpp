@@ -40,7 +40,7 @@ void RoleEmitter::sumSquares(Stage stage, Value sums, Value first, BlockArgument
   constexpr int64_t together = 4; // packets of eight
   int64_t rows = 32 / team, rounds = matType(input).numCols() / (8 * together * team);
   Value row = ptx.add(first, ptx.bits(lane, rows - 1)), own = ptx.bits(row, plan.rowsOf(input) - 1);
-  Value at = ptx.add(stage.tiles, ptx.add(ptx.mul(own, rowBytes), ptx.mul(ptx.bits(own, 7), 16)));
+  Value at = ptx.add(tilesOf(stage, input), ptx.add(ptx.mul(own, rowBytes), ptx.mul(ptx.bits(own, 7), 16)));
   Value begin = team == 1 ? ptx.constant(0) : ptx.mul(ptx.shiftRight(lane, llvm::Log2_64(rows)), rounds);
   // All roles' code shares one small cache: nobody is to know that this loop could be unrolled.
   Value count = ptx.add(ptx.shiftRight(lane, 5), rounds);
@@ -110,12 +110,18 @@ void RoleEmitter::sumRows(TensorAccess &access, Stage stage, Value sums, Value f
   auto fetch = [&](Value round) {
     Value packet = packetAt(round);
     Value half = ptx.shiftRight(packet, 3), place = ptx.exclusiveOr(at, ptx.mul(ptx.bits(packet, 7), 16));
+    auto placeOf = [&](BlockArgument input) -> Value {
+      if (!isEarly(input))
+        return place;
+      return ptx.add(place, arith::SubIOp::create(b, stage.early, stage.tiles));
+    };
     Values pairs;
     for (BlockArgument input : inputs)
       for (int64_t i = 0; i < together; ++i)
-        llvm::append_range(pairs, ptx.load(ptx.exclusiveOr(ptx.add(place, ptx.mul(half, halfStride(input))),
-                                                           ptx.constant(i * 16)),
-                                           tileOffset(input), 4, b.getI32Type()));
+        llvm::append_range(
+            pairs, ptx.load(ptx.exclusiveOr(ptx.add(placeOf(input), ptx.mul(half, halfStride(input))),
+                                            ptx.constant(i * 16)),
+                            tileOffset(input), 4, b.getI32Type()));
     return pairs;
   };
   // All roles' code shares one small cache: nobody is to know that this loop could be unrolled. It is so

@@ -92,6 +92,7 @@ private:
     mlir::Value index, phase; // phase of what is filled: 0 at first
     mlir::Value tiles, rows;  // addresses
     mlir::Value place;        // of the numbers, from 0
+    mlir::Value early;        // address of the tiles that are read first, where those have places of their own
   };
   using Slot = RowSlot;
   /// Sums are told of by chunk, eight deep: those of another block come before this one's loader asks for
@@ -164,8 +165,14 @@ private:
   void leaveScores(mlir::Value chunk, Stage stage);
   void takeRecord(mlir::Value chunk, Stage stage);
   void takeEarly(mlir::Value chunk, Stage stage);
-  bool isEarly(mlir::BlockArgument place) const { return earlyBytes && plan.isReadFirst(place); }
-  mlir::Value tileAt(Stage stage, mlir::BlockArgument place);
+  bool isEarly(mlir::BlockArgument place) const { return earlyTiles.contains(place); }
+  mlir::Value tilesOf(Stage stage, mlir::BlockArgument place) {
+    return isEarly(place) ? stage.early : stage.tiles;
+  }
+  mlir::Value tileAt(Stage stage, mlir::BlockArgument place) {
+    return ptx.add(tilesOf(stage, place), tileOffset(place));
+  }
+  std::pair<mlir::Value, mlir::Value> earlyOf(mlir::Value chunk);
 
   // Numbers per token (RoleRows.cpp, RoleSums.cpp).
   struct RowState;
@@ -353,11 +360,12 @@ private:
                            tileBytes = tokensOfChunk * rowBytes, quarterBytes = 8 * 32,
                            leafBytes = 3 * quarterBytes, rightHalf = 6 * 16 * 128, partBytes = 10 * 1024,
                            beginBytes = 16;
-  int64_t stages, slabs, buffers = 2, stageBytes = 0, loadedBytes = 0, earlyBytes = 0, earlyAt = 0, scoreBytes = 0,
-                  scoresAt = 0, inverseAt = 0,
+  int64_t stages, slabs, buffers = 2, stageBytes = 0, loadedBytes = 0, earlyBytes = 0, earlyAt = 0,
+                  earlyPlaces = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0,
                   blocksAt = 0, leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, normsAt = 0,
                   tablesAt = 0, rightsAt = 0, beginAt = 0, exchangeAt = 0;
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> tileOffsets;
+  llvm::DenseSet<mlir::Value> earlyTiles;
   llvm::SmallVector<Slot> slots;
 
   // Of the block: its part, the number of the thread in its warpgroup, and so on; all i32 but those of the

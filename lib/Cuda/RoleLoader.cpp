@@ -1,0 +1,107 @@
+// The thread that copies: inputs and records into the ring, outputs and made tiles out of it.
+#include "lib/Cuda/Roles.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+void RoleEmitter::emitLoader(Value chunks) {
+  TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
+  auto narrow = [&](Value x) -> Value { return arith::TruncIOp::create(b, b.getI32Type(), x); };
+  // Packed sequences lie in the one batch there is.
+  Value isPacked = arith::CmpIOp::create(b, arith::CmpIPredicate::ne,
+                                         access.word(TensorAccess::CuSeqlens + 2), ptx.constant(0, 64));
+  Value batch = ptx.choose(isPacked, ptx.constant(0), narrow(part.sequence)), first = narrow(part.begin);
+  // Outputs, or tiles, are there when their chunk's place in the ring is free, or a little before.
+  Value depth = ptx.constant(stages);
+  bool leaves = phase == Phase::Prepare;
+  auto whenStored = [&](Value chunk, llvm::function_ref<void()> body) {
+    if (leaves || plan.countOutputs())
+      threads.when(ptx.compare(arith::CmpIPredicate::uge, chunk, depth), body);
+  };
+  auto copyOut = [&](Value chunk, Stage stage) {
+    if (leaves)
+      leaveTiles(chunk, stage);
+    else
+      copyOutputs(chunk, stage.tiles);
+  };
+  auto release = [&](Value chunk, Stage stage) {
+    if (leaves)
+      return leaveScores(chunk, stage);
+    ptx.awaitStores(/*written=*/false);
+    if (!plan.outputPlace)
+      ptx.arrive(barrier(OutputsEmpty, ptx.constant(0)));
+  };
+  SmallVector<BlockArgument> inputs = copiedInputs(plan, phase);
+  // Inputs by number, each with how many tiles may still be on their way when it comes: those in whose places tiles
+  // are made last, in the order in which they leave.
+  SmallVector<std::pair<unsigned, int64_t>> order;
+  for (unsigned own = 0; own < inputs.size(); ++own)
+    if (!leaves || !plan.isPlace(inputs[own]))
+      order.push_back({own, -1});
+  for (size_t tile = 0; leaves && tile < plan.made.size(); ++tile)
+    order.push_back({llvm::find(inputs, plan.made[tile].place) - inputs.begin(), plan.made.size() - tile - 1});
+  forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
+    Value before = ptx.add(chunk, -stages);
+    Stage old = stageAt(stage.index, ptx.exclusiveOr(stage.phase, ptx.constant(1)), before);
+    whenStored(chunk, [&] { copyOut(before, old); });
+    if (!leaves)
+      ptx.await(barrier(Empty, stage.index), ptx.exclusiveOr(stage.phase, ptx.constant(1)));
+    Value loaded = barrier(Loaded, stage.index);
+    Value token = ptx.add(first, ptx.mul(chunk, plan.tokens));
+    auto load = [&](bool toOutputs, bool early = false) {
+      for (auto [own, left] : order) {
+        BlockArgument input = inputs[own];
+        if ((input == plan.outputPlace) != toOutputs || isEarly(input) != early)
+          continue;
+        if (left >= 0)
+          ptx.awaitStores(/*written=*/false, left);
+        Value address = LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps,
+                                            ArrayRef<LLVM::GEPArg>{int32_t(own * 128)});
+        Value head = arith::DivUIOp::create(b, narrow(part.head),
+                                            narrow(access.word(entry.maps[own], TensorAccess::Group)));
+        for (int64_t half = 0; half < halvesOf(input); ++half) {
+          Value to = ptx.add(tileAt(stage, input), half * halfStride(input));
+          Value block = ptx.add(firstHalf(input, entry.maps[own]), half), zero = ptx.constant(0);
+          if (plan.hasSteps(input))
+            ptx.loadBox(to, address, loaded, {ptx.mul(block, 64), zero, token, head, batch});
+          else
+            ptx.loadBox(to, address, loaded, {zero, token, block, head, batch});
+        }
+      }
+    };
+    load(false);
+    if (phase == Phase::Chain) {
+      takeRecord(chunk, stage);
+    } else if (earlyPlaces) {
+      auto [place, phase] = earlyOf(chunk);
+      ptx.await(barrier(EarlyEmpty, place), ptx.exclusiveOr(phase, ptx.constant(1)));
+      load(false, /*early=*/true);
+    }
+    auto finish = [&] { whenStored(chunk, [&] { release(before, old); }); };
+    if (!leaves)
+      finish();
+    // Who waits for the barrier knows by this that outputs have left their place, too.
+    ptx.arriveExpecting(loaded, loadedBytes + (phase == Phase::Chain ? recordBytes() - earlyBytes : 0));
+    if (plan.outputPlace)
+      load(true);
+    if (phase == Phase::Chain && earlyPlaces)
+      takeEarly(chunk, stage);
+    if (leaves)
+      finish();
+    return Values();
+  });
+  if (!leaves && !plan.countOutputs())
+    return;
+  Value rest = arith::SubIOp::create(b, chunks, arith::MinUIOp::create(b, chunks, depth));
+  threads.forLoop(rest, chunks, ptx.constant(1), {}, [&](Value chunk, ValueRange) {
+    Value round = arith::DivUIOp::create(b, chunk, depth);
+    Value index = arith::SubIOp::create(b, chunk, ptx.mul(round, depth));
+    Stage stage = stageAt(index, ptx.bits(round, 1), chunk);
+    copyOut(chunk, stage);
+    release(chunk, stage);
+    return Values();
+  });
+  // The copies read this block's shared memory.
+  ptx.awaitStores(/*written=*/true);
+}
