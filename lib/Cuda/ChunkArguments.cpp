@@ -8,7 +8,7 @@ using namespace recur::cuda;
 // A vector for each token, as rows of a tile.
 void ChunkEmitter::copyTile(unsigned tensor, const SharedTile &tile) {
   int64_t n = tile.cols;
-  bool isPlain = tensors[tensor].element.isBF16() && !tile.isF32;
+  bool isPlain = !tile.isF32 && tensors[tensor].element == fragments.narrow();
   forTokens([&](Value local, Value token, Value valid) {
     SmallVector<Value> fetched = access.fetch(tensor, 1, token);
     if (!isPlain) {
@@ -48,8 +48,8 @@ ChunkValue ChunkEmitter::loadRows(unsigned tensor) {
   return rows;
 }
 
-// Maps read inputs by themselves, unless they run in order; what else is read lies in shared memory.
-LogicalResult ChunkEmitter::emitArguments() {
+// Maps read inputs by themselves, unless they run in order; what else is read lies in shared memory, but for one.
+LogicalResult ChunkEmitter::emitArguments(Value without) {
   auto isDirect = [](Operation *user) {
     auto map = dyn_cast<chunk::MapOp>(user);
     return !map || !map.getCarried().empty();
@@ -72,7 +72,8 @@ LogicalResult ChunkEmitter::emitArguments() {
       dirty = true;
       set(argument, rows);
     }
-    if ((kind != ArgKind::Input && kind != ArgKind::Param) || llvm::none_of(argument.getUsers(), isDirect))
+    if ((kind != ArgKind::Input && kind != ArgKind::Param) || argument == without ||
+        llvm::none_of(argument.getUsers(), isDirect))
       continue;
     auto type = dyn_cast<MatType>(argument.getType());
     if (!type)
@@ -98,7 +99,7 @@ LogicalResult ChunkEmitter::emitArguments() {
     } else if (isOne(type.getCols())) {
       set(argument, loadRows(tensor));
     } else {
-      bool isF32 = tensors[tensor].element.isF32();
+      bool isF32 = tensors[tensor].element.isF32() || isExact(argument);
       ChunkValue tile = ChunkValue::tile(allocateTile(cast<IntegerAttr>(type.getCols()).getInt(), isF32));
       copyTile(tensor, tile.memory);
       set(argument, tile);

@@ -302,7 +302,7 @@ LogicalResult ChunkEmitter::emitOutput(unsigned output, Value value) {
   return success();
 }
 
-LogicalResult ChunkEmitter::emit(Value from, Value left, MutableArrayRef<ChunkValue> states) {
+void ChunkEmitter::startChunk(Value from, Value left) {
   first = from;
   count = left;
   usesLeft.clear();
@@ -311,6 +311,20 @@ LogicalResult ChunkEmitter::emit(Value from, Value left, MutableArrayRef<ChunkVa
     for (Value operand : op->getOperands())
       ++usesLeft[operand];
   });
+}
+
+// The next chunk writes what this one read.
+void ChunkEmitter::endChunk() {
+  values.clear();
+  decays.clear();
+  staged.clear();
+  systems.clear();
+  dirty = true;
+  sync();
+}
+
+LogicalResult ChunkEmitter::emit(Value from, Value left, MutableArrayRef<ChunkValue> states) {
+  startChunk(from, left);
   for (auto [argument, state] : llvm::zip(program.argumentsOf(ArgKind::State), states))
     set(argument,
         matType(argument).isScalar() ? ChunkValue::scalar(rowAt(state.memory, threads.constant(0))) : state);
@@ -343,13 +357,7 @@ LogicalResult ChunkEmitter::emit(Value from, Value left, MutableArrayRef<ChunkVa
     forItems(state.memory.cols,
              [&, &to = state.memory, &from = next](Value item) { storeRow(to, item, entryOf(from, item)); });
   }
-  // The next chunk writes what this one read.
-  values.clear();
-  decays.clear();
-  staged.clear();
-  systems.clear();
   last.clear();
-  dirty = true;
-  sync();
+  endChunk();
   return success();
 }

@@ -85,6 +85,12 @@ public:
   Fragments fragments;
 
 private:
+  friend class SolvedEmitter;
+  friend class StateImages;
+  /// What is done before a chunk's values are made, and when they have been used.
+  void startChunk(mlir::Value first, mlir::Value count);
+  void endChunk();
+
   // Values. What these find or make stays valid as a copy.
   mlir::FailureOr<ChunkValue> need(mlir::Value value);
   mlir::FailureOr<ChunkValue> asSlab(mlir::Value value);
@@ -100,7 +106,7 @@ private:
   mlir::LogicalResult emitOutput(unsigned output, mlir::Value value);
 
   // Arguments (ChunkArguments.cpp).
-  mlir::LogicalResult emitArguments();
+  mlir::LogicalResult emitArguments(mlir::Value without = {});
   void copyTile(unsigned tensor, const SharedTile &tile);
   ChunkValue loadRows(unsigned tensor);
 
@@ -109,6 +115,8 @@ private:
   mlir::FailureOr<llvm::SmallVector<ChunkValue>> emitCarried(chunk::MapOp op);
   /// Whether a map's result is needed in more places than outputs.
   bool isRead(mlir::Value value);
+  /// Whether a value is kept as it is.
+  static bool isExact(mlir::Value value);
 
   // Decays (ChunkDecay.cpp).
   struct Decay {
@@ -185,6 +193,9 @@ private:
   mlir::Value powerOf(mlir::Value biased);
   /// Rounded down: the power of 2 (plus 127) in a number that is not negative.
   mlir::Value exponentOf(mlir::Value number);
+  /// exponentOf as a number, times 2^`more`, within 2^-40 and 2^40; 1 over such a number.
+  mlir::Value unitOf(mlir::Value most, int64_t more);
+  mlir::Value inverseOf(mlir::Value power);
   /// A slab as a row per token in shared memory.
   SharedTile moveSlab(const ChunkValue &slab, bool isF32);
 

@@ -4,6 +4,7 @@
 // powers of 2 for each token, rows that they meet have a norm of 1, and operands that stay the same are
 // packed once, in units of their largest entry.
 #include "lib/Cuda/ChunkEmitter.h"
+#include "lib/Cuda/SolvedPlan.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 
 using namespace mlir;
@@ -13,41 +14,6 @@ using namespace recur::cuda;
 //===----------------------------------------------------------------------===//
 // Where f16 is safe
 //===----------------------------------------------------------------------===//
-
-// Whether rows are divided by their norm, or declared so.
-static bool areUnit(Value rows) {
-  if (auto argument = dyn_cast<BlockArgument>(rows))
-    return cast<chunk::ProgramOp>(argument.getOwner()->getParentOp())
-        .getArg(argument.getArgNumber())
-        .getUnit();
-  auto map = rows.getDefiningOp<chunk::MapOp>();
-  if (!map)
-    return false;
-  Value row = map.getYield().getValues()[map.getCarried().size() + cast<OpResult>(rows).getResultNumber()];
-  while (auto assume = row.getDefiningOp<AssumeOp>())
-    row = assume.getOperand();
-  auto quotient = row.getDefiningOp<DivOp>();
-  auto root = quotient ? quotient.getRhs().getDefiningOp<SqrtOp>() : SqrtOp();
-  Value square = root ? root->getOperand(0) : Value();
-  if (auto sum = square ? square.getDefiningOp<AddOp>() : AddOp())
-    for (unsigned i : {0, 1})
-      if (auto eps = sum->getOperand(i).getDefiningOp<ConstantOp>(); eps && !eps.getValue().isNegative())
-        square = sum->getOperand(1 - i);
-  auto reduce = square ? square.getDefiningOp<ReduceOp>() : ReduceOp();
-  auto squares = reduce ? reduce.getOperand().getDefiningOp<MulOp>() : MulOp();
-  return squares && squares->getOperand(0) == quotient.getLhs() &&
-         squares->getOperand(1) == quotient.getLhs();
-}
-
-// Whether a decay is of a number for each token, and at most 1.
-static bool decaysOnly(Value value) {
-  auto decay = value.getDefiningOp<chunk::DecayOp>();
-  auto log = decay && decay.getLog() ? dyn_cast<BlockArgument>(decay.getLog()) : BlockArgument();
-  if (!log || !isOne(matType(decay.getFactors()).getCols()))
-    return false;
-  auto range = cast<chunk::ProgramOp>(log.getOwner()->getParentOp()).getArg(log.getArgNumber()).getRange();
-  return range && range.getHi() <= 0;
-}
 
 static bool fitsHalves(chunk::ConjugateGradientsOp op) {
   Block &region = op.getProduct().front();
@@ -64,8 +30,8 @@ static bool fitsHalves(chunk::ConjugateGradientsOp op) {
     if (auto product = dyn_cast<MatmulOp>(inner))
       return isShort(product.getLhs()) && isOuter(product.getRhs()) && !isOne(product.getType().getCols());
     if (auto gram = dyn_cast<chunk::GramOp>(inner))
-      return gram.getLhs() == direction && isOuter(gram.getRhs()) && areUnit(gram.getRhs()) &&
-             (!gram.getDecay() || decaysOnly(gram.getDecay()));
+      return gram.getLhs() == direction && isOuter(gram.getRhs()) && areUnitRows(gram.getRhs()) &&
+             (!gram.getDecay() || onlyDecays(gram.getDecay()));
     return true;
   });
 }
@@ -144,6 +110,17 @@ Value ChunkEmitter::powerOf(Value biased) {
 
 Value ChunkEmitter::exponentOf(Value number) {
   return arith::ShRUIOp::create(b, arith::BitcastOp::create(b, b.getI32Type(), number), threads.constant(23));
+}
+
+Value ChunkEmitter::unitOf(Value most, int64_t more) {
+  Value biased = arith::MaxSIOp::create(b, exponentOf(most), threads.constant(127 - 40));
+  return powerOf(add(arith::MinSIOp::create(b, biased, threads.constant(127 + 40)), more));
+}
+
+Value ChunkEmitter::inverseOf(Value power) {
+  Value bits = arith::BitcastOp::create(b, b.getI32Type(), power);
+  return arith::BitcastOp::create(b, b.getF32Type(),
+                                  arith::SubIOp::create(b, threads.constant(int64_t(254) << 23), bits));
 }
 
 void ChunkEmitter::sumRows(const ChunkValue &x, const ChunkValue &y,

@@ -15,9 +15,10 @@ bool ChunkEmitter::isRead(Value value) {
   });
 }
 
-// Products round to bf16 what they read; decays do not.
-static bool isExact(Value value) {
-  return llvm::any_of(value.getUsers(), [](Operation *user) { return isa<chunk::DecayOp>(user); });
+// Products round what they read; decays and systems do not.
+bool ChunkEmitter::isExact(Value value) {
+  auto isExact = [](Operation *user) { return isa<chunk::DecayOp, chunk::ConjugateGradientsOp>(user); };
+  return llvm::any_of(value.getUsers(), isExact);
 }
 
 // The carried values before each token, and after the last one. Numbers only.

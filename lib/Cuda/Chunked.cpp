@@ -1,6 +1,8 @@
 // The kernel around a chunk program: one block of threads walks the chunks of one head of one sequence.
 #include "lib/Cuda/Chunked.h"
 #include "lib/Cuda/Count.h"
+#include "lib/Cuda/Roles.h"
+#include "lib/Cuda/StateImages.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
 using namespace mlir;
@@ -97,7 +99,8 @@ public:
 
 std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::ProgramOp program,
                                              ArrayRef<TensorArgument> tensors, const ChunkShape &shape,
-                                             int64_t part, ChunkTask task, Entry &entry) {
+                                             int64_t part, ChunkTask task, Entry &entry,
+                                             ArrayRef<unsigned> images) {
   ImplicitLocOpBuilder b(program.getLoc(), program.getContext());
   b.setInsertionPointToStart(&function.getBody().front());
   Grid grid{shape.warps * 32, 8}, tokenGrid{8, 8};
@@ -105,7 +108,8 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
   Threads threads(b, grid), tokenThreads(b, tokenGrid);
   TensorAccess access(tokenThreads, function.getArgument(0), tensors, /*packed=*/true);
   Value shared = LLVM::AddressOfOp::create(
-      b, function->getParentOfType<ModuleOp>().lookupSymbol<LLVM::GlobalOp>("recur_shared"));
+      b, function->getParentOfType<ModuleOp>().lookupSymbol<LLVM::GlobalOp>(images.empty() ? StringRef("recur_shared")
+                                                                                            : StringRef(tilesSymbol)));
   threads.begin(shared, shared);
   tokenThreads.begin({}, {});
   auto i64 = [&](int64_t n) { return threads.constant(n, 64); };
@@ -134,6 +138,12 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
     }
     columns.push_back(column);
   }
+  SmallVector<MatType> imageTypes;
+  for (unsigned state : images)
+    imageTypes.push_back(matType(arguments[state]));
+  std::optional<StateImages> stored;
+  if (!images.empty())
+    stored.emplace(threads, shared, imageTypes, shape.warps, used);
   SharedArena arena(used);
   ChunkEmitter emitter(threads, program, access, tensors, shape, arena);
   LogicalResult status = success();
@@ -166,14 +176,16 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
         });
       }
     }
-    // A record is what the threads have of all states, number by number.
-    auto forRecord = [&](Value first, llvm::function_ref<void(size_t, Value)> body) {
-      int64_t bytes = carried.size() * grid.threads * 4 * entry.shards;
+    auto recordAt = [&](Value first, int64_t bytes) {
       if (task == ChunkTask::States)
         entry.recordBytes = bytes;
       Value chunk = arith::DivUIOp::create(b, first, i64(chunkOfRecords));
-      Value record = recordOf(threads, access, tokens, chunkOfRecords,
-                              arith::TruncIOp::create(b, b.getI32Type(), chunk), i64(bytes));
+      return recordOf(threads, access, tokens, chunkOfRecords, arith::TruncIOp::create(b, b.getI32Type(), chunk),
+                      i64(bytes));
+    };
+    // A record is what the threads have of all states, number by number.
+    auto forRecord = [&](Value first, llvm::function_ref<void(size_t, Value)> body) {
+      Value record = recordAt(first, carried.size() * grid.threads * 4 * entry.shards);
       Value own = arith::AddIOp::create(
           b, NVVM::ThreadIdXOp::create(b, b.getI32Type()),
           arith::MulIOp::create(b, arith::TruncIOp::create(b, b.getI32Type(), tokens.shard),
@@ -199,6 +211,15 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
       }
       return parts;
     };
+    auto storeImages = [&](Value first, ArrayRef<ChunkValue> parts) {
+      SmallVector<ChunkValue> chosen;
+      for (unsigned state : images)
+        chosen.push_back(parts[state]);
+      int64_t bytes = StateImages::recordBytes(imageTypes);
+      Value record = recordAt(first, bytes * entry.shards);
+      Value own = arith::MulIOp::create(b, tokens.shard, i64(bytes));
+      stored->store(emitter, chosen, LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record, own));
+    };
     auto startsRecord = [&](Value first) -> Value {
       Value within = arith::RemUIOp::create(b, first, i64(chunkOfRecords));
       return arith::CmpIOp::create(b, arith::CmpIPredicate::eq, within, i64(0));
@@ -206,13 +227,15 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
     auto loop = threads.forLoop(i64(0), tokens.tokens, i64(shape.tokens), carried,
                                 [&](Value first, ValueRange state) {
                                   Value left = arith::SubIOp::create(b, tokens.tokens, first);
+                                  SmallVector<ChunkValue> parts = split(state);
                                   if (task == ChunkTask::States)
                                     threads.when(startsRecord(first), [&] {
+                                      if (stored)
+                                        return storeImages(first, parts);
                                       forRecord(first, [&](size_t e, Value at) {
                                         LLVM::StoreOp::create(b, state[e], at);
                                       });
                                     });
-                                  SmallVector<ChunkValue> parts = split(state);
                                   status = emitter.emit(first, left, parts);
                                   SmallVector<Value> next;
                                   for (const ChunkValue &value : parts)
@@ -220,6 +243,8 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
                                   return failed(status) ? SmallVector<Value>(state) : next;
                                 });
     SmallVector<ChunkValue> last = split(loop.getResults());
+    if (stored)
+      stored->finish();
     if (task == ChunkTask::Outputs)
       return;
     for (auto [i, state] : llvm::enumerate(states))

@@ -32,9 +32,11 @@ mlir::Value recordOf(Threads &threads, TensorAccess &access, const Part &part, i
 enum class ChunkTask { All, States, Outputs };
 
 /// Emits the body of an entry point that walks the chunks for a task, each of the entry's shards with `slab` rows.
-/// Where the emitter does not know how, it says of what.
+/// States are left in f32 or, those listed by number, as images (StateImages.h). Where the emitter does not know how, it
+/// says of what.
 std::optional<std::string> emitChunked(mlir::LLVM::LLVMFuncOp function, chunk::ProgramOp program,
                                        llvm::ArrayRef<TensorArgument> tensors, const ChunkShape &shape,
-                                       int64_t slab, ChunkTask task, Entry &entry);
+                                       int64_t slab, ChunkTask task, Entry &entry,
+                                       llvm::ArrayRef<unsigned> images = {});
 
 } // namespace recur::cuda

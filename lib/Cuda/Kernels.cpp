@@ -5,6 +5,7 @@
 #include "lib/Cuda/Prepare.h"
 #include "lib/Cuda/Roles.h"
 #include "lib/Cuda/Sequential.h"
+#include "lib/Cuda/SolvedEmitter.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 
@@ -388,6 +389,16 @@ void KernelBuilder::addPortable(DeriveFunction derive) {
     refused["chunk"] = *reason;
     return;
   }
+  std::optional<SolvedPlan> solved;
+  if (options.chip.hasWarpgroups())
+    solved = SolvedPlan::find(program, tensors);
+  SmallVector<unsigned> images;
+  SmallVector<BlockArgument> states = program.argumentsOf(ArgKind::State);
+  if (solved)
+    for (BlockArgument state : {solved->product.state, solved->readout.state})
+      images.push_back(llvm::find(states, state) - states.begin());
+  if (solved && !module->lookupSymbol(tilesSymbol))
+    makeShared(tilesSymbol, 1024);
   for (int64_t tokens : {64, 32}) {
     ChunkShape shape{tokens, ChunkEmitter::countWarps(program),
                      ChunkEmitter::findPrecision(program, tensors)};
@@ -401,11 +412,16 @@ void KernelBuilder::addPortable(DeriveFunction derive) {
       entry.continues = task == ChunkTask::States;
       if (task == ChunkTask::Outputs) {
         entry.cut = Entry::Spread;
-        entry.mostBlocks = options.chip.processors;
+        entry.mostBlocks = options.chip.processors * (solved ? 2 : 1);
       }
       LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
       refused.erase("chunk");
-      if (auto reason = emitChunked(function, program, tensors, shape, part.slab, task, entry))
+      bool isSolved = solved && task == ChunkTask::Outputs;
+      if (isSolved)
+        function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(), b.getI32IntegerAttr(2));
+      if (auto reason = isSolved ? emitSolved(function, program, tensors, *solved, part.slab, entry)
+                                 : emitChunked(function, program, tensors, shape, part.slab, task, entry,
+                                               task == ChunkTask::States ? images : ArrayRef<unsigned>()))
         refused["chunk"] = *reason;
       else if (entry.sharedBytes > options.chip.sharedBytes)
         refused["chunk"] = ("a chunk takes " + llvm::Twine(entry.sharedBytes) +

@@ -217,6 +217,14 @@ Values Ptx::unpackF16(Value pair) {
                   {b.getF32Type(), b.getF32Type()}, pair, false);
 }
 
+Value Ptx::multiplyPairs(Value x, Value y) {
+  return assembly("mul.rn.f16x2 $0, $1, $2;", b.getI32Type(), {x, y}, false)[0];
+}
+
+Value Ptx::addProducts(Value sum, Value x, Value y) {
+  return assembly("fma.rn.f16x2 $0, $1, $2, $3;", b.getI32Type(), {x, y, sum}, false)[0];
+}
+
 Value Ptx::greaterBf16(Value x, Value y) {
   return assembly("max.bf16x2 $0, $1, $2;", b.getI32Type(), {x, y}, false)[0];
 }
@@ -248,7 +256,7 @@ Value Ptx::descriptor(Value address, int64_t leading) {
 }
 
 Pending Ptx::product(int64_t columns, ValueRange start, ArrayRef<Step> steps, bool leftByDepth,
-                     bool rightByDepth) {
+                     bool rightByDepth, StringRef type) {
   size_t count = columns / 2;
   std::string text =
       "{ .reg .pred no, yes; setp.ne.b32 no, 0, 0; setp.eq.b32 yes, 0, 0; wgmma.fence.sync.aligned; ";
@@ -257,7 +265,8 @@ Pending Ptx::product(int64_t columns, ValueRange start, ArrayRef<Step> steps, bo
   for (auto [i, step] : llvm::enumerate(steps)) {
     unsigned next = count + operands.size();
     bool inRegisters = step.left.size() > 1;
-    text += "wgmma.mma_async.sync.aligned.m64n" + std::to_string(columns) + "k16.f32.bf16.bf16 " + sums +
+    text += "wgmma.mma_async.sync.aligned.m64n" + std::to_string(columns) + "k16.f32." + type.str() + "." +
+            type.str() + " " + sums +
             ", " + (inRegisters ? braced(next, 4) : "$" + std::to_string(next)) + ", $" +
             std::to_string(next + step.left.size()) + (start.empty() && i == 0 ? ", no" : ", yes") +
             ", 1, 1, " +

@@ -122,6 +122,9 @@ public:
   mlir::Value packF16(mlir::Value low, mlir::Value high);
   Values unpackBf16(mlir::Value pair);
   Values unpackF16(mlir::Value pair);
+  /// Products of pairs of f16, and sums with them.
+  mlir::Value multiplyPairs(mlir::Value x, mlir::Value y);
+  mlir::Value addProducts(mlir::Value sum, mlir::Value x, mlir::Value y);
   /// The greater of each two.
   mlir::Value greaterBf16(mlir::Value x, mlir::Value y);
 
@@ -137,10 +140,9 @@ public:
   mlir::Value descriptor(mlir::Value address, int64_t leading);
   /// The descriptor of what lies `bytes` further.
   mlir::Value advance(mlir::Value descriptor, int64_t bytes) { return add(descriptor, bytes >> 4); }
-  /// Issues 64 x `columns` sums of bf16 products as a group of its own, onto `start` or, where that is empty,
-  /// zero.
+  /// Issues 64 x `columns` sums of products as a group of its own, onto `start` or, where that is empty, zero.
   Pending product(int64_t columns, mlir::ValueRange start, llvm::ArrayRef<Step> steps, bool leftByDepth,
-                  bool rightByDepth);
+                  bool rightByDepth, llvm::StringRef type = "bf16");
   /// Waits until at most `left` groups are in flight and gives the entries of those that have landed.
   llvm::SmallVector<Values> await(int64_t left, llvm::ArrayRef<Pending> landed);
   /// sum + left * right, 16 x 8 by one warp, 16 deep in f16.

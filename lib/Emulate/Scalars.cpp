@@ -96,6 +96,18 @@ static void extremeOfPairs(Thread &thread, const Statement &s, Slots slots) {
   thread.set(s.operands[0].items[0], slots, result);
 }
 
+// Of two f16 in a register: products, perhaps with something added, rounded once.
+static void multiplyPairs(Thread &thread, const Statement &s, Slots slots) {
+  uint32_t x = thread.word(s.operands[1], slots), y = thread.word(s.operands[2], slots), result = 0;
+  uint32_t more = s.operands.size() > 3 ? thread.word(s.operands[3], slots) : 0;
+  for (unsigned shift : {0, 16}) {
+    // Exact in f64 but for sums of very different numbers, of which f16 keeps the larger one.
+    double product = double(fromF16(x >> shift)) * fromF16(y >> shift) + fromF16(more >> shift);
+    result |= uint32_t(roundToF16(float(product))) << shift;
+  }
+  thread.set(s.operands[0].items[0], slots, result);
+}
+
 static void negate(Thread &thread, const Statement &s, Slots slots) {
   thread.set(s.operands[0].items[0], slots, bit_cast<uint32_t>(-thread.number(s.operands[1], slots)));
 }
@@ -155,6 +167,11 @@ bool recur::emulate::decodeScalar(Statement &s) {
   if (s.words[0] == "fma" && s.has("rn") && s.words.back() == "f32" && count == 4) {
     s.flag = s.has("ftz");
     s.run = fma;
+    return true;
+  }
+  if ((s.words[0] == "mul" || s.words[0] == "fma") && s.words.size() == 3 && s.words[1] == "rn" &&
+      s.words[2] == "f16x2" && count == (s.words[0] == "mul" ? 3 : 4)) {
+    s.run = multiplyPairs;
     return true;
   }
   if ((s.words[0] == "max" || s.words[0] == "min") && s.words.size() == 2 && s.words[1] == "bf16x2" &&

@@ -1,0 +1,34 @@
+// States as products of warpgroups read them: f16 in swizzled rows of 64 columns, one after the other, and behind them 16
+// bytes for each, with the power of 2 that its entries are multiples of.
+#pragma once
+#include "lib/Cuda/ChunkEmitter.h"
+#include "lib/Cuda/Ptx.h"
+
+namespace recur::cuda {
+
+/// Leaves images of slabs in device memory, by way of shared memory.
+class StateImages {
+public:
+  /// Takes shared memory from `used` on, which is then behind it.
+  StateImages(Threads &threads, mlir::Value shared, llvm::ArrayRef<MatType> states, int64_t warps, int64_t &used);
+
+  /// The bytes of an image, and of a record of images.
+  static int64_t bytesOf(MatType state) { return state.numElements() * 2; }
+  static int64_t recordBytes(llvm::ArrayRef<MatType> states);
+
+  /// All threads leave what they have of the states.
+  void store(ChunkEmitter &emitter, llvm::ArrayRef<ChunkValue> states, mlir::Value record);
+  /// Waits until all is left.
+  void finish();
+
+private:
+  Threads &threads;
+  mlir::ImplicitLocOpBuilder &b;
+  Ptx ptx;
+  mlir::Value shared;
+  const llvm::SmallVector<MatType> types;
+  const int64_t warps;
+  int64_t begin;
+};
+
+} // namespace recur::cuda
