@@ -36,7 +36,7 @@ private:
   SharedOut shareOut(int64_t slab, bool fewer);
   bool addInRoles(DeriveFunction derive);
   bool addInRoles(DeriveFunction derive, bool ofMicroStep);
-  bool addStages(DeriveFunction derive);
+  bool addStages(DeriveFunction derive, bool withRests);
   std::optional<Entry> addTokenStage(RuleOp stage, llvm::StringRef name);
   llvm::SmallVector<llvm::SmallVector<Entry>> addCore(const Stages::Stage &core, DeriveFunction derive, bool &inRoles);
   void eraseCode(llvm::ArrayRef<Entry> unwanted);

@@ -281,8 +281,8 @@ bool KernelBuilder::isWanted(StringRef form) const {
 void KernelBuilder::addChunked(DeriveFunction derive) {
   if (!options.chip.hasWarpgroups())
     refused["roles"] = "the chip has no products of warpgroups";
-  else if (isWanted("roles") && !addInRoles(derive))
-    addStages(derive);
+  else if (isWanted("roles") && !addInRoles(derive) && !addStages(derive, /*withRests=*/true))
+    addStages(derive, /*withRests=*/false);
   if (isWanted("chunk"))
     addPortable(derive);
 }
@@ -324,6 +324,8 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, bool ofMicroStep) {
       writeSums(program);
       takeOutNumbers(program);
       RolePlan::findMasks(program);
+      if (rule->hasAttr(magnifiedAttr))
+        program->setAttr(magnifiedAttr, b.getUnitAttr());
     }
     return program;
   };

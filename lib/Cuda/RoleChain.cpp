@@ -23,10 +23,31 @@ FailureOr<Values> RoleEmitter::packedLeft(ChainState &state, const ChainProduct 
   state.without = {};
   if (failed(plain))
     return failure();
-  Values entries = scaled(state, *plain, factors), packed;
-  for (size_t e = 0; e < entries.size(); e += 2)
-    packed.push_back(ptx.packBf16(entries[e], entries[e + 1]));
-  return packed;
+  return packedPairs(scaled(state, *plain, factors));
+}
+
+// What a product is summed onto whose left side is in two parts: that of the second. It is waited for here,
+// so that its registers are free for the first.
+FailureOr<Values> RoleEmitter::productOfRest(ChainState &state, const ChainProduct &product) {
+  FailureOr<Values> entries = slab(state, product.left);
+  if (failed(entries))
+    return failure();
+  Values rests = ptx.pin(packedPairs(restOf(*entries, packedPairs(*entries))));
+  SmallVector<Step> steps;
+  for (size_t i = 0; i < rests.size(); i += 4)
+    steps.push_back({Values(ArrayRef(rests).slice(i, 4)), {}});
+  rightSteps(state, product, steps);
+  int64_t columns = product.ofTokens ? plan.columns : tokensOfChunk;
+  return ptx.await(0, ptx.product(columns, {}, steps, /*leftByDepth=*/false, /*rightByDepth=*/false))[0];
+}
+
+// What rounding takes away from entries.
+Values RoleEmitter::restOf(ValueRange entries, ValueRange pairs) {
+  Values rests;
+  for (auto [i, pair] : llvm::enumerate(pairs))
+    for (auto [entry, rounded] : llvm::zip(entries.slice(2 * i, 2), ptx.unpackBf16(pair)))
+      rests.push_back(ptx.difference(entry, rounded));
+  return rests;
 }
 
 FailureOr<SmallVector<Step>> RoleEmitter::leftSteps(ChainState &state, const ChainProduct &product,
@@ -197,6 +218,16 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
         ptx.await(barrier(EarlyFull, earlyOf(state.chunk).first), earlyOf(state.chunk).second);
       waited = true;
     };
+    llvm::DenseMap<const ChainProduct *, Values> rests;
+    for (const ChainProduct *product : products) {
+      if (!plan.isInParts(*product))
+        continue;
+      wait();
+      FailureOr<Values> sums = productOfRest(state, *product);
+      if (failed(sums))
+        return failure();
+      rests[product] = *sums;
+    }
     for (const ChainProduct *product : products) {
       if (!isa<BlockArgument>(product->left) || plan.asTile(product->left))
         wait();
@@ -209,7 +240,7 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
     }
     wait();
     for (const ChainProduct *product : products) {
-      FailureOr<Values> start = startOf(state, *product);
+      FailureOr<Values> start = rests.count(product) ? rests.lookup(product) : startOf(state, *product);
       if (failed(start))
         return failure();
       starts.push_back(*start);
@@ -272,12 +303,12 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
     bool endsInState = state.inFlight.back().results[0].first == RolePlan::strip(yielded[0]);
     land(state, state.inFlight.size() - endsInState);
     Values outputs;
-    for (Value output : yielded.drop_front(plan.states)) {
+    for (auto [i, output] : llvm::enumerate(yielded.drop_front(plan.states))) {
       FailureOr<Values> entries = slab(state, output);
       if (failed(entries))
         return failure();
-      for (size_t e = 0; e < entries->size(); e += 2)
-        outputs.push_back(ptx.packBf16((*entries)[e], (*entries)[e + 1]));
+      Values packed = packedPairs(*entries);
+      llvm::append_range(outputs, plan.isRest(i) ? packedPairs(restOf(*entries, packed)) : packed);
     }
     if (!outputs.empty())
       storeOutputs(state, outputs);

@@ -1,4 +1,5 @@
 #include "lib/Cuda/RolePlan.h"
+#include "lib/Cuda/Stages.h"
 #include "llvm/ADT/SetVector.h"
 #include "llvm/ADT/TypeSwitch.h"
 
@@ -345,7 +346,8 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
     for (unsigned i : {1, 0}) {
       auto product = sum->getOperand(i).getDefiningOp<MatmulOp>();
       // What is read of two states is made at once, and summed where it has been.
-      if (!product || !product->hasOneUse() || (states > 1 && stateOf(leftOf(product)) >= 0))
+      if (!product || !product->hasOneUse() ||
+          ((states > 1 || program->hasAttr(magnifiedAttr)) && stateOf(leftOf(product)) >= 0))
         continue;
       FailureOr<unsigned> wave = visit(leftOf(product));
       if (failed(wave))
@@ -405,7 +407,7 @@ LogicalResult RolePlan::stackProducts() {
   llvm::SmallPtrSet<void *, 4> placed;
   auto isPlaced = [&](BlockArgument input) { return placed.contains(input.getAsOpaquePointer()); };
   auto stackable = [&](const ChainProduct &p) {
-    return p.kind == ChainProduct::Rows && !p.start && !p.isSecond &&
+    return p.kind == ChainProduct::Rows && !p.start && !p.isSecond && !isInParts(p) &&
            llvm::none_of(products,
                          [&](const ChainProduct &other) { return other.chained && other.start == p.result; });
   };

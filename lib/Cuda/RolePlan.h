@@ -169,6 +169,11 @@ public:
   static void findMasks(chunk::ProgramOp program);
   /// Whether a state takes in another one and never decays, so that what products are off by adds up.
   static bool addsUp(chunk::ProgramOp program);
+  /// Whether a product's left side is a state that is read in two parts: what follows magnifies errors
+  /// (Stages.h).
+  bool isInParts(const ChainProduct &product) const;
+  /// Whether an output is the rest that rounding leaves of the same value's output before.
+  bool isRest(unsigned output) const;
   /// Which state an argument is, or -1.
   int stateOf(mlir::Value value) const;
   /// Whether a value is not negative, as ranges say.

@@ -2,10 +2,20 @@
 // segments; and where outputs lie.
 #include "lib/Algebra/Spectral.h"
 #include "lib/Cuda/RolePlan.h"
+#include "lib/Cuda/Stages.h"
 
 using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
+
+bool RolePlan::isInParts(const ChainProduct &product) const {
+  return states == 1 && product.kind == ChainProduct::Rows && stateOf(product.left) >= 0 &&
+         program->hasAttr(magnifiedAttr);
+}
+
+bool RolePlan::isRest(unsigned output) const {
+  return cast<StringAttr>(program.getOutputs()[output]).getValue().ends_with(restSuffix);
+}
 
 llvm::SetVector<Operation *> RolePlan::gramsOf(ArrayRef<Value> values) const {
   llvm::SetVector<Operation *> found, ordered;

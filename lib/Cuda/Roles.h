@@ -287,6 +287,8 @@ private:
   mlir::Value decayBetween(const RowDecay &decay, int64_t from, int64_t to, int64_t row);
   Values untilReference(const RowDecay &decay, int64_t block);
   Values packedPairs(mlir::ValueRange entries);
+  mlir::FailureOr<Values> productOfRest(ChainState &state, const ChainProduct &product);
+  Values restOf(mlir::ValueRange entries, mlir::ValueRange pairs);
   Values blockSums(ChainState &state, int64_t block);
   Values slabPairs(ChainState &state, mlir::BlockArgument input, int64_t block);
   Values logPairs(ChainState &state, int64_t block);

@@ -11,7 +11,8 @@ bool isDividedByNorm(mlir::Value vector);
 /// Cuts one rule, which may be changed.
 class StageCutter {
 public:
-  explicit StageCutter(RuleOp rule) : rule(rule), body(rule.getBody().front()), cores(rule) {}
+  StageCutter(RuleOp rule, bool withRests)
+      : rule(rule), withRests(withRests), body(rule.getBody().front()), cores(rule) {}
 
   std::optional<Stages> run();
 
@@ -41,10 +42,14 @@ private:
   bool isProduct(mlir::Value value);
   bool findOutputs();
   bool findNeeds();
+  llvm::SetVector<mlir::Value> linearSources(mlir::Value value);
+  void findMagnified();
+  void addRests(Stages &stages);
   std::optional<Stages> makeStages();
   mlir::OwningOpRef<mlir::ModuleOp> stage(const Names &inputs, const Names &outputs, uint64_t states);
 
   RuleOp rule;
+  bool withRests;
   mlir::Block &body;
   Cores cores;
   Core *core = nullptr;                     // the one whose needs are looked for
@@ -53,6 +58,11 @@ private:
   llvm::DenseSet<mlir::Value> decays, logs; // vectors that states decay by; of early ones, logarithms of such
   llvm::DenseMap<Core *, llvm::DenseSet<mlir::Value>> taken; // what each core has of other stages
   llvm::SmallVector<unsigned> late;                          // outputs that no core computes
+  // Whose reads are magnified, as bits of states; what exponentials follow from by sums and factors alone;
+  // and the names of such values that are handed over.
+  uint64_t magnified = 0;
+  llvm::SetVector<mlir::Value> exponents;
+  llvm::SmallVector<std::string> wanted;
 };
 
 } // namespace recur::cuda

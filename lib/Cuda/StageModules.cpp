@@ -136,12 +136,17 @@ std::optional<Stages> StageCutter::makeStages() {
     llvm::copy_if(ofTokens, std::back_inserter(given), [&](const auto &named) {
       return cores.reachOf(named.first) || taken[&own].contains(named.first) || logs.contains(named.first);
     });
-    for (Value value : own.products)
+    for (Value value : own.products) {
       name(value, products);
+      if (withRests && !own.isVector && exponents.contains(value) && !isNumber(value))
+        wanted.push_back(products.back().second);
+    }
     outputs.clear();
     nameOutputs(own.outputs, outputs);
     llvm::append_range(outputs, products);
     add(given, outputs, own.states, own.isVector ? Stages::Vectors : Stages::Matrices);
+    if (Stages::Stage &made = stages.stages.back(); made.module && magnified & own.states)
+      made.rule()->setAttr(magnifiedAttr, UnitAttr::get(rule->getContext()));
     llvm::append_range(ofCores, products);
   }
   if (llvm::any_of(stages.stages, [](const Stages::Stage &stage) { return !stage.module; }))
@@ -153,5 +158,6 @@ std::optional<Stages> StageCutter::makeStages() {
     return std::nullopt;
   }
   chooseDigits(stages);
+  addRests(stages);
   return stages;
 }

@@ -268,10 +268,11 @@ std::optional<Stages> StageCutter::run() {
   if (!cores.order() || !findOutputs() || !findNeeds() ||
       (early.empty() && late.empty() && cores.cores.size() == 1))
     return std::nullopt;
+  findMagnified();
   return makeStages();
 }
 
-std::optional<Stages> cuda::cutIntoStages(RuleOp rule) {
+std::optional<Stages> cuda::cutIntoStages(RuleOp rule, bool withRests) {
   OwningOpRef<ModuleOp> copy = ModuleOp::create(rule.getLoc());
-  return StageCutter(cast<RuleOp>(OpBuilder::atBlockEnd(copy->getBody()).clone(*rule))).run();
+  return StageCutter(cast<RuleOp>(OpBuilder::atBlockEnd(copy->getBody()).clone(*rule)), withRests).run();
 }

@@ -39,8 +39,15 @@ struct Stages {
   llvm::SmallVector<Temporary> temporaries;
 };
 
+/// Says of the rule of a stage that what follows magnifies the errors of its reads: it divides them by what
+/// may nearly cancel, or takes exponentials. Its states are then read with twice the digits of a bf16.
+constexpr llvm::StringLiteral magnifiedAttr = "recur.magnified";
+/// What an output's name ends with that is the rest of the one before: what rounding to bf16 takes away.
+constexpr llvm::StringLiteral restSuffix = ".rest";
+
 /// Cuts a bound and simplified rule into stages, or nothing where there is nothing to cut off, or where a
-/// function of the token cannot be told from the rest.
-std::optional<Stages> cutIntoStages(RuleOp rule);
+/// function of the token cannot be told from the rest. `withRests`: what exponentials are taken of is handed
+/// over by stages of matrices with its rest, which they then must know how to make.
+std::optional<Stages> cutIntoStages(RuleOp rule, bool withRests);
 
 } // namespace recur::cuda

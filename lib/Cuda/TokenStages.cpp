@@ -116,12 +116,17 @@ void KernelBuilder::eraseCode(ArrayRef<Entry> unwanted) {
       function->erase();
 }
 
+static bool hasRests(RuleOp rule) {
+  return llvm::any_of(rule.getOutputs().getAsRange<StringAttr>(),
+                      [](StringAttr name) { return name.getValue().ends_with(restSuffix); });
+}
+
 // Whether there are kernels in stages, that of a matrix in roles among them.
-bool KernelBuilder::addStages(DeriveFunction derive) {
+bool KernelBuilder::addStages(DeriveFunction derive, bool withRests) {
   constexpr size_t mostTemporaries = 12, mostEntries = 14; // two that take token by token follow
   std::optional<Stages> stages;
   if (options.chip.hasWarpgroups() && isInHalves(rule, options))
-    stages = cutIntoStages(rule);
+    stages = cutIntoStages(rule, withRests);
   if (!stages || stages->temporaries.size() > mostTemporaries)
     return false;
   llvm::StringMap<FloatType> elements = options.elements;
@@ -144,6 +149,12 @@ bool KernelBuilder::addStages(DeriveFunction derive) {
       options.symbol = symbol + (isSingle ? "" : "_core" + std::to_string(number++));
       own = addCore(stage, derive, inRoles);
       anyInRoles |= inRoles;
+      // Roles alone know of rests.
+      if (!inRoles && hasRests(stage.rule())) {
+        for (const auto &group : own)
+          eraseCode(group);
+        own.clear();
+      }
     } else {
       options.symbol = symbol;
       std::string name = isFirst ? "_before" : isLast ? "_after" : "_between" + std::to_string(number);

@@ -1,0 +1,94 @@
+// What stages hand over, and how many digits of it.
+//
+// A product of bf16 is off by a part in 500 of the terms that it adds up. Few functions make more of that: an
+// exponential, whose operand is large where the state is, and a quotient whose divisor is a sum that may
+// nearly cancel, as then what it divides does. There the state is read in two parts, what bf16 holds of it
+// and what it holds of the rest; and what an exponential is taken of is handed over in two such parts.
+#include "lib/Cuda/StageCutter.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+// What a value follows from by sums, factors and the like, itself included.
+llvm::SetVector<Value> StageCutter::linearSources(Value value) {
+  llvm::SetVector<Value> sources;
+  sources.insert(stripOrientation(value));
+  for (size_t i = 0; i < sources.size(); ++i)
+    if (Operation *op = sources[i].getDefiningOp();
+        isa_and_present<AddOp, SubOp, NegOp, MulOp, DivOp, MaxOp, BroadcastOp, AssumeOp>(op))
+      for (Value operand : op->getOperands())
+        sources.insert(stripOrientation(operand));
+  return sources;
+}
+
+// Whether a sum of products with a state may cancel: a vector that it follows from may have entries below 0.
+static bool mayCancel(RuleOp rule, Value sum) {
+  llvm::SetVector<Value> open;
+  open.insert(sum);
+  for (size_t i = 0; i < open.size(); ++i) {
+    if (Operation *op = open[i].getDefiningOp()) {
+      open.insert_range(op->getOperands());
+      continue;
+    }
+    ArgAttr arg = rule.getArg(cast<BlockArgument>(open[i]));
+    bool isVector = arg.getKind() == ArgKind::Input && !isNumber(open[i]);
+    if (isVector && !(arg.getRange() && arg.getRange().getLo() >= 0))
+      return true;
+  }
+  return false;
+}
+
+void StageCutter::findMagnified() {
+  for (Operation &op : body) {
+    llvm::SetVector<Value> sources;
+    if (isa<ExpOp>(op)) {
+      sources = linearSources(op.getOperand(0));
+    } else if (auto quotient = dyn_cast<DivOp>(op)) {
+      // Not by a norm of its own.
+      uint64_t others = cores.reachOf(quotient.getRhs()) & ~cores.reachOf(quotient.getLhs());
+      if (others && mayCancel(rule, quotient.getRhs()))
+        sources = linearSources(quotient.getLhs());
+    }
+    for (Value source : sources)
+      if (auto product = source.getDefiningOp<MatmulOp>())
+        for (Value side : product->getOperands())
+          if (Core *own = isMatrix(side) ? cores.coreOf(side) : nullptr) {
+            magnified |= own->states;
+            if (isa<ExpOp>(op))
+              exponents.insert_range(sources);
+          }
+  }
+}
+
+// Gives values that are wanted with their rest another output and, in stages of tokens, another input.
+void StageCutter::addRests(Stages &stages) {
+  MLIRContext *context = rule->getContext();
+  for (const std::string &name : wanted) {
+    std::string rest = name + restSuffix.str();
+    auto *temporary = llvm::find_if(stages.temporaries, [&](const auto &t) { return t.name == name; });
+    Stages::Temporary added{rest, temporary->type, /*isWide=*/false};
+    for (const Stages::Stage &stage : stages.stages) {
+      RuleOp part = stage.rule();
+      SmallVector<Attribute> names(part.getOutputs().begin(), part.getOutputs().end());
+      if (auto *at = llvm::find(names, StringAttr::get(context, name)); at != names.end()) {
+        Value whole = part.yieldedOutputs()[at - names.begin()];
+        names.push_back(StringAttr::get(context, rest));
+        part.getBodyYield()->insertOperands(part.getBodyYield()->getNumOperands(), whole);
+        part.setOutputsAttr(ArrayAttr::get(context, names));
+      }
+      Value known = part.findArgument(ArgKind::Input, name);
+      if (!known || stage.kind != Stages::Tokens)
+        continue;
+      Block &block = part.getBody().front();
+      SmallVector<Attribute> args(part.getArgs().begin(), part.getArgs().end());
+      auto restAttr = StringAttr::get(context, rest);
+      args.push_back(ArgAttr::get(context, ArgKind::Input, restAttr, RangeAttr(), false, 0));
+      part.setArgsAttr(ArrayAttr::get(context, args));
+      OpBuilder b = OpBuilder::atBlockBegin(&block);
+      auto sum = AddOp::create(b, rule.getLoc(), known, block.addArgument(known.getType(), rule.getLoc()));
+      known.replaceAllUsesExcept(sum, sum);
+    }
+    stages.temporaries.push_back(added);
+  }
+}
