@@ -248,11 +248,12 @@ Value Ptx::shuffle(Value x, Value lane) {
 // Products
 //===----------------------------------------------------------------------===//
 
-Value Ptx::descriptor(Value address, int64_t leading) {
-  constexpr int64_t swizzle128 = int64_t(1) << 62, groupOfRows = 1024;
+Value Ptx::descriptor(Value address, int64_t leading, int64_t rowBytes) {
+  uint64_t swizzle = uint64_t(rowBytes == 64 ? 2 : 1) << 62;
+  int64_t groupOfRows = 8 * rowBytes;
   Value field = arith::ExtUIOp::create(b, b.getI64Type(), bits(shiftRight(address, 4), 0x3fff));
   return arith::OrIOp::create(b, field,
-                              constant(swizzle128 | (groupOfRows >> 4 << 32) | (leading >> 4 << 16), 64));
+                              constant(int64_t(swizzle) | (groupOfRows >> 4 << 32) | (leading >> 4 << 16), 64));
 }
 
 Pending Ptx::product(int64_t columns, ValueRange start, ArrayRef<Step> steps, bool leftByDepth,

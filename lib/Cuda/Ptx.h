@@ -135,9 +135,9 @@ public:
   mlir::Value shuffle(mlir::Value x, mlir::Value lane);
 
   // Products.
-  /// The descriptor of an operand in swizzled rows of 128 bytes; `leading` bytes lie between blocks of 64
-  /// columns.
-  mlir::Value descriptor(mlir::Value address, int64_t leading);
+  /// The descriptor of an operand in swizzled rows of 128 bytes, or 64; `leading` bytes lie between blocks of
+  /// as many columns as a row has.
+  mlir::Value descriptor(mlir::Value address, int64_t leading, int64_t rowBytes = 128);
   /// The descriptor of what lies `bytes` further.
   mlir::Value advance(mlir::Value descriptor, int64_t bytes) { return add(descriptor, bytes >> 4); }
   /// Issues 64 x `columns` sums of products as a group of its own, onto `start` or, where that is empty, zero.

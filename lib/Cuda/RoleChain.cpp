@@ -108,6 +108,12 @@ void RoleEmitter::rightSteps(ChainState &state, const ChainProduct &product, Sma
   bool inverse = product.kind == ChainProduct::Inverse;
   int64_t place = inverse ? plan.scores.size() : product.scores;
   bool turned = liesTurned(product);
+  if (inStrips()) {
+    descriptor = ptx.descriptor(ptx.add(state.scoresBase, scoreOffset(place)), turned ? stripBytes : 0,
+                                /*rowBytes=*/64);
+    advance([&](int64_t k) { return turned ? k * 1024 : stripAt(k / 2, turned) + k % 2 * 32; });
+    return;
+  }
   descriptor = ptx.descriptor(ptx.add(state.scoresBase, scoreOffset(place)), 0);
   advance([&](int64_t k) { return k * (turned ? 2048 : 32); });
 }

@@ -279,7 +279,8 @@ void RoleEmitter::emitStart() {
         threads.when(ptx.below(tid, ptx.constant(left)), store);
     }
   };
-  if (phase != Phase::Chain)
+  // What is zero of records is not copied.
+  if (phase != Phase::Chain || inStrips())
     clear(scoresAt, buffers * scoreBytes);
   // Blocks of the system above the diagonal are read, too, and not used.
   if (phase != Phase::Chain && plan.system && !plan.decay && plan.isTame())

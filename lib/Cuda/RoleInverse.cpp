@@ -137,6 +137,10 @@ void RoleEmitter::emitInverse(ScoreState &state) {
     }
     ptx.storeMatrices(address, 0, out, false);
   };
+  Value laneAt = inStrips() ? laneInStrip() : Value();
+  auto at = [&](Value row, Value column, Value otherwise) {
+    return ptx.add(result, laneAt ? blockInStrip(laneAt, row, column, /*ofInverse=*/true) : otherwise);
+  };
   Values own;
   for (Value pair : transposed)
     llvm::append_range(own, ptx.unpackF16(pair));
@@ -154,8 +158,8 @@ void RoleEmitter::emitInverse(ScoreState &state) {
           for (int64_t r = k + 1; r < 4; ++r)
             sums[r] = multiply(sums[r], left, block(r, k));
         }
-        store(sums[k], ptx.add(ptx.add(result, state.blocks[k]), 16 * 128 * c));
+        store(sums[k], at(ptx.constant(c), ptx.constant(k), ptx.add(state.blocks[k], 16 * 128 * c)));
       }
     });
-  store(own, ptx.add(result, toOwn));
+  store(own, at(warp, warp, toOwn));
 }

@@ -50,12 +50,44 @@ void RoleEmitter::forScores(Stage stage, Value buffer, RecordPart body) {
     body(offset, address, bytes);
     offset += bytes;
   };
-  if (scoreBytes)
-    add(ptx.add(ptx.add(base, scoresAt), ptx.mul(buffer, scoreBytes)), scoreBytes);
+  Value scores = ptx.add(ptx.add(base, scoresAt), ptx.mul(buffer, scoreBytes));
+  SmallVector<std::pair<int64_t, int64_t>> pieces; // first and end
+  auto piece = [&](int64_t first, int64_t end) {
+    if (!pieces.empty() && pieces.back().second == first)
+      pieces.back().second = end;
+    else
+      pieces.push_back({first, end});
+  };
+  if (scoreBytes && !inStrips())
+    piece(0, scoreBytes);
+  for (unsigned tile = 0; inStrips() && tile < plan.scores.size(); ++tile)
+    piece(scoreOffset(tile) + stripBytes / 2, scoreOffset(tile) + tileBytes);
+  if (int64_t inverse = scoreOffset(plan.scores.size()); inStrips() && plan.system) {
+    piece(inverse, inverse + stripBytes / 2);
+    piece(inverse + stripBytes, inverse + tileBytes);
+  }
+  for (auto [first, end] : pieces)
+    add(ptx.add(scores, first), end - first);
   add(ptx.add(ptx.add(base, wholesAt()), ptx.mul(stage.place, 4 * plan.keys)), 4 * plan.keys);
   size_t numbers = phase == Phase::Chain ? slots.size() : form.handedOver->size();
   for (size_t i = 0; i < numbers; ++i)
     add(ptx.add(stage.rows, i * slotPitch()), slotBytes);
+}
+
+// A lane's place in a block of 16 x 16 of a strip whose column is even.
+Value RoleEmitter::laneInStrip() {
+  Value lane = freshLane();
+  Value unit = ptx.exclusiveOr(ptx.shiftRight(lane, 4), ptx.bits(ptx.shiftRight(lane, 1), 3));
+  return ptx.add(ptx.mul(ptx.bits(lane, 15), 64), ptx.mul(unit, 16));
+}
+
+// The same of any block of a tile, by its row and column among the blocks.
+Value RoleEmitter::blockInStrip(Value laneAt, Value row, Value column, bool ofInverse) {
+  Value strip = ptx.shiftRight(column, 1);
+  if (!ofInverse)
+    strip = ptx.exclusiveOr(strip, ptx.constant(1));
+  return ptx.add(ptx.add(ptx.mul(strip, stripBytes), ptx.mul(row, 1024)),
+                 ptx.exclusiveOr(laneAt, ptx.mul(ptx.bits(column, 1), 32)));
 }
 
 int64_t RoleEmitter::recordBytes() const {

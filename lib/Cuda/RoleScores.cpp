@@ -145,17 +145,21 @@ void RoleEmitter::refreshBlocks(ScoreState &state) {
 // Stores the role's tiles.
 void RoleEmitter::storeTiles(ScoreState &state) {
   refreshBlocks(state);
+  Value laneAt = inStrips() ? laneInStrip() : Value();
   for (unsigned i : state.role->tiles) {
     const ScoreTile &tile = plan.scores[i];
     if (tile.ofTokens)
       continue;
     if (plan.decay)
       takeParts(state, tile.value);
-    forBlocks(state, tile, [&](ValueRange entries, Value place, bool) {
+    forBlocks(state, tile, [&](ValueRange entries, Value place, bool onDiagonal) {
       Values packed;
       for (unsigned e = 0; e < 8; e += 2)
         packed.push_back(ptx.packBf16(entries[e], entries[e + 1]));
-      ptx.storeMatrices(ptx.add(ptx.add(state.buffer, state.warpRows), place), scoreOffset(i), packed, false);
+      Value at = ptx.add(state.warpRows, place);
+      if (inStrips())
+        at = blockInStrip(laneAt, warp, onDiagonal ? warp : ptx.constant(state.block), /*ofInverse=*/false);
+      ptx.storeMatrices(ptx.add(state.buffer, at), scoreOffset(i), packed, false);
     });
   }
 }

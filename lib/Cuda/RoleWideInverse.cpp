@@ -48,14 +48,16 @@ void RoleEmitter::emitWideInverse(ScoreState &state) {
   ptx.meet(ptx.constant(3), 128);
   awaitPlace(state);
   Value result = ptx.add(state.buffer, inverseAt - scoresAt);
-  auto store = [&](Values block, Value place, Value column) {
+  Value laneAt = inStrips() ? laneInStrip() : Value();
+  auto store = [&](Values block, Value row, Value column, Value otherwise) {
+    Value at = laneAt ? blockInStrip(laneAt, row, column, /*ofInverse=*/true) : otherwise;
     Values packed;
     for (unsigned e = 0; e < 8; e += 2) {
       for (unsigned i = 0; plan.inverseScale && i < 2; ++i)
         block[e + i] = ptx.multiply(block[e + i], scale[e / 2 % 2]);
       packed.push_back(ptx.packBf16(block[e], block[e + 1]));
     }
-    ptx.storeMatrices(ptx.add(ptx.add(result, place), column), 0, packed, false);
+    ptx.storeMatrices(ptx.add(result, at), 0, packed, false);
   };
   auto block = [&](int64_t r, int64_t k) {
     Value at = wideBlock(ptx.constant(r), ptx.constant(k));
@@ -73,8 +75,8 @@ void RoleEmitter::emitWideInverse(ScoreState &state) {
         for (int64_t k = c; k < r; ++k)
           sum = ptx.multiplyTf32(sum, x[k], block(r, k));
         x[r] = ptx.roundTf32(ptx.multiplyTf32(zero, ptx.roundTf32(sum), block(r, r)));
-        store(x[r], state.blocks[r], ptx.constant(16 * 128 * c));
+        store(x[r], ptx.constant(c), ptx.constant(r), ptx.add(state.blocks[r], 16 * 128 * c));
       }
     });
-  store(own, ptx.exclusiveOr(state.blocks[0], ptx.mul(warp, 32)), state.warpRows);
+  store(own, warp, warp, ptx.add(ptx.exclusiveOr(state.blocks[0], ptx.mul(warp, 32)), state.warpRows));
 }

@@ -161,6 +161,12 @@ private:
   using RecordPart = llvm::function_ref<void(int64_t offset, mlir::Value address, int64_t bytes)>;
   void forTiles(Stage stage, bool early, RecordPart body);
   void forScores(Stage stage, mlir::Value buffer, RecordPart body);
+  // Scores of records lie in two strips of 32 columns, so that the half of one that is zero need not be
+  // copied: the first rows of the strip that comes first or, of an inverse, which lies transposed, its last.
+  bool inStrips() const { return plan.decay && plan.steps == 1; }
+  static int64_t stripAt(int64_t strip, bool ofInverse) { return (ofInverse ? strip : 1 - strip) * stripBytes; }
+  mlir::Value laneInStrip();
+  mlir::Value blockInStrip(mlir::Value laneAt, mlir::Value row, mlir::Value column, bool ofInverse);
   void leaveTiles(mlir::Value chunk, Stage stage);
   void leaveScores(mlir::Value chunk, Stage stage);
   void takeRecord(mlir::Value chunk, Stage stage);
@@ -244,7 +250,9 @@ private:
   int64_t tableBytes() const;
   int64_t sumsAt(int64_t block) const;
   int64_t wholesAt() const;
-  int64_t wholesInRecord() const { return plan.made.size() * (plan.keys / 64) * tileBytes + scoreBytes; }
+  int64_t wholesInRecord() const {
+    return plan.made.size() * (plan.keys / 64) * tileBytes + (inStrips() ? scoreBytes / 4 * 3 : scoreBytes);
+  }
   int64_t rightOffset(mlir::Value rows) const;
   int64_t blocksOfWalker() const { return plan.keys / 16 / form.walkers(); }
   mlir::Value inHalf(const ScoreState &state, mlir::Value at, int64_t stride);
@@ -361,7 +369,7 @@ private:
   static constexpr int64_t rowBytes = 128, slotBytes = tokensOfChunk * 4,
                            tileBytes = tokensOfChunk * rowBytes, quarterBytes = 8 * 32,
                            leafBytes = 3 * quarterBytes, rightHalf = 6 * 16 * 128, partBytes = 10 * 1024,
-                           beginBytes = 16;
+                           beginBytes = 16, stripBytes = tileBytes / 2;
   int64_t stages, slabs, buffers = 2, stageBytes = 0, loadedBytes = 0, earlyBytes = 0, earlyAt = 0,
                   earlyPlaces = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0,
                   blocksAt = 0, leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, normsAt = 0,

@@ -32,13 +32,13 @@ using ReadChunk = llvm::function_ref<void(uint32_t address, float *to, size_t st
 inline void readMatrix(uint32_t base, uint64_t bits, bool byDepth, unsigned first, unsigned rows, float *to,
                        ReadChunk read) {
   MatrixDescriptor matrix(bits);
-  constexpr uint32_t rowBytes = 128;
+  uint32_t rowBytes = matrix.swizzle ? 256 >> matrix.swizzle : 128, inRow = rowBytes / 2;
   auto place = [&](uint32_t offset) { return base + swizzled(matrix.address + offset, matrix.swizzle); };
   for (unsigned i = 0; i < rows; i += byDepth ? 8 : 1)
     for (unsigned k = 0; k < 16; k += byDepth ? 1 : 8) {
       unsigned row = first + i;
-      if (byDepth) // blocks of 64 rows by 8 of the depth
-        read(place(row / 64 * matrix.leading + k / 8 * matrix.stride + k % 8 * rowBytes + row % 64 * 2),
+      if (byDepth) // blocks of 64 rows, or fewer, by 8 of the depth
+        read(place(row / inRow * matrix.leading + k / 8 * matrix.stride + k % 8 * rowBytes + row % inRow * 2),
              to + i * 16 + k, 16);
       else // blocks of 8 rows
         read(place(row / 8 * matrix.stride + row % 8 * rowBytes + k * 2), to + i * 16 + k, 1);
