@@ -55,33 +55,47 @@ static Value isForgotten(Ptx &ptx, Value sum) {
   return arith::CmpFOp::create(ptx.b, arith::CmpFPredicate::OLE, sum, ptx.number(forgotten));
 }
 
+// Adds up logarithms of chunks, round by round, until all before is forgotten: the sum, and how many they are.
+// A round is not begun where nothing is left.
+static std::pair<Value, Value> sumRounds(Threads &threads, Ptx &ptx, Value rounds,
+                                         llvm::function_ref<Values(Value round)> logsOf) {
+  OpBuilder &b = ptx.b;
+  Values first{ptx.number(0), ptx.constant(0)};
+  auto body = [&](Value round, ValueRange carried) {
+    SmallVector<Type> types{b.getF32Type(), b.getI32Type()};
+    auto choice = scf::IfOp::create(ptx.b, types, isForgotten(ptx, carried[0]), true);
+    OpBuilder::InsertionGuard guard(b);
+    b.setInsertionPointToStart(choice.thenBlock());
+    scf::YieldOp::create(ptx.b, carried);
+    b.setInsertionPointToStart(choice.elseBlock());
+    Value sum = carried[0], count = carried[1];
+    for (Value log : logsOf(round)) {
+      Value found = isForgotten(ptx, sum);
+      count = ptx.choose(found, count, ptx.add(count, 1));
+      sum = ptx.choose(found, sum, ptx.sum(sum, log));
+    }
+    scf::YieldOp::create(ptx.b, ValueRange{sum, count});
+    return Values(choice.getResults());
+  };
+  auto loop = threads.forLoop(ptx.constant(0), rounds, ptx.constant(1), first, body);
+  return {loop.getResult(0), loop.getResult(1)};
+}
+
 // How many chunks before `end`, a number of chunks of the part, forget what was before them; more than `most`
 // where so many do not. Each warp looks at a chunk; all threads of the block get the answer.
 Value RoleEmitter::countToForget(TensorAccess &access, Value end, Value most) {
   int64_t warps = threads.grid.threads / 32;
-  Value own = ptx.add(ptx.mul(group, 4), warp), zero = ptx.constant(0), sums = ptx.add(base, slotsAt);
+  Value own = ptx.add(ptx.mul(group, 4), warp), sums = ptx.add(base, slotsAt);
   Value rounds = arith::DivUIOp::create(b, ptx.add(most, warps - 1), ptx.constant(warps));
-  Values first{ptx.number(0), zero};
-  auto loop = threads.forLoop(zero, rounds, ptx.constant(1), first, [&](Value round, ValueRange carried) {
-    SmallVector<Type> types{b.getF32Type(), b.getI32Type()};
-    auto choice = scf::IfOp::create(b, types, isForgotten(ptx, carried[0]), true);
-    OpBuilder::InsertionGuard guard(b);
-    b.setInsertionPointToStart(choice.thenBlock());
-    scf::YieldOp::create(b, carried);
-    b.setInsertionPointToStart(choice.elseBlock());
+  auto [sum, count] = sumRounds(threads, ptx, rounds, [&](Value round) {
     sumDecays(access, arith::SubIOp::create(b, ptx.add(end, -1), ptx.add(ptx.mul(round, warps), own)));
-    Value whole = carried[0], count = carried[1];
-    for (int64_t i = 0; i < warps; ++i) {
-      Value found = isForgotten(ptx, whole);
-      count = ptx.choose(found, count, ptx.add(count, 1));
-      whole = ptx.choose(found, whole, ptx.sum(whole, ptx.loadFloats(sums, i * 4, 1)[0]));
-    }
+    Values logs;
+    for (int64_t i = 0; i < warps; ++i)
+      logs.push_back(ptx.loadFloats(sums, i * 4, 1)[0]);
     NVVM::Barrier0Op::create(b);
-    scf::YieldOp::create(b, ValueRange{whole, count});
-    b.setInsertionPointAfter(choice);
-    return Values(choice.getResults());
+    return logs;
   });
-  return ptx.choose(isForgotten(ptx, loop.getResult(0)), loop.getResult(1), ptx.add(most, 1));
+  return ptx.choose(isForgotten(ptx, sum), count, ptx.add(most, 1));
 }
 
 // The same where what is added does not depend on the state: each thread looks after a key, and records tell what
@@ -92,35 +106,21 @@ Value RoleEmitter::countToForgetKeys(Value end, Value most) {
   Value own = ptx.add(ptx.mul(group, 128), thread), zero = ptx.constant(0), counts = base;
   Value isKey = ptx.below(own, ptx.constant(plan.keys));
   Value rounds = ptx.choose(isKey, arith::CeilDivUIOp::create(b, most, ptx.constant(together)), zero);
-  Values first{ptx.number(0), zero};
-  auto loop = threads.forLoop(zero, rounds, ptx.constant(1), first, [&](Value round, ValueRange carried) {
-    SmallVector<Type> types{b.getF32Type(), b.getI32Type()};
-    auto choice = scf::IfOp::create(b, types, isForgotten(ptx, carried[0]), true);
-    OpBuilder::InsertionGuard guard(b);
-    b.setInsertionPointToStart(choice.thenBlock());
-    scf::YieldOp::create(b, carried);
-    b.setInsertionPointToStart(choice.elseBlock());
-    Values wholes;
+  auto [sum, found] = sumRounds(threads, ptx, rounds, [&](Value round) {
+    Values logs;
     for (int64_t i = 0; i < together; ++i) {
       Value chunk = arith::SubIOp::create(b, end, ptx.add(ptx.mul(round, together), i + 1));
       Value record = recordAt(arith::MaxSIOp::create(b, chunk, zero));
       Value at = LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record,
                                      ValueRange{ptx.add(ptx.mul(own, 4), wholesInRecord())});
       Value whole = LLVM::LoadOp::create(b, b.getF32Type(), at);
-      wholes.push_back(ptx.choose(ptx.compare(arith::CmpIPredicate::slt, chunk, zero), ptx.number(1), whole));
+      Value isBefore = ptx.compare(arith::CmpIPredicate::slt, chunk, zero);
+      logs.push_back(ptx.log2(ptx.choose(isBefore, ptx.number(1), whole)));
     }
-    Value sum = carried[0], count = carried[1];
-    for (Value whole : wholes) {
-      Value found = isForgotten(ptx, sum);
-      count = ptx.choose(found, count, ptx.add(count, 1));
-      sum = ptx.choose(found, sum, ptx.sum(sum, ptx.log2(whole)));
-    }
-    scf::YieldOp::create(b, ValueRange{sum, count});
-    b.setInsertionPointAfter(choice);
-    return Values(choice.getResults());
+    return logs;
   });
-  Value isDone = arith::OrIOp::create(b, isForgotten(ptx, loop.getResult(0)), ptx.equal(rounds, 0));
-  Value count = ptx.choose(isDone, loop.getResult(1), ptx.add(most, 1)), slowest = zero;
+  Value isDone = arith::OrIOp::create(b, isForgotten(ptx, sum), ptx.equal(rounds, 0));
+  Value count = ptx.choose(isDone, found, ptx.add(most, 1)), slowest = zero;
   threads.when(isKey, [&] { ptx.store(ptx.add(counts, ptx.mul(own, 4)), 0, {count}); });
   NVVM::Barrier0Op::create(b);
   for (int64_t key = 0; key < plan.keys; key += 4)
