@@ -151,6 +151,31 @@ TEST(Order, aCopyIsWaitedFor) {
       << wrong;
 }
 
+TEST(Order, aStoredBoxHasAllColumnsInTheTensor) {
+  alignas(64) static uint16_t entries[64 * 64];
+  Map map(entries, 64, 64);
+  for (int64_t column : {-32, 0, 32}) {
+    std::string wrong = launch(
+        32, 8192,
+        [&](Kit &kit) {
+          Value zero = kit.ptx.constant(0), yes = kit.ptx.equal(zero, 0);
+          for (int64_t row = 0; row < 64; row += 32)
+            for (int64_t at = 0; at < 128; at += 16)
+              kit.ptx.store(kit.ptx.add(kit.shared, kit.ptx.mul(kit.ptx.add(kit.thread, row), 128)), at,
+                            {zero, zero, zero, zero});
+          kit.ptx.fenceProxy();
+          kit.ptx.syncWarp();
+          kit.when(kit.ptx.equal(kit.thread, 0), [&] {
+            kit.ptx.storeBox(kit.maps, kit.shared, {kit.ptx.constant(column), zero}, yes);
+            kit.ptx.awaitStores(/*written=*/true);
+          });
+        },
+        nullptr, &map);
+    const char *refusal = column ? "where the tensor has 64" : "";
+    EXPECT_SAYS(wrong, refusal);
+  }
+}
+
 // The product of a zero tile with itself.
 static std::string square(bool fences, bool waits, std::vector<float> &sums) {
   return launch(
