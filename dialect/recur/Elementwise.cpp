@@ -207,9 +207,24 @@ struct ConstantScale : OpRewritePattern<MulOp> {
     return failure();
   }
 };
+
+// What is repeated for every entry scales as it is: gradients of sums bring such products.
+struct RepeatedScale : OpRewritePattern<MulOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(MulOp op, PatternRewriter &rewriter) const override {
+    for (unsigned i : {0, 1}) {
+      auto repeat = op->getOperand(i).getDefiningOp<BroadcastOp>();
+      if (!repeat || op->getOperand(1 - i).getType() != op.getType())
+        continue;
+      rewriter.replaceOpWithNewOp<MulOp>(op, repeat.getOperand(), op->getOperand(1 - i));
+      return success();
+    }
+    return failure();
+  }
+};
 } // namespace
 void MulOp::getCanonicalizationPatterns(RewritePatternSet &patterns, MLIRContext *context) {
-  patterns.add<ConstantScale>(context);
+  patterns.add<ConstantScale, RepeatedScale>(context);
 }
 
 ELEMENTWISE(DivOp)
