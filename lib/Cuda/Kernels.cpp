@@ -348,10 +348,13 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, bool ofMicroStep) {
     return program && addRoles(program, halves.tensors, halves.shards, "_roles", 0);
   }
   Phase phase = Phase::Whole;
-  // Few heads leave processors idle, so two blocks share one.
+  // Few heads leave processors idle, so two blocks share one. Of many products between tokens a block of a whole head
+  // has room for one chunk alone, and teams of two share those out.
   if (SharedOut halves = shareOut(64, /*fewer=*/false); halves.shards == 2)
     if (chunk::ProgramOp half = derived(halves.rule())) {
       phase = addSegments(half, halves.tensors, halves.shards);
+      if (plan->hasManyProducts())
+        return addRoles(half, halves.tensors, halves.shards, "_halves", 0, phase);
       addRoles(half, halves.tensors, halves.shards, "_halves", options.chip.processors, phase);
     }
   // Else a block takes as many of the state's independent indices as go: it does what is common to them once.

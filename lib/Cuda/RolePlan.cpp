@@ -372,11 +372,15 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
       // It may wait for what it is summed onto.
       if (factors.empty() && *when > bestWave + 1)
         bestWave = *when - 1;
+      // What is written beside what a system says waits, too: sums of its own would take their registers.
+      bool solves = !program.getBody().getOps<chunk::TriSolveOp>().empty();
+      if (!decay && states == 1 && solves && asTile(leftOf(best)))
+        bestWave = std::max(bestWave, *when);
       bool chained = factors.empty() && *when == bestWave + 1 && !products.empty() &&
                      products.back().result == other && products.back().resultScale.empty() &&
                      other.hasOneUse() && (states == 1 || stateOf(products.back().left) < 0);
       if (*when <= bestWave || chained) {
-        FailureOr<unsigned> done = visitProduct(best, value, other, chained, chained ? bestWave : 0);
+        FailureOr<unsigned> done = visitProduct(best, value, other, chained, bestWave);
         if (succeeded(done) && !factors.empty()) {
           RowFactors rest = resultScaleOf(other.getDefiningOp<MatmulOp>());
           llvm::erase_if(rest, [&](RowFactor factor) { return llvm::is_contained(factors, factor); });
@@ -443,7 +447,7 @@ LogicalResult RolePlan::check() {
                                                SmallVector<Value>(yielded.take_front(states))))
     if (failed(visit(value)))
       return failure();
-  if (decay ? failed(checkDecay()) : grams.size() > 2)
+  if (decay ? failed(checkDecay()) : !areProductsFew())
     return failure();
   if (states > 1 && system && !isTame())
     return failure();

@@ -15,6 +15,9 @@ namespace recur::cuda {
 /// The tokens of a chunk, or its micro-steps, and the independent rows of the state that a warpgroup holds.
 constexpr int64_t tokensOfChunk = 64, rowsOfSlab = 64;
 
+/// How many products between tokens a warpgroup makes together, as its registers hold the sums of as many.
+constexpr size_t productsTogether = 2;
+
 /// How much a key may decay in 16 tokens, as a binary logarithm, for a reference in their middle to be used:
 /// the halves of two blocks together stay within f32's range.
 constexpr double mostOfBlock = 120;
@@ -197,6 +200,8 @@ public:
   /// Whether the system's entries are inner products of short rows, so that those of its inverse are in the range of
   /// half precision (RoleTame.cpp).
   bool isTame() const { return isTame(system); }
+  /// Whether there are more products between tokens than a warpgroup makes together.
+  bool hasManyProducts() const { return !decay && grams.size() > productsTogether; }
   /// The products between tokens that some scores consist of, in the order of `grams`.
   llvm::SetVector<mlir::Operation *> gramsOf(llvm::ArrayRef<mlir::Value> scores) const;
   /// Whether such a number is the same for all tokens of a chunk.
@@ -258,6 +263,7 @@ private:
   std::optional<RowFactors> scaleAtStart() const;
   bool addsWithoutState() const;
   mlir::LogicalResult check();
+  bool areProductsFew() const;
   mlir::LogicalResult findSteps();
   bool isOf(bool tokens, mlir::Value value) const;
   bool isOf(bool tokens, mlir::BlockArgument input) const { return steps == 1 || hasSteps(input) != tokens; }

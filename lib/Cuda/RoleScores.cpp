@@ -142,13 +142,13 @@ void RoleEmitter::refreshBlocks(ScoreState &state) {
     state.blocks.push_back(ptx.exclusiveOr(first, ptx.constant(32 * block)));
 }
 
-// Stores the role's tiles.
-void RoleEmitter::storeTiles(ScoreState &state) {
+// Stores the role's tiles, or those of one product.
+void RoleEmitter::storeTiles(ScoreState &state, Operation *gram) {
   refreshBlocks(state);
   Value laneAt = inStrips() ? laneInStrip() : Value();
   for (unsigned i : state.role->tiles) {
     const ScoreTile &tile = plan.scores[i];
-    if (tile.ofTokens)
+    if (tile.ofTokens || (gram && plan.splitScores(tile.value).second != gram))
       continue;
     if (plan.decay)
       takeParts(state, tile.value);
@@ -266,15 +266,40 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
         steps.push_back({{side(left, k)}, side(right, k)});
       products.push_back(ptx.product(plan.rowsOf(right), {}, steps, false, false));
     };
-    for (Operation *op : order) {
+    auto multiplyOf = [&](Operation *op) {
       auto gram = cast<chunk::GramOp>(op);
       BlockArgument left = plan.asTile(gram.getLhs())->input, right = plan.asTile(gram.getRhs())->input;
       // With micro-steps, rows are always those.
       if (isTurned(op) || plan.isOfTokens(gram.getLhs()))
         std::swap(left, right);
       multiply(left, right);
-    }
+    };
     state.sums.clear();
+    // Of many products two are on their way at a time, as the sums of more take too many registers.
+    if (order.size() > productsTogether) {
+      multiplyOf(order[0]);
+      for (size_t i = 0; i < order.size(); ++i) {
+        bool isLast = i + 1 == order.size();
+        if (!isLast)
+          multiplyOf(order[i + 1]);
+        state.sums.clear();
+        state.sums[order[i]] = ptx.await(isLast ? 0 : 1, products[i])[0];
+        if (i < ofSystem)
+          storeSystem(state);
+        bool hasTile = llvm::any_of(role.tiles, [&](unsigned tile) {
+          return plan.splitScores(plan.scores[tile].value).second == order[i];
+        });
+        if (!hasTile)
+          continue;
+        awaitPlace(state);
+        storeTiles(state, order[i]);
+      }
+      if (role.system)
+        invert();
+      return handOver(state, which);
+    }
+    for (Operation *op : order)
+      multiplyOf(op);
     auto land = [&](size_t from, size_t to) {
       SmallVector<Values> landed = ptx.await(order.size() - to, ArrayRef(products).slice(from, to - from));
       for (auto [gram, sums] : llvm::zip(ArrayRef(order).slice(from, to - from), landed))

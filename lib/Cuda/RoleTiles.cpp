@@ -191,6 +191,16 @@ static bool vanishes(Value rows) {
   return !op || (isa<AddOp, SubOp, NegOp>(op) && llvm::all_of(op->getOperands(), vanishes));
 }
 
+// Whether the products between tokens are as many as one warpgroup takes: two together, or some one after the
+// other, where each of the scores needs one of them.
+bool RolePlan::areProductsFew() const {
+  constexpr size_t most = 4;
+  auto isOfOne = [&](Value value) { return splitScores(value).second; };
+  return grams.size() <= productsTogether ||
+         (grams.size() <= most && states == 1 && !isFirst && (!system || isOfOne(system)) &&
+          llvm::all_of(scores, [&](const ScoreTile &tile) { return isOfOne(tile.value); }));
+}
+
 // With a decay of each key all products between tokens have it, and scores are such a product times factors.
 LogicalResult RolePlan::checkDecay() {
   for (chunk::GramOp gram : grams) {

@@ -238,7 +238,7 @@ private:
                  llvm::function_ref<void(mlir::ValueRange entries, mlir::Value place, bool onDiagonal)> body);
   mlir::Value freshLane();
   void refreshBlocks(ScoreState &state);
-  void storeTiles(ScoreState &state);
+  void storeTiles(ScoreState &state, mlir::Operation *gram = nullptr);
   void storeSystem(ScoreState &state);
   void emitInverse(ScoreState &state);
   std::array<Values, 2> invertLeaf();
