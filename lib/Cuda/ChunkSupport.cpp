@@ -122,9 +122,9 @@ std::optional<std::string> ChunkEmitter::refusal(chunk::ProgramOp program, Array
   auto states = program.argumentsOf(ArgKind::State);
   if (llvm::none_of(states, isSlab))
     refuse("no state is a matrix");
-  for (auto [state, init] : llvm::zip(states, program.getInit().front().getTerminator()->getOperands())) {
-    if (!init.getDefiningOp<ConstantOp>())
-      refuse("a state begins with more than one number");
+  for (auto [i, state] : llvm::enumerate(states)) {
+    if (!firstStateOf(program, i))
+      refuse("a state begins with more than a number or a param");
     if (!isSlab(state))
       continue;
     int64_t rows = independent(state), keys = matType(state).numElements() / rows;

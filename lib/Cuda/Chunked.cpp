@@ -24,7 +24,7 @@ public:
   }
 
   // Entries of a slab: those of the tensor, or `otherwise` where it is not given. Past the end they are 0.
-  SmallVector<Value> load(unsigned tensor, double otherwise) {
+  SmallVector<Value> load(unsigned tensor, const FirstState &otherwise, unsigned params) {
     SmallVector<Type> types(countEntries(), b.getF32Type());
     auto given = scf::IfOp::create(b, types, access.isGiven(tensor), true);
     OpBuilder::InsertionGuard guard(b);
@@ -37,10 +37,10 @@ public:
           row = arith::SelectOp::create(b, exists, row, threads.constant(0));
           key = arith::SelectOp::create(b, exists, key, threads.constant(0));
         }
-        Value entry = threads.number(otherwise);
-        if (block == given.thenBlock())
-          entry =
-              LLVM::LoadOp::create(b, b.getF32Type(), access.entry(tensor, dim ? key : row, dim ? row : key));
+        Value r = dim ? key : row, c = dim ? row : key;
+        Value entry = block == given.thenBlock()
+                          ? LLVM::LoadOp::create(b, b.getF32Type(), access.entry(tensor, r, c)).getResult()
+                          : access.firstEntry(otherwise, params, r, c);
         entries.push_back(exists ? arith::SelectOp::create(b, exists, entry, threads.number(0)).getResult()
                                  : entry);
       }
@@ -59,10 +59,10 @@ public:
     }
   }
 
-  // The address of an entry of a column.
-  Value address(unsigned tensor, Value item) {
-    Value zero = threads.constant(0);
-    return access.entry(tensor, type.numCols() == 1 ? item : zero, type.numCols() == 1 ? zero : item);
+  // The address of an entry of a column, and what it is where none is given.
+  Value address(unsigned tensor, Value item) { return access.entry(tensor, rowOf(item), colOf(item)); }
+  Value first(const FirstState &state, unsigned params, Value item) {
+    return access.firstEntry(state, params, rowOf(item), colOf(item));
   }
 
   int64_t size() const { return type.numElements(); }
@@ -73,6 +73,9 @@ public:
   }
 
 private:
+  Value rowOf(Value item) const { return type.numCols() == 1 ? item : threads.constant(0); }
+  Value colOf(Value item) const { return type.numCols() == 1 ? threads.constant(0) : item; }
+
   // Row and key of an entry, and whether they exist; null where they do.
   std::tuple<Value, Value, Value> place(int64_t e) {
     Value row = arith::AddIOp::create(b, emitter.fragments.row(e), emitter.slabRow(rows));
@@ -118,9 +121,9 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
   unsigned inputs = program.argumentsOf(ArgKind::Input).size(),
            params = program.argumentsOf(ArgKind::Param).size();
   unsigned initial = inputs + params, final = tensors.size() - arguments.size();
-  SmallVector<double> inits;
-  for (Value init : program.getInit().front().getTerminator()->getOperands())
-    inits.push_back(init.getDefiningOp<ConstantOp>().getValue().convertToDouble());
+  SmallVector<FirstState> inits;
+  for (size_t i = 0; i < arguments.size(); ++i)
+    inits.push_back(*firstStateOf(program, i));
   if (task != ChunkTask::All && !llvm::all_of(arguments, ChunkEmitter::isSlab))
     return std::string("a state of few entries stays with its block, and takes no place in the workspace");
   // Columns of numbers stay in shared memory, before all else.
@@ -161,7 +164,7 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
         if (task == ChunkTask::Outputs)
           carried.append(states[i].countEntries(), Value());
         else
-          llvm::append_range(carried, states[i].load(initial + i, inits[i]));
+          llvm::append_range(carried, states[i].load(initial + i, inits[i], inputs));
         continue;
       }
       auto given = scf::IfOp::create(b, access.isGiven(initial + i), true);
@@ -169,9 +172,10 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
       for (Block *block : {given.thenBlock(), given.elseBlock()}) {
         b.setInsertionPoint(block->getTerminator());
         emitter.forItems(states[i].size(), [&, i = i](Value item) {
-          Value entry = threads.number(inits[i]);
-          if (block == given.thenBlock())
-            entry = LLVM::LoadOp::create(b, b.getF32Type(), states[i].address(initial + i, item));
+          Value entry =
+              block == given.thenBlock()
+                  ? LLVM::LoadOp::create(b, b.getF32Type(), states[i].address(initial + i, item)).getResult()
+                  : states[i].first(inits[i], inputs, item);
           LLVM::StoreOp::create(b, entry, emitter.fragments.address(columns[i], threads.constant(0), item));
         });
       }

@@ -18,7 +18,6 @@ int RolePlan::stateOf(Value value) const {
 // A state's size and which of its dimensions is independent; two are of one size and one way round.
 LogicalResult RolePlan::checkStates() {
   auto all = program.argumentsOf(ArgKind::State);
-  auto init = program.getInit().front().getTerminator()->getOperands();
   states = all.size();
   if (all.empty() || states > 2)
     return failure();
@@ -27,8 +26,8 @@ LogicalResult RolePlan::checkStates() {
   };
   independentDim = dimOf(all[0]);
   MatType type = matType(all[0]);
-  for (auto [state, begin] : llvm::zip(all, init))
-    if (matType(state) != type || dimOf(state) != independentDim || !begin.getDefiningOp<ConstantOp>())
+  for (auto [i, state] : llvm::enumerate(all))
+    if (matType(state) != type || dimOf(state) != independentDim || !firstStateOf(program, i))
       return failure();
   independent = independentDim ? type.numCols() : type.numRows();
   keys = type.numElements() / independent;

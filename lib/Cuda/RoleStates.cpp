@@ -92,16 +92,19 @@ Value RoleEmitter::launderedCall() {
   return LLVM::GEPOp::create(b, call.getType(), b.getI8Type(), call, ValueRange{none});
 }
 
-SmallVector<Value> RoleEmitter::stateAddresses(TensorAccess &access, unsigned tensor) {
-  SmallVector<Value> addresses;
+void RoleEmitter::forStateEntries(llvm::function_ref<void(Value row, Value col)> body) {
   int64_t rows = rowsOfSlab / plan.states, each = entriesOfEight();
   Value first = ptx.add(ptx.mul(ptx.add(firstSlab, slabIndex), rows), ptx.mul(warp, rows / 4));
   Value row = ptx.add(first, ptx.shiftRight(lane, 2)), pair = ptx.mul(ptx.bits(lane, 3), 2);
   for (int64_t e = 0; e < entriesOfState(); ++e) {
     Value own = ptx.add(row, e % each / 2 * 8), key = ptx.add(pair, e / each * 8 + e % 2);
-    addresses.push_back(
-        access.entry(tensor, plan.independentDim ? key : own, plan.independentDim ? own : key));
+    body(plan.independentDim ? key : own, plan.independentDim ? own : key);
   }
+}
+
+SmallVector<Value> RoleEmitter::stateAddresses(TensorAccess &access, unsigned tensor) {
+  SmallVector<Value> addresses;
+  forStateEntries([&](Value row, Value col) { addresses.push_back(access.entry(tensor, row, col)); });
   return addresses;
 }
 
@@ -176,15 +179,7 @@ Values RoleEmitter::givenStates() {
 Values RoleEmitter::givenState(unsigned state) {
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
   find(access);
-  chunk::ProgramOp program = plan.program;
   unsigned initial = plan.initialTensor() + state;
-  double init = program.getInit()
-                    .front()
-                    .getTerminator()
-                    ->getOperand(state)
-                    .getDefiningOp<ConstantOp>()
-                    .getValue()
-                    .convertToDouble();
   SmallVector<Type> types(entriesOfState(), b.getF32Type());
   auto given = scf::IfOp::create(b, types, access.isGiven(initial), true);
   OpBuilder::InsertionGuard guard(b);
@@ -194,7 +189,12 @@ Values RoleEmitter::givenState(unsigned state) {
     entries.push_back(LLVM::LoadOp::create(b, b.getF32Type(), address));
   scf::YieldOp::create(b, entries);
   b.setInsertionPointToStart(given.elseBlock());
-  scf::YieldOp::create(b, Values(entriesOfState(), ptx.number(init)));
+  entries.clear();
+  unsigned params = plan.initialTensor() - plan.program.argumentsOf(ArgKind::Param).size();
+  forStateEntries([&](Value row, Value col) {
+    entries.push_back(access.firstEntry(*firstStateOf(plan.program, state), params, row, col));
+  });
+  scf::YieldOp::create(b, entries);
   return Values(given.getResults());
 }
 

@@ -341,6 +341,8 @@ private:
   int64_t entriesOfState() const { return plan.keys / 2 / plan.states; }
   Values initialState();
   void storeFinal(mlir::ValueRange entries);
+  /// Row and column of each entry of a state that a thread has.
+  void forStateEntries(llvm::function_ref<void(mlir::Value row, mlir::Value col)> body);
   llvm::SmallVector<mlir::Value> stateAddresses(TensorAccess &access, unsigned tensor);
   mlir::Value launderedCall();
   Part find(TensorAccess &access);

@@ -294,3 +294,31 @@ Value TensorAccess::entry(unsigned index, Value row, Value col) {
           b, offset, arith::MulIOp::create(b, arith::ExtUIOp::create(b, b.getI64Type(), i), word(place++)));
   return LLVM::GEPOp::create(b, first[index].getType(), tensor.element, first[index], offset);
 }
+
+std::optional<FirstState> cuda::firstStateOf(chunk::ProgramOp program, unsigned state) {
+  Value first = program.getInit().front().getTerminator()->getOperand(state);
+  if (auto number = first.getDefiningOp<ConstantOp>())
+    return FirstState{number.getValue().convertToDouble()};
+  // The region has arguments for params and for what all tokens share, in the order of the program's.
+  unsigned next = 0, param = 0;
+  for (BlockArgument argument : program.getBody().getArguments()) {
+    ArgKind kind = program.getArg(argument.getArgNumber()).getKind();
+    if (kind != ArgKind::Param && kind != ArgKind::Head && kind != ArgKind::Heads)
+      continue;
+    bool isIt = program.getInit().getArgument(next++) == first;
+    if (kind != ArgKind::Param)
+      continue;
+    if (isIt)
+      return FirstState{0, param};
+    ++param;
+  }
+  return std::nullopt;
+}
+
+Value TensorAccess::firstEntry(const FirstState &state, unsigned params, Value row, Value col) {
+  if (!state.param)
+    return threads.number(state.number);
+  unsigned tensor = params + *state.param;
+  Value entry = LLVM::LoadOp::create(b, tensors[tensor].element, this->entry(tensor, row, col));
+  return entry.getType().isF32() ? entry : arith::ExtFOp::create(b, b.getF32Type(), entry).getResult();
+}

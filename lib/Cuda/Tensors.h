@@ -1,5 +1,6 @@
 // The tensors of a kernel in device memory, as the run-time library hands them over.
 #pragma once
+#include "dialect/chunk/Chunk.h"
 #include "lib/Cuda/Cuda.h"
 #include "lib/Cuda/Threads.h"
 
@@ -25,6 +26,16 @@ struct TensorArgument {
 /// `bound` after. `shardedClass` may be 0.
 llvm::SmallVector<TensorArgument> listTensors(RuleOp symbolic, RuleOp bound, const IndexClasses &classes,
                                               unsigned shardedClass, const KernelOptions &options);
+
+/// What a state of a chunk program is where the caller gives none: a number, or a param by its place among
+/// them.
+struct FirstState {
+  double number = 0;
+  std::optional<unsigned> param = std::nullopt;
+};
+
+/// Finds it, or nothing where it is more than that.
+std::optional<FirstState> firstStateOf(chunk::ProgramOp program, unsigned state);
 
 /// Reads and writes tensors. The layout of the argument block is that of recur_cuda_call in
 /// runtime/include/recur/abi.h.
@@ -80,6 +91,8 @@ public:
   void store(unsigned tensor, const Tile &tile, llvm::ArrayRef<mlir::Value> addresses);
   /// The address of one entry of a state.
   mlir::Value entry(unsigned tensor, mlir::Value row, mlir::Value col);
+  /// One entry of a state where the caller gives none. Params begin with tensor `params`.
+  mlir::Value firstEntry(const FirstState &state, unsigned params, mlir::Value row, mlir::Value col);
   /// The address of one entry of a token's vector, in a packed tensor.
   mlir::Value entryOfToken(unsigned tensor, mlir::Value token, mlir::Value at);
 
