@@ -21,9 +21,76 @@ bool cuda::isMatrix(Value value) {
   return !isOne(matType(value).getRows()) && !isOne(matType(value).getCols());
 }
 
-Cores::Cores(RuleOp rule) : rule(rule), states(rule.argumentsOf(ArgKind::State)) {
+// The states that a value depends on, by what each argument says.
+static llvm::DenseMap<Value, uint64_t> findReach(RuleOp rule, uint64_t but) {
+  llvm::DenseMap<Value, uint64_t> reach;
+  for (auto [i, state] : llvm::enumerate(rule.argumentsOf(ArgKind::State))) {
+    if (but >> i & 1)
+      continue;
+    reach[state] = uint64_t(1) << i;
+    if (Value stale = rule.findArgument(ArgKind::Stale, rule.getArg(state).getName()))
+      reach[stale] = reach[state];
+  }
+  for (Operation &op : rule.getBody().front()) {
+    uint64_t sources = 0;
+    for (Value operand : op.getOperands())
+      sources |= reach.lookup(operand);
+    for (Value result : op.getResults())
+      reach[result] = sources;
+  }
+  return reach;
+}
+
+PassingStates cuda::passingStates(RuleOp rule) {
+  constexpr unsigned most = 8;
+  auto states = rule.argumentsOf(ArgKind::State);
+  if (states.size() > 64 || !rule.argumentsOf(ArgKind::Stale).empty())
+    return {};
+  llvm::DenseMap<Value, uint64_t> reach = findReach(rule, 0);
+  auto updates = rule.yieldedStates();
+  // Those that follow from inputs, then those that follow from these, and so on.
+  PassingStates passing;
+  for (bool more = true; more && passing.memory < most;) {
+    uint64_t known = passing.states;
+    for (auto [i, state] : llvm::enumerate(states))
+      if (!isMatrix(state) && !(reach.lookup(updates[i]) & ~known))
+        passing.states |= uint64_t(1) << i;
+    more = passing.states != known;
+    passing.memory += more;
+  }
+  return passing;
+}
+
+bool Cores::isPassing(Value value) const {
+  auto *found = llvm::find(states, value);
+  return found != states.end() && (passing >> (found - states.begin()) & 1);
+}
+
+uint64_t Cores::passingOf(ArrayRef<Value> values, const llvm::DenseSet<Value> &given) const {
+  uint64_t found = 0;
+  SmallVector<Value> work(values);
+  llvm::DenseSet<Value> seen;
+  while (!work.empty()) {
+    Value value = work.pop_back_val();
+    if (given.contains(value) || !seen.insert(value).second)
+      continue;
+    if (Operation *op = value.getDefiningOp()) {
+      llvm::append_range(work, op->getOperands());
+    } else if (isPassing(value)) {
+      size_t number = llvm::find(states, value) - states.begin();
+      found |= uint64_t(1) << number;
+      work.push_back(RuleOp(rule).yieldedStates()[number]);
+    }
+  }
+  return found;
+}
+
+Cores::Cores(RuleOp rule)
+    : rule(rule), states(rule.argumentsOf(ArgKind::State)), passing(passingStates(rule).states) {
   findReach();
   for (auto [i, state] : llvm::enumerate(states)) {
+    if (passing >> i & 1)
+      continue;
     cores.emplace_back();
     cores.back().states = uint64_t(1) << i;
     cores.back().isVector = !isMatrix(state);
@@ -32,21 +99,7 @@ Cores::Cores(RuleOp rule) : rule(rule), states(rule.argumentsOf(ArgKind::State))
     ;
 }
 
-void Cores::findReach() {
-  reach.clear();
-  for (auto [i, state] : llvm::enumerate(states)) {
-    reach[state] = uint64_t(1) << i;
-    if (Value stale = rule.findArgument(ArgKind::Stale, rule.getArg(state).getName()))
-      reach[stale] = reach[state];
-  }
-  for (Operation &op : rule.getBody().front()) {
-    uint64_t sources = 0;
-    for (Value operand : op.getOperands())
-      sources |= reachOf(operand);
-    for (Value result : op.getResults())
-      reach[result] = sources;
-  }
-}
+void Cores::findReach() { reach = ::findReach(rule, passing); }
 
 llvm::SetVector<Operation *> Cores::opsOf(const Core &core) {
   llvm::SetVector<Operation *> ops;

@@ -12,6 +12,14 @@ bool isNumber(mlir::Value value);
 /// Whether neither of a value's dimensions is 1.
 bool isMatrix(mlir::Value value);
 
+/// States that pass: vectors and numbers that are what a few tokens before make of them, as convolutions and
+/// shifts of tokens keep them. After `memory` tokens nothing is left of what they were.
+struct PassingStates {
+  uint64_t states = 0; // bits by number
+  unsigned memory = 0;
+};
+PassingStates passingStates(RuleOp rule);
+
 /// States that feed each other's updates, and what is taken from them. Of other states they need vectors and
 /// numbers alone: products with those, their entries, functions of both.
 struct Core {
@@ -32,8 +40,14 @@ public:
 
   /// Whether there is such an order. Else the cores are in none.
   bool order();
-  /// The states that a value depends on.
+  /// The states that a value depends on, but for those that pass: what follows from them is a function of the
+  /// tokens.
   uint64_t reachOf(mlir::Value value) const { return reach.lookup(value); }
+  /// Whether a value is a state that passes.
+  bool isPassing(mlir::Value value) const;
+  uint64_t allPassing() const { return passing; }
+  /// The states that pass and that values and those states themselves follow from, where `given` is known.
+  uint64_t passingOf(llvm::ArrayRef<mlir::Value> values, const llvm::DenseSet<mlir::Value> &given) const;
   /// To be called where the rule has new ops.
   void findReach();
   /// The core of the states that a matrix is made of, or null where those of several are.
@@ -57,6 +71,7 @@ private:
 
   RuleOp rule;
   llvm::SmallVector<mlir::BlockArgument> states;
+  uint64_t passing = 0;
   llvm::DenseMap<mlir::Value, uint64_t> reach;
 };
 

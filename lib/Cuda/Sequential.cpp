@@ -1,6 +1,7 @@
 // The kernel around a rule's body: which tokens, states in, the loop over tokens, states out.
 #include "lib/Cuda/Sequential.h"
 #include "lib/Cuda/Chunked.h"
+#include "lib/Cuda/Cores.h"
 #include "lib/Cuda/Count.h"
 #include "lib/Cuda/RuleFrame.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
@@ -21,11 +22,12 @@ public:
   LogicalResult run(LLVM::LLVMFuncOp function, int64_t sharedLimit);
 
 private:
-  LogicalResult runApart(TensorAccess &access);
+  LogicalResult runApart(TensorAccess &access, Value early);
   LogicalResult runTokens(TensorAccess &access);
   LogicalResult emitToken(TensorAccess &access, Value token);
   SmallVector<Tile> outputTiles();
   void storeOutputs(TensorAccess &access, ArrayRef<Tile> tiles, Value token);
+  SmallVector<Value> passedOn(ValueRange old, Value isNew);
 
   int64_t slab;
   Entry &entry;
@@ -33,7 +35,7 @@ private:
 } // namespace
 
 Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int64_t slab, int64_t grain,
-                    Value later, bool inTurn) {
+                    Value later, bool inTurn, int64_t early) {
   ImplicitLocOpBuilder &b = threads.b;
   Part part;
   auto i64 = [&](int64_t n) { return threads.constant(n, 64); };
@@ -100,6 +102,10 @@ Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int6
     Value isFirst = equal(part.segment, threads.constant(0));
     Value isSome = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, part.tokens, i64(0));
     part.isLast = arith::AndIOp::create(b, equal(part.tokens, rest), arith::OrIOp::create(b, isFirst, isSome));
+    if (early) {
+      part.early = arith::MinSIOp::create(b, before, i64(early));
+      later = arith::SubIOp::create(b, i64(0), part.early);
+    }
     if (later) {
       before = arith::AddIOp::create(b, before, later);
       part.tokens = arith::SubIOp::create(b, part.tokens, later);
@@ -194,15 +200,28 @@ void SequentialEmitter::storeOutputs(TensorAccess &access, ArrayRef<Tile> tiles,
     access.store(outputTensor(i), tile, token);
 }
 
-// Without states, several tokens at a time: their inputs are on their way together, and what is computed of
-// one fills the gaps of the others. Past the end that is the last one again.
-LogicalResult SequentialEmitter::runApart(TensorAccess &access) {
-  constexpr int64_t together = 4;
+// What states are after a token; past the end they stay.
+SmallVector<Value> SequentialEmitter::passedOn(ValueRange old, Value isNew) {
+  SmallVector<Value> entries = carriedOf(rule.yieldedStates());
+  for (auto [entry, before] : llvm::zip(entries, old))
+    entry = arith::SelectOp::create(b, isNew, entry, before);
+  setCarried(entries);
+  return entries;
+}
+
+// Without states but those that pass, several tokens at a time: their inputs are on their way together, and
+// what is computed of one fills the gaps of the others. Past the end that is the last one again. Of the first
+// `early` ones states alone are wanted.
+LogicalResult SequentialEmitter::runApart(TensorAccess &access, Value early) {
+  // Beside states two fit into the registers that leave room for other blocks.
+  const int64_t together = states.empty() ? 4 : 2;
   auto i64 = [&](int64_t n) { return threads.constant(n, 64); };
   Value last = arith::SubIOp::create(b, tokens, i64(1));
   LogicalResult status = success();
-  threads.forLoop(i64(0), tokens, i64(together), {}, [&](Value first, ValueRange) {
-    SmallVector<Value> places;
+  SmallVector<Value> initial = carriedOf(SmallVector<Value>(states.begin(), states.end()));
+  auto loop = threads.forLoop(i64(0), tokens, i64(together), initial, [&](Value first, ValueRange given) {
+    SmallVector<Value> carried(given), places, wanted;
+    setCarried(carried);
     SmallVector<SmallVector<Value>> fetched;
     for (int64_t more = 0; more < together; ++more) {
       places.push_back(arith::MinSIOp::create(b, arith::AddIOp::create(b, first, i64(more)), last));
@@ -215,15 +234,26 @@ LogicalResult SequentialEmitter::runApart(TensorAccess &access) {
       forFetches([&](unsigned i, Axis axis) { body.set(tensors[i].argument, access.unpack(i, axis, *next++)); });
       if (succeeded(status))
         status = emitToken(access, token);
-      if (succeeded(status))
-        outputs.push_back(outputTiles());
+      if (failed(status))
+        return carried;
+      outputs.push_back(outputTiles());
+      wanted.emplace_back();
+      if (states.empty())
+        continue;
+      Value own = arith::AddIOp::create(b, first, i64(wanted.size() - 1));
+      Value isNew = arith::CmpIOp::create(b, arith::CmpIPredicate::slt, own, tokens);
+      wanted.back() = threads.both(isNew, arith::CmpIOp::create(b, arith::CmpIPredicate::sge, own, early));
+      carried = passedOn(carried, isNew);
     }
     if (threads.communicates)
       threads.barrier();
-    for (auto [tiles, token] : llvm::zip(outputs, places))
-      storeOutputs(access, tiles, token);
-    return SmallVector<Value>();
+    for (auto [tiles, token, isWanted] : llvm::zip(outputs, places, wanted))
+      threads.when(isWanted, [&, tiles = ArrayRef(tiles), token = token] {
+        storeOutputs(access, tiles, token);
+      });
+    return carried;
   });
+  setCarried(loop.getResults());
   return status;
 }
 
@@ -288,7 +318,9 @@ LogicalResult SequentialEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLi
   scratch = LLVM::GEPOp::create(b, scratch.getType(), b.getI8Type(), scratch,
                                 ValueRange{arith::MulIOp::create(b, block, size)});
   threads.begin(base, scratch);
-  Part part = findPart(threads, access, entry.shards, slab, /*grain=*/entry.cut == Entry::Whole ? 0 : 1);
+  bool isCut = entry.cut != Entry::Whole;
+  int64_t memory = isCut ? passingStates(rule).memory : 0;
+  Part part = findPart(threads, access, entry.shards, slab, /*grain=*/isCut, {}, /*inTurn=*/false, memory);
   head = part.head;
   heads = part.heads;
   tokens = part.tokens;
@@ -299,11 +331,11 @@ LogicalResult SequentialEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLi
     if (succeeded(status) && threads.communicates)
       threads.barrier();
     if (succeeded(status))
-      status = entry.cut == Entry::FewTokens ? runApart(access) : runTokens(access);
+      status = entry.cut == Entry::FewTokens ? runApart(access, part.early) : runTokens(access);
     if (failed(status))
       return;
     for (unsigned i = 0; i < states.size(); ++i)
-      threads.when(access.isGiven(finalTensor(i)), [&] {
+      threads.when(threads.both(access.isGiven(finalTensor(i)), part.isLast), [&] {
         access.store(finalTensor(i), body.get(states[i], placement.anyOf(states[i])), Value());
       });
   });

@@ -117,6 +117,23 @@ std::optional<Stages> StageCutter::makeStages() {
   auto add = [&](const Names &inputs, const Names &outputs, uint64_t states, Stages::Kind kind) {
     stages.stages.push_back({stage(inputs, outputs, states), kind});
   };
+  // States that pass go on in the stage that needs them, which hands over what later ones need of them.
+  uint64_t passing = 0;
+  bool isTwice = false;
+  auto addTokens = [&](const Names &outputs) {
+    Names given(ofCores);
+    for (const auto &named : ofTokens)
+      if (cores.passingOf(named.first, {}))
+        given.push_back(named);
+    llvm::DenseSet<Value> known;
+    for (const auto &named : given)
+      known.insert(named.first);
+    auto values = llvm::map_to_vector(outputs, [](const auto &named) { return named.first; });
+    uint64_t own = cores.passingOf(values, known);
+    isTwice |= (own & passing) != 0;
+    passing |= own;
+    add(given, outputs, own, Stages::Tokens);
+  };
   for (unsigned level = 0; level <= cores.cores.size(); ++level) {
     Names outputs;
     for (Value value : early)
@@ -126,7 +143,7 @@ std::optional<Stages> StageCutter::makeStages() {
     if (level == cores.cores.size())
       nameOutputs(late, outputs);
     if (!outputs.empty())
-      add(ofCores, outputs, 0, Stages::Tokens);
+      addTokens(outputs);
     llvm::append_range(ofTokens, ArrayRef(outputs).take_front(between));
     if (level == cores.cores.size())
       break;
@@ -149,7 +166,8 @@ std::optional<Stages> StageCutter::makeStages() {
       made.rule()->setAttr(magnifiedAttr, UnitAttr::get(rule->getContext()));
     llvm::append_range(ofCores, products);
   }
-  if (llvm::any_of(stages.stages, [](const Stages::Stage &stage) { return !stage.module; }))
+  if (isTwice || passing != cores.allPassing() ||
+      llvm::any_of(stages.stages, [](const Stages::Stage &stage) { return !stage.module; }))
     return std::nullopt;
   OwningOpRef<ModuleOp> whole = joinStages(stages, rule);
   std::string where;

@@ -29,7 +29,7 @@ bool StageCutter::isPlainNumber(Value value) {
   value = strip(value);
   Operation *op = value.getDefiningOp();
   if (!op)
-    return !cores.reachOf(value);
+    return !cores.reachOf(value) && !cores.isPassing(value);
   if (auto sum = dyn_cast<ReduceOp>(op)) {
     auto product = strip(sum.getOperand()).getDefiningOp<MulOp>();
     return sum.getKind() == Reduction::Sum && product && isGiven(product.getLhs()) &&
@@ -119,7 +119,7 @@ bool StageCutter::needEntries(Value value) {
   if (!seen.insert(value).second)
     return true;
   Operation *op = value.getDefiningOp();
-  bool isLeaf = !op && !cores.reachOf(value);
+  bool isLeaf = !op && !cores.reachOf(value) && !cores.isPassing(value);
   bool isSum = isa_and_present<ReduceOp, MatmulOp>(op) && isNumber(value) &&
                llvm::none_of(op->getOperands(), [](Value operand) { return isMatrix(operand); });
   if (cores.entrywiseCoreOf(value) ||
@@ -172,15 +172,18 @@ static Value logarithm(OpBuilder &b, Location loc, Value value) {
 // Decays of each key or value are handed over as their logarithms: rounded to half precision, those of long
 // memories keep their digits.
 void StageCutter::takeLogs(Value decay) {
-  Operation *op = decay.getDefiningOp();
-  if (!decays.insert(decay).second || !op)
+  if (!decays.insert(decay).second)
     return;
-  OpBuilder b(op);
-  b.setInsertionPointAfter(op);
+  Operation *op = decay.getDefiningOp();
+  OpBuilder b(rule.getContext());
+  if (op)
+    b.setInsertionPointAfter(op);
+  else
+    b.setInsertionPointToStart(&body);
   Value log = logarithm(b, rule.getLoc(), decay);
   if (!log || isInput(log))
     return;
-  if (!isa<ExpOp>(op)) {
+  if (!isa_and_present<ExpOp>(op)) {
     auto exp = ExpOp::create(b, rule.getLoc(), log);
     decays.insert(exp);
     decay.replaceUsesWithIf(exp, [&](OpOperand &use) {

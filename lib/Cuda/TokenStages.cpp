@@ -3,6 +3,7 @@
 #include "lib/Cuda/Prepare.h"
 #include "lib/Cuda/Sequential.h"
 #include "llvm/ADT/ScopeExit.h"
+#include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
 using namespace mlir;
 using namespace recur;
@@ -62,6 +63,10 @@ std::optional<Entry> KernelBuilder::addTokenStage(RuleOp stage, StringRef name) 
   LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
   if (failed(emitSequential(function, bound, tensors, grid, placement, 0, options.chip.sharedBytes, entry)))
     return std::nullopt;
+  // They wait for memory: rather a few registers in memory than few warps.
+  constexpr int32_t leastWarps = 16;
+  function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(),
+                    b.getI32IntegerAttr(std::max<int32_t>(1, leastWarps * 32 / entry.threads)));
   return entry;
 }
 
