@@ -21,6 +21,17 @@ bool cuda::isMatrix(Value value) {
   return !isOne(matType(value).getRows()) && !isOne(matType(value).getCols());
 }
 
+SmallVector<Value> cuda::sourcesOf(Operation *op) {
+  SmallVector<Value> sources(op->getOperands());
+  if (op->getNumRegions())
+    op->walk([&](Operation *inner) {
+      for (Value operand : inner->getOperands())
+        if (isa<MatType>(operand.getType()) && !op->isAncestor(operand.getParentBlock()->getParentOp()))
+          sources.push_back(operand);
+    });
+  return sources;
+}
+
 // The states that a value depends on, by what each argument says.
 static llvm::DenseMap<Value, uint64_t> findReach(RuleOp rule, uint64_t but) {
   llvm::DenseMap<Value, uint64_t> reach;
@@ -33,7 +44,7 @@ static llvm::DenseMap<Value, uint64_t> findReach(RuleOp rule, uint64_t but) {
   }
   for (Operation &op : rule.getBody().front()) {
     uint64_t sources = 0;
-    for (Value operand : op.getOperands())
+    for (Value operand : sourcesOf(&op))
       sources |= reach.lookup(operand);
     for (Value result : op.getResults())
       reach[result] = sources;
@@ -75,7 +86,7 @@ uint64_t Cores::passingOf(ArrayRef<Value> values, const llvm::DenseSet<Value> &g
     if (given.contains(value) || !seen.insert(value).second)
       continue;
     if (Operation *op = value.getDefiningOp()) {
-      llvm::append_range(work, op->getOperands());
+      llvm::append_range(work, sourcesOf(op));
     } else if (isPassing(value)) {
       size_t number = llvm::find(states, value) - states.begin();
       found |= uint64_t(1) << number;
@@ -112,7 +123,7 @@ llvm::SetVector<Operation *> Cores::opsOf(const Core &core) {
   while (!work.empty()) {
     Value value = work.pop_back_val();
     if (Operation *op = value.getDefiningOp(); op && reachOf(value) & core.states && ops.insert(op))
-      llvm::append_range(work, op->getOperands());
+      llvm::append_range(work, sourcesOf(op));
   }
   return ops;
 }
@@ -135,7 +146,7 @@ bool Cores::joinOnce() {
     core.needs = 0;
     SmallVector<Value> work;
     for (Operation *op : opsOf(core))
-      llvm::append_range(work, op->getOperands());
+      llvm::append_range(work, sourcesOf(op));
     for (auto [k, update] : llvm::enumerate(rule.yieldedStates()))
       if (core.states >> k & 1)
         work.push_back(update);

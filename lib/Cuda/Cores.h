@@ -12,6 +12,9 @@ bool isNumber(mlir::Value value);
 /// Whether neither of a value's dimensions is 1.
 bool isMatrix(mlir::Value value);
 
+/// What an operation reads, in its region, too: matrices and what is smaller.
+llvm::SmallVector<mlir::Value> sourcesOf(mlir::Operation *op);
+
 /// States that pass: vectors and numbers that are what a few tokens before make of them, as convolutions and
 /// shifts of tokens keep them. After `memory` tokens nothing is left of what they were.
 struct PassingStates {

@@ -1,5 +1,6 @@
 // The module of a rule: its entry points, best first.
 #include "lib/Cuda/Chunked.h"
+#include "lib/Cuda/Cores.h"
 #include "lib/Cuda/Count.h"
 #include "lib/Cuda/KernelBuilder.h"
 #include "lib/Cuda/Prepare.h"
@@ -279,10 +280,14 @@ bool KernelBuilder::isWanted(StringRef form) const {
 }
 
 void KernelBuilder::addChunked(DeriveFunction derive) {
+  auto inStages = [&] {
+    return addStages(derive, /*withRests=*/true) || addStages(derive, /*withRests=*/false);
+  };
   if (!options.chip.hasWarpgroups())
     refused["roles"] = "the chip has no products of warpgroups";
-  else if (isWanted("roles") && !addInRoles(derive) && !addStages(derive, /*withRests=*/true))
-    addStages(derive, /*withRests=*/false);
+  // States that do not feed one another are faster one after the other than as two of one chain.
+  else if (isWanted("roles") && !(Cores(rule).cores.size() > 1 && inStages()) && !addInRoles(derive))
+    inStages();
   if (isWanted("chunk"))
     addPortable(derive);
 }

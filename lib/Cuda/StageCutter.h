@@ -30,6 +30,7 @@ private:
   bool isOwn(mlir::Value value) { return cores.reachOf(value) & core->states; }
   bool isPlainNumber(mlir::Value value);
   mlir::Value base(mlir::Value vector);
+  void distributeReads();
   void findDecays();
   void takeLogs(mlir::Value decay);
   bool take(mlir::Value value);

@@ -1,4 +1,5 @@
 // The modules of stages, and what they hand over.
+#include "lib/Algebra/NormalForm.h"
 #include "lib/Algebra/Passes.h"
 #include "lib/Cuda/StageCutter.h"
 #include "lib/Derive/Derive.h"
@@ -171,7 +172,8 @@ std::optional<Stages> StageCutter::makeStages() {
     return std::nullopt;
   OwningOpRef<ModuleOp> whole = joinStages(stages, rule);
   std::string where;
-  if (!sameRule(rule, *whole->getOps<RuleOp>().begin(), where)) {
+  RuleOp joined = *whole->getOps<RuleOp>().begin();
+  if (failed(unrollSteps(joined)) || failed(unrollSteps(rule)) || !sameRule(rule, joined, where)) {
     mlir::emitRemark(rule.getLoc()) << "its stages differ from the rule at " << where;
     return std::nullopt;
   }

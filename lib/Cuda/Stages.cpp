@@ -1,6 +1,7 @@
 #include "lib/Algebra/Passes.h"
 #include "lib/Cuda/StageCutter.h"
 #include "llvm/ADT/SetVector.h"
+#include "mlir/IR/IRMapping.h"
 
 using namespace mlir;
 using namespace recur;
@@ -129,7 +130,7 @@ bool StageCutter::needEntries(Value value) {
 }
 
 bool StageCutter::needOperands(Operation *op) {
-  return llvm::all_of(op->getOperands(), [&](Value operand) {
+  return llvm::all_of(sourcesOf(op), [&](Value operand) {
     if (isOwn(operand))
       return true;
     return core->isVector ? needEntries(operand) : decays.contains(strip(operand)) || need(operand);
@@ -262,10 +263,42 @@ bool StageCutter::findNeeds() {
   return true;
 }
 
+// A sum of several cores' matrices is read as the sum of what is read of each.
+void StageCutter::distributeReads() {
+  SmallVector<MatmulOp> work(body.getOps<MatmulOp>());
+  while (!work.empty()) {
+    MatmulOp product = work.pop_back_val();
+    unsigned side = isMatrix(product.getLhs()) ? 0 : 1;
+    Value matrix = product->getOperand(side), vector = product->getOperand(1 - side);
+    Operation *op = matrix.getDefiningOp();
+    if (isMatrix(vector) || !cores.reachOf(matrix) || cores.coreOf(matrix) ||
+        !isa_and_present<AddOp, SubOp, MulOp>(op))
+      continue;
+    OpBuilder b(product);
+    IRMapping map;
+    for (Value part : op->getOperands())
+      if (isMatrix(part)) {
+        auto own = MatmulOp::create(b, product.getLoc(), side ? vector : part, side ? part : vector);
+        work.push_back(own);
+        map.map(part, own.getResult());
+      } else if (!isNumber(part)) {
+        return;
+      }
+    auto parts = llvm::map_to_vector(op->getOperands(), [&](Value x) { return map.lookupOrDefault(x); });
+    Operation *sum =
+        b.create(op->getLoc(), op->getName().getIdentifier(), parts, product->getResultTypes());
+    product.replaceAllUsesWith(sum->getResult(0));
+    product.erase();
+    cores.findReach();
+  }
+}
+
 std::optional<Stages> StageCutter::run() {
-  if (llvm::any_of(body, [](Operation &op) { return op.getNumRegions() != 0; }) ||
-      rule.argumentsOf(ArgKind::State).empty() || rule.argumentsOf(ArgKind::State).size() > 64)
+  auto isUnknown = [](Operation &op) { return op.getNumRegions() != 0 && !isa<ForOp>(op); };
+  if (llvm::any_of(body, isUnknown) || rule.argumentsOf(ArgKind::State).empty() ||
+      rule.argumentsOf(ArgKind::State).size() > 64)
     return std::nullopt;
+  distributeReads();
   findDecays();
   cores.findReach();
   if (!cores.order() || !findOutputs() || !findNeeds() ||
