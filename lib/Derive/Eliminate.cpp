@@ -25,7 +25,13 @@ static Value weightsOf(DeriveContext &cx, Value decay, Span span, unsigned to = 
   return chunk::WeightsOp::create(cx.b(), cx.loc, type, decay, span, to, from);
 }
 
-Value Group::masked(Value vectors, Value keys, Value decay, ArrayRef<unsigned> from, unsigned member,
+Value Group::weightRows(const Target &target) {
+  OpBuilder atToken(RuleOp(cx.nf.rule).getBody().front().getTerminator());
+  Value weight = buildCoefficient(atToken, cx.loc, target.weight);
+  return weight ? cx.tokens.rows(weight) : Value();
+}
+
+Value Group::masked(Value vectors, Value keys, Value decay, ArrayRef<Target> from, unsigned member,
                     Reach reach) {
   if (!cascade && !decay && reach != Reach::Inclusive)
     for (const std::unique_ptr<Inverse> &inverse : cx.inverses)
@@ -34,9 +40,12 @@ Value Group::masked(Value vectors, Value keys, Value decay, ArrayRef<unsigned> f
   if (!cascade)
     return chunk::GramOp::create(cx.b(), cx.loc, squareOf(vectors), vectors, keys, decay, reach);
   Value mask;
-  for (unsigned state : from)
-    mask =
-        cx.add(mask, chunk::MaskOp::create(cx.b(), cx.loc, squareOf(vectors), cascade, reach, member, state));
+  for (const Target &target : from) {
+    Value own =
+        chunk::MaskOp::create(cx.b(), cx.loc, squareOf(vectors), cascade, reach, member, target.member);
+    Value weight = weightRows(target);
+    mask = cx.add(mask, weight ? cx.mul(own, cx.transpose(weight)) : own);
+  }
   return cx.mul(cx.matmul(vectors, cx.transpose(keys)), mask);
 }
 
@@ -318,8 +327,10 @@ Value Group::finalState(unsigned state) {
     Value keys = stream.keys, values = stream.values;
     if (cascade) {
       Value weight;
-      for (unsigned from : stream.into)
-        weight = cx.add(weight, weightsOf(cx, cascade, Span::Rest, member, from));
+      for (const Target &target : stream.into) {
+        Value own = weightsOf(cx, cascade, Span::Rest, member, target.member), times = weightRows(target);
+        weight = cx.add(weight, times ? cx.mul(times, own) : own);
+      }
       keys = cx.mul(weight, keys);
     }
     if (Value weight = weightsOf(cx, keyDecay, Span::Rest))

@@ -154,12 +154,60 @@ LogicalResult Group::findDecays() {
   return success();
 }
 
-static bool samePayload(ArrayRef<std::pair<Coefficient, Column>> a,
-                        ArrayRef<std::pair<Coefficient, Column>> b) {
-  return llvm::equal(a, b, [](const auto &x, const auto &y) {
-    return x.first == y.first && x.second.kind == y.second.kind && x.second.value == y.second.value &&
-           x.second.index == y.second.index;
-  });
+// What a coefficient is times another one, where it has all of that one's factors.
+static std::optional<Coefficient> quotient(Coefficient of, const Coefficient &by) {
+  for (Value factor : by.factors) {
+    auto *found = llvm::find(of.factors, factor);
+    if (found == of.factors.end())
+      return std::nullopt;
+    of.factors.erase(found);
+  }
+  of.number /= by.number;
+  return of;
+}
+
+// The number that one payload is times another.
+static std::optional<Coefficient> quotient(ArrayRef<std::pair<Coefficient, Column>> of,
+                                           ArrayRef<std::pair<Coefficient, Column>> by) {
+  std::optional<Coefficient> number;
+  if (of.size() != by.size())
+    return std::nullopt;
+  for (const auto &[x, y] : llvm::zip(of, by)) {
+    bool isSame = x.second.kind == y.second.kind && x.second.value == y.second.value &&
+                  x.second.index == y.second.index;
+    std::optional<Coefficient> own = isSame ? quotient(x.first, y.first) : std::nullopt;
+    if (!own || (number && !(*own == *number)))
+      return std::nullopt;
+    number = own;
+  }
+  return number;
+}
+
+// One coefficient times another.
+static Coefficient times(Coefficient x, const Coefficient &y) {
+  x.number *= y.number;
+  llvm::append_range(x.factors, y.factors);
+  return x;
+}
+
+// Takes another stream on, where one payload is a number times the other: then what is written to several
+// states is known, or solved for, once.
+bool Group::joinStreams(Stream &stream, const Stream &other) {
+  if (stream.key != other.key)
+    return false;
+  if (auto weight = quotient(other.payload, stream.payload)) {
+    for (const Target &target : other.into)
+      stream.into.push_back({target.member, times(*weight, target.weight)});
+    return true;
+  }
+  if (auto weight = quotient(stream.payload, other.payload)) {
+    for (Target &target : stream.into)
+      target.weight = times(*weight, target.weight);
+    llvm::append_range(stream.into, other.into);
+    stream.payload = other.payload;
+    return true;
+  }
+  return false;
 }
 
 LogicalResult Group::findStreams() {
@@ -173,19 +221,15 @@ LogicalResult Group::findStreams() {
         return cx.fail("a matrix of full rank is added to '" + notation(cx.nf.states[state]) + "'");
       auto stream = llvm::find_if(own, [&](const Stream &s) { return s.key == key.value; });
       if (stream == own.end()) {
-        own.push_back({key.value, {}, {unsigned(member)}, false, {}, {}});
+        own.push_back({key.value, {}, {{unsigned(member), {}}}, false, {}, {}});
         stream = std::prev(own.end());
       }
       stream->payload.push_back({write.c, payload});
       stream->unknown |= payload.kind == Column::RowOf && reads(payload.index);
     }
     for (Stream &stream : own) {
-      auto same = llvm::find_if(streams, [&](const Stream &s) {
-        return s.key == stream.key && samePayload(s.payload, stream.payload);
-      });
-      if (same != streams.end() && same < streams.begin() + first)
-        same->into.push_back(member);
-      else
+      auto others = llvm::make_range(streams.begin(), streams.begin() + first);
+      if (llvm::none_of(others, [&](Stream &other) { return joinStreams(other, stream); }))
         streams.push_back(std::move(stream));
     }
   }
@@ -237,7 +281,7 @@ std::optional<Group::Place> Group::placeOf(const Row &row) const {
       size_t parts = 0, seen = 0;
       for (const Write &write : update.writes) {
         const Column &key = keySide == Side::Right ? write.row : write.column;
-        if (key.value != stream.key || !llvm::is_contained(stream.into, member))
+        if (key.value != stream.key || !stream.goesInto(member))
           continue;
         ++parts;
         seen += llvm::any_of(version.writes, [&](const Write &w) { return sameWrite(w, write); });

@@ -64,13 +64,22 @@ public:
   bool reads(unsigned row) const;
 
 private:
-  // Rank-1 terms with one key: sum over tokens of key_j payload_jT, into the member states `into` (indices).
+  // A member state that a stream goes into (index), and the number of each token that it is times there.
+  struct Target {
+    unsigned member;
+    Coefficient weight;
+  };
+  // Rank-1 terms with one key: sum over tokens of key_j payload_jT, into some member states.
   struct Stream {
     mlir::Value key; // token-only column of the rule
     llvm::SmallVector<std::pair<Coefficient, Column>> payload;
-    llvm::SmallVector<unsigned> into;
+    llvm::SmallVector<Target> into;
     bool unknown = false;
     mlir::Value keys, values; // rows of the chunk
+
+    bool goesInto(unsigned member) const {
+      return llvm::any_of(into, [&](const Target &target) { return target.member == member; });
+    }
   };
   struct Place { // of a row among the group's states: what it has seen
     unsigned member;
@@ -86,13 +95,16 @@ private:
   mlir::Value scanRow(unsigned member, bool before, Side side, mlir::Value vector);
   mlir::LogicalResult findDecays();
   mlir::LogicalResult findStreams();
+  bool joinStreams(Stream &stream, const Stream &other);
   std::optional<Place> placeOf(const Row &row) const;
   bool sideIsKey(Side side) const { return side == keySide; }
 
   /// Scores of rows `vectors` (on the key side) against a stream, through the decays to `member`.
   mlir::Value scores(mlir::Value vectors, const Stream &stream, unsigned member, chunk::Reach reach);
-  mlir::Value masked(mlir::Value vectors, mlir::Value keys, mlir::Value decay, llvm::ArrayRef<unsigned> from,
+  mlir::Value masked(mlir::Value vectors, mlir::Value keys, mlir::Value decay, llvm::ArrayRef<Target> from,
                      unsigned member, chunk::Reach reach);
+  /// A target's weights as rows; null where they are 1.
+  mlir::Value weightRows(const Target &target);
   /// What the initial states give to rows that read `member` with `vectors`.
   mlir::Value carried(mlir::Value vectors, unsigned member, bool after, bool otherSide);
   std::optional<RowValue> rowValue(unsigned row, llvm::function_ref<mlir::Value(unsigned)> known);
