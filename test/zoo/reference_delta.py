@@ -112,3 +112,37 @@ def micro_decay(x, s):
         u = l2norm(k)
         s.S = a * (s.S - b * outer(s.S @ u, u)) + outer(v, u)
     return sigmoid(x.r) * (s.S @ x.q)
+
+
+def penalised(x, s):
+    k, rate = l2norm(x.k), sigmoid(x.th)
+    s.S = s.S - rate * (outer(s.S @ k - x.v, k) + sigmoid(x.al) * s.S)
+    return s.S @ x.q
+
+
+def trained_start(x, s):
+    s.S = delta_step(exp(x.g) * s.S, l2norm(x.k), x.v, x.b)
+    return s.S @ x.q
+
+
+def two_keys(x, s):
+    k = l2norm(x.k)
+    S = exp(x.g) * s.S
+    s.S = S - x.b * outer(S @ k, k) + x.b * outer(x.v, k) + outer(x.u, l2norm(x.p))
+    return s.S @ x.q
+
+
+def fed_by_delta(x, s):
+    s.F = delta_step(exp(x.g) * s.F, l2norm(x.k), x.v, x.b)
+    s.S = (1 - x.c) * s.S + x.c * s.F
+    return (s.S + s.F) @ x.q
+
+
+def micro_functions(x, s):
+    s.S = exp(x.g) * s.S
+    for k, v, b in zip(x.k, x.v, x.b):
+        s.S = delta_step(s.S, l2norm(k), v, 2 * sigmoid(b))
+    return s.S @ l2norm(silu(x.q))
+
+
+START = {"trained_start": lambda params, dims: {"S": params.S0}}

@@ -6,7 +6,7 @@ dv x dk.
 """
 import numpy as np
 
-from functions import elu, exp, l2norm, outer, rmsnorm, rope, scale, softmax
+from functions import elu, exp, l2norm, outer, rmsnorm, rope, scale, sigmoid, softmax
 
 
 def linear_attention(x, s):
@@ -118,3 +118,26 @@ def dense_transition(x, s):
 def ema(x, s):
     s.h = x.a * s.h + (1 - x.a) * x.x
     return s.h
+
+
+def shifted_tokens(x, s):
+    def mixed(weight, now, last):
+        return weight * now + (1 - weight) * last
+    decay = exp(-exp(mixed(x.mw, x.w, s.lw)))
+    s.S = s.S * decay + outer(mixed(x.mv, x.v, s.lv), mixed(x.mk, x.k, s.lk))
+    s.lk, s.lw, s.lv = x.k, x.w, x.v
+    return s.S @ x.r
+
+
+def three_memories(x, s):
+    s.S0 = exp(x.g) * s.S0 + outer(x.v, x.k)
+    s.S1 = (1 - x.r1 + x.r1 * exp(x.g)) * s.S1 + x.r1 * outer(x.v, x.k)
+    s.S2 = (1 - x.r2 + x.r2 * exp(x.g)) * s.S2 + x.r2 * outer(x.v, x.k)
+    return (s.S0 + x.r1 * s.S1 + x.r2 * s.S2) @ x.q
+
+
+def refined_gate(x, s):
+    f, r = sigmoid(x.g), sigmoid(x.r)
+    decay = (1 - r) * f**2 + r * (1 - (1 - f)**2)
+    s.S = s.S * decay + outer(x.v, (1 - decay) * softmax(x.k))
+    return s.S @ softmax(x.q)

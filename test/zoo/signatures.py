@@ -112,6 +112,19 @@ short_convolution           | q:query(dk) k:key(dk) v:value(dv) b:gate() g:log_d
                               c0:real(dk) c1:real(dk) c2:real(dk) | S(dv,dk) k1:key(dk) k2:key(dk)
 scaled_keys                 | q:query(dk) k:key(dk) v:value(dv) b:logit() g:logit() | p:gate(dk) | S(dv,dk)
 summed                      | x:value(d) b:key(n) | A:real(d,n) C:real(d,n) | S(d,n)
+penalised                   | q:query(dk) k:key(dk) v:value(dv) th:logit() al:logit() | | S(dv,dk)
+trained_start               | q:query(dk) k:key(dk) v:value(dv) g:log_decay() b:gate() | S0:real(dv,dk) | \
+                              S(dv,dk)
+shifted_tokens              | r:query(dk) k:key(dk) w:logit(dk) v:value(dv) | mk:gate(dk) mw:gate(dk) mv:gate(dv) | \
+                              lk:key(dk) lw:logit(dk) lv:real(dv) S(dv,dk)
+two_keys                    | q:query(dk) k:key(dk) p:key(dk) v:value(dv) u:value(dv) g:log_decay() b:gate() | | \
+                              S(dv,dk)
+fed_by_delta                | q:query(dk) k:key(dk) v:value(dv) g:log_decay() b:gate() c:gate() | | \
+                              F(dv,dk) S(dv,dk)
+three_memories              | q:query(dk) k:key(dk) v:value(dv) g:log_decay() r1:gate() r2:gate() | | \
+                              S0(dv,dk) S1(dv,dk) S2(dv,dk)
+refined_gate                | q:query(dk) k:key(dk) g:logit(dk) r:logit(dk) v:value(dv) | | S(dv,dk)
+micro_functions             | q:query(dk) k:key(dk)[n] v:value(dv)[n] b:logit()[n] g:log_decay() | | S(dv,dk)
 """
 
 OUTPUTS = {"two_outputs": ["o", "p"], "matrix_output": ["o", "p"], "summed": ["o", "y"], **{name: ["O"] for name in (
