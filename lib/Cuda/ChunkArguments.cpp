@@ -9,8 +9,12 @@ using namespace recur::cuda;
 void ChunkEmitter::copyTile(unsigned tensor, const SharedTile &tile) {
   int64_t n = tile.cols;
   bool isPlain = !tile.isF32 && tensors[tensor].element == fragments.narrow();
-  forTokens([&](Value local, Value token, Value valid) {
-    SmallVector<Value> fetched = access.fetch(tensor, 1, token);
+  // All is on its way before the first is waited for.
+  SmallVector<SmallVector<Value>> all;
+  forTokens([&](Value, Value token, Value) { all.push_back(access.fetch(tensor, 1, token)); });
+  auto round = all.begin();
+  forTokens([&](Value local, Value, Value valid) {
+    SmallVector<Value> fetched = *round++;
     if (!isPlain) {
       Tile entries = access.unpack(tensor, 1, fetched);
       for (auto [e, entry] : llvm::enumerate(entries.entries))
@@ -34,6 +38,31 @@ void ChunkEmitter::copyTile(unsigned tensor, const SharedTile &tile) {
   dirty = true;
 }
 
+// Asks for the inputs of the chunk of `ahead` tokens further.
+void ChunkEmitter::prefetch(int64_t ahead) {
+  constexpr int64_t lineBytes = 128;
+  SmallVector<BlockArgument> inputs = program.argumentsOf(ArgKind::Input);
+  for (auto [tensor, argument] : llvm::enumerate(inputs)) {
+    auto type = dyn_cast<MatType>(argument.getType());
+    if (!type || argument.use_empty() || !isa<StringAttr>(type.getRows()))
+      continue;
+    int64_t entries = isOne(type.getCols()) ? 1 : cast<IntegerAttr>(type.getCols()).getInt();
+    FloatType element = tensors[tensor].element;
+    int64_t perLine = lineBytes * 8 / element.getWidth();
+    int64_t lines = llvm::divideCeil(entries, perLine);
+    forItems(tokens * lines, [&, tensor = tensor](Value item) {
+      Value later = arith::ExtUIOp::create(b, b.getI64Type(), add(over(item, lines), ahead));
+      threads.when(below(later, count), [&] {
+        Value at = access.entryOfToken(tensor, arith::AddIOp::create(b, first, later),
+                                       times(modulo(item, lines), perLine));
+        LLVM::InlineAsmOp::create(b, TypeRange(), ValueRange{at}, "prefetch.global.L2 [$0];", "l",
+                                  /*has_side_effects=*/true, /*is_align_stack=*/false,
+                                  LLVM::TailCallKind::None, LLVM::AsmDialectAttr(), ArrayAttr());
+      });
+    });
+  }
+}
+
 // A number for each token.
 ChunkValue ChunkEmitter::loadRows(unsigned tensor) {
   ChunkValue rows = ChunkValue::column(allocateRows(tokens));
@@ -48,7 +77,8 @@ ChunkValue ChunkEmitter::loadRows(unsigned tensor) {
   return rows;
 }
 
-// Maps read inputs by themselves, unless they run in order; what else is read lies in shared memory, but for one.
+// Maps read inputs by themselves, unless they run in order; what else is read lies in shared memory, but for
+// one.
 LogicalResult ChunkEmitter::emitArguments(Value without) {
   auto isDirect = [](Operation *user) {
     auto map = dyn_cast<chunk::MapOp>(user);
@@ -99,7 +129,7 @@ LogicalResult ChunkEmitter::emitArguments(Value without) {
     } else if (isOne(type.getCols())) {
       set(argument, loadRows(tensor));
     } else {
-      bool isF32 = tensors[tensor].element.isF32() || isExact(argument);
+      bool isF32 = tensors[tensor].element.isF32() || isExact(argument) || !fits(argument);
       ChunkValue tile = ChunkValue::tile(allocateTile(cast<IntegerAttr>(type.getCols()).getInt(), isF32));
       copyTile(tensor, tile.memory);
       set(argument, tile);

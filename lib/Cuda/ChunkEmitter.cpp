@@ -328,6 +328,8 @@ LogicalResult ChunkEmitter::emit(Value from, Value left, MutableArrayRef<ChunkVa
   for (auto [argument, state] : llvm::zip(program.argumentsOf(ArgKind::State), states))
     set(argument,
         matType(argument).isScalar() ? ChunkValue::scalar(rowAt(state.memory, threads.constant(0))) : state);
+  if (asksAhead)
+    prefetch(tokens);
   if (failed(emitArguments()) || failed(emitAhead()))
     return failure();
   sync();

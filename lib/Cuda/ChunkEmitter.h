@@ -75,6 +75,9 @@ public:
   /// What emit() did not know how to compute.
   std::string blame() const;
 
+  /// Whether all products of a program with tokens' rows are such that f16 does where tf32 would.
+  static bool fitsHalves(chunk::ProgramOp program);
+
   /// The warp's first independent index among `rows`; warps past the end repeat others.
   mlir::Value slabRow(int64_t rows);
   /// Whether the warp is the one that writes its rows; null if all are.
@@ -83,6 +86,8 @@ public:
   void forItems(int64_t count, llvm::function_ref<void(mlir::Value)> body);
 
   Fragments fragments;
+  /// Whether a chunk asks for the inputs of the next one, which are else waited for.
+  bool asksAhead = false;
 
 private:
   friend class SolvedEmitter;
@@ -108,6 +113,7 @@ private:
   // Arguments (ChunkArguments.cpp).
   mlir::LogicalResult emitArguments(mlir::Value without = {});
   void copyTile(unsigned tensor, const SharedTile &tile);
+  void prefetch(int64_t ahead);
   ChunkValue loadRows(unsigned tensor);
 
   // Functions of one token (ChunkMap.cpp).
@@ -117,6 +123,8 @@ private:
   bool isRead(mlir::Value value);
   /// Whether a value is kept as it is.
   static bool isExact(mlir::Value value);
+  /// Whether rows may be kept as products read them now: f16 holds those of a norm of 1.
+  bool fits(mlir::Value rows);
 
   // Decays (ChunkDecay.cpp).
   struct Decay {
@@ -168,6 +176,15 @@ private:
   // Systems (ChunkSolve.cpp).
   mlir::LogicalResult prepareSolve(chunk::TriSolveOp op);
   mlir::LogicalResult emitSolve(chunk::TriSolveOp op);
+
+  /// A slab as operands of products, in parts of `unit` (null: 1).
+  struct PackedSlab {
+    llvm::SmallVector<llvm::SmallVector<mlir::Value, 4>> operands;
+    mlir::Value unit;
+    int64_t rows = 0;
+  };
+  /// In units of the power of 2 of a warp's largest entry.
+  PackedSlab packInUnits(mlir::ValueRange entries, int64_t rows);
 
   // Products and elementwise functions (ChunkProducts.cpp, ChunkElementwise.cpp).
   mlir::LogicalResult emitMatmul(MatmulOp op, llvm::ArrayRef<mlir::Value> sum, mlir::Value result);
@@ -262,12 +279,6 @@ private:
   llvm::DenseSet<mlir::Operation *> emitted;
   llvm::DenseMap<mlir::Value, Decay> decays;
   llvm::DenseMap<mlir::Value, SharedTile> staged; // scores in shared memory: bf16 for products
-  /// A slab as operands of products, in parts of `unit` (null: 1).
-  struct PackedSlab {
-    llvm::SmallVector<llvm::SmallVector<mlir::Value, 4>> operands;
-    mlir::Value unit;
-    int64_t rows = 0;
-  };
   // What is made once for all iterations of a region, and slabs that are tiles, too.
   llvm::DenseMap<mlir::Value, PackedSlab> slabsAhead;
   llvm::DenseMap<mlir::Operation *, llvm::SmallVector<mlir::Value>> weightsAhead;

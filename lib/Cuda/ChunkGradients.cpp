@@ -15,7 +15,7 @@ using namespace recur::cuda;
 // Where f16 is safe
 //===----------------------------------------------------------------------===//
 
-static bool fitsHalves(chunk::ConjugateGradientsOp op) {
+static bool iteratesInHalves(chunk::ConjugateGradientsOp op) {
   Block &region = op.getProduct().front();
   Value direction = region.getArgument(0);
   auto isOuter = [&](Value value) { return value.getParentBlock() != &region; };
@@ -75,19 +75,7 @@ LogicalResult ChunkEmitter::packOuter(chunk::ConjugateGradientsOp op) {
     FailureOr<ChunkValue> slab = asSlab(product.getRhs());
     if (failed(slab) || slab->dim != 1)
       return failure();
-    Value most = threads.number(0);
-    for (Value entry : slab->entries)
-      most = arith::MaximumFOp::create(b, most, math::AbsFOp::create(b, entry));
-    for (int64_t distance : {1, 2, 4, 8, 16})
-      most = arith::MaximumFOp::create(b, most, shuffle(most, distance));
-    Value exponent = arith::MinSIOp::create(b, exponentOf(most), threads.constant(253));
-    Value inverse = powerOf(arith::SubIOp::create(b, threads.constant(254), exponent));
-    for (Value &entry : slab->entries)
-      entry = multiply(entry, inverse);
-    PackedSlab &packed = slabsAhead[product.getRhs()];
-    packed.operands = fragments.packed({int64_t(slab->entries.size()) * 2, slab->entries});
-    packed.unit = powerOf(exponent);
-    packed.rows = slab->rows;
+    slabsAhead[product.getRhs()] = packInUnits(slab->entries, slab->rows);
   }
   for (auto gram : op.getProduct().getOps<chunk::GramOp>()) {
     FailureOr<ChunkValue> rows = asTile(gram.getRhs());
@@ -167,7 +155,7 @@ LogicalResult ChunkEmitter::emitConjugateGradients(chunk::ConjugateGradientsOp o
   BlockArgument argument = region.getArgument(0);
   SmallVector<std::pair<Value, ChunkValue>> wide;
   bool isNarrow = fragments.isNarrow;
-  if (fragments.precision == Precision::Tf32 && fitsHalves(op)) {
+  if (fragments.precision == Precision::Tf32 && iteratesInHalves(op)) {
     for (auto gram : op.getProduct().getOps<chunk::GramOp>())
       wide.push_back({gram.getRhs(), values[gram.getRhs()]});
     fragments.isNarrow = true;

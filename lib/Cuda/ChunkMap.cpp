@@ -1,6 +1,7 @@
 // Functions of one token: eight threads a token, or one token after the other.
 #include "lib/Cuda/ChunkEmitter.h"
 #include "lib/Cuda/Count.h"
+#include "lib/Cuda/SolvedPlan.h"
 
 using namespace mlir;
 using namespace recur;
@@ -19,6 +20,10 @@ bool ChunkEmitter::isRead(Value value) {
 bool ChunkEmitter::isExact(Value value) {
   auto isExact = [](Operation *user) { return isa<chunk::DecayOp, chunk::ConjugateGradientsOp>(user); };
   return llvm::any_of(value.getUsers(), isExact);
+}
+
+bool ChunkEmitter::fits(Value rows) {
+  return !fragments.isNarrow || fragments.precision == Precision::Bf16 || areUnitRows(rows);
 }
 
 // The carried values before each token, and after the last one. Numbers only.
@@ -129,7 +134,28 @@ LogicalResult ChunkEmitter::emitMap(chunk::MapOp op) {
   sync();
   Placement placement(block, wanted, tokenGrid);
   LogicalResult status = success();
+  // What tokens read is on its way before the first is waited for.
+  SmallVector<SmallVector<SmallVector<Value>>> fetched;
+  auto forFetched = [&](llvm::function_ref<void(BlockArgument, unsigned, Axis)> body) {
+    for (BlockArgument argument : block.getArguments())
+      if (auto at = read.find(argument); at != read.end() && isa<MatType>(argument.getType()))
+        for (Axis axis : {0, 1})
+          if (placement.needs(argument, axis))
+            body(argument, at->second, axis);
+  };
+  forTokens([&](Value, Value token, Value) {
+    fetched.emplace_back();
+    forFetched([&](BlockArgument, unsigned tensor, Axis axis) {
+      fetched.back().push_back(access.fetch(tensor, axis, tensor < inputs.size() ? token : Value()));
+    });
+  });
+  auto round = fetched.begin();
   forTokens([&](Value local, Value token, Value valid) {
+    llvm::DenseMap<std::pair<BlockArgument, Axis>, Tile> tiles;
+    auto next = round++->begin();
+    forFetched([&](BlockArgument argument, unsigned tensor, Axis axis) {
+      tiles[{argument, axis}] = access.unpack(tensor, axis, *next++);
+    });
     BodyEmitter body(tokenThreads, placement);
     for (BlockArgument argument : block.getArguments()) {
       if (!placement.isNeeded(argument) || isa<chunk::TokensType, StepsType>(argument.getType()))
@@ -138,8 +164,8 @@ LogicalResult ChunkEmitter::emitMap(chunk::MapOp op) {
         if (!placement.needs(argument, axis))
           continue;
         Tile tile = tokenThreads.shape(matType(argument), axis);
-        if (auto at = read.find(argument); at != read.end()) {
-          tile = access.load(at->second, axis, at->second < inputs.size() ? token : Value());
+        if (read.count(argument)) {
+          tile = tiles[{argument, axis}];
         } else {
           const ChunkValue &value = known[argument];
           bool isVector = value.kind == ChunkValue::Tile || !matType(argument).isScalar();

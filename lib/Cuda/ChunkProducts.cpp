@@ -1,5 +1,6 @@
 // Products with what depends on the state: in registers, each warp for 16 independent indices.
 #include "lib/Cuda/ChunkEmitter.h"
+#include "mlir/Dialect/Math/IR/Math.h"
 
 using namespace mlir;
 using namespace recur;
@@ -74,6 +75,24 @@ FailureOr<ChunkValue> ChunkEmitter::asTile(Value value) {
 // Products
 //===----------------------------------------------------------------------===//
 
+ChunkEmitter::PackedSlab ChunkEmitter::packInUnits(ValueRange entries, int64_t rows) {
+  Value most = threads.number(0);
+  for (Value entry : entries)
+    most = arith::MaximumFOp::create(b, most, math::AbsFOp::create(b, entry));
+  for (int64_t distance : {1, 2, 4, 8, 16})
+    most = arith::MaximumFOp::create(b, most, shuffle(most, distance));
+  Value exponent = arith::MinSIOp::create(b, exponentOf(most), threads.constant(253));
+  Value inverse = powerOf(arith::SubIOp::create(b, threads.constant(254), exponent));
+  Fragment left{int64_t(entries.size()) * 2, {}};
+  for (Value entry : entries)
+    left.entries.push_back(multiply(entry, inverse));
+  PackedSlab packed;
+  packed.operands = fragments.packed(left);
+  packed.unit = powerOf(exponent);
+  packed.rows = rows;
+  return packed;
+}
+
 LogicalResult ChunkEmitter::emitMatmul(MatmulOp op, ArrayRef<Value> start, Value result) {
   if (isOne(op.getType().getCols()))
     return emitColumnProduct(op);
@@ -113,8 +132,12 @@ LogicalResult ChunkEmitter::emitMatmul(MatmulOp op, ArrayRef<Value> start, Value
     if (lhs.scale.base && byDepth)
       for (auto [e, entry] : llvm::enumerate(left.entries))
         entry = multiply(entry, rowAt(lhs.scale, fragments.column(e)));
-    slab.operands = fragments.packed(left);
-    slab.rows = rhs->rows;
+    if (fragments.isNarrow && fragments.precision != Precision::Bf16) {
+      slab = packInUnits(left.entries, rhs->rows);
+    } else {
+      slab.operands = fragments.packed(left);
+      slab.rows = rhs->rows;
+    }
   }
   sync();
   auto &packed = slab.operands;

@@ -110,9 +110,9 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
   entry.threads = grid.threads;
   Threads threads(b, grid), tokenThreads(b, tokenGrid);
   TensorAccess access(tokenThreads, function.getArgument(0), tensors, /*packed=*/true);
-  Value shared = LLVM::AddressOfOp::create(
-      b, function->getParentOfType<ModuleOp>().lookupSymbol<LLVM::GlobalOp>(images.empty() ? StringRef("recur_shared")
-                                                                                            : StringRef(tilesSymbol)));
+  Value shared =
+      LLVM::AddressOfOp::create(b, function->getParentOfType<ModuleOp>().lookupSymbol<LLVM::GlobalOp>(
+                                       images.empty() ? StringRef("recur_shared") : StringRef(tilesSymbol)));
   threads.begin(shared, shared);
   tokenThreads.begin({}, {});
   auto i64 = [&](int64_t n) { return threads.constant(n, 64); };
@@ -149,6 +149,9 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
     stored.emplace(threads, shared, imageTypes, shape.warps, used);
   SharedArena arena(used);
   ChunkEmitter emitter(threads, program, access, tensors, shape, arena);
+  emitter.asksAhead = stored.has_value();
+  if (stored && ChunkEmitter::fitsHalves(program))
+    emitter.fragments.isNarrow = true;
   LogicalResult status = success();
   // Where a sequence has fewer chunks than segments, some have no record.
   if (task == ChunkTask::Outputs)
@@ -184,8 +187,8 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
       if (task == ChunkTask::States)
         entry.recordBytes = bytes;
       Value chunk = arith::DivUIOp::create(b, first, i64(chunkOfRecords));
-      return recordOf(threads, access, tokens, chunkOfRecords, arith::TruncIOp::create(b, b.getI32Type(), chunk),
-                      i64(bytes));
+      return recordOf(threads, access, tokens, chunkOfRecords,
+                      arith::TruncIOp::create(b, b.getI32Type(), chunk), i64(bytes));
     };
     // A record is what the threads have of all states, number by number.
     auto forRecord = [&](Value first, llvm::function_ref<void(size_t, Value)> body) {

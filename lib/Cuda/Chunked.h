@@ -34,9 +34,9 @@ mlir::Value recordOf(Threads &threads, TensorAccess &access, const Part &part, i
 /// segments of sequences, side by side, with those.
 enum class ChunkTask { All, States, Outputs };
 
-/// Emits the body of an entry point that walks the chunks for a task, each of the entry's shards with `slab` rows.
-/// States are left in f32 or, those listed by number, as images (StateImages.h). Where the emitter does not know how, it
-/// says of what.
+/// Emits the body of an entry point that walks the chunks for a task, each of the entry's shards with `slab`
+/// rows. States are left in f32 or, those listed by number, as images (StateImages.h). Where the emitter does
+/// not know how, it says of what.
 std::optional<std::string> emitChunked(mlir::LLVM::LLVMFuncOp function, chunk::ProgramOp program,
                                        llvm::ArrayRef<TensorArgument> tensors, const ChunkShape &shape,
                                        int64_t slab, ChunkTask task, Entry &entry,

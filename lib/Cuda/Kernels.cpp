@@ -402,11 +402,6 @@ void KernelBuilder::addPortable(DeriveFunction derive) {
   std::optional<SolvedPlan> solved;
   if (options.chip.hasWarpgroups())
     solved = SolvedPlan::find(program, tensors);
-  SmallVector<unsigned> images;
-  SmallVector<BlockArgument> states = program.argumentsOf(ArgKind::State);
-  if (solved)
-    for (BlockArgument state : {solved->product.state, solved->readout.state})
-      images.push_back(llvm::find(states, state) - states.begin());
   if (solved && !module->lookupSymbol(tilesSymbol))
     makeShared(tilesSymbol, 1024);
   for (int64_t tokens : {64, 32}) {
@@ -429,9 +424,10 @@ void KernelBuilder::addPortable(DeriveFunction derive) {
       bool isSolved = solved && task == ChunkTask::Outputs;
       if (isSolved)
         function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(), b.getI32IntegerAttr(2));
-      if (auto reason = isSolved ? emitSolved(function, program, tensors, *solved, part.slab, entry)
-                                 : emitChunked(function, program, tensors, shape, part.slab, task, entry,
-                                               task == ChunkTask::States ? images : ArrayRef<unsigned>()))
+      auto images = solved ? solved->images() : SmallVector<unsigned>();
+      if (auto reason = isSolved
+                            ? emitSolved(function, program, tensors, *solved, part.slab, entry)
+                            : emitChunked(function, program, tensors, shape, part.slab, task, entry, images))
         refused["chunk"] = *reason;
       else if (entry.sharedBytes > options.chip.sharedBytes)
         refused["chunk"] = ("a chunk takes " + llvm::Twine(entry.sharedBytes) +
@@ -446,16 +442,22 @@ void KernelBuilder::addPortable(DeriveFunction derive) {
       entries.push_back(entry);
       return true;
     };
-    if (iterates(program)) {
+    auto addApart = [&] {
       size_t before = entries.size();
       chunk::ProgramOp states = statesOf(program);
       bool areApart = add(states, ChunkTask::States) && add(program, ChunkTask::Outputs);
       states.erase();
-      if (areApart)
-        return;
-      eraseCode(ArrayRef(entries).drop_front(before));
-      entries.truncate(before);
-    }
+      if (!areApart) {
+        eraseCode(ArrayRef(entries).drop_front(before));
+        entries.truncate(before);
+      }
+      return areApart;
+    };
+    if (solved && addApart())
+      return;
+    solved.reset();
+    if (iterates(program) && addApart())
+      return;
     if (add(program, ChunkTask::All))
       return;
   }

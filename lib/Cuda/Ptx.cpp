@@ -267,9 +267,8 @@ Pending Ptx::product(int64_t columns, ValueRange start, ArrayRef<Step> steps, bo
     unsigned next = count + operands.size();
     bool inRegisters = step.left.size() > 1;
     text += "wgmma.mma_async.sync.aligned.m64n" + std::to_string(columns) + "k16.f32." + type.str() + "." +
-            type.str() + " " + sums +
-            ", " + (inRegisters ? braced(next, 4) : "$" + std::to_string(next)) + ", $" +
-            std::to_string(next + step.left.size()) + (start.empty() && i == 0 ? ", no" : ", yes") +
+            type.str() + " " + sums + ", " + (inRegisters ? braced(next, 4) : "$" + std::to_string(next)) +
+            ", $" + std::to_string(next + step.left.size()) + (start.empty() && i == 0 ? ", no" : ", yes") +
             ", 1, 1, " +
             (inRegisters   ? ""
              : leftByDepth ? "1, "

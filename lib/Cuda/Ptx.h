@@ -140,7 +140,8 @@ public:
   mlir::Value descriptor(mlir::Value address, int64_t leading, int64_t rowBytes = 128);
   /// The descriptor of what lies `bytes` further.
   mlir::Value advance(mlir::Value descriptor, int64_t bytes) { return add(descriptor, bytes >> 4); }
-  /// Issues 64 x `columns` sums of products as a group of its own, onto `start` or, where that is empty, zero.
+  /// Issues 64 x `columns` sums of products as a group of its own, onto `start` or, where that is empty,
+  /// zero.
   Pending product(int64_t columns, mlir::ValueRange start, llvm::ArrayRef<Step> steps, bool leftByDepth,
                   bool rightByDepth, llvm::StringRef type = "bf16");
   /// Waits until at most `left` groups are in flight and gives the entries of those that have landed.

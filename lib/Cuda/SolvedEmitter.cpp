@@ -9,10 +9,10 @@ using namespace recur::cuda;
 
 static constexpr int64_t tokensOfBlock = 64;
 
-SolvedEmitter::SolvedEmitter(Threads &threads, const SolvedPlan &plan, ChunkEmitter &chunk, TensorAccess &access,
-                             ArrayRef<TensorArgument> tensors, Value shared)
-    : threads(threads), b(threads.b), ptx(threads.b), plan(plan), chunk(chunk), access(access), tensors(tensors),
-      shared(shared), entries(plan.keys() / 2) {}
+SolvedEmitter::SolvedEmitter(Threads &threads, const SolvedPlan &plan, ChunkEmitter &chunk,
+                             TensorAccess &access, ArrayRef<TensorArgument> tensors, Value shared)
+    : threads(threads), b(threads.b), ptx(threads.b), plan(plan), chunk(chunk), access(access),
+      tensors(tensors), shared(shared), entries(plan.keys() / 2) {}
 
 void SolvedEmitter::begin() {
   base = LLVM::PtrToIntOp::create(b, b.getI32Type(), shared);
@@ -23,6 +23,7 @@ void SolvedEmitter::begin() {
   barrier = ptx.add(base, offset);
   // A state's place is kept, large enough for the larger one.
   state = allocate(std::max(plan.keys(), plan.rows()), plan.keys());
+  state.rows = plan.keys();
   threads.when(ptx.equal(thread, 0), [&] {
     ptx.initBarrier(barrier, 1);
     ptx.fenceBarrierInit();
@@ -81,12 +82,15 @@ Values SolvedEmitter::multiply(const Image &right, ValueRange left, bool byDepth
 }
 
 Values SolvedEmitter::product(ValueRange rows, const Image &state, const Image &values, const Pair &weights) {
-  Values scores = multiply(keys, rows, /*byDepth=*/false), packed;
+  // The scores go through the functions of a thread while the state's product runs.
+  Pending ofKeys = ptx.product(keys.rows, {}, steps(rows, keys, false), false, false, "f16");
+  Pending ofState = ptx.product(state.rows, {}, steps(rows, state, false), false, false, "f16");
+  Values scores = ptx.await(1, ofKeys)[0], packed;
   Value place = ptx.add(ptx.mul(thread, 16), LLVM::PtrToIntOp::create(b, b.getI32Type(), this->weights.base));
   for (size_t i = 0; i < scores.size() / 2; i += 4)
     for (auto [j, weight] : llvm::enumerate(ptx.load(place, i / 4 * 2048, 4, b.getI32Type())))
       packed.push_back(ptx.multiplyPairs(ptx.packF16(scores[2 * (i + j)], scores[2 * (i + j) + 1]), weight));
-  Values sums = multiply(state, rows, /*byDepth=*/false);
+  Values sums = ptx.await(0, ofState)[0];
   for (auto [e, sum] : llvm::enumerate(sums))
     sum = ptx.multiply(sum, weights[half(e)]);
   return multiply(values, packed, /*byDepth=*/true, sums);
@@ -197,15 +201,16 @@ LogicalResult SolvedEmitter::prepare(Steps &start) {
     if (failed(right) || failed(known) || tile->kind != ChunkValue::Tile || tile->transposed)
       return failure();
   keys = allocate(tokensOfBlock, plan.keys());
-  weights = chunk.allocate(1, tokensOfBlock * tokensOfBlock / 2, tokensOfBlock * tokensOfBlock / 2, /*isF32=*/true);
+  weights =
+      chunk.allocate(1, tokensOfBlock * tokensOfBlock / 2, tokensOfBlock * tokensOfBlock / 2, /*isF32=*/true);
   chunk.sync();
   storeKeys(*known);
   storeWeights(plan.product);
   for (int64_t e = 0; e < entries; e += 2) {
     std::array<Value, 2> pair = chunk.loadPair(right->memory, chunk.scoreRow(e), chunk.fragments.column(e));
     for (Value entry : pair)
-      start.residual.push_back(right->scale.base ? ptx.multiply(entry, chunk.rowAt(right->scale, chunk.scoreRow(e)))
-                                                 : entry);
+      start.residual.push_back(
+          right->scale.base ? ptx.multiply(entry, chunk.rowAt(right->scale, chunk.scoreRow(e))) : entry);
   }
   FailureOr<Pair> own = rowsOf(plan.product.weights);
   if (failed(own) || failed(prepareDiagonal()))
@@ -237,7 +242,8 @@ FailureOr<Values> SolvedEmitter::iterate() {
   for (unsigned h : {0, 1}) {
     Value size = sumOfFour(square[h]);
     Value twice = arith::SubIOp::create(b, chunk.exponentOf(size), ptx.constant(127));
-    Value power = arith::SubIOp::create(b, ptx.constant(6), arith::ShRSIOp::create(b, twice, ptx.constant(1)));
+    Value power =
+        arith::SubIOp::create(b, ptx.constant(6), arith::ShRSIOp::create(b, twice, ptx.constant(1)));
     power = arith::MinSIOp::create(b, arith::MaxSIOp::create(b, power, ptx.constant(-40)), ptx.constant(40));
     start.scale[h] = chunk.powerOf(ptx.add(power, 127));
     start.size[h] = ptx.multiply(ptx.multiply(size, start.scale[h]), start.scale[h]);
@@ -267,8 +273,19 @@ LogicalResult SolvedEmitter::loadValues() {
   SmallVector<SmallVector<Value>> rounds;
   SmallVector<Value> tokens;
   Value most = number(0);
-  chunk.forTokens([&](Value local, Value token, Value valid) {
-    rounds.push_back(access.load(tensor, 1, token).entries);
+  SmallVector<SmallVector<Value>> fetched;
+  chunk.forTokens([&](Value, Value token, Value) { fetched.push_back(access.fetch(tensor, 1, token)); });
+  // All on their way before the first is waited for.
+  for (SmallVector<Value> &round : fetched)
+    for (Value &packet : round) {
+      auto type = dyn_cast<VectorType>(packet.getType());
+      if (!type || type.getNumElements() * type.getElementTypeBitWidth() != 64)
+        continue;
+      Value bits = ptx.pin(LLVM::BitcastOp::create(b, b.getI64Type(), packet).getResult())[0];
+      packet = LLVM::BitcastOp::create(b, type, bits);
+    }
+  chunk.forTokens([&](Value local, Value, Value valid) {
+    rounds.push_back(access.unpack(tensor, 1, fetched[rounds.size()]).entries);
     tokens.push_back(local);
     for (Value &entry : rounds.back()) {
       entry = ptx.choose(valid, entry, number(0));
@@ -314,9 +331,10 @@ LogicalResult SolvedEmitter::read(Values found, Value record) {
     return failure();
   storeWeights(plan.readout);
   chunk.sync();
-  Value unit = LLVM::LoadOp::create(b, b.getF32Type(),
-                                    LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record,
-                                                        ArrayRef<LLVM::GEPArg>{int32_t(recordBytes(plan) - 16)}));
+  Value unit =
+      LLVM::LoadOp::create(b, b.getF32Type(),
+                           LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record,
+                                               ArrayRef<LLVM::GEPArg>{int32_t(recordBytes(plan) - 16)}));
   ownUnit = ptx.multiply(ownUnit, valueUnit);
   Pair scale;
   for (unsigned h : {0, 1})
@@ -342,21 +360,23 @@ LogicalResult SolvedEmitter::read(Values found, Value record) {
 }
 
 LogicalResult SolvedEmitter::emit(Value first, Value count, Value record) {
-  Image image{state.base, plan.keys(), plan.keys()};
-  loadImage(image, record, 0);
+  loadImage(state, record, 0);
   chunk.startChunk(first, count);
+  chunk.prefetch(tokensOfBlock);
   if (failed(chunk.emitArguments(plan.readout.values)))
     return failure();
-  Value unit = LLVM::LoadOp::create(b, b.getF32Type(),
-                                    LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record,
-                                                        ArrayRef<LLVM::GEPArg>{int32_t(recordBytes(plan) - 32)}));
+  Value unit =
+      LLVM::LoadOp::create(b, b.getF32Type(),
+                           LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record,
+                                               ArrayRef<LLVM::GEPArg>{int32_t(recordBytes(plan) - 32)}));
   stateUnit = unit;
   FailureOr<Values> found = iterate();
   if (failed(found))
     return failure();
   chunk.dirty = true;
   chunk.sync();
-  loadImage({state.base, plan.rows(), plan.keys()}, record, StateImages::bytesOf(matType(plan.product.state)));
+  loadImage({state.base, plan.rows(), plan.keys()}, record,
+            StateImages::bytesOf(matType(plan.product.state)));
   if (failed(read(*found, record)))
     return failure();
   chunk.endChunk();
@@ -364,8 +384,8 @@ LogicalResult SolvedEmitter::emit(Value first, Value count, Value record) {
 }
 
 std::optional<std::string> cuda::emitSolved(LLVM::LLVMFuncOp function, chunk::ProgramOp program,
-                                            ArrayRef<TensorArgument> tensors, const SolvedPlan &plan, int64_t part,
-                                            Entry &entry) {
+                                            ArrayRef<TensorArgument> tensors, const SolvedPlan &plan,
+                                            int64_t part, Entry &entry) {
   ImplicitLocOpBuilder b(program.getLoc(), program.getContext());
   b.setInsertionPointToStart(&function.getBody().front());
   ChunkShape shape{tokensOfBlock, 4, Precision::Tf32};
@@ -384,8 +404,8 @@ std::optional<std::string> cuda::emitSolved(LLVM::LLVMFuncOp function, chunk::Pr
   SolvedEmitter solved(threads, plan, chunk, access, tensors, shared);
   LogicalResult status = success();
   // Where a sequence has fewer chunks than segments, some have none.
-  tokens.isPresent = threads.both(
-      tokens.isPresent, arith::CmpIOp::create(b, arith::CmpIPredicate::ne, tokens.tokens, i64(0)));
+  tokens.isPresent = threads.both(tokens.isPresent,
+                                  arith::CmpIOp::create(b, arith::CmpIPredicate::ne, tokens.tokens, i64(0)));
   threads.when(tokens.isPresent, [&] {
     chunk.begin(tokens.head, tokens.heads, tokens.position);
     solved.begin();

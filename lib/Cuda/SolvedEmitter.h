@@ -1,8 +1,10 @@
-// What conjugate gradients find for the tokens of a chunk, and what a state gives for that: one warpgroup, 64 tokens.
+// What conjugate gradients find for the tokens of a chunk, and what a state gives for that: one warpgroup, 64
+// tokens.
 //
-// Directions and residuals stay in registers, as the matrix units leave and take them: a thread has parts of two tokens'
-// rows, and four threads that stand together have all of them, so that sums over channels need no shared memory. There lie
-// the state and the keys, which all steps read; the solution, to which four steps are added at a time; and weights.
+// Directions and residuals stay in registers, as the matrix units leave and take them: a thread has parts of
+// two tokens' rows, and four threads that stand together have all of them, so that sums over channels need no
+// shared memory. There lie the state and the keys, which all steps read; the solution, to which some steps
+// are added at a time; and weights.
 #pragma once
 #include "lib/Cuda/Chunked.h"
 #include "lib/Cuda/Ptx.h"
@@ -19,7 +21,8 @@ public:
 
   /// Emits what is needed once.
   void begin();
-  /// One chunk: tokens from `first`, of which `count` are left, with what the states kernel left at its start.
+  /// One chunk: tokens from `first`, of which `count` are left, with what the states kernel left at its
+  /// start.
   mlir::LogicalResult emit(mlir::Value first, mlir::Value count, mlir::Value record);
 
   static int64_t recordBytes(const SolvedPlan &plan) {
@@ -38,8 +41,8 @@ private:
   // What carries over from step to step; `found` and `direction` in pairs of f16.
   struct Steps {
     Values found, residual, direction;
-    // Of each token: the residual's squared norm, what it and the direction are multiples of the true ones, and what those
-    // of `found` are multiples of.
+    // Of each token: the residual's squared norm, what it and the direction are multiples of the true ones,
+    // and what those of `found` are multiples of.
     Pair size, scale, unit;
     Values all() const;
     static Steps of(mlir::ValueRange values, size_t entries);
@@ -90,7 +93,7 @@ private:
 
 /// Emits the body of an entry point for the outputs of segments of sequences, side by side.
 std::optional<std::string> emitSolved(mlir::LLVM::LLVMFuncOp function, chunk::ProgramOp program,
-                                      llvm::ArrayRef<TensorArgument> tensors, const SolvedPlan &plan, int64_t part,
-                                      Entry &entry);
+                                      llvm::ArrayRef<TensorArgument> tensors, const SolvedPlan &plan,
+                                      int64_t part, Entry &entry);
 
 } // namespace recur::cuda

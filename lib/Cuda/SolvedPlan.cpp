@@ -32,6 +32,9 @@ bool cuda::areUnitRows(Value rows) {
 
 bool cuda::onlyDecays(Value value) {
   auto decay = value.getDefiningOp<chunk::DecayOp>();
+  if (auto constant = decay ? decay.getFactors().getDefiningOp<ConstantOp>() : ConstantOp())
+    return isOne(constant.getType().getCols()) && constant.getValue().convertToDouble() >= 0 &&
+           constant.getValue().convertToDouble() <= 1;
   auto log = decay && decay.getLog() ? dyn_cast<BlockArgument>(decay.getLog()) : BlockArgument();
   if (!log || !isOne(matType(decay.getFactors()).getCols()))
     return false;
@@ -42,6 +45,21 @@ bool cuda::onlyDecays(Value value) {
 static bool isColumn(Value value) {
   auto type = dyn_cast<MatType>(value.getType());
   return type && isOne(type.getCols()) && isa<StringAttr>(type.getRows());
+}
+
+bool ChunkEmitter::fitsHalves(chunk::ProgramOp program) {
+  auto fits = [](MatmulOp product) {
+    auto transpose = product.getLhs().getDefiningOp<TransposeOp>();
+    Value rows = transpose ? transpose.getOperand() : Value();
+    if (auto scaled = rows ? rows.getDefiningOp<MulOp>() : MulOp())
+      for (unsigned i : {0, 1})
+        if (isColumn(scaled->getOperand(i)))
+          rows = scaled->getOperand(1 - i);
+    return rows && areUnitRows(rows);
+  };
+  return llvm::all_of(program.getBody().getOps<MatmulOp>(), fits) &&
+         program.getBody().getOps<chunk::GramOp>().empty() &&
+         program.getBody().getOps<chunk::TriSolveOp>().empty();
 }
 
 // A product's other factor.
@@ -116,7 +134,8 @@ static bool takeTerm(Value term, Value rows, SolvedProduct &found) {
 static bool takeProduct(Value result, Value rows, SolvedProduct &found) {
   SmallVector<Value> terms;
   listTerms(result, terms);
-  if (!llvm::all_of(terms, [&](Value term) { return takeTerm(term, rows, found); }) || !found.state || !found.gram)
+  if (!llvm::all_of(terms, [&](Value term) { return takeTerm(term, rows, found); }) || !found.state ||
+      !found.gram)
     return false;
   auto isOuter = [&](Value value) { return !value || !dependsOn(value, rows); };
   return llvm::all_of(found.diagonals, isOuter) && isOuter(found.weights) && isOuter(found.gram.getRhs()) &&
@@ -150,4 +169,13 @@ std::optional<SolvedPlan> SolvedPlan::find(chunk::ProgramOp program, ArrayRef<Te
       readout.numElements() != plan.rows() * plan.keys())
     return std::nullopt;
   return plan;
+}
+
+SmallVector<unsigned> SolvedPlan::images() const {
+  auto program = cast<chunk::ProgramOp>(product.state.getOwner()->getParentOp());
+  SmallVector<BlockArgument> states = program.argumentsOf(ArgKind::State);
+  SmallVector<unsigned> numbers;
+  for (BlockArgument state : {product.state, readout.state})
+    numbers.push_back(llvm::find(states, state) - states.begin());
+  return numbers;
 }

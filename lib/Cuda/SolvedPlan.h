@@ -1,5 +1,5 @@
-// Readouts of what conjugate gradients find, in the form that warpgroups compute: every product is one with a state or one
-// with the chunk's own rows.
+// Readouts of what conjugate gradients find, in the form that warpgroups compute: every product is one with a
+// state or one with the chunk's own rows.
 #pragma once
 #include "lib/Cuda/Tensors.h"
 
@@ -10,7 +10,8 @@ bool areUnitRows(mlir::Value rows);
 /// Whether a decay is of a number for each token, and at most 1.
 bool onlyDecays(mlir::Value decay);
 
-/// What rows P of tokens are multiplied with: weights .* P * state + (gram of P, weighed) * values + diagonals .* P.
+/// What rows P of tokens are multiplied with: weights .* P * state + (gram of P, weighed) * values +
+/// diagonals .* P.
 struct SolvedProduct {
   /// The state, whose independent indices are the result's columns.
   mlir::BlockArgument state;
@@ -30,6 +31,8 @@ struct SolvedPlan {
 
   /// The plan, if the program is one and its sizes are those of products of warpgroups.
   static std::optional<SolvedPlan> find(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors);
+  /// The states that it reads, by number.
+  llvm::SmallVector<unsigned> images() const;
   int64_t keys() const { return matType(product.state).numRows(); }
   int64_t rows() const { return mlir::cast<mlir::IntegerAttr>(matType(readout.values).getCols()).getInt(); }
 };

@@ -1,8 +1,9 @@
 // The steps of conjugate gradients, all in registers.
 //
-// A token's residual and direction are kept as multiples by a power of 2 such that the residual is about 2^6 long, its
-// solution as f16 multiples of what a step adds. Every four steps, and wherever numbers leave f16's range before, the
-// solution is added to what lies in shared memory, and the powers are chosen anew.
+// A token's residual and direction are kept as multiples by a power of 2 such that the residual is about 2^6
+// long; its solution, as f16 multiples of what a step adds. After more and more steps, and wherever numbers
+// leave f16's range before, the solution is added to what lies in shared memory, and the powers are chosen
+// anew.
 #include "lib/Cuda/SolvedEmitter.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 
@@ -51,7 +52,8 @@ Value SolvedEmitter::sumOfFour(Value number) {
 
 // 0 where the divisor is.
 Value SolvedEmitter::quotient(Value num, Value den) {
-  Value isThere = arith::CmpFOp::create(b, arith::CmpFPredicate::OGE, math::AbsFOp::create(b, den), number(0x1p-126));
+  Value isThere =
+      arith::CmpFOp::create(b, arith::CmpFPredicate::OGE, math::AbsFOp::create(b, den), number(0x1p-126));
   return ptx.choose(isThere, ptx.multiply(num, ptx.reciprocal(den)), number(0));
 }
 
@@ -78,15 +80,20 @@ Values SolvedEmitter::addFound(const Steps &at, bool store) {
   return sums;
 }
 
-// Before a step's length is taken: adds up where it is time. `change` is what the residual was multiplied with.
+// Before a step's length is taken: adds up where it is time. `change` is what the residual was multiplied
+// with.
 SolvedEmitter::Steps SolvedEmitter::settle(Value number, Steps at, const Pair &length, Pair &change) {
-  Value isTime = ptx.equal(ptx.bits(number, 3), 0), isWild;
+  // Steps 0, 1, 2, 3, 4, 6, 8, 12, 16, 24 and so on: the first ones add most.
+  Value less = arith::AndIOp::create(b, number, ptx.add(number, -1)), isWild;
+  Value isTime = arith::OrIOp::create(
+      b, ptx.equal(less, 0),
+      ptx.compare(arith::CmpIPredicate::eq, number, ptx.add(less, ptx.shiftRight(less, 1))));
   for (unsigned h : {0, 1}) {
     auto exceeds = [&](Value x, Value most) {
       Value is = arith::CmpFOp::create(b, arith::CmpFPredicate::OGT, x, most);
       isWild = isWild ? arith::OrIOp::create(b, isWild, is).getResult() : is;
     };
-    exceeds(math::AbsFOp::create(b, length[h]), ptx.multiply(at.unit[h], this->number(128)));
+    exceeds(math::AbsFOp::create(b, length[h]), ptx.multiply(at.unit[h], this->number(64)));
     exceeds(at.size[h], this->number(0x1p24));
   }
   isTime = arith::OrIOp::create(b, isTime, ptx.any(isWild));
@@ -101,14 +108,16 @@ SolvedEmitter::Steps SolvedEmitter::settle(Value number, Steps at, const Pair &l
   at.found.assign(at.found.size(), ptx.constant(0));
   Pair factor, pairs;
   for (unsigned h : {0, 1}) {
-    // 2^6 over the residual's length, within what f16 holds, and none where the residual is 0 or has been multiplied with
-    // much already.
+    // 2^6 over the residual's length, within what f16 holds, and none where the residual is 0 or has been
+    // multiplied with much already.
     Value twice = arith::SubIOp::create(b, chunk.exponentOf(at.size[h]), ptx.constant(127));
-    Value power = arith::SubIOp::create(b, ptx.constant(6), arith::ShRSIOp::create(b, twice, ptx.constant(1)));
+    Value power =
+        arith::SubIOp::create(b, ptx.constant(6), arith::ShRSIOp::create(b, twice, ptx.constant(1)));
     power = arith::MinSIOp::create(b, arith::MaxSIOp::create(b, power, ptx.constant(-14)), ptx.constant(14));
     Value isLarge = arith::CmpFOp::create(b, arith::CmpFPredicate::OGE, at.scale[h], this->number(0x1p40));
     Value isSmall = arith::CmpFOp::create(b, arith::CmpFPredicate::OLE, at.scale[h], this->number(0x1p-40));
-    isLarge = arith::OrIOp::create(b, isLarge, ptx.equal(arith::BitcastOp::create(b, b.getI32Type(), at.size[h]), 0));
+    isLarge = arith::OrIOp::create(b, isLarge,
+                                   ptx.equal(arith::BitcastOp::create(b, b.getI32Type(), at.size[h]), 0));
     power = ptx.choose(arith::OrIOp::create(b, isLarge, isSmall), ptx.constant(0), power);
     factor[h] = chunk.powerOf(ptx.add(power, 127));
     pairs[h] = ptx.packF16(factor[h], factor[h]);
@@ -131,7 +140,7 @@ SolvedEmitter::Steps SolvedEmitter::settle(Value number, Steps at, const Pair &l
 SolvedEmitter::Steps SolvedEmitter::step(Value number, Steps at) {
   Values image = product(at.direction, state, keys, stateWeights);
   // What the direction's square is by the token's matrix.
-  Pair slope = {this->number(0), this->number(0)};
+  Values slopes(4, this->number(0)), squares = slopes;
   Value place = ptx.mul(ptx.bits(thread, 3), 8);
   if (diagonal.base)
     place = ptx.add(place, LLVM::PtrToIntOp::create(b, b.getI32Type(), diagonal.base));
@@ -146,7 +155,7 @@ SolvedEmitter::Steps SolvedEmitter::step(Value number, Steps at) {
           own = ptx.sum(own, ptx.multiply(entry, more[i]));
         if (ownDiagonal[h])
           own = ptx.sum(own, ptx.multiply(entry, ownDiagonal[h]));
-        slope[h] = ptx.sum(slope[h], ptx.multiply(entry, own));
+        slopes[2 * h + i] = ptx.sum(slopes[2 * h + i], ptx.multiply(entry, own));
       }
   }
   double eps = plan.solve.getEps().convertToDouble();
@@ -155,23 +164,26 @@ SolvedEmitter::Steps SolvedEmitter::step(Value number, Steps at) {
   };
   Pair length, change;
   for (unsigned h : {0, 1})
-    length[h] = quotient(at.size[h], divisor(ptx.multiply(sumOfFour(slope[h]), ownUnit), at.scale[h]));
+    length[h] = quotient(
+        at.size[h],
+        divisor(ptx.multiply(sumOfFour(ptx.sum(slopes[2 * h], slopes[2 * h + 1])), ownUnit), at.scale[h]));
   at = settle(number, at, length, change);
-  Pair pairs, taken, square = {this->number(0), this->number(0)};
+  Pair pairs, taken;
   for (unsigned h : {0, 1}) {
     // The residual loses what the solution, in f16, gains.
     Value part = ptx.multiply(length[h], chunk.inverseOf(at.unit[h]));
     pairs[h] = ptx.packF16(part, part);
-    taken[h] = ptx.multiply(ptx.unpackF16(pairs[h])[0], ptx.multiply(at.unit[h], ptx.multiply(change[h], ownUnit)));
+    taken[h] =
+        ptx.multiply(ptx.unpackF16(pairs[h])[0], ptx.multiply(at.unit[h], ptx.multiply(change[h], ownUnit)));
   }
   for (auto [i, pair] : llvm::enumerate(at.found))
     pair = ptx.addProducts(pair, at.direction[i], pairs[half(2 * i)]);
   for (auto [e, entry] : llvm::enumerate(at.residual)) {
     entry = ptx.difference(entry, ptx.multiply(taken[half(e)], image[e]));
-    square[half(e)] = ptx.sum(square[half(e)], ptx.multiply(entry, entry));
+    squares[e % 4] = ptx.sum(squares[e % 4], ptx.multiply(entry, entry));
   }
   for (unsigned h : {0, 1}) {
-    Value size = sumOfFour(square[h]);
+    Value size = sumOfFour(ptx.sum(squares[2 * h], squares[2 * h + 1]));
     Value ratio = quotient(size, divisor(at.size[h], at.scale[h]));
     ratio = arith::MinimumFOp::create(b, ratio, this->number(60000));
     pairs[h] = ptx.packF16(ratio, ratio);

@@ -12,7 +12,8 @@ int64_t StateImages::recordBytes(ArrayRef<MatType> states) {
   return bytes;
 }
 
-StateImages::StateImages(Threads &threads, Value shared, ArrayRef<MatType> states, int64_t warps, int64_t &used)
+StateImages::StateImages(Threads &threads, Value shared, ArrayRef<MatType> states, int64_t warps,
+                         int64_t &used)
     : threads(threads), b(threads.b), ptx(threads.b), shared(shared), types(states), warps(warps) {
   begin = llvm::alignTo(used, 1024);
   used = begin + llvm::alignTo(states.size() * warps * 4, 16);
@@ -26,7 +27,8 @@ void StateImages::store(ChunkEmitter &emitter, ArrayRef<ChunkValue> states, Valu
   int64_t parts = 0;
   for (MatType type : types)
     parts += bytesOf(type);
-  // The largest entry of a state, by way of those of the warps. Meanwhile the images before are out of the way.
+  // The largest entry of a state, by way of those of the warps. Meanwhile the images before are out of the
+  // way.
   threads.when(isFirst, [&] { ptx.awaitStores(/*written=*/false); });
   SmallVector<Value> most;
   for (auto [i, state] : llvm::enumerate(states)) {
@@ -55,8 +57,8 @@ void StateImages::store(ChunkEmitter &emitter, ArrayRef<ChunkValue> states, Valu
     for (size_t e = 0; e < state.entries.size(); e += 8) {
       Values packed;
       for (size_t j : {0, 2, 4, 6})
-        packed.push_back(
-            ptx.packF16(ptx.multiply(state.entries[e + j], inverse), ptx.multiply(state.entries[e + j + 1], inverse)));
+        packed.push_back(ptx.packF16(ptx.multiply(state.entries[e + j], inverse),
+                                     ptx.multiply(state.entries[e + j + 1], inverse)));
       Value packet = ptx.exclusiveOr(ptx.add(ptx.shiftRight(lane, 4), e / 4 % 8), ptx.bits(row, 7));
       ptx.storeMatrices(ptx.add(line, ptx.mul(packet, 16)), offset + e / 32 * state.rows * 128, packed,
                         /*transposed=*/false, isOwner);

@@ -1,5 +1,5 @@
-// States as products of warpgroups read them: f16 in swizzled rows of 64 columns, one after the other, and behind them 16
-// bytes for each, with the power of 2 that its entries are multiples of.
+// States as products of warpgroups read them: f16 in swizzled rows of 64 columns, one after the other, and
+// behind them 16 bytes for each, with the power of 2 that its entries are multiples of.
 #pragma once
 #include "lib/Cuda/ChunkEmitter.h"
 #include "lib/Cuda/Ptx.h"
@@ -10,7 +10,8 @@ namespace recur::cuda {
 class StateImages {
 public:
   /// Takes shared memory from `used` on, which is then behind it.
-  StateImages(Threads &threads, mlir::Value shared, llvm::ArrayRef<MatType> states, int64_t warps, int64_t &used);
+  StateImages(Threads &threads, mlir::Value shared, llvm::ArrayRef<MatType> states, int64_t warps,
+              int64_t &used);
 
   /// The bytes of an image, and of a record of images.
   static int64_t bytesOf(MatType state) { return state.numElements() * 2; }

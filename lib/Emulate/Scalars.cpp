@@ -245,7 +245,13 @@ static void store(Thread &thread, const Statement &s, Slots slots) {
   }
 }
 
+static void nothing(Thread &, const Statement &, Slots) {}
+
 bool recur::emulate::decodeMemory(Statement &s) {
+  if (s.words[0] == "prefetch") { // a hint
+    s.run = nothing;
+    return s.has("global") && s.operands.size() == 1;
+  }
   if ((s.words[0] != "ld" && s.words[0] != "st") || s.operands.size() != 2 || s.words.size() < 3)
     return false;
   s.flag = any_of(s.words, [](StringRef word) { return word.starts_with("shared"); });
