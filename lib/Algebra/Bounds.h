@@ -17,7 +17,9 @@ struct Interval {
   double magnitude() const;
   Interval operator*(Interval other) const;
   Interval operator-() const { return {-hi, -lo}; }
-  bool within(double least, double most) const { return lo >= least - constantSlack && hi <= most + constantSlack; }
+  bool within(double least, double most) const {
+    return lo >= least - constantSlack && hi <= most + constantSlack;
+  }
 };
 
 /// Bounds of the Euclidean norm of a vector; operations below `depth` are not looked at.

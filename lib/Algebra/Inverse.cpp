@@ -32,7 +32,8 @@ void InverseAlgebra::multiply(Ratio &ratio, const Ratio &other, bool inverse) {
       if (auto *found = llvm::find(opposite, factor); found != opposite.end())
         opposite.erase(found);
       else
-        same.insert(llvm::upper_bound(same, factor, [&](Value a, Value b) { return order(a) < order(b); }), factor);
+        same.insert(llvm::upper_bound(same, factor, [&](Value a, Value b) { return order(a) < order(b); }),
+                    factor);
     }
 }
 
@@ -277,7 +278,8 @@ static bool isSymmetric(Value value) {
     return (transpose && transpose.getOperand() == product.getLhs()) ||
            (other && other.getOperand() == product.getRhs());
   }
-  return isa<ConstantOp>(op) || (isa<ElementwiseOp, TransposeOp>(op) && llvm::all_of(op->getOperands(), isSymmetric));
+  return isa<ConstantOp>(op) ||
+         (isa<ElementwiseOp, TransposeOp>(op) && llvm::all_of(op->getOperands(), isSymmetric));
 }
 
 static bool sameRatio(const Ratio &a, const Ratio &b) {
@@ -366,7 +368,8 @@ void InverseAlgebra::simplify(std::vector<InverseTerm> &terms) {
       multiply(opposite, update.weight);
       opposite.number = -opposite.number;
       if (terms[j].inner != terms[i].inner + 1 || terms[j].over != terms[i].over + 1 ||
-          terms[j].reads != terms[i].reads || terms[j].column != terms[i].column || !sameRatio(opposite, terms[j].c))
+          terms[j].reads != terms[i].reads || terms[j].column != terms[i].column ||
+          !sameRatio(opposite, terms[j].c))
         continue;
       InverseTerm left = terms[i];
       ++left.over;

@@ -1,8 +1,8 @@
 // States whose inverse is affine.
 //
-// A symmetric state P that a token changes by its own read, P' = (P - P k (P k)T w / (e + w kT P k)) / a, is no affine
-// function of itself; its inverse is: P'^-1 = a (P^-1 + (w / e) k kT). All denominators of a chunk then come from one
-// factorisation (chunk.ldl). Found by multiplying out: the spelling does not matter.
+// A symmetric state P that a token changes by its own read, P' = (P - P k (P k)T w / (e + w kT P k)) / a, is
+// no affine function of itself; its inverse is: P'^-1 = a (P^-1 + (w / e) k kT). All denominators of a chunk
+// then come from one factorisation (chunk.ldl). Found by multiplying out: the spelling does not matter.
 #pragma once
 
 #include "lib/Algebra/TokenBuilder.h"
@@ -17,13 +17,14 @@ struct Ratio {
 
 /// What a token does to a state whose inverse is affine.
 struct InverseUpdate {
-  unsigned state = 0;    // index among the rule's states
-  mlir::Value key;       // token-only column
-  Ratio decay, weight;   // a and w
+  unsigned state = 0;        // index among the rule's states
+  mlir::Value key;           // token-only column
+  Ratio decay, weight;       // a and w
   std::vector<Ratio> offset; // e, a sum
 };
 
-/// coefficient * (kT P k)^inner / (e + w kT P k)^over * (P k, or a token-only column, or 1 where that is null).
+/// coefficient * (kT P k)^inner / (e + w kT P k)^over * (P k, or a token-only column, or 1 where that is
+/// null).
 struct InverseTerm {
   Ratio c;
   unsigned inner = 0, over = 0;
@@ -48,8 +49,8 @@ public:
 
 private:
   using Chain = llvm::SmallVector<Factor, 4>;
-  /// c * inner[0] * inner[1] * .. / (over[0] * ..) * chain; what is in `inner` is 1 x 1 and reads the state, what is in
-  /// `over` depends on it. An empty chain is the identity, or 1.
+  /// c * inner[0] * inner[1] * .. / (over[0] * ..) * chain; what is in `inner` is 1 x 1 and reads the state,
+  /// what is in `over` depends on it. An empty chain is the identity, or 1.
   struct Product {
     Ratio c;
     llvm::SmallVector<Chain, 1> inner;

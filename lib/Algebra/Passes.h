@@ -12,12 +12,12 @@ namespace recur {
 #define GEN_PASS_REGISTRATION
 #include "lib/Algebra/Passes.h.inc"
 
-/// Gives the named symbolic dimensions of a rule their sizes, everywhere. A name that the rule does not have, or a size
-/// below 1, is an error at the rule.
+/// Gives the named symbolic dimensions of a rule their sizes, everywhere. A name that the rule does not have,
+/// or a size below 1, is an error at the rule.
 mlir::LogicalResult bindDimensions(RuleOp rule, const llvm::StringMap<int64_t> &sizes);
 
-/// The derivative of the scalar `of` by `wrt`, built at the builder's insertion point. Null, with an error at the op
-/// that cannot be differentiated, on failure.
+/// The derivative of the scalar `of` by `wrt`, built at the builder's insertion point. Null, with an error at
+/// the op that cannot be differentiated, on failure.
 mlir::Value buildGradient(mlir::OpBuilder &builder, mlir::Location loc, mlir::Value of, mlir::Value wrt);
 
 /// Replaces a block over the whole sequence by states that start at zero, where its matrices over pairs of
@@ -25,6 +25,7 @@ mlir::Value buildGradient(mlir::OpBuilder &builder, mlir::Location loc, mlir::Va
 /// unchanged.
 std::string findRecurrence(RuleOp rule);
 
-/// An interval that holds every entry of the value, from declarations and from what ops know; null if nothing is known.
+/// An interval that holds every entry of the value, from declarations and from what ops know; null if nothing
+/// is known.
 RangeAttr rangeOf(mlir::Value value);
 } // namespace recur

@@ -114,9 +114,9 @@ private:
            "(-inf, 0]");
   }
 
-  // A read that is written back: number * factors * (S vector) knownT, and the vectors whose products `vector` and
-  // `known` are. A state that decays before it is read has the decay in the coefficient and in the vector: it is no
-  // part of the term.
+  // A read that is written back: number * factors * (S vector) knownT, and the vectors whose products
+  // `vector` and `known` are. A state that decays before it is read has the decay in the coefficient and in
+  // the vector: it is no part of the term.
   struct Erase {
     Value known, vector;
     double number = 1;
@@ -138,9 +138,9 @@ private:
     return erase;
   }
 
-  // A product of steps S - b (S k) kT leaves, beside each of them, inner products of one's key with the next's:
-  // b c (k.p) (S k) pT. The steps are judged themselves. Whether `term` is so from those of `steps` on that read
-  // with the vectors `at`; numbers are multiples of the decay's.
+  // A product of steps S - b (S k) kT leaves, beside each of them, inner products of one's key with the
+  // next's: b c (k.p) (S k) pT. The steps are judged themselves. Whether `term` is so from those of `steps`
+  // on that read with the vectors `at`; numbers are multiples of the decay's.
   static bool isCross(ArrayRef<Erase> steps, double number, SmallVector<Value> scalars, ArrayRef<Value> at,
                       ArrayRef<SmallVector<Value>> links, ArrayRef<Value> key) {
     for (const Erase &step : steps) {

@@ -1,5 +1,5 @@
-// How large an update can make a state: terms by which one may grow without bound, and updates that make it no larger
-// than its decay does.
+// How large an update can make a state: terms by which one may grow without bound, and updates that make it
+// no larger than its decay does.
 #pragma once
 
 #include "lib/Algebra/NormalForm.h"
@@ -13,15 +13,16 @@ struct UnstableTerm {
   std::string fix;
 };
 
-/// Looks at every decay and every read that is written back, each by itself. What is not declared is no reason to
-/// complain about a decay; a read that is written back needs a vector of known norm and a coefficient of known range.
-/// Of a product of such steps only the steps are looked at, not the inner products that multiplying them out leaves.
-/// Terms whose factors come from other states are not judged.
+/// Looks at every decay and every read that is written back, each by itself. What is not declared is no
+/// reason to complain about a decay; a read that is written back needs a vector of known norm and a
+/// coefficient of known range. Of a product of such steps only the steps are looked at, not the inner
+/// products that multiplying them out leaves. Terms whose factors come from other states are not judged.
 std::vector<UnstableTerm> findUnstableTerms(const NormalForm &nf);
 
-/// Whether the rule's one state is multiplied, each token, with a map of at most its decay's norm, as the declared
-/// ranges tell: a decay alone, or one followed by S - b*(S*k)*kT with b*|k|^2 in [0, 2]. Two states then differ,
-/// some tokens later, by no more than the product of the decays (of several numbers, of the largest) leaves.
+/// Whether the rule's one state is multiplied, each token, with a map of at most its decay's norm, as the
+/// declared ranges tell: a decay alone, or one followed by S - b*(S*k)*kT with b*|k|^2 in [0, 2]. Two states
+/// then differ, some tokens later, by no more than the product of the decays (of several numbers, of the
+/// largest) leaves.
 bool isContraction(const NormalForm &nf);
 
 /// The attribute of a chunk program whose rule's update is such.

@@ -42,7 +42,8 @@ static Expected<std::string> findPtxas() {
     return *found;
   if (ErrorOr<std::string> found = sys::findProgramByName("ptxas", {"/usr/local/cuda/bin"}))
     return *found;
-  return createStringError("ptxas is not on the PATH: install the CUDA toolkit, or set CUDA_HOME to its folder");
+  return createStringError(
+      "ptxas is not on the PATH: install the CUDA toolkit, or set CUDA_HOME to its folder");
 }
 
 int64_t Cubin::spilledBytes() const {
@@ -73,7 +74,8 @@ Expected<Cubin> cuda::assemble(StringRef ptx, const Chip &chip, bool lineInfo) {
   if (!ptxas)
     return ptxas.takeError();
   SmallString<128> input, output, report;
-  for (auto [path, suffix] : {std::pair(&input, "ptx"), std::pair(&output, "cubin"), std::pair(&report, "log")})
+  for (auto [path, suffix] :
+       {std::pair(&input, "ptx"), std::pair(&output, "cubin"), std::pair(&report, "log")})
     if (std::error_code code = sys::fs::createTemporaryFile("recur", suffix, *path))
       return systemError("cannot make a temporary file", code);
   FileRemover removeInput(input), removeOutput(output), removeReport(report);

@@ -84,7 +84,8 @@ LogicalResult BodyEmitter::emit(Operation *op, LoadStep loadStep) {
         return success();
       })
       .Case<BroadcastOp, AssumeOp>([&](auto e) {
-        build(result, [&](const Tile &tile, int64_t r, int64_t c) { return like(e.getOperand(), tile).at(r, c); });
+        build(result,
+              [&](const Tile &tile, int64_t r, int64_t c) { return like(e.getOperand(), tile).at(r, c); });
         return success();
       })
       .Case([&](TransposeOp t) {
@@ -145,23 +146,23 @@ LogicalResult BodyEmitter::emitLoop(ForOp op, LoadStep loadStep) {
   LogicalResult status = success();
   int64_t count = cast<IntegerAttr>(op.getCount()).getInt();
   bool before = std::exchange(threads.communicates, false);
-  scf::ForOp loop = threads.forLoop(
-      threads.constant(1), threads.constant(count + 1), threads.constant(1), inits,
-      [&](Value counter, ValueRange entries) {
-        Tile tile = threads.shape(MatType::scalar(op.getContext()), 0);
-        tile.entries.push_back(arith::SIToFPOp::create(b, b.getF32Type(), counter));
-        set(op.getCounter(), tile);
-        setAll(op.getCarried(), entries);
-        status = emitBlock(op.getBody().front(), loadStep);
-        SmallVector<Value> next;
-        if (failed(status))
-          return SmallVector<Value>(entries);
-        for (auto [i, axis] : carried)
-          llvm::append_range(next, get(op.getYield().getValues()[i], axis).entries);
-        if (threads.communicates)
-          threads.barrier();
-        return next;
-      });
+  scf::ForOp loop =
+      threads.forLoop(threads.constant(1), threads.constant(count + 1), threads.constant(1), inits,
+                      [&](Value counter, ValueRange entries) {
+                        Tile tile = threads.shape(MatType::scalar(op.getContext()), 0);
+                        tile.entries.push_back(arith::SIToFPOp::create(b, b.getF32Type(), counter));
+                        set(op.getCounter(), tile);
+                        setAll(op.getCarried(), entries);
+                        status = emitBlock(op.getBody().front(), loadStep);
+                        SmallVector<Value> next;
+                        if (failed(status))
+                          return SmallVector<Value>(entries);
+                        for (auto [i, axis] : carried)
+                          llvm::append_range(next, get(op.getYield().getValues()[i], axis).entries);
+                        if (threads.communicates)
+                          threads.barrier();
+                        return next;
+                      });
   threads.communicates |= before;
   setAll(op.getResults(), loop.getResults());
   return status;

@@ -10,7 +10,8 @@ public:
   /// Reads micro-step `index` (an i64, from 0) of a steps argument.
   using LoadStep = llvm::function_ref<Tile(mlir::BlockArgument, mlir::Value index, Axis)>;
 
-  BodyEmitter(Threads &threads, const Placement &placement) : threads(threads), b(threads.b), placement(placement) {}
+  BodyEmitter(Threads &threads, const Placement &placement)
+      : threads(threads), b(threads.b), placement(placement) {}
 
   /// Gives a value its tile along the tile's axis.
   void set(mlir::Value value, Tile tile);
@@ -20,7 +21,8 @@ public:
   /// The tile that elementwise functions of a result's tile read of an operand.
   const Tile &like(mlir::Value operand, const Tile &result);
 
-  /// Emits the needed ops of a block but its terminator, of those only the `chosen` ones if there is a choice.
+  /// Emits the needed ops of a block but its terminator, of those only the `chosen` ones if there is a
+  /// choice.
   mlir::LogicalResult emitBlock(mlir::Block &block, LoadStep loadStep,
                                 llvm::function_ref<bool(mlir::Operation *)> chosen = {});
 
@@ -35,7 +37,8 @@ private:
   void emitSolve(mlir::Operation *op, mlir::Value matrix, mlir::Value rhs, bool pivot);
   /// Sums or compares a tile's entries over rows, columns or both.
   Tile reduce(const Tile &tile, bool rows, bool cols, Reduction kind, MatType type);
-  /// Sets a result in all needed layouts; where an axis is not the tile's, entries move through shared memory.
+  /// Sets a result in all needed layouts; where an axis is not the tile's, entries move through shared
+  /// memory.
   void setMoved(mlir::Value value, const Tile &tile);
   /// Makes the result's tile in each needed layout from its entries.
   void build(mlir::Value result, llvm::function_ref<mlir::Value(const Tile &, int64_t, int64_t)> entry);

@@ -43,8 +43,8 @@ static llvm::SetVector<BlockArgument> sourcesOf(ValueRange values) {
   return sources;
 }
 
-// Whether something is divided by a sum of products that may cancel: by a normaliser, a state of its own, read with
-// vectors that are not known to have one sign.
+// Whether something is divided by a sum of products that may cancel: by a normaliser, a state of its own,
+// read with vectors that are not known to have one sign.
 static bool dividesByDifferences(chunk::ProgramOp program) {
   bool result = false;
   program.getBody().walk([&](chunk::MapOp map) {
@@ -68,8 +68,8 @@ static bool dividesByDifferences(chunk::ProgramOp program) {
   return result;
 }
 
-// Products read no fewer digits than the inputs that they take directly, and the outputs, have. Where errors of bf16
-// grow, they read more.
+// Products read no fewer digits than the inputs that they take directly, and the outputs, have. Where errors
+// of bf16 grow, they read more.
 Precision ChunkEmitter::findPrecision(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors) {
   bool grows = dividesByDifferences(program) || RolePlan::addsUp(program);
   program.getBody().walk([&](chunk::ConjugateGradientsOp) { grows = true; }); // with each iteration

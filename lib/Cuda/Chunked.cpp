@@ -116,7 +116,8 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
   threads.begin(shared, shared);
   tokenThreads.begin({}, {});
   auto i64 = [&](int64_t n) { return threads.constant(n, 64); };
-  Part tokens = findPart(threads, access, entry.shards, part, task == ChunkTask::Outputs ? chunkOfRecords : 0);
+  Part tokens =
+      findPart(threads, access, entry.shards, part, task == ChunkTask::Outputs ? chunkOfRecords : 0);
   SmallVector<BlockArgument> arguments = program.argumentsOf(ArgKind::State);
   unsigned inputs = program.argumentsOf(ArgKind::Input).size(),
            params = program.argumentsOf(ArgKind::Param).size();
@@ -203,7 +204,8 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
       }
     };
     if (task == ChunkTask::Outputs)
-      forRecord(i64(0), [&](size_t e, Value at) { carried[e] = LLVM::LoadOp::create(b, b.getF32Type(), at); });
+      forRecord(i64(0),
+                [&](size_t e, Value at) { carried[e] = LLVM::LoadOp::create(b, b.getF32Type(), at); });
     threads.barrier();
     auto split = [&](ValueRange entries) {
       SmallVector<ChunkValue> parts;
@@ -231,24 +233,22 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
       Value within = arith::RemUIOp::create(b, first, i64(chunkOfRecords));
       return arith::CmpIOp::create(b, arith::CmpIPredicate::eq, within, i64(0));
     };
-    auto loop = threads.forLoop(i64(0), tokens.tokens, i64(shape.tokens), carried,
-                                [&](Value first, ValueRange state) {
-                                  Value left = arith::SubIOp::create(b, tokens.tokens, first);
-                                  SmallVector<ChunkValue> parts = split(state);
-                                  if (task == ChunkTask::States)
-                                    threads.when(startsRecord(first), [&] {
-                                      if (stored)
-                                        return storeImages(first, parts);
-                                      forRecord(first, [&](size_t e, Value at) {
-                                        LLVM::StoreOp::create(b, state[e], at);
-                                      });
-                                    });
-                                  status = emitter.emit(first, left, parts);
-                                  SmallVector<Value> next;
-                                  for (const ChunkValue &value : parts)
-                                    llvm::append_range(next, value.entries);
-                                  return failed(status) ? SmallVector<Value>(state) : next;
-                                });
+    auto loop = threads.forLoop(
+        i64(0), tokens.tokens, i64(shape.tokens), carried, [&](Value first, ValueRange state) {
+          Value left = arith::SubIOp::create(b, tokens.tokens, first);
+          SmallVector<ChunkValue> parts = split(state);
+          if (task == ChunkTask::States)
+            threads.when(startsRecord(first), [&] {
+              if (stored)
+                return storeImages(first, parts);
+              forRecord(first, [&](size_t e, Value at) { LLVM::StoreOp::create(b, state[e], at); });
+            });
+          status = emitter.emit(first, left, parts);
+          SmallVector<Value> next;
+          for (const ChunkValue &value : parts)
+            llvm::append_range(next, value.entries);
+          return failed(status) ? SmallVector<Value>(state) : next;
+        });
     SmallVector<ChunkValue> last = split(loop.getResults());
     if (stored)
       stored->finish();

@@ -1,5 +1,5 @@
-// Kernels that take the tokens in chunks, and how they share out a program's work: states first, then the outputs of
-// all chunks side by side.
+// Kernels that take the tokens in chunks, and how they share out a program's work: states first, then the
+// outputs of all chunks side by side.
 #pragma once
 #include "lib/Cuda/ChunkEmitter.h"
 
@@ -11,27 +11,28 @@ struct Part {
   mlir::Value shard, sequence, begin, head, heads, tokens, position;
   /// False where the sequence's state does not exist.
   mlir::Value isPresent;
-  /// Of a sequence that is cut into segments: i32, the block, its segment and their number; i64, the sequence's tokens
-  /// before the first one, and all of them; and whether the part's tokens are the sequence's last.
+  /// Of a sequence that is cut into segments: i32, the block, its segment and their number; i64, the
+  /// sequence's tokens before the first one, and all of them; and whether the part's tokens are the
+  /// sequence's last.
   mlir::Value block, segment, segments, before, all, isLast;
   /// How many of the part's tokens are before its segment (i64), where it begins with such.
   mlir::Value early;
 };
 
 /// Finds a block's part and points the tensors at it. Where the call's segments count, they are whole numbers
-/// of `grain` tokens, the last ones shorter; the block then begins `later` tokens (i64, or null) after its segment, or
-/// before it; or `early` tokens before it, where there are as many. Blocks of a sequence's segments stand
-/// together or, `inTurn`, all first segments before the second ones.
+/// of `grain` tokens, the last ones shorter; the block then begins `later` tokens (i64, or null) after its
+/// segment, or before it; or `early` tokens before it, where there are as many. Blocks of a sequence's
+/// segments stand together or, `inTurn`, all first segments before the second ones.
 Part findPart(Threads &threads, TensorAccess &access, int64_t shards, int64_t slab, int64_t grain = 0,
               mlir::Value later = {}, bool inTurn = false, int64_t early = 0);
 
-/// Where in the workspace a part's chunk (i32, from 0) of `grain` tokens has a record of so many bytes (i64); see
-/// recur_cuda_entry.
-mlir::Value recordOf(Threads &threads, TensorAccess &access, const Part &part, int64_t grain, mlir::Value chunk,
-                     mlir::Value bytes);
+/// Where in the workspace a part's chunk (i32, from 0) of `grain` tokens has a record of so many bytes (i64);
+/// see recur_cuda_entry.
+mlir::Value recordOf(Threads &threads, TensorAccess &access, const Part &part, int64_t grain,
+                     mlir::Value chunk, mlir::Value bytes);
 
-/// What a kernel in chunks does: all; or it leaves the states at the start of each chunk in the workspace; or it begins
-/// segments of sequences, side by side, with those.
+/// What a kernel in chunks does: all; or it leaves the states at the start of each chunk in the workspace; or
+/// it begins segments of sequences, side by side, with those.
 enum class ChunkTask { All, States, Outputs };
 
 /// Emits the body of an entry point that walks the chunks for a task, each of the entry's shards with `slab`

@@ -6,9 +6,9 @@
 
 namespace recur::cuda {
 
-/// Sorts the dimensions of all values of a bound rule into classes: `v` of n entries, the rows of S and of `v*kT` are
-/// one class in `S = S + v*kT`. A class is independent when no entry of the rule mixes two of its indices, so that
-/// parts of it can be computed apart.
+/// Sorts the dimensions of all values of a bound rule into classes: `v` of n entries, the rows of S and of
+/// `v*kT` are one class in `S = S + v*kT`. A class is independent when no entry of the rule mixes two of its
+/// indices, so that parts of it can be computed apart.
 class IndexClasses {
 public:
   explicit IndexClasses(RuleOp rule);

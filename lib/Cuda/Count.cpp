@@ -13,8 +13,8 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-static constexpr llvm::StringLiteral partAttr = "recur.part", tokensAttr = "recur.tokens", warpsAttr = "recur.warps",
-                                     tripsAttr = "recur.trips";
+static constexpr llvm::StringLiteral partAttr = "recur.part", tokensAttr = "recur.tokens",
+                                     warpsAttr = "recur.warps", tripsAttr = "recur.trips";
 
 static std::optional<int64_t> constantOf(Value value) {
   APInt number;
@@ -66,7 +66,7 @@ private:
   bool isKnown(Operation &op);
 
   scf::ForOp loop;
-  llvm::DenseSet<Value> outside; // what the loop need not compute
+  llvm::DenseSet<Value> outside;      // what the loop need not compute
   llvm::DenseMap<Value, Value> first; // of equal values
   std::map<std::vector<const void *>, Operation *> seen;
 };
@@ -183,7 +183,8 @@ GpuPart Counter::count(Operation *op) {
 
 // Whether an operation gives what one before it gave.
 bool Counter::isKnown(Operation &op) {
-  std::vector<const void *> key{op.getName().getAsOpaquePointer(), op.getPropertiesAsAttribute().getAsOpaquePointer()};
+  std::vector<const void *> key{op.getName().getAsOpaquePointer(),
+                                op.getPropertiesAsAttribute().getAsOpaquePointer()};
   for (Value operand : op.getOperands())
     key.push_back(first.lookup_or(operand, operand).getAsOpaquePointer());
   for (Type type : op.getResultTypes())
@@ -201,7 +202,8 @@ GpuPart Counter::count(Block &block) {
     bool pure = isMemoryEffectFree(&op) && op.getNumRegions() == 0;
     // The call's parameters do not change.
     if (auto load = dyn_cast<LLVM::LoadOp>(op))
-      pure |= isOutside(load.getAddr()) && cast<LLVM::LLVMPointerType>(load.getAddr().getType()).getAddressSpace() != 3;
+      pure |= isOutside(load.getAddr()) &&
+              cast<LLVM::LLVMPointerType>(load.getAddr().getType()).getAddressSpace() != 3;
     if (auto assembly = dyn_cast<LLVM::InlineAsmOp>(op))
       pure |= !assembly.getHasSideEffects();
     if (pure && llvm::all_of(op.getOperands(), [&](Value operand) { return isOutside(operand); })) {
@@ -244,8 +246,8 @@ std::vector<GpuPart> cuda::countParts(Operation *function) {
 //===----------------------------------------------------------------------===//
 
 std::vector<GpuCandidate> cuda::listCandidates(const Kernel &kernel, StringRef symbol) {
-  constexpr GpuLaunch::Cut cuts[] = {GpuLaunch::Whole, GpuLaunch::Segments, GpuLaunch::SegmentsOrWhole,
-                                     GpuLaunch::FewTokens, GpuLaunch::Spread, GpuLaunch::SegmentsOrWhole};
+  constexpr GpuLaunch::Cut cuts[] = {GpuLaunch::Whole,     GpuLaunch::Segments, GpuLaunch::SegmentsOrWhole,
+                                     GpuLaunch::FewTokens, GpuLaunch::Spread,   GpuLaunch::SegmentsOrWhole};
   constexpr double tokensOfRecord = 64;
   double temporary = 0;
   for (const Temporary &one : kernel.temporaries) // written and read
@@ -273,8 +275,8 @@ std::vector<GpuCandidate> cuda::listCandidates(const Kernel &kernel, StringRef s
 }
 
 StringRef cuda::fastestForm(const Kernel &kernel, StringRef chip) {
-  // The order of forms is what measurements say; another one has to be better than the model may err. A scan of
-  // states that have other forms has not been measured.
+  // The order of forms is what measurements say; another one has to be better than the model may err. A scan
+  // of states that have other forms has not been measured.
   constexpr double clearly = 0.7;
   llvm::StringMap<double> times;
   for (const GpuCandidate &candidate : listCandidates(kernel, "")) {

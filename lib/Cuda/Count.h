@@ -5,7 +5,7 @@
 namespace recur::cuda {
 
 /// Says of the loops over tokens in a region, those that stand in no other, which part of the block they are:
-/// so many warps; one step of the loop's variable is `unit` tokens. 
+/// so many warps; one step of the loop's variable is `unit` tokens.
 void describeLoops(mlir::Region &region, llvm::StringRef part, int64_t unit, int64_t warps);
 void describeLoops(mlir::Block &block, llvm::StringRef part, int64_t unit, int64_t warps);
 

@@ -40,13 +40,15 @@ struct KernelOptions {
   /// The element type of each input, param and output by name; f32 where nothing is said. States are f32.
   llvm::StringMap<mlir::FloatType> elements;
   Chip chip;
-  /// The form that is wanted: one of gpuForms, or auto. There is a kernel that goes token by token in any case.
+  /// The form that is wanted: one of gpuForms, or auto. There is a kernel that goes token by token in any
+  /// case.
   std::string form = "auto";
   /// Keeps all forms that there are, not only the fastest one.
   bool everyForm = false;
 };
 
-/// The forms of kernels: warp roles, chunks on any chip's matrix units, scans of elementwise states, token by token.
+/// The forms of kernels: warp roles, chunks on any chip's matrix units, scans of elementwise states, token by
+/// token.
 enum class Form : uint8_t { Roles, Chunk, Scan, Sequential };
 inline constexpr llvm::StringLiteral gpuForms[] = {"roles", "chunk", "scan", "sequential"};
 inline llvm::StringRef formName(Form form) { return gpuForms[unsigned(form)]; }
@@ -67,12 +69,13 @@ struct Entry {
   int64_t leastTokens = 0;
   /// Tensors that the kernel copies in boxes, whose descriptors are its second parameter.
   llvm::SmallVector<int32_t> maps;
-  /// For launches of at most so many blocks; 0: of any number. Or, `takesMore`, of any number on so many processors.
+  /// For launches of at most so many blocks; 0: of any number. Or, `takesMore`, of any number on so many
+  /// processors.
   int64_t mostBlocks = 0;
   bool takesMore = false;
   /// Works on segments of sequences: as many as `mostBlocks` lets be, at least two; as many as take those
-  /// processors the least time; short ones whatever their number; such that blocks, of which `mostBlocks` run at
-  /// a time, end together; or as many as `mostBlocks` lets be, of which there may be one.
+  /// processors the least time; short ones whatever their number; such that blocks, of which `mostBlocks` run
+  /// at a time, end together; or as many as `mostBlocks` lets be, of which there may be one.
   enum Cut { Whole, Segments, AnySegments, FewTokens, Spread, SegmentsOrWhole } cut = Whole;
   /// The next entry is launched after this one, and finds the workspace as this one left it.
   bool continues = false;
@@ -103,17 +106,18 @@ struct Kernel {
 /// if there is none. What it returns lives until the next call.
 using DeriveFunction = llvm::function_ref<chunk::ProgramOp(RuleOp, bool ofMicroStep)>;
 
-/// The kernels of a bound and simplified rule, before they are translated: a module of llvm, nvvm, scf, arith and math
-/// ops. Sets all of `kernel`. Those that take the tokens in chunks, where `derive` gives a program of a kind that is
-/// known, or as scans, come first; then the sequential one, for every rule: one block of threads for each sequence,
-/// head and slab of independent rows, one token after the other, states in registers. `symbolic` is the rule before
-/// its dimensions were bound, which tells a vector of one entry from a scalar. None is changed. Fails after a
-/// diagnostic at the op that cannot be compiled.
-mlir::FailureOr<mlir::OwningOpRef<mlir::ModuleOp>> emitKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive,
+/// The kernels of a bound and simplified rule, before they are translated: a module of llvm, nvvm, scf, arith
+/// and math ops. Sets all of `kernel`. Those that take the tokens in chunks, where `derive` gives a program
+/// of a kind that is known, or as scans, come first; then the sequential one, for every rule: one block of
+/// threads for each sequence, head and slab of independent rows, one token after the other, states in
+/// registers. `symbolic` is the rule before its dimensions were bound, which tells a vector of one entry from
+/// a scalar. None is changed. Fails after a diagnostic at the op that cannot be compiled.
+mlir::FailureOr<mlir::OwningOpRef<mlir::ModuleOp>> emitKernels(RuleOp rule, RuleOp symbolic,
+                                                               DeriveFunction derive,
                                                                const KernelOptions &options, Kernel &kernel);
 
-/// The ways to launch a rule's kernels, best first. Their bytes are those of temporaries alone. `symbol` is what their
-/// names begin with.
+/// The ways to launch a rule's kernels, best first. Their bytes are those of temporaries alone. `symbol` is
+/// what their names begin with.
 std::vector<GpuCandidate> listCandidates(const Kernel &kernel, llvm::StringRef symbol);
 
 /// The form that the model finds fastest for a large call, of those that there are kernels of.

@@ -7,7 +7,8 @@
 
 namespace recur::cuda {
 
-/// For fewer tokens, one after the other is as fast as a chunk, and nothing is rounded to half precision between.
+/// For fewer tokens, one after the other is as fast as a chunk, and nothing is rounded to half precision
+/// between.
 constexpr int64_t tokensWorthChunk = 8;
 
 // The part of a rule that one of a head's blocks computes.
@@ -38,16 +39,17 @@ private:
   bool addInRoles(DeriveFunction derive, bool ofMicroStep);
   bool addStages(DeriveFunction derive, bool withRests);
   std::optional<Entry> addTokenStage(RuleOp stage, llvm::StringRef name);
-  llvm::SmallVector<llvm::SmallVector<Entry>> addCore(const Stages::Stage &core, DeriveFunction derive, bool &inRoles);
+  llvm::SmallVector<llvm::SmallVector<Entry>> addCore(const Stages::Stage &core, DeriveFunction derive,
+                                                      bool &inRoles);
   void eraseCode(llvm::ArrayRef<Entry> unwanted);
-  bool addRoles(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors, int64_t shards, llvm::StringRef name,
-                int64_t mostBlocks, Phase phase = Phase::Whole);
+  bool addRoles(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors, int64_t shards,
+                llvm::StringRef name, int64_t mostBlocks, Phase phase = Phase::Whole);
   bool addRoles(const RolePlan &plan, Entry entry, RoleForm form);
   bool addPrepared(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors, int64_t shards);
   Phase addSegments(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors, int64_t shards);
   void addPortable(DeriveFunction derive);
-  bool addScan(RuleOp part, const ScanForm &form, llvm::ArrayRef<TensorArgument> tensors, const ScanShape &shape,
-               int64_t shards, ScanTask task);
+  bool addScan(RuleOp part, const ScanForm &form, llvm::ArrayRef<TensorArgument> tensors,
+               const ScanShape &shape, int64_t shards, ScanTask task);
   void makeShared(llvm::StringRef name, int64_t alignment);
 
   RuleOp rule, symbolic;

@@ -208,8 +208,8 @@ bool KernelBuilder::addRoles(const RolePlan &plan, Entry entry, RoleForm form) {
   return false;
 }
 
-// What does not depend on the state by a launch of its own, over all chunks side by side, and the chain by the
-// next. A head's rows go to two blocks where that leaves no processor idle.
+// What does not depend on the state by a launch of its own, over all chunks side by side, and the chain by
+// the next. A head's rows go to two blocks where that leaves no processor idle.
 bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards) {
   FailureOr<RolePlan> plan = RolePlan::make(program, tensors);
   if (failed(plan))
@@ -275,9 +275,7 @@ Phase KernelBuilder::addSegments(chunk::ProgramOp program, ArrayRef<TensorArgume
   return Phase::Whole;
 }
 
-bool KernelBuilder::isWanted(StringRef form) const {
-  return options.form == form || options.form == "auto";
-}
+bool KernelBuilder::isWanted(StringRef form) const { return options.form == form || options.form == "auto"; }
 
 void KernelBuilder::addChunked(DeriveFunction derive) {
   auto inStages = [&] {
@@ -353,8 +351,8 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, bool ofMicroStep) {
     return program && addRoles(program, halves.tensors, halves.shards, "_roles", 0);
   }
   Phase phase = Phase::Whole;
-  // Few heads leave processors idle, so two blocks share one. Of many products between tokens a block of a whole head
-  // has room for one chunk alone, and teams of two share those out.
+  // Few heads leave processors idle, so two blocks share one. Of many products between tokens a block of a
+  // whole head has room for one chunk alone, and teams of two share those out.
   if (SharedOut halves = shareOut(64, /*fewer=*/false); halves.shards == 2)
     if (chunk::ProgramOp half = derived(halves.rule())) {
       phase = addSegments(half, halves.tensors, halves.shards);
@@ -387,8 +385,8 @@ static chunk::ProgramOp statesOf(chunk::ProgramOp program) {
   return states;
 }
 
-// The kernel for all chips, with chunks as long as fit into shared memory. Where outputs take long, one for the states
-// first, so that those of all chunks are made side by side.
+// The kernel for all chips, with chunks as long as fit into shared memory. Where outputs take long, one for
+// the states first, so that those of all chunks are made side by side.
 void KernelBuilder::addPortable(DeriveFunction derive) {
   SharedOut part = shareOut(128, /*fewer=*/true);
   chunk::ProgramOp program = derive(part.rule(), /*ofMicroStep=*/false);
@@ -477,7 +475,8 @@ FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic,
   if (builder.isWanted("scan") && (kernel.entries.empty() || options.everyForm))
     builder.addScan(bound);
   if (auto reason = kernel.refused.find("chunk"); kernel.entries.empty() && reason != kernel.refused.end())
-    mlir::emitRemark(rule.getLoc()) << "no chunks of tokens on " << options.chip.name << ": " << reason->second;
+    mlir::emitRemark(rule.getLoc()) << "no chunks of tokens on " << options.chip.name << ": "
+                                    << reason->second;
   if (failed(builder.addSequential(bound)))
     return failure();
   OwningOpRef<ModuleOp> module = builder.take();

@@ -76,7 +76,8 @@ void Placement::demandTogether(ValueRange values) {
     demand(value, axis);
 }
 
-// The axis in which a value comes out of its op; sums within a warp are the cheapest, so that is what inputs get.
+// The axis in which a value comes out of its op; sums within a warp are the cheapest, so that is what inputs
+// get.
 Axis Placement::natural(Value value) const {
   MatType type = entryType(value.getType());
   if (isMatrix(type))
@@ -181,7 +182,8 @@ Placement::Placement(RuleOp rule, const Grid &grid) : vectorAxis(grid.lanes == 1
     changed = false;
     for (Value output : rule.yieldedOutputs())
       demandAny(output);
-    for (auto [state, yielded, init] : llvm::zip(states, rule.yieldedStates(), rule.getInitYield().getValues())) {
+    for (auto [state, yielded, init] :
+         llvm::zip(states, rule.yieldedStates(), rule.getInitYield().getValues())) {
       demandAny(state); // stored at the end, though nothing may read it
       for (Axis axis : {0, 1})
         if (needs(state, axis)) {
@@ -198,7 +200,8 @@ Placement::Placement(RuleOp rule, const Grid &grid) : vectorAxis(grid.lanes == 1
   }
 }
 
-Placement::Placement(Block &block, ValueRange results, const Grid &grid) : vectorAxis(grid.lanes == 1 ? 0 : 1) {
+Placement::Placement(Block &block, ValueRange results, const Grid &grid)
+    : vectorAxis(grid.lanes == 1 ? 0 : 1) {
   while (changed) {
     changed = false;
     for (Value result : results)
@@ -228,6 +231,7 @@ Grid cuda::chooseGrid(RuleOp rule) {
   grid.lanes = cols == 1 ? 1 : std::clamp<int64_t>(llvm::PowerOf2Ceil(llvm::divideCeil(cols, 16)), 4, 32);
   if (cols == 1)
     entries = rows * entriesPerThread / 4;
-  grid.threads = std::clamp<int64_t>(llvm::PowerOf2Ceil(llvm::divideCeil(entries, entriesPerThread)), 32, 512);
+  grid.threads =
+      std::clamp<int64_t>(llvm::PowerOf2Ceil(llvm::divideCeil(entries, entriesPerThread)), 32, 512);
   return grid;
 }

@@ -12,22 +12,23 @@
 
 namespace recur::cuda {
 
-/// The threads of a block, or of one of its groups of the same work at different tokens. Groups of several are
-/// at most a warp and do not exchange values.
+/// The threads of a block, or of one of its groups of the same work at different tokens. Groups of several
+/// are at most a warp and do not exchange values.
 struct Grid {
   int64_t threads = 128, lanes = 8;
   int64_t groups = 1;
 
   /// The number of threads along an axis.
   int64_t extent(int axis) const { return axis ? lanes : threads / lanes; }
-  /// The number of neighbouring indices that one thread holds, of `n` spread over an axis: 4, or 2 where there are few.
+  /// The number of neighbouring indices that one thread holds, of `n` spread over an axis: 4, or 2 where
+  /// there are few.
   int64_t packet(int64_t n, int axis) const { return n >= 4 * extent(axis) ? 4 : 2; }
   /// The number of indices of a dimension that a thread holds, some perhaps past the end.
   int64_t owned(int64_t n, int axis) const;
 };
 
-/// The axis that a value's rows lie along; its columns lie along the other one. For a vector, the axis of its entries,
-/// and 0 for a scalar. A value may be held in both ways at once.
+/// The axis that a value's rows lie along; its columns lie along the other one. For a vector, the axis of its
+/// entries, and 0 for a scalar. A value may be held in both ways at once.
 using Axis = int;
 
 /// The axes of rows and columns, -1 for a dimension of size 1.
@@ -70,11 +71,12 @@ private:
 /// The axis of an operand of an elementwise op or a broadcast, given the result's.
 Axis operandAxis(MatType operand, MatType result, Axis axis);
 
-/// The axis of rows in which a matrix is best held for a product: that in which it is computed without moving entries.
+/// The axis of rows in which a matrix is best held for a product: that in which it is computed without moving
+/// entries.
 Axis matrixAxis(mlir::Value matrix);
 
-/// A grid for a rule: enough threads that states fit into registers, and lanes along the columns of matrices. A rule of
-/// vectors alone has one lane.
+/// A grid for a rule: enough threads that states fit into registers, and lanes along the columns of matrices.
+/// A rule of vectors alone has one lane.
 Grid chooseGrid(RuleOp rule);
 
 } // namespace recur::cuda

@@ -63,7 +63,9 @@ FailureOr<OwningOpRef<ModuleOp>> cuda::prepareRule(RuleOp rule) {
 
 void cuda::takePart(RuleOp rule, const IndexClasses &classes, unsigned index, int64_t slab) {
   auto retype = [&](Value value) {
-    auto part = [&](unsigned dim, int64_t size) { return classes.classOf(value, dim) == index ? slab : size; };
+    auto part = [&](unsigned dim, int64_t size) {
+      return classes.classOf(value, dim) == index ? slab : size;
+    };
     auto matrix = [&](MatType type) {
       return MatType::get(type.getContext(), part(0, type.numRows()), part(1, type.numCols()));
     };

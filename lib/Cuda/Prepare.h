@@ -6,8 +6,8 @@
 
 namespace recur::cuda {
 
-/// A module with a copy of a bound rule, conjugate gradients written with the dialect's other ops. Fails after a
-/// diagnostic at what no kernel is made for.
+/// A module with a copy of a bound rule, conjugate gradients written with the dialect's other ops. Fails
+/// after a diagnostic at what no kernel is made for.
 mlir::FailureOr<mlir::OwningOpRef<mlir::ModuleOp>> prepareRule(RuleOp rule);
 
 /// Makes the rule compute a part of `slab` indices of an independent class.

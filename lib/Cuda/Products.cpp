@@ -17,8 +17,9 @@ Tile BodyEmitter::reduce(const Tile &tile, bool rows, bool cols, Reduction kind,
   for (int64_t r = 0; r < tile.rows; ++r)
     for (int64_t c = 0; c < tile.cols; ++c) {
       Value entry = tile.at(r, c);
-      if (Value exists = threads.both(overRows ? threads.valid(layout.rows, tile.type.numRows(), r) : Value(),
-                                      overCols ? threads.valid(layout.cols, tile.type.numCols(), c) : Value()))
+      if (Value exists =
+              threads.both(overRows ? threads.valid(layout.rows, tile.type.numRows(), r) : Value(),
+                           overCols ? threads.valid(layout.cols, tile.type.numCols(), c) : Value()))
         entry = arith::SelectOp::create(b, exists, entry, threads.identity(kind));
       Value &sum = sums[(overRows ? 0 : r) * (overCols ? 1 : tile.cols) + (overCols ? 0 : c)];
       sum = sum ? threads.combine(sum, entry, kind) : entry;
@@ -76,7 +77,8 @@ void BodyEmitter::emitMatmul(MatmulOp op) {
   }
 }
 
-// Both operands go to memory; each thread sums products of a column piece and a row piece for its own entries.
+// Both operands go to memory; each thread sums products of a column piece and a row piece for its own
+// entries.
 void BodyEmitter::emitMatrixProduct(MatmulOp op) {
   Staged lhs = stage(op.getLhs()), rhs = stage(op.getRhs());
   threads.barrier();
@@ -94,18 +96,19 @@ void BodyEmitter::emitMatrixProduct(MatmulOp op) {
       rowIndices.push_back(clamped(layout.rows, tile.type.numRows(), r));
     for (int64_t c = 0; c < tile.cols; ++c)
       colIndices.push_back(clamped(layout.cols, tile.type.numCols(), c));
-    auto loop = threads.forLoop(
-        threads.constant(0), threads.constant(lhs.cols), threads.constant(1), zeros, [&](Value k, ValueRange sums) {
-          SmallVector<Value> column, row, next;
-          for (Value index : rowIndices)
-            column.push_back(threads.loadElement(lhs, index, k));
-          for (Value index : colIndices)
-            row.push_back(threads.loadElement(rhs, k, index));
-          for (int64_t r = 0; r < tile.rows; ++r)
-            for (int64_t c = 0; c < tile.cols; ++c)
-              next.push_back(math::FmaOp::create(b, column[r], row[c], sums[r * tile.cols + c]));
-          return next;
-        });
+    auto loop = threads.forLoop(threads.constant(0), threads.constant(lhs.cols), threads.constant(1), zeros,
+                                [&](Value k, ValueRange sums) {
+                                  SmallVector<Value> column, row, next;
+                                  for (Value index : rowIndices)
+                                    column.push_back(threads.loadElement(lhs, index, k));
+                                  for (Value index : colIndices)
+                                    row.push_back(threads.loadElement(rhs, k, index));
+                                  for (int64_t r = 0; r < tile.rows; ++r)
+                                    for (int64_t c = 0; c < tile.cols; ++c)
+                                      next.push_back(
+                                          math::FmaOp::create(b, column[r], row[c], sums[r * tile.cols + c]));
+                                  return next;
+                                });
     tile.entries.assign(loop.getResults().begin(), loop.getResults().end());
     set(op, std::move(tile));
   }
@@ -115,8 +118,8 @@ void BodyEmitter::emitMatrixProduct(MatmulOp op) {
 // Linear systems
 //===----------------------------------------------------------------------===//
 
-// Gauss-Jordan elimination of [matrix | rhs] in memory, a column at a time by all threads; without `rhs` the inverse.
-// Symmetric positive definite matrices need no pivots.
+// Gauss-Jordan elimination of [matrix | rhs] in memory, a column at a time by all threads; without `rhs` the
+// inverse. Symmetric positive definite matrices need no pivots.
 void BodyEmitter::emitSolve(Operation *op, Value matrix, Value rhs, bool pivot) {
   Value result = op->getResult(0);
   int64_t n = matType(matrix).numRows(), m = matType(result).numCols();
@@ -157,7 +160,8 @@ void BodyEmitter::emitSolve(Operation *op, Value matrix, Value rhs, bool pivot) 
           });
       threads.barrier();
       forThreads(width, [&](Value j) {
-        Value upper = threads.loadElement(left, p, j), lower = threads.loadElement(left, best.getResult(0), j);
+        Value upper = threads.loadElement(left, p, j),
+              lower = threads.loadElement(left, best.getResult(0), j);
         threads.storeElement(left, best.getResult(0), j, upper);
         threads.storeElement(left, p, j, lower);
       });

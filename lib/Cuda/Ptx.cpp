@@ -143,7 +143,8 @@ void Ptx::copyThere(Value to, Value from, int64_t bytes, Value barrier) {
 }
 
 void Ptx::awaitStores(bool written, int64_t left) {
-  assembly((Twine("cp.async.bulk.wait_group") + (written ? " " : ".read ") + Twine(left) + ";").str(), {}, {});
+  assembly((Twine("cp.async.bulk.wait_group") + (written ? " " : ".read ") + Twine(left) + ";").str(), {},
+           {});
 }
 
 //===----------------------------------------------------------------------===//
@@ -252,8 +253,8 @@ Value Ptx::descriptor(Value address, int64_t leading, int64_t rowBytes) {
   uint64_t swizzle = uint64_t(rowBytes == 64 ? 2 : 1) << 62;
   int64_t groupOfRows = 8 * rowBytes;
   Value field = arith::ExtUIOp::create(b, b.getI64Type(), bits(shiftRight(address, 4), 0x3fff));
-  return arith::OrIOp::create(b, field,
-                              constant(int64_t(swizzle) | (groupOfRows >> 4 << 32) | (leading >> 4 << 16), 64));
+  return arith::OrIOp::create(
+      b, field, constant(int64_t(swizzle) | (groupOfRows >> 4 << 32) | (leading >> 4 << 16), 64));
 }
 
 Pending Ptx::product(int64_t columns, ValueRange start, ArrayRef<Step> steps, bool leftByDepth,

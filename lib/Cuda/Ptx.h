@@ -98,7 +98,8 @@ public:
   void commitStores();
   /// Copies shared memory to where it may be another block's, for that block's barrier.
   void copyThere(mlir::Value to, mlir::Value from, int64_t bytes, mlir::Value barrier);
-  /// Waits until the stores' reads are done or, `written`, the stores, but for those of the last `left` groups.
+  /// Waits until the stores' reads are done or, `written`, the stores, but for those of the last `left`
+  /// groups.
   void awaitStores(bool written, int64_t left = 0);
 
   // Shared memory.

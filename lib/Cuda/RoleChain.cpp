@@ -97,8 +97,7 @@ void RoleEmitter::rightSteps(ChainState &state, const ChainProduct &product, Sma
   if (product.kind == ChainProduct::Rows || product.kind == ChainProduct::Depth) {
     BlockArgument input = placeOf(*plan.asTile(product.right));
     int64_t half = halfStride(input);
-    descriptor = ptx.descriptor(tileAt(state.stage, input),
-                                product.kind == ChainProduct::Depth ? half : 0);
+    descriptor = ptx.descriptor(tileAt(state.stage, input), product.kind == ChainProduct::Depth ? half : 0);
     if (product.kind == ChainProduct::Depth)
       advance([](int64_t k) { return k * 2048; });
     else

@@ -6,7 +6,8 @@ namespace recur::cuda {
 
 /// With a decay of each row, what a thread keeps of it; all else follows from that where it is needed.
 struct RoleEmitter::RowDecay {
-  Values sums;            // of its entries natural logarithms, from a block of 16 tokens' first on, with each token's own
+  Values
+      sums; // of its entries natural logarithms, from a block of 16 tokens' first on, with each token's own
   mlir::Value sum[4][2]; // of its two rows the binary logarithm of what a block takes away
 };
 

@@ -8,8 +8,8 @@
 // tokens see of each other is computed apart (RoleWildDecay.cpp).
 //
 // Most of what a token sees is in its own block, where rows are tf32; further away they are bf16.
-#include "lib/Cuda/Count.h"
 #include "lib/Cuda/RoleDecay.h"
+#include "lib/Cuda/Count.h"
 
 using namespace mlir;
 using namespace recur;
@@ -190,8 +190,8 @@ void RoleEmitter::weighRows(ScoreState &state) {
           Values own = weigh(rows, span);
           Values pairs =
               packed(ptx, [&](unsigned e) { return ptx.multiply(own[e], scale.of(span == Span::Rest, e)); });
-          ptx.storeMatrices(inHalf(state, state.own[block], halfStride(tile.place)),
-                            tileOffset(tile.place), pairs, false);
+          ptx.storeMatrices(inHalf(state, state.own[block], halfStride(tile.place)), tileOffset(tile.place),
+                            pairs, false);
         }
     };
     for (Value rows : plan.rights)

@@ -144,7 +144,8 @@ FailureOr<Values> RoleEmitter::entriesOf(ChainState &state, Value value) {
       }
   }
   if (isa<MulOp, DivOp>(op)) {
-    bool isNumber = factors.size() == 1 && !factors[0].divides && factors[0].value.getDefiningOp<ConstantOp>();
+    bool isNumber =
+        factors.size() == 1 && !factors[0].divides && factors[0].value.getDefiningOp<ConstantOp>();
     // Onto a sum's products, which have factors of their own.
     if (auto sum = rest.getDefiningOp<AddOp>(); sum && !factors.empty()) {
       Values sides[2];

@@ -1,5 +1,5 @@
-// Where a segment of a sequence begins so that all before that is forgotten: its decays, of which each multiplies the
-// state or makes it smaller still, leave less than rounding does.
+// Where a segment of a sequence begins so that all before that is forgotten: its decays, of which each
+// multiplies the state or makes it smaller still, leave less than rounding does.
 #include "lib/Cuda/Roles.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
@@ -7,10 +7,11 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-// The binary logarithm of what may be left of a state: less than f32 keeps of one that is 2^16 times larger than what
-// came after it.
+// The binary logarithm of what may be left of a state: less than f32 keeps of one that is 2^16 times larger
+// than what came after it.
 constexpr double forgotten = -40;
-// Chunks that a segment may begin early where processors get several blocks, and of how many segments a block can tell.
+// Chunks that a segment may begin early where processors get several blocks, and of how many segments a block
+// can tell.
 constexpr int64_t mostFew = 4, mostCuts = 3;
 
 Part RoleEmitter::find(TensorAccess &access) {
@@ -24,8 +25,7 @@ Part RoleEmitter::find(TensorAccess &access) {
   Part found = findPart(threads, access, shards, plan.independent, grain, later, inTurn);
   if (form.isEarly()) {
     Value isWhole = ptx.equal(begin[1], 1), isFirst = ptx.equal(found.segment, 0);
-    found.tokens =
-        ptx.choose(isWhole, ptx.choose(isFirst, found.all, ptx.constant(0, 64)), found.tokens);
+    found.tokens = ptx.choose(isWhole, ptx.choose(isFirst, found.all, ptx.constant(0, 64)), found.tokens);
     found.isLast = ptx.choose(isWhole, isFirst, found.isLast);
   }
   return found;
@@ -55,8 +55,8 @@ static Value isForgotten(Ptx &ptx, Value sum) {
   return arith::CmpFOp::create(ptx.b, arith::CmpFPredicate::OLE, sum, ptx.number(forgotten));
 }
 
-// Adds up logarithms of chunks, round by round, until all before is forgotten: the sum, and how many they are.
-// A round is not begun where nothing is left.
+// Adds up logarithms of chunks, round by round, until all before is forgotten: the sum, and how many they
+// are. A round is not begun where nothing is left.
 static std::pair<Value, Value> sumRounds(Threads &threads, Ptx &ptx, Value rounds,
                                          llvm::function_ref<Values(Value round)> logsOf) {
   OpBuilder &b = ptx.b;
@@ -98,8 +98,8 @@ Value RoleEmitter::countToForget(TensorAccess &access, Value end, Value most) {
   return ptx.choose(isForgotten(ptx, sum), count, ptx.add(most, 1));
 }
 
-// The same where what is added does not depend on the state: each thread looks after a key, and records tell what
-// a chunk leaves of it.
+// The same where what is added does not depend on the state: each thread looks after a key, and records tell
+// what a chunk leaves of it.
 Value RoleEmitter::countToForgetKeys(Value end, Value most) {
   constexpr int64_t together = 8;
   // There are no tiles yet.
@@ -130,8 +130,9 @@ Value RoleEmitter::countToForgetKeys(Value end, Value most) {
   return slowest;
 }
 
-// How many chunks before its segment the block begins, few, and whether there is a segment of the sequence, which has
-// `end` chunks, that would need more: then 0. Each segment but the first has `mostFew` of the warps.
+// How many chunks before its segment the block begins, few, and whether there is a segment of the sequence,
+// which has `end` chunks, that would need more: then 0. Each segment but the first has `mostFew` of the
+// warps.
 std::pair<Value, Value> RoleEmitter::countFew(TensorAccess &access, Value each, Value end) {
   Value own = ptx.add(ptx.mul(group, 4), warp), zero = ptx.constant(0), sums = ptx.add(base, slotsAt);
   Value cut = ptx.add(arith::DivUIOp::create(b, own, ptx.constant(mostFew)), 1);

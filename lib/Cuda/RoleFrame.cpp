@@ -60,7 +60,8 @@ Value RoleEmitter::firstHalf(BlockArgument input, unsigned tensor) {
   return form.parts > 1 && plan.isSlab(input) ? firstSlab : shardHalves(tensor);
 }
 
-// Places tiles in a stage; those that the chain has done with early in a chunk, where that is asked for, apart.
+// Places tiles in a stage; those that the chain has done with early in a chunk, where that is asked for,
+// apart.
 void RoleEmitter::placeTiles(bool apart) {
   SmallVector<BlockArgument> copied = copiedInputs(plan, phase);
   stageBytes = loadedBytes = earlyBytes = 0;
@@ -74,8 +75,8 @@ void RoleEmitter::placeTiles(bool apart) {
     if (together.empty())
       continue;
     bool isEarly = apart && llvm::all_of(together, [&](BlockArgument input) {
-      return plan.isReadFirst(input) && (phase != Phase::Chain || plan.isPlace(input));
-    });
+                     return plan.isReadFirst(input) && (phase != Phase::Chain || plan.isPlace(input));
+                   });
     int64_t &total = isEarly ? earlyBytes : stageBytes;
     int64_t halves = halvesOf(together.front()), at = total, bytes = 0;
     for (BlockArgument input : together)
@@ -98,7 +99,10 @@ void RoleEmitter::layOut() {
   int64_t outputBytes = plan.outputPlace ? 0 : plan.countOutputs() * slabHalves() * tileBytes;
   if (phase == Phase::Chain)
     return layOutChain(outputBytes);
-  int64_t blockBytes = !plan.system ? 0 : plan.isTame() ? tileBytes : partBytes, leavesBytes = plan.system ? 4 * leafBytes : 0;
+  int64_t blockBytes = !plan.system    ? 0
+                       : plan.isTame() ? tileBytes
+                                       : partBytes,
+          leavesBytes = plan.system ? 4 * leafBytes : 0;
   // A chunk stays in the ring while it passes all roles, so the ring is as deep as there is room.
   int64_t tablesBytes = tableBytes(), sumBytes = plan.reductions.size() * chunksOfSums * slotBytes;
   int64_t rightBytes = plan.rights.size() * (plan.keys / 64) * rightHalf, exchangeBytes = 0;
@@ -170,8 +174,8 @@ Value RoleEmitter::barrier(Barrier which, Value index) {
 unsigned RoleEmitter::slotOf(const Slot &wanted) {
   for (auto [i, slot] : llvm::enumerate(slots))
     if (slot.decay == wanted.decay && slot.before == wanted.before && slot.ofTokens == wanted.ofTokens &&
-        slot.mask == wanted.mask && slot.maskPart == wanted.maskPart &&
-        slot.within == wanted.within && slot.factors.size() == wanted.factors.size() &&
+        slot.mask == wanted.mask && slot.maskPart == wanted.maskPart && slot.within == wanted.within &&
+        slot.factors.size() == wanted.factors.size() &&
         llvm::all_of(wanted.factors,
                      [&, &slot = slot](RowFactor f) { return llvm::is_contained(slot.factors, f); }))
       return i;
@@ -180,13 +184,17 @@ unsigned RoleEmitter::slotOf(const Slot &wanted) {
 }
 
 RoleEmitter::Stage RoleEmitter::stageAt(Value index, Value phase, Value chunk) {
-  Value place = rowPlaces() == stages ? index
-                                      : arith::RemUIOp::create(b, chunk, ptx.constant(rowPlaces())).getResult();
+  Value place =
+      rowPlaces() == stages ? index : arith::RemUIOp::create(b, chunk, ptx.constant(rowPlaces())).getResult();
   Value early;
   if (earlyPlaces)
     early = ptx.add(ptx.add(base, earlyAt), ptx.mul(earlyOf(chunk).first, earlyBytes));
-  return {index, phase, ptx.add(base, ptx.mul(index, stageBytes)),
-          ptx.add(ptx.add(base, slotsAt), ptx.mul(place, slotBytes)), place, early};
+  return {index,
+          phase,
+          ptx.add(base, ptx.mul(index, stageBytes)),
+          ptx.add(ptx.add(base, slotsAt), ptx.mul(place, slotBytes)),
+          place,
+          early};
 }
 
 // The place, and its phase, of a chunk's tiles that are read first.

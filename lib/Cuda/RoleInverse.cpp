@@ -2,8 +2,8 @@
 // are inverted by a warp each, in f32, a column a lane. With D these inverses and N the system's
 // part below them, negated, block column c of the result is X_c = D_c, X_r = sum over k < r of (D_r N_rk)
 // X_k: transposed, each step's result has the layout of the next one's left operand, so the chain stays in
-// registers. Products are f16: entries stay small where the rows of the system are those of unit vectors. Where
-// nothing says so they are another way (RoleWideInverse.cpp).
+// registers. Products are f16: entries stay small where the rows of the system are those of unit vectors.
+// Where nothing says so they are another way (RoleWideInverse.cpp).
 #include "lib/Cuda/RoleScores.h"
 
 using namespace mlir;
@@ -42,8 +42,9 @@ void RoleEmitter::storeSystem(ScoreState &state) {
   });
 }
 
-// The inverse of the warp's leaf: a lane eliminates its column of the identity, eight rows and then the other eight.
-// What the first add to the others is shared out between the two lanes of a column; the upper one has those.
+// The inverse of the warp's leaf: a lane eliminates its column of the identity, eight rows and then the other
+// eight. What the first add to the others is shared out between the two lanes of a column; the upper one has
+// those.
 std::array<Values, 2> RoleEmitter::invertLeaf() {
   Value lane = freshLane(), upper = ptx.shiftRight(lane, 4);
   ptx.syncWarp();
@@ -112,8 +113,8 @@ void RoleEmitter::emitInverse(ScoreState &state) {
   Values transposed = ptx.loadMatrices(ownBlock, 0, false);
   Values diagonal = swapped(ptx.loadMatrices(ownBlock, 0, true));
 
-  // D N in place of N, then the block columns. All warps compute three blocks side by side, so that the last one
-  // waits once, and store those that there are.
+  // D N in place of N, then the block columns. All warps compute three blocks side by side, so that the last
+  // one waits once, and store those that there are.
   SmallVector<Values> made;
   for (int64_t k = 0; k < 3; ++k)
     made.push_back(ptx.loadMatrices(ptx.add(ownRows, state.blocks[k]), 0, true));

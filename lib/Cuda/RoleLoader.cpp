@@ -33,14 +33,15 @@ void RoleEmitter::emitLoader(Value chunks) {
       ptx.arrive(barrier(OutputsEmpty, ptx.constant(0)));
   };
   SmallVector<BlockArgument> inputs = copiedInputs(plan, phase);
-  // Inputs by number, each with how many tiles may still be on their way when it comes: those in whose places tiles
-  // are made last, in the order in which they leave.
+  // Inputs by number, each with how many tiles may still be on their way when it comes: those in whose places
+  // tiles are made last, in the order in which they leave.
   SmallVector<std::pair<unsigned, int64_t>> order;
   for (unsigned own = 0; own < inputs.size(); ++own)
     if (!leaves || !plan.isPlace(inputs[own]))
       order.push_back({own, -1});
   for (size_t tile = 0; leaves && tile < plan.made.size(); ++tile)
-    order.push_back({llvm::find(inputs, plan.made[tile].place) - inputs.begin(), plan.made.size() - tile - 1});
+    order.push_back(
+        {llvm::find(inputs, plan.made[tile].place) - inputs.begin(), plan.made.size() - tile - 1});
   forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
     Value before = ptx.add(chunk, -stages);
     Stage old = stageAt(stage.index, ptx.exclusiveOr(stage.phase, ptx.constant(1)), before);

@@ -1,8 +1,9 @@
-// What the warpgroups that share out the channels hand to the one that goes on with scores: sums over all channels.
+// What the warpgroups that share out the channels hand to the one that goes on with scores: sums over all
+// channels.
 //
-// Of a warp, for each 16 tokens up to its own, 8 numbers a lane: parts lie in the order of its blocks, the last is what
-// its tokens see of each other. Of two warpgroups each adds up one half of the numbers, and leaves the other what it has
-// of the other half, where the totals will lie.
+// Of a warp, for each 16 tokens up to its own, 8 numbers a lane: parts lie in the order of its blocks, the
+// last is what its tokens see of each other. Of two warpgroups each adds up one half of the numbers, and
+// leaves the other what it has of the other half, where the totals will lie.
 #include "lib/Cuda/RoleScores.h"
 
 using namespace mlir;
@@ -20,8 +21,7 @@ Value RoleEmitter::partsOfWarp() {
 
 // Waits until who goes on with the sums of the chunk before has done with them.
 void RoleEmitter::awaitParts(const ScoreState &state) {
-  ptx.await(barrier(PartsEmpty, ptx.constant(0)),
-            ptx.exclusiveOr(ptx.bits(state.chunk, 1), ptx.constant(1)));
+  ptx.await(barrier(PartsEmpty, ptx.constant(0)), ptx.exclusiveOr(ptx.bits(state.chunk, 1), ptx.constant(1)));
 }
 
 void RoleEmitter::meetWalkers() { ptx.meet(ptx.constant(15), 128 * form.walkers()); }
@@ -49,7 +49,8 @@ void RoleEmitter::addPart(ScoreState &state, Value at, ValueRange kept) {
   }
 }
 
-// Takes the sums of the products that scores consist of. There is nothing of a warp's blocks after the last one.
+// Takes the sums of the products that scores consist of. There is nothing of a warp's blocks after the last
+// one.
 void RoleEmitter::takeParts(ScoreState &state, Value scores) {
   Value parts = partsOfWarp();
   state.sums.clear();

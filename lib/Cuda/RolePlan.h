@@ -30,8 +30,8 @@ struct RowFactor {
 };
 using RowFactors = llvm::SmallVector<RowFactor, 2>;
 
-/// What of a token's writes reaches a coupled state at a later token: row `to` of the product of the transitions
-/// between the two, times a number for each state that the token writes to.
+/// What of a token's writes reaches a coupled state at a later token: row `to` of the product of the
+/// transitions between the two, times a number for each state that the token writes to.
 struct CoupledMask {
   mlir::Value cascade;
   unsigned to = 0;
@@ -101,8 +101,8 @@ struct ChainProduct {
   int stack = -1;
   /// The result's columns are tokens, where those of others are micro-steps.
   bool ofTokens = false;
-  /// With two states, which of a thread's two rows the result's are, and the product in the same wave, by number,
-  /// that has the others': of the two the first is made, for both.
+  /// With two states, which of a thread's two rows the result's are, and the product in the same wave, by
+  /// number, that has the others': of the two the first is made, for both.
   unsigned row = 0;
   int other = -1;
   bool isSecond = false;
@@ -122,11 +122,11 @@ public:
   /// The numbers whose product a chunk multiplies the state with, where all else that it adds to it does not
   /// depend on the state.
   std::optional<RowFactors> stateScale() const;
-  /// The decays whose product bounds what a chunk leaves of the difference of two states; empty where none do, or none
-  /// that can be told from the inputs alone.
+  /// The decays whose product bounds what a chunk leaves of the difference of two states; empty where none
+  /// do, or none that can be told from the inputs alone.
   llvm::SmallVector<mlir::Value> forgetting() const;
-  /// Whether the decay of each key bounds that: key by key, where nothing that a chunk adds depends on the state,
-  /// or as much as the slowest key of each token does.
+  /// Whether the decay of each key bounds that: key by key, where nothing that a chunk adds depends on the
+  /// state, or as much as the slowest key of each token does.
   enum class Forgetting { Never, ByKey, BySlowestKey };
   Forgetting forgettingOfKeys() const;
   /// The tensor of an input or param, and the first of the initial states.
@@ -142,7 +142,8 @@ public:
   }
   /// The tile that a value is (in the program or in one of its maps), if it is one.
   std::optional<TokenTile> asTile(mlir::Value value) const;
-  /// Whether the chain reads an input as it is, and whether what does not depend on the state follows from it.
+  /// Whether the chain reads an input as it is, and whether what does not depend on the state follows from
+  /// it.
   bool isForChain(mlir::BlockArgument input) const { return plainInputs.contains(input); }
   bool isForScores(mlir::BlockArgument input) const;
   /// Whether a made tile lies in the place of an input, and whether only products that need no other read it.
@@ -189,16 +190,16 @@ public:
   static bool isWholeOfKeys(mlir::Value value);
   /// The tile that is made for one of the chain's.
   const MadeTile &madeOf(const TokenTile &tile) const;
-  /// Whether no block of 16 tokens decays by more than `mostOfBlock`, as ranges say, and the input that holds the
-  /// logarithms: of a decay of each key or row.
+  /// Whether no block of 16 tokens decays by more than `mostOfBlock`, as ranges say, and the input that holds
+  /// the logarithms: of a decay of each key or row.
   bool isMild(mlir::Value decay) const;
   static mlir::BlockArgument logsOf(mlir::Value decay);
   bool isMild() const { return isMild(decay); }
   mlir::BlockArgument logs() const { return logsOf(decay); }
   /// Whether a value is what the decay of each row leaves over some span.
   bool isOfRows(mlir::Value value) const;
-  /// Whether the system's entries are inner products of short rows, so that those of its inverse are in the range of
-  /// half precision (RoleTame.cpp).
+  /// Whether the system's entries are inner products of short rows, so that those of its inverse are in the
+  /// range of half precision (RoleTame.cpp).
   bool isTame() const { return isTame(system); }
   /// Whether there are more products between tokens than a warpgroup makes together.
   bool hasManyProducts() const { return !decay && grams.size() > productsTogether; }
@@ -220,8 +221,8 @@ public:
   /// The state's dimension (0 rows, 1 columns) that is independent, its size, and that of the other one.
   int independentDim = 0;
   int64_t independent = 0, keys = 0;
-  /// One, or two of a size that numbers couple: of these a thread of the chain has a row each instead of two of
-  /// one, and a warpgroup half as many independent rows.
+  /// One, or two of a size that numbers couple: of these a thread of the chain has a row each instead of two
+  /// of one, and a warpgroup half as many independent rows.
   int64_t states = 1;
   llvm::SmallVector<CoupledMask> masks;
   /// A chunk's rows are the micro-steps of some tokens. What belongs to a token, not to a micro-step, is a

@@ -1,8 +1,8 @@
 // Records of chunks in the workspace: what one launch prepares and the next, the chain, begins with.
 //
-// A record is what the chain would find in shared memory if one block did both: made tiles, scores, the inverse,
-// what decays in the chunk, numbers per token. So it is copied as it lies, swizzled, and the chain's loader puts
-// its parts where its own tiles are.
+// A record is what the chain would find in shared memory if one block did both: made tiles, scores, the
+// inverse, what decays in the chunk, numbers per token. So it is copied as it lies, swizzled, and the chain's
+// loader puts its parts where its own tiles are.
 #include "lib/Cuda/Chunked.h"
 #include "lib/Cuda/Roles.h"
 
@@ -18,7 +18,8 @@ void RoleEmitter::layOutChain(int64_t outputBytes) {
     int64_t each = stageBytes + scoreBytes + 4 * plan.keys + numbersBytes;
     return std::clamp<int64_t>((threads.sharedLimit - others - earlyBytes) / each, 1, stages);
   };
-  // Where there is room for one chunk, the tiles that are read first are loaded while the chunk before goes on.
+  // Where there is room for one chunk, the tiles that are read first are loaded while the chunk before goes
+  // on.
   if (count() == 1) {
     placeTiles(/*apart=*/true);
     earlyPlaces = earlyBytes ? 1 : 0;
@@ -106,8 +107,8 @@ static Value at(ImplicitLocOpBuilder &b, Value record, int64_t offset) {
                              ArrayRef<LLVM::GEPArg>{int32_t(offset)});
 }
 
-// Copies a chunk's tiles out of shared memory when they are there: long before its scores are, which no longer
-// need what the tiles were made of, so that the next chunk's inputs may take the place.
+// Copies a chunk's tiles out of shared memory when they are there: long before its scores are, which no
+// longer need what the tiles were made of, so that the next chunk's inputs may take the place.
 void RoleEmitter::leaveTiles(Value chunk, Stage stage) {
   ptx.await(barrier(TilesFull, stage.index), stage.phase);
   Value record = recordAt(chunk);

@@ -31,7 +31,9 @@ std::string RolePlan::refusal(chunk::ProgramOp program, ArrayRef<TensorArgument>
   if (RolePlan::addsUp(program))
     return "a state takes in another one and never decays, so what half precision is off by adds up";
   if (plan.states > 1 && plan.system && !plan.isTame())
-    return "nothing bounds the vectors that two coupled states are read along: declare them 'unit', or divide them by "
+    return "nothing bounds the vectors that two coupled states are read along: declare them 'unit', or "
+           "divide them by "
            "their norm";
-  return "a value of the chunk program is neither a product, nor a number for each token, nor scores between tokens";
+  return "a value of the chunk program is neither a product, nor a number for each token, nor scores between "
+         "tokens";
 }

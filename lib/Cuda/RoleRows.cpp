@@ -299,8 +299,7 @@ void RoleEmitter::emitRows(Value chunks) {
         for (int k : {0, 1})
           values[k] = ptx.choose(state.valid[k], values[k], ptx.number(0));
       if (!slot.ofTokens)
-        return ptx.store(ptx.add(stage.rows, ptx.mul(lane, 8)), i * slotPitch(),
-                         {values[0], values[1]});
+        return ptx.store(ptx.add(stage.rows, ptx.mul(lane, 8)), i * slotPitch(), {values[0], values[1]});
       auto store = [&](Value token, Value value) {
         ptx.store(ptx.add(stage.rows, ptx.mul(token, 4)), i * slotPitch(), {value});
       };

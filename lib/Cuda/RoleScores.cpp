@@ -259,8 +259,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
     auto multiply = [&](BlockArgument left, BlockArgument right) {
       SmallVector<Step> steps;
       auto side = [&](BlockArgument input, int64_t k) {
-        return ptx.advance(ptx.descriptor(tileAt(stage, input), 0),
-                           k / 4 * halfStride(input) + k % 4 * 32);
+        return ptx.advance(ptx.descriptor(tileAt(stage, input), 0), k / 4 * halfStride(input) + k % 4 * 32);
       };
       for (int64_t k = 0; k < matType(left).numCols() / 16; ++k)
         steps.push_back({{side(left, k)}, side(right, k)});

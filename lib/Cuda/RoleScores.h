@@ -21,8 +21,8 @@ struct RoleEmitter::ScoreState {
   llvm::DenseMap<std::pair<unsigned, unsigned>, mlir::Value> decays;
 
   // With a decay of each key: which of the warpgroups that share out the channels this is, and their barrier;
-  // whether the warp's tokens decay beyond f32's range; addresses of numbers per channel, of the warp's too, and
-  // of its rows of tiles by blocks of 16 columns.
+  // whether the warp's tokens decay beyond f32's range; addresses of numbers per channel, of the warp's too,
+  // and of its rows of tiles by blocks of 16 columns.
   Stage stage;
   mlir::Value walker, meeting, chunk;
   mlir::Value wild, channels, ownChannels;

@@ -54,7 +54,9 @@ bool RolePlan::isPlace(BlockArgument input) const {
 
 bool RolePlan::isReadFirst(BlockArgument place) const {
   auto isOf = [&](const TokenTile &tile) { return (tile.span ? madeOf(tile).place : tile.input) == place; };
-  auto isRight = [&](const ChainProduct &p) { return p.kind <= ChainProduct::Depth && isOf(*asTile(p.right)); };
+  auto isRight = [&](const ChainProduct &p) {
+    return p.kind <= ChainProduct::Depth && isOf(*asTile(p.right));
+  };
   // Entry by entry it may be read at any time.
   bool isSlab = !isPlace(place) && llvm::any_of(available, [&](const auto &known) {
     std::optional<TokenTile> tile = asTile(known.first);

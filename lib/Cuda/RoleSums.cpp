@@ -52,7 +52,8 @@ void RoleEmitter::sumSquares(Stage stage, Value sums, Value first, BlockArgument
                              ptx.mul(ptx.shiftRight(place, 1), halfStride(input)));
         Values partial(carried), packets[together];
         auto fetch = [&](int64_t i) {
-          packets[i] = ptx.load(ptx.exclusiveOr(from, ptx.constant(16 * i)), tileOffset(input), 4, b.getI32Type());
+          packets[i] =
+              ptx.load(ptx.exclusiveOr(from, ptx.constant(16 * i)), tileOffset(input), 4, b.getI32Type());
         };
         auto sum = [&](int64_t i) {
           for (auto [at, pair] : llvm::enumerate(packets[i]))
@@ -61,7 +62,8 @@ void RoleEmitter::sumSquares(Stage stage, Value sums, Value first, BlockArgument
               own = ptx.sum(own, ptx.multiply(entry, entry));
             }
         };
-        // The assembler would put off each load to just before its use. The last one takes the first one's registers.
+        // The assembler would put off each load to just before its use. The last one takes the first one's
+        // registers.
         for (int64_t i = 0; i + 1 < together; ++i)
           fetch(i);
         ptx.syncWarp();
@@ -118,10 +120,10 @@ void RoleEmitter::sumRows(TensorAccess &access, Stage stage, Value sums, Value f
     Values pairs;
     for (BlockArgument input : inputs)
       for (int64_t i = 0; i < together; ++i)
-        llvm::append_range(
-            pairs, ptx.load(ptx.exclusiveOr(ptx.add(placeOf(input), ptx.mul(half, halfStride(input))),
-                                            ptx.constant(i * 16)),
-                            tileOffset(input), 4, b.getI32Type()));
+        llvm::append_range(pairs,
+                           ptx.load(ptx.exclusiveOr(ptx.add(placeOf(input), ptx.mul(half, halfStride(input))),
+                                                    ptx.constant(i * 16)),
+                                    tileOffset(input), 4, b.getI32Type()));
     return pairs;
   };
   // All roles' code shares one small cache: nobody is to know that this loop could be unrolled. It is so

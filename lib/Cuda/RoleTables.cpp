@@ -44,8 +44,7 @@ Value RoleEmitter::inHalf(const ScoreState &state, Value at, int64_t stride) {
 
 // Of an input, the warp's rows, 16 columns.
 Values RoleEmitter::inputPairs(ScoreState &state, BlockArgument input, int64_t block, bool transposed) {
-  return ptx.loadMatrices(inHalf(state, state.own[block], halfStride(input)), tileOffset(input),
-                          transposed);
+  return ptx.loadMatrices(inHalf(state, state.own[block], halfStride(input)), tileOffset(input), transposed);
 }
 
 // The logarithms, transposed. What decays by more than 2^-199 counts as that, and sums stay precise.

@@ -62,7 +62,8 @@ bool RolePlan::isMild(Value decay) const {
   return range && range.getLo() >= -mostOfBlock / (16 * 1.4426950408889634);
 }
 
-// The decay of each key and that of each row, which values have between tokens; where there are several, the first.
+// The decay of each key and that of each row, which values have between tokens; where there are several, the
+// first.
 void RolePlan::findDecay() {
   program.getBody().walk([&](chunk::DecayOp op) {
     bool ofRows = llvm::any_of(op->getUsers(), [](Operation *user) { return isa<chunk::MixOp>(user); });

@@ -1,8 +1,8 @@
-// The inverse of a system that nothing bounds, as that of RoleInverse.cpp but in tf32, which has f32's range. A block
-// lies as a thread has the entries of sums, two pieces of four, so that any block is either side of a product, the
-// right one transposed. With N the system's part below the diagonal, negated, and D the inverses of the blocks on
-// it, block column c of the result is X_c = D_c, X_r = D_r (sum over k < r of N_rk X_k); transposed, each sum and each
-// X is the next product's left side.
+// The inverse of a system that nothing bounds, as that of RoleInverse.cpp but in tf32, which has f32's range.
+// A block lies as a thread has the entries of sums, two pieces of four, so that any block is either side of a
+// product, the right one transposed. With N the system's part below the diagonal, negated, and D the inverses
+// of the blocks on it, block column c of the result is X_c = D_c, X_r = D_r (sum over k < r of N_rk X_k);
+// transposed, each sum and each X is the next product's left side.
 #include "lib/Cuda/RoleScores.h"
 
 using namespace mlir;

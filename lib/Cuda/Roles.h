@@ -4,8 +4,8 @@
 // token that go with them; a warpgroup computes the scores between tokens (and the inverse of the system they
 // make), ahead of the state; and one warpgroup for 64 independent rows of the state walks the chain, the
 // state in its registers. Blocks of one head can be a team, a cluster that shares out the chunks whose scores
-// each computes for all. Where scores are dearer than the chain, with a decay of each key, they are a kernel of
-// their own.
+// each computes for all. Where scores are dearer than the chain, with a decay of each key, they are a kernel
+// of their own.
 #pragma once
 #include "lib/Cuda/Chunked.h"
 #include "lib/Cuda/Ptx.h"
@@ -24,11 +24,11 @@ struct ScoreRole {
 
 /// How a kernel takes sequences: whole, or in segments side by side. Then one kernel gathers what each
 /// segment adds to the state and what it multiplies it with, and the next begins every segment with what the
-/// ones before it make of the first state. Or, `Early`, where decays bound what is left of a state, a segment begins
-/// with zero as many chunks before its own as it takes to forget all before them. Where processors get several blocks,
-/// that may be few chunks, or the sequence's first block takes it whole. Or one kernel prepares, for all chunks side by
-/// side, what does not depend on the state, and leaves it in the workspace, a record for each chunk; and the next is the
-/// chain.
+/// ones before it make of the first state. Or, `Early`, where decays bound what is left of a state, a segment
+/// begins with zero as many chunks before its own as it takes to forget all before them. Where processors get
+/// several blocks, that may be few chunks, or the sequence's first block takes it whole. Or one kernel
+/// prepares, for all chunks side by side, what does not depend on the state, and leaves it in the workspace,
+/// a record for each chunk; and the next is the chain.
 enum class Phase { Whole, Gather, Segments, Early, Prepare, Chain };
 
 /// A number for each token in shared memory: a product of factors, or the sums of a decay's binary
@@ -64,8 +64,8 @@ struct RoleForm {
   }
 };
 
-/// The inputs that the copy engine brings to shared memory, in its order; and their tensors, then those that it
-/// writes.
+/// The inputs that the copy engine brings to shared memory, in its order; and their tensors, then those that
+/// it writes.
 llvm::SmallVector<mlir::BlockArgument> copiedInputs(const RolePlan &plan, Phase phase);
 llvm::SmallVector<int32_t> mappedTensors(const RolePlan &plan, Phase phase);
 
@@ -92,7 +92,7 @@ private:
     mlir::Value index, phase; // phase of what is filled: 0 at first
     mlir::Value tiles, rows;  // addresses
     mlir::Value place;        // of the numbers, from 0
-    mlir::Value early;        // address of the tiles that are read first, where those have places of their own
+    mlir::Value early; // address of the tiles that are read first, where those have places of their own
   };
   using Slot = RowSlot;
   /// Sums are told of by chunk, eight deep: those of another block come before this one's loader asks for
@@ -164,7 +164,9 @@ private:
   // Scores of records lie in two strips of 32 columns, so that the half of one that is zero need not be
   // copied: the first rows of the strip that comes first or, of an inverse, which lies transposed, its last.
   bool inStrips() const { return plan.decay && plan.steps == 1; }
-  static int64_t stripAt(int64_t strip, bool ofInverse) { return (ofInverse ? strip : 1 - strip) * stripBytes; }
+  static int64_t stripAt(int64_t strip, bool ofInverse) {
+    return (ofInverse ? strip : 1 - strip) * stripBytes;
+  }
   mlir::Value laneInStrip();
   mlir::Value blockInStrip(mlir::Value laneAt, mlir::Value row, mlir::Value column, bool ofInverse);
   void leaveTiles(mlir::Value chunk, Stage stage);
@@ -373,9 +375,9 @@ private:
                            leafBytes = 3 * quarterBytes, rightHalf = 6 * 16 * 128, partBytes = 10 * 1024,
                            beginBytes = 16, stripBytes = tileBytes / 2;
   int64_t stages, slabs, buffers = 2, stageBytes = 0, loadedBytes = 0, earlyBytes = 0, earlyAt = 0,
-                  earlyPlaces = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0,
-                  blocksAt = 0, leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, normsAt = 0,
-                  tablesAt = 0, rightsAt = 0, beginAt = 0, exchangeAt = 0;
+                         earlyPlaces = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0, blocksAt = 0,
+                         leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, normsAt = 0, tablesAt = 0,
+                         rightsAt = 0, beginAt = 0, exchangeAt = 0;
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> tileOffsets;
   llvm::DenseSet<mlir::Value> earlyTiles;
   llvm::SmallVector<Slot> slots;

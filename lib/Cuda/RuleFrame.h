@@ -8,8 +8,8 @@ namespace recur::cuda {
 /// The rule of one block of threads and what it keeps for a whole sequence.
 class RuleFrame {
 public:
-  RuleFrame(mlir::ImplicitLocOpBuilder &b, RuleOp rule, llvm::ArrayRef<TensorArgument> tensors, const Grid &grid,
-            const Placement &placement)
+  RuleFrame(mlir::ImplicitLocOpBuilder &b, RuleOp rule, llvm::ArrayRef<TensorArgument> tensors,
+            const Grid &grid, const Placement &placement)
       : b(b), rule(rule), tensors(tensors), placement(placement), threads(b, grid), body(threads, placement),
         inputs(rule.argumentsOf(ArgKind::Input).size()), params(rule.argumentsOf(ArgKind::Param).size()),
         states(rule.argumentsOf(ArgKind::State)), stale(rule.argumentsOf(ArgKind::Stale)),

@@ -10,7 +10,6 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-
 SmallVector<Value> ScanEmitter::carried() {
   if (task != ScanTask::Gather)
     return carriedOf(SmallVector<Value>(states.begin(), states.end()));
@@ -60,7 +59,8 @@ LogicalResult ScanEmitter::runTiles(TensorAccess &access) {
   } else if (isGrouped() && task == ScanTask::Whole) {
     carryStates();
   }
-  // The run of this thread's group: at the end of the sequence it begins earlier, and the first tokens do not count.
+  // The run of this thread's group: at the end of the sequence it begins earlier, and the first tokens do not
+  // count.
   Value last = arith::SubIOp::create(b, tokens, i64(count));
   auto runOf = [&](Value begin) -> Value {
     if (!group)
@@ -113,7 +113,8 @@ LogicalResult ScanEmitter::runTiles(TensorAccess &access) {
     for (TileMaps &map : gathered) {
       SmallVector<Tile> components;
       for (size_t i = 0; i < map.board->components(); ++i)
-        components.push_back(threads.load(row(map.board->carried, {}, i, *map.board), map.board->type, map.tile.axis));
+        components.push_back(
+            threads.load(row(map.board->carried, {}, i, *map.board), map.board->type, map.tile.axis));
       for (auto [e, entry] : llvm::enumerate(map.entries)) {
         SmallVector<Value> values;
         for (const Tile &component : components)
@@ -197,9 +198,9 @@ LogicalResult ScanEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLimit) {
       return;
     }
     if (task == ScanTask::Segments)
-      isFirst = threads.both(isFirst, arith::CmpIOp::create(
-                                          b, arith::CmpIPredicate::eq, part.segment,
-                                          arith::SubIOp::create(b, part.segments, threads.constant(1))));
+      isFirst = threads.both(
+          isFirst, arith::CmpIOp::create(b, arith::CmpIPredicate::eq, part.segment,
+                                         arith::SubIOp::create(b, part.segments, threads.constant(1))));
     for (unsigned i = 0; i < states.size(); ++i)
       threads.when(threads.both(isFirst, access.isGiven(finalTensor(i))), [&] {
         access.store(finalTensor(i), body.get(states[i], placement.anyOf(states[i])), Value());
@@ -224,7 +225,8 @@ std::optional<ScanShape> cuda::chooseScanShape(RuleOp rule, const ScanForm &form
                                                unsigned index) {
   constexpr int64_t mostEntries = 16;
   // Numbers: as many groups as their maps leave registers for.
-  if (!index && llvm::all_of(rule.argumentsOf(ArgKind::State), [](Value state) { return matType(state).isScalar(); }))
+  if (!index &&
+      llvm::all_of(rule.argumentsOf(ArgKind::State), [](Value state) { return matType(state).isScalar(); }))
     return ScanShape{Grid{1, 1, 64}, /*run=*/8, /*slab=*/1};
   if (!index)
     return std::nullopt;
@@ -240,7 +242,8 @@ std::optional<ScanShape> cuda::chooseScanShape(RuleOp rule, const ScanForm &form
   if (isWhole && cols > 1)
     return std::nullopt;
   if (cols == 1) {
-    // Runs of 8 tokens if the maps and inputs of all of them fit into registers, the next ones' inputs beside them.
+    // Runs of 8 tokens if the maps and inputs of all of them fit into registers, the next ones' inputs beside
+    // them.
     constexpr int64_t owned = 4, mostBits = 112 * 32;
     int64_t bits = 0;
     for (const auto &phase : form.phases)

@@ -24,11 +24,13 @@ enum class ScanTask {
 
 /// The shape for a bound rule whose independent indices, `index` of `classes`, are the rows of all states, or
 /// 0 where all states are numbers; nothing where a thread would have too many entries.
-std::optional<ScanShape> chooseScanShape(RuleOp rule, const ScanForm &form, llvm::ArrayRef<TensorArgument> tensors,
-                                         const IndexClasses &classes, unsigned index);
+std::optional<ScanShape> chooseScanShape(RuleOp rule, const ScanForm &form,
+                                         llvm::ArrayRef<TensorArgument> tensors, const IndexClasses &classes,
+                                         unsigned index);
 
-/// Emits the body of an entry point. The rule, that of one of the entry's shards, is as findScan left it. Fails where
-/// threads would have to exchange values within a token while groups of them are at different ones.
+/// Emits the body of an entry point. The rule, that of one of the entry's shards, is as findScan left it.
+/// Fails where threads would have to exchange values within a token while groups of them are at different
+/// ones.
 mlir::LogicalResult emitScan(mlir::LLVM::LLVMFuncOp function, RuleOp rule, const ScanForm &form,
                              llvm::ArrayRef<TensorArgument> tensors, const ScanShape &shape, ScanTask task,
                              int64_t sharedLimit, Entry &entry);

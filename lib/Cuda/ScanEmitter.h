@@ -10,10 +10,11 @@ namespace recur::cuda {
 /// Emits one entry point.
 class ScanEmitter : RuleFrame {
 public:
-  ScanEmitter(mlir::ImplicitLocOpBuilder &b, RuleOp rule, const ScanForm &form, llvm::ArrayRef<TensorArgument> tensors,
-              const ScanShape &shape, const Placement &placement, ScanTask task, Entry &entry)
-      : RuleFrame(b, rule, tensors, shape.grid, placement), form(form), shape(shape), task(task), entry(entry),
-        builder(threads) {}
+  ScanEmitter(mlir::ImplicitLocOpBuilder &b, RuleOp rule, const ScanForm &form,
+              llvm::ArrayRef<TensorArgument> tensors, const ScanShape &shape, const Placement &placement,
+              ScanTask task, Entry &entry)
+      : RuleFrame(b, rule, tensors, shape.grid, placement), form(form), shape(shape), task(task),
+        entry(entry), builder(threads) {}
 
   mlir::LogicalResult run(mlir::LLVM::LLVMFuncOp function, int64_t sharedLimit);
 
@@ -65,7 +66,7 @@ private:
   Entry &entry;
   MapBuilder builder;
   llvm::SmallVector<llvm::SmallVector<MapBoard>> boards; // of each phase
-  llvm::SmallVector<TileMaps> gathered;            // of the tokens so far, where each thread has its own
+  llvm::SmallVector<TileMaps> gathered; // of the tokens so far, where each thread has its own
   llvm::DenseMap<mlir::Operation *, unsigned> stages;
   mlir::Value group; // of this thread; null if there is one
   mlir::Value scratch;

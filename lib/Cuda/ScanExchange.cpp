@@ -135,12 +135,14 @@ void ScanEmitter::exchange(MutableArrayRef<TileMaps> maps, bool gather) {
 // Lays the states where they are carried from tile to tile.
 void ScanEmitter::carryStates() {
   Value isFirst =
-      group ? arith::CmpIOp::create(b, arith::CmpIPredicate::eq, group, threads.constant(0)).getResult() : Value();
+      group ? arith::CmpIOp::create(b, arith::CmpIPredicate::eq, group, threads.constant(0)).getResult()
+            : Value();
   for (const auto &phase : boards)
     for (const MapBoard &board : phase)
       threads.when(isFirst, [&] {
         for (auto [i, state] : llvm::enumerate(board.group->states))
-          storeTile(row(board.carried, {}, i, board), body.get(states[state], placement.anyOf(states[state])));
+          storeTile(row(board.carried, {}, i, board),
+                    body.get(states[state], placement.anyOf(states[state])));
       });
   NVVM::Barrier0Op::create(b);
 }
@@ -156,7 +158,8 @@ void ScanEmitter::loadCarried() {
 
 // The block's part of the workspace.
 Value ScanEmitter::scratchOf(Value block) {
-  Value bytes = arith::MulIOp::create(b, arith::ExtUIOp::create(b, b.getI64Type(), block), i64(entry.scratchBytes));
+  Value bytes =
+      arith::MulIOp::create(b, arith::ExtUIOp::create(b, b.getI64Type(), block), i64(entry.scratchBytes));
   return LLVM::GEPOp::create(b, scratch.getType(), b.getI8Type(), scratch, ValueRange{bytes});
 }
 
@@ -172,7 +175,8 @@ void ScanEmitter::beginSegment(const Part &part) {
         for (size_t i = 0; i < n; ++i)
           start.push_back(threads.loadElement(board.carried, threads.constant(i), at));
         auto loop = threads.forLoop(
-            threads.constant(0), part.segment, threads.constant(1), start, [&](Value segment, ValueRange current) {
+            threads.constant(0), part.segment, threads.constant(1), start,
+            [&](Value segment, ValueRange current) {
               Value behind = arith::SubIOp::create(b, part.segment, segment);
               behind = arith::MulIOp::create(b, behind, threads.constant(entry.shards));
               Staged maps{scratchOf(arith::SubIOp::create(b, part.block, behind)),

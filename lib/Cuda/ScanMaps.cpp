@@ -39,8 +39,7 @@ EntryMap MapBuilder::filled(const ScanGroup &group, const EntryMap &map) {
   for (Value &factor : result.factors)
     factor = factor ? factor : threads.number(0);
   for (Value &write : result.writes)
-    write = write ? write
-                  : threads.identity(group.kind == ScanGroup::Max ? Reduction::Max : Reduction::Sum);
+    write = write ? write : threads.identity(group.kind == ScanGroup::Max ? Reduction::Max : Reduction::Sum);
   return result;
 }
 

@@ -5,7 +5,8 @@
 
 namespace recur::cuda {
 
-/// The map of one entry of a group's states: n*n factors and n writes. Null stands for 0, in (max, +) for -inf.
+/// The map of one entry of a group's states: n*n factors and n writes. Null stands for 0, in (max, +) for
+/// -inf.
 struct EntryMap {
   llvm::SmallVector<mlir::Value, 4> factors;
   llvm::SmallVector<mlir::Value, 2> writes;
@@ -38,11 +39,11 @@ private:
   mlir::ImplicitLocOpBuilder &b;
 };
 
-/// One group's place in shared memory: a map for each group of threads, and the states or the map that are carried on
-/// from tile to tile. Rows of `size` numbers, one for each entry of a state.
+/// One group's place in shared memory: a map for each group of threads, and the states or the map that are
+/// carried on from tile to tile. Rows of `size` numbers, one for each entry of a state.
 struct MapBoard {
   const ScanGroup *group;
-  MatType type;          // of its states
+  MatType type;         // of its states
   Staged maps, carried; // rows: factors, then writes; of `maps` for each group of threads in turn
 
   int64_t size() const { return type.numElements(); }

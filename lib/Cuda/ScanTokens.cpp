@@ -80,8 +80,8 @@ void ScanEmitter::advance(unsigned state, BodyEmitter &token, Value valid) {
   });
 }
 
-// Stores come after all tokens, since what has to branch keeps instructions of one token from mixing with those of
-// the next.
+// Stores come after all tokens, since what has to branch keeps instructions of one token from mixing with
+// those of the next.
 void ScanEmitter::storeOutputs(TensorAccess &access, Run &run, Value writes) {
   for (auto [i, output] : llvm::enumerate(rule.yieldedOutputs())) {
     Axis axis = placement.anyOf(output);
@@ -119,7 +119,8 @@ LogicalResult ScanEmitter::walkAlone(TensorAccess &access, Run &run, Value write
   return success();
 }
 
-// All groups together: for one phase after the other the maps of their runs, then the states that they start from.
+// All groups together: for one phase after the other the maps of their runs, then the states that they start
+// from.
 LogicalResult ScanEmitter::walkGroups(TensorAccess &access, Run &run) {
   unsigned phases = task == ScanTask::Gather ? 1 : form.phases.size() + 1;
   for (unsigned phase = 0; phase < phases; ++phase) {

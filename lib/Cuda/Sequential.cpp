@@ -88,7 +88,8 @@ Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int6
     auto wide = [&](Value x) -> Value { return arith::ExtUIOp::create(b, b.getI64Type(), x); };
     Value grains = arith::CeilDivUIOp::create(b, part.tokens, i64(grain));
     // In 32 bits, as a division of 64 is a call.
-    Value few = arith::CeilDivUIOp::create(b, arith::TruncIOp::create(b, b.getI32Type(), grains), part.segments);
+    Value few =
+        arith::CeilDivUIOp::create(b, arith::TruncIOp::create(b, b.getI32Type(), grains), part.segments);
     Value each = arith::MulIOp::create(b, wide(few), i64(grain));
     Value before = arith::MulIOp::create(b, each, wide(part.segment));
     before = arith::MinSIOp::create(b, before, part.tokens);
@@ -101,7 +102,8 @@ Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int6
     // Of an empty sequence, the first segment.
     Value isFirst = equal(part.segment, threads.constant(0));
     Value isSome = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, part.tokens, i64(0));
-    part.isLast = arith::AndIOp::create(b, equal(part.tokens, rest), arith::OrIOp::create(b, isFirst, isSome));
+    part.isLast =
+        arith::AndIOp::create(b, equal(part.tokens, rest), arith::OrIOp::create(b, isFirst, isSome));
     if (early) {
       part.early = arith::MinSIOp::create(b, before, i64(early));
       later = arith::SubIOp::create(b, i64(0), part.early);
@@ -231,7 +233,8 @@ LogicalResult SequentialEmitter::runApart(TensorAccess &access, Value early) {
     SmallVector<SmallVector<Tile>> outputs;
     threads.communicates = false;
     for (Value token : places) {
-      forFetches([&](unsigned i, Axis axis) { body.set(tensors[i].argument, access.unpack(i, axis, *next++)); });
+      forFetches(
+          [&](unsigned i, Axis axis) { body.set(tensors[i].argument, access.unpack(i, axis, *next++)); });
       if (succeeded(status))
         status = emitToken(access, token);
       if (failed(status))
@@ -248,9 +251,8 @@ LogicalResult SequentialEmitter::runApart(TensorAccess &access, Value early) {
     if (threads.communicates)
       threads.barrier();
     for (auto [tiles, token, isWanted] : llvm::zip(outputs, places, wanted))
-      threads.when(isWanted, [&, tiles = ArrayRef(tiles), token = token] {
-        storeOutputs(access, tiles, token);
-      });
+      threads.when(isWanted,
+                   [&, tiles = ArrayRef(tiles), token = token] { storeOutputs(access, tiles, token); });
     return carried;
   });
   setCarried(loop.getResults());

@@ -1,7 +1,7 @@
 #include "lib/Algebra/Passes.h"
 #include "lib/Cuda/StageCutter.h"
-#include "llvm/ADT/SetVector.h"
 #include "mlir/IR/IRMapping.h"
+#include "llvm/ADT/SetVector.h"
 
 using namespace mlir;
 using namespace recur;
@@ -285,8 +285,7 @@ void StageCutter::distributeReads() {
         return;
       }
     auto parts = llvm::map_to_vector(op->getOperands(), [&](Value x) { return map.lookupOrDefault(x); });
-    Operation *sum =
-        b.create(op->getLoc(), op->getName().getIdentifier(), parts, product->getResultTypes());
+    Operation *sum = b.create(op->getLoc(), op->getName().getIdentifier(), parts, product->getResultTypes());
     product.replaceAllUsesWith(sum->getResult(0));
     product.erase();
     cores.findReach();

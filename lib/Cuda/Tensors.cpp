@@ -8,7 +8,8 @@ SmallVector<TensorArgument> cuda::listTensors(RuleOp symbolic, RuleOp bound, con
                                               unsigned shardedClass, const KernelOptions &options) {
   SmallVector<TensorArgument> tensors;
   FloatType f32 = Float32Type::get(bound.getContext());
-  auto add = [&](Value unbound, Value value, BlockArgument argument, StringRef name, bool hasToken, bool isState) {
+  auto add = [&](Value unbound, Value value, BlockArgument argument, StringRef name, bool hasToken,
+                 bool isState) {
     TensorArgument tensor;
     tensor.argument = argument;
     tensor.type = value.getType();
@@ -47,7 +48,8 @@ SmallVector<TensorArgument> cuda::listTensors(RuleOp symbolic, RuleOp bound, con
 }
 
 Value TensorAccess::word(int64_t index) {
-  Value at = LLVM::GEPOp::create(b, call.getType(), b.getI64Type(), call, ArrayRef<LLVM::GEPArg>{int32_t(index)});
+  Value at =
+      LLVM::GEPOp::create(b, call.getType(), b.getI64Type(), call, ArrayRef<LLVM::GEPArg>{int32_t(index)});
   return LLVM::LoadOp::create(b, b.getI64Type(), at);
 }
 
@@ -81,16 +83,20 @@ Value TensorAccess::index(Field field, Value at, Value otherwise) {
   return wide.getResult(0);
 }
 
-static int64_t base(unsigned tensor) { return TensorAccess::TensorsBegin + tensor * TensorAccess::TensorWords; }
+static int64_t base(unsigned tensor) {
+  return TensorAccess::TensorsBegin + tensor * TensorAccess::TensorWords;
+}
 
-void TensorAccess::locate(Value sequence, Value slot, Value firstToken, Value head, Value shard, int64_t slab) {
+void TensorAccess::locate(Value sequence, Value slot, Value firstToken, Value head, Value shard,
+                          int64_t slab) {
   auto times = [&](Value x, Value y) { return arith::MulIOp::create(b, x, y).getResult(); };
   auto plus = [&](Value x, Value y) { return arith::AddIOp::create(b, x, y).getResult(); };
   for (auto [i, tensor] : llvm::enumerate(tensors)) {
     int64_t at = base(i);
-    bool isParam = tensor.argument && !tensor.hasToken &&
-                   cast<RuleOp>(tensor.argument.getOwner()->getParentOp()).getArg(tensor.argument).getKind() ==
-                       ArgKind::Param;
+    bool isParam =
+        tensor.argument && !tensor.hasToken &&
+        cast<RuleOp>(tensor.argument.getOwner()->getParentOp()).getArg(tensor.argument).getKind() ==
+            ArgKind::Param;
     Value group = arith::DivUIOp::create(b, arith::TruncIOp::create(b, b.getI32Type(), head),
                                          arith::TruncIOp::create(b, b.getI32Type(), word(at + Group)));
     Value offset = times(arith::ExtUIOp::create(b, b.getI64Type(), group), word(at + Head));
@@ -112,7 +118,8 @@ void TensorAccess::locate(Value sequence, Value slot, Value firstToken, Value he
 }
 
 Value TensorAccess::isGiven(unsigned tensor) {
-  return arith::CmpIOp::create(b, arith::CmpIPredicate::ne, word(base(tensor) + Data), threads.constant(0, 64));
+  return arith::CmpIOp::create(b, arith::CmpIPredicate::ne, word(base(tensor) + Data),
+                               threads.constant(0, 64));
 }
 
 int64_t TensorAccess::packetWidth(const TensorArgument &tensor, const Layout &layout) const {
@@ -187,8 +194,8 @@ SmallVector<Value> TensorAccess::addresses(unsigned index, Axis axis, Value toke
 SmallVector<Value> TensorAccess::next(unsigned index, ArrayRef<Value> addresses) {
   SmallVector<Value> moved;
   for (Value address : addresses)
-    moved.push_back(LLVM::GEPOp::create(b, address.getType(), tensors[index].element, address,
-                                        word(index, Token)));
+    moved.push_back(
+        LLVM::GEPOp::create(b, address.getType(), tensors[index].element, address, word(index, Token)));
   return moved;
 }
 
@@ -221,8 +228,8 @@ Tile TensorAccess::unpack(unsigned index, Axis axis, ValueRange fetched) {
       Value packet = fetched[next++];
       for (int64_t i = 0; i < width; ++i) {
         int64_t row = alongCols ? r : r + i, col = alongCols ? c + i : c;
-        Value entry = width == 1 ? packet
-                                 : LLVM::ExtractElementOp::create(b, packet, threads.constant(i)).getResult();
+        Value entry =
+            width == 1 ? packet : LLVM::ExtractElementOp::create(b, packet, threads.constant(i)).getResult();
         if (!entry.getType().isF32())
           entry = arith::ExtFOp::create(b, b.getF32Type(), entry);
         if (Value exists = threads.valid(tile, row, col))
@@ -259,9 +266,10 @@ void TensorAccess::storePacket(unsigned index, const Tile &tile, int64_t r, int6
 
 void TensorAccess::store(unsigned index, const Tile &tile, Value token) {
   threads.when(threads.isWriter(tile), [&] {
-    forPackets(index, tile, token, {}, /*clamp=*/false, [&](int64_t r, int64_t c, int64_t width, Value address) {
-      storePacket(index, tile, r, c, width, address);
-    });
+    forPackets(index, tile, token, {}, /*clamp=*/false,
+               [&](int64_t r, int64_t c, int64_t width, Value address) {
+                 storePacket(index, tile, r, c, width, address);
+               });
   });
 }
 

@@ -22,8 +22,8 @@ struct TensorArgument {
   MatType entry() const { return entryType(type); }
 };
 
-/// Lists the tensors of a rule, or of one of its stages. `symbolic` is the rule before its dimensions were bound,
-/// `bound` after. `shardedClass` may be 0.
+/// Lists the tensors of a rule, or of one of its stages. `symbolic` is the rule before its dimensions were
+/// bound, `bound` after. `shardedClass` may be 0.
 llvm::SmallVector<TensorArgument> listTensors(RuleOp symbolic, RuleOp bound, const IndexClasses &classes,
                                               unsigned shardedClass, const KernelOptions &options);
 
@@ -82,8 +82,8 @@ public:
   Tile load(unsigned tensor, Axis axis, mlir::Value token, mlir::Value step = {});
   void store(unsigned tensor, const Tile &tile, mlir::Value token);
 
-  /// Where a thread's entries of a token lie, a pointer for each packet; then the same of the next token. What is
-  /// past the end has a place to be loaded from, not one to be stored to.
+  /// Where a thread's entries of a token lie, a pointer for each packet; then the same of the next token.
+  /// What is past the end has a place to be loaded from, not one to be stored to.
   llvm::SmallVector<mlir::Value> addresses(unsigned tensor, Axis axis, mlir::Value token);
   llvm::SmallVector<mlir::Value> next(unsigned tensor, llvm::ArrayRef<mlir::Value> addresses);
   size_t countPackets(unsigned tensor, Axis axis) const;
@@ -102,7 +102,8 @@ private:
                   llvm::function_ref<void(int64_t, int64_t, int64_t, mlir::Value)> body);
   /// Entries that lie together in memory.
   int64_t packetWidth(const TensorArgument &tensor, const Layout &layout) const;
-  void storePacket(unsigned tensor, const Tile &tile, int64_t r, int64_t c, int64_t width, mlir::Value address);
+  void storePacket(unsigned tensor, const Tile &tile, int64_t r, int64_t c, int64_t width,
+                   mlir::Value address);
 
   Threads &threads;
   mlir::ImplicitLocOpBuilder &b;

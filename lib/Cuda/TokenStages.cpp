@@ -2,8 +2,8 @@
 #include "lib/Cuda/KernelBuilder.h"
 #include "lib/Cuda/Prepare.h"
 #include "lib/Cuda/Sequential.h"
-#include "llvm/ADT/ScopeExit.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
+#include "llvm/ADT/ScopeExit.h"
 
 using namespace mlir;
 using namespace recur;

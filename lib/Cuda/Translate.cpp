@@ -87,8 +87,8 @@ struct ApproximateMath : PassWrapper<ApproximateMath, OperationPass<ModuleOp>> {
 
 LogicalResult cuda::lowerToLlvm(ModuleOp module) {
   PassManager manager(module.getContext());
-  // This one folds and drops what is dead, too. The canonicaliser would compare all values that a loop carries with
-  // one another, and kernels carry hundreds.
+  // This one folds and drops what is dead, too. The canonicaliser would compare all values that a loop
+  // carries with one another, and kernels carry hundreds.
   manager.addPass(std::make_unique<ApproximateMath>());
   manager.addPass(createCSEPass());
   manager.addPass(createSCFToControlFlowPass());

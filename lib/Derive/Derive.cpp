@@ -124,7 +124,8 @@ private:
     return success();
   }
 
-  // States that run ahead because they are divided by their own reads: those whose inverse is affine need not.
+  // States that run ahead because they are divided by their own reads: those whose inverse is affine need
+  // not.
   void buildInverses() {
     inverseOf.assign(nf.states.size(), nullptr);
     for (unsigned state = 0; state < nf.states.size(); ++state) {

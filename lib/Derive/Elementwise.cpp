@@ -59,7 +59,9 @@ public:
 
 private:
   bool isOpen(Value value) const { return reach.lookup(value) & open; }
-  Value constant(double value, Type type) { return ConstantOp::create(b, rule.getLoc(), value, cast<MatType>(type)); }
+  Value constant(double value, Type type) {
+    return ConstantOp::create(b, rule.getLoc(), value, cast<MatType>(type));
+  }
   static bool isNumber(Value value, double number) {
     auto constant = value.getDefiningOp<ConstantOp>();
     return constant && constant.getValue().isExactlyValue(number);
@@ -101,8 +103,8 @@ private:
     return parts;
   }
 
-  // An op, `Forth` or its inverse `Back`, on an open operand and one that is not: the parts of the first, each with the
-  // second. `one` is what changes nothing.
+  // An op, `Forth` or its inverse `Back`, on an open operand and one that is not: the parts of the first,
+  // each with the second. `one` is what changes nothing.
   template <typename Forth, typename Back>
   std::optional<Parts> moved(Operation *op, MatType type, double one,
                              std::optional<Parts> (ScanFinder::*find)(Value, MatType)) {

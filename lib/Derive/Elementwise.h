@@ -1,5 +1,5 @@
-// States whose entries go on by themselves: what many tokens make of such an entry is one map, so that stretches of a
-// sequence can be worked on side by side.
+// States whose entries go on by themselves: what many tokens make of such an entry is one map, so that
+// stretches of a sequence can be worked on side by side.
 #pragma once
 
 #include "dialect/recur/Recur.h"
@@ -17,14 +17,14 @@ struct ScanGroup {
   llvm::SmallVector<mlir::Value> factors, writes;
 };
 
-/// A rule whose states are all of that kind. What a group's maps are made of depends on states of earlier phases at
-/// most, so those are known before.
+/// A rule whose states are all of that kind. What a group's maps are made of depends on states of earlier
+/// phases at most, so those are known before.
 struct ScanForm {
   llvm::SmallVector<llvm::SmallVector<ScanGroup>> phases;
 };
 
-/// Finds the form and writes the rule's updates as what the groups say, which is checked in F_p. Without a form,
-/// `reason` names the state that is not updated entry by entry.
+/// Finds the form and writes the rule's updates as what the groups say, which is checked in F_p. Without a
+/// form, `reason` names the state that is not updated entry by entry.
 std::optional<ScanForm> findScan(RuleOp rule, std::string &reason);
 
 } // namespace recur

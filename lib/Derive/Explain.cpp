@@ -157,14 +157,15 @@ private:
 
   void writeFactors(chunk::LdlOp op, DerivationStep &step) {
     unsigned count = ++counters["L"];
-    std::string number = count == 1 ? "" : std::to_string(count), p = text(op.getState(), 2), k = text(op.getKeys(), 2);
+    std::string number = count == 1 ? "" : std::to_string(count), p = text(op.getState(), 2),
+                k = text(op.getKeys(), 2);
     std::string a = tokenText(op.getDecays()), w = tokenText(op.getWeights()), e = tokenText(op.getOffsets());
     std::string l = "L" + number, x = "X" + p, d = "D" + number, prefix = "A" + number;
     step.lines.push_back(prefix + "_t = the product of " + a + " up to t (" + prefix + "_C: all)");
-    step.lines.push_back(k + " " + p + " " + k + "ᵀ + diag(" + prefix + "_(t-1) " + e + "/" + w + ") = " + l + " " + d +
-                         " " + l + "ᵀ, " + l + " unit lower triangular");
-    step.lines.push_back(x + " = " + l + "⁻¹ " + k + " " + p + ", its row t is " + prefix + "_(t-1) (" + p + "_(t-1) " +
-                         tokenText(op.getKeys()) + "_t)ᵀ");
+    step.lines.push_back(k + " " + p + " " + k + "ᵀ + diag(" + prefix + "_(t-1) " + e + "/" + w + ") = " + l +
+                         " " + d + " " + l + "ᵀ, " + l + " unit lower triangular");
+    step.lines.push_back(x + " = " + l + "⁻¹ " + k + " " + p + ", its row t is " + prefix + "_(t-1) (" + p +
+                         "_(t-1) " + tokenText(op.getKeys()) + "_t)ᵀ");
     names[op.getLower()] = "(" + l + " - I)";
     names[op.getReads()] = "diag(1/" + prefix + "_(t-1)) " + x;
     names[op.getGains()] = d + "⁻¹ " + x;

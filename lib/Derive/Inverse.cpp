@@ -52,7 +52,7 @@ Value Inverse::rows(Value value) {
     unsigned over = term.over;
     algebra.multiply(perWeight, update.weight, /*inverse=*/true);
     bool isGain = term.reads && over && perWeight.down.size() <= c.down.size();
-    Value rows = term.reads ? (isGain ? factors.getGains() : factors.getReads())
+    Value rows = term.reads    ? (isGain ? factors.getGains() : factors.getReads())
                  : term.column ? cx.tokens.rows(term.column)
                                : Value();
     if (isGain) {
@@ -85,7 +85,9 @@ Value Inverse::absorb(Value key, MutableArrayRef<std::pair<Coefficient, Column>>
         taken.up.push_back(factor);
     return taken;
   };
-  auto isNeeded = [&](Value factor) { return governs(factor) || llvm::is_contained(update.weight.up, factor); };
+  auto isNeeded = [&](Value factor) {
+    return governs(factor) || llvm::is_contained(update.weight.up, factor);
+  };
   Ratio best;
   Value scaledKey = key;
   for (const Ratio &taken : {take([](Value) { return true; }), take(isNeeded)}) {

@@ -17,7 +17,8 @@ public:
   void build();
   /// True when a value of the rule depends on the state.
   bool governs(mlir::Value value) { return algebra.dependsOnState(value); }
-  /// The rows of a column that depends on the state; null when they are more than its read by the key, scaled.
+  /// The rows of a column that depends on the state; null when they are more than its read by the key,
+  /// scaled.
   mlir::Value rows(mlir::Value value);
   /// A key that depends on the state, times what all of the payload has in common and makes gains of it; that
   /// is taken out of the payload.

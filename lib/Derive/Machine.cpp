@@ -97,8 +97,8 @@ private:
           return success();
         })
         .Case([&](chunk::LdlOp l) {
-          Downdates<F> d = downdate<F>(get(l.getState()), get(l.getKeys()), get(l.getDecays()), get(l.getWeights()),
-                                       get(l.getOffsets()));
+          Downdates<F> d = downdate<F>(get(l.getState()), get(l.getKeys()), get(l.getDecays()),
+                                       get(l.getWeights()), get(l.getOffsets()));
           Dense<F> *results[] = {&d.lower, &d.reads, &d.gains, &d.denominators, &d.last};
           for (auto [value, m] : llvm::zip(l.getResults(), results))
             set(value, std::move(*m));

@@ -13,8 +13,8 @@ enum class Temper { Tame, Nasty };
 /// Relative Frobenius norms of the errors, the largest over outputs and final states.
 struct Accuracy {
   double f64 = 0, f32 = 0;
-  /// What the oracle itself makes of a rounding to float64 of the states at each token; looked at where `f64` is more
-  /// than a few roundings, else 0.
+  /// What the oracle itself makes of a rounding to float64 of the states at each token; looked at where `f64`
+  /// is more than a few roundings, else 0.
   double rounding = 0;
 
   /// The error in float64 that is allowed: `limit`, or what roundings are worth to the rule. A rule that

@@ -199,7 +199,8 @@ Downdates<F> recur::downdate(const Dense<F> &state, const Dense<F> &keys, const 
                              const Dense<F> &weights, const Dense<F> &offsets) {
   if constexpr (std::is_same_v<F, float>) {
     auto wide = [](const Dense<F> &m) { return converted<double>(m); };
-    Downdates<double> d = downdate<double>(wide(state), wide(keys), wide(decays), wide(weights), wide(offsets));
+    Downdates<double> d =
+        downdate<double>(wide(state), wide(keys), wide(decays), wide(weights), wide(offsets));
     return {converted<F>(d.lower), converted<F>(d.reads), converted<F>(d.gains), converted<F>(d.denominators),
             converted<F>(d.last)};
   } else {

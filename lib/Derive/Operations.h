@@ -91,8 +91,8 @@ struct Downdates {
   Dense<F> lower, reads, gains, denominators, last;
 };
 template <typename F>
-Downdates<F> downdate(const Dense<F> &state, const Dense<F> &keys, const Dense<F> &decays, const Dense<F> &weights,
-                      const Dense<F> &offsets);
+Downdates<F> downdate(const Dense<F> &state, const Dense<F> &keys, const Dense<F> &decays,
+                      const Dense<F> &weights, const Dense<F> &offsets);
 
 /// Conjugate gradients from zero, for every column of `rhs` on its own: in any field the same rational
 /// function. `product` multiplies all columns; nothing when it does not.

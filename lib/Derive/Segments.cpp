@@ -63,11 +63,13 @@ public:
   OpBuilder body{static_cast<MLIRContext *>(nullptr)}, init{static_cast<MLIRContext *>(nullptr)};
 };
 
-// Segments of rules whose states go on entry by entry (see findScan). A group's map has a number for each pair of its
-// states, and the states as they are after the segment where they were 0 before (in (max, +): -inf).
+// Segments of rules whose states go on entry by entry (see findScan). A group's map has a number for each
+// pair of its states, and the states as they are after the segment where they were 0 before (in (max, +):
+// -inf).
 class ScanSegments {
 public:
-  ScanSegments(RuleOp rule, const ScanForm &form) : rule(rule), form(form), states(rule.argumentsOf(ArgKind::State)) {}
+  ScanSegments(RuleOp rule, const ScanForm &form)
+      : rule(rule), form(form), states(rule.argumentsOf(ArgKind::State)) {}
 
   SmallVector<SegmentRound> run() {
     SmallVector<SegmentRound> rounds;
@@ -115,7 +117,8 @@ private:
   }
 
   // The factors of the map that is `group`'s of this token after the map with the factors `before`.
-  SmallVector<Value> composed(RuleEditor &edit, const ScanGroup &group, ArrayRef<Value> before, MatType type) {
+  SmallVector<Value> composed(RuleEditor &edit, const ScanGroup &group, ArrayRef<Value> before,
+                              MatType type) {
     SmallVector<Value> result;
     size_t n = group.states.size();
     OpBuilder &b = edit.body;
@@ -178,7 +181,8 @@ private:
     llvm::SmallDenseMap<unsigned, Value> next;
     OpBuilder &b = edit.body;
     auto apply = [&](bool adds, Value x, Value y) -> Value {
-      return adds ? AddOp::create(b, edit.loc(), x, y).getResult() : MulOp::create(b, edit.loc(), x, y).getResult();
+      return adds ? AddOp::create(b, edit.loc(), x, y).getResult()
+                  : MulOp::create(b, edit.loc(), x, y).getResult();
     };
     // As the gathers have them: known ones do not come, writes stand by state, factors follow.
     for (auto [share, gather] : llvm::zip(shares, round.gathers)) {
@@ -198,7 +202,8 @@ private:
           bool isMax = group->kind == ScanGroup::Max;
           for (auto [j, from] : llvm::enumerate(group->states)) {
             Value moved = apply(isMax, factors[i * n + j], edit[states[from]]);
-            value = isMax ? MaxOp::create(b, edit.loc(), moved, value).getResult() : apply(true, moved, value);
+            value =
+                isMax ? MaxOp::create(b, edit.loc(), moved, value).getResult() : apply(true, moved, value);
           }
           next[state] = value;
           kept.insert(states[state].getArgNumber());

@@ -161,7 +161,8 @@ void TokenRows::buildMap(ArrayRef<std::pair<Value, Value>> requests, bool isAhea
 }
 
 void TokenRows::finish() {
-  if (llvm::any_of(llvm::seq<unsigned>(0, nf.states.size()), [&](unsigned state) { return isCarried(state); }))
+  if (llvm::any_of(llvm::seq<unsigned>(0, nf.states.size()),
+                   [&](unsigned state) { return isCarried(state); }))
     buildMap(ahead.takeVector(), true);
   if (!plain.empty())
     buildMap(plain.takeVector(), false);

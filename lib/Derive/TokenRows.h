@@ -30,9 +30,10 @@ public:
                                           llvm::ArrayRef<std::pair<Readout, mlir::Value>> known);
   /// Lets `rows` stand for a value that depends on states.
   void define(mlir::Value value, mlir::Value rows) { defined[value] = rows; }
-  /// Takes a state that runs ahead out of the tokens' order: `governs` says which values depend on it, and `rows` gives
-  /// these, or null, and then `missing` is set.
-  void solve(unsigned state, std::function<bool(mlir::Value)> governs, std::function<mlir::Value(mlir::Value)> rows) {
+  /// Takes a state that runs ahead out of the tokens' order: `governs` says which values depend on it, and
+  /// `rows` gives these, or null, and then `missing` is set.
+  void solve(unsigned state, std::function<bool(mlir::Value)> governs,
+             std::function<mlir::Value(mlir::Value)> rows) {
     solved.push_back({state, std::move(governs), std::move(rows)});
   }
   bool isMissing() const { return missing; }

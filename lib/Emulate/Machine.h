@@ -146,7 +146,7 @@ public:
   SharedMemory &shared;
   std::array<NamedBarrier, 16> named;
   llvm::SmallVector<uint32_t> registers; // of a thread, as each warp has asked for
-  unsigned running = 0; // threads
+  unsigned running = 0;                  // threads
 };
 
 class Cluster {

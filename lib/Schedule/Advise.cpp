@@ -34,7 +34,8 @@ static void adviseOnDecays(chunk::ProgramOp program, std::vector<std::string> &a
                   "they could add logarithms: write it as exp(g) with an input g in (-inf, 0]");
     else if (channels && !(range && range.getLo() >= leastLogDecay))
       said.insert("the decay by channels" + (name.empty() ? std::string() : " '" + name + "'") +
-                  " has no lower bound, so near tokens take an exponential for each channel and pair: a declared range "
+                  " has no lower bound, so near tokens take an exponential for each channel and pair: a "
+                  "declared range "
                   "such as [-5, 0] lets them be matrix products");
   });
   advice.insert(advice.end(), said.begin(), said.end());
@@ -48,7 +49,8 @@ static void adviseOnStreams(const NormalForm &form, std::vector<std::string> &ad
     for (const Write &write : form.versions[update].writes) {
       if (write.matrix)
         continue;
-      bool alongRow = write.row.kind == Column::Known && (write.isErase() || write.column.kind == Column::Known);
+      bool alongRow =
+          write.row.kind == Column::Known && (write.isErase() || write.column.kind == Column::Known);
       if (write.isErase())
         erased = notation((alongRow ? write.row : write.column).value);
       else

@@ -5,8 +5,8 @@
 
 namespace recur {
 
-/// Sentences, each about one thing that the spec could say or change; none for a rule that has nothing to gain.
-/// `program` may be null.
+/// Sentences, each about one thing that the spec could say or change; none for a rule that has nothing to
+/// gain. `program` may be null.
 std::vector<std::string> adviseOn(const NormalForm &form, chunk::ProgramOp program);
 
 } // namespace recur

@@ -84,7 +84,8 @@ static double flopsOfAffine(const NormalForm &form) {
     flops += 2 * elements(form.states[read.state]);
   for (const Row &row : form.rows)
     if (row.solution)
-      flops += *row.solution.getDefiningOp<SolveOp>().getIterations() * 2 * elements(form.versions[row.version].value);
+      flops += *row.solution.getDefiningOp<SolveOp>().getIterations() * 2 *
+               elements(form.versions[row.version].value);
     else if (!row.inOldReads && row.version != Row::none)
       flops += 2 * elements(form.versions[row.version].value);
   for (auto [state, index] : llvm::enumerate(form.updates)) {
@@ -97,7 +98,8 @@ static double flopsOfAffine(const NormalForm &form) {
       flops += write.matrix ? 2.0 * type.numElements() : 0;
     bool own = false; // a second term of its own is added like any other
     for (const OldTerm &term : version.old)
-      flops += flopsOfTerm(term, type, term.state == state && !std::exchange(own, own || term.state == state));
+      flops +=
+          flopsOfTerm(term, type, term.state == state && !std::exchange(own, own || term.state == state));
   }
   return flops;
 }

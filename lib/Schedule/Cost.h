@@ -7,9 +7,9 @@ namespace recur {
 
 /// The cost of one token of one head. The rule's dimensions are bound.
 struct TokenCost {
-  /// The floating-point operations that any form needs: two for each entry of a state and each vector that reads it,
-  /// is written to it, or reads it out. Decays can be folded into those, and functions of the token alone are not
-  /// counted.
+  /// The floating-point operations that any form needs: two for each entry of a state and each vector that
+  /// reads it, is written to it, or reads it out. Decays can be folded into those, and functions of the token
+  /// alone are not counted.
   double flops = 0;
   /// Numbers that come in and go out.
   double values = 0;
@@ -19,7 +19,8 @@ struct TokenCost {
   bool byOps = false;
 };
 
-/// The least cost of a rule; `form` is the normal form of the rule or of a copy with its micro-steps unrolled.
+/// The least cost of a rule; `form` is the normal form of the rule or of a copy with its micro-steps
+/// unrolled.
 TokenCost leastCost(RuleOp rule, const NormalForm &form);
 
 /// Floating-point operations of one run of the ops of a region, multiplications and additions counted apart.

@@ -28,10 +28,11 @@ struct GpuModel {
 struct GpuPart {
   std::string name;
   double tokens = 1, warps = 1;
-  /// All instructions; of these, functions, products of a warp, exchanges between lanes, and reads of shared and of
-  /// other memory.
+  /// All instructions; of these, functions, products of a warp, exchanges between lanes, and reads of shared
+  /// and of other memory.
   double instructions = 0, functions = 0, products = 0, shuffles = 0, reads = 0, loads = 0;
-  /// Cycles that the matrix units take for products of a warpgroup, and barriers and the like that it waits for.
+  /// Cycles that the matrix units take for products of a warpgroup, and barriers and the like that it waits
+  /// for.
   double groupCycles = 0, waits = 0;
 
   GpuPart &add(const GpuPart &more, double times = 1);
@@ -42,11 +43,12 @@ struct GpuLaunch {
   std::string name;
   /// Blocks for one head of one sequence, threads and bytes of shared memory of a block.
   double blocks = 1, threads = 0, sharedBytes = 0;
-  /// Whether a block takes a whole sequence, one of several segments, as many as give `mostBlocks`, such a segment
-  /// or the whole sequence where there are too few, a few tokens, or segments such that all processors have the same
-  /// to do.
+  /// Whether a block takes a whole sequence, one of several segments, as many as give `mostBlocks`, such a
+  /// segment or the whole sequence where there are too few, a few tokens, or segments such that all
+  /// processors have the same to do.
   enum Cut { Whole, Segments, SegmentsOrWhole, FewTokens, Spread } cut = Whole;
-  /// For launches of at most so many blocks; 0: of any number. Or, `takesMore`, of any number on so many processors.
+  /// For launches of at most so many blocks; 0: of any number. Or, `takesMore`, of any number on so many
+  /// processors.
   double mostBlocks = 0;
   bool takesMore = false;
   double leastTokens = 0;
