@@ -1,5 +1,6 @@
 """Layers include only what lies above them, the runtime knows nothing of the compiler, tools are mains, nothing but
-specs and tests knows a rule by name, files stay short, and nothing refers to the machine it was written on.
+specs and tests knows a rule by name, files stay short and are formatted as .clang-format says, and nothing refers to
+the machine it was written on.
 usage: layering.py ROOT"""
 import re
 import subprocess
@@ -77,6 +78,12 @@ for path in tracked():
             ("tools/quickstart", "tools/bench")):
         for found in named.finditer(without_comments(text)):
             failures.append(f"{name}: knows the rule '{found.group()}'")
+
+sources = [p for p in tracked() if p.suffix in CODE - {".td"}]
+formatted = subprocess.run(["clang-format-22", "--dry-run", "-Werror", *sources], capture_output=True, text=True)
+for name in sorted(set(re.findall(r"^(\S+?):\d+:\d+: error: code should be clang-formatted", formatted.stderr,
+                                  re.MULTILINE))):
+    failures.append(f"{Path(name).relative_to(root)}: is not formatted as .clang-format says")
 
 print("\n".join(failures))
 sys.exit(bool(failures))
