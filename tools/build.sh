@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-packages="llvm-22-dev llvm-22-tools libmlir-22-dev mlir-22-tools clang-22 lld-22 libclang-rt-22-dev \
+packages="llvm-22-dev llvm-22-tools libmlir-22-dev mlir-22-tools clang-22 clang-format-22 lld-22 libclang-rt-22-dev \
 libfmt-dev libgtest-dev python3-numpy cmake ninja-build ccache zlib1g-dev libzstd-dev"
 missing=""
 for package in $packages; do
