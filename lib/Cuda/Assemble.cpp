@@ -88,7 +88,8 @@ Expected<Cubin> cuda::assemble(StringRef ptx, const Chip &chip, bool lineInfo) {
       return systemError("cannot write '" + input + "'", file.error());
   }
   std::string arch = ("-arch=" + chip.name).str();
-  SmallVector<StringRef> arguments{*ptxas, "-v", arch, input, "-o", output};
+  // Kernels side by side, on all processors: the same code, sooner.
+  SmallVector<StringRef> arguments{*ptxas, "-v", "--split-compile=0", arch, input, "-o", output};
   if (lineInfo)
     arguments.push_back("-lineinfo");
   std::optional<StringRef> redirects[] = {StringRef(""), StringRef(report), StringRef(report)};
