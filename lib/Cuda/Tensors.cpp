@@ -105,6 +105,7 @@ void TensorAccess::locate(Value sequence, Value slot, Value firstToken, Value he
       offset = plus(offset, times(firstToken, word(at + Token)));
     } else if (!isParam) {
       offset = plus(offset, times(slot, word(at + Sequence)));
+      offset = plus(offset, times(sequence, word(at + Token)));
     }
     if (tensor.shardedDim >= 0) {
       // The stride of the dimension: own dimensions that the tensor lacks take no place.

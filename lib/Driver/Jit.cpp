@@ -280,19 +280,19 @@ int32_t Call::forwardPacked(unsigned threads) {
   };
   addTokens(impl->inputs);
   add(impl->params);
-  add(impl->initial);
+  for (size_t i = 0; i < impl->states.size(); ++i) {
+    Buffer *first = impl->initial[i].second, *last = impl->states[i].second;
+    if (first)
+      std::copy_n(first->memory.get(), first->bytes(), last->memory.get());
+    last->reverse();
+    args.push_back(first ? &last->tensor : nullptr);
+  }
   args.insert(args.end(), {&boundsTensor, &slotsTensor, nullptr});
   addTokens(impl->outputs);
   add(impl->states);
-  auto reverse = [](const auto &group) {
-    for (const auto &entry : group)
-      if (entry.second)
-        entry.second->reverse();
-  };
-  reverse(impl->initial);
   int32_t code = impl->call(impl->rule->forward, impl->rule->forwardWorkspace, args, threads);
-  reverse(impl->initial);
-  reverse(impl->states);
+  for (const auto &entry : impl->states)
+    entry.second->reverse();
   for (auto *group : {&impl->inputs, &impl->outputs})
     for (auto &entry : *group) {
       entry.second->shape[0] = batch;

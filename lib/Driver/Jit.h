@@ -45,7 +45,7 @@ public:
   /// One call of the forward function over all tokens.
   int32_t forward(unsigned threads = 0);
   /// The same with the sequences one after the other in one batch, and their states in slots in reverse
-  /// order.
+  /// order, of which the final ones take the place of those that were given.
   int32_t forwardPacked(unsigned threads = 0);
   /// The step function for each token in turn.
   int32_t stepAll(unsigned threads = 0);

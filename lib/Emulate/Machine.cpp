@@ -257,8 +257,9 @@ std::string Cluster::describeDeadlock() const {
 }
 
 std::string emulate::run(const Launch &launch) {
-  for (unsigned first = 0; first < launch.blocks; first += launch.cluster) {
-    Cluster cluster(launch, first);
+  // Nothing orders blocks; the last come first, so that what counts on their order shows.
+  for (unsigned end = launch.blocks; end; end -= launch.cluster) {
+    Cluster cluster(launch, end - launch.cluster);
     if (std::string wrong = cluster.run(); !wrong.empty())
       return wrong;
   }

@@ -76,6 +76,24 @@ bool recur_i_can_map(const recur_i_operand *const *operands, const recur_cuda_en
 CUresult recur_i_describe_maps(const recur_i_operand *const *operands, const recur_cuda_entry *entry,
                                recur_i_map *out);
 
+/** Initial states that are read from copies of them, one for each sequence; what they are copies of, and the
+ * final states of the same names. */
+typedef struct recur_i_copies {
+  int32_t count;
+  const recur_i_operand *initial[RECUR_MAX_TENSORS], *final[RECUR_MAX_TENSORS];
+  recur_cuda_tensor tensors[RECUR_MAX_TENSORS];
+} recur_i_copies;
+
+/** The number of entries in the group that begins with one, and into how many segments one cuts sequences. */
+int32_t recur_i_count_launches(const recur_cuda_entry *entry);
+int64_t recur_i_count_segments(const recur_i_call *call, const recur_cuda_entry *entry);
+
+/** Describes the copies that a group's launches need, one after the other from `data` on: those of states
+ * that final ones overlap or, for all calls with the same tensors, may overlap. Returns the bytes that they
+ * take. */
+int64_t recur_i_place_copies(const recur_i_call *call, const recur_cuda_entry *group, bool overlapping,
+                             char *data, recur_i_copies *copies);
+
 /** Checks before a launch, in a context of the call's device, what the driver knows about the memory: that it
  * is the device's, and that no tensor reaches past an allocation. With RECUR_CHECK_INDICES set in the
  * environment, also the contents of the integer tensors, which waits for the stream. */

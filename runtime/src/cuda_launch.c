@@ -62,8 +62,7 @@ static operand_list list_operands(const recur_i_call *call, const recur_cuda_ent
   return list;
 }
 
-/** The number of entries in the group that begins with one. */
-static int32_t count_launches(const recur_cuda_entry *entry) {
+int32_t recur_i_count_launches(const recur_cuda_entry *entry) {
   int32_t launches = 1;
   for (; entry->flags & RECUR_CUDA_CONTINUES; ++entry)
     ++launches;
@@ -72,7 +71,7 @@ static int32_t count_launches(const recur_cuda_entry *entry) {
 
 /** Whether a tensor may be read in packets of four, or two where its innermost extent is no multiple of four.
  */
-static bool is_packed(const recur_i_operand *operand) {
+static bool is_operand_packed(const recur_i_operand *operand) {
   if (!operand->argument || operand->empty || !operand->tensor->rank)
     return true;
   const int32_t last = operand->argument->ndim - 1;
@@ -85,6 +84,13 @@ static bool is_packed(const recur_i_operand *operand) {
     if (operand->strides[axis] % packet)
       return false;
   return extent < 2 || operand->strides[last] == 1;
+}
+
+static bool is_packed(const recur_i_call *call) {
+  for (int32_t i = 0; i < call->operand_count; ++i)
+    if (!is_operand_packed(&call->operands[i]))
+      return false;
+  return true;
 }
 
 enum { CHUNK = 64 };
@@ -135,7 +141,7 @@ static int64_t count_in_rounds(const recur_i_call *call, const recur_cuda_entry 
 /** Into how many segments sequences are cut for an entry: as many as give each processor one, but none too
  * short; or as are short, for entries that know no state; 1 where the entry knows no segments or one will do,
  * 0 where there are too few of them. */
-static int64_t count_segments(const recur_i_call *call, const recur_cuda_entry *entry) {
+int64_t recur_i_count_segments(const recur_i_call *call, const recur_cuda_entry *entry) {
   enum { LEAST_TOKENS = 256, FEW_TOKENS = 16, UNEVEN = 4 };
   const int64_t tokens =
       call->cu_seqlens.argument && call->sequences ? call->tokens / call->sequences : call->tokens;
@@ -160,7 +166,7 @@ static int64_t count_segments(const recur_i_call *call, const recur_cuda_entry *
 
 /** Whether a call's sizes fit an entry. */
 static bool fits(const recur_i_call *call, const recur_cuda_entry *entry) {
-  return call->tokens >= entry->tokens && count_segments(call, entry) &&
+  return call->tokens >= entry->tokens && recur_i_count_segments(call, entry) &&
          (!entry->most || entry->flags & (RECUR_CUDA_SPREAD | RECUR_CUDA_MORE) ||
           !has_rounds(call, entry, 1));
 }
@@ -168,12 +174,10 @@ static bool fits(const recur_i_call *call, const recur_cuda_entry *entry) {
 /** The first entry of the group that is launched. */
 static int32_t choose_group(const recur_i_call *call, const temporaries *all) {
   const recur_cuda_kernel *kernel = call->variant->cuda;
-  bool packed = true;
-  for (int32_t i = 0; i < call->operand_count; ++i)
-    packed &= is_packed(&call->operands[i]);
+  const bool packed = is_packed(call);
   int32_t index = 0;
   for (int32_t launches; index + 1 < kernel->entry_count; index += launches) {
-    launches = count_launches(&kernel->entries[index]);
+    launches = recur_i_count_launches(&kernel->entries[index]);
     bool good = true;
     for (int32_t i = 0; i < launches && good; ++i) {
       const recur_cuda_entry *entry = &kernel->entries[index + i];
@@ -190,7 +194,7 @@ static int32_t choose_group(const recur_i_call *call, const temporaries *all) {
 static int64_t blocks_of(const recur_i_call *call, const recur_cuda_entry *entry) {
   int64_t blocks = 0;
   const bool overflows = __builtin_mul_overflow(call->sequences * call->heads,
-                                                count_segments(call, entry) * entry->shards, &blocks);
+                                                recur_i_count_segments(call, entry) * entry->shards, &blocks);
   return overflows || blocks > INT32_MAX ? -1 : blocks;
 }
 
@@ -199,7 +203,7 @@ static int64_t scratch_of(const recur_i_call *call, const recur_cuda_entry *grou
   const int64_t chunks = call->cu_seqlens.argument ? call->tokens / CHUNK + call->sequences
                                                    : call->sequences * chunks_of(call->tokens);
   int64_t most = 0;
-  for (int32_t i = 0; i < count_launches(group); ++i) {
+  for (int32_t i = 0; i < recur_i_count_launches(group); ++i) {
     const int64_t bytes =
         group[i].scratch * blocks_of(call, &group[i]) + group[i].record * chunks * call->heads;
     most = bytes > most ? bytes : most;
@@ -209,21 +213,38 @@ static int64_t scratch_of(const recur_i_call *call, const recur_cuda_entry *grou
 
 static bool has_temporaries(const recur_cuda_entry *group) { return group->tensors; }
 
+/** Bytes of the workspace of a group before the copies of states. */
 static int64_t workspace_of(const recur_i_call *call, const recur_cuda_entry *group, temporaries *all) {
   const int64_t scratch = scratch_of(call, group);
   return has_temporaries(group) ? round_up(scratch) + place_temporaries(call, NULL, all) : scratch;
 }
 
+/** The number of the entry that goes token by token. */
+static int32_t sequential_of(const recur_i_call *call) {
+  return call->variant->cuda->entry_count - (is_packed(call) ? 2 : 1);
+}
+
+/** Where the copies of states begin in a group's workspace; what copies them has workspace, too. */
+static int64_t begin_of_copies(const recur_i_call *call, const recur_cuda_entry *group, temporaries *all) {
+  const int64_t own = workspace_of(call, group, all),
+                copying = scratch_of(call, &call->variant->cuda->entries[sequential_of(call)]);
+  return round_up(own > copying ? own : copying);
+}
+
 int64_t recur_i_cuda_workspace(const recur_i_call *call) {
   const recur_cuda_kernel *kernel = call->variant->cuda;
   temporaries all;
+  recur_i_copies copies;
   int64_t most = 0;
-  for (int32_t e = 0; e < kernel->entry_count; e += count_launches(&kernel->entries[e])) {
+  for (int32_t e = 0; e < kernel->entry_count; e += recur_i_count_launches(&kernel->entries[e])) {
     bool good = true;
-    for (int32_t i = 0; i < count_launches(&kernel->entries[e]); ++i)
+    for (int32_t i = 0; i < recur_i_count_launches(&kernel->entries[e]); ++i)
       good &= fits(call, &kernel->entries[e + i]);
-    const int64_t bytes =
-        good || e + 1 == kernel->entry_count ? workspace_of(call, &kernel->entries[e], &all) : 0;
+    if (!good && e + 1 < kernel->entry_count)
+      continue;
+    const recur_cuda_entry *group = &kernel->entries[e];
+    int64_t bytes = recur_i_place_copies(call, group, /*overlapping=*/false, NULL, &copies);
+    bytes += bytes ? begin_of_copies(call, group, &all) : workspace_of(call, group, &all);
     most = bytes > most ? bytes : most;
   }
   return most;
@@ -263,10 +284,12 @@ static int64_t count_slots(const recur_i_call *call) {
   return slots;
 }
 
+/** Launches an entry that reads initial states from their copies or, `copying`, stores them there. */
 static CUresult launch(const recur_i_call *call, const recur_cuda_entry *entry, const temporaries *all,
-                       CUfunction function, void *workspace, CUstream stream) {
+                       const recur_i_copies *copies, bool copying, CUfunction function, void *workspace,
+                       CUstream stream) {
   const operand_list list = list_operands(call, entry, all);
-  const int64_t segments = count_segments(call, entry);
+  const int64_t segments = recur_i_count_segments(call, entry);
   recur_cuda_call parameter = {.tokens = call->tokens,
                                .heads = call->heads,
                                .slots = count_slots(call),
@@ -277,8 +300,16 @@ static CUresult launch(const recur_i_call *call, const recur_cuda_entry *entry, 
                                .segments = segments,
                                .pairs = call->sequences * call->heads,
                                .few = segments > 1 && has_rounds(call, entry, segments)};
-  for (int32_t i = 0; i < list.count; ++i)
+  for (int32_t i = 0; i < list.count; ++i) {
     parameter.tensors[i] = describe_tensor(call, list.operands[i]);
+    for (int32_t c = 0; c < copies->count; ++c)
+      if (list.operands[i] == (copying ? copies->final : copies->initial)[c])
+        parameter.tensors[i] = copies->tensors[c];
+  }
+  if (copying) {
+    parameter.tokens = 0;
+    parameter.cu_seqlens = (recur_cuda_index){NULL, 0, 0};
+  }
   recur_i_map maps[RECUR_MAX_MAPS];
   const CUresult result = recur_i_describe_maps(list.operands, entry, maps);
   void *parameters[] = {&parameter, maps};
@@ -293,7 +324,7 @@ int32_t recur_i_cuda_launch(const recur_i_call *call, void *workspace, void *str
   place_temporaries(call, NULL, &all);
   const int32_t index = choose_group(call, &all);
   const recur_cuda_entry *group = &call->variant->cuda->entries[index];
-  const int32_t launches = count_launches(group);
+  const int32_t launches = recur_i_count_launches(group);
   for (int32_t i = 0; i < launches; ++i)
     if (blocks_of(call, &group[i]) < 0)
       return RECUR_I_FAIL(call, RECUR_ERROR_SHAPE,
@@ -301,7 +332,11 @@ int32_t recur_i_cuda_launch(const recur_i_call *call, void *workspace, void *str
                           call->sequences, call->heads);
   if (!blocks_of(call, group))
     return RECUR_OK;
-  const int64_t scratch = scratch_of(call, group), bytes = workspace_of(call, group, &all);
+  const int64_t scratch = scratch_of(call, group), begin = begin_of_copies(call, group, &all);
+  recur_i_copies copies;
+  int64_t bytes = recur_i_place_copies(call, group, /*overlapping=*/true,
+                                       workspace ? (char *)workspace + begin : NULL, &copies);
+  bytes += copies.count ? begin : workspace_of(call, group, &all);
   if (bytes && !workspace)
     return RECUR_I_FAIL(call, RECUR_ERROR_WORKSPACE,
                         "'workspace' is NULL, but %s_%s_workspace asks for %" PRId64 " bytes on the GPU",
@@ -320,8 +355,10 @@ int32_t recur_i_cuda_launch(const recur_i_call *call, void *workspace, void *str
     status = recur_i_cuda_check(call, workspace, bytes, (CUstream)stream);
   if (!status)
     status = recur_i_cuda_functions(call, context, &functions);
-  for (int32_t i = 0; i < launches && !status; ++i) {
-    const CUresult result = launch(call, &group[i], &all, functions[index + i], workspace, (CUstream)stream);
+  for (int32_t i = copies.count ? -1 : 0; i < launches && !status; ++i) {
+    const int32_t entry = i < 0 ? sequential_of(call) : index + i;
+    const CUresult result = launch(call, &call->variant->cuda->entries[entry], &all, &copies, i < 0,
+                                   functions[entry], workspace, (CUstream)stream);
     if (result)
       status = recur_i_fail_driver(call, "launching the kernel", result);
   }

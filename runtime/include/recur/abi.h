@@ -69,11 +69,12 @@ typedef void (*recur_kernel)(void *const *views, const recur_span *span, void *s
 
 /** One tensor of a launch. Strides in elements. Fields are 8 bytes each, as kernels read them. */
 typedef struct recur_cuda_tensor {
-  void *data;                  /**< first element; NULL where an optional state is absent */
-  int64_t sequence;            /**< from a sequence (or slot) to the next; 0 for params and packed tokens */
-  int64_t token;               /**< from a token to the next; 0 where there are none */
-  int64_t head;                /**< from a group of heads to the next */
-  int64_t group;               /**< heads that share one */
+  void *data;       /**< first element; NULL where an optional state is absent */
+  int64_t sequence; /**< from a sequence (or slot) to the next; 0 for params and packed tokens */
+  int64_t token;    /**< from a token to the next; of states that are in no slots, from a sequence to
+                     * the next; else 0 */
+  int64_t head;     /**< from a group of heads to the next */
+  int64_t group;    /**< heads that share one */
   int64_t own[RECUR_MAX_RANK]; /**< of its own dimensions */
 } recur_cuda_tensor;
 
