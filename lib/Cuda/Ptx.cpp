@@ -115,6 +115,15 @@ void Ptx::loadBox(Value to, Value map, Value barrier, ValueRange coordinates) {
            {}, operands);
 }
 
+void Ptx::prefetchBox(Value map, ValueRange coordinates, Value condition) {
+  Values operands{map, arith::ExtUIOp::create(b, b.getI32Type(), condition)};
+  llvm::append_range(operands, coordinates);
+  assembly(("{ .reg .pred on; setp.ne.b32 on, $1, 0; @on cp.async.bulk.prefetch.tensor." +
+            Twine(coordinates.size()) + "d.L2.global.tile [$0, " + braced(2, coordinates.size()) + "]; }")
+               .str(),
+           {}, operands);
+}
+
 void Ptx::storeBox(Value map, Value from, ValueRange coordinates, Value condition) {
   // A predicate and no branch: one around the copy of a single thread costs more than the copy.
   Values operands{map, from, arith::ExtUIOp::create(b, b.getI32Type(), condition)};

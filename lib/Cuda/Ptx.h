@@ -91,6 +91,7 @@ public:
 
   // Copies of boxes of a tensor, and of whole lines.
   void loadBox(mlir::Value to, mlir::Value map, mlir::Value barrier, mlir::ValueRange coordinates);
+  void prefetchBox(mlir::Value map, mlir::ValueRange coordinates, mlir::Value condition);
   void storeBox(mlir::Value map, mlir::Value from, mlir::ValueRange coordinates, mlir::Value condition);
   /// Copies bytes that lie together, from device memory and, as part of a group, to it.
   void loadBytes(mlir::Value to, mlir::Value from, int64_t bytes, mlir::Value barrier);

@@ -33,6 +33,31 @@ void RoleEmitter::emitLoader(Value chunks) {
       ptx.arrive(barrier(OutputsEmpty, ptx.constant(0)));
   };
   SmallVector<BlockArgument> inputs = copiedInputs(plan, phase);
+  // The boxes of an input, by number, from a token on: their place among its blocks of 64 columns, and their
+  // coordinates.
+  using BoxBody = llvm::function_ref<void(int64_t half, Value map, ValueRange coordinates)>;
+  auto forBoxes = [&](unsigned own, Value token, BoxBody body) {
+    Value map = LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps,
+                                    ArrayRef<LLVM::GEPArg>{int32_t(own * 128)});
+    Value head = arith::DivUIOp::create(b, narrow(part.head),
+                                        narrow(access.word(entry.maps[own], TensorAccess::Group)));
+    for (int64_t half = 0; half < halvesOf(inputs[own]); ++half) {
+      Value block = ptx.add(firstHalf(inputs[own], entry.maps[own]), half), zero = ptx.constant(0);
+      if (plan.hasSteps(inputs[own]))
+        body(half, map, {ptx.mul(block, 64), zero, token, head, batch});
+      else
+        body(half, map, {zero, token, block, head, batch});
+    }
+  };
+  // Where the ring has room for few chunks, those after them come to the cache meanwhile. Else the copy
+  // engine has better things to do.
+  constexpr int64_t muchOfRing = 48 * 1024, ahead = 2;
+  auto prefetch = [&](Value chunk, Value token) {
+    Value next = ptx.add(token, ahead * plan.tokens), exists = ptx.below(ptx.add(chunk, ahead), chunks);
+    for (unsigned own = 0; own < inputs.size(); ++own)
+      forBoxes(own, next, [&](int64_t, Value map, ValueRange at) { ptx.prefetchBox(map, at, exists); });
+  };
+  bool prefetches = plan.system && !plan.decay && stageBytes + earlyBytes > muchOfRing;
   // Inputs by number, each with how many tiles may still be on their way when it comes: those in whose places
   // tiles are made last, in the order in which they leave.
   SmallVector<std::pair<unsigned, int64_t>> order;
@@ -48,8 +73,7 @@ void RoleEmitter::emitLoader(Value chunks) {
     whenStored(chunk, [&] { copyOut(before, old); });
     if (!leaves)
       ptx.await(barrier(Empty, stage.index), ptx.exclusiveOr(stage.phase, ptx.constant(1)));
-    Value loaded = barrier(Loaded, stage.index);
-    Value token = ptx.add(first, ptx.mul(chunk, plan.tokens));
+    Value loaded = barrier(Loaded, stage.index), token = ptx.add(first, ptx.mul(chunk, plan.tokens));
     auto load = [&](bool toOutputs, bool early = false) {
       for (auto [own, left] : order) {
         BlockArgument input = inputs[own];
@@ -57,18 +81,9 @@ void RoleEmitter::emitLoader(Value chunks) {
           continue;
         if (left >= 0)
           ptx.awaitStores(/*written=*/false, left);
-        Value address = LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps,
-                                            ArrayRef<LLVM::GEPArg>{int32_t(own * 128)});
-        Value head = arith::DivUIOp::create(b, narrow(part.head),
-                                            narrow(access.word(entry.maps[own], TensorAccess::Group)));
-        for (int64_t half = 0; half < halvesOf(input); ++half) {
-          Value to = ptx.add(tileAt(stage, input), half * halfStride(input));
-          Value block = ptx.add(firstHalf(input, entry.maps[own]), half), zero = ptx.constant(0);
-          if (plan.hasSteps(input))
-            ptx.loadBox(to, address, loaded, {ptx.mul(block, 64), zero, token, head, batch});
-          else
-            ptx.loadBox(to, address, loaded, {zero, token, block, head, batch});
-        }
+        forBoxes(own, token, [&](int64_t half, Value map, ValueRange at) {
+          ptx.loadBox(ptx.add(tileAt(stage, input), half * halfStride(input)), map, loaded, at);
+        });
       }
     };
     load(false);
@@ -86,6 +101,8 @@ void RoleEmitter::emitLoader(Value chunks) {
     ptx.arriveExpecting(loaded, loadedBytes + (phase == Phase::Chain ? recordBytes() - earlyBytes : 0));
     if (plan.outputPlace)
       load(true);
+    if (prefetches)
+      prefetch(chunk, token);
     if (phase == Phase::Chain && earlyPlaces)
       takeEarly(chunk, stage);
     if (leaves)

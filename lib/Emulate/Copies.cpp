@@ -213,6 +213,8 @@ bool recur::emulate::decodeCopy(Statement &s) {
       s.run = commitBoxes;
     else if (s.words[3] == "wait_group" && count == 1)
       s.run = awaitBoxes;
+    else if (s.words[3] == "prefetch" && count == 1)
+      s.run = [](Thread &, const Statement &, Slots) {}; // a cache is not modelled
     else if (s.words[3] == "tensor" && s.has("tile") && s.has("global")) {
       bool loads = s.words.size() > 6 && s.words[6] == "global";
       s.run = loads ? loadBox : storeBox;
