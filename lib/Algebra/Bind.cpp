@@ -1,6 +1,9 @@
 // Gives symbolic dimensions their sizes.
+#include "lib/Algebra/NormalForm.h"
 #include "lib/Algebra/Passes.h"
 #include "mlir/IR/AttrTypeSubElements.h"
+
+#include <cmath>
 
 namespace recur {
 #define GEN_PASS_DEF_RECURBIND
@@ -44,16 +47,94 @@ static LogicalResult checkValueSizes(RuleOp rule) {
   return failure(result.wasInterrupted());
 }
 
-// Reports a micro-step beyond the last one, where both are numbers.
+namespace {
+// The numbers that the index of a micro-step can be. Nothing but loops, sizes and constants may stand in it:
+// which memory a token reads is known when compiling.
+class StepIndex {
+public:
+  explicit StepIndex(ExtractOp extract) : extract(extract) {}
+
+  LogicalResult check() {
+    auto count = dyn_cast<IntegerAttr>(cast<StepsType>(extract.getSteps().getType()).getCount());
+    if (!isFixed(extract.getIndex()))
+      return extract.emitError() << "the number of a micro-step is made of loop counters, dimensions and "
+                                    "constants, but this one depends on more";
+    if (!count || !isBound)
+      return success();
+    int64_t turns = 1;
+    for (ForOp loop : loops)
+      turns = std::min(turns * cast<IntegerAttr>(loop.getCount()).getInt(), 2 * maxTurns);
+    if (turns > maxTurns)
+      return extract.emitError() << "loops count this micro-step in more than " << maxTurns << " ways";
+    for (int64_t turn = 0; turn < turns; ++turn) {
+      double number = at(turn);
+      if (number >= 1 && number <= count.getInt() && number == std::floor(number))
+        continue;
+      return extract.emitError() << "micro-steps count from 1 to " << count.getInt()
+                                 << ", got: " << numberText(number);
+    }
+    return success();
+  }
+
+private:
+  static constexpr int64_t maxTurns = 1 << 20;
+
+  // Collects the loops and the ops that the value is computed by.
+  bool isFixed(Value value) {
+    if (!seen.insert(value).second)
+      return true;
+    if (auto argument = dyn_cast<BlockArgument>(value)) {
+      auto loop = dyn_cast<ForOp>(argument.getOwner()->getParentOp());
+      if (!loop || loop.getCounter() != argument)
+        return false;
+      loops.push_back(loop);
+      isBound &= isa<IntegerAttr>(loop.getCount());
+      return true;
+    }
+    Operation *op = value.getDefiningOp();
+    if (auto size = dyn_cast<SizeOp>(op))
+      isBound &= isa<IntegerAttr>(size.getDim());
+    if (!isa<ElementwiseOp, AssumeOp, ConstantOp, SizeOp>(op) ||
+        !llvm::all_of(op->getOperands(), [&](Value v) { return isFixed(v); }))
+      return false;
+    ops.push_back(op);
+    return true;
+  }
+
+  // The index in one turn of all loops together.
+  double at(int64_t turn) {
+    DenseMap<Value, double> numbers;
+    for (ForOp loop : loops) {
+      int64_t count = cast<IntegerAttr>(loop.getCount()).getInt();
+      numbers[loop.getCounter()] = turn % count + 1;
+      turn /= count;
+    }
+    for (Operation *op : ops) {
+      SmallVector<double> operands =
+          llvm::map_to_vector(op->getOperands(), [&](Value v) { return numbers[v]; });
+      double &number = numbers[op->getResult(0)];
+      if (auto constant = dyn_cast<ConstantOp>(op))
+        number = constant.getValue().convertToDouble();
+      else if (auto size = dyn_cast<SizeOp>(op))
+        number = cast<IntegerAttr>(size.getDim()).getInt();
+      else
+        number = isa<AssumeOp>(op) ? operands[0] : cast<ElementwiseOp>(op).evaluate(operands);
+    }
+    return numbers[extract.getIndex()];
+  }
+
+  ExtractOp extract;
+  bool isBound = true;
+  DenseSet<Value> seen;
+  SmallVector<ForOp> loops;
+  SmallVector<Operation *> ops;
+};
+} // namespace
+
+// Reports a micro-step that an input does not have, as far as sizes are known.
 static LogicalResult checkMicroSteps(RuleOp rule) {
   WalkResult result = rule.walk([](ExtractOp extract) {
-    auto index = extract.getIndex().getDefiningOp<ConstantOp>();
-    auto count = dyn_cast<IntegerAttr>(cast<StepsType>(extract.getSteps().getType()).getCount());
-    if (!index || !count || index.getValue().convertToDouble() <= count.getInt())
-      return WalkResult::advance();
-    emitError(extract.getLoc()) << "micro-steps count from 1 to " << count.getInt()
-                                << ", got: " << int64_t(index.getValue().convertToDouble());
-    return WalkResult::interrupt();
+    return failed(StepIndex(extract).check()) ? WalkResult::interrupt() : WalkResult::advance();
   });
   return failure(result.wasInterrupted());
 }

@@ -135,6 +135,15 @@ for text, message in SPECS:
 # A micro-step that there is not, once their number is known.
 box.write("bad.rec", "input k : vector(dk)[n]\nS = S + v*k[4].T\no = S*q\n")
 box.expect_error(["bad.rec", "--bind=dk=4,dv=4,n=3", "-o", "x.o"], 1, "2:11: error: micro-steps count from 1 to 3, got: 4")
+# So do those that loops count.
+for index, bind, message in [("j", "n=3,m=2", "1 to 2, got: 3"), ("j + 1", "n=2,m=2", "1 to 2, got: 3"),
+                             ("j*j", "n=3,m=8", "1 to 8, got: 9"), ("j/2", "n=2,m=2", "1 to 2, got: 0.5"),
+                             ("a", "n=2,m=2", "made of loop counters, dimensions and constants")]:
+    box.write("bad.rec", f"input k : vector(dk)[m]\ninput a : scalar\nfor j in 1..n {{ S = S + a*v*k[{index}].T }}\no = S*q\n")
+    box.expect_error(["bad.rec", f"--bind=dk=4,dv=4,{bind}", "-o", "x.o"], 1, message)
+box.write("bad.rec", "input k : vector(dk)[n]\nfor j in 1..n { S = S + v*k[n + 1 - j].T }\no = S*q\n")
+code, _, err = box.run("bad.rec", "--bind=dk=4,dv=4,n=3", "-o", "steps.o")
+box.expect(code == 0, f"micro-steps from last to first: {err}")
 
 # Several errors of one spec are all reported in one run, up to the limit.
 box.write("bad.rec", "".join(f"o{i} = f{i}(x)\n" for i in range(30)))
