@@ -1,4 +1,4 @@
-// The functions that the compiler itself knows. All others are one line each in Prelude.cpp.
+// The functions that the compiler itself knows. All others are one line each of the prelude, in Builtins.cpp.
 #pragma once
 #include "lib/Frontend/Ast.h"
 

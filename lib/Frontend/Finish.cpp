@@ -242,6 +242,61 @@ void Sema::warnUnused() {
   }
 }
 
+// Whether an expression is zero wherever a state is, for all that can be seen.
+static bool vanishesWith(const Expr &expr, const Symbol &state) {
+  auto vanishes = [&](const Expr *operand) { return vanishesWith(*operand, state); };
+  switch (expr.kind) {
+  case ExprKind::Number:
+    return expr.value == 0;
+  case ExprKind::Name:
+    return expr.symbol == &state ||
+           (expr.symbol && expr.symbol->is(SymbolKind::Argument) && vanishesWith(*expr.symbol->value, state));
+  case ExprKind::Negate:
+  case ExprKind::Transpose:
+  case ExprKind::Norm:
+  case ExprKind::Add:
+  case ExprKind::Subtract:
+    return all_of(expr.operands, vanishes);
+  case ExprKind::Multiply:
+  case ExprKind::ElementMultiply:
+    return any_of(expr.operands, vanishes);
+  case ExprKind::Divide:
+  case ExprKind::ElementDivide:
+    return vanishes(expr.operand(0));
+  case ExprKind::Call:
+    if (expr.body)
+      return vanishesWith(*expr.body, state);
+    return expr.primitive &&
+           is_contained({PrimitiveOp::Sqrt, PrimitiveOp::Abs, PrimitiveOp::Tanh, PrimitiveOp::Erf,
+                         PrimitiveOp::Sin, PrimitiveOp::Max, PrimitiveOp::Min, PrimitiveOp::Sum,
+                         PrimitiveOp::VectorSum, PrimitiveOp::VectorMax, PrimitiveOp::Rope},
+                        expr.primitive->op) &&
+           all_of(expr.operands, vanishes);
+  default:
+    return false;
+  }
+}
+
+// `k = l2norm(k)` makes a state of a `k` that nobody declared, which is zero for ever: an input was meant.
+void Sema::warnAlwaysZero() {
+  DenseMap<const Symbol *, bool> always;
+  auto visit = [&](auto &self, ArrayRef<Stmt *> items) -> void {
+    for (const Stmt *item : items) {
+      if (item->is(StmtKind::Assign) && item->symbol->is(SymbolKind::State) && !item->symbol->declared)
+        always.try_emplace(item->symbol, true).first->second &= vanishesWith(*item->value, *item->symbol);
+      self(self, item->body);
+    }
+  };
+  visit(visit, spec.items);
+  for (const Symbol &symbol : program->symbols)
+    if (always.lookup(&symbol))
+      diags
+          .warning(WarningClass::Unused, symbol.range,
+                   "'" + symbol.name +
+                       "' is read before it is assigned, which makes it a state, and this one stays zero")
+          .note("an input is declared: 'input " + symbol.name + " : " + symbol.shape.str() + "'");
+}
+
 void Sema::listSymbols() {
   SmallVector<std::pair<uint32_t, const Symbol *>> order;
   for (const Symbol &symbol : program->symbols)

@@ -86,7 +86,7 @@ void Sema::resolveInterval(const Stmt &item) {
       named->second->interval = *interval;
 }
 
-/// The numbers that bound a range; nothing, and an error, where a bound is no number.
+/// The numbers that bound a range; nothing, and an error, where a bound is no number. Only `inf` is infinite.
 std::optional<Interval> Sema::evaluateInterval(const IntervalSyntax &syntax) {
   Interval interval;
   for (auto [expr, bound] :
@@ -98,6 +98,10 @@ std::optional<Interval> Sema::evaluateInterval(const IntervalSyntax &syntax) {
       diags.error(expr->range, "a bound of a range is a number, but " + shown(*expr) + " is not");
     if (!value)
       return std::nullopt;
+    if (const Expr *at = whereNotFinite(*expr)) {
+      diags.error(at->range, "a bound of a range is a finite number or 'inf', but " + shown(*at) + " is not");
+      return std::nullopt;
+    }
     *bound = *value;
   }
   interval.loOpen = syntax.loOpen;
@@ -414,11 +418,11 @@ void Sema::unknownName(StringRef name, SourceRange at, const Twine &where) {
 void Sema::resolveIndex(Expr &expr, const Scope &scope) {
   Expr &base = *expr.operand(0), &index = *expr.operand(1);
   resolve(index, scope.overTokens() ? Scope{Context::Constant} : scope);
+  const Symbol *counter = index.symbol && index.symbol->is(SymbolKind::Counter) ? index.symbol : nullptr;
   const Symbol *symbol = find(base.text, base.range, scope);
   if (!symbol && scope.context == Context::Token) {
     // An undeclared input has as many values as the loop has steps.
     symbol = implicitInput(base.text, base.range);
-    const Symbol *counter = index.symbol && index.symbol->is(SymbolKind::Counter) ? index.symbol : nullptr;
     if (counter)
       own[base.text]->steps = counter->steps;
   }
@@ -428,6 +432,10 @@ void Sema::resolveIndex(Expr &expr, const Scope &scope) {
   if (!symbol->is(SymbolKind::Input) || !symbol->steps)
     diags.error(expr.range, "'" + base.text + "' has one value per token, so it has no index")
         .note("'input " + base.text + " : SHAPE[n]' declares n of them");
+  if (counter && counter->steps && symbol->steps && !counter->steps->isSymbol() &&
+      !symbol->steps->isSymbol() && counter->steps->value > symbol->steps->value)
+    diags.error(index.range, "'" + counter->name + "' counts to " + counter->steps->str() + ", but '" +
+                                 base.text + "' has " + symbol->steps->str() + " values per token");
   std::optional<double> number = evaluate(index);
   if (number && (*number < 1 || *number != static_cast<double>(static_cast<int64_t>(*number)) ||
                  (symbol->steps && !symbol->steps->isSymbol() && *number > symbol->steps->value)))

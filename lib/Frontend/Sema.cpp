@@ -43,6 +43,7 @@ std::unique_ptr<Program> Sema::run() {
   if (diags.hasErrors())
     return nullptr;
   warnUnused();
+  warnAlwaysZero();
   listSymbols();
   return std::move(program);
 }

@@ -115,6 +115,7 @@ private:
   void checkDimensions();
   void checkLevels();
   void warnUnused();
+  void warnAlwaysZero();
   void listSymbols();
 
   std::string shown(const Expr &expr) const;

@@ -53,6 +53,25 @@ TEST(Sema, ReportsTheErrorOfTheLanguage) {
                              "          ^\n");
 }
 
+TEST(Sema, WarnsOfStatesThatStayZero) {
+  auto warnings = [](const char *spec) {
+    SourceFile file("t.rec", spec);
+    DiagnosticEngine diags;
+    EXPECT_NE(check(file, diags), nullptr) << rendered(diags);
+    return rendered(diags);
+  };
+  for (const char *update : {"k = l2norm(k)", "k = silu(k)", "k = rope(2*k)", "k = -k/3 + tanh(k)"}) {
+    std::string found = warnings((std::string(update) + "\nS = S + v*kT; o = S*q").c_str());
+    EXPECT_TRUE(
+        contains(found, "'k' is read before it is assigned, which makes it a state, and this one stays zero"))
+        << found;
+    EXPECT_TRUE(contains(found, "'input k : vector(dk)'")) << found;
+  }
+  for (const char *update : {"k = l2norm(k) + p", "k = exp(k)", "state k : vector(dk)\nk = 2*k",
+                             "input k : vector(dk)\nk = l2norm(k)"})
+    EXPECT_EQ(warnings((std::string(update) + "\nS = S + v*kT; o = S*q").c_str()), "");
+}
+
 TEST(Sema, InfersShapes) {
   expectAll({
       {"z = f*z + i*k; o = dot(z, q)", {"state z : vector(dk)", "input f : scalar", "output o : scalar"}},
@@ -116,6 +135,10 @@ TEST(Sema, ExplainsErrors) {
       {"S = S@0 + v*kT; o = S*q", {"a block has a positive number of tokens, got: '0'"}},
       {"S = S@2 + S@3 + v*kT; o = S*q", {"all blocks of a rule have one size, but this one has 3 tokens"}},
       {"input a : scalar in [1, 0]\no = a", {"range [1, 0] is empty"}},
+      {"input a : scalar in [0, 1/0]\no = a",
+       {"a bound of a range is a finite number or 'inf', but '1/0' is not"}},
+      {"input a : scalar in [inf - inf, 1]\no = a", {"but 'inf - inf' is not"}},
+      {"input a : scalar in [0, 2*sqrt(-1)]\no = a", {"but 'sqrt(-1)' is not"}},
       {"input a : scalar in [v, 0]\no = a", {"unknown name 'v'; a constant may use"}},
       {"input q : vector(dk)\ninput v : vector(dv)\no = q + v",
        {"'+' needs operands of one shape, but 'q' is a vector(dk) and 'v' is a vector(dv)",
@@ -131,6 +154,8 @@ TEST(Sema, ExplainsErrors) {
       {"input k : vector(dk)[n]\no = k", {"'k' has n values per token: write k[j] in a loop"}},
       {"input k : vector(dk)\no = k[1]", {"'k' has one value per token, so it has no index"}},
       {"input k : vector(dk)[2]\no = k[3]", {"micro-steps count from 1 to 2, got: 3"}},
+      {"input k : vector(dk)[2]\nfor j in 1..3 { o = k[j] }",
+       {"'j' counts to 3, but 'k' has 2 values per token"}},
       {"for j in 0..3 { o = q }", {"a loop counts from 1, got: '0'"}},
       {"for j in 1..2.5 { o = q }", {"a loop ends at a dimension or an integer from 1 to 1000000"}},
       {"O = softmax(q*K.T + log(M))*V", {"'q' is one value per token", "write 'Q' for the matrix"}},
