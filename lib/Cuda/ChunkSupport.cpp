@@ -101,12 +101,16 @@ static std::optional<std::string> mapRefusal(chunk::MapOp map) {
     if (!isa<MatType>(type))
       return std::string("a function of one token makes a matrix");
   std::optional<std::string> reason;
-  map.getBody().walk([&](Operation *op) {
-    for (Value value : op->getResults()) {
+  auto check = [&](ValueRange values) {
+    for (Value value : values) {
       auto type = dyn_cast<MatType>(value.getType());
       if (type && !isOne(type.getRows()) && !isOne(type.getCols()))
         reason = "a function of one token computes with a matrix";
     }
+  };
+  map.getBody().walk([&](Operation *op) {
+    check(op->getOperands()); // such as a param
+    check(op->getResults());
     if (isa<ForOp, SolveOp, InverseOp>(op))
       reason = "a function of one token holds '" + op->getName().getStringRef().str() + "'";
   });
