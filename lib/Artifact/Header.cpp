@@ -11,7 +11,7 @@ using namespace llvm;
 namespace recur {
 namespace {
 
-/// Words of C11 and C++17 that cannot name a field.
+/// Words of C11 and C++17, and macros of the headers that recur.h includes, that cannot name a field.
 bool isKeyword(StringRef word) {
   static const StringSet<> words = {
       "alignas", "alignof", "and", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "break", "case",
@@ -22,7 +22,7 @@ bool isKeyword(StringRef word) {
       "protected", "public", "register", "reinterpret_cast", "restrict", "return", "short", "signed",
       "sizeof", "static", "static_assert", "static_cast", "struct", "switch", "template", "this",
       "thread_local", "throw", "true", "try", "typedef", "typeid", "typename", "union", "unsigned", "using",
-      "virtual", "void", "volatile", "wchar_t", "while", "xor", "xor_eq",
+      "virtual", "void", "volatile", "wchar_t", "while", "xor", "xor_eq", "NULL", "offsetof",
       // The type of the fields.
       "DLTensor"};
   return words.contains(word);

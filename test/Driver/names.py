@@ -23,7 +23,7 @@ def compiles(text, *options, name="rule"):
 
 
 WORDS = ["int", "return", "class", "template", "restrict", "forward", "step", "args", "where", "workspace", "int32_t",
-         "DLTensor", "cu_seqlens", "state_index", "positions", "main", "data", "size_t", "rule", "metadata"]
+         "DLTensor", "NULL", "offsetof", "cu_seqlens", "state_index", "positions", "main", "data", "size_t", "rule", "metadata"]
 compiles("input " + ", ".join(WORDS) + " : scalar\no = " + " + ".join(WORDS))
 # Inputs that have the names that a state's arguments get.
 compiles("state S : scalar\ninput initial_S, final_S, initial_S_ : scalar\n"
