@@ -92,7 +92,7 @@ Expander::MaybeSum Expander::compute(Value value) {
     return sum;
   }
   if (isa<MulOp>(op))
-    return fail(op, "'" + notation(value) + "' reads states twice (degree 2): not affine");
+    return fail(op, "'" + notation(value) + "' multiplies functions of states: not affine");
   return fail(op, "'" + notation(value) + "' is a nonlinear function of a state");
 }
 
@@ -203,7 +203,7 @@ Expander::MaybeSum Expander::matmul(Value lhs, Value rhs, Operation *op) {
   if (!left || !right)
     return std::nullopt;
   if (!leftToken && !rightToken)
-    return fail(op, "'" + notation(op->getResult(0)) + "' reads states twice (degree 2): not affine");
+    return fail(op, "'" + notation(op->getResult(0)) + "' multiplies functions of states: not affine");
   Value dependent = leftToken ? rhs : lhs;
   if (!carriesState(dependent))
     return multiply(*left, *right, loc);

@@ -49,12 +49,12 @@ StringRef recur::classMeaning(RuleClass ruleClass) {
       "states that are coupled by numbers: products of masks",
       "coupled states, and reads that are written back: products of masks and a triangular solve per chunk",
       "every entry of the state has its own decay: an associative scan, or token by token",
-      "the state is multiplied by a full matrix: token by token",
+      "a state is multiplied by a full matrix, or states are coupled by more than numbers: token by token",
       "a running maximum scales the state: it is computed ahead, the rest are masked matrix products",
       "the readout solves a system with the state: iterations over chunk products, or token by token",
       "the update looks at the state of a block's start: a graph per block",
       "an attention form: the outputs are written over the whole sequence",
-      "the update is not linear in the state: token by token",
+      "the update or an output is not linear in the states, or takes all of one: token by token",
   };
   return meanings[unsigned(ruleClass)];
 }

@@ -202,8 +202,11 @@ std::string printNormalForm(const NormalForm &nf, const ShortNames *names = null
 /// `names` says what block arguments are called that are no argument of a rule.
 std::string notation(mlir::Value value);
 /// Below `depth` operations there are dots.
+constexpr unsigned shownDepth = 6;
 std::string notation(mlir::Value value, const llvm::DenseMap<mlir::Value, std::string> &names,
-                     unsigned depth = 6);
+                     unsigned depth = shownDepth);
+/// The same, in brackets where it cannot stand in a product.
+std::string factorNotation(mlir::Value value, const llvm::DenseMap<mlir::Value, std::string> &names);
 /// A definition in full, unless it is very long.
 constexpr unsigned fullDepth = 20;
 

@@ -1,24 +1,38 @@
 // Values as the papers write them.
 #include "lib/Algebra/Expander.h"
-#include "llvm/ADT/APFloat.h"
+#include "mlir/IR/Matchers.h"
+#include "llvm/Support/Format.h"
 
 using namespace mlir;
 using namespace recur;
 
 std::string recur::numberText(double value) {
-  SmallString<16> text;
-  APFloat(value).toString(text, /*FormatPrecision=*/6, /*FormatMaxPadding=*/3);
-  return text.str().str();
+  std::string text;
+  llvm::raw_string_ostream(text) << llvm::format("%.6g", value);
+  size_t exponent = text.find('e'); // 1e-06 is 1e-6
+  while (exponent != std::string::npos && text[exponent + 2] == '0')
+    text.erase(exponent + 2, 1);
+  return text;
 }
 
 namespace {
-enum Precedence { Sum_, Product, Atom };
+// Products of matrices and those entry by entry stand in brackets inside each other.
+enum Precedence { Sum_, Product, Entries, Power, Atom };
 
 struct Text {
   std::string text;
   Precedence precedence;
-  std::string at(Precedence needed) const { return precedence < needed ? "(" + text + ")" : text; }
+  std::string at(Precedence needed) const {
+    bool fits = needed == Sum_ || precedence == needed || (precedence > needed && precedence >= Power);
+    return fits ? text : "(" + text + ")";
+  }
 };
+
+bool isNumber(Value value, double number) {
+  FloatAttr constant;
+  return matType(value).isScalar() && matchPattern(value, m_Constant(&constant)) &&
+         constant.getValueAsDouble() == number;
+}
 
 using Names = DenseMap<Value, std::string>;
 
@@ -35,8 +49,18 @@ Text write(Value value, unsigned depth, const Names &names) {
     return {"..", Atom};
   auto operand = [&](unsigned i) { return write(op->getOperand(i), depth - 1, names); };
   auto infix = [&](StringRef symbol, Precedence precedence, bool strict = false) {
-    return Text{operand(0).at(precedence) + symbol.str() + operand(1).at(strict ? Atom : precedence),
+    return Text{operand(0).at(precedence) + symbol.str() + operand(1).at(strict ? Power : precedence),
                 precedence};
+  };
+  // A factor of 1 or -1 that the algebra left.
+  auto withoutOne = [&]() -> std::optional<Text> {
+    for (unsigned i : {0, 1}) {
+      if (isNumber(op->getOperand(i), 1))
+        return operand(1 - i);
+      if (isNumber(op->getOperand(i), -1))
+        return Text{"-" + operand(1 - i).at(Product), Sum_};
+    }
+    return std::nullopt;
   };
   if (auto constant = dyn_cast<ConstantOp>(op))
     return {numberText(constant.getValue().convertToDouble()), Atom};
@@ -44,22 +68,29 @@ Text write(Value value, unsigned depth, const Names &names) {
     return {dimText(size.getDim()), Atom};
   if (isa<IdentityOp>(op))
     return {"I", Atom};
-  if (isa<AddOp>(op))
-    return infix(" + ", Sum_);
+  if (isa<AddOp>(op)) {
+    std::string right = operand(1).text;
+    bool negative = StringRef(right).starts_with("-");
+    return {operand(0).text + (negative ? " - " + right.substr(1) : " + " + right), Sum_};
+  }
   if (isa<SubOp>(op))
     return {operand(0).at(Sum_) + " - " + operand(1).at(Product), Sum_};
   if (isa<MatmulOp>(op))
     return infix("*", Product);
-  if (auto mul = dyn_cast<MulOp>(op))
-    return infix(matType(mul.getLhs()).isScalar() || matType(mul.getRhs()).isScalar() ? "*" : ".*", Product);
+  if (auto mul = dyn_cast<MulOp>(op)) {
+    if (std::optional<Text> other = withoutOne())
+      return *other;
+    bool scales = matType(mul.getLhs()).isScalar() || matType(mul.getRhs()).isScalar();
+    return scales ? infix("*", Product) : infix(".*", Entries);
+  }
   if (Value vector = normalisedVector(value))
     return {"l2norm(" + write(vector, depth - 1, names).text + ")", Atom};
   if (auto div = dyn_cast<DivOp>(op))
-    return infix(matType(div.getRhs()).isScalar() ? "/" : "./", Product, true);
+    return matType(div.getRhs()).isScalar() ? infix("/", Product, true) : infix("./", Entries, true);
   if (isa<NegOp>(op))
     return {"-" + operand(0).at(Product), Sum_};
   if (isa<PowOp>(op))
-    return {operand(0).at(Atom) + "^" + operand(1).at(Atom), Product};
+    return {operand(0).at(Atom) + "^" + operand(1).at(Atom), Power};
   if (isa<TransposeOp>(op)) {
     Text inner = operand(0);
     bool shortName =
@@ -84,3 +115,6 @@ std::string recur::notation(Value value, const DenseMap<Value, std::string> &nam
   return write(value, depth, names).text;
 }
 std::string recur::notation(Value value) { return notation(value, Names()); }
+std::string recur::factorNotation(Value value, const DenseMap<Value, std::string> &names) {
+  return write(value, shownDepth, names).at(Product);
+}

@@ -58,6 +58,7 @@ public:
 private:
   std::string name(unsigned state) { return notation(nf.states[state]); }
   std::string say(Value value) { return notation(value, names); }
+  std::string sayFactor(Value value) { return factorNotation(value, names); }
 
   // What a state is between two steps of its update.
   void nameVersion(const Version &version) {
@@ -76,13 +77,12 @@ private:
     if (matType(vector).isScalar())
       return version;
     version = bracket(version);
-    return side == Side::Right ? version + "*" + bracket(say(vector))
-                               : version + ".T*" + bracket(say(vector));
+    return version + (side == Side::Right ? "*" : ".T*") + sayFactor(vector);
   }
 
   std::string column(const Column &column) {
     if (column.kind == Column::Known)
-      return bracket(say(column.value));
+      return sayFactor(column.value);
     if (column.kind == Column::RowOf)
       return "y" + std::to_string(column.index + 1);
     const Read &r = nf.reads[column.index];
@@ -97,8 +97,9 @@ private:
   }
 
   std::string factor(const Factor &f) {
-    std::string text = bracket(say(f.value));
-    return f.diagonal ? "diag(" + text + ")" : text + (f.transposed ? ".T" : "");
+    if (f.diagonal)
+      return "diag(" + say(diagonalColumn(f.value)) + ")";
+    return sayFactor(f.value) + (f.transposed ? ".T" : "");
   }
 
   std::string coefficient(const Coefficient &c, bool first) {
@@ -106,7 +107,7 @@ private:
     if (std::fabs(c.number) != 1)
       text += numberText(std::fabs(c.number)) + "*";
     for (Value f : c.factors)
-      text += bracket(say(f)) + "*";
+      text += sayFactor(f) + "*";
     return text;
   }
 
@@ -116,7 +117,10 @@ private:
       text += coefficient(term.c, text.empty());
       for (const Factor &f : term.map)
         text += factor(f) + "*";
-      text += column(term.column);
+      if (brief && isOneNumber(term.column) && StringRef(text).ends_with("*"))
+        text.pop_back();
+      else
+        text += column(term.column);
     }
     return text.empty() ? "0" : text;
   }
@@ -128,7 +132,7 @@ private:
       for (const Factor &f : term.left)
         text += factor(f) + "*";
       for (Value e : term.elementwise)
-        text += bracket(say(e)) + ".*";
+        text += sayFactor(e) + ".*";
       text += name(term.state) + (term.transposed ? "T" : "");
       for (const Factor &f : term.right)
         text += "*" + factor(f);
@@ -136,7 +140,7 @@ private:
     for (const Write &write : version.writes) {
       text += coefficient(write.c, text.empty());
       if (write.matrix)
-        text += bracket(say(write.matrix));
+        text += sayFactor(write.matrix);
       else
         text +=
             column(write.column) + (brief && isOneNumber(write.row) ? "" : "*" + column(write.row) + ".T");
@@ -180,7 +184,7 @@ ShortNames recur::shortNames(const NormalForm &nf) {
   auto addAll = [&](const auto &values) { llvm::for_each(values, add); };
   auto addFactors = [&](ArrayRef<Factor> factors) {
     for (const Factor &factor : factors)
-      add(factor.value);
+      add(factor.diagonal ? diagonalColumn(factor.value) : factor.value);
   };
   auto addColumn = [&](const Column &column) { add(column.kind == Column::Known ? column.value : Value()); };
   for (const Read &read : nf.reads)

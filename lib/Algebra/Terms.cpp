@@ -39,6 +39,11 @@ SmallVector<Term> recur::multiplyTerms(ArrayRef<Term> lhs, ArrayRef<Term> rhs) {
   return result;
 }
 
+Value recur::diagonalColumn(Value value) {
+  auto transposed = value.getDefiningOp<TransposeOp>();
+  return transposed && isOne(matType(value).getRows()) ? transposed.getOperand() : value;
+}
+
 Value recur::normalisedVector(Value value) {
   auto quotient = value.getDefiningOp<DivOp>();
   auto root = quotient ? quotient.getRhs().getDefiningOp<SqrtOp>() : SqrtOp();

@@ -33,6 +33,9 @@ constexpr size_t maxTerms = 32;
 /// True when neither dimension is the literal 1.
 bool isMatrix(MatType type);
 
+/// The column of a vector that acts as a diagonal, however it is stored.
+mlir::Value diagonalColumn(mlir::Value value);
+
 /// x where the value is x / sqrt(sum(x .* x) + 1e-6), which the language calls l2norm(x); null otherwise.
 mlir::Value normalisedVector(mlir::Value value);
 

@@ -151,7 +151,7 @@ std::optional<RowValue> Group::rowValue(unsigned index, function_ref<Value(unsig
     if (!term.map.empty() || !row.inOldReads) {
       (void)cx.fail(
           "what is read from '" + notation(cx.nf.states[states[0]]) + "' is scaled by '" +
-          (term.map.empty() ? std::string("a matrix") : notation(term.map[0].value)) +
+          (term.map.empty() ? std::string("a matrix") : notation(diagonalColumn(term.map[0].value))) +
           "' before it is written back: each value channel has a system of its own; scale the writes only");
       return std::nullopt;
     }

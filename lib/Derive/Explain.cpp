@@ -68,9 +68,15 @@ private:
     for (Value operand :
          llvm::concat<Value>(llvm::to_vector(map.getCarried()), llvm::to_vector(map.getRows()),
                              llvm::to_vector(map.getShared()))) {
-      auto known = tokenNames.find(operand);
-      argumentNames[map.getBody().getArgument(next++)] =
-          known != tokenNames.end() ? known->second : text(operand, 2);
+      BlockArgument argument = map.getBody().getArgument(next++);
+      bool isLong = operand.getDefiningOp() && !names.contains(operand) && !argument.hasOneUse();
+      if (auto known = tokenNames.find(operand); known != tokenNames.end()) {
+        argumentNames[argument] = known->second;
+        continue;
+      }
+      if (isLong && dependsOnStates(map))
+        name(operand, "Y", step);
+      argumentNames[argument] = text(operand, 2);
     }
     auto yielded = map.getYield().getValues().begin();
     for (auto [index, last] : llvm::enumerate(map.getLast())) {

@@ -77,12 +77,6 @@ LogicalResult Group::orient() {
   return success();
 }
 
-// A column of a diagonal, however it is stored.
-static Value diagonalColumn(Value value) {
-  auto transposed = value.getDefiningOp<TransposeOp>();
-  return transposed && isOne(matType(value).getRows()) ? transposed.getOperand() : value;
-}
-
 // The product of factors, and its logarithm where each of them is an exponential.
 static std::pair<Value, Value> productOf(OpBuilder &b, Location loc, const Coefficient &c,
                                          ArrayRef<Value> columns) {
@@ -138,8 +132,9 @@ LogicalResult Group::findDecays() {
           found = !found && term.isScalar() ? &term : nullptr;
       for (const OldTerm &term : nf.update(to).old)
         if (!term.isScalar())
-          return cx.fail("'" + notation(nf.states[to]) + "' is coupled to '" +
-                         notation(nf.states[term.state]) + "' by more than a scalar");
+          return cx.fail(
+              "'" + notation(nf.states[to]) + "' takes '" + notation(nf.states[term.state]) +
+              "' times more than a number: states that go together are coupled by numbers in chunks");
       Coefficient c;
       if (found)
         c = found->c;
@@ -217,8 +212,11 @@ LogicalResult Group::findStreams() {
     for (const Write &write : cx.nf.update(state).writes) {
       const Column &key = keySide == Side::Right ? write.row : write.column;
       const Column &payload = keySide == Side::Right ? write.column : write.row;
-      if (write.matrix || key.kind != Column::Known)
+      if (write.matrix)
         return cx.fail("a matrix of full rank is added to '" + notation(cx.nf.states[state]) + "'");
+      if (key.kind != Column::Known)
+        return cx.fail("'" + notation(cx.nf.states[state]) +
+                       "' is written along a vector that was read from a state");
       auto stream = llvm::find_if(own, [&](const Stream &s) { return s.key == key.value; });
       if (stream == own.end()) {
         own.push_back({key.value, {}, {{unsigned(member), {}}}, false, {}, {}});

@@ -50,7 +50,7 @@ recur.rule @erase(input "q" %q: !recur.mat<dk x 1>, input "k" %k: !recur.mat<dk 
 // -----
 
 // A product of a state with itself keeps the rule sequential, and the remark says so.
-// CHECK: remark: 'square' keeps its sequential form: 'S*S' reads states twice (degree 2): not affine
+// CHECK: remark: 'square' keeps its sequential form: 'S*S' multiplies functions of states: not affine
 recur.rule @square(input "x" %x: !recur.mat<d x 1>, state "S" %S: !recur.mat<d x d>) -> ("o") init {
   %z = recur.identity : !recur.mat<d x d>
   recur.yield %z : !recur.mat<d x d>
