@@ -259,9 +259,10 @@ Error Descriptor::emit() {
   GlobalVariable *about = global(metadata(), "recur.metadata");
   GlobalVariable *model = global(
       structure({i32(RECUR_MAGIC), i32(RECUR_ABI_VERSION), string(info.name), about,
-                 i32(info.usesPosition ? RECUR_USES_POSITION : 0), i32(int64_t(tensors.size())),
-                 array(tensors, "recur.tensors"), i32(int64_t(names.size())), i32(int64_t(variants.size())),
-                 array(names, "recur.dimnames"), array(variants, "recur.variants")},
+                 i32((info.usesPosition ? RECUR_USES_POSITION : 0) | (info.hasStep ? 0 : RECUR_NO_STEP)),
+                 i32(int64_t(tensors.size())), array(tensors, "recur.tensors"), i32(int64_t(names.size())),
+                 i32(int64_t(variants.size())), array(names, "recur.dimnames"),
+                 array(variants, "recur.variants")},
                 sizeof(recur_model)),
       "recur.model");
   auto *fields = cast<ConstantStruct>(about->getInitializer());

@@ -133,7 +133,11 @@ void writeForwardArgs(raw_ostream &os, const ModelInfo &info) {
 
 void writeStepArgs(raw_ostream &os, const ModelInfo &info) {
   static constexpr StringRef token[] = {"sequence", "1", "head"};
-  writeComment(os, "", "Arguments of " + info.name + "_step: one token of each sequence.");
+  writeComment(os, "",
+               "Arguments of " + info.name + "_step: one token of each sequence." +
+                   (info.hasStep ? ""
+                                 : " To call it is an error: a step does not have the state of "
+                                   "the start of its block of tokens."));
   os << "typedef struct " << info.name << "_step_args {\n";
   Fields fields(os);
   addRole(fields, info, Role::Input, token);

@@ -70,6 +70,7 @@ std::string emitJson(const ModelInfo &info, unsigned indent) {
     json.attribute("precision", info.precision);
     json.attribute("compiler", info.compiler);
     json.attribute("uses_position", info.usesPosition);
+    json.attribute("has_step", info.hasStep);
     json.attributeArray("dims", [&] {
       for (const std::string &dim : info.dims)
         json.value(dim);

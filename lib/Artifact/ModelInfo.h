@@ -119,6 +119,7 @@ struct ModelInfo {
   std::string compiler;
   /// Results depend on the tokens' positions (`t`, rope, blocks).
   bool usesPosition = false;
+  bool hasStep = true; // not where the state of a block's start is read
   /// Symbolic dimensions in the order of the spec.
   std::vector<std::string> dims;
   /// Inputs, then params, then states, then outputs; each group in the order of the spec.

@@ -91,6 +91,7 @@ ModelInfo recur::describe(Session &session) {
     info.dims.push_back(symbol.str());
   for (BlockArgument argument : rule.argumentsOf(ArgKind::Position))
     info.usesPosition |= !argument.use_empty();
+  info.hasStep = rule.argumentsOf(ArgKind::Stale).empty();
   auto add = [&](StringRef name, Role role, Type type, ArgAttr arg) {
     TensorInfo tensor;
     tensor.name = name.str();

@@ -168,6 +168,10 @@ static int32_t find_device(recur_i_call *call) {
 int32_t recur_i_bind(recur_i_call *call, const DLTensor *const *args) {
   if (!args)
     return RECUR_I_FAIL(call, RECUR_ERROR_NULL, "'args' is NULL");
+  if (call->step && (call->model->flags & RECUR_NO_STEP))
+    return RECUR_I_FAIL(
+        call, RECUR_ERROR_VARIANT,
+        "the rule reads the state at the start of a block of tokens, which a step does not have");
   int32_t code = collect(call, args);
   if (!code)
     code = find_device(call);

@@ -227,7 +227,10 @@ typedef struct recur_variant {
 } recur_variant;
 
 /** Bits of recur_model.flags. */
-enum { RECUR_USES_POSITION = 1 /**< results depend on the tokens' positions, so a step must be told them */ };
+enum {
+  RECUR_USES_POSITION = 1, /**< results depend on the tokens' positions, so a step must be told them */
+  RECUR_NO_STEP = 2        /**< the state at the start of a block of tokens is read, which no step has */
+};
 
 /** A compiled rule. */
 typedef struct recur_model {
@@ -235,7 +238,7 @@ typedef struct recur_model {
   uint32_t abi_version;           /**< RECUR_ABI_VERSION; what follows is read only if both match */
   const char *name;               /**< prefix of the rule's functions */
   const recur_metadata *metadata; /**< what NAME_metadata returns */
-  uint32_t flags;                 /**< RECUR_USES_POSITION */
+  uint32_t flags;                 /**< RECUR_USES_POSITION, RECUR_NO_STEP */
   int32_t tensor_count;           /**< number of tensors */
   const recur_tensor *tensors;    /**< inputs, then params, then states, then outputs (at least one) */
   int32_t dim_count;              /**< number of dimensions */
