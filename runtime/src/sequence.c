@@ -108,6 +108,28 @@ static int32_t check_positions(const recur_i_call *call) {
   return RECUR_OK;
 }
 
+/** What is written begins where nothing else does; a state may be updated in place. Memory that is shared
+ * elsewhere is not looked for: tensors may be woven into each other. */
+static int32_t check_apart(const recur_i_call *call) {
+  for (int32_t i = 0; i < call->operand_count; ++i)
+    for (int32_t j = 0; j < call->operand_count; ++j) {
+      const recur_i_operand *written = &call->operands[i], *other = &call->operands[j];
+      const bool same = written->argument && other->argument && !written->empty && !other->empty &&
+                        written->data == other->data;
+      if (i == j || !same || !written->written)
+        continue;
+      if (written->tensor == other->tensor &&
+          !memcmp(written->strides, other->strides, written->argument->ndim * sizeof *written->strides))
+        continue;
+      return RECUR_I_FAIL(call, RECUR_ERROR_STRIDE,
+                          "'%s%s' is written, so it must not share memory with '%s%s', but both begin at one "
+                          "address%s",
+                          written->prefix, written->tensor->name, other->prefix, other->tensor->name,
+                          written->tensor == other->tensor ? " with different strides" : "");
+    }
+  return RECUR_OK;
+}
+
 int32_t recur_i_check_data(recur_i_call *call) {
   int32_t code = RECUR_OK;
   for (int32_t i = 0; i < call->operand_count && !code; ++i) {
@@ -116,6 +138,8 @@ int32_t recur_i_check_data(recur_i_call *call) {
       code = recur_i_locate(call, operand->prefix, operand->tensor->name, operand->argument, operand->low,
                             operand->high, &operand->data);
   }
+  if (!code)
+    code = check_apart(call);
   recur_i_indices *indices[] = {&call->cu_seqlens, &call->state_index, &call->positions};
   for (int32_t i = 0; i < 3 && !code; ++i) {
     char *data = NULL;

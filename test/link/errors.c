@@ -53,6 +53,10 @@ static void tensors(void) {
   WRONG(RECUR_ERROR_STRIDE, "'o'", p.o.strides[3] = 0);
   WRONG(RECUR_ERROR_STRIDE, "'final_S'", p.final.strides[0] = 1);
   WRONG(RECUR_ERROR_STRIDE, "'q'", p.q.strides[0] = INT64_MAX / 2);
+  WRONG(RECUR_ERROR_STRIDE, "'o'", args.o = args.v);
+  WRONG(RECUR_ERROR_STRIDE, "'initial_S'", p.initial.tensor.data = p.final.tensor.data;
+        p.initial.tensor.byte_offset = p.final.tensor.byte_offset; p.initial.strides[2] = p.final.strides[3];
+        p.initial.strides[3] = p.final.strides[2]);
   WRONG(RECUR_ERROR_ALIGNMENT, "'v'", p.v.tensor.byte_offset += 1);
 }
 
