@@ -146,6 +146,14 @@ private:
     return b.create(state)->getResult(0);
   }
 
+  // A number, or one for each token, as a matrix: of rank 1.
+  Matrix repeated(const Item &item) {
+    if (item.kind == Item::Pairs)
+      return item.matrix;
+    bool isKey = item.kind == Item::Cols;
+    return kernel(isKey ? Value() : item.value, isKey ? item.value : Value(), {}, Reach::All);
+  }
+
   FailureOr<Matrix> visitPairs(Operation *op, ArrayRef<Item> operands) {
     if (isa<IdentityOp>(op))
       return diagonal({});
@@ -174,10 +182,12 @@ private:
         return combine(Operator::Product, {operands[0].matrix, operands[1].matrix});
       return kernel(operands[0].value, operands[1].value, {}, Reach::All);
     }
-    if (isa<AddOp, SubOp>(op) && operands[0].kind == Item::Pairs && operands[1].kind == Item::Pairs)
-      return combine(Operator::Sum,
-                     {operands[0].matrix,
-                      isa<SubOp>(op) ? scaleRows(operands[1].matrix, number(-1)) : operands[1].matrix});
+    if (isa<BroadcastOp>(op))
+      return repeated(operands[0]);
+    if (isa<AddOp, SubOp>(op)) {
+      Matrix lhs = repeated(operands[0]), rhs = repeated(operands[1]);
+      return combine(Operator::Sum, {lhs, isa<SubOp>(op) ? scaleRows(rhs, number(-1)) : rhs});
+    }
     if (isa<MulOp, DivOp>(op)) {
       Item lhs = operands[0], rhs = operands[1];
       if (isa<MulOp>(op) && lhs.kind != Item::Pairs)
