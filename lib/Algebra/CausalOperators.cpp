@@ -50,7 +50,9 @@ FailureOr<Matrix> Tokens::entrywise(const Matrix &lhs, const Matrix &rhs) {
   if (!rankOne(narrow))
     std::swap(wide, narrow);
   if (!rankOne(narrow))
-    return fail("the entrywise product of two products of all pairs of tokens has a larger rank");
+    return fail("the entrywise product of two matrices over all pairs of tokens has the rank " +
+                dimText(matType(lhs->key).getRows()) + "*" + dimText(matType(rhs->key).getRows()) +
+                ", and no state gets as many columns");
   return kernel(times(wide->query, narrow->query), times(wide->key, narrow->key),
                 times(wide->decay, narrow->decay), std::max(wide->reach, narrow->reach));
 }

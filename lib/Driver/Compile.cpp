@@ -205,7 +205,17 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session,
   FailureOr<std::unique_ptr<Analysis>> analysis = analyse(session, *module);
   if (failed(analysis))
     return failure();
-  info.ruleClass = className((*analysis)->normalForm.ruleClass).str();
+  const NormalForm &normalForm = (*analysis)->normalForm;
+  info.ruleClass = className(normalForm.ruleClass).str();
+  if (auto blocks = rule.getBody().getOps<BlockOp>(); !blocks.empty()) {
+    std::optional<frontend::SourceRange> at =
+        frontend::placeInFile((*blocks.begin()).getLoc(), session.diags);
+    session.diags
+        .error(at.value_or(frontend::SourceRange()),
+               "attention forms and block statements run only in the oracle for now")
+        .note(normalForm.blame.front().text);
+    return failure();
+  }
 
   llvm::LLVMContext context;
   std::unique_ptr<llvm::Module> whole;
