@@ -71,6 +71,8 @@ public:
   Lexer(const SourceFile &file, DiagnosticEngine &diags) : text(file.text()), diags(diags) {}
 
   std::vector<Token> run() {
+    if (text.starts_with("\xef\xbb\xbf")) // what some editors begin UTF-8 with
+      at = 3;
     while (at < text.size()) {
       char c = text[at];
       if (c == ' ' || c == '\t' || c == '\r') {
