@@ -37,12 +37,13 @@ TEST(Error, Model) {
   EXPECT_STREQ(recur_last_error(),
                "the model must start with 0x52554352, but it starts with 0x1234: recurc did not make it");
   model.magic = RECUR_MAGIC;
-  model.abi_version = 8;
+  model.abi_version = RECUR_ABI_VERSION + 1;
   EXPECT_EQ(recur_rt_step(&model, &toy.stepArgs, workspace, nullptr), RECUR_ERROR_VERSION);
-  EXPECT_EQ(
-      recur_last_error(),
-      "the model was compiled for version 8 of the binary interface, but this librecur_rt has version " +
-          std::to_string(RECUR_ABI_VERSION) + ": compile it again, or link the librecur_rt of its compiler");
+  EXPECT_EQ(recur_last_error(), "the model was compiled for version " +
+                                    std::to_string(RECUR_ABI_VERSION + 1) +
+                                    " of the binary interface, but this librecur_rt has version " +
+                                    std::to_string(RECUR_ABI_VERSION) +
+                                    ": compile it again, or link the librecur_rt of its compiler");
   EXPECT_EQ(recur_rt_forward_workspace(&model, &toy.args), RECUR_ERROR_VERSION);
   model = toy_model;
   model.dim_count = 65;
