@@ -1,4 +1,5 @@
 #include "lib/Algebra/Inverse.h"
+#include "lib/Algebra/Symmetry.h"
 #include "mlir/IR/Matchers.h"
 
 using namespace mlir;
@@ -264,24 +265,6 @@ bool InverseAlgebra::denominator(Value value, Ratio &weight, std::vector<Ratio> 
   return quadratic == 1 && !offset.empty();
 }
 
-// By its form; with sums and products of symmetric matrices.
-static bool isSymmetric(Value value) {
-  MatType type = matType(value);
-  Operation *op = value.getDefiningOp();
-  if (type.isScalar() || isa_and_nonnull<IdentityOp, DiagOp>(op))
-    return true;
-  if (!op || type.getRows() != type.getCols())
-    return false;
-  if (auto product = dyn_cast<MatmulOp>(op)) {
-    auto transpose = product.getRhs().getDefiningOp<TransposeOp>(),
-         other = product.getLhs().getDefiningOp<TransposeOp>();
-    return (transpose && transpose.getOperand() == product.getLhs()) ||
-           (other && other.getOperand() == product.getRhs());
-  }
-  return isa<ConstantOp>(op) ||
-         (isa<ElementwiseOp, TransposeOp>(op) && llvm::all_of(op->getOperands(), isSymmetric));
-}
-
 static bool sameRatio(const Ratio &a, const Ratio &b) {
   return a.number == b.number && a.up == b.up && a.down == b.down;
 }
@@ -290,7 +273,7 @@ std::optional<InverseUpdate> InverseAlgebra::recognise() {
   MatType type = matType(state);
   if (!isMatrix(type) || type.getRows() != type.getCols())
     return std::nullopt;
-  if (!isSymmetric(rule.getInit().front().getTerminator()->getOperand(update.state)))
+  if (!Symmetry(rule).isSymmetric(rule.getInitYield().getValues()[update.state]))
     return std::nullopt;
   std::optional<Products> products = expand(rule.yieldedStates()[update.state]);
   if (!products)

@@ -1,6 +1,7 @@
 // From a rule to an object, for every target.
 #include "lib/Driver/Compile.h"
 #include "lib/Algebra/Spectral.h"
+#include "lib/Algebra/Symmetry.h"
 #include "lib/Artifact/Descriptor.h"
 #include "lib/Artifact/Object.h"
 #include "lib/Derive/Derive.h"
@@ -33,10 +34,18 @@ static std::string shapeDoc(Type type, ArgAttr arg) {
   return text;
 }
 
-void recur::warnOfUnstableTerms(Session &session, const NormalForm &form) {
+void recur::warnOfTerms(Session &session, const NormalForm &form) {
   // Whoever runs a rule has been told when it was checked or compiled.
   if (session.options.command == Command::Run || session.options.command == Command::Bench)
     return;
+  for (SolveOp solve : findUnsymmetricSystems(form.rule)) {
+    std::optional<frontend::SourceRange> at = frontend::placeInFile(solve.getLoc(), session.diags);
+    session.diags
+        .warning(frontend::WarningClass::Numerics, at.value_or(frontend::SourceRange()),
+                 "'solve' takes its matrix to be symmetric, but nothing shows that '" +
+                     notation(solve.getMatrix()) + "' is")
+        .note("sums of x*x.T, diagonals, and states that gather such are; 1/2*(A + A.T) makes one of A");
+  }
   for (const UnstableTerm &term : findUnstableTerms(form)) {
     std::optional<frontend::SourceRange> at = frontend::placeInFile(term.loc, session.diags);
     session.diags.warning(frontend::WarningClass::Spectral, at.value_or(frontend::SourceRange()), term.text)
@@ -70,7 +79,7 @@ FailureOr<std::unique_ptr<Analysis>> recur::analyse(Session &session, ModuleOp s
   // The derivation is compared with the rule as it is now, before normalising adds to it.
   OwningOpRef<ModuleOp> before = analysis->module->clone();
   analysis->normalForm = normalise(rule);
-  warnOfUnstableTerms(session, analysis->normalForm);
+  warnOfTerms(session, analysis->normalForm);
   if (session.diags.hasErrors()) // -Werror=spectral
     return failure();
   Derivation &derivation = analysis->derivation;

@@ -36,8 +36,9 @@ void warnOfDefect(Session &session, const std::string &defect);
 /// Reports an error of LLVM's, where it is one.
 mlir::LogicalResult report(Session &session, llvm::Error error);
 
-/// Warns (-Wspectral) of terms by which a state may grow without bound.
-void warnOfUnstableTerms(Session &session, const NormalForm &form);
+/// Warns of terms by which a state may grow without bound (-Wspectral), and of linear systems that are not
+/// seen to be symmetric (-Wnumerics).
+void warnOfTerms(Session &session, const NormalForm &form);
 
 /// What is known about the loaded rule before it is compiled: everything but the variants.
 ModelInfo describe(Session &session);
