@@ -121,6 +121,10 @@ public:
     if (exitCode)
       return;
     size_t wanted = verb->command == Command::Diff ? 2 : 1;
+    for (const Verb &candidate : verbs)
+      if (options.specs.size() > wanted && StringRef(options.specs[0]).edit_distance(candidate.name) <= 2)
+        return usage("no command '" + llvm::Twine(options.specs[0]) + "'; did you mean '" + candidate.name +
+                     "'?");
     if (options.specs.size() != wanted)
       return usage((options.specs.size() < wanted ? "a spec file is missing"
                                                   : "too many spec files: '" + options.specs.back() + "'") +

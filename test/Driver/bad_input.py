@@ -11,6 +11,7 @@ COMMANDS = [
     ([], 2, "a spec file is missing; usage: recurc [compile] SPEC"),
     (["check"], 2, "a spec file is missing; usage: recurc check SPEC"),
     (["card.rec", "card.rec"], 2, "too many spec files: 'card.rec'"),
+    (["chekc", "card.rec"], 2, "no command 'chekc'; did you mean 'check'?"),
     (["nothing.rec"], 1, "cannot read 'nothing.rec': No such file or directory"),
     (["."], 1, "cannot read '.': Is a directory"),
     (["card.rec", "--frobnicate"], 2, "unknown option '--frobnicate' for 'recurc compile'"),
