@@ -396,7 +396,8 @@ bool Sema::checkUse(const Symbol &symbol, SourceRange at, const Scope &scope) {
     }
     if (scope.context == Context::Sequence && symbol.is(SymbolKind::State)) {
       diags.error(at, "a statement over the whole sequence cannot read the state '" + name + "'")
-          .note("read it for each token into a local first");
+          .note("read it for each token into a local first; 'Q', 'K', 'V', 'M' and 'decay' speak of all "
+                "tokens");
       return false;
     }
     break;
