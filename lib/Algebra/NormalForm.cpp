@@ -317,6 +317,20 @@ private:
     return row.has_value();
   }
 
+  // Whether a column reads a state, or one that depends on it.
+  bool feedsBack(const Column &column, unsigned state) {
+    auto depends = [&](unsigned read) { return read == state || closure[read].test(state); };
+    if (column.kind == Column::OldRead)
+      return depends(nf.reads[column.index].state);
+    if (column.kind == Column::Known)
+      return false;
+    const Row &row = nf.rows[column.index];
+    return (row.version != Row::none && !row.inOldReads &&
+            llvm::any_of(nf.versions[row.version].old,
+                         [&](const OldTerm &term) { return depends(term.state); })) ||
+           llvm::any_of(row.terms, [&](const RowTerm &term) { return feedsBack(term.column, state); });
+  }
+
   RuleClass classify() {
     if (implicit)
       return RuleClass::I;
@@ -333,7 +347,8 @@ private:
         scalar |= !term.c.isOne();
       }
       for (const Write &write : nf.versions[index].writes)
-        erase |= write.isErase();
+        for (const Column *column : {&write.column, &write.row})
+          erase |= column->kind != Column::Known && feedsBack(*column, state);
     }
     for (auto [state, ahead] : llvm::enumerate(nf.ahead))
       if (ahead && usesMaximum(rule.yieldedStates()[state]))
