@@ -187,10 +187,13 @@ LogicalResult Group::eliminate(function_ref<Value(unsigned)> known) {
   if (!scanWrites.empty())
     return success();
   for (Stream &stream : streams) {
-    Value key = stream.key;
-    for (const std::unique_ptr<Inverse> &inverse : cx.inverses)
-      key = inverse->absorb(key, stream.payload);
-    stream.keys = cx.tokens.rows(key);
+    if (Value key = stream.key.value) {
+      for (const std::unique_ptr<Inverse> &inverse : cx.inverses)
+        key = inverse->absorb(key, stream.payload);
+      stream.keys = cx.tokens.rows(key);
+    } else if (!(stream.keys = known(stream.key.index))) {
+      return failure();
+    }
     if (stream.unknown)
       continue;
     for (const auto &[c, column] : stream.payload) {

@@ -161,6 +161,10 @@ static std::optional<Coefficient> quotient(Coefficient of, const Coefficient &by
   return of;
 }
 
+static bool sameColumn(const Column &x, const Column &y) {
+  return x.kind == y.kind && x.value == y.value && x.index == y.index;
+}
+
 // The number that one payload is times another.
 static std::optional<Coefficient> quotient(ArrayRef<std::pair<Coefficient, Column>> of,
                                            ArrayRef<std::pair<Coefficient, Column>> by) {
@@ -168,9 +172,8 @@ static std::optional<Coefficient> quotient(ArrayRef<std::pair<Coefficient, Colum
   if (of.size() != by.size())
     return std::nullopt;
   for (const auto &[x, y] : llvm::zip(of, by)) {
-    bool isSame = x.second.kind == y.second.kind && x.second.value == y.second.value &&
-                  x.second.index == y.second.index;
-    std::optional<Coefficient> own = isSame ? quotient(x.first, y.first) : std::nullopt;
+    std::optional<Coefficient> own =
+        sameColumn(x.second, y.second) ? quotient(x.first, y.first) : std::nullopt;
     if (!own || (number && !(*own == *number)))
       return std::nullopt;
     number = own;
@@ -188,7 +191,7 @@ static Coefficient times(Coefficient x, const Coefficient &y) {
 // Takes another stream on, where one payload is a number times the other: then what is written to several
 // states is known, or solved for, once.
 bool Group::joinStreams(Stream &stream, const Stream &other) {
-  if (stream.key != other.key)
+  if (!sameColumn(stream.key, other.key))
     return false;
   if (auto weight = quotient(other.payload, stream.payload)) {
     for (const Target &target : other.into)
@@ -214,12 +217,12 @@ LogicalResult Group::findStreams() {
       const Column &payload = keySide == Side::Right ? write.column : write.row;
       if (write.matrix)
         return cx.fail("a matrix of full rank is added to '" + notation(cx.nf.states[state]) + "'");
-      if (key.kind != Column::Known)
+      if (key.kind == Column::OldRead || (key.kind == Column::RowOf && reads(key.index)))
         return cx.fail("'" + notation(cx.nf.states[state]) +
-                       "' is written along a vector that was read from a state");
-      auto stream = llvm::find_if(own, [&](const Stream &s) { return s.key == key.value; });
+                       "' is written along a vector that was read from it");
+      auto stream = llvm::find_if(own, [&](const Stream &s) { return sameColumn(s.key, key); });
       if (stream == own.end()) {
-        own.push_back({key.value, {}, {{unsigned(member), {}}}, false, {}, {}});
+        own.push_back({key, {}, {{unsigned(member), {}}}, false, {}, {}});
         stream = std::prev(own.end());
       }
       stream->payload.push_back({write.c, payload});
@@ -240,7 +243,9 @@ LogicalResult Group::findStreams() {
     return last;
   };
   for (const Stream &stream : streams)
-    cx.note("sort", "key " + notation(stream.key, cx.names.names) +
+    cx.note("sort", "key " +
+                        (stream.key.kind == Column::Known ? notation(stream.key.value, cx.names.names)
+                                                          : "y" + std::to_string(stream.key.index + 1)) +
                         (stream.unknown ? ": its payload reads the state, an unknown row"
                                         : ": its payload is known"));
   std::sort(streams.begin(), streams.end(),
@@ -256,10 +261,7 @@ bool recur::sameOld(ArrayRef<OldTerm> a, ArrayRef<OldTerm> b) {
 }
 
 bool recur::sameWrite(const Write &a, const Write &b) {
-  auto same = [](const Column &x, const Column &y) {
-    return x.kind == y.kind && x.value == y.value && x.index == y.index;
-  };
-  return a.c == b.c && a.matrix == b.matrix && same(a.column, b.column) && same(a.row, b.row);
+  return a.c == b.c && a.matrix == b.matrix && sameColumn(a.column, b.column) && sameColumn(a.row, b.row);
 }
 
 std::optional<Group::Place> Group::placeOf(const Row &row) const {
@@ -279,7 +281,7 @@ std::optional<Group::Place> Group::placeOf(const Row &row) const {
       size_t parts = 0, seen = 0;
       for (const Write &write : update.writes) {
         const Column &key = keySide == Side::Right ? write.row : write.column;
-        if (key.value != stream.key || !stream.goesInto(member))
+        if (!sameColumn(key, stream.key) || !stream.goesInto(member))
           continue;
         ++parts;
         seen += llvm::any_of(version.writes, [&](const Write &w) { return sameWrite(w, write); });

@@ -71,7 +71,7 @@ private:
   };
   // Rank-1 terms with one key: sum over tokens of key_j payload_jT, into some member states.
   struct Stream {
-    mlir::Value key; // token-only column of the rule
+    Column key; // token-only, or a row that reads states of earlier groups
     llvm::SmallVector<std::pair<Coefficient, Column>> payload;
     llvm::SmallVector<Target> into;
     bool unknown = false;

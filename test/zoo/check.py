@@ -50,10 +50,11 @@ NO_CHUNKS = {"atlas", "gru", "lstm", "slstm", "mesanet", "titans_mlp", "dense_tr
 SWEPT = {"comba", "deltanet", "deltanet_loss", "deltaproduct", "dplr", "gated_deltanet",
          "gated_deltanet_loss", "gla", "gsa", "hgrn2", "kda", "left_slots", "lightning", "linear_attention",
          "linear_attention_feature_map", "linear_attention_normalised", "linear_attention_rmsnorm",
-         "longhorn", "mamba2", "mesanet", "mesanet_cg", "micro_decay", "micro_functions", "mlstm", "one_line",
-         "penalised", "refined_gate", "retnet", "rls", "rwkv6", "rwkv7", "scaled_keys", "shifted_tokens",
-         "short_convolution", "signed_decay", "simple_gla", "three_memories", "trapezoid", "two_keys", "two_outputs",
-         "two_reads", "value_decay", "vector_beta", "weighted_loss"}
+         "longhorn", "low_rank_gate", "made_keys", "mamba2", "mesanet", "mesanet_cg", "micro_decay",
+         "micro_functions", "mlstm", "one_line", "penalised", "refined_gate", "retnet", "rls", "rwkv6",
+         "rwkv7", "scaled_keys", "shifted_tokens", "short_convolution", "signed_decay", "simple_gla",
+         "three_memories", "trapezoid", "two_keys", "two_outputs", "two_reads", "value_decay", "vector_beta",
+         "weighted_loss"}
 
 
 class Failure(Exception):

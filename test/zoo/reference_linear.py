@@ -136,6 +136,18 @@ def three_memories(x, s):
     return (s.S0 + x.r1 * s.S1 + x.r2 * s.S2) @ x.q
 
 
+def low_rank_gate(x, s):
+    s.S = s.S * sigmoid(x.U @ (x.W @ x.x) + 2) + outer(x.v, x.k)
+    return s.S @ x.q
+
+
+def made_keys(x, s):
+    k, u = l2norm(x.k), l2norm(x.u)
+    s.P = s.P + x.b * outer(u - s.P @ k, k)
+    s.S = exp(x.g) * s.S + outer(x.v, s.P @ k)
+    return s.S @ (s.P @ x.q)
+
+
 def refined_gate(x, s):
     f, r = sigmoid(x.g), sigmoid(x.r)
     decay = (1 - r) * f**2 + r * (1 - (1 - f)**2)

@@ -124,6 +124,9 @@ fed_by_delta                | q:query(dk) k:key(dk) v:value(dv) g:log_decay() b:
 three_memories              | q:query(dk) k:key(dk) v:value(dv) g:log_decay() r1:gate() r2:gate() | | \
                               S0(dv,dk) S1(dv,dk) S2(dv,dk)
 refined_gate                | q:query(dk) k:key(dk) g:logit(dk) r:logit(dk) v:value(dv) | | S(dv,dk)
+low_rank_gate               | x:value(d) v:value(dv) k:key(dk) q:query(dk) | U:weights(dk,m) W:weights(m,d) | S(dv,dk)
+made_keys                   | k:key(dk) u:key(dk) b:gate() g:log_decay() v:value(dv) q:query(dk) | | \
+                              P(dk,dk) S(dv,dk)
 micro_functions             | q:query(dk) k:key(dk)[n] v:value(dv)[n] b:logit()[n] g:log_decay() | | S(dv,dk)
 """
 
