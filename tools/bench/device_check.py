@@ -24,8 +24,6 @@ from draw import draw_all  # noqa: E402
 # For tame and for nasty inputs.
 LIMITS = {"f32": (1e-5, 1e-4), "bf16": (5e-3, 1e-2), "f16": (1e-3, 2e-3)}
 MAGNIFIES = {"atlas": 10}  # see test/zoo/check.py
-# What a step cannot know: the state at the start of the block of tokens that it is in the middle of.
-NO_STEPS = {"ttt_linear", "ttt_mlp"}
 TORCH = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
@@ -162,7 +160,9 @@ def check(folder, entry, expected):
             limit = LIMITS[entry["dtype"]][description["nasty"]] * MAGNIFIES.get(entry["rule"], 1)
             runs = [case.forward, lambda: case.forward("strided", strided),
                     lambda: case.forward("strided, aligned", lambda t: strided(t, 8, 8)), case.packed]
-            for run in runs if entry["rule"] in NO_STEPS else runs + [case.steps]:
+            if rule.rule.metadata["has_step"]:
+                runs.append(case.steps)
+            for run in runs:
                 error, where = run()
                 errors[f"{description['name']} {where}"] = error
                 if not error / limit <= worst[0] or worst[2].startswith("nothing"):
