@@ -232,6 +232,12 @@ LogicalResult TriSolveOp::verify() {
   if (getDecay() && !fits(getDecay().getType(), type, false))
     return emitOpError() << "must have a decay for each column of " << type
                          << ", got: " << getDecay().getType();
+  if (getFactors().empty())
+    return success();
+  if (getFactors().size() != n ||
+      !llvm::all_of(getFactors().getTypes(), [&](Type factors) { return factors == type; }))
+    return emitOpError() << "must have no factors or " << n << " of type " << type // chunk_tri_solve_c4
+                         << ", got: " << getFactors().getTypes();
   return success();
 }
 

@@ -172,16 +172,23 @@ def Chunk_TriSolveOp : Chunk_Op<"tri_solve", [Pure, AttrSizedOperandSegments]> {
   let description = [{
     With n unknown streams N has n*n blocks, row by row, and the unknowns are ordered by token first, then by stream: a
     block below the diagonal of blocks may have a diagonal, the others may not. With a decay on the value axis each
-    column c is solved with the entries N[t,j] d[t,j,c].
+    column c is solved with the entries N[t,j] d[t,j,c], with factors, one matrix for each right side, with
+    factors[t,c] N[t,j] d[t,j,c]: then each column has a system of its own.
     Constraints: chunk_tri_solve_c1: there are n*n blocks for n right sides. chunk_tri_solve_c2: the blocks are square
     and fit. chunk_tri_solve_c3: the right sides have equal types, the decay a channel for each of their columns.
+    chunk_tri_solve_c4: there are no factors, or one of the right sides' type for each of these.
   }];
-  let arguments = (ins Variadic<Recur_Mat>:$blocks, Variadic<Recur_Mat>:$rhs, Optional<Chunk_Decay>:$decay,
-                       DefaultValuedAttr<Chunk_ReachAttr, "Reach::Before">:$reach);
+  let arguments = (ins Variadic<Recur_Mat>:$blocks, Variadic<Recur_Mat>:$rhs, Variadic<Recur_Mat>:$factors,
+                       Optional<Chunk_Decay>:$decay, DefaultValuedAttr<Chunk_ReachAttr, "Reach::Before">:$reach);
   let results = (outs Variadic<Recur_Mat>:$results);
   let assemblyFormat = [{
     `blocks` `(` $blocks `:` type($blocks) `)` `rhs` `(` $rhs `:` type($rhs) `)`
-    (`decay` `(` $decay^ `:` type($decay) `)` $reach)? attr-dict `->` type($results)
+    (`factors` `(` $factors^ `:` type($factors) `)`)? (`decay` `(` $decay^ `:` type($decay) `)` $reach)? attr-dict `->`
+    type($results)
+  }];
+  let extraClassDeclaration = [{
+    /// Whether each column has a system of its own, so that no inverse serves all.
+    bool isByColumn() { return !getFactors().empty() || getDecay(); }
   }];
   let hasVerifier = 1;
 }

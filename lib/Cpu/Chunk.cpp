@@ -140,7 +140,9 @@ Matrix ChunkLowering::lowerProduct(MatmulOp op, const Matrix *added) {
 void ChunkLowering::lowerTriSolve(chunk::TriSolveOp op) {
   ChunkBuilder v = builder(op.getLoc());
   MatrixBuilder m(b, op.getLoc());
-  SmallVector<Value> blocks, sides;
+  SmallVector<Value> blocks, sides, factors;
+  for (Value factor : op.getFactors())
+    factors.push_back(v.memoryOf(m.stored(matrix(factor), {0, 1})));
   for (Value side : op.getRhs())
     sides.push_back(v.ownMemoryOf(m.stored(matrix(side), {0, 1})));
   for (Value block : op.getBlocks()) {
@@ -148,8 +150,8 @@ void ChunkLowering::lowerTriSolve(chunk::TriSolveOp op) {
     bool isZero = entries.isUniform() && matchPattern(entries.value, m_AnyZeroFloat());
     blocks.push_back(isZero ? Value() : v.memoryOf(entries));
   }
-  Value factors = op.getDecay() ? v.memoryOf(decays[op.getDecay()].factors) : Value();
-  emitTriangularSolve(v, blocks, sides, factors, op.getReach());
+  Value decay = op.getDecay() ? v.memoryOf(decays[op.getDecay()].factors) : Value();
+  emitTriangularSolve(v, blocks, sides, factors, decay, op.getReach());
   for (auto [result, side] : llvm::zip(op.getResults(), sides))
     ops.matrices[result] = v.matrixOf(side);
 }

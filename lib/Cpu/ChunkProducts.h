@@ -18,8 +18,9 @@ void emitMix(ChunkBuilder &b, mlir::Value scores, mlir::Value values, mlir::Valu
              mlir::Value result);
 
 /// Solves the system of chunk.tri_solve in place of its right sides, by substitution. Blocks that are null
-/// are 0; `factors` is null where the values do not decay.
+/// are 0; `factors` is empty or has one for each side, `decays` is null where the values do not decay.
 void emitTriangularSolve(ChunkBuilder &b, llvm::ArrayRef<mlir::Value> blocks,
-                         llvm::ArrayRef<mlir::Value> sides, mlir::Value factors, chunk::Reach reach);
+                         llvm::ArrayRef<mlir::Value> sides, llvm::ArrayRef<mlir::Value> factors,
+                         mlir::Value decays, chunk::Reach reach);
 
 } // namespace recur::cpu

@@ -60,8 +60,8 @@ void cpu::emitMix(ChunkBuilder &b, Value scores, Value values, Value factors, Re
 }
 
 // Token by token: the factor of an entry differs from column to column.
-static void solveDecaying(ChunkBuilder &b, ArrayRef<Value> blocks, ArrayRef<Value> sides, Value factors,
-                          Reach reach) {
+static void solveDecaying(ChunkBuilder &b, ArrayRef<Value> blocks, ArrayRef<Value> sides,
+                          ArrayRef<Value> factors, Value decays, Reach reach) {
   size_t streams = sides.size();
   b.loop(b.index(0), b.index(rowsOf(sides[0])), 1, [&](Value t) {
     b.strips(columnsOf(sides[0]), [&](VectorBuilder &v, Value column) {
@@ -70,17 +70,19 @@ static void solveDecaying(ChunkBuilder &b, ArrayRef<Value> blocks, ArrayRef<Valu
       };
       SmallVector<Value> solved;
       for (size_t s = 0; s < streams; ++s) {
-        Value row = v.load(sides[s], {t, column});
+        Value row = factors.empty() ? v.load(sides[s], {t, column}) : v.splat(0.0);
         for (size_t other = 0; other < streams; ++other) {
           Value block = blocks[s * streams + other];
           if (!block)
             continue;
-          row = overEarlierRows(v, t, column, factors, reach, row, [&](Value j, Value product, Value sum) {
+          row = overEarlierRows(v, t, column, decays, reach, row, [&](Value j, Value product, Value sum) {
             return less(sum, v.mul(v.loadSplat(block, {t, j}), product), v.load(sides[other], {j, column}));
           });
           if (other < s)
             row = less(row, v.loadSplat(block, {t, t}), solved[other]);
         }
+        if (!factors.empty())
+          row = v.fma(v.load(factors[s], {t, column}), row, v.load(sides[s], {t, column}));
         v.store(row, sides[s], {t, column});
         solved.push_back(row);
       }
@@ -89,10 +91,10 @@ static void solveDecaying(ChunkBuilder &b, ArrayRef<Value> blocks, ArrayRef<Valu
 }
 
 // A panel of rows stays in registers: first what earlier panels give to it, then its own triangle.
-void cpu::emitTriangularSolve(ChunkBuilder &b, ArrayRef<Value> blocks, ArrayRef<Value> sides, Value factors,
-                              Reach reach) {
-  if (factors)
-    return solveDecaying(b, blocks, sides, factors, reach);
+void cpu::emitTriangularSolve(ChunkBuilder &b, ArrayRef<Value> blocks, ArrayRef<Value> sides,
+                              ArrayRef<Value> factors, Value decays, Reach reach) {
+  if (decays)
+    return solveDecaying(b, blocks, sides, factors, decays, reach);
   int64_t streams = sides.size(),
           panel = llvm::bit_floor<uint64_t>(std::max<int64_t>(1, b.panel() / streams));
   b.loop(b.index(0), b.index(rowsOf(sides[0])), panel, [&](Value top) {
@@ -102,7 +104,7 @@ void cpu::emitTriangularSolve(ChunkBuilder &b, ArrayRef<Value> blocks, ArrayRef<
         rows.push_back(v.add(top, i));
       for (Value side : sides)
         for (Value row : rows)
-          x.push_back(v.load(side, {row, column}));
+          x.push_back(factors.empty() ? v.load(side, {row, column}) : v.splat(0.0));
       auto eliminate = [&](Value &target, int64_t s, int64_t other, Value row, Value j, Value value) {
         if (Value block = blocks[s * streams + other])
           target = arith::SubFOp::create(v, target, v.mul(v.loadSplat(block, {row, j}), value));
@@ -118,10 +120,15 @@ void cpu::emitTriangularSolve(ChunkBuilder &b, ArrayRef<Value> blocks, ArrayRef<
         return next;
       });
       for (int64_t i = 0; i < panel; ++i)
-        for (int64_t s = 0; s < streams; ++s)
+        for (int64_t s = 0; s < streams; ++s) {
+          Value &own = x[s * panel + i];
           for (int64_t other = 0; other < streams; ++other)
             for (int64_t j = 0; j < i + (other < s); ++j)
-              eliminate(x[s * panel + i], s, other, rows[i], rows[j], x[other * panel + j]);
+              eliminate(own, s, other, rows[i], rows[j], x[other * panel + j]);
+          // With factors, what stands here is yet without the right side.
+          if (!factors.empty())
+            own = v.fma(v.load(factors[s], {rows[i], column}), own, v.load(sides[s], {rows[i], column}));
+        }
       for (int64_t s = 0; s < streams; ++s)
         for (int64_t i = 0; i < panel; ++i)
           v.store(x[s * panel + i], sides[s], {rows[i], column});

@@ -176,6 +176,7 @@ private:
   // Systems (ChunkSolve.cpp).
   mlir::LogicalResult prepareSolve(chunk::TriSolveOp op);
   mlir::LogicalResult emitSolve(chunk::TriSolveOp op);
+  mlir::LogicalResult emitSubstitution(chunk::TriSolveOp op);
 
   /// A slab as operands of products, in parts of `unit` (null: 1).
   struct PackedSlab {

@@ -19,6 +19,10 @@ LogicalResult ChunkEmitter::prepareSolve(chunk::TriSolveOp op) {
       return failure();
     system.blocks.push_back(isZero ? SharedTile() : stage(*scores, /*negatedF32=*/true));
   }
+  if (op.isByColumn()) { // no inverse serves all
+    systems[op] = std::move(system);
+    return success();
+  }
   system.inverse = allocate(blocks() * size, size, size + 8, true);
   sync();
   Value block = modulo(fragments.warp, blocks());
@@ -51,11 +55,17 @@ LogicalResult ChunkEmitter::prepareSolve(chunk::TriSolveOp op) {
   return success();
 }
 
+// The pair of columns that a thread holds are two steps of depth: any order of depth will do, if both sides
+// have it.
+static SmallVector<Value, 4> leftOf(ArrayRef<Value> tile) { return {tile[0], tile[2], tile[1], tile[3]}; }
+
 // (I + N) U = R by blocks of 16 tokens: U_b = (I + N_bb)^-1 (R_b - sum of N_bj U_j). All in one warp's
 // registers; tf32 keeps U's range and three more bits.
 LogicalResult ChunkEmitter::emitSolve(chunk::TriSolveOp op) {
-  if (op.getDecay() || (!systems.count(op) && failed(prepareSolve(op))))
+  if (!systems.count(op) && failed(prepareSolve(op)))
     return failure();
+  if (op.isByColumn())
+    return emitSubstitution(op);
   int64_t streams = op.getRhs().size(), rows = 0;
   SmallVector<SmallVector<Value>> u;
   for (Value side : op.getRhs()) {
@@ -67,11 +77,6 @@ LogicalResult ChunkEmitter::emitSolve(chunk::TriSolveOp op) {
   }
   sync();
   const System &system = systems[op];
-  // The pair of columns that a thread holds are two steps of depth: any order of depth will do, if both sides
-  // have it.
-  auto leftOf = [&](ArrayRef<Value> tile) {
-    return SmallVector<Value, 4>{tile[0], tile[2], tile[1], tile[3]};
-  };
   Value g = fragments.row(0), pair = fragments.column(0);
   auto rightOf = [&](const SharedTile &tile, int64_t row, int64_t col) {
     std::array<Value, 2> both = loadPair(tile, add(g, row), add(pair, col));
@@ -101,6 +106,89 @@ LogicalResult ChunkEmitter::emitSolve(chunk::TriSolveOp op) {
   }
   for (auto [result, entries] : llvm::zip(op.getResults(), u))
     set(result, ChunkValue::slab(entries, rows));
+  systems.erase(op);
+  return success();
+}
+
+// The same where each column has factors or decays of its own, so that no inverse serves all: what blocks
+// before a block give to it are products for all columns at once; within a block it is substitution, token by
+// token. The 16 tokens of a column are in four threads, each of which sums what its own give.
+LogicalResult ChunkEmitter::emitSubstitution(chunk::TriSolveOp op) {
+  FailureOr<ChunkValue> rhs = asSlab(op.getRhs()[0]);
+  if (op.getRhs().size() != 1 || failed(rhs) || (op.getDecay() && failed(emitDecayOf(op.getDecay()))))
+    return failure();
+  SmallVector<Value> u = rhs->entries, factors;
+  if (!op.getFactors().empty()) {
+    FailureOr<ChunkValue> slab = asSlab(op.getFactors()[0]);
+    if (failed(slab))
+      return failure();
+    factors = slab->entries;
+  }
+  sync();
+  const SharedTile &n = systems[op].blocks[0];
+  const Decay *decay = op.getDecay() ? &decays[op.getDecay()] : nullptr;
+  bool isBefore = op.getReach() == chunk::Reach::Before;
+  Value g = fragments.row(0), pair = fragments.column(0), first = slabRow(rhs->rows);
+  Value zero = threads.number(0);
+  // Which of a thread's two columns an entry is of.
+  auto columnOf = [](size_t entry) { return entry / 2 % 2; };
+  auto channelOf = [&](int64_t column) { return add(first, fragments.row(2 * column)); };
+  SmallVector<Value> decayed(u.size(), zero); // to the end of each block, or as far as it has come
+  for (int64_t block = 0; block < blocks(); ++block) {
+    SmallVector<Value> earlier(8, zero);
+    for (int64_t from = 0; from < block; ++from) {
+      Value row = threads.constant((from + 1) * (blocks() + 1) + from);
+      for (size_t e = 0; decay && from && e < 8; ++e)
+        earlier[e] = multiply(earlier[e], load(decay->between, row, channelOf(columnOf(e))));
+      for (int64_t half : {0, 1})
+        for (int64_t j : {2 * from, 2 * from + 1}) {
+          std::array<Value, 2> right = loadPair(n, add(g, block * 16 + half * 8), add(pair, j * 8));
+          fragments.multiplyF32(MutableArrayRef(earlier).slice(4 * half, 4),
+                                leftOf(ArrayRef(decayed).slice(4 * j, 4)), right);
+        }
+    }
+    MutableArrayRef<Value> own = MutableArrayRef(decayed).slice(8 * block, 8);
+    Value since[2] = {threads.number(1), threads.number(1)};
+    for (int64_t token = 0; token < 16; ++token) {
+      Value row = threads.constant(block * 16 + token);
+      auto pass = [&] { // the token's own decay
+        for (int64_t column = 0; decay && column < 2; ++column) {
+          Value factor = load(decay->factors, row, channelOf(column));
+          since[column] = multiply(since[column], factor);
+          for (size_t e = 0; e < 8; ++e)
+            if (columnOf(e) == size_t(column))
+              own[e] = multiply(own[e], factor);
+        }
+      };
+      if (!isBefore)
+        pass();
+      std::array<Value, 2> low = loadPair(n, row, add(pair, block * 16)),
+                           high = loadPair(n, row, add(pair, block * 16 + 8));
+      Value isOwner = equal(modulo(fragments.lane, 4), token % 8 / 2);
+      SmallVector<std::pair<size_t, Value>> solved;
+      for (int64_t column : {0, 1}) {
+        Value sum = zero;
+        for (size_t odd : {0, 1}) {
+          sum = plus(sum, multiply(low[odd], own[2 * column + odd]));
+          if (token >= 8)
+            sum = plus(sum, multiply(high[odd], own[4 + 2 * column + odd]));
+        }
+        for (int64_t distance : {1, 2})
+          sum = plus(sum, shuffle(sum, distance));
+        size_t e = token / 8 * 4 + 2 * column + token % 2, at = 8 * block + e;
+        sum = plus(sum, decay ? multiply(earlier[e], since[column]) : earlier[e]);
+        if (!factors.empty())
+          sum = multiply(sum, factors[at]);
+        u[at] = choose(isOwner, plus(u[at], sum), u[at]);
+        solved.push_back({e, u[at]});
+      }
+      if (isBefore)
+        pass();
+      for (auto [e, entry] : solved)
+        own[e] = choose(isOwner, entry, own[e]);
+    }
+  }
+  set(op.getResult(0), ChunkValue::slab(u, rhs->rows));
   systems.erase(op);
   return success();
 }

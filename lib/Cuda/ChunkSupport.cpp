@@ -148,8 +148,9 @@ std::optional<std::string> ChunkEmitter::refusal(chunk::ProgramOp program, Array
       refuse("an elementwise recurrence has no matrix products");
     if (isa<chunk::LdlOp>(op))
       refuse("the factors of an inverse need f64");
-    if (auto solve = dyn_cast<chunk::TriSolveOp>(op); solve && solve.getDecay())
-      refuse("a decay on the value axis stands inside the system of equations");
+    if (auto solve = dyn_cast<chunk::TriSolveOp>(op);
+        solve && solve.isByColumn() && solve.getRhs().size() > 1)
+      refuse("each value has a system of its own, and in it several reads of a token");
     for (Value operand : op->getOperands())
       if (isa<chunk::TokensType>(operand.getType()) && !isa<chunk::MapOp>(op))
         refuse("'" + op->getName().getStringRef() + "' reads a matrix for each token");

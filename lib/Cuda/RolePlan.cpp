@@ -235,7 +235,7 @@ FailureOr<unsigned> RolePlan::visitProduct(Operation *op, Value result, Value st
     return failure();
   product.wave = std::max(*wave, leastWave);
   if (auto solve = dyn_cast<chunk::TriSolveOp>(op)) {
-    if (solve.getBlocks().size() != 1 || solve.getDecay())
+    if (solve.getBlocks().size() != 1 || solve.isByColumn())
       return failure();
     Value block = solve.getBlocks().front();
     auto negation = trace(block).getDefiningOp<NegOp>();

@@ -126,6 +126,81 @@ Value Group::otherSideRead(Value vector, unsigned member, bool after, ArrayRef<b
   return result;
 }
 
+// A value's system is its own where what it reads is times a number of its own.
+std::optional<RowValue> Group::termValue(const RowTerm &term, function_ref<Value(unsigned)> known) {
+  SmallVector<Value, 1> diagonals;
+  for (const Factor &factor : term.map) {
+    if (!factor.diagonal) {
+      (void)cx.fail("what is read from '" + notation(cx.nf.states[states[0]]) + "' is multiplied by '" +
+                    notation(factor.value) +
+                    "' before it is written back: its values share no triangular system");
+      return std::nullopt;
+    }
+    diagonals.push_back(diagonalColumn(factor.value));
+  }
+  RowValue value;
+  value.scores.assign(streams.size(), Value());
+  const Column &column = term.column;
+  auto isRow = [&](Column::Kind kind) { return column.kind == kind; };
+  std::optional<Place> place = isRow(Column::RowOf) ? placeOf(cx.nf.rows[column.index]) : std::nullopt;
+  bool isBefore = isRow(Column::OldRead) || (place && !place->after);
+  // What decays by what a state does is read after its decay.
+  auto isOfDecay = [&](Value diagonal) { return llvm::is_contained(valueFactors, diagonal); };
+  bool isAfter =
+      isBefore && valueDecay && !keyDecay && valueFactors.size() == 1 && llvm::any_of(diagonals, isOfDecay);
+  if (isRow(Column::Known)) {
+    value.base = cx.tokens.rows(column.value);
+  } else if (isRow(Column::RowOf) && !isAfter) {
+    std::optional<RowValue> row = rowValue(column.index, known);
+    if (!row)
+      return std::nullopt;
+    value = *row;
+  } else {
+    Side side = isRow(Column::RowOf) ? cx.nf.rows[column.index].side : cx.nf.reads[column.index].side;
+    Value vector = isRow(Column::RowOf) ? cx.nf.rows[column.index].vector : cx.nf.reads[column.index].vector;
+    unsigned member = place ? place->member : indexOf(cx.nf.reads[column.index].state);
+    if (!sideIsKey(side)) {
+      (void)cx.fail("'" + notation(cx.nf.states[states[0]]) + "' is read from both sides");
+      return std::nullopt;
+    }
+    if (isAfter)
+      diagonals.erase(llvm::find_if(diagonals, isOfDecay));
+    (isAfter ? readsAfter : readsBefore) = true;
+    value = readValue(cx.tokens.rows(vector), member, isAfter, SmallVector<bool>(streams.size(), false));
+  }
+  value.base = value.base && !diagonals.empty() ? cx.mul(diagonalRows(diagonals), value.base) : value.base;
+  llvm::append_range(value.diagonals, diagonals);
+  return value;
+}
+
+LogicalResult Group::addRow(RowValue &sum, const Coefficient &c, const Coefficient &ofScores,
+                            const RowValue &part) {
+  sum.base = cx.add(sum.base, cx.scale(c, part.base));
+  if (!part.hasScores())
+    return success();
+  auto sorted = [](SmallVector<Value, 1> values) {
+    llvm::sort(values, [](Value a, Value b) { return a.getAsOpaquePointer() < b.getAsOpaquePointer(); });
+    return values;
+  };
+  if (!sum.hasScores())
+    sum.diagonals = part.diagonals;
+  else if (sorted(sum.diagonals) != sorted(part.diagonals))
+    return cx.fail("reads of '" + notation(cx.nf.states[states[0]]) +
+                   "' that are written back together are times different diagonals");
+  for (auto [total, score] : llvm::zip(sum.scores, part.scores))
+    total = cx.add(total, cx.scale(ofScores, score));
+  return success();
+}
+
+Value Group::diagonalRows(ArrayRef<Value> diagonals) {
+  Value product;
+  for (Value diagonal : diagonals) {
+    Value rows = cx.tokens.rows(diagonal);
+    product = product ? cx.mul(product, rows) : rows;
+  }
+  return product;
+}
+
 std::optional<RowValue> Group::rowValue(unsigned index, function_ref<Value(unsigned)> known) {
   if (auto cached = rowCache.find(index); cached != rowCache.end())
     return cached->second;
@@ -142,32 +217,15 @@ std::optional<RowValue> Group::rowValue(unsigned index, function_ref<Value(unsig
     (place->after ? readsAfter : readsBefore) = true;
     return rowCache[index] = readValue(cx.tokens.rows(row.vector), place->member, place->after, place->seen);
   }
-  auto addRow = [&](const Coefficient &c, const RowValue &part) {
-    result.base = cx.add(result.base, cx.scale(c, part.base));
-    for (auto [sum, score] : llvm::zip(result.scores, part.scores))
-      sum = cx.add(sum, cx.scale(c, score));
-  };
+  if (!row.inOldReads) {
+    (void)cx.fail("what is read from '" + notation(cx.nf.states[states[0]]) +
+                  "' is multiplied by a matrix before it is written back");
+    return std::nullopt;
+  }
   for (const RowTerm &term : row.terms) {
-    if (!term.map.empty() || !row.inOldReads) {
-      (void)cx.fail(
-          "what is read from '" + notation(cx.nf.states[states[0]]) + "' is scaled by '" +
-          (term.map.empty() ? std::string("a matrix") : notation(diagonalColumn(term.map[0].value))) +
-          "' before it is written back: each value channel has a system of its own; scale the writes only");
+    std::optional<RowValue> part = termValue(term, known);
+    if (!part || failed(addRow(result, term.c, term.c, *part)))
       return std::nullopt;
-    }
-    if (term.column.kind == Column::Known) {
-      result.base = cx.add(result.base, cx.scale(term.c, cx.tokens.rows(term.column.value)));
-    } else if (term.column.kind == Column::RowOf) {
-      std::optional<RowValue> part = rowValue(term.column.index, known);
-      if (!part)
-        return std::nullopt;
-      addRow(term.c, *part);
-    } else {
-      const Read &read = cx.nf.reads[term.column.index];
-      readsBefore = true;
-      addRow(term.c, readValue(cx.tokens.rows(read.vector), indexOf(read.state), false,
-                               SmallVector<bool>(streams.size(), false)));
-    }
   }
   return rowCache[index] = result;
 }
@@ -214,7 +272,7 @@ LogicalResult Group::solve(function_ref<Value(unsigned)> known) {
   if (unknown.empty())
     return success();
   // U_s = sum of c * column; every row among the columns is base + sum of scores * U.
-  SmallVector<Value> blocks, rhs;
+  SmallVector<Value> blocks, rhs, factors;
   for (unsigned s : unknown) {
     RowValue sum;
     sum.scores.assign(streams.size(), Value());
@@ -224,15 +282,13 @@ LogicalResult Group::solve(function_ref<Value(unsigned)> known) {
         continue;
       }
       std::optional<RowValue> row = rowValue(column.index, known);
-      if (!row)
-        return failure();
-      sum.base = cx.add(sum.base, cx.scale(c, row->base));
       Coefficient negated = c;
       negated.number = -c.number;
-      for (auto [total, score] : llvm::zip(sum.scores, row->scores))
-        total = cx.add(total, cx.scale(negated, score));
+      if (!row || failed(addRow(sum, c, negated, *row)))
+        return failure();
     }
     rhs.push_back(sum.base);
+    factors.push_back(diagonalRows(sum.diagonals));
     for (unsigned other : unknown)
       blocks.push_back(sum.scores[other]);
   }
@@ -242,7 +298,12 @@ LogicalResult Group::solve(function_ref<Value(unsigned)> known) {
     if (!block)
       block = ConstantOp::create(cx.b(), cx.loc, 0.0, squareOf(rhs[0]));
   SmallVector<Type> types(rhs.size(), rhs[0].getType());
-  auto solved = chunk::TriSolveOp::create(cx.b(), cx.loc, types, blocks, rhs, valueDecay,
+  if (llvm::none_of(factors, [](Value factor) { return factor != nullptr; }))
+    factors.clear();
+  for (Value &factor : factors)
+    if (!factor)
+      factor = ConstantOp::create(cx.b(), cx.loc, 1.0, cast<MatType>(types[0]));
+  auto solved = chunk::TriSolveOp::create(cx.b(), cx.loc, types, blocks, rhs, factors, valueDecay,
                                           readsAfter ? Reach::Inclusive : Reach::Before);
   for (auto [index, values] : llvm::zip(unknown, solved.getResults()))
     streams[index].values = values;

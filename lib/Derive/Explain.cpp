@@ -138,6 +138,9 @@ private:
         line += " + N" + number + std::to_string(other + 1) + " U" + std::to_string(other + 1);
       step.lines.push_back(line + " = " + text(side, 0));
     }
+    for (auto [index, factors] : llvm::enumerate(solve.getFactors()))
+      step.lines.push_back("each value channel with N" + (streams == 1 ? "" : std::to_string(index + 1)) +
+                           " times its entries of " + text(factors, 0));
     if (solve.getDecay())
       step.lines.push_back("each value channel with its decays " + names[solve.getDecay()]);
   }

@@ -121,6 +121,7 @@ LogicalResult Group::findDecays() {
       value.push_back(diagonalColumn(diagonal));
     keyDecay = decayOf(decay->c, key);
     valueDecay = decayOf({}, value);
+    valueFactors.assign(value.begin(), value.end());
     return success();
   }
   SmallVector<Value> entries;

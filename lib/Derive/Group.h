@@ -8,10 +8,17 @@
 
 namespace recur {
 
-/// Rows that are known up to unknown streams: base + sum of scores[s] * U_s. Null stands for zero.
+/// Rows that are known up to unknown streams: base + diagonals .* sum of scores[s] * U_s. Null stands for
+/// zero.
 struct RowValue {
   mlir::Value base;
   llvm::SmallVector<mlir::Value> scores; // by stream, C x C
+  /// The rule's diagonals that multiply what was read, a number for each value.
+  llvm::SmallVector<mlir::Value, 1> diagonals;
+
+  bool hasScores() const {
+    return llvm::any_of(scores, [](mlir::Value score) { return score != nullptr; });
+  }
 };
 
 class Inverse;
@@ -109,6 +116,14 @@ private:
   mlir::Value carried(mlir::Value vectors, unsigned member, bool after, bool otherSide);
   std::optional<RowValue> rowValue(unsigned row, llvm::function_ref<mlir::Value(unsigned)> known);
   RowValue readValue(mlir::Value vectors, unsigned member, bool after, llvm::ArrayRef<bool> seen);
+  /// What a term of a row multiplies, each by its diagonals.
+  std::optional<RowValue> termValue(const RowTerm &term, llvm::function_ref<mlir::Value(unsigned)> known);
+  /// sum += c * part, of which the scores are `ofScores` * theirs; fails where the two are times different
+  /// diagonals.
+  mlir::LogicalResult addRow(RowValue &sum, const Coefficient &c, const Coefficient &ofScores,
+                             const RowValue &part);
+  /// The product of diagonals as rows; null where there are none.
+  mlir::Value diagonalRows(llvm::ArrayRef<mlir::Value> diagonals);
   mlir::Value otherSideRead(mlir::Value vector, unsigned member, bool after, llvm::ArrayRef<bool> seen);
   mlir::Value finish(const RowValue &value, bool after);
   mlir::Value apply(mlir::Value scores, mlir::Value values, bool after);
@@ -119,9 +134,10 @@ private:
   llvm::SmallVector<unsigned> states;
   Side keySide = Side::Right;
   std::vector<Stream> streams;
-  mlir::Value keyDecay, valueDecay;       // !chunk.decay, C x 1 or with channels; null: none
-  mlir::Value cascade;                    // for several states
-  llvm::SmallVector<mlir::Value> initial; // keys x values
+  mlir::Value keyDecay, valueDecay;               // !chunk.decay, C x 1 or with channels; null: none
+  llvm::SmallVector<mlir::Value, 1> valueFactors; // whose product is the value decay's factors
+  mlir::Value cascade;                            // for several states
+  llvm::SmallVector<mlir::Value> initial;         // keys x values
   llvm::DenseMap<unsigned, RowValue> rowCache;
   llvm::SmallVector<mlir::Value> scanFactors, scanWrites; // of a scan
   chunk::ScanOp scans[2];

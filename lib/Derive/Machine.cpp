@@ -86,12 +86,15 @@ private:
           return result(decays[m.getDecay()].mix(get(m.getScores()), get(m.getValues()), m.getReach()));
         })
         .Case([&](chunk::TriSolveOp s) {
-          Values blocks, rhs;
+          Values blocks, rhs, factors;
           for (Value block : s.getBlocks())
             blocks.push_back(get(block));
           for (Value side : s.getRhs())
             rhs.push_back(get(side));
-          rhs = triangularSolve<F>(blocks, rhs, s.getDecay() ? &decays[s.getDecay()] : nullptr, s.getReach());
+          for (Value factor : s.getFactors())
+            factors.push_back(get(factor));
+          rhs = triangularSolve<F>(blocks, rhs, factors, s.getDecay() ? &decays[s.getDecay()] : nullptr,
+                                   s.getReach());
           for (auto [value, solved] : llvm::zip(s.getResults(), rhs))
             set(value, solved);
           return success();

@@ -170,7 +170,8 @@ Dense<F> Decays<F>::mix(const Dense<F> &scores, const Dense<F> &values, Reach re
 
 template <typename F>
 std::vector<Dense<F>> recur::triangularSolve(ArrayRef<Dense<F>> blocks, std::vector<Dense<F>> rhs,
-                                             const Decays<F> *decay, Reach reach) {
+                                             ArrayRef<Dense<F>> factors, const Decays<F> *decay,
+                                             Reach reach) {
   size_t streams = rhs.size();
   for (int64_t t = 0; t < rhs[0].rows; ++t)
     for (size_t s = 0; s < streams; ++s)
@@ -181,6 +182,8 @@ std::vector<Dense<F>> recur::triangularSolve(ArrayRef<Dense<F>> blocks, std::vec
             F factor = block.at(t, j);
             if (decay)
               factor *= decay->between(j, t, c, reach);
+            if (!factors.empty())
+              factor *= factors[s].at(t, c);
             rhs[s].at(t, c) -= factor * rhs[other].at(j, c);
           }
       }
@@ -265,7 +268,7 @@ Dense<F> recur::eliminate(Dense<F> a, Dense<F> x) {
 #define INSTANTIATE(F)                                                                                       \
   template class recur::Decays<F>;                                                                           \
   template std::vector<Dense<F>> recur::triangularSolve(ArrayRef<Dense<F>>, std::vector<Dense<F>>,           \
-                                                        const Decays<F> *, Reach);                           \
+                                                        ArrayRef<Dense<F>>, const Decays<F> *, Reach);       \
   template Downdates<F> recur::downdate(const Dense<F> &, const Dense<F> &, const Dense<F> &,                \
                                         const Dense<F> &, const Dense<F> &);                                 \
   template Dense<F> recur::eliminate(Dense<F>, Dense<F>);

@@ -80,10 +80,11 @@ private:
   int64_t states = 1;
 };
 
-/// Forward substitution for (I + N) U = R, blocks ordered by token first.
+/// Forward substitution for (I + N) U = R, blocks ordered by token first; `factors` may be empty.
 template <typename F>
 std::vector<Dense<F>> triangularSolve(llvm::ArrayRef<Dense<F>> blocks, std::vector<Dense<F>> rhs,
-                                      const Decays<F> *decay, chunk::Reach reach);
+                                      llvm::ArrayRef<Dense<F>> factors, const Decays<F> *decay,
+                                      chunk::Reach reach);
 
 /// What chunk.ldl gives. In float32 it is computed in float64, as every lowering does.
 template <typename F>

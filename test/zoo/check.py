@@ -43,7 +43,7 @@ REFUSAL = "only in the oracle for now"
 
 # Rules that are not affine in their states, read them from both sides, or multiply them by full matrices.
 NO_CHUNKS = {"atlas", "gru", "lstm", "slstm", "mesanet", "titans_mlp", "dense_transition", "matrix_output",
-             "saturated_write", "summed", "two_sided", "vector_beta", "momentum_vector_decay", "second_moment",
+             "saturated_write", "summed", "two_sided", "momentum_vector_decay", "second_moment",
              "weighted_loss"} | ORACLE_ONLY
 
 # Rules with a matrix that no other state depends on, whose columns do not see each other.
@@ -53,8 +53,8 @@ SWEPT = {"comba", "deltanet", "deltanet_loss", "deltaproduct", "dplr", "gated_de
          "longhorn", "low_rank_gate", "made_keys", "mamba2", "mesanet", "mesanet_cg", "micro_decay",
          "micro_functions", "mlstm", "one_line", "penalised", "refined_gate", "retnet", "rls", "rwkv6",
          "rwkv7", "scaled_keys", "shifted_tokens", "short_convolution", "signed_decay", "simple_gla",
-         "three_memories", "trapezoid", "two_keys", "two_outputs", "two_reads", "value_decay", "vector_beta",
-         "weighted_loss"}
+         "three_memories", "trapezoid", "two_keys", "two_outputs", "two_reads", "value_decay",
+         "value_forgetting", "value_rates", "vector_beta", "weighted_loss"}
 
 
 class Failure(Exception):

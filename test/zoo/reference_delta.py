@@ -65,6 +65,20 @@ def vector_beta(x, s):
     return s.S @ x.q
 
 
+def value_rates(x, s):
+    k = l2norm(x.k)
+    s.S = exp(x.g) * s.S
+    s.S = s.S + outer(x.b * (x.v - s.S @ k), k)
+    return s.S @ x.q
+
+
+def value_forgetting(x, s):
+    k = l2norm(x.k)
+    s.S = exp(x.a)[:, None] * s.S
+    s.S = s.S + outer(x.b * (x.v - s.S @ k), k)
+    return s.S @ x.q
+
+
 def erased_by_value(x, s):
     v = l2norm(x.v)
     s.S = s.S + x.b * outer(v, x.k - s.S.T @ v)

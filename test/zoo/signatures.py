@@ -85,6 +85,8 @@ RULES = """
 one_line                    | q:query(dk) k:key(dk) v:value(dv) a:gate() b:gate() | | S(dv,dk)
 ema                         | x:value() a:gate() | | h()
 vector_beta                 | q:query(dk) k:unit(dk) v:value(dv) b:gate(dv) | | S(dv,dk)
+value_rates                 | q:query(dk) k:key(dk) v:value(dv) b:gate(dv) g:log_decay() | | S(dv,dk)
+value_forgetting            | q:query(dk) k:key(dk) v:value(dv) b:gate(dv) a:log_decay(dv) | | S(dv,dk)
 two_reads                   | q:query(dk) k:unit(dk) p:unit(dk) v:value(dv) b:half() c:half() \
                               g:log_decay() | | S(dv,dk)
 two_outputs                 | q:query(dk) k:unit(dk) v:value(dv) b:gate() g:log_decay() | | S(dv,dk)

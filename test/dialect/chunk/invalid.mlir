@@ -190,6 +190,19 @@ chunk.program @chunk_tri_solve_c2 length("C") [#recur.arg<input "k">] -> ["o"] i
 
 // -----
 
+chunk.program @chunk_tri_solve_c4 length("C") [#recur.arg<input "k">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>):
+  %n = chunk.gram strict %k, %k : !recur.mat<C x dk> -> !recur.mat<C x C>
+  // expected-error@+1 {{must have no factors or 1 of type '!recur.mat<C x dk>', got: '!recur.mat<C x C>'}}
+  %u = chunk.tri_solve blocks(%n : !recur.mat<C x C>) rhs(%k : !recur.mat<C x dk>) factors(%n : !recur.mat<C x C>)
+    -> !recur.mat<C x dk>
+  chunk.yield %u : !recur.mat<C x dk>
+}
+
+// -----
+
 chunk.program @chunk_scan_c1 length("C") [#recur.arg<input "k">, #recur.arg<state "S">] -> ["o"] init {
   %0 = recur.constant 0.0 : !recur.mat<dk x 1>
   chunk.yield %0 : !recur.mat<dk x 1>

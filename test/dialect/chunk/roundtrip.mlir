@@ -45,6 +45,9 @@ chunk.program @everything length("C") [#recur.arg<input "k">, #recur.arg<input "
   // CHECK: chunk.tri_solve {{.*}} decay(
   %v = chunk.tri_solve blocks(%n : !recur.mat<C x C>) rhs(%k : !recur.mat<C x dk>)
     decay(%dw : !chunk.decay<!recur.mat<C x dk>>) before -> !recur.mat<C x dk>
+  // CHECK: chunk.tri_solve {{.*}} rhs(%k : !recur.mat<C x dk>) factors(%k : !recur.mat<C x dk>) decay(
+  %f = chunk.tri_solve blocks(%n : !recur.mat<C x C>) rhs(%k : !recur.mat<C x dk>) factors(%k : !recur.mat<C x dk>)
+    decay(%dw : !chunk.decay<!recur.mat<C x dk>>) inclusive -> !recur.mat<C x dk>
   // CHECK: chunk.mix inclusive
   %o = chunk.mix inclusive %i, %u decay %dw : !recur.mat<C x C>, !recur.mat<C x dk>, !chunk.decay<!recur.mat<C x dk>>
     -> !recur.mat<C x dk>
