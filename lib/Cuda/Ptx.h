@@ -150,6 +150,8 @@ public:
   llvm::SmallVector<Values> await(int64_t left, llvm::ArrayRef<Pending> landed);
   /// sum + left * right, 16 x 8 by one warp, 16 deep in f16.
   Values multiplyF16(mlir::ValueRange sum, mlir::ValueRange left, mlir::ValueRange right);
+  /// The same in bf16.
+  Values multiplyBf16Eight(mlir::ValueRange sum, mlir::ValueRange left, mlir::ValueRange right);
   /// The same, 16 x 16 in bf16; the right operand is laid out like a left one, transposed.
   Values multiplyBf16(mlir::ValueRange sum, mlir::ValueRange left, mlir::ValueRange right);
   /// The same of f32 entries, of which tf32 keeps 10 bits: the others are cut off.

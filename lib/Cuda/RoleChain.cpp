@@ -7,8 +7,7 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-// Factors of the tokens that a product sums over, as far as its right side has them.
-static RowFactors factorsOfDepth(const RolePlan &plan, const ChainProduct &product) {
+RowFactors cuda::factorsOfDepth(const RolePlan &plan, const ChainProduct &product) {
   return product.kind == ChainProduct::Depth ? plan.asTile(product.right)->scale : RowFactors();
 }
 
@@ -19,6 +18,10 @@ FailureOr<Values> RoleEmitter::packedLeft(ChainState &state, const ChainProduct 
   if (tile) // both factors in one
     llvm::append_range(factors, tile->scale);
   state.without = tile ? Value() : product.leftFactor;
+  if (failed(solveFor(state, left)))
+    return failure();
+  if (auto known = state.solved.find(&product); known != state.solved.end())
+    return known->second;
   FailureOr<Values> plain = tile ? entriesOf(state, tile->input) : slab(state, left);
   state.without = {};
   if (failed(plain))
@@ -181,6 +184,14 @@ static bool dependsOn(Value value, Value other) {
   if (value == other)
     return true;
   Operation *op = value.getDefiningOp();
+  // Who substitutes makes what is mixed of the solution at once.
+  if (auto solve = dyn_cast_if_present<chunk::TriSolveOp>(op); solve && solve.getDecay())
+    for (Operation *user : solve->getUsers())
+      if (auto mix = dyn_cast<chunk::MixOp>(user))
+        if (AddOp sum = sumWith(mix))
+          for (Value operand : sum->getOperands())
+            if (RolePlan::trace(RolePlan::strip(operand)) != mix.getResult() && dependsOn(operand, other))
+              return true;
   return op && llvm::any_of(op->getOperands(), [&](Value operand) { return dependsOn(operand, other); });
 }
 

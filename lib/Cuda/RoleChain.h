@@ -4,10 +4,17 @@
 
 namespace recur::cuda {
 
+/// Factors of the tokens that a product sums over, as far as its right side has them.
+RowFactors factorsOfDepth(const RolePlan &plan, const ChainProduct &product);
+
+/// The sum that a mix goes into, in an output, or null.
+AddOp sumWith(chunk::MixOp mix);
+
 /// With a decay of each row, what a thread keeps of it; all else follows from that where it is needed.
 struct RoleEmitter::RowDecay {
-  Values
-      sums; // of its entries natural logarithms, from a block of 16 tokens' first on, with each token's own
+  // Sums of its entries' natural logarithms, from a block of 16 tokens' first on, with each token's own; or
+  // none, and then they are made again where they are needed.
+  Values sums;
   mlir::Value sum[4][2]; // of its two rows the binary logarithm of what a block takes away
 };
 
@@ -40,6 +47,9 @@ struct RoleEmitter::ChainState {
   bool waitedForScores = false;
 
   std::optional<RowDecay> rowDecay;
+  // Left sides of products that are made of the solution of systems that rows have for themselves.
+  llvm::DenseMap<const ChainProduct *, Values> solved;
+  llvm::DenseMap<mlir::Value, Values> slices; // of inputs, at the block that is being solved for
 
   // Of the role.
   mlir::Value matrixLane, scoresBase;

@@ -235,7 +235,7 @@ FailureOr<unsigned> RolePlan::visitProduct(Operation *op, Value result, Value st
     return failure();
   product.wave = std::max(*wave, leastWave);
   if (auto solve = dyn_cast<chunk::TriSolveOp>(op)) {
-    if (solve.getBlocks().size() != 1 || solve.isByColumn())
+    if (solve.getBlocks().size() != 1)
       return failure();
     Value block = solve.getBlocks().front();
     auto negation = trace(block).getDefiningOp<NegOp>();
@@ -329,12 +329,14 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
     return available[value] = 0u;
   }
   Operation *op = value.getDefiningOp();
+  if (auto solve = dyn_cast<chunk::TriSolveOp>(op); solve && solve.isByColumn())
+    return visitSubstitution(solve);
   if (isa<MatmulOp, chunk::TriSolveOp>(op))
     return visitProduct(op, value, {}, false);
   if (auto mix = dyn_cast<chunk::MixOp>(op)) {
     if (failed(visitMix(mix)))
       return failure();
-    return available[value] = 0u;
+    return available[value] = available.lookup(strip(mix.getValues()));
   }
   if (!isa<ElementwiseOp>(op))
     return failure();

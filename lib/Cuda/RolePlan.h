@@ -240,6 +240,9 @@ public:
   llvm::SmallVector<ScoreTile> scores;
   mlir::Value system;
   llvm::SmallVector<chunk::GramOp> grams;
+  /// Of the scores that of a system which each independent row has for itself, or -1: the rows share the
+  /// products between tokens, and each has factors or decays of its own.
+  int ownSystem = -1;
   /// Whether the system is less that.
   bool isNegated = false;
   /// A factor of the columns of the system's inverse, or null.
@@ -288,6 +291,7 @@ private:
   mlir::LogicalResult needDecay(mlir::Value value);
   mlir::LogicalResult needRowDecay();
   mlir::LogicalResult visitMix(chunk::MixOp mix);
+  mlir::FailureOr<unsigned> visitSubstitution(chunk::TriSolveOp solve);
   unsigned needScores(mlir::Value scores, RowFactors columnScale);
   mlir::LogicalResult needRight(const TokenTile &tile);
   mlir::LogicalResult checkDecay();

@@ -70,12 +70,20 @@ RoleEmitter::RowDecay &RoleEmitter::rowDecay(ChainState &state) {
   RowDecay &decay = state.rowDecay.emplace();
   Value last = arith::OrIOp::create(b, lane, ptx.constant(3));
   for (int64_t block = 0; block < 4; ++block) {
-    llvm::append_range(decay.sums, blockSums(state, block));
+    Values sums = blockSums(state, block);
     for (int64_t row : {0, 1})
-      decay.sum[block][row] =
-          ptx.multiply(ptx.shuffle(decay.sums[8 * block + 5 + 2 * row], last), ptx.number(log2e));
+      decay.sum[block][row] = ptx.multiply(ptx.shuffle(sums[5 + 2 * row], last), ptx.number(log2e));
+    // Who substitutes has no registers for them.
+    if (plan.ownSystem < 0)
+      llvm::append_range(decay.sums, sums);
   }
   return decay;
+}
+
+// The sums of a block, again where they have not been kept.
+Values RoleEmitter::sumsOf(ChainState &state, int64_t block) {
+  const RowDecay &decay = rowDecay(state);
+  return decay.sums.empty() ? blockSums(state, block) : Values(ArrayRef(decay.sums).slice(8 * block, 8));
 }
 
 // Whether a row's block decays beyond f32's range; null where none does.
@@ -102,22 +110,22 @@ Value RoleEmitter::decayBetween(const RowDecay &decay, int64_t from, int64_t to,
 }
 
 // What decays from a block's tokens to its reference.
-Values RoleEmitter::untilReference(const RowDecay &decay, int64_t block) {
+Values RoleEmitter::untilReference(ChainState &state, int64_t block, ValueRange sums) {
   Values results;
-  for (size_t e = 8 * block; e < size_t(8 * block + 8); ++e)
+  for (auto [e, sum] : llvm::enumerate(sums))
     results.push_back(ptx.exp2(
-        LLVM::FMAOp::create(b, decay.sums[e], ptx.number(-log2e), reference(decay, true, block, rowOf(e)))));
+        LLVM::FMAOp::create(b, sum, ptx.number(-log2e), reference(rowDecay(state), true, block, rowOf(e)))));
   return results;
 }
 
 // What decays from a block's reference to its tokens, with the token's own factor or without.
-Values RoleEmitter::sinceReference(ChainState &state, int64_t block, bool before) {
+Values RoleEmitter::sinceReference(ChainState &state, int64_t block, bool before, ValueRange sums) {
   const RowDecay &decay = rowDecay(state);
   Values own, results;
   if (before)
     own = rowLogs(state, block);
   for (size_t e = 0; e < 8; ++e) {
-    Value log = decay.sums[8 * block + e];
+    Value log = sums[e];
     if (before)
       log = ptx.difference(log, own[e]);
     Value start = arith::NegFOp::create(b, reference(decay, false, block, rowOf(e)));
@@ -141,7 +149,9 @@ Values RoleEmitter::rowWeights(ChainState &state, Span span) {
   Values results;
   for (int64_t block = 0; block < 4; ++block) {
     bool isRest = span == Span::Rest;
-    Values own = isRest ? untilReference(decay, block) : sinceReference(state, block, span == Span::Until);
+    Values sums = sumsOf(state, block);
+    Values own =
+        isRest ? untilReference(state, block, sums) : sinceReference(state, block, span == Span::Until, sums);
     scaleRows(ptx, own, [&](int64_t row) {
       return isRest ? decayBetween(decay, block, 4, row) : decayBetween(decay, -1, block, row);
     });
@@ -157,7 +167,7 @@ void RoleEmitter::mixOnto(ChainState &state, chunk::MixOp mix, Values &sums) {
     ptx.await(barrier(ScoresFull, state.buffer), state.bufferPhase);
   state.waitedForScores = true;
   for (int64_t block = 0; block < 4; ++block) {
-    Values rows = untilReference(decay, block), entries;
+    Values rows = untilReference(state, block, sumsOf(state, block)), entries;
     for (Value pair : slabPairs(state, plan.asTile(mix.getValues())->input, block))
       llvm::append_range(entries, ptx.unpackBf16(pair));
     for (auto [row, entry] : llvm::zip(rows, entries))
@@ -179,13 +189,23 @@ void RoleEmitter::mixOnto(ChainState &state, chunk::MixOp mix, Values &sums) {
 
 // The scores of 16 tokens with 16 others, a warp's right operand.
 Values RoleEmitter::scoresOfBlocks(ChainState &state, chunk::MixOp mix, int64_t seer, int64_t seen) {
+  return scoresOfBlocks(state, scoresOf(mix), seer, seen);
+}
+
+unsigned RoleEmitter::scoresOf(chunk::MixOp mix) const {
   Value plain = plan.splitScores(mix.getScores()).second;
-  RowFactors columnScale = plan.asTile(mix.getValues())->scale;
-  const auto *tile = llvm::find_if(
-      plan.scores, [&](const ScoreTile &x) { return x.value == plain && x.columnScale == columnScale; });
+  std::optional<TokenTile> values = plan.asTile(mix.getValues());
+  RowFactors columnScale = values ? values->scale : RowFactors();
+  const auto *tile = llvm::find_if(plan.scores, [&](const ScoreTile &x) {
+    return x.plainRows && x.value == plain && x.columnScale == columnScale;
+  });
+  return tile - plan.scores.begin();
+}
+
+Values RoleEmitter::scoresOfBlocks(ChainState &state, unsigned tile, int64_t seer, int64_t seen) {
   Value unit = ptx.exclusiveOr(ptx.add(ptx.shiftRight(lane, 4), 2 * seen), ptx.bits(lane, 7));
   Value at = ptx.add(ptx.add(ptx.mul(ptx.bits(lane, 15), 128), ptx.mul(unit, 16)), state.scoresBase);
-  return ptx.loadMatrices(at, scoreOffset(tile - plan.scores.begin()) + seer * 16 * 128, false);
+  return ptx.loadMatrices(at, scoreOffset(tile) + seer * 16 * 128, false);
 }
 
 // What the tokens of a block see of each other where its decay is out of f32's range. Halves of 8, 4, 2 and 1
@@ -254,19 +274,39 @@ Values RoleEmitter::wildMix(ChainState &state, chunk::MixOp mix, int64_t block) 
   return results;
 }
 
+// What a mix is added to, where that is a value times what decays since the chunk's start; else null.
+Value RoleEmitter::besideMix(AddOp sum, chunk::MixOp mix) {
+  Span span = mix.getReach() == Reach::Before ? Span::Until : Span::Through;
+  for (Value operand : sum->getOperands())
+    if (auto product = RolePlan::trace(RolePlan::strip(operand)).getDefiningOp<MulOp>())
+      for (unsigned k : {0, 1}) {
+        Value weights = RolePlan::trace(product->getOperand(k));
+        if (plan.isOfRows(weights) && weights.getDefiningOp<chunk::WeightsOp>().getSpan() == span)
+          return product->getOperand(1 - k);
+      }
+  return {};
+}
+
+// The entries of such a value. Factors of the tokens are left to the end.
+FailureOr<Values> RoleEmitter::startOfMix(ChainState &state, Value other, RowFactors factors) {
+  auto product = llvm::find_if(plan.products, [&](const ChainProduct &p) {
+    return p.result == RolePlan::strip(other) && p.resultScale == factors;
+  });
+  bool isRaw = product != plan.products.end();
+  FailureOr<Values> start = isRaw ? state.raw.lookup(product->result) : slab(state, other);
+  if (failed(start) || start->empty() || (!isRaw && !factors.empty()))
+    return failure();
+  return start;
+}
+
 // A mix, and what it is added to: a value times what decays since the chunk's start, or null.
 FailureOr<Values> RoleEmitter::mixed(ChainState &state, chunk::MixOp mix, Value other) {
   RowDecay &decay = rowDecay(state);
   RowFactors factors = plan.splitScores(mix.getScores()).first;
-  Values results(decay.sums.size(), ptx.number(0));
+  Values results(tokensOfChunk / 2, ptx.number(0));
   if (other) {
-    // Factors of the tokens are left to the end.
-    auto product = llvm::find_if(plan.products, [&](const ChainProduct &p) {
-      return p.result == RolePlan::strip(other) && p.resultScale == factors;
-    });
-    bool isRaw = product != plan.products.end();
-    FailureOr<Values> start = isRaw ? state.raw.lookup(product->result) : slab(state, other);
-    if (failed(start) || (!isRaw && !factors.empty()))
+    FailureOr<Values> start = startOfMix(state, other, factors);
+    if (failed(start))
       return failure();
     results = *start;
   }
@@ -280,7 +320,8 @@ FailureOr<Values> RoleEmitter::mixed(ChainState &state, chunk::MixOp mix, Value 
   mixOnto(state, mix, results);
   for (int64_t block = 0; block < 4; ++block) {
     MutableArrayRef<Value> own = MutableArrayRef(results).slice(8 * block, 8);
-    for (auto [entry, weight] : llvm::zip(own, sinceReference(state, block, mix.getReach() == Reach::Before)))
+    bool before = mix.getReach() == Reach::Before;
+    for (auto [entry, weight] : llvm::zip(own, sinceReference(state, block, before, sumsOf(state, block))))
       entry = ptx.multiply(entry, weight);
   }
   // Apart, as it takes many registers.
@@ -325,16 +366,11 @@ std::optional<FailureOr<Values>> RoleEmitter::decayedRows(ChainState &state, Ope
     }
     // What outputs are multiplied with a mix shares with what it is added to.
     auto mix = own.getDefiningOp<chunk::MixOp>();
-    auto product = RolePlan::trace(RolePlan::strip(other)).getDefiningOp<MulOp>();
-    if (!isa<AddOp>(op) || !mix || !product)
+    if (!isa<AddOp>(op) || !mix)
       continue;
-    for (unsigned k : {0, 1}) {
-      Value weights = RolePlan::trace(product->getOperand(k));
-      Span span = mix.getReach() == Reach::Before ? Span::Until : Span::Through;
-      if (plan.isOfRows(weights) && weights.getDefiningOp<chunk::WeightsOp>().getSpan() == span)
-        if (FailureOr<Values> sum = mixed(state, mix, product->getOperand(1 - k)); succeeded(sum))
-          return sum;
-    }
+    if (Value beside = besideMix(cast<AddOp>(op), mix))
+      if (FailureOr<Values> sum = mixed(state, mix, beside); succeeded(sum))
+        return sum;
   }
   return std::nullopt;
 }

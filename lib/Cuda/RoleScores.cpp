@@ -160,6 +160,8 @@ void RoleEmitter::storeTiles(ScoreState &state, Operation *gram) {
       if (inStrips())
         at = blockInStrip(laneAt, warp, onDiagonal ? warp : ptx.constant(state.block), /*ofInverse=*/false);
       ptx.storeMatrices(ptx.add(state.buffer, at), scoreOffset(i), packed, false);
+      if (onDiagonal && int(i) == plan.ownSystem)
+        storeOwnLeaf(state, entries);
     });
   }
 }
@@ -274,6 +276,19 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
       multiply(left, right);
     };
     state.sums.clear();
+    // Who substitutes has the registers, and scores have the time.
+    if (plan.ownSystem >= 0) {
+      awaitPlace(state);
+      for (auto [i, op] : llvm::enumerate(order)) {
+        multiplyOf(op);
+        state.sums.clear();
+        state.sums[op] = ptx.await(0, products[i])[0];
+        storeTiles(state, op);
+      }
+      if (earlyPlaces)
+        ptx.arrive(barrier(EarlyEmpty, earlyOf(chunk).first));
+      return handOver(state, which);
+    }
     // Of many products two are on their way at a time, as the sums of more take too many registers.
     if (order.size() > productsTogether) {
       multiplyOf(order[0]);

@@ -76,8 +76,9 @@ bool RolePlan::isSlab(BlockArgument input) const {
 unsigned RolePlan::needScores(Value value, RowFactors columnScale) {
   chunk::GramOp gram = splitScores(value).second;
   Value plain = gram && maskOf(value) < 0 ? gram.getResult() : value;
-  auto known = llvm::find_if(
-      scores, [&](const ScoreTile &x) { return x.value == plain && x.columnScale == columnScale; });
+  auto known = llvm::find_if(scores, [&](const ScoreTile &x) {
+    return x.value == plain && x.columnScale == columnScale && x.plainRows == (gram != nullptr);
+  });
   if (known != scores.end())
     return known - scores.begin();
   scores.push_back({plain, columnScale, /*plainRows=*/gram != nullptr});

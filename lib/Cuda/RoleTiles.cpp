@@ -89,11 +89,42 @@ LogicalResult RolePlan::needRowDecay() {
 // Scores times rows whose entries decay in between: the chain makes them of a tile.
 LogicalResult RolePlan::visitMix(chunk::MixOp mix) {
   std::optional<TokenTile> tile = asTile(mix.getValues());
-  if (mix.getDecay() != rowDecay || !tile || failed(needRowDecay()) || failed(visitScores(mix.getScores())) ||
-      failed(visit(mix.getValues())))
+  bool isSolved = mix.getValues().getDefiningOp<chunk::TriSolveOp>() != nullptr;
+  if (mix.getDecay() != rowDecay || !(tile || isSolved) || failed(needRowDecay()) ||
+      failed(visitScores(mix.getScores())) || failed(visit(mix.getValues())))
     return failure();
-  needScores(mix.getScores(), tile->scale);
+  needScores(mix.getScores(), tile ? tile->scale : RowFactors());
   return success();
+}
+
+// A system that each row has for itself: the chain substitutes.
+FailureOr<unsigned> RolePlan::visitSubstitution(chunk::TriSolveOp solve) {
+  Value block = trace(solve.getBlocks().front());
+  if (solve.getBlocks().size() != 1 || decay || states > 1 || steps > 1 || ownSystem >= 0 ||
+      solve.getDecay() != rowDecay || (rowDecay && failed(needRowDecay())) || failed(visitScores(block)) ||
+      !splitScores(block).second || maskOf(block) >= 0)
+    return failure();
+  FailureOr<unsigned> wave = visit(solve.getRhs().front());
+  // What decays is known relative to its block of tokens: it is mixed, or decays to the chunk's end.
+  auto isKnownUse = [&](Operation *user) {
+    auto mix = dyn_cast<chunk::MixOp>(user);
+    return mix ? splitScores(mix.getScores()).second != nullptr
+               : isa<MulOp>(user) && llvm::any_of(user->getOperands(), [&](Value operand) {
+                   return isOfRows(operand) &&
+                          operand.getDefiningOp<chunk::WeightsOp>().getSpan() == chunk::Span::Rest;
+                 });
+  };
+  if (failed(wave) || (rowDecay && !llvm::all_of(solve.getResult(0).getUsers(), isKnownUse)))
+    return failure();
+  for (Value factors : solve.getFactors()) {
+    FailureOr<unsigned> own = visit(factors);
+    if (failed(own))
+      return failure();
+    wave = std::max(*wave, *own);
+  }
+  ownSystem = scores.size();
+  scores.push_back({block, {}});
+  return available[solve.getResult(0)] = *wave;
 }
 
 // Whether a value is weights of the decay of each key, or its factors.

@@ -295,7 +295,8 @@ private:
   mlir::Value isWild(const RowDecay &decay, int64_t block, int64_t row);
   mlir::Value reference(const RowDecay &decay, bool isRight, int64_t block, int64_t row);
   mlir::Value decayBetween(const RowDecay &decay, int64_t from, int64_t to, int64_t row);
-  Values untilReference(const RowDecay &decay, int64_t block);
+  Values sumsOf(ChainState &state, int64_t block);
+  Values untilReference(ChainState &state, int64_t block, mlir::ValueRange sums);
   Values packedPairs(mlir::ValueRange entries);
   mlir::FailureOr<Values> productOfRest(ChainState &state, const ChainProduct &product);
   Values restOf(mlir::ValueRange entries, mlir::ValueRange pairs);
@@ -303,13 +304,26 @@ private:
   Values slabPairs(ChainState &state, mlir::BlockArgument input, int64_t block);
   Values logPairs(ChainState &state, int64_t block);
   Values rowLogs(ChainState &state, int64_t block);
-  Values sinceReference(ChainState &state, int64_t block, bool before);
+  Values sinceReference(ChainState &state, int64_t block, bool before, mlir::ValueRange sums);
   Values rowWeights(ChainState &state, chunk::Span span);
   Values scoresOfBlocks(ChainState &state, chunk::MixOp mix, int64_t seer, int64_t seen);
   void mixOnto(ChainState &state, chunk::MixOp mix, Values &sums);
   Values wildMix(ChainState &state, chunk::MixOp mix, int64_t block);
   mlir::FailureOr<Values> mixed(ChainState &state, chunk::MixOp mix, mlir::Value other);
   std::optional<mlir::FailureOr<Values>> decayedRows(ChainState &state, mlir::Operation *op);
+
+  // Systems that each row has for itself (RoleSubstitution.cpp).
+  struct Substitution;
+  int64_t ownLeavesAt() const { return scoreOffset(plan.scores.size()); }
+  void storeOwnLeaf(ScoreState &state, mlir::ValueRange entries);
+  mlir::LogicalResult substitute(ChainState &state, chunk::TriSolveOp solve);
+  mlir::LogicalResult solveFor(ChainState &state, mlir::Value left);
+  mlir::FailureOr<Values> sliceOf(ChainState &state, mlir::Value value, int64_t block);
+  Values columnsOf(ChainState &state, RowFactors factors, int64_t block);
+  unsigned scoresOf(chunk::MixOp mix) const;
+  mlir::Value besideMix(AddOp sum, chunk::MixOp mix);
+  mlir::FailureOr<Values> startOfMix(ChainState &state, mlir::Value other, RowFactors factors);
+  Values scoresOfBlocks(ChainState &state, unsigned tile, int64_t seer, int64_t seen);
 
   mlir::FailureOr<Values> packedLeft(ChainState &state, const ChainProduct &product, mlir::Value left);
   mlir::FailureOr<Values> leftInTurns(ChainState &state, const ChainProduct &product);
@@ -372,8 +386,9 @@ private:
 
   static constexpr int64_t rowBytes = 128, slotBytes = tokensOfChunk * 4,
                            tileBytes = tokensOfChunk * rowBytes, quarterBytes = 8 * 32,
-                           leafBytes = 3 * quarterBytes, rightHalf = 6 * 16 * 128, partBytes = 10 * 1024,
-                           beginBytes = 16, stripBytes = tileBytes / 2;
+                           leafBytes = 3 * quarterBytes, ownLeafPitch = 80, ownLeafBytes = 16 * ownLeafPitch,
+                           rightHalf = 6 * 16 * 128, partBytes = 10 * 1024, beginBytes = 16,
+                           stripBytes = tileBytes / 2;
   int64_t stages, slabs, buffers = 2, stageBytes = 0, loadedBytes = 0, earlyBytes = 0, earlyAt = 0,
                          earlyPlaces = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0, blocksAt = 0,
                          leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, normsAt = 0, tablesAt = 0,

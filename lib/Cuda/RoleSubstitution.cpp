@@ -1,0 +1,419 @@
+// Systems that each row of the state has for itself: rows share the products between tokens, and each has
+// factors of its own. The chain substitutes, by blocks of 16 tokens. What blocks before a block give to it
+// are products of the warp for all its rows; within a block a token's four threads in a row take turns, each
+// with two of its tokens, and tell one another what came out. The scores hand over the blocks on the diagonal
+// in f32, too, a column together.
+//
+// Where rows decay, what is solved for is relative to its block's reference (RoleRowDecay.cpp): as the decay
+// between two tokens is a quotient of what is between them and the reference, that turns a row's system into
+// one without a decay. Rows that decay too much for it are solved for entry by entry. What is mixed of the
+// solution is made beside it, block by block, and what is left of it at the chunk's end.
+#include "lib/Cuda/RoleChain.h"
+#include "lib/Cuda/RoleScores.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+using chunk::Reach;
+using chunk::Span;
+
+static constexpr double log2e = 1.4426950408889634;
+
+// The warp's block on the diagonal, as those who substitute want it.
+void RoleEmitter::storeOwnLeaf(ScoreState &state, ValueRange entries) {
+  Value lane = freshLane(), row = ptx.shiftRight(lane, 2), column = ptx.mul(ptx.bits(lane, 3), 2);
+  Value at = ptx.add(ptx.add(state.buffer, ptx.mul(warp, ownLeafBytes)),
+                     ptx.add(ptx.mul(column, ownLeafPitch), ptx.mul(row, 4)));
+  for (auto [e, entry] : llvm::enumerate(entries))
+    ptx.store(at, ownLeavesAt() + (e % 2 + e / 4 * 8) * ownLeafPitch + e / 2 % 2 * 32, {entry});
+}
+
+AddOp cuda::sumWith(chunk::MixOp mix) {
+  auto program = mix->getParentOfType<chunk::ProgramOp>();
+  std::function<AddOp(Value)> find = [&](Value value) -> AddOp {
+    Operation *op = RolePlan::trace(RolePlan::strip(value)).getDefiningOp();
+    if (!isa_and_present<ElementwiseOp>(op))
+      return {};
+    for (Value operand : op->getOperands()) {
+      if (isa<AddOp>(op) && RolePlan::trace(RolePlan::strip(operand)) == mix.getResult())
+        return cast<AddOp>(op);
+      if (AddOp found = find(operand))
+        return found;
+    }
+    return {};
+  };
+  for (Value output : program.getBodyYield().getValues().take_back(program.getOutputs().size()))
+    if (AddOp found = find(output))
+      return found;
+  return {};
+}
+
+/// Substitution by one warp.
+struct RoleEmitter::Substitution {
+  Substitution(RoleEmitter &emitter, ChainState &state)
+      : roles(emitter), b(emitter.b), ptx(emitter.ptx), state(state) {
+    pair = ptx.bits(roles.lane, 3);
+    quad = ptx.bits(roles.lane, 28);
+    leaves = ptx.add(state.scoresBase, ptx.mul(pair, 8));
+    diagonals = ptx.add(state.scoresBase, ptx.mul(pair, 2 * ownLeafPitch + 8));
+  }
+
+  /// x - factor * y; without a factor it is 1.
+  Value less(Value x, Value factor, Value y) {
+    if (!factor)
+      return ptx.difference(x, y);
+    return LLVM::FMAOp::create(b, ptx.negative(factor), y, x);
+  }
+  Values less(ValueRange x, ValueRange factors, ValueRange y) {
+    Values results;
+    for (size_t e = 0; e < x.size(); ++e)
+      results.push_back(less(x[e], factors.empty() ? Value() : factors[e], y[e]));
+    return results;
+  }
+  /// Entries times others; none are ones.
+  Values times(ValueRange x, ValueRange y) {
+    Values results(x.empty() ? y : x);
+    for (size_t e = 0; e < results.size() && !x.empty() && !y.empty(); ++e)
+      results[e] = ptx.multiply(results[e], y[e]);
+    return results;
+  }
+  /// A thread's entries, each times the number of its row.
+  Values scaled(ValueRange entries, llvm::function_ref<Value(int64_t row)> ofRow) {
+    Values factors{ofRow(0), ofRow(1)}, results(entries);
+    for (auto [e, entry] : llvm::enumerate(results))
+      entry = ptx.multiply(entry, factors[e / 2 % 2]);
+    return results;
+  }
+
+  /// What blocks before give to a block's tokens, by rows that are solved, in pairs: onto sums that are
+  /// relative to the block's reference on the left.
+  Values earlier(unsigned tile, int64_t block, ArrayRef<Value> pairs, ValueRange start) {
+    Values sums(8, ptx.number(0));
+    const RowDecay *decay = state.rowDecay ? &*state.rowDecay : nullptr;
+    for (int64_t from = 0; from < block; ++from) {
+      if (decay && from)
+        sums = scaled(sums, [&](int64_t row) {
+          Value log = ptx.difference(decay->sum[from - 1][row],
+                                     roles.reference(*decay, /*isRight=*/true, from - 1, row));
+          return ptx.exp2(ptx.sum(log, roles.reference(*decay, /*isRight=*/true, from, row)));
+        });
+      sums = ptx.multiplyBf16(sums, pairs.slice(4 * from, 4), roles.scoresOfBlocks(state, tile, block, from));
+    }
+    if (decay && block)
+      sums = scaled(sums, [&](int64_t row) { return roles.decayBetween(*decay, block - 1, block, row); });
+    for (size_t e = 0; e < start.size(); ++e)
+      sums[e] = block ? ptx.sum(sums[e], start[e]) : start[e];
+    return sums;
+  }
+
+  /// Solves for 16 tokens: right sides, less factors (or none) times what they are given by tokens before.
+  /// All threads compute what their tokens would be now, and the one whose turn it is tells its own.
+  Values solve(int64_t block, ValueRange sides, ValueRange factors, Values given) {
+    int64_t leaf = roles.ownLeavesAt() + block * ownLeafBytes;
+    auto factor = [&](size_t e) { return factors.empty() ? Value() : factors[e]; };
+    Values results;
+    for (size_t half : {0, 1}) {
+      // The later of a thread's two tokens sees the earlier one.
+      Value own = ptx.loadFloats(diagonals, leaf + half * 8 * (ownLeafPitch + 4) + 4, 1)[0];
+      for (int64_t turn = 0; turn < 4; ++turn) {
+        Value source = ptx.add(quad, turn), solved[2][2];
+        for (size_t row : {0, 1}) {
+          size_t e = 4 * half + 2 * row;
+          Value first = less(sides[e], factor(e), given[e]);
+          Value second = less(sides[e + 1], factor(e + 1), given[e + 1]);
+          Value seen = factors.empty() ? own : ptx.multiply(factor(e + 1), own);
+          solved[row][0] = ptx.shuffle(first, source);
+          solved[row][1] = ptx.shuffle(less(second, seen, first), source);
+        }
+        for (size_t token : {0, 1}) {
+          int64_t column = 8 * half + 2 * turn + token;
+          Values seen = ptx.loadFloats(leaves, leaf + column * ownLeafPitch + 32 * half, 2);
+          for (size_t row : {0, 1})
+            for (size_t odd : {0, 1}) {
+              Value &sum = given[4 * half + 2 * row + odd];
+              sum = LLVM::FMAOp::create(b, seen[odd], solved[row][token], sum);
+            }
+        }
+      }
+      for (size_t e = 4 * half; e < 4 * half + 4; ++e)
+        results.push_back(less(sides[e], factor(e), given[e]));
+      if (half)
+        break;
+      // What the first eight tokens give to the others is a product, too.
+      Value zero = ptx.constant(0), row = ptx.shiftRight(roles.lane, 2);
+      Value unit = ptx.exclusiveOr(row, ptx.constant(2 * block));
+      Value at =
+          ptx.add(ptx.add(state.scoresBase, ptx.mul(row, 128)), ptx.add(ptx.mul(unit, 16), ptx.mul(pair, 4)));
+      Value scores = ptx.load(at, roles.scoreOffset(roles.plan.ownSystem) + (16 * block + 8) * 128, 1,
+                              b.getI32Type())[0];
+      Values left = roles.packedPairs(results);
+      left.append({zero, zero});
+      Values sums = ptx.multiplyBf16Eight(ArrayRef(given).drop_front(4), left, Values{scores, zero});
+      llvm::copy(sums, given.begin() + 4);
+    }
+    return results;
+  }
+
+  /// The same with decays that no reference serves, token by token, and what the block's tokens see of the
+  /// solution by other scores (or none). `logs` are binary ones from the block's start, with each token's
+  /// own, as the system's reads know them, and as the mix does.
+  std::pair<Values, Values> solveWild(int64_t block, ValueRange sides, ValueRange factors,
+                                      const Values (&logs)[3], std::optional<unsigned> mixed) {
+    Value tokens = ptx.assembly("mov.b32 $0, 16;", b.getI32Type(), {})[0], zero = ptx.number(0);
+    int64_t leaf = roles.ownLeavesAt() + block * ownLeafBytes;
+    auto body = [&](Value token, ValueRange carried) {
+      Values given(carried.take_front(8)), seen(carried.drop_front(8));
+      Value isLate = ptx.compare(arith::CmpIPredicate::uge, token, ptx.constant(8));
+      Value isOdd = ptx.equal(ptx.bits(token, 1), 1);
+      Value source = ptx.add(quad, ptx.shiftRight(ptx.bits(token, 7), 1));
+      auto pick = [&](ValueRange values, size_t row) {
+        auto ofHalf = [&](size_t half) {
+          return ptx.choose(isOdd, values[4 * half + 2 * row + 1], values[4 * half + 2 * row]);
+        };
+        return ptx.choose(isLate, ofHalf(1), ofHalf(0));
+      };
+      Value solved[2], log[2];
+      for (size_t row : {0, 1}) {
+        Value factor = factors.empty() ? Value() : pick(factors, row);
+        solved[row] = ptx.shuffle(less(pick(sides, row), factor, pick(given, row)), source);
+        log[row] = ptx.shuffle(pick(logs[0], row), source);
+      }
+      Value column = ptx.add(leaves, ptx.mul(token, ownLeafPitch));
+      for (size_t half : {0, 1}) {
+        Values scores = ptx.loadFloats(column, leaf + 32 * half, 2);
+        for (size_t odd : {0, 1})
+          for (size_t row : {0, 1}) {
+            size_t e = 4 * half + 2 * row + odd;
+            auto decayed = [&](Value at) {
+              Value exponent = arith::MinimumFOp::create(b, ptx.difference(at, log[row]), zero);
+              return ptx.multiply(solved[row], ptx.exp2(exponent));
+            };
+            given[e] = LLVM::FMAOp::create(b, scores[odd], decayed(logs[1][e]), given[e]);
+            if (mixed)
+              seen[e] = LLVM::FMAOp::create(
+                  b, score(*mixed, block, ptx.add(ptx.mul(pair, 2), 8 * half + odd), token),
+                  decayed(logs[2][e]), seen[e]);
+          }
+      }
+      llvm::append_range(given, seen);
+      return given;
+    };
+    auto loop =
+        roles.threads.forLoop(ptx.constant(0), tokens, ptx.constant(1), Values(mixed ? 16 : 8, zero), body);
+    Values results(loop.getResults());
+    return {less(sides, factors, ArrayRef(results).take_front(8)), Values(ArrayRef(results).drop_front(8))};
+  }
+
+  /// A score of a block on the diagonal, from its tile of bf16.
+  Value score(unsigned tile, int64_t block, Value seer, Value seen) {
+    Value unit = ptx.exclusiveOr(ptx.add(ptx.shiftRight(seen, 3), 2 * block), ptx.bits(seer, 7));
+    Value word = ptx.add(ptx.mul(unit, 16), ptx.mul(ptx.shiftRight(ptx.bits(seen, 7), 1), 4));
+    Value at = ptx.add(ptx.add(state.scoresBase, word), ptx.mul(seer, 128));
+    Values entries =
+        ptx.unpackBf16(ptx.load(at, roles.scoreOffset(tile) + block * 16 * 128, 1, b.getI32Type())[0]);
+    return ptx.choose(ptx.equal(ptx.bits(seen, 1), 1), entries[1], entries[0]);
+  }
+
+  RoleEmitter &roles;
+  ImplicitLocOpBuilder &b;
+  Ptx &ptx;
+  ChainState &state;
+  Value pair, quad, leaves, diagonals;
+};
+
+// Solves for what a product's left side is made of, where that is such a solution.
+LogicalResult RoleEmitter::solveFor(ChainState &state, Value left) {
+  SmallVector<Value> sources{left};
+  if (auto product = left.getDefiningOp<MulOp>())
+    llvm::append_range(sources, product->getOperands());
+  for (Value source : sources)
+    if (auto solve = RolePlan::strip(source).getDefiningOp<chunk::TriSolveOp>(); solve && solve.isByColumn())
+      return state.solved.empty() ? substitute(state, solve) : success();
+  return success();
+}
+
+// Numbers of columns for a thread's entries of a block of 16 tokens; none are 1.
+Values RoleEmitter::columnsOf(ChainState &state, RowFactors factors, int64_t block) {
+  if (factors.empty())
+    return {};
+  int64_t offset = slotOffset({factors, {}, false});
+  if (llvm::all_of(factors, [](RowFactor f) { return RolePlan::isUniform(f.value); }))
+    return Values(8, ptx.loadFloats(state.stage.rows, offset, 1)[0]);
+  Values results;
+  for (int64_t half : {0, 1}) {
+    Values two = ptx.loadFloats(state.columns, offset + block * 64 + half * 32, 2);
+    results.append({two[0], two[1], two[0], two[1]});
+  }
+  return results;
+}
+
+// The entries of a value at a block of 16 tokens, without those of others, for which there are no registers.
+FailureOr<Values> RoleEmitter::sliceOf(ChainState &state, Value value, int64_t block) {
+  value = RolePlan::trace(RolePlan::strip(value));
+  Substitution substitution(*this, state);
+  if (auto known = state.slabs.find(value); known != state.slabs.end())
+    return Values(ArrayRef(known->second).slice(8 * block, 8));
+  for (const ChainProduct &product : plan.products)
+    if (product.result == value) {
+      auto known = state.raw.find(value);
+      if (known == state.raw.end())
+        return failure();
+      return substitution.times(ArrayRef(known->second).slice(8 * block, 8),
+                                columnsOf(state, product.resultScale, block));
+    }
+  if (std::optional<TokenTile> tile = plan.asTile(value)) {
+    Values &entries = state.slices[tile->input];
+    if (entries.empty())
+      for (Value pair : slabPairs(state, tile->input, block))
+        llvm::append_range(entries, ptx.unpackBf16(pair));
+    return substitution.times(entries, columnsOf(state, tile->scale, block));
+  }
+  if (plan.isOfRows(value)) {
+    Span span = value.getDefiningOp<chunk::WeightsOp>().getSpan();
+    if (span != Span::Until && span != Span::Through)
+      return failure();
+    Values since = sinceReference(state, block, span == Span::Until, sumsOf(state, block));
+    return substitution.scaled(since,
+                               [&](int64_t row) { return decayBetween(rowDecay(state), -1, block, row); });
+  }
+  auto op = value.getDefiningOp<ElementwiseOp>();
+  if (!op)
+    return failure();
+  SmallVector<Values> operands;
+  for (Value operand : op->getOperands()) {
+    if (auto constant = RolePlan::trace(operand).getDefiningOp<ConstantOp>()) {
+      operands.push_back(Values(8, ptx.number(constant.getValue().convertToDouble())));
+    } else if (plan.isRow(operand)) {
+      operands.push_back(columnsOf(state, {{operand}}, block));
+    } else {
+      FailureOr<Values> entries = sliceOf(state, operand, block);
+      if (failed(entries))
+        return failure();
+      operands.push_back(*entries);
+    }
+  }
+  Values results;
+  for (size_t e = 0; e < 8; ++e) {
+    Values arguments;
+    for (const Values &entries : operands)
+      arguments.push_back(entries[e]);
+    results.push_back(op.lower(b, b.getLoc(), arguments));
+  }
+  return results;
+}
+
+LogicalResult RoleEmitter::substitute(ChainState &state, chunk::TriSolveOp solve) {
+  // With decays the solution is nowhere as it is, but what is mixed of it, and what is left of it at the
+  // chunk's end.
+  bool decays = solve.getDecay() != nullptr, isBefore = solve.getReach() == Reach::Before;
+  auto solution = solve.getResult(0);
+  chunk::MixOp mix;
+  for (Operation *user : solution.getUsers())
+    if (auto other = dyn_cast<chunk::MixOp>(user)) {
+      if (mix)
+        return failure();
+      mix = other;
+    }
+  // What the mix is added to, and what both are then times.
+  AddOp sum = mix ? sumWith(mix) : AddOp();
+  Value beside = sum ? besideMix(sum, mix) : Value();
+  RowFactors ofMix = mix ? plan.splitScores(mix.getScores()).first : RowFactors();
+  FailureOr<Values> start = beside ? startOfMix(state, beside, ofMix) : Values();
+  if (failed(start))
+    return failure();
+  bool mixesBefore = mix && mix.getReach() == Reach::Before;
+  std::optional<unsigned> mixedBy;
+  if (mix)
+    mixedBy = scoresOf(mix);
+  if (!state.waitedForScores)
+    ptx.await(barrier(ScoresFull, state.buffer), state.bufferPhase);
+  state.waitedForScores = true;
+  Substitution substitution(*this, state);
+  // What follows from the blocks' numbers takes no register all the time.
+  if (decays)
+    for (auto &numbers : rowDecay(state).sum)
+      for (Value &number : numbers)
+        number = ptx.assembly("mov.b32 $0, $1;", b.getF32Type(), number)[0];
+  Values pairs, mixed, plain;
+  for (int64_t block = 0; block < 4; ++block) {
+    FailureOr<Values> sides = sliceOf(state, solve.getRhs().front(), block), factors = Values();
+    if (!solve.getFactors().empty())
+      factors = sliceOf(state, solve.getFactors().front(), block);
+    state.slices.clear();
+    if (failed(sides) || failed(factors))
+      return failure();
+    Values given = substitution.earlier(plan.ownSystem, block, pairs, {}), results, left;
+    if (!decays) {
+      results = left = substitution.solve(block, *sides, *factors, given);
+    } else {
+      const RowDecay &decay = rowDecay(state);
+      Values sums = sumsOf(state, block), until = untilReference(state, block, sums);
+      Values since = sinceReference(state, block, isBefore, sums), seen, sinceOfMix = since;
+      if (mixesBefore != isBefore)
+        sinceOfMix = sinceReference(state, block, mixesBefore, sums);
+      if (mix) {
+        Values begin(8, ptx.number(0));
+        if (!start->empty())
+          begin = substitution.scaled(ArrayRef(*start).slice(8 * block, 8),
+                                      [&](int64_t row) { return decayBetween(decay, -1, block, row); });
+        seen = substitution.earlier(*mixedBy, block, pairs, begin);
+      }
+      auto solveMild = [&] {
+        // From a token to the reference and back is 1, but for the token's own factor.
+        Values weights = isBefore ? substitution.times(substitution.times(until, since), *factors) : *factors;
+        Values found = substitution.solve(block, substitution.times(*sides, until), weights, given);
+        if (mix)
+          llvm::append_range(
+              found, substitution.times(ptx.multiplyBf16(seen, packedPairs(found),
+                                                         scoresOfBlocks(state, *mixedBy, block, block)),
+                                        sinceOfMix));
+        return found;
+      };
+      auto solveWild = [&] {
+        Values logs[3], ownLogs = isBefore || mixesBefore ? rowLogs(state, block) : Values();
+        for (auto [i, without] : {std::pair<size_t, bool>{0, false}, {1, isBefore}, {2, mixesBefore}})
+          for (size_t e = 0; e < 8; ++e) {
+            Value log = without ? ptx.difference(sums[e], ownLogs[e]) : sums[e];
+            logs[i].push_back(ptx.multiply(log, ptx.number(log2e)));
+          }
+        Values rest = substitution.less(*sides, substitution.times(since, *factors), given);
+        auto [plain, more] = substitution.solveWild(block, rest, *factors, logs, mixedBy);
+        Values found = substitution.times(plain, until);
+        if (mix)
+          for (auto [x, y] : llvm::zip(substitution.times(seen, sinceOfMix), more))
+            found.push_back(ptx.sum(x, y));
+        return found;
+      };
+      if (plan.isMild(plan.rowDecay)) {
+        results = solveMild();
+      } else {
+        Value wild = ptx.any(arith::OrIOp::create(b, isWild(decay, block, 0), isWild(decay, block, 1)));
+        SmallVector<Type> types(mix ? 16 : 8, b.getF32Type());
+        auto choice = scf::IfOp::create(b, types, wild, true);
+        OpBuilder::InsertionGuard guard(b);
+        b.setInsertionPointToStart(choice.thenBlock());
+        scf::YieldOp::create(b, solveWild());
+        b.setInsertionPointToStart(choice.elseBlock());
+        scf::YieldOp::create(b, solveMild());
+        results.assign(choice.getResults().begin(), choice.getResults().end());
+      }
+      llvm::append_range(mixed, ArrayRef(results).drop_front(8));
+      results.resize(8);
+      left = substitution.scaled(results, [&](int64_t row) { return decayBetween(decay, block, 4, row); });
+    }
+    llvm::append_range(pairs, packedPairs(results));
+    llvm::append_range(plain, results);
+    for (const ChainProduct &product : plan.products) {
+      auto made = product.left.getDefiningOp<MulOp>();
+      if (product.left == solution || (made && llvm::is_contained(made->getOperands(), solution))) {
+        Values factors = columnsOf(state, factorsOfDepth(plan, product), block);
+        llvm::append_range(state.solved[&product], packedPairs(substitution.times(left, factors)));
+      }
+    }
+  }
+  if (!decays)
+    state.slabs[solution] = plain;
+  if (mix)
+    state.slabs[start->empty() ? mix.getResult() : sum.getResult()] = this->scaled(state, mixed, ofMix);
+  return success();
+}
