@@ -186,10 +186,12 @@ void BodyEmitter::emitElementwise(ElementwiseOp op) {
 }
 
 void BodyEmitter::emitRope(RopeOp op) {
-  // The angle in float64: float32 has too few digits for the turns of late tokens.
+  // In float32 an angle has too few digits for the turns of late tokens. So turns per token are two numbers,
+  // and whole turns are taken away before anything is rounded.
   auto wide = [&](double x) { return arith::ConstantOp::create(b, b.getF64FloatAttr(x)).getResult(); };
   auto times = [&](Value x, Value y) { return arith::MulFOp::create(b, x, y).getResult(); };
-  Value position = arith::ExtFOp::create(b, b.getF64Type(), get(op.getPosition(), 0).entries[0]);
+  auto narrow = [&](Value x) { return arith::TruncFOp::create(b, b.getF32Type(), x).getResult(); };
+  Value position = get(op.getPosition(), 0).entries[0];
   double base = op.getBase().convertToDouble();
   int64_t n = op.getType().numElements();
   for (Axis axis : {0, 1}) {
@@ -206,15 +208,20 @@ void BodyEmitter::emitRope(RopeOp op) {
       double factor = power(double(bit * threads.grid.packet(n, axis)));
       first = times(first, arith::SelectOp::create(b, set, wide(factor), wide(1)));
     }
-    first = times(first, position);
     for (size_t e = 0; e + 1 < x.entries.size(); e += 2) {
-      Value turns = times(first, wide(power(double(threads.ownedOffset(axis, n, e)))));
-      turns = arith::SubFOp::create(b, turns, math::RoundEvenOp::create(b, turns));
-      Value angle = arith::TruncFOp::create(b, b.getF32Type(), times(turns, wide(2 * M_PI)));
-      Value sin = math::SinOp::create(b, angle), cos = math::CosOp::create(b, angle);
-      Value a = x.entries[e], c = x.entries[e + 1];
-      tile.entries.push_back(arith::SubFOp::create(b, times(a, cos), times(c, sin)));
-      tile.entries.push_back(arith::AddFOp::create(b, times(a, sin), times(c, cos)));
+      Value each = times(first, wide(power(double(threads.ownedOffset(axis, n, e)))));
+      Value high = narrow(each);
+      Value low = narrow(arith::SubFOp::create(b, each, arith::ExtFOp::create(b, b.getF64Type(), high)));
+      Value whole = math::RoundEvenOp::create(b, times(position, high));
+      Value turns = math::FmaOp::create(b, position, high, arith::NegFOp::create(b, whole));
+      turns = math::FmaOp::create(b, position, low, turns);
+      Value angle = times(turns, threads.number(2 * M_PI));
+      Operation *sin = math::SinOp::create(b, angle), *cos = math::CosOp::create(b, angle);
+      for (Operation *function : {sin, cos})
+        function->setAttr(withinTurnAttr, b.getUnitAttr());
+      Value a = x.entries[e], c = x.entries[e + 1], s = sin->getResult(0), k = cos->getResult(0);
+      tile.entries.push_back(arith::SubFOp::create(b, times(a, k), times(c, s)));
+      tile.entries.push_back(arith::AddFOp::create(b, times(a, s), times(c, k)));
     }
     if (n % 2) // the last one has no partner
       for (size_t e = 0; e < x.entries.size(); ++e) {

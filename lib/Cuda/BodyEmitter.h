@@ -10,6 +10,9 @@ public:
   /// Reads micro-step `index` (an i64, from 0) of a steps argument.
   using LoadStep = llvm::function_ref<Tile(mlir::BlockArgument, mlir::Value index, Axis)>;
 
+  /// Says of a sine or cosine that it is of an angle of at most a turn.
+  static constexpr llvm::StringLiteral withinTurnAttr = "recur.within_turn";
+
   BodyEmitter(Threads &threads, const Placement &placement)
       : threads(threads), b(threads.b), placement(placement) {}
 

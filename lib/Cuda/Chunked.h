@@ -5,6 +5,9 @@
 
 namespace recur::cuda {
 
+/// Tokens that a kernel of tokens apart takes at a time.
+constexpr int64_t tokensTogether = 4;
+
 /// Which tokens a block of threads works on.
 struct Part {
   // i64; `begin` is the first token's place in its batch.
@@ -15,16 +18,14 @@ struct Part {
   /// sequence's tokens before the first one, and all of them; and whether the part's tokens are the
   /// sequence's last.
   mlir::Value block, segment, segments, before, all, isLast;
-  /// How many of the part's tokens are before its segment (i64), where it begins with such.
-  mlir::Value early;
 };
 
 /// Finds a block's part and points the tensors at it. Where the call's segments count, they are whole numbers
 /// of `grain` tokens, the last ones shorter; the block then begins `later` tokens (i64, or null) after its
-/// segment, or before it; or `early` tokens before it, where there are as many. Blocks of a sequence's
-/// segments stand together or, `inTurn`, all first segments before the second ones.
+/// segment, or before it. Blocks of a sequence's segments stand together or, `inTurn`, all first segments
+/// before the second ones; with grains of `tokensTogether` those of all heads stand together.
 Part findPart(Threads &threads, TensorAccess &access, int64_t shards, int64_t slab, int64_t grain = 0,
-              mlir::Value later = {}, bool inTurn = false, int64_t early = 0);
+              mlir::Value later = {}, bool inTurn = false);
 
 /// Where in the workspace a part's chunk (i32, from 0) of `grain` tokens has a record of so many bytes (i64);
 /// see recur_cuda_entry.

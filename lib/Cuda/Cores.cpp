@@ -72,6 +72,25 @@ PassingStates cuda::passingStates(RuleOp rule) {
   return passing;
 }
 
+SmallVector<Delay> cuda::delaysOf(RuleOp rule) {
+  auto inputs = rule.argumentsOf(ArgKind::Input), states = rule.argumentsOf(ArgKind::State);
+  auto updates = rule.yieldedStates();
+  SmallVector<Delay> delays(states.size());
+  // Those of inputs, then those of these, and so on.
+  for (bool more = true; std::exchange(more, false);)
+    for (auto [delay, update] : llvm::zip(delays, updates)) {
+      auto *input = llvm::find(inputs, update);
+      size_t from = llvm::find(states, update) - states.begin();
+      bool isInput = input != inputs.end();
+      if (delay.tokens || (!isInput && (from == states.size() || !delays[from].tokens)))
+        continue;
+      delay = isInput ? Delay{unsigned(input - inputs.begin()), 1}
+                      : Delay{delays[from].input, delays[from].tokens + 1, unsigned(from)};
+      more = true;
+    }
+  return delays;
+}
+
 bool Cores::isPassing(Value value) const {
   auto *found = llvm::find(states, value);
   return found != states.end() && (passing >> (found - states.begin()) & 1);

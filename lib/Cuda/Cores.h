@@ -23,6 +23,15 @@ struct PassingStates {
 };
 PassingStates passingStates(RuleOp rule);
 
+/// A state that is an input of some tokens before.
+struct Delay {
+  unsigned input = 0;
+  int64_t tokens = 0; // 0: it is not
+  unsigned from = 0;  // the state that it was a token before, where that was none of the inputs
+};
+/// Of each state of a rule.
+llvm::SmallVector<Delay> delaysOf(RuleOp rule);
+
 /// States that feed each other's updates, and what is taken from them. Of other states they need vectors and
 /// numbers alone: products with those, their entries, functions of both.
 struct Core {

@@ -1,8 +1,28 @@
 #include "lib/Cuda/RuleFrame.h"
+#include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
 using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
+
+void RuleFrame::begin(LLVM::LLVMFuncOp function, TensorAccess &access) {
+  auto shared = function->getParentOfType<ModuleOp>().lookupSymbol<LLVM::GlobalOp>("recur_shared");
+  Value base = LLVM::AddressOfOp::create(b, shared);
+  // The block's part of the workspace; how much that is, is known at the end.
+  scratchSize = arith::ConstantIntOp::create(b, 0, 64);
+  Value block = arith::ExtUIOp::create(b, b.getI64Type(), NVVM::BlockIdXOp::create(b, b.getI32Type()));
+  Value scratch = access.pointer(TensorAccess::Scratch);
+  scratch = LLVM::GEPOp::create(b, scratch.getType(), b.getI8Type(), scratch,
+                                ValueRange{arith::MulIOp::create(b, block, scratchSize)});
+  threads.begin(base, scratch);
+}
+
+void RuleFrame::end(Entry &entry) {
+  scratchSize.getDefiningOp<arith::ConstantOp>().setValueAttr(b.getI64IntegerAttr(threads.scratchBytes));
+  LLVM::ReturnOp::create(b, ValueRange());
+  entry.sharedBytes = threads.sharedBytes;
+  entry.scratchBytes = threads.scratchBytes;
+}
 
 void RuleFrame::setBuiltins(BodyEmitter &body, Block &block, Value at) {
   bool isBody = &block == &rule.getBody().front();
@@ -47,8 +67,8 @@ void RuleFrame::setCarried(ValueRange entries) {
       });
 }
 
-LogicalResult RuleFrame::setStates(TensorAccess &access) {
-  // Params are kept for the whole sequence; the init region has arguments of its own for them.
+void RuleFrame::setParams(TensorAccess &access) {
+  // The init region has arguments of its own for them.
   unsigned next = 0, param = 0;
   for (BlockArgument argument : rule.getBody().getArguments()) {
     ArgKind kind = rule.getArg(argument).getKind();
@@ -65,6 +85,9 @@ LogicalResult RuleFrame::setStates(TensorAccess &access) {
       }
     ++param;
   }
+}
+
+LogicalResult RuleFrame::setStates(TensorAccess &access) {
   setBuiltins(body, rule.getInit().front(), {});
   if (failed(body.emitBlock(rule.getInit().front(), {})))
     return failure();
@@ -87,4 +110,68 @@ LogicalResult RuleFrame::setStates(TensorAccess &access) {
       body.set(argument, body.get(rule.findArgument(ArgKind::State, rule.getArg(argument).getName()), axis));
     });
   return success();
+}
+
+LogicalResult RuleFrame::emitToken(TensorAccess &access, Value token) {
+  Value at = arith::AddIOp::create(b, position, token);
+  setBuiltins(body, rule.getBody().front(), at);
+  // A stale state is renewed where a block begins, and at the first token of the call.
+  for (BlockArgument argument : stale) {
+    ArgAttr arg = rule.getArg(argument);
+    Value phase = arith::RemUIOp::create(b, at, threads.constant(arg.getBlock(), 64));
+    Value zero = threads.constant(0, 64);
+    Value begins = arith::OrIOp::create(b, arith::CmpIOp::create(b, arith::CmpIPredicate::eq, phase, zero),
+                                        arith::CmpIOp::create(b, arith::CmpIPredicate::eq, token, zero));
+    forLayouts(argument, [&](Axis axis) {
+      Tile tile = body.get(argument, axis);
+      const Tile &state = body.get(rule.findArgument(ArgKind::State, arg.getName()), axis);
+      for (auto [entry, fresh] : llvm::zip(tile.entries, state.entries))
+        entry = arith::SelectOp::create(b, begins, fresh, entry);
+      body.set(argument, tile);
+    });
+  }
+  // A few micro-steps are fetched together as the token begins: one way from memory, beside that of the
+  // states, instead of one for each.
+  constexpr int64_t fewSteps = 4;
+  llvm::DenseMap<std::pair<unsigned, Axis>, SmallVector<SmallVector<Value>>> ahead;
+  auto loadStep = [&](BlockArgument steps, Value index, Axis axis) {
+    unsigned tensor =
+        llvm::find_if(tensors, [&](const auto &t) { return t.argument == steps; }) - tensors.begin();
+    int64_t count = cast<IntegerAttr>(cast<StepsType>(steps.getType()).getCount()).getInt();
+    if (count > fewSteps)
+      return access.load(tensor, axis, token, index);
+    SmallVector<SmallVector<Value>> &fetched = ahead[{tensor, axis}];
+    if (fetched.empty()) {
+      OpBuilder::InsertionGuard guard(b);
+      b.setInsertionPointAfter(at.getDefiningOp());
+      for (int64_t step = 0; step < count; ++step)
+        fetched.push_back(access.fetch(tensor, axis, token, threads.constant(step, 64)));
+    }
+    SmallVector<Value> chosen = fetched.front();
+    for (int64_t step = 1; step < count; ++step) {
+      Value isIt = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, index, threads.constant(step, 64));
+      for (auto [value, other] : llvm::zip(chosen, fetched[step]))
+        value = arith::SelectOp::create(b, isIt, other, value);
+    }
+    return access.unpack(tensor, axis, chosen);
+  };
+  LogicalResult status = body.emitBlock(rule.getBody().front(), loadStep);
+  b.setLoc(rule.getLoc());
+  return status;
+}
+
+SmallVector<Tile> RuleFrame::outputTiles() {
+  SmallVector<Tile> tiles;
+  for (Value output : rule.yieldedOutputs())
+    tiles.push_back(body.get(output, placement.anyOf(output)));
+  return tiles;
+}
+
+void RuleFrame::storeOutputs(TensorAccess &access, ArrayRef<Tile> tiles, Value token) {
+  for (auto [i, tile] : llvm::enumerate(tiles))
+    access.store(outputTensor(i), tile, token);
+}
+
+void RuleFrame::storeFinal(TensorAccess &access, unsigned state) {
+  access.store(finalTensor(state), body.get(states[state], placement.anyOf(states[state])), Value());
 }

@@ -20,8 +20,19 @@ protected:
   unsigned outputTensor(unsigned output) const { return inputs + params + states.size() + output; }
   unsigned finalTensor(unsigned state) const { return inputs + params + states.size() + outputs + state; }
 
-  /// Sets params and the states before the first token.
+  /// The first ops of an entry point, and the last.
+  void begin(mlir::LLVM::LLVMFuncOp function, TensorAccess &access);
+  void end(Entry &entry);
+
+  /// Sets params, which are kept for all tokens.
+  void setParams(TensorAccess &access);
+  /// Sets the states before the first token.
   mlir::LogicalResult setStates(TensorAccess &access);
+  /// Emits the body for a token (i64), whose inputs are set but for micro-steps.
+  mlir::LogicalResult emitToken(TensorAccess &access, mlir::Value token);
+  llvm::SmallVector<Tile> outputTiles();
+  void storeOutputs(TensorAccess &access, llvm::ArrayRef<Tile> tiles, mlir::Value token);
+  void storeFinal(TensorAccess &access, unsigned state);
   void setBuiltins(BodyEmitter &body, mlir::Block &block, mlir::Value position);
   /// What is carried from token to token: states and stale states in all their layouts.
   llvm::SmallVector<mlir::Value> carriedOf(mlir::ValueRange stateValues);
@@ -51,6 +62,9 @@ protected:
   unsigned outputs;
   // Of this block: i64.
   mlir::Value head, heads, tokens, position;
+
+private:
+  mlir::Value scratchSize;
 };
 
 } // namespace recur::cuda

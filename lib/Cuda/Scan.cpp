@@ -149,6 +149,7 @@ LogicalResult ScanEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLimit) {
   }
   LogicalResult status = success();
   threads.when(part.isPresent, [&] {
+    setParams(access);
     status = setStates(access);
     if (failed(status))
       return;

@@ -5,11 +5,16 @@
 namespace recur::cuda {
 
 /// Emits the body of an entry point. The rule is that of one of the entry's shards, which has `slab` indices
-/// of the class that blocks share out. Without states, tokens may be cut into segments.
+/// of the class that blocks share out.
 mlir::LogicalResult emitSequential(mlir::LLVM::LLVMFuncOp function, RuleOp rule,
                                    llvm::ArrayRef<TensorArgument> tensors, const Grid &grid,
                                    const Placement &placement, int64_t slab, int64_t sharedLimit,
                                    Entry &entry);
+
+/// Emits the body of an entry point that takes segments of sequences, for a rule whose states pass.
+mlir::LogicalResult emitTokens(mlir::LLVM::LLVMFuncOp function, RuleOp rule,
+                               llvm::ArrayRef<TensorArgument> tensors, const Grid &grid,
+                               const Placement &placement, int64_t sharedLimit, Entry &entry);
 
 /// Where vectors have 11 bits at most, lets exponentials, quotients and roots have little more than 20.
 void relaxMath(mlir::LLVM::LLVMFuncOp function, llvm::ArrayRef<TensorArgument> tensors);

@@ -89,21 +89,23 @@ static int64_t base(unsigned tensor) {
 
 void TensorAccess::locate(Value sequence, Value slot, Value firstToken, Value head, Value shard,
                           int64_t slab) {
-  auto times = [&](Value x, Value y) { return arith::MulIOp::create(b, x, y).getResult(); };
-  auto plus = [&](Value x, Value y) { return arith::AddIOp::create(b, x, y).getResult(); };
-  for (auto [i, tensor] : llvm::enumerate(tensors)) {
+  auto isParam = [this](unsigned i) {
+    BlockArgument argument = tensors[i].argument;
+    return argument && !tensors[i].hasToken &&
+           cast<RuleOp>(argument.getOwner()->getParentOp()).getArg(argument).getKind() == ArgKind::Param;
+  };
+  find = [=](unsigned i) -> Value {
+    auto times = [&](Value x, Value y) { return arith::MulIOp::create(b, x, y).getResult(); };
+    auto plus = [&](Value x, Value y) { return arith::AddIOp::create(b, x, y).getResult(); };
+    const TensorArgument &tensor = tensors[i];
     int64_t at = base(i);
-    bool isParam =
-        tensor.argument && !tensor.hasToken &&
-        cast<RuleOp>(tensor.argument.getOwner()->getParentOp()).getArg(tensor.argument).getKind() ==
-            ArgKind::Param;
     Value group = arith::DivUIOp::create(b, arith::TruncIOp::create(b, b.getI32Type(), head),
                                          arith::TruncIOp::create(b, b.getI32Type(), word(at + Group)));
     Value offset = times(arith::ExtUIOp::create(b, b.getI64Type(), group), word(at + Head));
     if (tensor.hasToken) {
       offset = plus(offset, times(sequence, word(at + Sequence)));
       offset = plus(offset, times(firstToken, word(at + Token)));
-    } else if (!isParam) {
+    } else if (!isParam(i)) {
       offset = plus(offset, times(slot, word(at + Sequence)));
       offset = plus(offset, times(sequence, word(at + Token)));
     }
@@ -114,9 +116,15 @@ void TensorAccess::locate(Value sequence, Value slot, Value firstToken, Value he
       offset = plus(offset, times(part, word(at + Own + place)));
     }
     Value data = pointer(at + Data);
-    first.push_back(LLVM::GEPOp::create(b, data.getType(), tensor.element, data, offset));
+    return LLVM::GEPOp::create(b, data.getType(), tensor.element, data, offset);
+  };
+  for (unsigned i = 0; i < tensors.size(); ++i) {
+    bool isState = !tensors[i].hasToken && !isParam(i);
+    first.push_back(isState && statesApart ? Value() : find(i));
   }
 }
+
+Value TensorAccess::firstOf(unsigned tensor) { return first[tensor] ? first[tensor] : find(tensor); }
 
 Value TensorAccess::isGiven(unsigned tensor) {
   return arith::CmpIOp::create(b, arith::CmpIPredicate::ne, word(base(tensor) + Data),
@@ -169,11 +177,12 @@ void TensorAccess::forPackets(unsigned index, const Tile &tile, Value token, Val
         i = arith::SelectOp::create(b, exists, i, threads.constant(0));
     return offsetBy(offset, arith::ExtUIOp::create(b, b.getI64Type(), i), stride);
   };
+  Value origin = firstOf(index);
   for (int64_t r = 0; r < tile.rows; r += alongCols ? 1 : width)
     for (int64_t c = 0; c < tile.cols; c += alongCols ? width : 1) {
       Value offset = position(layout.rows, rows, r, rowStride, start);
       offset = position(layout.cols, cols, c, colStride, offset);
-      Value address = first[index];
+      Value address = origin;
       if (offset)
         address = LLVM::GEPOp::create(b, address.getType(), tensor.element, address, offset);
       body(r, c, width, address);
@@ -216,6 +225,29 @@ SmallVector<Value> TensorAccess::fetch(unsigned index, Axis axis, Value token, V
   return fetch(index, axis, found);
 }
 
+// An entry of a packet in f32. A bf16 is the upper half of one: the hardware's conversion is slower where
+// small numbers count as 0.
+static Value widen(ImplicitLocOpBuilder &b, Value packet, int64_t i) {
+  auto constant = [&](int64_t n) -> Value { return arith::ConstantIntOp::create(b, n, 32); };
+  auto vector = dyn_cast<VectorType>(packet.getType());
+  Type element = vector ? vector.getElementType() : packet.getType();
+  if (element.isBF16() && vector && vector.getNumElements() % 2 == 0) {
+    Type words = VectorType::get(vector.getNumElements() / 2, Type(b.getI32Type()));
+    Value both = LLVM::BitcastOp::create(b, words, packet);
+    both = LLVM::ExtractElementOp::create(b, both, constant(i / 2));
+    Value upper = i % 2 ? arith::AndIOp::create(b, both, constant(int32_t(0xffff0000))).getResult()
+                        : arith::ShLIOp::create(b, both, constant(16)).getResult();
+    return arith::BitcastOp::create(b, b.getF32Type(), upper);
+  }
+  Value entry = vector ? LLVM::ExtractElementOp::create(b, packet, constant(i)).getResult() : packet;
+  if (element.isBF16()) {
+    Value bits = arith::BitcastOp::create(b, b.getIntegerType(16), entry);
+    bits = arith::ShLIOp::create(b, arith::ExtUIOp::create(b, b.getI32Type(), bits), constant(16));
+    return arith::BitcastOp::create(b, b.getF32Type(), bits);
+  }
+  return element.isF32() ? entry : arith::ExtFOp::create(b, b.getF32Type(), entry).getResult();
+}
+
 Tile TensorAccess::unpack(unsigned index, Axis axis, ValueRange fetched) {
   Tile tile = threads.shape(tensors[index].entry(), axis);
   bool alongCols = tensors[index].own[2];
@@ -229,10 +261,7 @@ Tile TensorAccess::unpack(unsigned index, Axis axis, ValueRange fetched) {
       Value packet = fetched[next++];
       for (int64_t i = 0; i < width; ++i) {
         int64_t row = alongCols ? r : r + i, col = alongCols ? c + i : c;
-        Value entry =
-            width == 1 ? packet : LLVM::ExtractElementOp::create(b, packet, threads.constant(i)).getResult();
-        if (!entry.getType().isF32())
-          entry = arith::ExtFOp::create(b, b.getF32Type(), entry);
+        Value entry = widen(b, packet, i);
         if (Value exists = threads.valid(tile, row, col))
           entry = arith::SelectOp::create(b, exists, entry, threads.number(0));
         tile.entries[row * tile.cols + col] = entry;
@@ -301,7 +330,8 @@ Value TensorAccess::entry(unsigned index, Value row, Value col) {
     if (present)
       offset = arith::AddIOp::create(
           b, offset, arith::MulIOp::create(b, arith::ExtUIOp::create(b, b.getI64Type(), i), word(place++)));
-  return LLVM::GEPOp::create(b, first[index].getType(), tensor.element, first[index], offset);
+  Value origin = firstOf(index);
+  return LLVM::GEPOp::create(b, origin.getType(), tensor.element, origin, offset);
 }
 
 std::optional<FirstState> cuda::firstStateOf(chunk::ProgramOp program, unsigned state) {

@@ -70,9 +70,11 @@ public:
   /// Entry `at` of one of the three index tensors, or `otherwise` where it was not given.
   mlir::Value index(Field field, mlir::Value at, mlir::Value otherwise);
 
-  /// Finds the first entry of every tensor for this block's part.
+  /// Finds the first entry of every tensor for this block's part; of states, where `statesApart` was set,
+  /// wherever one is asked for, as that is seldom.
   void locate(mlir::Value sequence, mlir::Value slot, mlir::Value firstToken, mlir::Value head,
               mlir::Value shard, int64_t slab);
+  bool statesApart = false;
   /// Whether an optional tensor was given.
   mlir::Value isGiven(unsigned tensor);
 
@@ -110,7 +112,10 @@ private:
   mlir::Value call;
   llvm::ArrayRef<TensorArgument> tensors;
   bool packed;
-  llvm::SmallVector<mlir::Value> first;
+  mlir::Value firstOf(unsigned tensor);
+
+  llvm::SmallVector<mlir::Value> first; // null: to be found
+  std::function<mlir::Value(unsigned)> find;
 };
 
 } // namespace recur::cuda

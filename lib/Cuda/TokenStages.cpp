@@ -45,7 +45,7 @@ static SmallVector<int32_t> numberTensors(RuleOp rule, RuleOp stage, const Stage
 
 static RuleOp ruleOf(OwningOpRef<ModuleOp> &module) { return *module->getOps<RuleOp>().begin(); }
 
-// A kernel for a rule without states: a warp for each segment of few tokens.
+// A kernel for a rule whose states pass: a warp for each segment of few tokens.
 std::optional<Entry> KernelBuilder::addTokenStage(RuleOp stage, StringRef name) {
   FailureOr<OwningOpRef<ModuleOp>> prepared = prepareRule(stage);
   if (failed(prepared))
@@ -60,13 +60,15 @@ std::optional<Entry> KernelBuilder::addTokenStage(RuleOp stage, StringRef name) 
   entry.packed = true;
   entry.threads = grid.threads;
   entry.cut = Entry::FewTokens;
+  // They wait for memory: rather a few registers in memory than few warps. What states hold takes more.
+  int32_t leastWarps = bound.argumentsOf(ArgKind::State).empty() ? 16 : 12;
+  int32_t together = std::max<int32_t>(1, leastWarps * 32 / entry.threads);
+  constexpr int64_t manyWarps = 48; // of a processor one after the other
+  entry.mostBlocks = options.chip.processors * std::max<int64_t>(1, manyWarps * 32 / entry.threads);
   LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
-  if (failed(emitSequential(function, bound, tensors, grid, placement, 0, options.chip.sharedBytes, entry)))
+  if (failed(emitTokens(function, bound, tensors, grid, placement, options.chip.sharedBytes, entry)))
     return std::nullopt;
-  // They wait for memory: rather a few registers in memory than few warps.
-  constexpr int32_t leastWarps = 16;
-  function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(),
-                    b.getI32IntegerAttr(std::max<int32_t>(1, leastWarps * 32 / entry.threads)));
+  function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(), b.getI32IntegerAttr(together));
   return entry;
 }
 

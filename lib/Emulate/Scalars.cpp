@@ -60,7 +60,7 @@ static float flush(float x, bool flushes) {
   return flushes && std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x;
 }
 
-enum UnitFunction { Power, Logarithm, Reciprocal, ReciprocalRoot, Root, Tangent };
+enum UnitFunction { Power, Logarithm, Reciprocal, ReciprocalRoot, Root, Tangent, Sine, Cosine };
 
 static void unit(Thread &thread, const Statement &s, Slots slots) {
   float x = flush(thread.number(s.operands[1], slots), s.flag), y = 0;
@@ -82,6 +82,12 @@ static void unit(Thread &thread, const Statement &s, Slots slots) {
     break;
   case Tangent:
     y = std::tanh(x);
+    break;
+  case Sine:
+    y = std::sin(x);
+    break;
+  case Cosine:
+    y = std::cos(x);
   }
   thread.set(s.operands[0].items[0], slots, bit_cast<uint32_t>(flush(y, s.flag)));
 }
@@ -159,6 +165,8 @@ bool recur::emulate::decodeScalar(Statement &s) {
                  .Case("rsqrt", ReciprocalRoot)
                  .Case("sqrt", Root)
                  .Case("tanh", Tangent)
+                 .Case("sin", Sine)
+                 .Case("cos", Cosine)
                  .Default(-1);
     s.flag = s.has("ftz");
     s.run = unit;

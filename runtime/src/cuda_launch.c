@@ -142,13 +142,16 @@ static int64_t count_in_rounds(const recur_i_call *call, const recur_cuda_entry 
  * short; or as are short, for entries that know no state; 1 where the entry knows no segments or one will do,
  * 0 where there are too few of them. */
 int64_t recur_i_count_segments(const recur_i_call *call, const recur_cuda_entry *entry) {
-  enum { LEAST_TOKENS = 256, FEW_TOKENS = 16, UNEVEN = 4 };
+  enum { LEAST_TOKENS = 256, FEW_TOKENS = 16, MORE_TOKENS = 64, UNEVEN = 4 };
   const int64_t tokens =
       call->cu_seqlens.argument && call->sequences ? call->tokens / call->sequences : call->tokens;
   if (entry->flags & RECUR_CUDA_TOKENS) {
     /* Where sequences are packed, some may be longer than the others. */
     const int64_t most = tokens * UNEVEN < call->tokens ? tokens * UNEVEN : call->tokens;
-    return (most + FEW_TOKENS - 1) / FEW_TOKENS;
+    int64_t few = FEW_TOKENS;
+    while (few < MORE_TOKENS && most / (2 * few) * call->sequences * call->heads >= entry->most)
+      few *= 2;
+    return (most + few - 1) / few;
   }
   const int64_t heads = call->sequences * call->heads;
   if (entry->flags & RECUR_CUDA_SPREAD)
@@ -167,7 +170,7 @@ int64_t recur_i_count_segments(const recur_i_call *call, const recur_cuda_entry 
 /** Whether a call's sizes fit an entry. */
 static bool fits(const recur_i_call *call, const recur_cuda_entry *entry) {
   return call->tokens >= entry->tokens && recur_i_count_segments(call, entry) &&
-         (!entry->most || entry->flags & (RECUR_CUDA_SPREAD | RECUR_CUDA_MORE) ||
+         (!entry->most || entry->flags & (RECUR_CUDA_SPREAD | RECUR_CUDA_MORE | RECUR_CUDA_TOKENS) ||
           !has_rounds(call, entry, 1));
 }
 

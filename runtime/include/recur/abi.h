@@ -112,8 +112,8 @@ enum {
   /** The next entry is launched after this one, and finds the workspace as this one left it. Both fit, or
    * neither. */
   RECUR_CUDA_CONTINUES = 4,
-  /** Each sequence is cut into segments of few tokens, whatever their number. Block b works on head
-   * b / shards % heads; segments and sequences follow. */
+  /** Each sequence is cut into segments of few tokens, whatever their number; of more where there are at
+   * least `most` of them. Block b works on head b / shards % heads; segments and sequences follow. */
   RECUR_CUDA_TOKENS = 8,
   /** With RECUR_CUDA_SEGMENTS: one segment will do, and where `most` processors get several blocks each, the
    * segments are as many as take them the least time. Blocks of all first segments come before those of the
