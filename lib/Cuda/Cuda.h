@@ -75,8 +75,9 @@ struct Entry {
   bool takesMore = false;
   /// Works on segments of sequences: as many as `mostBlocks` lets be, at least two; as many as take those
   /// processors the least time; short ones whatever their number; such that blocks, of which `mostBlocks` run
-  /// at a time, end together; or as many as `mostBlocks` lets be, of which there may be one.
-  enum Cut { Whole, Segments, AnySegments, FewTokens, Spread, SegmentsOrWhole } cut = Whole;
+  /// at a time, end together; as many as `mostBlocks` lets be, of which there may be one; or such that blocks
+  /// end together, of which the first ones read initial states.
+  enum Cut { Whole, Segments, AnySegments, FewTokens, Spread, SegmentsOrWhole, SpreadTokens } cut = Whole;
   /// The next entry is launched after this one, and finds the workspace as this one left it.
   bool continues = false;
   /// What the kernel's tensors are, where they are not the rule's in their order: those by number, temporary

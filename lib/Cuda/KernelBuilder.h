@@ -39,6 +39,7 @@ private:
   bool addInRoles(DeriveFunction derive, bool ofMicroStep);
   bool addStages(DeriveFunction derive, bool withRests);
   std::optional<Entry> addTokenStage(RuleOp stage, llvm::StringRef name);
+  std::optional<Entry> addTiles(RuleOp bound, llvm::ArrayRef<TensorArgument> tensors, llvm::StringRef name);
   llvm::SmallVector<llvm::SmallVector<Entry>> addCore(const Stages::Stage &core, DeriveFunction derive,
                                                       bool &inRoles);
   void eraseCode(llvm::ArrayRef<Entry> unwanted);

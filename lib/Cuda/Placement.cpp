@@ -88,6 +88,8 @@ Axis Placement::natural(Value value) const {
   if (!op)
     return vectorAxis;
   if (auto product = dyn_cast<MatmulOp>(op)) {
+    if (productsApart)
+      return vectorAxis;
     if (isMatrix(matType(product.getLhs())))
       return matrixAxis(product.getLhs());
     if (isMatrix(matType(product.getRhs())))
@@ -112,6 +114,8 @@ void Placement::visitMatmul(MatmulOp op, unsigned wanted) {
         demandLike(lhs, op.getType(), axis);
         demandLike(rhs, op.getType(), axis);
       }
+  } else if (productsApart && (isMatrix(left) || isMatrix(right))) {
+    demand(isMatrix(left) ? rhs : lhs, 1);
   } else if (left.numRows() == 1 && right.numCols() == 1) {
     demandTogether({lhs, rhs});
   } else if (right.numCols() == 1) {
@@ -176,7 +180,8 @@ void Placement::visitRegion(Block &block) {
     visit(&op);
 }
 
-Placement::Placement(RuleOp rule, const Grid &grid) : vectorAxis(grid.lanes == 1 ? 0 : 1) {
+Placement::Placement(RuleOp rule, const Grid &grid)
+    : vectorAxis(grid.lanes == 1 ? 0 : 1), productsApart(grid.productsApart) {
   auto states = rule.argumentsOf(ArgKind::State);
   while (changed) {
     changed = false;
@@ -201,7 +206,7 @@ Placement::Placement(RuleOp rule, const Grid &grid) : vectorAxis(grid.lanes == 1
 }
 
 Placement::Placement(Block &block, ValueRange results, const Grid &grid)
-    : vectorAxis(grid.lanes == 1 ? 0 : 1) {
+    : vectorAxis(grid.lanes == 1 ? 0 : 1), productsApart(grid.productsApart) {
   while (changed) {
     changed = false;
     for (Value result : results)

@@ -17,6 +17,8 @@ namespace recur::cuda {
 struct Grid {
   int64_t threads = 128, lanes = 8;
   int64_t groups = 1;
+  /// Products with matrices are made elsewhere, of vectors along axis 1 and as such.
+  bool productsApart = false;
 
   /// The number of threads along an axis.
   int64_t extent(int axis) const { return axis ? lanes : threads / lanes; }
@@ -64,6 +66,7 @@ private:
 
   /// The axis of vectors of which nothing else is known.
   Axis vectorAxis;
+  bool productsApart;
   llvm::DenseMap<mlir::Value, unsigned> demands;
   bool changed = true;
 };

@@ -16,6 +16,16 @@ mlir::LogicalResult emitTokens(mlir::LLVM::LLVMFuncOp function, RuleOp rule,
                                llvm::ArrayRef<TensorArgument> tensors, const Grid &grid,
                                const Placement &placement, int64_t sharedLimit, Entry &entry);
 
+/// Whether a rule multiplies vectors by params, its states are inputs of tokens before, and a kernel knows
+/// all of its products.
+bool isForTiles(RuleOp rule, llvm::ArrayRef<TensorArgument> tensors);
+/// The threads of that kernel.
+Grid gridOfTiles();
+/// Emits the body of an entry point for it.
+mlir::LogicalResult emitTiles(mlir::LLVM::LLVMFuncOp function, RuleOp rule,
+                              llvm::ArrayRef<TensorArgument> tensors, const Grid &grid,
+                              const Placement &placement, Entry &entry);
+
 /// Where vectors have 11 bits at most, lets exponentials, quotients and roots have little more than 20.
 void relaxMath(mlir::LLVM::LLVMFuncOp function, llvm::ArrayRef<TensorArgument> tensors);
 

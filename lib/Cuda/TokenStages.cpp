@@ -45,13 +45,17 @@ static SmallVector<int32_t> numberTensors(RuleOp rule, RuleOp stage, const Stage
 
 static RuleOp ruleOf(OwningOpRef<ModuleOp> &module) { return *module->getOps<RuleOp>().begin(); }
 
-// A kernel for a rule whose states pass: a warp for each segment of few tokens.
+// A kernel for a rule whose states pass: a warp for each segment of few tokens, or a block that keeps
+// matrices for each of many.
 std::optional<Entry> KernelBuilder::addTokenStage(RuleOp stage, StringRef name) {
   FailureOr<OwningOpRef<ModuleOp>> prepared = prepareRule(stage);
   if (failed(prepared))
     return std::nullopt;
   RuleOp bound = ruleOf(*prepared);
   SmallVector<TensorArgument> tensors = listTensors(symbolic, bound, IndexClasses(bound), 0, options);
+  if (isForTiles(bound, tensors))
+    if (std::optional<Entry> entry = addTiles(bound, tensors, name))
+      return entry;
   Grid grid = chooseGrid(bound);
   Placement placement(bound, grid);
   Entry entry;
@@ -69,6 +73,31 @@ std::optional<Entry> KernelBuilder::addTokenStage(RuleOp stage, StringRef name) 
   if (failed(emitTokens(function, bound, tensors, grid, placement, options.chip.sharedBytes, entry)))
     return std::nullopt;
   function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(), b.getI32IntegerAttr(together));
+  return entry;
+}
+
+// The same by products of tiles, where the matrices fit into shared memory.
+std::optional<Entry> KernelBuilder::addTiles(RuleOp bound, ArrayRef<TensorArgument> tensors, StringRef name) {
+  constexpr int64_t bytesOfBlock = 1024; // beside its own
+  Grid grid = gridOfTiles();
+  Placement placement(bound, grid);
+  Entry entry;
+  entry.name = options.symbol + name.str();
+  entry.form = Form::Roles;
+  entry.packed = true;
+  entry.threads = grid.threads * grid.groups;
+  entry.cut = Entry::SpreadTokens;
+  LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
+  if (failed(emitTiles(function, bound, tensors, grid, placement, entry)) ||
+      entry.sharedBytes > options.chip.sharedBytes) {
+    function.erase();
+    return std::nullopt;
+  }
+  // Inputs of other tokens take registers.
+  bool isSmall = bound.argumentsOf(ArgKind::State).empty();
+  int32_t together = isSmall && 2 * (entry.sharedBytes + bytesOfBlock) <= options.chip.sharedBytes ? 2 : 1;
+  function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(), b.getI32IntegerAttr(together));
+  entry.mostBlocks = options.chip.processors * together;
   return entry;
 }
 

@@ -14,7 +14,8 @@ static int64_t flagsOf(const cuda::Entry &entry) {
                               RECUR_CUDA_SEGMENTS | RECUR_CUDA_ANY,
                               RECUR_CUDA_TOKENS,
                               RECUR_CUDA_SPREAD,
-                              RECUR_CUDA_SEGMENTS | RECUR_CUDA_ONE};
+                              RECUR_CUDA_SEGMENTS | RECUR_CUDA_ONE,
+                              RECUR_CUDA_SPREAD | RECUR_CUDA_INITIAL};
   int64_t cut = cuts[entry.cut] | (entry.takesMore ? RECUR_CUDA_MORE : 0);
   return cut | (entry.continues ? RECUR_CUDA_CONTINUES : 0);
 }

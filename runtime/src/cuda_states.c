@@ -30,11 +30,12 @@ static bool has_tensor(const recur_cuda_entry *entry, int32_t index) {
 }
 
 /** Whether several blocks read one head's entries of an initial state. Those of entries that spread their
- * blocks over all chunks read none. */
+ * blocks over all chunks read none, unless they say so. */
 static bool is_shared(const recur_i_call *call, const recur_cuda_entry *group, int32_t index) {
   int64_t readers = 0;
   for (int32_t i = 0; i < recur_i_count_launches(group); ++i)
-    if (!(group[i].flags & RECUR_CUDA_SPREAD) && has_tensor(&group[i], index))
+    if ((!(group[i].flags & RECUR_CUDA_SPREAD) || group[i].flags & RECUR_CUDA_INITIAL) &&
+        has_tensor(&group[i], index))
       readers += recur_i_count_segments(call, &group[i]);
   return readers > 1;
 }

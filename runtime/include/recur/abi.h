@@ -126,7 +126,9 @@ enum {
   RECUR_CUDA_MORE = 64,
   /** With RECUR_CUDA_SEGMENTS: where less than two segments would be, one will do. Blocks as with
      RECUR_CUDA_ANY. */
-  RECUR_CUDA_ONE = 128
+  RECUR_CUDA_ONE = 128,
+  /** With RECUR_CUDA_SPREAD: the blocks of first segments read initial states. */
+  RECUR_CUDA_INITIAL = 256
 };
 
 /** A tensor that a launch leaves in the workspace for the next: [batch, token, head, entry], as the inputs
