@@ -8,7 +8,8 @@ using namespace recur::cuda;
 // A vector for each token, as rows of a tile.
 void ChunkEmitter::copyTile(unsigned tensor, const SharedTile &tile) {
   int64_t n = tile.cols;
-  bool isPlain = !tile.isF32 && tensors[tensor].element == fragments.narrow();
+  FloatType element = tensors[tensor].element;
+  bool isPlain = !tile.isF32 && (tile.isBf16 ? element.isBF16() : element == fragments.narrow());
   // All is on its way before the first is waited for.
   SmallVector<SmallVector<Value>> all;
   forTokens([&](Value, Value token, Value) { all.push_back(access.fetch(tensor, 1, token)); });
@@ -66,20 +67,24 @@ void ChunkEmitter::prefetch(int64_t ahead) {
 // A number for each token.
 ChunkValue ChunkEmitter::loadRows(unsigned tensor) {
   ChunkValue rows = ChunkValue::column(allocateRows(tokens));
-  forItems(tokens, [&](Value local) {
+  int64_t all = warps * 32;
+  for (int64_t round = 0; round < tokens; round += all) {
+    Value local = add(threads.threadIndex(), round);
     Value wide = arith::ExtUIOp::create(b, b.getI64Type(), local);
     Value valid = below(wide, count);
+    // By all threads, so that it may run ahead.
     Value token = arith::AddIOp::create(b, first, choose(valid, wide, threads.constant(0, 64)));
     Value entry = access.load(tensor, 0, token).entries[0];
-    storeRow(rows.memory, local, choose(valid, entry, threads.number(0)));
-  });
+    threads.when(round + all > tokens ? below(local, tokens) : Value(),
+                 [&] { storeRow(rows.memory, local, choose(valid, entry, threads.number(0))); });
+  }
   dirty = true;
   return rows;
 }
 
 // Maps read inputs by themselves, unless they run in order; what else is read lies in shared memory, but for
 // one.
-LogicalResult ChunkEmitter::emitArguments(Value without) {
+LogicalResult ChunkEmitter::emitArguments(ArrayRef<Value> without) {
   auto isDirect = [](Operation *user) {
     auto map = dyn_cast<chunk::MapOp>(user);
     return !map || !map.getCarried().empty();
@@ -102,7 +107,7 @@ LogicalResult ChunkEmitter::emitArguments(Value without) {
       dirty = true;
       set(argument, rows);
     }
-    if ((kind != ArgKind::Input && kind != ArgKind::Param) || argument == without ||
+    if ((kind != ArgKind::Input && kind != ArgKind::Param) || llvm::is_contained(without, argument) ||
         llvm::none_of(argument.getUsers(), isDirect))
       continue;
     auto type = dyn_cast<MatType>(argument.getType());
@@ -130,7 +135,8 @@ LogicalResult ChunkEmitter::emitArguments(Value without) {
       set(argument, loadRows(tensor));
     } else {
       bool isF32 = tensors[tensor].element.isF32() || isExact(argument) || !fits(argument);
-      ChunkValue tile = ChunkValue::tile(allocateTile(cast<IntegerAttr>(type.getCols()).getInt(), isF32));
+      ChunkValue tile =
+          ChunkValue::tile(allocateTile(argument, cast<IntegerAttr>(type.getCols()).getInt(), isF32));
       copyTile(tensor, tile.memory);
       set(argument, tile);
     }

@@ -64,6 +64,23 @@ SharedTile ChunkEmitter::allocateTile(int64_t n, bool isF32) {
   return tile;
 }
 
+SharedTile ChunkEmitter::allocateTile(Value value, int64_t n, bool isF32) {
+  if (!swizzled.contains(value))
+    return allocateTile(n, isF32);
+  constexpr int64_t alignment = 1024;
+  int64_t bytes = tokens * n * 2 + alignment - 16;
+  std::optional<int64_t> offset = arena.tryAllocate(bytes);
+  if (!offset)
+    offset = arena.grow(bytes);
+  SharedTile tile;
+  tile.base = threads.sharedAt(llvm::alignTo(*offset, alignment));
+  tile.rows = tokens;
+  tile.cols = tile.pitch = n;
+  tile.isSwizzled = true;
+  tile.owner = arena.own(*offset, bytes);
+  return tile;
+}
+
 Value ChunkEmitter::load(const SharedTile &tile, Value row, Value col) {
   Value at = fragments.address(tile, row, col);
   if (tile.isF32)

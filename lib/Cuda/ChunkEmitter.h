@@ -90,6 +90,7 @@ public:
   bool asksAhead = false;
 
 private:
+  friend class GatherEmitter;
   friend class SolvedEmitter;
   friend class StateImages;
   /// What is done before a chunk's values are made, and when they have been used.
@@ -111,7 +112,7 @@ private:
   mlir::LogicalResult emitOutput(unsigned output, mlir::Value value);
 
   // Arguments (ChunkArguments.cpp).
-  mlir::LogicalResult emitArguments(mlir::Value without = {});
+  mlir::LogicalResult emitArguments(llvm::ArrayRef<mlir::Value> without = {});
   void copyTile(unsigned tensor, const SharedTile &tile);
   void prefetch(int64_t ahead);
   ChunkValue loadRows(unsigned tensor);
@@ -225,6 +226,8 @@ private:
   SharedTile allocateRows(int64_t n) { return allocate(1, n, llvm::alignTo(n, 4), true); }
   /// A row per token, columns padded with zeros.
   SharedTile allocateTile(int64_t n, bool isF32);
+  /// The same for a value, which may be one of `swizzled`.
+  SharedTile allocateTile(mlir::Value value, int64_t n, bool isF32);
   mlir::Value load(const SharedTile &tile, mlir::Value row, mlir::Value col);
   void store(const SharedTile &tile, mlir::Value row, mlir::Value col, mlir::Value entry);
   /// Two neighbours at an even column.
@@ -278,6 +281,8 @@ private:
   llvm::DenseMap<mlir::Value, ChunkValue> values;
   llvm::DenseMap<mlir::Value, unsigned> usesLeft;
   llvm::DenseSet<mlir::Operation *> emitted;
+  /// Rows that products of warpgroups read: 16 bits wide, of whole blocks of columns.
+  llvm::DenseSet<mlir::Value> swizzled;
   llvm::DenseMap<mlir::Value, Decay> decays;
   llvm::DenseMap<mlir::Value, SharedTile> staged; // scores in shared memory: bf16 for products
   // What is made once for all iterations of a region, and slabs that are tiles, too.

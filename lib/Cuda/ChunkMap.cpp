@@ -129,7 +129,7 @@ LogicalResult ChunkEmitter::emitMap(chunk::MapOp op) {
       continue;
     int64_t n = matType(wanted.back()).numElements();
     set(result, n == 1 ? ChunkValue::column(allocateRows(tokens))
-                       : ChunkValue::tile(allocateTile(n, isExact(result))));
+                       : ChunkValue::tile(allocateTile(result, n, isExact(result))));
   }
   sync();
   Placement placement(block, wanted, tokenGrid);

@@ -3,6 +3,7 @@
 #include "lib/Cuda/Count.h"
 #include "lib/Cuda/Roles.h"
 #include "lib/Cuda/StateImages.h"
+#include "lib/Cuda/StateTensor.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
 using namespace mlir;
@@ -11,94 +12,6 @@ using namespace recur::cuda;
 
 // The tokens that have a record; see recur_cuda_entry.
 static constexpr int64_t chunkOfRecords = 64;
-
-namespace {
-// A state's memory in the caller's tensors, and its entries in this thread.
-class StateTensor {
-public:
-  StateTensor(Threads &threads, ChunkEmitter &emitter, TensorAccess &access, Value state)
-      : threads(threads), b(threads.b), emitter(emitter), access(access), type(matType(state)),
-        isSlab(ChunkEmitter::isSlab(state)), dim(ChunkEmitter::stateDim(state)) {
-    rows = dim ? type.numCols() : type.numRows();
-    keys = type.numElements() / rows;
-  }
-
-  // Entries of a slab: those of the tensor, or `otherwise` where it is not given. Past the end they are 0.
-  SmallVector<Value> load(unsigned tensor, const FirstState &otherwise, unsigned params) {
-    SmallVector<Type> types(countEntries(), b.getF32Type());
-    auto given = scf::IfOp::create(b, types, access.isGiven(tensor), true);
-    OpBuilder::InsertionGuard guard(b);
-    for (Block *block : {given.thenBlock(), given.elseBlock()}) {
-      b.setInsertionPointToStart(block);
-      SmallVector<Value> entries;
-      for (int64_t e = 0; e < countEntries(); ++e) {
-        auto [row, key, exists] = place(e);
-        if (exists) {
-          row = arith::SelectOp::create(b, exists, row, threads.constant(0));
-          key = arith::SelectOp::create(b, exists, key, threads.constant(0));
-        }
-        Value r = dim ? key : row, c = dim ? row : key;
-        Value entry = block == given.thenBlock()
-                          ? LLVM::LoadOp::create(b, b.getF32Type(), access.entry(tensor, r, c)).getResult()
-                          : access.firstEntry(otherwise, params, r, c);
-        entries.push_back(exists ? arith::SelectOp::create(b, exists, entry, threads.number(0)).getResult()
-                                 : entry);
-      }
-      scf::YieldOp::create(b, entries);
-    }
-    return SmallVector<Value>(given.getResults());
-  }
-
-  void store(unsigned tensor, ValueRange entries) {
-    Value isOwner = emitter.isSlabOwner(rows);
-    for (auto [e, entry] : llvm::enumerate(entries)) {
-      auto [row, key, exists] = place(e);
-      threads.when(threads.both(isOwner, exists), [&, row = row, key = key, entry = entry] {
-        LLVM::StoreOp::create(b, entry, access.entry(tensor, dim ? key : row, dim ? row : key));
-      });
-    }
-  }
-
-  // The address of an entry of a column, and what it is where none is given.
-  Value address(unsigned tensor, Value item) { return access.entry(tensor, rowOf(item), colOf(item)); }
-  Value first(const FirstState &state, unsigned params, Value item) {
-    return access.firstEntry(state, params, rowOf(item), colOf(item));
-  }
-
-  int64_t size() const { return type.numElements(); }
-  // Entries of a slab that a thread holds.
-  int64_t countEntries() const { return padded(keys) / 2; }
-  ChunkValue slab(ValueRange entries) const {
-    return ChunkValue::slab(SmallVector<Value>(entries), rows, dim);
-  }
-
-private:
-  Value rowOf(Value item) const { return type.numCols() == 1 ? item : threads.constant(0); }
-  Value colOf(Value item) const { return type.numCols() == 1 ? threads.constant(0) : item; }
-
-  // Row and key of an entry, and whether they exist; null where they do.
-  std::tuple<Value, Value, Value> place(int64_t e) {
-    Value row = arith::AddIOp::create(b, emitter.fragments.row(e), emitter.slabRow(rows));
-    Value key = emitter.fragments.column(e), exists;
-    for (auto [index, n] : {std::pair(row, rows), std::pair(key, keys)})
-      if (n % 16)
-        exists = threads.both(
-            exists, arith::CmpIOp::create(b, arith::CmpIPredicate::ult, index, threads.constant(n)));
-    return {row, key, exists};
-  }
-
-  Threads &threads;
-  ImplicitLocOpBuilder &b;
-  ChunkEmitter &emitter;
-  TensorAccess &access;
-  MatType type;
-  int64_t rows, keys;
-
-public:
-  const bool isSlab;
-  const int dim;
-};
-} // namespace
 
 std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::ProgramOp program,
                                              ArrayRef<TensorArgument> tensors, const ChunkShape &shape,
@@ -147,7 +60,8 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
     imageTypes.push_back(matType(arguments[state]));
   std::optional<StateImages> stored;
   if (!images.empty())
-    stored.emplace(threads, shared, imageTypes, shape.warps, used);
+    stored.emplace(threads, shared, imageTypes, llvm::to_vector(llvm::seq<unsigned>(images.size())),
+                   shape.warps, used);
   SharedArena arena(used);
   ChunkEmitter emitter(threads, program, access, tensors, shape, arena);
   emitter.asksAhead = stored.has_value();

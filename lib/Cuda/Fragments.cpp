@@ -41,6 +41,16 @@ SmallVector<Value, 4> Fragments::assembly(TypeRange results, ValueRange operands
 }
 
 Value Fragments::address(const SharedTile &tile, Value row, Value col) {
+  if (tile.isSwizzled) {
+    auto constant = [&](int64_t n) { return threads.constant(n); };
+    Value block = arith::DivUIOp::create(b, col, constant(64));
+    Value line = arith::AddIOp::create(b, arith::MulIOp::create(b, block, constant(tile.rows)), row);
+    Value packet = arith::XOrIOp::create(b, arith::DivUIOp::create(b, col, constant(8)), row);
+    packet = arith::MulIOp::create(b, arith::RemUIOp::create(b, packet, constant(8)), constant(8));
+    Value at = arith::AddIOp::create(b, arith::MulIOp::create(b, line, constant(64)), packet);
+    at = arith::AddIOp::create(b, at, arith::RemUIOp::create(b, col, constant(8)));
+    return LLVM::GEPOp::create(b, tile.base.getType(), narrow(), tile.base, at);
+  }
   Value at = arith::AddIOp::create(b, arith::MulIOp::create(b, row, threads.constant(tile.pitch)), col);
   Type element = tile.isF32 ? b.getF32Type() : narrow();
   return LLVM::GEPOp::create(b, tile.base.getType(), element, tile.base, at);
@@ -130,7 +140,7 @@ Fragment Fragments::loadTransposed(const SharedTile &tile, Value row) {
     SmallVector<Value, 4> pairs = loadMatrices(address(tile, r, c), true);
     for (int64_t i = 0; i < 4; ++i) {
       int64_t entry = k / 16 * 8 + i / 2 * 4 + i % 2 * 2;
-      llvm::copy(unpack(pairs[i]), fragment.entries.begin() + entry);
+      llvm::copy(unpack(pairs[i], tile.isBf16), fragment.entries.begin() + entry);
     }
   }
   return fragment;
@@ -146,8 +156,8 @@ Value Fragments::pack(Value low, Value high) {
   return assembly({b.getI32Type()}, {high, low}, text, "=r,f,f", false)[0];
 }
 
-std::array<Value, 2> Fragments::unpack(Value pair) {
-  if (precision == Precision::Bf16) { // the upper half of an f32
+std::array<Value, 2> Fragments::unpack(Value pair, bool isBf16) {
+  if (precision == Precision::Bf16 || isBf16) { // the upper half of an f32
     Value low = arith::ShLIOp::create(b, pair, threads.constant(16));
     Value high = arith::AndIOp::create(b, pair, threads.constant(int32_t(0xffff0000)));
     return {arith::BitcastOp::create(b, b.getF32Type(), low),

@@ -11,11 +11,15 @@
 
 namespace recur::cuda {
 
-/// A matrix of bf16 or f32 in shared memory, `pitch` entries from a row to the next.
+/// A matrix of 16 bits or f32 in shared memory, `pitch` entries from a row to the next.
 struct SharedTile {
   mlir::Value base;
   int64_t rows = 0, cols = 0, pitch = 0;
   bool isF32 = false;
+  /// In blocks of 64 columns, 128 bytes a row, swizzled as products of warpgroups read them.
+  bool isSwizzled = false;
+  /// Of bf16, whatever else products read.
+  bool isBf16 = false;
   /// Keeps the memory; null where it is never used again for anything else.
   std::shared_ptr<const void> owner = nullptr;
   int64_t bytes() const { return rows * pitch * (isF32 ? 4 : 2); }
@@ -67,7 +71,7 @@ public:
   /// Two f32 as two of those in 32 bits.
   mlir::Value pack(mlir::Value low, mlir::Value high);
   /// And back.
-  std::array<mlir::Value, 2> unpack(mlir::Value pair);
+  std::array<mlir::Value, 2> unpack(mlir::Value pair, bool isBf16 = false);
   /// A fragment as left operands, 16 columns each.
   llvm::SmallVector<llvm::SmallVector<mlir::Value, 4>> packed(const Fragment &fragment);
   /// sum += left * right for 8 columns.

@@ -1,14 +1,14 @@
 // The module of a rule: its entry points, best first.
-#include "lib/Cuda/Chunked.h"
 #include "lib/Cuda/Cores.h"
 #include "lib/Cuda/Count.h"
+#include "lib/Cuda/GatherEmitter.h"
 #include "lib/Cuda/KernelBuilder.h"
 #include "lib/Cuda/Prepare.h"
-#include "lib/Cuda/Roles.h"
 #include "lib/Cuda/Sequential.h"
 #include "lib/Cuda/SolvedEmitter.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 #include "mlir/Dialect/Math/IR/Math.h"
+#include "llvm/Support/FormatVariadic.h"
 
 using namespace mlir;
 using namespace recur;
@@ -397,9 +397,7 @@ void KernelBuilder::addPortable(DeriveFunction derive) {
     refused["chunk"] = *reason;
     return;
   }
-  std::optional<SolvedPlan> solved;
-  if (options.chip.hasWarpgroups())
-    solved = SolvedPlan::find(program, tensors);
+  auto solved = options.chip.hasWarpgroups() ? SolvedPlan::find(program, tensors) : std::nullopt;
   if (solved && !module->lookupSymbol(tilesSymbol))
     makeShared(tilesSymbol, 1024);
   for (int64_t tokens : {64, 32}) {
@@ -420,17 +418,20 @@ void KernelBuilder::addPortable(DeriveFunction derive) {
       LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
       refused.erase("chunk");
       bool isSolved = solved && task == ChunkTask::Outputs;
-      if (isSolved)
-        function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(), b.getI32IntegerAttr(2));
       auto images = solved ? solved->images() : SmallVector<unsigned>();
-      if (auto reason = isSolved
-                            ? emitSolved(function, program, tensors, *solved, part.slab, entry)
+      SmallVector<GatheredState> gathered;
+      if (!isSolved && part.shards == 1)
+        gathered = findGathered(program, images, tensors);
+      if (isSolved || !gathered.empty())
+        function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(), b.getI32IntegerAttr(2));
+      if (auto reason = isSolved ? emitSolved(function, program, tensors, *solved, part.slab, entry)
+                        : !gathered.empty()
+                            ? emitGathered(function, program, tensors, gathered, entry)
                             : emitChunked(function, program, tensors, shape, part.slab, task, entry, images))
         refused["chunk"] = *reason;
       else if (entry.sharedBytes > options.chip.sharedBytes)
-        refused["chunk"] = ("a chunk takes " + llvm::Twine(entry.sharedBytes) +
-                            " bytes of shared memory, and there are " + llvm::Twine(options.chip.sharedBytes))
-                               .str();
+        refused["chunk"] = llvm::formatv("a chunk takes {0} bytes of shared memory, and there are {1}",
+                                         entry.sharedBytes, options.chip.sharedBytes);
       if (refused.contains("chunk")) {
         function.erase();
         return false;

@@ -146,6 +146,15 @@ void Ptx::storeBytes(Value to, Value from, int64_t bytes) {
 
 void Ptx::commitStores() { assembly("cp.async.bulk.commit_group;", {}, {}); }
 
+void Ptx::copyPacket(Value to, int64_t offset, Value from, int64_t bytes) {
+  assembly(("cp.async." + Twine(bytes == 16 ? "cg" : "ca") + ".shared.global [$0+" + Twine(offset) +
+            "], [$1], " + Twine(bytes) + ";")
+               .str(),
+           {}, {to, from});
+}
+
+void Ptx::awaitPackets() { assembly("cp.async.wait_all;", {}, {}); }
+
 void Ptx::copyThere(Value to, Value from, int64_t bytes, Value barrier) {
   assembly("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];", {},
            {to, from, constant(bytes), barrier});

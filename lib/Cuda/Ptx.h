@@ -97,6 +97,10 @@ public:
   void loadBytes(mlir::Value to, mlir::Value from, int64_t bytes, mlir::Value barrier);
   void storeBytes(mlir::Value to, mlir::Value from, int64_t bytes);
   void commitStores();
+  /// Copies 4, 8 or 16 bytes from device memory, which the thread itself waits for, all that it has asked
+  /// for.
+  void copyPacket(mlir::Value to, int64_t offset, mlir::Value from, int64_t bytes);
+  void awaitPackets();
   /// Copies shared memory to where it may be another block's, for that block's barrier.
   void copyThere(mlir::Value to, mlir::Value from, int64_t bytes, mlir::Value barrier);
   /// Waits until the stores' reads are done or, `written`, the stores, but for those of the last `left`

@@ -21,6 +21,7 @@ void SolvedEmitter::begin() {
   int64_t offset = chunk.arena.grow(16);
   barrierOwner = chunk.arena.own(offset, 16);
   barrier = ptx.add(base, offset);
+  chunk.swizzled.insert(plan.product.gram.getRhs());
   // A state's place is kept, large enough for the larger one.
   state = allocate(std::max(plan.keys(), plan.rows()), plan.keys());
   state.rows = plan.keys();
@@ -200,11 +201,17 @@ LogicalResult SolvedEmitter::prepare(Steps &start) {
   for (const ChunkValue *tile : {&*right, &*known})
     if (failed(right) || failed(known) || tile->kind != ChunkValue::Tile || tile->transposed)
       return failure();
-  keys = allocate(tokensOfBlock, plan.keys());
+  bool isImage = known->memory.isSwizzled && !known->scale.base;
+  if (isImage)
+    keys = {LLVM::PtrToIntOp::create(b, b.getI32Type(), known->memory.base), tokensOfBlock, plan.keys(),
+            known->memory.owner};
+  else
+    keys = allocate(tokensOfBlock, plan.keys());
   weights =
       chunk.allocate(1, tokensOfBlock * tokensOfBlock / 2, tokensOfBlock * tokensOfBlock / 2, /*isF32=*/true);
   chunk.sync();
-  storeKeys(*known);
+  if (!isImage)
+    storeKeys(*known);
   storeWeights(plan.product);
   for (int64_t e = 0; e < entries; e += 2) {
     std::array<Value, 2> pair = chunk.loadPair(right->memory, chunk.scoreRow(e), chunk.fragments.column(e));
@@ -254,6 +261,7 @@ FailureOr<Values> SolvedEmitter::iterate() {
   for (int64_t e = 0; e < entries; e += 2)
     start.direction.push_back(ptx.packF16(start.residual[e], start.residual[e + 1]));
   start.found.assign(entries / 2, ptx.constant(0));
+  askForValues();
   ptx.await(barrier, ptx.constant(0));
   auto loop = threads.forLoop(
       ptx.constant(0), ptx.constant(plan.solve.getIterations()), ptx.constant(1), start.all(),
@@ -265,25 +273,48 @@ FailureOr<Values> SolvedEmitter::iterate() {
 // What a state gives for the solution
 //===----------------------------------------------------------------------===//
 
+static unsigned tensorOf(chunk::ProgramOp program, Value input) {
+  auto inputs = program.argumentsOf(ArgKind::Input);
+  return llvm::find(inputs, input) - inputs.begin();
+}
+
+// They arrive beside the steps, at places of the threads' own.
+void SolvedEmitter::askForValues() {
+  unsigned tensor = tensorOf(chunk.program, plan.readout.values);
+  int64_t bytes = tokensOfBlock * plan.rows() * 2, all = chunk.warps * 32;
+  packets = chunk.allocate(1, bytes / 4, bytes / 4, /*isF32=*/true);
+  Value own = LLVM::PtrToIntOp::create(b, b.getI32Type(), packets.base);
+  int64_t count = chunk.tokens / (chunk.warps * 4) * access.countPackets(tensor, 1), next = 0;
+  own = ptx.add(own, ptx.mul(thread, bytes / all / count));
+  chunk.forTokens([&](Value, Value token, Value) {
+    for (Value address : access.addresses(tensor, 1, token))
+      ptx.copyPacket(own, next++ * (bytes / count), address, bytes / all / count);
+  });
+}
+
 // The values, as multiples of a power of 2.
 LogicalResult SolvedEmitter::loadValues() {
-  auto inputs = chunk.program.argumentsOf(ArgKind::Input);
-  unsigned tensor = llvm::find(inputs, plan.readout.values) - inputs.begin();
-  int64_t n = plan.rows();
+  unsigned tensor = tensorOf(chunk.program, plan.readout.values);
+  int64_t n = plan.rows(), bytes = tokensOfBlock * n * 2, all = chunk.warps * 32;
   SmallVector<SmallVector<Value>> rounds;
   SmallVector<Value> tokens;
   Value most = number(0);
   SmallVector<SmallVector<Value>> fetched;
-  chunk.forTokens([&](Value, Value token, Value) { fetched.push_back(access.fetch(tensor, 1, token)); });
-  // All on their way before the first is waited for.
-  for (SmallVector<Value> &round : fetched)
-    for (Value &packet : round) {
-      auto type = dyn_cast<VectorType>(packet.getType());
-      if (!type || type.getNumElements() * type.getElementTypeBitWidth() != 64)
-        continue;
-      Value bits = ptx.pin(LLVM::BitcastOp::create(b, b.getI64Type(), packet).getResult())[0];
-      packet = LLVM::BitcastOp::create(b, type, bits);
+  ptx.awaitPackets();
+  int64_t count = chunk.tokens / (chunk.warps * 4) * access.countPackets(tensor, 1), next = 0;
+  int64_t width = bytes / all / count / 2;
+  FloatType element = tensors[tensor].element;
+  Value own =
+      LLVM::GEPOp::create(b, packets.base.getType(), b.getI8Type(), packets.base, ptx.mul(thread, 2 * width));
+  chunk.forTokens([&](Value, Value, Value) {
+    fetched.emplace_back();
+    for (size_t i = 0; i < access.countPackets(tensor, 1); ++i) {
+      Value at = LLVM::GEPOp::create(b, own.getType(), b.getI8Type(), own,
+                                     ArrayRef<LLVM::GEPArg>{int32_t(next++ * (bytes / count))});
+      fetched.back().push_back(LLVM::LoadOp::create(b, VectorType::get(width, element), at, 2 * width));
     }
+  });
+  packets = {};
   chunk.forTokens([&](Value local, Value, Value valid) {
     rounds.push_back(access.unpack(tensor, 1, fetched[rounds.size()]).entries);
     tokens.push_back(local);
@@ -323,8 +354,6 @@ LogicalResult SolvedEmitter::read(Values found, Value record) {
     Value inverse = chunk.inverseOf(units[half(e)]);
     rows.push_back(ptx.packF16(ptx.multiply(found[e], inverse), ptx.multiply(found[e + 1], inverse)));
   }
-  solution = {};
-  diagonal = {};
   values = allocate(tokensOfBlock, plan.rows());
   FailureOr<Pair> own = rowsOf(plan.readout.weights);
   if (failed(own) || failed(loadValues()))
@@ -363,7 +392,7 @@ LogicalResult SolvedEmitter::emit(Value first, Value count, Value record) {
   loadImage(state, record, 0);
   chunk.startChunk(first, count);
   chunk.prefetch(tokensOfBlock);
-  if (failed(chunk.emitArguments(plan.readout.values)))
+  if (failed(chunk.emitArguments({plan.readout.values})))
     return failure();
   Value unit =
       LLVM::LoadOp::create(b, b.getF32Type(),
@@ -373,6 +402,8 @@ LogicalResult SolvedEmitter::emit(Value first, Value count, Value record) {
   FailureOr<Values> found = iterate();
   if (failed(found))
     return failure();
+  solution = {};
+  diagonal = {};
   chunk.dirty = true;
   chunk.sync();
   loadImage({state.base, plan.rows(), plan.keys()}, record,

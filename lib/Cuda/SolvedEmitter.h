@@ -65,6 +65,7 @@ private:
   Steps settle(mlir::Value number, Steps at, const Pair &length, Pair &change);
   Values addFound(const Steps &at, bool store);
   mlir::FailureOr<Values> iterate();
+  void askForValues();
   mlir::LogicalResult loadValues();
   mlir::LogicalResult read(Values found, mlir::Value record);
 
@@ -86,7 +87,7 @@ private:
   std::shared_ptr<const void> barrierOwner;
   // Of the chunk.
   Image state, keys, values;
-  SharedTile solution, weights, diagonal;
+  SharedTile solution, weights, diagonal, packets;
   Pair stateWeights, ownDiagonal;
   mlir::Value stateUnit, ownUnit, valueUnit;
 };

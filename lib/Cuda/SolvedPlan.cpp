@@ -42,7 +42,7 @@ bool cuda::onlyDecays(Value value) {
   return range && range.getHi() <= 0;
 }
 
-static bool isColumn(Value value) {
+bool cuda::isTokenColumn(Value value) {
   auto type = dyn_cast<MatType>(value.getType());
   return type && isOne(type.getCols()) && isa<StringAttr>(type.getRows());
 }
@@ -53,7 +53,7 @@ bool ChunkEmitter::fitsHalves(chunk::ProgramOp program) {
     Value rows = transpose ? transpose.getOperand() : Value();
     if (auto scaled = rows ? rows.getDefiningOp<MulOp>() : MulOp())
       for (unsigned i : {0, 1})
-        if (isColumn(scaled->getOperand(i)))
+        if (isTokenColumn(scaled->getOperand(i)))
           rows = scaled->getOperand(1 - i);
     return rows && areUnitRows(rows);
   };
@@ -81,8 +81,7 @@ static BlockArgument stateOf(Value right) {
   return (ChunkEmitter::stateDim(state) == 0) == bool(transpose) ? state : BlockArgument();
 }
 
-// Whether a value is computed from another one.
-static bool dependsOn(Value value, Value source) {
+bool cuda::dependsOn(Value value, Value source) {
   llvm::SetVector<Value> open;
   open.insert(value);
   for (size_t i = 0; i < open.size(); ++i) {
@@ -117,7 +116,7 @@ static bool takeTerm(Value term, Value rows, SolvedProduct &found) {
     found.values = product.getRhs();
     if (auto scaled = found.values.getDefiningOp<MulOp>())
       for (unsigned i : {0, 1})
-        if (isColumn(scaled->getOperand(i)) && !isColumn(scaled->getOperand(1 - i))) {
+        if (isTokenColumn(scaled->getOperand(i)) && !isTokenColumn(scaled->getOperand(1 - i))) {
           found.scale = scaled->getOperand(i);
           found.values = scaled->getOperand(1 - i);
           break;
@@ -128,7 +127,7 @@ static bool takeTerm(Value term, Value rows, SolvedProduct &found) {
     return false;
   found.weights = product.getLhs() == rows ? Value() : otherFactor(product.getLhs(), rows);
   found.state = stateOf(product.getRhs());
-  return found.state && (product.getLhs() == rows || (found.weights && isColumn(found.weights)));
+  return found.state && (product.getLhs() == rows || (found.weights && isTokenColumn(found.weights)));
 }
 
 static bool takeProduct(Value result, Value rows, SolvedProduct &found) {
@@ -163,10 +162,12 @@ std::optional<SolvedPlan> SolvedPlan::find(chunk::ProgramOp program, ArrayRef<Te
       (gram.getDecay() && !onlyDecays(gram.getDecay())) || !input ||
       program.getArg(input.getArgNumber()).getKind() != ArgKind::Input)
     return std::nullopt;
+  auto inputs = program.argumentsOf(ArgKind::Input);
+  FloatType element = tensors[llvm::find(inputs, input) - inputs.begin()].element;
   auto fits = [](int64_t n) { return n == 64 || n == 128; };
   MatType product = matType(plan.product.state), readout = matType(plan.readout.state);
-  if (!fits(product.numRows()) || product.numCols() != product.numRows() || !fits(plan.rows()) ||
-      readout.numElements() != plan.rows() * plan.keys())
+  if (element.getWidth() != 16 || !fits(product.numRows()) || product.numCols() != product.numRows() ||
+      !fits(plan.rows()) || readout.numElements() != plan.rows() * plan.keys())
     return std::nullopt;
   return plan;
 }

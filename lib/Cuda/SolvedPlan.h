@@ -9,6 +9,10 @@ namespace recur::cuda {
 bool areUnitRows(mlir::Value rows);
 /// Whether a decay is of a number for each token, and at most 1.
 bool onlyDecays(mlir::Value decay);
+/// Whether a value is a number for each token.
+bool isTokenColumn(mlir::Value value);
+/// Whether a value is computed from another one, or is it.
+bool dependsOn(mlir::Value value, mlir::Value source);
 
 /// What rows P of tokens are multiplied with: weights .* P * state + (gram of P, weighed) * values +
 /// diagonals .* P.

@@ -83,11 +83,8 @@ Values SolvedEmitter::addFound(const Steps &at, bool store) {
 // Before a step's length is taken: adds up where it is time. `change` is what the residual was multiplied
 // with.
 SolvedEmitter::Steps SolvedEmitter::settle(Value number, Steps at, const Pair &length, Pair &change) {
-  // Steps 0, 1, 2, 3, 4, 6, 8, 12, 16, 24 and so on: the first ones add most.
-  Value less = arith::AndIOp::create(b, number, ptx.add(number, -1)), isWild;
-  Value isTime = arith::OrIOp::create(
-      b, ptx.equal(less, 0),
-      ptx.compare(arith::CmpIPredicate::eq, number, ptx.add(less, ptx.shiftRight(less, 1))));
+  // Steps 0, 1, 2, 4, 8, 16 and so on: the first ones add most.
+  Value isTime = ptx.equal(arith::AndIOp::create(b, number, ptx.add(number, -1)), 0), isWild;
   for (unsigned h : {0, 1}) {
     auto exceeds = [&](Value x, Value most) {
       Value is = arith::CmpFOp::create(b, arith::CmpFPredicate::OGT, x, most);
@@ -104,7 +101,8 @@ SolvedEmitter::Steps SolvedEmitter::settle(Value number, Steps at, const Pair &l
   b.setInsertionPointToStart(branch.elseBlock());
   scf::YieldOp::create(b, known);
   b.setInsertionPointToStart(branch.thenBlock());
-  addFound(at, /*store=*/true);
+  threads.when(ptx.compare(arith::CmpIPredicate::ne, number, ptx.constant(0)),
+               [&] { addFound(at, /*store=*/true); });
   at.found.assign(at.found.size(), ptx.constant(0));
   Pair factor, pairs;
   for (unsigned h : {0, 1}) {

@@ -12,21 +12,30 @@ int64_t StateImages::recordBytes(ArrayRef<MatType> states) {
   return bytes;
 }
 
-StateImages::StateImages(Threads &threads, Value shared, ArrayRef<MatType> states, int64_t warps,
-                         int64_t &used)
-    : threads(threads), b(threads.b), ptx(threads.b), shared(shared), types(states), warps(warps) {
+StateImages::StateImages(Threads &threads, Value shared, ArrayRef<MatType> states, ArrayRef<unsigned> own,
+                         int64_t warps, int64_t &used)
+    : threads(threads), b(threads.b), ptx(threads.b), shared(shared), types(states), own(own), warps(warps) {
   begin = llvm::alignTo(used, 1024);
-  used = begin + llvm::alignTo(states.size() * warps * 4, 16);
-  for (MatType state : states)
-    used += bytesOf(state);
+  used = begin + llvm::alignTo(own.size() * warps * 4, 16);
+  for (unsigned number : own)
+    used += bytesOf(types[number]);
 }
 
 void StateImages::store(ChunkEmitter &emitter, ArrayRef<ChunkValue> states, Value record) {
   Value base = ptx.add(LLVM::PtrToIntOp::create(b, b.getI32Type(), shared), begin);
   Value lane = emitter.fragments.lane, isFirst = ptx.equal(threads.threadIndex(), 0);
-  int64_t parts = 0;
-  for (MatType type : types)
-    parts += bytesOf(type);
+  int64_t parts = 0, images = 0;
+  for (unsigned number : own)
+    parts += bytesOf(types[number]);
+  SmallVector<int64_t> places;
+  for (MatType type : types) {
+    places.push_back(images);
+    images += bytesOf(type);
+  }
+  auto inRecord = [&](int64_t bytes) {
+    return LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record,
+                               ArrayRef<LLVM::GEPArg>{int32_t(bytes)});
+  };
   // The largest entry of a state, by way of those of the warps. Meanwhile the images before are out of the
   // way.
   threads.when(isFirst, [&] { ptx.awaitStores(/*written=*/false); });
@@ -46,11 +55,8 @@ void StateImages::store(ChunkEmitter &emitter, ArrayRef<ChunkValue> states, Valu
       for (Value part : ptx.loadFloats(base, parts + i * warps * 4 + first * 4, 4))
         most[i] = arith::MaximumFOp::create(b, most[i], part);
     Value unit = emitter.unitOf(most[i], -8), inverse = emitter.inverseOf(unit);
-    threads.when(isFirst, [&, i = i, unit = unit] {
-      LLVM::StoreOp::create(b, unit,
-                            LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record,
-                                                ArrayRef<LLVM::GEPArg>{int32_t(parts + i * 16)}));
-    });
+    threads.when(isFirst,
+                 [&, i = i, unit = unit] { LLVM::StoreOp::create(b, unit, inRecord(images + own[i] * 16)); });
     // Four matrices of 8 x 8: rows from 0 and 8, columns from 0, then from 8 on.
     Value row = ptx.add(emitter.slabRow(state.rows), ptx.bits(lane, 15));
     Value line = ptx.add(base, ptx.mul(row, 128)), isOwner = emitter.isSlabOwner(state.rows);
@@ -63,12 +69,16 @@ void StateImages::store(ChunkEmitter &emitter, ArrayRef<ChunkValue> states, Valu
       ptx.storeMatrices(ptx.add(line, ptx.mul(packet, 16)), offset + e / 32 * state.rows * 128, packed,
                         /*transposed=*/false, isOwner);
     }
-    offset += bytesOf(types[i]);
+    offset += bytesOf(types[own[i]]);
   }
   ptx.fenceProxy();
   threads.barrier();
   threads.when(isFirst, [&] {
-    ptx.storeBytes(record, base, parts);
+    int64_t from = 0;
+    for (unsigned number : own) {
+      ptx.storeBytes(inRecord(places[number]), ptx.add(base, from), bytesOf(types[number]));
+      from += bytesOf(types[number]);
+    }
     ptx.commitStores();
   });
 }

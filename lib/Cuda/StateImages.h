@@ -9,15 +9,16 @@ namespace recur::cuda {
 /// Leaves images of slabs in device memory, by way of shared memory.
 class StateImages {
 public:
-  /// Takes shared memory from `used` on, which is then behind it.
-  StateImages(Threads &threads, mlir::Value shared, llvm::ArrayRef<MatType> states, int64_t warps,
-              int64_t &used);
+  /// The block leaves `own` of a record's states, by number. Takes shared memory from `used` on, which is
+  /// then behind it.
+  StateImages(Threads &threads, mlir::Value shared, llvm::ArrayRef<MatType> states,
+              llvm::ArrayRef<unsigned> own, int64_t warps, int64_t &used);
 
   /// The bytes of an image, and of a record of images.
   static int64_t bytesOf(MatType state) { return state.numElements() * 2; }
   static int64_t recordBytes(llvm::ArrayRef<MatType> states);
 
-  /// All threads leave what they have of the states.
+  /// All threads leave what they have of the block's states.
   void store(ChunkEmitter &emitter, llvm::ArrayRef<ChunkValue> states, mlir::Value record);
   /// Waits until all is left.
   void finish();
@@ -28,6 +29,7 @@ private:
   Ptx ptx;
   mlir::Value shared;
   const llvm::SmallVector<MatType> types;
+  const llvm::SmallVector<unsigned> own;
   const int64_t warps;
   int64_t begin;
 };
