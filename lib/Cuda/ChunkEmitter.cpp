@@ -1,5 +1,6 @@
 #include "lib/Cuda/ChunkEmitter.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
+#include "mlir/Dialect/Math/IR/Math.h"
 #include "llvm/ADT/TypeSwitch.h"
 
 using namespace mlir;
@@ -138,6 +139,17 @@ Value ChunkEmitter::isSlabOwner(int64_t rows) {
 Value ChunkEmitter::shuffle(Value x, int64_t distance) {
   return NVVM::ShflOp::create(b, b.getF32Type(), threads.constant(-1), x, threads.constant(distance),
                               threads.constant(31), NVVM::ShflKind::bfly, UnitAttr());
+}
+
+Value ChunkEmitter::greatest(ValueRange entries) {
+  SmallVector<Value> most(4, threads.number(0));
+  for (auto [e, entry] : llvm::enumerate(entries))
+    most[e % 4] = arith::MaximumFOp::create(b, most[e % 4], math::AbsFOp::create(b, entry));
+  Value all = arith::MaximumFOp::create(b, arith::MaximumFOp::create(b, most[0], most[1]),
+                                        arith::MaximumFOp::create(b, most[2], most[3]));
+  for (int64_t distance : {1, 2, 4, 8, 16})
+    all = arith::MaximumFOp::create(b, all, shuffle(all, distance));
+  return all;
 }
 
 void ChunkEmitter::forTokens(llvm::function_ref<void(Value, Value, Value)> body) {

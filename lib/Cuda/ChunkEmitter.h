@@ -267,6 +267,8 @@ private:
   mlir::Value multiply(mlir::Value x, mlir::Value y) { return mlir::arith::MulFOp::create(b, x, y); }
   mlir::Value plus(mlir::Value x, mlir::Value y) { return mlir::arith::AddFOp::create(b, x, y); }
   mlir::Value shuffle(mlir::Value x, int64_t distance);
+  /// The largest entry of a warp, whatever its sign.
+  mlir::Value greatest(mlir::ValueRange entries);
 
   Threads &threads;
   mlir::ImplicitLocOpBuilder &b;

@@ -1,6 +1,5 @@
 // Products with what depends on the state: in registers, each warp for 16 independent indices.
 #include "lib/Cuda/ChunkEmitter.h"
-#include "mlir/Dialect/Math/IR/Math.h"
 
 using namespace mlir;
 using namespace recur;
@@ -76,11 +75,7 @@ FailureOr<ChunkValue> ChunkEmitter::asTile(Value value) {
 //===----------------------------------------------------------------------===//
 
 ChunkEmitter::PackedSlab ChunkEmitter::packInUnits(ValueRange entries, int64_t rows) {
-  Value most = threads.number(0);
-  for (Value entry : entries)
-    most = arith::MaximumFOp::create(b, most, math::AbsFOp::create(b, entry));
-  for (int64_t distance : {1, 2, 4, 8, 16})
-    most = arith::MaximumFOp::create(b, most, shuffle(most, distance));
+  Value most = greatest(entries);
   Value exponent = arith::MinSIOp::create(b, exponentOf(most), threads.constant(253));
   Value inverse = powerOf(arith::SubIOp::create(b, threads.constant(254), exponent));
   Fragment left{int64_t(entries.size()) * 2, {}};

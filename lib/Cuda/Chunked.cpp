@@ -141,6 +141,8 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
       int64_t bytes = StateImages::recordBytes(imageTypes);
       Value record = recordAt(first, bytes * entry.shards);
       Value own = arith::MulIOp::create(b, tokens.shard, i64(bytes));
+      stored->measure(emitter, chosen);
+      threads.barrier();
       stored->store(emitter, chosen, LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record, own));
     };
     auto startsRecord = [&](Value first) -> Value {

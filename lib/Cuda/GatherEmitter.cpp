@@ -3,7 +3,6 @@
 #include "lib/Cuda/LoadAhead.h"
 #include "lib/Cuda/Roles.h"
 #include "lib/Cuda/SolvedPlan.h"
-#include "mlir/Dialect/Math/IR/Math.h"
 
 using namespace mlir;
 using namespace recur;
@@ -67,7 +66,6 @@ LogicalResult GatherEmitter::prepare() {
     rows = own->memory;
   }
   ptx.fenceProxy();
-  loaded = &*std::prev(b.getInsertionPoint());
   if (failed(prepareWeights()))
     return failure();
   fade = ptx.number(1);
@@ -82,23 +80,19 @@ LogicalResult GatherEmitter::prepare() {
   return success();
 }
 
-FailureOr<Values> GatherEmitter::emit(Value first, Value count, ValueRange state) {
+FailureOr<Values> GatherEmitter::emit(Value first, Value count, ValueRange state,
+                                      llvm::function_ref<void(ValueRange)> beforeEnd) {
   chunk.startChunk(first, count);
   if (failed(prepare()))
     return failure();
   // 16 of the rows, tokens across, in units of a power of 2 by the largest.
   SmallVector<Value> entries = chunk.fragments.loadTransposed(rows, chunk.slabRow(plan.countRows())).entries;
-  Value most = ptx.number(0);
   for (size_t e = 0; e < entries.size(); e += 4) {
     std::array<Value, 2> pair = chunk.loadPair(weights, ptx.constant(0), chunk.fragments.column(e));
-    for (size_t i = e; i < e + 4; ++i) {
+    for (size_t i = e; i < e + 4; ++i)
       entries[i] = ptx.multiply(entries[i], pair[i % 2]);
-      most = arith::MaximumFOp::create(b, most, math::AbsFOp::create(b, entries[i]));
-    }
   }
-  for (int64_t distance : {1, 2, 4, 8, 16})
-    most = arith::MaximumFOp::create(b, most, chunk.shuffle(most, distance));
-  Value unit = chunk.unitOf(most, -8), inverse = chunk.inverseOf(unit);
+  Value unit = chunk.unitOf(chunk.greatest(entries), -8), inverse = chunk.inverseOf(unit);
   SmallVector<Step> steps;
   Value right = ptx.descriptor(keys, chunkTokens * 128);
   for (int64_t i = 0; i < chunkTokens / 16; ++i) {
@@ -112,10 +106,14 @@ FailureOr<Values> GatherEmitter::emit(Value first, Value count, ValueRange state
   Value factor = ptx.multiply(fade, inverse);
   for (Value &entry : next)
     entry = ptx.multiply(entry, factor);
-  next = ptx.await(
-      0, ptx.product(plan.countKeys(), next, steps, /*leftByDepth=*/false, /*rightByDepth=*/true, "f16"))[0];
+  Pending sums =
+      ptx.product(plan.countKeys(), next, steps, /*leftByDepth=*/false, /*rightByDepth=*/true, "f16");
+  Operation *last = &*std::prev(b.getInsertionPoint());
+  next = ptx.await(0, sums)[0];
+  ask = last->getNextNode();
   for (Value &entry : next)
     entry = ptx.multiply(entry, unit);
+  beforeEnd(next);
   rows = {};
   weights = {};
   chunk.endChunk();
@@ -163,6 +161,7 @@ std::optional<std::string> cuda::emitGathered(LLVM::LLVMFuncOp function, chunk::
     GatherEmitter gather(threads, state, chunk);
     StateTensor memory(threads, chunk, access, state.state);
     Values carried(memory.load(initial, *firstStateOf(program, number), inputs));
+    stored.measure(chunk, memory.slab(carried));
     threads.barrier();
     auto loop = threads.forLoop(
         i64(0), tokens.tokens, i64(chunkTokens), carried, [&](Value first, ValueRange entries) {
@@ -171,14 +170,15 @@ std::optional<std::string> cuda::emitGathered(LLVM::LLVMFuncOp function, chunk::
           Value record = recordOf(threads, access, tokens, chunkTokens, at, i64(entry.recordBytes));
           stored.store(chunk, memory.slab(entries), record);
           FailureOr<Values> next =
-              gather.emit(first, arith::SubIOp::create(b, tokens.tokens, first), entries);
+              gather.emit(first, arith::SubIOp::create(b, tokens.tokens, first), entries,
+                          [&](ValueRange after) { stored.measure(chunk, memory.slab(after)); });
           if (failed(next))
             blame = chunk.blame();
           return failed(next) ? SmallVector<Value>(entries) : SmallVector<Value>(*next);
         });
     int64_t highest = arena.highest();
     if (!blame)
-      loop = loadAhead(threads, loop, gather.hasLoaded(), grid.threads, highest);
+      loop = loadAhead(threads, loop, gather.askBefore(), grid.threads, highest);
     entry.sharedBytes = std::max(entry.sharedBytes, highest);
     stored.finish();
     threads.when(access.isGiven(final),

@@ -16,11 +16,11 @@ public:
   GatherEmitter(Threads &threads, const GatheredState &plan, ChunkEmitter &chunk);
 
   /// One chunk: tokens from `first`, of which `count` are left. Takes the state at its start and gives that
-  /// at its end.
-  mlir::FailureOr<Values> emit(mlir::Value first, mlir::Value count, mlir::ValueRange state);
-
-  /// The op of the last chunk before which all that it loads is there.
-  mlir::Operation *hasLoaded() const { return loaded; }
+  /// at its end; what is to be done with that before a barrier is `beforeEnd`.
+  mlir::FailureOr<Values> emit(mlir::Value first, mlir::Value count, mlir::ValueRange state,
+                               llvm::function_ref<void(mlir::ValueRange)> beforeEnd);
+  /// The op of the last chunk before which the next one's inputs are best asked for.
+  mlir::Operation *askBefore() const { return ask; }
 
 private:
   mlir::LogicalResult prepare();
@@ -35,7 +35,7 @@ private:
   // Of the chunk.
   SharedTile rows, weights;
   mlir::Value fade, keys;
-  mlir::Operation *loaded = nullptr;
+  mlir::Operation *ask = nullptr;
 };
 
 /// Emits the body of an entry point for the states, shard by shard, as a record has them. Where the emitter

@@ -358,7 +358,8 @@ LogicalResult SolvedEmitter::read(Values found, Value record) {
   FailureOr<Pair> own = rowsOf(plan.readout.weights);
   if (failed(own) || failed(loadValues()))
     return failure();
-  storeWeights(plan.readout);
+  if (plan.readout.scale != plan.product.scale)
+    storeWeights(plan.readout);
   chunk.sync();
   Value unit =
       LLVM::LoadOp::create(b, b.getF32Type(),

@@ -21,42 +21,44 @@ StateImages::StateImages(Threads &threads, Value shared, ArrayRef<MatType> state
     used += bytesOf(types[number]);
 }
 
+int64_t StateImages::placeOf(size_t i) const {
+  int64_t bytes = 0;
+  for (unsigned number : ArrayRef(own).take_front(i))
+    bytes += bytesOf(types[number]);
+  return bytes;
+}
+
+void StateImages::measure(ChunkEmitter &emitter, ArrayRef<ChunkValue> states) {
+  Value base = ptx.add(LLVM::PtrToIntOp::create(b, b.getI32Type(), shared), begin);
+  // Meanwhile the images before are out of the way.
+  threads.when(ptx.equal(threads.threadIndex(), 0), [&] { ptx.awaitStores(/*written=*/false); });
+  for (auto [i, state] : llvm::enumerate(states)) {
+    Value most = emitter.greatest(state.entries);
+    ptx.store(ptx.add(base, ptx.mul(emitter.fragments.warp, 4)), placeOf(own.size()) + i * warps * 4, most);
+  }
+}
+
 void StateImages::store(ChunkEmitter &emitter, ArrayRef<ChunkValue> states, Value record) {
   Value base = ptx.add(LLVM::PtrToIntOp::create(b, b.getI32Type(), shared), begin);
   Value lane = emitter.fragments.lane, isFirst = ptx.equal(threads.threadIndex(), 0);
-  int64_t parts = 0, images = 0;
-  for (unsigned number : own)
-    parts += bytesOf(types[number]);
-  SmallVector<int64_t> places;
+  int64_t images = 0;
+  SmallVector<int64_t> inRecord;
   for (MatType type : types) {
-    places.push_back(images);
+    inRecord.push_back(images);
     images += bytesOf(type);
   }
-  auto inRecord = [&](int64_t bytes) {
+  auto recordAt = [&](int64_t bytes) {
     return LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record,
                                ArrayRef<LLVM::GEPArg>{int32_t(bytes)});
   };
-  // The largest entry of a state, by way of those of the warps. Meanwhile the images before are out of the
-  // way.
-  threads.when(isFirst, [&] { ptx.awaitStores(/*written=*/false); });
-  SmallVector<Value> most;
   for (auto [i, state] : llvm::enumerate(states)) {
-    most.push_back(threads.number(0));
-    for (Value entry : state.entries)
-      most.back() = arith::MaximumFOp::create(b, most.back(), math::AbsFOp::create(b, entry));
-    for (int64_t distance : {1, 2, 4, 8, 16})
-      most.back() = arith::MaximumFOp::create(b, most.back(), emitter.shuffle(most.back(), distance));
-    ptx.store(ptx.add(base, ptx.mul(emitter.fragments.warp, 4)), parts + i * warps * 4, most.back());
-  }
-  threads.barrier();
-  int64_t offset = 0;
-  for (auto [i, state] : llvm::enumerate(states)) {
+    Value most = ptx.number(0);
     for (int64_t first = 0; first < warps; first += 4)
-      for (Value part : ptx.loadFloats(base, parts + i * warps * 4 + first * 4, 4))
-        most[i] = arith::MaximumFOp::create(b, most[i], part);
-    Value unit = emitter.unitOf(most[i], -8), inverse = emitter.inverseOf(unit);
+      for (Value part : ptx.loadFloats(base, placeOf(own.size()) + i * warps * 4 + first * 4, 4))
+        most = arith::MaximumFOp::create(b, most, part);
+    Value unit = emitter.unitOf(most, -8), inverse = emitter.inverseOf(unit);
     threads.when(isFirst,
-                 [&, i = i, unit = unit] { LLVM::StoreOp::create(b, unit, inRecord(images + own[i] * 16)); });
+                 [&, i = i, unit = unit] { LLVM::StoreOp::create(b, unit, recordAt(images + own[i] * 16)); });
     // Four matrices of 8 x 8: rows from 0 and 8, columns from 0, then from 8 on.
     Value row = ptx.add(emitter.slabRow(state.rows), ptx.bits(lane, 15));
     Value line = ptx.add(base, ptx.mul(row, 128)), isOwner = emitter.isSlabOwner(state.rows);
@@ -66,19 +68,15 @@ void StateImages::store(ChunkEmitter &emitter, ArrayRef<ChunkValue> states, Valu
         packed.push_back(ptx.packF16(ptx.multiply(state.entries[e + j], inverse),
                                      ptx.multiply(state.entries[e + j + 1], inverse)));
       Value packet = ptx.exclusiveOr(ptx.add(ptx.shiftRight(lane, 4), e / 4 % 8), ptx.bits(row, 7));
-      ptx.storeMatrices(ptx.add(line, ptx.mul(packet, 16)), offset + e / 32 * state.rows * 128, packed,
+      ptx.storeMatrices(ptx.add(line, ptx.mul(packet, 16)), placeOf(i) + e / 32 * state.rows * 128, packed,
                         /*transposed=*/false, isOwner);
     }
-    offset += bytesOf(types[own[i]]);
   }
   ptx.fenceProxy();
   threads.barrier();
   threads.when(isFirst, [&] {
-    int64_t from = 0;
-    for (unsigned number : own) {
-      ptx.storeBytes(inRecord(places[number]), ptx.add(base, from), bytesOf(types[number]));
-      from += bytesOf(types[number]);
-    }
+    for (auto [i, number] : llvm::enumerate(own))
+      ptx.storeBytes(recordAt(inRecord[number]), ptx.add(base, placeOf(i)), bytesOf(types[number]));
     ptx.commitStores();
   });
 }

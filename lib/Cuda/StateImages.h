@@ -18,12 +18,17 @@ public:
   static int64_t bytesOf(MatType state) { return state.numElements() * 2; }
   static int64_t recordBytes(llvm::ArrayRef<MatType> states);
 
-  /// All threads leave what they have of the block's states.
+  /// All threads say how large what they have of the block's states is; a barrier has to follow.
+  void measure(ChunkEmitter &emitter, llvm::ArrayRef<ChunkValue> states);
+  /// All threads leave what they have of them.
   void store(ChunkEmitter &emitter, llvm::ArrayRef<ChunkValue> states, mlir::Value record);
   /// Waits until all is left.
   void finish();
 
 private:
+  /// Where the image of the block's i-th state lies in shared memory; past the last, what measure() leaves.
+  int64_t placeOf(size_t i) const;
+
   Threads &threads;
   mlir::ImplicitLocOpBuilder &b;
   Ptx ptx;
