@@ -43,6 +43,12 @@ static unsigned addressSpace(LLVM::LoadOp load) {
   return cast<LLVM::LLVMPointerType>(load.getAddr().getType()).getAddressSpace();
 }
 
+// Whether a packet takes two registers, and would take more by its entries.
+static bool isWide(Type type) {
+  auto vector = dyn_cast<VectorType>(type);
+  return vector && vector.getNumElements() * vector.getElementTypeBitWidth() == 64;
+}
+
 static int64_t bytesOf(Type type) {
   auto vector = dyn_cast<VectorType>(type);
   Type entry = vector ? vector.getElementType() : type;
@@ -72,7 +78,7 @@ void LoadsAhead::find(Operation *before, int64_t &used) {
     if (!load->isBeforeInBlock(before) || addressSpace(load) != 1 ||
         !addSources(load.getAddr(), ahead.sources))
       continue;
-    if (int64_t bytes = bytesOf(load.getType()); bytes >= 4) {
+    if (int64_t bytes = bytesOf(load.getType()); count && bytes >= 4) {
       ahead.offset = llvm::alignTo(used, 16);
       used = *ahead.offset + bytes * count;
     }
@@ -102,7 +108,9 @@ Values LoadsAhead::ask(Value counter) {
       ptx.copyPacket(to, *ahead.offset, address, bytes);
       continue;
     }
-    entries.push_back(b.clone(*ahead.load, known)->getResult(0));
+    Value entry = b.clone(*ahead.load, known)->getResult(0);
+    entries.push_back(isWide(entry.getType()) ? LLVM::BitcastOp::create(b, b.getI64Type(), entry).getResult()
+                                              : entry);
   }
   return entries;
 }
@@ -115,7 +123,7 @@ scf::ForOp LoadsAhead::run(Operation *before, int64_t &used) {
   SmallVector<Type> types;
   for (Ahead &ahead : loads)
     if (!ahead.offset)
-      types.push_back(ahead.load.getType());
+      types.push_back(isWide(ahead.load.getType()) ? Type(b.getI64Type()) : ahead.load.getType());
   b.setInsertionPoint(loop);
   Value runs =
       arith::CmpIOp::create(b, arith::CmpIPredicate::slt, loop.getLowerBound(), loop.getUpperBound());
@@ -137,7 +145,8 @@ scf::ForOp LoadsAhead::run(Operation *before, int64_t &used) {
   Value isThere = arith::CmpIOp::create(b, arith::CmpIPredicate::slt, next, loop.getUpperBound());
   Values later = ask(arith::SelectOp::create(b, isThere, next, loop.getInductionVar()));
   b.setInsertionPoint(loads.front().load);
-  ptx.awaitPackets();
+  if (count)
+    ptx.awaitPackets();
   IRRewriter rewriter(b.getContext());
   rewriter.setInsertionPoint(loop);
   loop = cast<scf::ForOp>(*loop.replaceWithAdditionalYields(
@@ -155,17 +164,26 @@ scf::ForOp LoadsAhead::run(Operation *before, int64_t &used) {
       entry = LLVM::LoadOp::create(b, ahead.load.getType(), at, bytes);
     } else {
       entry = entries.front();
+      b.setInsertionPoint(ahead.load);
+      if (isWide(ahead.load.getType()))
+        entry = LLVM::BitcastOp::create(b, ahead.load.getType(), entry);
       entries = entries.drop_front();
     }
     ahead.load.getResult().replaceAllUsesWith(entry);
     ahead.load.erase();
   }
   b.setInsertionPointAfter(loop);
-  ptx.awaitPackets();
+  if (count)
+    ptx.awaitPackets();
   return loop;
 }
 
 scf::ForOp cuda::loadAhead(Threads &threads, scf::ForOp loop, Operation *before, int64_t count,
                            int64_t &used) {
   return LoadsAhead(threads, loop, count).run(before, used);
+}
+
+scf::ForOp cuda::loadAhead(Threads &threads, scf::ForOp loop, Operation *before) {
+  int64_t none = 0;
+  return LoadsAhead(threads, loop, 0).run(before, none);
 }

@@ -8,8 +8,10 @@ namespace recur::cuda {
 /// made a round before: entries of 4 bytes and more wait in shared memory, at a place of the thread's own,
 /// the others in registers. They are asked for `before` an op of the body that comes after all of them. The
 /// last round asks for what it has itself. Takes shared memory from `used` on, for `count` threads, which is
-/// then behind it. Gives the loop that takes the place of the other, with more results.
+/// then behind it; without, all wait in registers. Gives the loop that takes the place of the other, with
+/// more results.
 mlir::scf::ForOp loadAhead(Threads &threads, mlir::scf::ForOp loop, mlir::Operation *before, int64_t count,
                            int64_t &used);
+mlir::scf::ForOp loadAhead(Threads &threads, mlir::scf::ForOp loop, mlir::Operation *before);
 
 } // namespace recur::cuda

@@ -1,5 +1,6 @@
 #include "lib/Cuda/SolvedEmitter.h"
 #include "lib/Cuda/Count.h"
+#include "lib/Cuda/LoadAhead.h"
 #include "lib/Cuda/Roles.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 
@@ -366,6 +367,7 @@ LogicalResult SolvedEmitter::read(Values found, Value record) {
                            LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record,
                                                ArrayRef<LLVM::GEPArg>{int32_t(recordBytes(plan) - 16)}));
   ownUnit = ptx.multiply(ownUnit, valueUnit);
+  ask = ownUnit.getDefiningOp();
   Pair scale;
   for (unsigned h : {0, 1})
     scale[h] = ptx.multiply((*own)[h], ptx.multiply(unit, chunk.inverseOf(ownUnit)));
@@ -441,7 +443,7 @@ std::optional<std::string> cuda::emitSolved(LLVM::LLVMFuncOp function, chunk::Pr
   threads.when(tokens.isPresent, [&] {
     chunk.begin(tokens.head, tokens.heads, tokens.position);
     solved.begin();
-    threads.forLoop(i64(0), tokens.tokens, i64(tokensOfBlock), {}, [&](Value first, ValueRange) {
+    auto loop = threads.forLoop(i64(0), tokens.tokens, i64(tokensOfBlock), {}, [&](Value first, ValueRange) {
       Value number = arith::DivUIOp::create(b, arith::TruncIOp::create(b, b.getI32Type(), first),
                                             threads.constant(tokensOfBlock));
       int64_t bytes = SolvedEmitter::recordBytes(plan);
@@ -451,6 +453,8 @@ std::optional<std::string> cuda::emitSolved(LLVM::LLVMFuncOp function, chunk::Pr
       status = solved.emit(first, arith::SubIOp::create(b, tokens.tokens, first), record);
       return SmallVector<Value>();
     });
+    if (succeeded(status))
+      loadAhead(threads, loop, solved.askBefore());
   });
   describeLoops(function.getBody(), "chunks", 1, entry.threads / 32);
   LLVM::ReturnOp::create(b, ValueRange());

@@ -25,6 +25,9 @@ public:
   /// start.
   mlir::LogicalResult emit(mlir::Value first, mlir::Value count, mlir::Value record);
 
+  /// The op of the last chunk before which the next one's inputs are best asked for.
+  mlir::Operation *askBefore() const { return ask; }
+
   static int64_t recordBytes(const SolvedPlan &plan) {
     return StateImages::recordBytes({matType(plan.product.state), matType(plan.readout.state)});
   }
@@ -90,6 +93,7 @@ private:
   SharedTile solution, weights, diagonal, packets;
   Pair stateWeights, ownDiagonal;
   mlir::Value stateUnit, ownUnit, valueUnit;
+  mlir::Operation *ask = nullptr;
 };
 
 /// Emits the body of an entry point for the outputs of segments of sequences, side by side.
