@@ -9,9 +9,9 @@ using namespace recur::cuda;
 
 ChunkEmitter::ChunkEmitter(Threads &threads, chunk::ProgramOp program, TensorAccess &access,
                            ArrayRef<TensorArgument> tensors, const ChunkShape &shape, SharedArena &arena)
-    : fragments(threads, shape.precision), threads(threads), b(threads.b), program(program), access(access),
-      tensors(tensors), tokens(shape.tokens), warps(shape.warps), arena(arena),
-      scoreParts(std::min(shape.warps * 16 / shape.tokens, shape.tokens / 16)),
+    : fragments(threads, shape.precision), slabWarps(shape.warps), threads(threads), b(threads.b),
+      program(program), access(access), tensors(tensors), tokens(shape.tokens), warps(shape.warps),
+      arena(arena), scoreParts(std::min(shape.warps * 16 / shape.tokens, shape.tokens / 16)),
       scoreColumns(shape.tokens / scoreParts), tokenThreads(threads.b, tokenGrid) {}
 
 void ChunkEmitter::begin(Value h, Value n, Value at) {
@@ -129,11 +129,14 @@ Value ChunkEmitter::isValid(Value local) {
 
 Value ChunkEmitter::slabRow(int64_t rows) {
   Value row = times(fragments.warp, 16);
-  return padded(rows) < warps * 16 ? modulo(row, padded(rows)) : row;
+  return std::min(padded(rows), slabWarps * 16) < warps * 16
+             ? modulo(row, std::min(padded(rows), slabWarps * 16))
+             : row;
 }
 
 Value ChunkEmitter::isSlabOwner(int64_t rows) {
-  return padded(rows) < warps * 16 ? below(fragments.warp, padded(rows) / 16) : Value();
+  Value warp = slabWarps < warps ? modulo(fragments.warp, slabWarps) : fragments.warp;
+  return padded(rows) < slabWarps * 16 ? below(warp, padded(rows) / 16) : Value();
 }
 
 Value ChunkEmitter::shuffle(Value x, int64_t distance) {

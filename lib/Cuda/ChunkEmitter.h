@@ -86,6 +86,8 @@ public:
   void forItems(int64_t count, llvm::function_ref<void(mlir::Value)> body);
 
   Fragments fragments;
+  /// Warps that share out the rows of a slab; the others have another one.
+  int64_t slabWarps;
   /// Whether a chunk asks for the inputs of the next one, which are else waited for.
   bool asksAhead = false;
 

@@ -60,8 +60,7 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
     imageTypes.push_back(matType(arguments[state]));
   std::optional<StateImages> stored;
   if (!images.empty())
-    stored.emplace(threads, shared, imageTypes, llvm::to_vector(llvm::seq<unsigned>(images.size())),
-                   shape.warps, used);
+    stored.emplace(threads, shared, imageTypes, shape.warps, used);
   SharedArena arena(used);
   ChunkEmitter emitter(threads, program, access, tensors, shape, arena);
   emitter.asksAhead = stored.has_value();
@@ -141,8 +140,6 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
       int64_t bytes = StateImages::recordBytes(imageTypes);
       Value record = recordAt(first, bytes * entry.shards);
       Value own = arith::MulIOp::create(b, tokens.shard, i64(bytes));
-      stored->measure(emitter, chosen);
-      threads.barrier();
       stored->store(emitter, chosen, LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record, own));
     };
     auto startsRecord = [&](Value first) -> Value {

@@ -3,6 +3,7 @@
 #include "lib/Cuda/LoadAhead.h"
 #include "lib/Cuda/Roles.h"
 #include "lib/Cuda/SolvedPlan.h"
+#include "lib/Cuda/StateTensor.h"
 
 using namespace mlir;
 using namespace recur;
@@ -10,72 +11,126 @@ using namespace recur::cuda;
 
 static constexpr int64_t chunkTokens = 64;
 
-GatherEmitter::GatherEmitter(Threads &threads, const GatheredState &plan, ChunkEmitter &chunk)
-    : b(threads.b), ptx(threads.b), plan(plan), chunk(chunk) {
-  SmallVector<Value> parts(plan.weights);
-  parts.append({plan.keys, plan.rows});
-  if (plan.fade)
-    parts.push_back(plan.fade);
+GatherEmitter::GatherEmitter(Threads &threads, ArrayRef<GatheredState> plans, ChunkEmitter &chunk)
+    : b(threads.b), ptx(threads.b), plans(plans), chunk(chunk) {
+  SmallVector<Value> parts{plans.front().keys};
+  for (const GatheredState &plan : plans) {
+    llvm::append_range(parts, plan.weights);
+    if (plan.fade)
+      parts.push_back(plan.fade);
+    if (!plan.areInput())
+      parts.push_back(plan.rows);
+  }
   for (BlockArgument argument : chunk.program.getBody().getArguments())
-    if (argument == (plan.areInput() ? plan.rows : Value()) ||
-        llvm::none_of(parts, [&](Value part) { return dependsOn(part, argument); }))
+    if (llvm::none_of(parts, [&](Value part) { return dependsOn(part, argument); }))
       without.push_back(argument);
-  chunk.swizzled.insert(plan.keys);
+  chunk.swizzled.insert(plans.front().keys);
 }
 
-// The product of each token's weights.
-LogicalResult GatherEmitter::prepareWeights() {
-  SmallVector<ChunkValue> factors;
-  for (Value weight : plan.weights) {
-    FailureOr<ChunkValue> known = chunk.need(weight);
-    if (failed(known) || (known->kind != ChunkValue::Rows && known->kind != ChunkValue::Scalar))
-      return failure();
-    factors.push_back(*known);
+void GatherEmitter::begin() {
+  number = arith::DivUIOp::create(b, chunk.fragments.warp, ptx.constant(chunk.slabWarps));
+}
+
+StateImages::Own GatherEmitter::own() {
+  StateImages::Own own{number, ptx.constant(plans.front().countRows()),
+                       chunk.slabRow(plans.front().countRows())};
+  for (size_t i = 1; i < plans.size(); ++i) {
+    Value is = ptx.equal(number, i);
+    own.rows = ptx.choose(is, ptx.constant(plans[i].countRows()), own.rows);
+    own.first = ptx.choose(is, chunk.slabRow(plans[i].countRows()), own.first);
   }
-  weights = chunk.allocateRows(chunkTokens);
+  return own;
+}
+
+Values GatherEmitter::forOwn(TypeRange types, llvm::function_ref<Values(size_t)> body) {
+  auto emitFrom = [&](auto &&emitFrom, size_t i) -> Values {
+    if (i + 1 == plans.size())
+      return body(i);
+    auto branch = scf::IfOp::create(b, types, ptx.equal(number, i), /*withElseRegion=*/true);
+    OpBuilder::InsertionGuard guard(b);
+    b.setInsertionPointToStart(branch.thenBlock());
+    scf::YieldOp::create(b, body(i));
+    b.setInsertionPointToStart(branch.elseBlock());
+    scf::YieldOp::create(b, emitFrom(emitFrom, i + 1));
+    return Values(branch.getResults());
+  };
+  return emitFrom(emitFrom, 0);
+}
+
+// The product of each token's weights, and what is left of the state.
+LogicalResult GatherEmitter::prepareWeights() {
+  SmallVector<SmallVector<ChunkValue>> factors;
+  for (const GatheredState &plan : plans) {
+    SmallVector<Value> needed(plan.weights);
+    if (plan.fade)
+      needed.push_back(plan.fade);
+    factors.emplace_back();
+    for (Value value : needed) {
+      FailureOr<ChunkValue> known = chunk.need(value);
+      if (failed(known) || (known->kind != ChunkValue::Rows && known->kind != ChunkValue::Scalar))
+        return failure();
+      factors.back().push_back(*known);
+    }
+    weights.push_back(chunk.allocateRows(chunkTokens + 1));
+  }
   chunk.sync();
-  chunk.forItems(chunkTokens, [&](Value local) {
-    Value product = ptx.number(1);
-    for (const ChunkValue &factor : factors)
-      product = ptx.multiply(product, chunk.entryOf(factor, local));
-    chunk.storeRow(weights, local, product);
-  });
+  for (auto [plan, known, column] : llvm::zip(plans, factors, weights)) {
+    ArrayRef<ChunkValue> each = known;
+    Value fade = plan.fade ? chunk.entryOf(each.back(), ptx.constant(0)) : ptx.number(1);
+    if (plan.fade)
+      each = each.drop_back();
+    chunk.forItems(chunkTokens, [&, column = column](Value local) {
+      Value product = ptx.number(1);
+      for (const ChunkValue &factor : each)
+        product = ptx.multiply(product, chunk.entryOf(factor, local));
+      chunk.storeRow(column, local, product);
+      chunk.threads.when(ptx.equal(local, 0),
+                         [&] { chunk.storeRow(column, ptx.constant(chunkTokens), fade); });
+    });
+  }
   chunk.dirty = true;
   return success();
+}
+
+FailureOr<SharedTile> GatherEmitter::rowsOf(const GatheredState &plan) {
+  if (plan.areInput()) {
+    auto inputs = chunk.program.argumentsOf(ArgKind::Input);
+    unsigned tensor = llvm::find(inputs, plan.rows) - inputs.begin();
+    SharedTile tile = chunk.allocate(chunkTokens, plan.countRows(), plan.countRows() + 8, /*isF32=*/false);
+    tile.isBf16 = chunk.tensors[tensor].element.isBF16();
+    chunk.copyTile(tensor, tile);
+    return tile;
+  }
+  FailureOr<ChunkValue> known = chunk.need(plan.rows);
+  if (failed(known) || known->kind != ChunkValue::Tile || known->memory.isF32 || known->scale.base)
+    return failure();
+  return known->memory;
 }
 
 // Keys as f16 where products read them, and rows; what weighs them.
 LogicalResult GatherEmitter::prepare() {
   if (failed(chunk.emitArguments(without)))
     return failure();
-  if (plan.areInput()) {
-    auto inputs = chunk.program.argumentsOf(ArgKind::Input);
-    unsigned tensor = llvm::find(inputs, plan.rows) - inputs.begin();
-    rows = chunk.allocate(chunkTokens, plan.countRows(), plan.countRows() + 8, /*isF32=*/false);
-    rows.isBf16 = chunk.tensors[tensor].element.isBF16();
-    chunk.copyTile(tensor, rows);
-  }
-  FailureOr<ChunkValue> known = chunk.need(plan.keys);
+  for (const GatheredState &plan : plans)
+    if (plan.areInput())
+      rows.push_back(*rowsOf(plan));
+    else
+      rows.emplace_back();
+  FailureOr<ChunkValue> known = chunk.need(plans.front().keys);
   if (failed(known) || known->kind != ChunkValue::Tile || !known->memory.isSwizzled || known->scale.base)
     return failure();
   keys = LLVM::PtrToIntOp::create(b, b.getI32Type(), known->memory.base);
-  if (!plan.areInput()) {
-    FailureOr<ChunkValue> own = chunk.need(plan.rows);
-    if (failed(own) || own->kind != ChunkValue::Tile || own->memory.isF32 || own->scale.base)
+  for (auto [plan, tile] : llvm::zip(plans, rows)) {
+    if (plan.areInput())
+      continue;
+    FailureOr<SharedTile> own = rowsOf(plan);
+    if (failed(own))
       return failure();
-    rows = own->memory;
+    tile = *own;
   }
   ptx.fenceProxy();
   if (failed(prepareWeights()))
     return failure();
-  fade = ptx.number(1);
-  if (plan.fade) {
-    FailureOr<ChunkValue> number = chunk.need(plan.fade);
-    if (failed(number) || (number->kind != ChunkValue::Rows && number->kind != ChunkValue::Scalar))
-      return failure();
-    chunk.sync();
-    fade = chunk.entryOf(*number, ptx.constant(0));
-  }
   chunk.sync();
   return success();
 }
@@ -85,13 +140,19 @@ FailureOr<Values> GatherEmitter::emit(Value first, Value count, ValueRange state
   chunk.startChunk(first, count);
   if (failed(prepare()))
     return failure();
-  // 16 of the rows, tokens across, in units of a power of 2 by the largest.
-  SmallVector<Value> entries = chunk.fragments.loadTransposed(rows, chunk.slabRow(plan.countRows())).entries;
-  for (size_t e = 0; e < entries.size(); e += 4) {
-    std::array<Value, 2> pair = chunk.loadPair(weights, ptx.constant(0), chunk.fragments.column(e));
-    for (size_t i = e; i < e + 4; ++i)
-      entries[i] = ptx.multiply(entries[i], pair[i % 2]);
-  }
+  // 16 of the rows, tokens across, in units of a power of 2 by the largest; last what the state fades by.
+  SmallVector<Type> types(chunkTokens / 2 + 1, b.getF32Type());
+  Values entries = forOwn(types, [&](size_t i) {
+    Values own(chunk.fragments.loadTransposed(rows[i], chunk.slabRow(plans[i].countRows())).entries);
+    for (size_t e = 0; e < own.size(); e += 4) {
+      std::array<Value, 2> pair = chunk.loadPair(weights[i], ptx.constant(0), chunk.fragments.column(e));
+      for (size_t j = e; j < e + 4; ++j)
+        own[j] = ptx.multiply(own[j], pair[j % 2]);
+    }
+    own.push_back(chunk.rowAt(weights[i], ptx.constant(chunkTokens)));
+    return own;
+  });
+  Value fade = entries.pop_back_val();
   Value unit = chunk.unitOf(chunk.greatest(entries), -8), inverse = chunk.inverseOf(unit);
   SmallVector<Step> steps;
   Value right = ptx.descriptor(keys, chunkTokens * 128);
@@ -106,16 +167,16 @@ FailureOr<Values> GatherEmitter::emit(Value first, Value count, ValueRange state
   Value factor = ptx.multiply(fade, inverse);
   for (Value &entry : next)
     entry = ptx.multiply(entry, factor);
-  Pending sums =
-      ptx.product(plan.countKeys(), next, steps, /*leftByDepth=*/false, /*rightByDepth=*/true, "f16");
+  Pending sums = ptx.product(plans.front().countKeys(), next, steps, /*leftByDepth=*/false,
+                             /*rightByDepth=*/true, "f16");
   Operation *last = &*std::prev(b.getInsertionPoint());
   next = ptx.await(0, sums)[0];
   ask = last->getNextNode();
   for (Value &entry : next)
     entry = ptx.multiply(entry, unit);
   beforeEnd(next);
-  rows = {};
-  weights = {};
+  rows.clear();
+  weights.clear();
   chunk.endChunk();
   return next;
 }
@@ -131,10 +192,10 @@ std::optional<std::string> cuda::emitGathered(LLVM::LLVMFuncOp function, chunk::
     types.push_back(matType(state.state));
     rows = std::max(rows, state.countRows());
   }
-  ChunkShape shape{chunkTokens, rows / 16, Precision::Tf32};
+  int64_t warps = rows / 16;
+  ChunkShape shape{chunkTokens, warps * int64_t(states.size()), Precision::Tf32};
   Grid grid{shape.warps * 32, 8}, tokenGrid{8, 8};
   entry.threads = grid.threads;
-  entry.shards = states.size();
   entry.recordBytes = StateImages::recordBytes(types);
   Threads threads(b, grid), tokenThreads(b, tokenGrid);
   TensorAccess access(tokenThreads, function.getArgument(0), tensors, /*packed=*/true);
@@ -148,47 +209,53 @@ std::optional<std::string> cuda::emitGathered(LLVM::LLVMFuncOp function, chunk::
   unsigned inputs = program.argumentsOf(ArgKind::Input).size(),
            params = program.argumentsOf(ArgKind::Param).size();
   std::optional<std::string> blame;
-  auto emitState = [&](unsigned image) {
-    const GatheredState &state = states[image];
-    unsigned number = state.state.getArgNumber() - arguments.front().getArgNumber();
-    unsigned initial = inputs + params + number, final = tensors.size() - arguments.size() + number;
-    int64_t used = 0;
-    StateImages stored(threads, shared, types, image, shape.warps, used);
-    SharedArena arena(used);
-    ChunkEmitter chunk(threads, program, access, tensors, shape, arena);
-    chunk.fragments.isNarrow = true;
+  int64_t used = 0;
+  StateImages stored(threads, shared, types, warps, used);
+  SharedArena arena(used);
+  ChunkEmitter chunk(threads, program, access, tensors, shape, arena);
+  chunk.fragments.isNarrow = true;
+  chunk.slabWarps = warps;
+  GatherEmitter gather(threads, states, chunk);
+  threads.when(tokens.isPresent, [&] {
     chunk.begin(tokens.head, tokens.heads, tokens.position);
-    GatherEmitter gather(threads, state, chunk);
-    StateTensor memory(threads, chunk, access, state.state);
-    Values carried(memory.load(initial, *firstStateOf(program, number), inputs));
-    stored.measure(chunk, memory.slab(carried));
+    gather.begin();
+    StateImages::Own own = gather.own();
+    SmallVector<StateTensor> memory;
+    SmallVector<unsigned> numbers;
+    for (const GatheredState &state : states) {
+      memory.emplace_back(threads, chunk, access, state.state);
+      numbers.push_back(llvm::find(arguments, state.state) - arguments.begin());
+    }
+    SmallVector<Type> entries(memory.front().countEntries(), b.getF32Type());
+    Values carried = gather.forOwn(entries, [&](size_t i) {
+      return Values(memory[i].load(inputs + params + numbers[i], *firstStateOf(program, numbers[i]), inputs));
+    });
+    stored.measure(chunk, own, carried);
     threads.barrier();
-    auto loop = threads.forLoop(
-        i64(0), tokens.tokens, i64(chunkTokens), carried, [&](Value first, ValueRange entries) {
+    auto loop =
+        threads.forLoop(i64(0), tokens.tokens, i64(chunkTokens), carried, [&](Value first, ValueRange state) {
           Value at =
               arith::TruncIOp::create(b, b.getI32Type(), arith::DivUIOp::create(b, first, i64(chunkTokens)));
           Value record = recordOf(threads, access, tokens, chunkTokens, at, i64(entry.recordBytes));
-          stored.store(chunk, memory.slab(entries), record);
-          FailureOr<Values> next =
-              gather.emit(first, arith::SubIOp::create(b, tokens.tokens, first), entries,
-                          [&](ValueRange after) { stored.measure(chunk, memory.slab(after)); });
+          stored.store(chunk, own, state, record);
+          FailureOr<Values> next = gather.emit(first, arith::SubIOp::create(b, tokens.tokens, first), state,
+                                               [&](ValueRange after) { stored.measure(chunk, own, after); });
           if (failed(next))
             blame = chunk.blame();
-          return failed(next) ? SmallVector<Value>(entries) : SmallVector<Value>(*next);
+          return failed(next) ? SmallVector<Value>(state) : SmallVector<Value>(*next);
         });
-    int64_t highest = arena.highest();
+    entry.sharedBytes = arena.highest();
     if (!blame)
-      loop = loadAhead(threads, loop, gather.askBefore(), grid.threads, highest);
-    entry.sharedBytes = std::max(entry.sharedBytes, highest);
+      loop = loadAhead(threads, loop, gather.askBefore(), grid.threads, entry.sharedBytes);
     stored.finish();
-    threads.when(access.isGiven(final),
-                 [&] { memory.store(final, loop.getResults().take_front(carried.size())); });
-  };
-  Value shard = arith::TruncIOp::create(b, b.getI32Type(), tokens.shard);
-  for (unsigned image = 0; image < states.size() && !blame; ++image)
-    threads.when(threads.both(tokens.isPresent, arith::CmpIOp::create(b, arith::CmpIPredicate::eq, shard,
-                                                                      threads.constant(image))),
-                 [&] { emitState(image); });
+    ValueRange last = loop.getResults().take_front(carried.size());
+    for (auto [i, number] : llvm::enumerate(numbers)) {
+      unsigned tensor = tensors.size() - arguments.size() + number;
+      Value isOwn = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, own.number, threads.constant(i));
+      threads.when(threads.both(isOwn, access.isGiven(tensor)),
+                   [&, i = i] { memory[i].store(tensor, last); });
+    }
+  });
   describeLoops(function.getBody(), "chunks", 1, entry.threads / 32);
   LLVM::ReturnOp::create(b, ValueRange());
   return blame;

@@ -87,7 +87,7 @@ SmallVector<GatheredState> cuda::findGathered(chunk::ProgramOp program, ArrayRef
   SmallVector<GatheredState> states;
   for (unsigned state : numbers) {
     std::optional<GatheredState> found = GatheredState::find(program, state, tensors);
-    if (!found)
+    if (!found || (!states.empty() && found->keys != states.front().keys))
       return {};
     states.push_back(*found);
   }

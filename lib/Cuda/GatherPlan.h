@@ -31,7 +31,8 @@ private:
   }
 };
 
-/// All states of a program in the order of `numbers`; none if one is not of this kind.
+/// All states of a program in the order of `numbers`; none if one is not of this kind, or has other keys than
+/// the others.
 llvm::SmallVector<GatheredState> findGathered(chunk::ProgramOp program, llvm::ArrayRef<unsigned> numbers,
                                               llvm::ArrayRef<TensorArgument> tensors);
 

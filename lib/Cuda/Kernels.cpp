@@ -422,7 +422,7 @@ void KernelBuilder::addPortable(DeriveFunction derive) {
       SmallVector<GatheredState> gathered;
       if (!isSolved && part.shards == 1)
         gathered = findGathered(program, images, tensors);
-      if (isSolved || !gathered.empty())
+      if (isSolved)
         function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(), b.getI32IntegerAttr(2));
       if (auto reason = isSolved ? emitSolved(function, program, tensors, *solved, part.slab, entry)
                         : !gathered.empty()

@@ -9,32 +9,41 @@ namespace recur::cuda {
 /// Leaves images of slabs in device memory, by way of shared memory.
 class StateImages {
 public:
-  /// The block leaves `own` of a record's states, by number. Takes shared memory from `used` on, which is
-  /// then behind it.
-  StateImages(Threads &threads, mlir::Value shared, llvm::ArrayRef<MatType> states,
-              llvm::ArrayRef<unsigned> own, int64_t warps, int64_t &used);
+  /// Each state is `warps` warps' one. Takes shared memory from `used` on, which is then behind it.
+  StateImages(Threads &threads, mlir::Value shared, llvm::ArrayRef<MatType> states, int64_t warps,
+              int64_t &used);
 
   /// The bytes of an image, and of a record of images.
   static int64_t bytesOf(MatType state) { return state.numElements() * 2; }
   static int64_t recordBytes(llvm::ArrayRef<MatType> states);
 
-  /// All threads say how large what they have of the block's states is; a barrier has to follow.
-  void measure(ChunkEmitter &emitter, llvm::ArrayRef<ChunkValue> states);
-  /// All threads leave what they have of them.
+  /// All threads leave what they have of the states.
   void store(ChunkEmitter &emitter, llvm::ArrayRef<ChunkValue> states, mlir::Value record);
+
+  /// Where each warp has one of the states, by number: all threads say how large what they have of it is, to
+  /// leave it after a barrier. `rows` are those of the warp's state, `first` the warp's first one.
+  struct Own {
+    mlir::Value number, rows, first;
+  };
+  void measure(ChunkEmitter &emitter, const Own &own, mlir::ValueRange entries);
+  void store(ChunkEmitter &emitter, const Own &own, mlir::ValueRange entries, mlir::Value record);
   /// Waits until all is left.
   void finish();
 
 private:
-  /// Where the image of the block's i-th state lies in shared memory; past the last, what measure() leaves.
-  int64_t placeOf(size_t i) const;
+  void measure(ChunkEmitter &emitter, mlir::Value number, mlir::ValueRange entries);
+  void leave(ChunkEmitter &emitter, const Own &own, mlir::ValueRange entries, mlir::Value record);
+  void copy(mlir::Value record);
+  mlir::Value base();
+  /// Where a state's image begins, by number (i32), and what all of them take.
+  mlir::Value placeOf(mlir::Value number);
+  int64_t bytesOfAll() const;
 
   Threads &threads;
   mlir::ImplicitLocOpBuilder &b;
   Ptx ptx;
   mlir::Value shared;
   const llvm::SmallVector<MatType> types;
-  const llvm::SmallVector<unsigned> own;
   const int64_t warps;
   int64_t begin;
 };
