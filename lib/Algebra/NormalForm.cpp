@@ -48,8 +48,8 @@ StringRef recur::classMeaning(RuleClass ruleClass) {
       "what is read from the state is written back to it, on one side: a triangular solve per chunk",
       "states that are coupled by numbers: products of masks",
       "coupled states, and reads that are written back: products of masks and a triangular solve per chunk",
-      "every entry of the state has its own decay: an associative scan, or token by token",
-      "a state is multiplied by a full matrix, or states are coupled by more than numbers: token by token",
+      "every entry of the state goes on by itself: an associative scan, or token by token",
+      "a state is multiplied by a full matrix: token by token",
       "a running maximum scales the state: it is computed ahead, the rest are masked matrix products",
       "the readout solves a system with the state: iterations over chunk products, or token by token",
       "the update looks at the state of a block's start: a graph per block",
@@ -339,9 +339,8 @@ private:
       if (index == Row::none)
         continue;
       for (const OldTerm &term : nf.versions[index].old) {
-        bool vectors = isOne(matType(nf.states[state]).getCols()) && term.isDiagonal();
-        elementwise |= !term.elementwise.empty() || (term.state != state && !term.isScalar() && vectors);
-        dense |= !term.isDiagonal() || (term.state != state && !term.isScalar() && !vectors);
+        elementwise |= !term.elementwise.empty() || (term.state != state && !term.isScalar());
+        dense |= !term.isDiagonal();
         coupled |= term.state != state;
         diagonal |= !term.left.empty() || !term.right.empty();
         scalar |= !term.c.isOne();
@@ -349,6 +348,8 @@ private:
       for (const Write &write : nf.versions[index].writes)
         for (const Column *column : {&write.column, &write.row})
           erase |= column->kind != Column::Known && feedsBack(*column, state);
+      for (const Write &write : nf.versions[index].writes)
+        elementwise |= write.matrix && isMatrix(matType(write.matrix));
     }
     for (auto [state, ahead] : llvm::enumerate(nf.ahead))
       if (ahead && usesMaximum(rule.yieldedStates()[state]))

@@ -207,7 +207,7 @@ private:
           return rows[index] = value;
     const Row row = nf.rows[index];
     if (!row.inOldReads) {
-      (void)cx->fail("a state with a decay of full rank is read");
+      (void)cx->fail("a state that goes on entry by entry is read by more than a vector");
       return {};
     }
     Value sum;

@@ -25,24 +25,27 @@ static Value factorOf(OpBuilder &b, Location loc, const OldTerm &term, MatType t
   return factor.getType() == type ? factor : BroadcastOp::create(b, loc, type, factor).getResult();
 }
 
-// Decays of full rank, and vector states that decay, or are coupled, by channel: there each token has one
-// write per entry, and products of matrices would only repeat it.
+// Decays and writes of full rank, states that are coupled by channel, and vector states that decay so: there
+// each token has one write per entry, and products of matrices would only repeat it, or do not exist.
 bool Group::wantsScan() const {
   MatType type = matType(cx.nf.states[states[0]]);
-  bool fullRank = false, byChannel = false;
+  bool fullRank = false, byChannel = false, hasNoProducts = false;
   for (unsigned state : states) {
     for (const OldTerm &term : cx.nf.update(state).old) {
       if (!term.isDiagonal() || matType(cx.nf.states[state]) != type)
         return false;
       fullRank |= !term.elementwise.empty();
       byChannel |= !term.left.empty();
+      hasNoProducts |= term.state != state && !term.isScalar();
     }
-    for (const Write &write : cx.nf.update(state).writes)
+    for (const Write &write : cx.nf.update(state).writes) {
       if (write.isErase())
         return false;
+      hasNoProducts |= bool(write.matrix);
+    }
   }
   bool vectors = isOne(type.getCols()) && !type.isScalar() && keySide == Side::Right;
-  return (fullRank && states.size() == 1) || (vectors && byChannel);
+  return (fullRank && states.size() == 1) || (vectors && byChannel) || hasNoProducts;
 }
 
 void Group::prepareScan() {

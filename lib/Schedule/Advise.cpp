@@ -70,11 +70,14 @@ std::vector<std::string> recur::adviseOn(const NormalForm &form, chunk::ProgramO
     adviseOnStreams(form, advice);
   if (program)
     adviseOnDecays(program, advice);
-  if (form.ruleClass == RuleClass::C6)
+  auto ofEntries = [](const OldTerm &term) { return !term.elementwise.empty(); };
+  if (form.ruleClass == RuleClass::C6 && llvm::any_of(form.versions, [&](const Version &version) {
+        return llvm::any_of(version.old, ofEntries);
+      }))
     advice.push_back("a decay that differs from entry to entry of a state has no matrix form: a decay by "
                      "rows, by columns, or one number would have one");
   if (form.ruleClass == RuleClass::C7)
-    advice.push_back("a full matrix that multiplies a state costs many times a diagonal plus a few outer "
-                     "products; states that are coupled by numbers go in chunks");
+    advice.push_back("a state is multiplied by a full matrix: a diagonal plus a few outer products costs a "
+                     "fraction of it");
   return advice;
 }

@@ -148,6 +148,12 @@ def made_keys(x, s):
     return s.S @ (s.P @ x.q)
 
 
+def turned_keys(x, s):
+    c, d = 0.7 * x.c, 0.7 * x.s
+    s.R, s.J = s.R * c - s.J * d + outer(x.v, x.k), s.R * d + s.J * c
+    return s.R @ x.q
+
+
 def refined_gate(x, s):
     f, r = sigmoid(x.g), sigmoid(x.r)
     decay = (1 - r) * f**2 + r * (1 - (1 - f)**2)

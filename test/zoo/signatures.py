@@ -129,6 +129,7 @@ refined_gate                | q:query(dk) k:key(dk) g:logit(dk) r:logit(dk) v:va
 low_rank_gate               | x:value(d) v:value(dv) k:key(dk) q:query(dk) | U:weights(dk,m) W:weights(m,d) | S(dv,dk)
 made_keys                   | k:key(dk) u:key(dk) b:gate() g:log_decay() v:value(dv) q:query(dk) | | \
                               P(dk,dk) S(dv,dk)
+turned_keys                 | c:gate(dk) s:gate(dk) v:value(dv) k:key(dk) q:query(dk) | | R(dv,dk) J(dv,dk)
 micro_functions             | q:query(dk) k:key(dk)[n] v:value(dv)[n] b:logit()[n] g:log_decay() | | S(dv,dk)
 """
 
