@@ -43,7 +43,8 @@ REFUSAL = "only in the oracle for now"
 
 # Rules that are not affine in their states, read them from both sides, or multiply them by full matrices.
 NO_CHUNKS = {"atlas", "gru", "lstm", "slstm", "mesanet", "titans_mlp", "dense_transition", "matrix_output",
-             "saturated_write", "summed", "two_sided", "momentum_vector_decay", "second_moment"} | ORACLE_ONLY
+             "saturated_write", "summed", "two_sided", "momentum_vector_decay", "second_moment", "ttt_linear",
+             "ttt_mlp"}
 
 # Rules with a matrix that no other state depends on, whose columns do not see each other.
 SWEPT = {"comba", "deltanet", "deltanet_loss", "deltaproduct", "dplr", "gated_deltanet",
