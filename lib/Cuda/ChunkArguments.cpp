@@ -71,12 +71,12 @@ ChunkValue ChunkEmitter::loadRows(unsigned tensor) {
   for (int64_t round = 0; round < tokens; round += all) {
     Value local = add(threads.threadIndex(), round);
     Value wide = arith::ExtUIOp::create(b, b.getI64Type(), local);
-    Value valid = below(wide, count);
-    // By all threads, so that it may run ahead.
+    Value isOwn = round + all > tokens ? below(local, tokens) : Value();
+    Value valid = threads.both(isOwn, below(wide, count));
+    // By all threads, so that it may run ahead; those past the chunk read what others do.
     Value token = arith::AddIOp::create(b, first, choose(valid, wide, threads.constant(0, 64)));
     Value entry = access.load(tensor, 0, token).entries[0];
-    threads.when(round + all > tokens ? below(local, tokens) : Value(),
-                 [&] { storeRow(rows.memory, local, choose(valid, entry, threads.number(0))); });
+    threads.when(isOwn, [&] { storeRow(rows.memory, local, choose(valid, entry, threads.number(0))); });
   }
   dirty = true;
   return rows;
