@@ -11,7 +11,7 @@ import numpy as np
 
 from signatures import SMALL_STATE_LONG_SEQUENCE
 
-DIMS = {"dk": 20, "dv": 12, "d": 18, "dh": 14, "n": 3, "m": 6}
+DIMS = {"dk": 20, "dv": 12, "d": 18, "dh": 14, "n": 3, "m": 6, "r": 4}
 COSINES = [0.5, 0.95, 1.0, 0.0]
 STATE_SCALES = [1e4, 1e-20, 1.0, 0.0]
 

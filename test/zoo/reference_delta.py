@@ -1,7 +1,7 @@
 """Rules that read their state: the delta family. Conventions as in reference_linear.py."""
 import numpy as np
 
-from functions import exp, l2norm, outer, scale, sigmoid, silu
+from functions import exp, l2norm, outer, rmsnorm, scale, sigmoid, silu, softplus
 
 
 def delta_step(S, k, v, b):
@@ -90,6 +90,17 @@ def short_convolution(x, s):
     s.k1, s.k2 = x.k, s.k1
     s.S = delta_step(exp(x.g) * s.S, c, x.v, x.b)
     return s.S @ x.q
+
+
+def convolved_layer(x, s):
+    q = l2norm(silu(x.q0 * x.q + x.q1 * s.lq1 + x.q2 * s.lq2 + x.q3 * s.lq3))
+    k = l2norm(silu(x.k0 * x.k + x.k1 * s.lk1 + x.k2 * s.lk2 + x.k3 * s.lk3))
+    v = silu(x.v0 * x.v + x.v1 * s.lv1 + x.v2 * s.lv2 + x.v3 * s.lv3)
+    s.lq1, s.lq2, s.lq3 = x.q, s.lq1, s.lq2
+    s.lk1, s.lk2, s.lk3 = x.k, s.lk1, s.lk2
+    s.lv1, s.lv2, s.lv3 = x.v, s.lv1, s.lv2
+    s.S = delta_step(exp(-exp(x.rate) * softplus(x.a + x.bias)) * s.S, k, v, sigmoid(x.b))
+    return silu(x.z) * (x.w * rmsnorm(s.S @ q))
 
 
 def scaled_keys(x, s):

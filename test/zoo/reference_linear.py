@@ -141,6 +141,24 @@ def low_rank_gate(x, s):
     return s.S @ x.q
 
 
+def low_rank_decay(x, given):
+    return exp(-exp(x.w - 1 + x.B @ np.tanh(x.A @ given) / 8))
+
+
+def projected(x, s):
+    s.S = s.S * low_rank_decay(x, x.x) + outer(x.Wv @ x.x, l2norm(x.Wk @ x.x))
+    return s.S @ l2norm(x.Wq @ x.x)
+
+
+def mixed_projections(x, s):
+    def mixed(weight, last):
+        return x.x + weight * (last - x.x)
+    r, k, v = x.Wr @ mixed(x.mr, s.l1), x.Wk @ mixed(x.mk, s.l1), x.Wv @ mixed(x.mv, s.l2)
+    s.S = s.S * low_rank_decay(x, mixed(x.mw, s.l1)) + outer(v, l2norm(k))
+    s.l1, s.l2 = x.x, s.l1
+    return s.S @ l2norm(r)
+
+
 def made_keys(x, s):
     k, u = l2norm(x.k), l2norm(x.u)
     s.P = s.P + x.b * outer(u - s.P @ k, k)

@@ -127,6 +127,16 @@ three_memories              | q:query(dk) k:key(dk) v:value(dv) g:log_decay() r1
                               S0(dv,dk) S1(dv,dk) S2(dv,dk)
 refined_gate                | q:query(dk) k:key(dk) g:logit(dk) r:logit(dk) v:value(dv) | | S(dv,dk)
 low_rank_gate               | x:value(d) v:value(dv) k:key(dk) q:query(dk) | U:weights(dk,m) W:weights(m,d) | S(dv,dk)
+projected                   | x:value(d) | Wq:weights(dk,d) Wk:weights(dk,d) Wv:weights(dv,d) A:weights(r,d) \
+                              B:weights(dk,r) w:real(dk) | S(dv,dk)
+mixed_projections           | x:value(d) | mr:gate(d) mk:gate(d) mv:gate(d) mw:gate(d) Wr:weights(dk,d) \
+                              Wk:weights(dk,d) Wv:weights(dv,d) A:weights(r,d) B:weights(dk,r) w:real(dk) | \
+                              l1:real(d) l2:real(d) S(dv,dk)
+convolved_layer             | q:query(dk) k:key(dk) v:value(dv) z:value(dv) b:logit() a:logit() | bias:real() \
+                              rate:real() q0:real(dk) q1:real(dk) q2:real(dk) q3:real(dk) k0:real(dk) \
+                              k1:real(dk) k2:real(dk) k3:real(dk) v0:real(dv) v1:real(dv) v2:real(dv) \
+                              v3:real(dv) w:real(dv) | lq1:real(dk) lq2:real(dk) lq3:real(dk) lk1:real(dk) \
+                              lk2:real(dk) lk3:real(dk) lv1:real(dv) lv2:real(dv) lv3:real(dv) S(dv,dk)
 made_keys                   | k:key(dk) u:key(dk) b:gate() g:log_decay() v:value(dv) q:query(dk) | | \
                               P(dk,dk) S(dv,dk)
 turned_keys                 | c:gate(dk) s:gate(dk) v:value(dv) k:key(dk) q:query(dk) | | R(dv,dk) J(dv,dk)

@@ -36,9 +36,9 @@ TIMED = ("linear_attention", "simple_gla", "deltanet", "gated_deltanet", "kda", 
 def wide(rule, dk):
     """Sizes of models: `dk` for keys, 128 for values. With few keys, sizes that no unit of the device fits."""
     if dk < 64:
-        return {"dk": dk, "dv": 72, "d": 72, "n": 40 if rule.name == "mamba2" else 3, "m": 24, "dh": 72}
+        return {"dk": dk, "dv": 72, "d": 72, "n": 40 if rule.name == "mamba2" else 3, "m": 24, "r": 24, "dh": 72}
     return {"dk": dk, "dv": 128, "d": 128, "n": {"mamba2": 128, "lru": 128, "mamba1": 16}.get(rule.name, 2), "m": 64,
-            "dh": 128}
+            "r": 32, "dh": 128}
 
 
 def compile_rule(options, rule, dims, dtype, form, stem):
