@@ -199,7 +199,11 @@ SmallVector<Value> cpu::storeCarried(MatrixBuilder &m, ArrayRef<Matrix> next, Va
         axes.push_back(axis);
     Value value = m.stored(matrix, stored.empty() ? axes : stored[i]);
     // What another carried value was, or is to become as well, may be overwritten before it is copied here.
-    bool isShared = isa<BlockArgument>(value) || llvm::is_contained(values, value);
+    // So may what it was times a number, which may yet be found to be 1.
+    auto generic = value.getDefiningOp<linalg::GenericOp>();
+    bool isScaled = generic && generic.getNumDpsInputs() == 1 && generic.getInputs()[0] != argument &&
+                    llvm::is_contained(carried, generic.getInputs()[0]);
+    bool isShared = isa<BlockArgument>(value) || isScaled || llvm::is_contained(values, value);
     if (value != argument && isa<RankedTensorType>(value.getType()) && isShared)
       value = ownCopy(b, loc, value);
     values.push_back(value);
