@@ -57,7 +57,7 @@ def distance(found, expected, heads_axis):
     axes = tuple(axis for axis in range(1, expected.ndim) if axis != heads_axis)
     length = lambda x: np.sqrt((x * x).sum(axis=axes))
     error, size = length(found - expected), length(expected)
-    error = np.where(error == 0, 0, error / np.maximum(size, 1e-300))
+    error = np.where(error == 0, 0, error / np.maximum(size, 1e-30))  # float32 ends near 1e-38
     return float(np.where(np.isfinite(error), error, np.inf).max())
 
 
