@@ -132,7 +132,7 @@ projected                   | x:value(d) | Wq:weights(dk,d) Wk:weights(dk,d) Wv:
 mixed_projections           | x:value(d) | mr:gate(d) mk:gate(d) mv:gate(d) mw:gate(d) Wr:weights(dk,d) \
                               Wk:weights(dk,d) Wv:weights(dv,d) A:weights(r,d) B:weights(dk,r) w:real(dk) | \
                               l1:real(d) l2:real(d) S(dv,dk)
-convolved_layer             | q:query(dk) k:key(dk) v:value(dv) z:value(dv) b:logit() a:logit() | bias:real() \
+convolved_layer             | q:query(dk) k:key(dk) v:value(dv) z:value(dv) b:real() a:real() | bias:real() \
                               rate:real() q0:real(dk) q1:real(dk) q2:real(dk) q3:real(dk) k0:real(dk) \
                               k1:real(dk) k2:real(dk) k3:real(dk) v0:real(dv) v1:real(dv) v2:real(dv) \
                               v3:real(dv) w:real(dv) | lq1:real(dk) lq2:real(dk) lq3:real(dk) lk1:real(dk) \
