@@ -285,18 +285,13 @@ Expander::MaybeSum Expander::multiply(const Sum &lhs, const Sum &rhs, Location l
 // Inner products within a chain become scalar factors.
 void Expander::simplify(SmallVectorImpl<Factor> &chain, Coefficient &c, Location loc) {
   MatType scalar = MatType::scalar(nf.rule.getContext());
-  for (size_t begin = 0; begin < chain.size();) {
-    size_t end = begin;
-    if (isOne(chain[begin].rows()))
-      while (end < chain.size() && !isOne(chain[end].cols()))
-        ++end;
-    if (!isOne(chain[begin].rows()) || end == chain.size()) {
-      ++begin;
-      continue;
-    }
+  size_t from = 0;
+  while (auto inner = findInnerProduct(chain, from)) {
+    auto [begin, end] = *inner;
     Value product = tokens.chain(loc, scalar, ArrayRef(chain).slice(begin, end + 1 - begin));
     chain.erase(chain.begin() + begin, chain.begin() + end + 1);
     tokens.multiply(c, product);
+    from = begin;
   }
 }
 

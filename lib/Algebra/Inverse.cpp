@@ -76,22 +76,14 @@ Value InverseAlgebra::build(const Ratio &ratio) {
 // Inner products within a chain are scalars.
 void InverseAlgebra::takeScalarsOut(Product &product) {
   Chain &chain = product.chain;
-  for (size_t begin = 0; begin < chain.size();) {
-    size_t end = begin;
-    if (isOne(chain[begin].rows()))
-      while (end < chain.size() && !isOne(chain[end].cols()))
-        ++end;
-    if (!isOne(chain[begin].rows()) || end == chain.size()) {
-      ++begin;
-      continue;
-    }
+  while (auto found = findInnerProduct(chain)) {
+    auto [begin, end] = *found;
     Chain inner(chain.begin() + begin, chain.begin() + end + 1);
     chain.erase(chain.begin() + begin, chain.begin() + end + 1);
     if (llvm::any_of(inner, [&](const Factor &factor) { return factor.value == state; }))
       product.inner.push_back(inner);
     else
       scalar(product.c, tokens.chain(rule.getLoc(), MatType::scalar(rule.getContext()), inner));
-    begin = 0;
   }
 }
 

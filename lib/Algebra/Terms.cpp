@@ -24,6 +24,17 @@ Attribute Factor::cols() const {
   return diagonal ? diagonalLength(type) : transposed ? type.getRows() : type.getCols();
 }
 
+std::optional<std::pair<size_t, size_t>> recur::findInnerProduct(ArrayRef<Factor> chain, size_t from) {
+  for (size_t begin = from; begin < chain.size(); ++begin) {
+    if (!isOne(chain[begin].rows()))
+      continue;
+    for (size_t end = begin; end < chain.size(); ++end)
+      if (isOne(chain[end].cols()))
+        return std::pair(begin, end);
+  }
+  return std::nullopt;
+}
+
 bool recur::isMatrix(MatType type) { return !isOne(type.getRows()) && !isOne(type.getCols()); }
 
 SmallVector<Term> recur::multiplyTerms(ArrayRef<Term> lhs, ArrayRef<Term> rhs) {

@@ -20,6 +20,10 @@ struct Factor {
   }
 };
 
+/// The first inner product within a chain of factors that begins at `from` or later: [begin, end] is a row,
+/// what stands between, and a column. None: nullopt.
+std::optional<std::pair<size_t, size_t>> findInnerProduct(llvm::ArrayRef<Factor> chain, size_t from = 0);
+
 /// The product of a sign, scalars and a chain of matrices.
 struct Term {
   bool negative = false;

@@ -42,7 +42,7 @@ LogicalResult ChunkEmitter::emitLogs(chunk::DecayOp op) {
       Value at = add(twice, i), exists = isValid(at);
       if (tokens < 64)
         exists = arith::AndIOp::create(b, exists, below(at, tokens));
-      Value entry = multiply(entryOf(*log, modulo(at, tokens)), threads.number(1.4426950408889634));
+      Value entry = multiply(entryOf(*log, modulo(at, tokens)), threads.number(llvm::numbers::log2e));
       entry = arith::MaximumFOp::create(b, entry, threads.number(-200));
       pair[i] = choose(exists, entry, threads.number(0));
     }

@@ -10,6 +10,12 @@
 
 #include <string>
 
+namespace llvm {
+class Module;
+class OptimizationLevel;
+class TargetMachine;
+} // namespace llvm
+
 namespace recur::cuda {
 
 /// A chip to generate code for.
@@ -126,6 +132,9 @@ llvm::StringRef fastestForm(const Kernel &kernel, llvm::StringRef chip);
 
 /// Lowers a module of entry points to ops of llvm and nvvm.
 mlir::LogicalResult lowerToLlvm(mlir::ModuleOp module);
+
+/// Runs LLVM's passes of a level.
+void optimize(llvm::Module &module, llvm::TargetMachine &machine, llvm::OptimizationLevel level);
 
 /// Lowers a module of entry points to PTX.
 mlir::FailureOr<std::string> translateToPtx(mlir::ModuleOp module, const Chip &chip);

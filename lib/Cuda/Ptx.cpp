@@ -316,31 +316,21 @@ SmallVector<Values> Ptx::await(int64_t left, ArrayRef<Pending> landed) {
   return results;
 }
 
-Values Ptx::multiplyF16(ValueRange sum, ValueRange left, ValueRange right) {
+Values Ptx::multiply16By8(StringRef type, ValueRange sum, ValueRange left, ValueRange right) {
   Values operands(sum);
   llvm::append_range(operands, left);
   llvm::append_range(operands, right);
-  return assembly(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {$0,$1,$2,$3}, {$8,$9,$10,$11}, {$12,$13}, "
-      "{$4,$5,$6,$7};",
-      SmallVector<Type>(4, b.getF32Type()), operands, false);
-}
-
-Values Ptx::multiplyBf16Eight(ValueRange sum, ValueRange left, ValueRange right) {
-  Values operands(sum);
-  llvm::append_range(operands, left);
-  llvm::append_range(operands, right);
-  return assembly(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {$0,$1,$2,$3}, {$8,$9,$10,$11}, {$12,$13}, "
-      "{$4,$5,$6,$7};",
-      SmallVector<Type>(4, b.getF32Type()), operands, false);
+  return assembly(("mma.sync.aligned.m16n8k16.row.col.f32." + type + "." + type +
+                   ".f32 {$0,$1,$2,$3}, {$8,$9,$10,$11}, {$12,$13}, {$4,$5,$6,$7};")
+                      .str(),
+                  SmallVector<Type>(4, b.getF32Type()), operands, false);
 }
 
 Values Ptx::multiplyBf16(ValueRange sum, ValueRange left, ValueRange right) {
   Values results;
   for (unsigned half : {0, 1})
-    llvm::append_range(results,
-                       multiplyBf16Eight(sum.slice(4 * half, 4), left, Values{right[half], right[2 + half]}));
+    llvm::append_range(
+        results, multiply16By8("bf16", sum.slice(4 * half, 4), left, Values{right[half], right[2 + half]}));
   return results;
 }
 

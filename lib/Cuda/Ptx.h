@@ -152,10 +152,9 @@ public:
                   bool rightByDepth, llvm::StringRef type = "bf16");
   /// Waits until at most `left` groups are in flight and gives the entries of those that have landed.
   llvm::SmallVector<Values> await(int64_t left, llvm::ArrayRef<Pending> landed);
-  /// sum + left * right, 16 x 8 by one warp, 16 deep in f16.
-  Values multiplyF16(mlir::ValueRange sum, mlir::ValueRange left, mlir::ValueRange right);
-  /// The same in bf16.
-  Values multiplyBf16Eight(mlir::ValueRange sum, mlir::ValueRange left, mlir::ValueRange right);
+  /// sum + left * right, 16 x 8 by one warp, 16 deep; `type` is f16 or bf16.
+  Values multiply16By8(llvm::StringRef type, mlir::ValueRange sum, mlir::ValueRange left,
+                       mlir::ValueRange right);
   /// The same, 16 x 16 in bf16; the right operand is laid out like a left one, transposed.
   Values multiplyBf16(mlir::ValueRange sum, mlir::ValueRange left, mlir::ValueRange right);
   /// The same of f32 entries, of which tf32 keeps 10 bits: the others are cut off.

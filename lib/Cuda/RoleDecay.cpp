@@ -103,7 +103,6 @@ static Span leftSpan(const RolePlan &plan, chunk::GramOp gram) {
 // What a block's tokens see of each other; the rows on the right of all products between tokens, and of those
 // on the left what other blocks take; and the chain's tiles. One walk over the channels.
 void RoleEmitter::weighRows(ScoreState &state) {
-  constexpr double log2e = 1.4426950408889634;
   llvm::SmallSetVector<Value, 4> rowsNeeded;
   bool throughNeeded = false, sumsNeeded[2] = {true, false}; // with each token's own decay, and without
   auto need = [&](Value rows, Span span) {
@@ -157,9 +156,9 @@ void RoleEmitter::weighRows(ScoreState &state) {
       bool isRight = span == Span::Rest;
       Values results;
       for (unsigned e = 0; e < 8; ++e)
-        results.push_back(
-            ptx.exp2(LLVM::FMAOp::create(b, now.sums[span == Span::Until][e],
-                                         ptx.number(isRight ? -log2e : log2e), reference.of(isRight, e))));
+        results.push_back(ptx.exp2(LLVM::FMAOp::create(
+            b, now.sums[span == Span::Until][e],
+            ptx.number(isRight ? -llvm::numbers::log2e : llvm::numbers::log2e), reference.of(isRight, e))));
       return results;
     };
     auto weigh = [&](Value rows, Span span) -> Values & {

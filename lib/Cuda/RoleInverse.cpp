@@ -97,7 +97,8 @@ void RoleEmitter::emitInverse(ScoreState &state) {
     Values zero(8, ptx.number(0)), results;
     ValueRange start = sum.empty() ? ValueRange(zero) : sum;
     for (unsigned half : {0, 1})
-      llvm::append_range(results, ptx.multiplyF16(start.slice(4 * half, 4), left, right.slice(2 * half, 2)));
+      llvm::append_range(results,
+                         ptx.multiply16By8("f16", start.slice(4 * half, 4), left, right.slice(2 * half, 2)));
     return results;
   };
 

@@ -14,8 +14,6 @@ using namespace recur::cuda;
 using chunk::Reach;
 using chunk::Span;
 
-static constexpr double log2e = 1.4426950408889634;
-
 // Which of a thread's two rows an entry is of.
 static int64_t rowOf(size_t entry) { return entry / 2 % 2; }
 
@@ -72,7 +70,8 @@ RoleEmitter::RowDecay &RoleEmitter::rowDecay(ChainState &state) {
   for (int64_t block = 0; block < 4; ++block) {
     Values sums = blockSums(state, block);
     for (int64_t row : {0, 1})
-      decay.sum[block][row] = ptx.multiply(ptx.shuffle(sums[5 + 2 * row], last), ptx.number(log2e));
+      decay.sum[block][row] =
+          ptx.multiply(ptx.shuffle(sums[5 + 2 * row], last), ptx.number(llvm::numbers::log2e));
     // Who substitutes has no registers for them.
     if (plan.ownSystem < 0)
       llvm::append_range(decay.sums, sums);
@@ -113,8 +112,8 @@ Value RoleEmitter::decayBetween(const RowDecay &decay, int64_t from, int64_t to,
 Values RoleEmitter::untilReference(ChainState &state, int64_t block, ValueRange sums) {
   Values results;
   for (auto [e, sum] : llvm::enumerate(sums))
-    results.push_back(ptx.exp2(
-        LLVM::FMAOp::create(b, sum, ptx.number(-log2e), reference(rowDecay(state), true, block, rowOf(e)))));
+    results.push_back(ptx.exp2(LLVM::FMAOp::create(b, sum, ptx.number(-llvm::numbers::log2e),
+                                                   reference(rowDecay(state), true, block, rowOf(e)))));
   return results;
 }
 
@@ -129,7 +128,7 @@ Values RoleEmitter::sinceReference(ChainState &state, int64_t block, bool before
     if (before)
       log = ptx.difference(log, own[e]);
     Value start = arith::NegFOp::create(b, reference(decay, false, block, rowOf(e)));
-    results.push_back(ptx.exp2(LLVM::FMAOp::create(b, log, ptx.number(log2e), start)));
+    results.push_back(ptx.exp2(LLVM::FMAOp::create(b, log, ptx.number(llvm::numbers::log2e), start)));
   }
   return results;
 }
@@ -224,7 +223,7 @@ Values RoleEmitter::wildMix(ChainState &state, chunk::MixOp mix, int64_t block) 
       since[e] = ptx.difference(since[e], log);
   auto tokenOf = [&](size_t e) { return ptx.add(pair, e % 2 + e / 4 * 8); };
   auto isSet = [&](Value x) { return ptx.compare(arith::CmpIPredicate::ne, x, ptx.constant(0)); };
-  auto power = [&](Value log) { return ptx.exp2(ptx.multiply(log, ptx.number(log2e))); };
+  auto power = [&](Value log) { return ptx.exp2(ptx.multiply(log, ptx.number(llvm::numbers::log2e))); };
   // The scores whose tokens' numbers differ in these bits alone, the first of which they do differ in.
   auto scoresWithin = [&](Value size) {
     Values results;

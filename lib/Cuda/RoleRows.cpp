@@ -35,7 +35,7 @@ std::array<Value, 2> RoleEmitter::decaySums(RowState &state, Value decay, bool b
     std::array<Value, 2> logs = row(state, RolePlan::sourceOf(decay));
     for (int i : {0, 1}) {
       // A factor of 0 counts as one of 2^-200; past the end nothing decays.
-      Value log = hasLogs ? ptx.multiply(logs[i], ptx.number(1.4426950408889634)) : ptx.log2(logs[i]);
+      Value log = hasLogs ? ptx.multiply(logs[i], ptx.number(llvm::numbers::log2e)) : ptx.log2(logs[i]);
       log = arith::MaximumFOp::create(b, log, ptx.number(-200));
       logs[i] = ptx.choose(state.valid[i], log, ptx.number(0));
     }
@@ -72,7 +72,7 @@ Value RoleEmitter::slowestKey(RowState &state, Value decay, unsigned row) {
       most = most ? ptx.greaterBf16(most, pair) : pair;
   }
   Values pair = ptx.unpackBf16(most);
-  Value log = ptx.multiply(arith::MaximumFOp::create(b, pair[0], pair[1]), ptx.number(1.4426950408889634));
+  Value log = ptx.multiply(arith::MaximumFOp::create(b, pair[0], pair[1]), ptx.number(llvm::numbers::log2e));
   log = arith::MaximumFOp::create(b, log, ptx.number(-200));
   return ptx.choose(state.valid[row], log, ptx.number(0));
 }

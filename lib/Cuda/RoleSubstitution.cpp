@@ -17,8 +17,6 @@ using namespace recur::cuda;
 using chunk::Reach;
 using chunk::Span;
 
-static constexpr double log2e = 1.4426950408889634;
-
 // The warp's block on the diagonal, as those who substitute want it.
 void RoleEmitter::storeOwnLeaf(ScoreState &state, ValueRange entries) {
   Value lane = freshLane(), row = ptx.shiftRight(lane, 2), column = ptx.mul(ptx.bits(lane, 3), 2);
@@ -148,7 +146,7 @@ struct RoleEmitter::Substitution {
                               b.getI32Type())[0];
       Values left = roles.packedPairs(results);
       left.append({zero, zero});
-      Values sums = ptx.multiplyBf16Eight(ArrayRef(given).drop_front(4), left, Values{scores, zero});
+      Values sums = ptx.multiply16By8("bf16", ArrayRef(given).drop_front(4), left, Values{scores, zero});
       llvm::copy(sums, given.begin() + 4);
     }
     return results;
@@ -374,7 +372,7 @@ LogicalResult RoleEmitter::substitute(ChainState &state, chunk::TriSolveOp solve
         for (auto [i, without] : {std::pair<size_t, bool>{0, false}, {1, isBefore}, {2, mixesBefore}})
           for (size_t e = 0; e < 8; ++e) {
             Value log = without ? ptx.difference(sums[e], ownLogs[e]) : sums[e];
-            logs[i].push_back(ptx.multiply(log, ptx.number(log2e)));
+            logs[i].push_back(ptx.multiply(log, ptx.number(llvm::numbers::log2e)));
           }
         Values rest = substitution.less(*sides, substitution.times(since, *factors), given);
         auto [plain, more] = substitution.solveWild(block, rest, *factors, logs, mixedBy);

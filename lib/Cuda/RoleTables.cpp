@@ -5,8 +5,6 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-static constexpr double log2e = 1.4426950408889634;
-
 int64_t RoleEmitter::tableBytes() const {
   return plan.decay ? pairTables * 8 * plan.keys + (5 + form.stages) * 4 * plan.keys : 0;
 }
@@ -80,9 +78,10 @@ void RoleEmitter::storeSums(ScoreState &state) {
         ptx.store(at, sumsAt(0) + block * 64 + e / 4 * 32, {own[e], own[e + 1]});
   });
   // No channel's table may be that of a wild block where the warp's tokens do not count as such.
-  state.wild = plan.isMild() ? Value()
-                             : ptx.any(arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, lowest,
-                                                             ptx.number(0.1 - mostOfBlock / log2e)));
+  state.wild = plan.isMild()
+                   ? Value()
+                   : ptx.any(arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, lowest,
+                                                   ptx.number(0.1 - mostOfBlock / llvm::numbers::log2e)));
 }
 
 // What all tokens of a block share: a thread takes a channel.
@@ -94,7 +93,7 @@ void RoleEmitter::makeTables(ScoreState &state) {
                          ptx.mul(ptx.bits(channel, 1), 4));
     Values sums, left, right, inside; // a block's decay, its references, what of it the right one leaves
     for (int64_t block = 0; block < 4; ++block) {
-      Value sum = ptx.multiply(ptx.loadFloats(single, sumsAt(block), 1)[0], ptx.number(log2e));
+      Value sum = ptx.multiply(ptx.loadFloats(single, sumsAt(block), 1)[0], ptx.number(llvm::numbers::log2e));
       Value half = ptx.multiply(sum, ptx.number(0.5)), zero = ptx.number(0);
       Value isWild = arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, sum, ptx.number(-mostOfBlock));
       sums.push_back(sum);

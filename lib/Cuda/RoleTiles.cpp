@@ -59,7 +59,7 @@ BlockArgument RolePlan::logsOf(Value decay) {
 
 bool RolePlan::isMild(Value decay) const {
   RangeAttr range = rangeOf(program, logsOf(decay));
-  return range && range.getLo() >= -mostOfBlock / (16 * 1.4426950408889634);
+  return range && range.getLo() >= -mostOfBlock / (16 * llvm::numbers::log2e);
 }
 
 // The decay of each key and that of each row, which values have between tokens; where there are several, the

@@ -20,7 +20,7 @@ Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
       pairs[leaf] = inputPairs(state, leaf, block, false);
     return rowsOf(rows, [&](BlockArgument leaf) { return ValueRange(pairs[leaf]); });
   };
-  auto power = [&](Value log) { return ptx.exp2(ptx.multiply(log, ptx.number(1.4426950408889634))); };
+  auto power = [&](Value log) { return ptx.exp2(ptx.multiply(log, ptx.number(llvm::numbers::log2e))); };
   auto isSet = [&](Value x) { return ptx.compare(arith::CmpIPredicate::ne, x, ptx.constant(0)); };
   Value levels = ptx.assembly("mov.b32 $0, 4;", b.getI32Type(), {})[0];
   auto loop = threads.forLoop(

@@ -42,7 +42,7 @@ Value number(ImplicitLocOpBuilder &b, double x) {
   return arith::ConstantOp::create(b, b.getF32FloatAttr(float(x)));
 }
 
-constexpr double log2e = 1.4426950408889634, ln2 = 0.69314718055994531;
+using llvm::numbers::ln2, llvm::numbers::log2e;
 
 // exp2 of x*log2(e) by the special function unit, corrected for the rounding of the product unless any
 // approximation will do. Exact at -inf and inf.
@@ -179,7 +179,7 @@ static std::unique_ptr<llvm::TargetMachine> makeMachine(const cuda::Chip &chip) 
                                   llvm::CodeGenOptLevel::Aggressive));
 }
 
-static void optimize(llvm::Module &module, llvm::TargetMachine &machine) {
+void cuda::optimize(llvm::Module &module, llvm::TargetMachine &machine, llvm::OptimizationLevel level) {
   llvm::PassBuilder builder(&machine);
   llvm::LoopAnalysisManager loops;
   llvm::FunctionAnalysisManager functions;
@@ -190,7 +190,7 @@ static void optimize(llvm::Module &module, llvm::TargetMachine &machine) {
   builder.registerFunctionAnalyses(functions);
   builder.registerLoopAnalyses(loops);
   builder.crossRegisterProxies(loops, functions, components, modules);
-  builder.buildPerModuleDefaultPipeline(llvm::OptimizationLevel::O2).run(module, modules);
+  builder.buildPerModuleDefaultPipeline(level).run(module, modules);
 }
 
 // Whether a call is assembly that all threads of a warp must run together.
@@ -215,7 +215,7 @@ FailureOr<std::string> cuda::translateToPtx(ModuleOp module, const Chip &chip) {
       for (llvm::Instruction &instruction : block)
         if (auto *call = dyn_cast<llvm::CallInst>(&instruction); call && isCommon(*call))
           call->setConvergent();
-  optimize(*translated, *machine);
+  optimize(*translated, *machine, llvm::OptimizationLevel::O2);
   llvm::SmallString<0> text;
   llvm::raw_svector_ostream stream(text);
   llvm::legacy::PassManager emit;

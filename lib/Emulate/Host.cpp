@@ -192,20 +192,6 @@ LogicalResult Rewriter::run() {
 // Code
 //===----------------------------------------------------------------------===//
 
-static void optimize(llvm::Module &module, llvm::TargetMachine &machine) {
-  llvm::PassBuilder builder(&machine);
-  llvm::LoopAnalysisManager loops;
-  llvm::FunctionAnalysisManager functions;
-  llvm::CGSCCAnalysisManager components;
-  llvm::ModuleAnalysisManager modules;
-  builder.registerModuleAnalyses(modules);
-  builder.registerCGSCCAnalyses(components);
-  builder.registerFunctionAnalyses(functions);
-  builder.registerLoopAnalyses(loops);
-  builder.crossRegisterProxies(loops, functions, components, modules);
-  builder.buildPerModuleDefaultPipeline(llvm::OptimizationLevel::O1).run(module, modules);
-}
-
 static llvm::Expected<std::unique_ptr<llvm::orc::LLJIT>> load(ModuleOp module) {
   using namespace llvm::orc;
   LLVMInitializeX86TargetInfo();
@@ -226,7 +212,7 @@ static llvm::Expected<std::unique_ptr<llvm::orc::LLJIT>> load(ModuleOp module) {
     return llvm::createStringError("the module cannot be translated");
   translated->setTargetTriple((*machine)->getTargetTriple());
   translated->setDataLayout((*machine)->createDataLayout());
-  optimize(*translated, **machine);
+  cuda::optimize(*translated, **machine, llvm::OptimizationLevel::O1);
   auto jit = LLJITBuilder().setJITTargetMachineBuilder(std::move(*builder)).create();
   if (!jit)
     return jit.takeError();

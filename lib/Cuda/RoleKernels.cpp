@@ -1,0 +1,235 @@
+// The entry points in warp roles of a rule: for many heads and for few, in one launch or in two.
+#include "lib/Cuda/KernelBuilder.h"
+#include "lib/Cuda/Prepare.h"
+#include "mlir/Dialect/LLVMIR/NVVMDialect.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+// Writes inner products in maps as the sums that they are.
+static void writeSums(chunk::ProgramOp program) {
+  program.getBody().walk([](MatmulOp product) {
+    if (!isa<chunk::MapOp>(product->getParentOp()) || !isOne(matType(product).getRows()) ||
+        !isOne(matType(product).getCols()))
+      return;
+    OpBuilder b(product);
+    Value row = product.getLhs();
+    auto transpose = row.getDefiningOp<TransposeOp>();
+    if (!transpose)
+      return;
+    Value column = transpose.getOperand();
+    Value entries = MulOp::create(b, product.getLoc(), column.getType(), column, product.getRhs());
+    Value sum = ReduceOp::create(b, product.getLoc(), Reduction::Sum, entries, /*rows=*/true, /*cols=*/false);
+    product.replaceAllUsesWith(sum);
+    product.erase();
+  });
+}
+
+// Takes numbers that divide a factor of a vector, entry by entry, out of the product.
+static void takeOutNumbers(chunk::ProgramOp program) {
+  program.getBody().walk([](MulOp product) {
+    if (!isa<chunk::MapOp>(product->getParentOp()))
+      return;
+    for (unsigned i : {0, 1}) {
+      auto quotient = product->getOperand(i).getDefiningOp<DivOp>();
+      Value other = product->getOperand(1 - i);
+      if (!quotient || !matType(quotient.getRhs()).isScalar() || product.getType().isScalar() ||
+          matType(other) != product.getType() || matType(quotient.getLhs()) != product.getType())
+        continue;
+      OpBuilder b(product);
+      Value entries = MulOp::create(b, product.getLoc(), quotient.getLhs(), other);
+      product.replaceAllUsesWith(DivOp::create(b, product.getLoc(), entries, quotient.getRhs()).getResult());
+      product.erase();
+      return;
+    }
+  });
+}
+
+// The kernel in roles, where the chip has what it takes and the plan knows the program.
+bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards,
+                             StringRef name, int64_t mostBlocks, Phase phase) {
+  FailureOr<RolePlan> plan = RolePlan::make(program, tensors, phase == Phase::Gather);
+  if (failed(plan))
+    return false;
+  // Where a system makes the scores dear, the blocks of a head compute them for one another.
+  constexpr int64_t largestTeam = 2;
+  RoleForm form;
+  form.phase = phase;
+  form.team = plan->system && shards == largestTeam ? shards : 1;
+  Entry entry;
+  entry.name = options.symbol + name.str();
+  entry.mostBlocks = mostBlocks;
+  if (phase == Phase::Early && !mostBlocks) {
+    entry.mostBlocks = options.chip.processors;
+    entry.takesMore = true;
+  }
+  bool isCut = phase == Phase::Gather || phase == Phase::Segments;
+  entry.leastTokens = isCut ? 8 * tokensOfChunk : tokensWorthChunk;
+  entry.cut = isCut ? Entry::Segments : phase == Phase::Early ? Entry::AnySegments : Entry::Whole;
+  entry.continues = phase == Phase::Gather;
+  entry.shards = shards;
+  return addRoles(*plan, entry, form);
+}
+
+// One kernel; the ring gets as many places as go.
+bool KernelBuilder::addRoles(const RolePlan &plan, Entry entry, RoleForm form) {
+  entry.form = Form::Roles;
+  entry.packed = true;
+  entry.threads = RoleEmitter::countThreads(plan, form);
+  entry.maps = mappedTensors(plan, form.phase);
+  if (!module->lookupSymbol(tilesSymbol))
+    makeShared(tilesSymbol, 1024);
+  for (; form.stages > 0; --form.stages) {
+    LLVM::LLVMFuncOp function = makeFunction(entry, plan.tensors.size());
+    // Told of one block, the assembler knows in every case how many registers there are to share out; but
+    // with a system it then spills some.
+    if (!plan.system || form.team > 1 || form.phase == Phase::Prepare || form.phase == Phase::Chain)
+      function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(), b.getI32IntegerAttr(1));
+    if (form.team > 1)
+      function->setAttr(NVVM::NVVMDialect::getClusterDimAttrName(),
+                        b.getDenseI32ArrayAttr({int32_t(form.team), 1, 1}));
+    b.setInsertionPointToStart(&function.getBody().front());
+    Grid grid{entry.threads, 8};
+    Threads threads(b, grid);
+    threads.sharedLimit = options.chip.sharedBytes;
+    Value shared = LLVM::AddressOfOp::create(b, module->lookupSymbol<LLVM::GlobalOp>(tilesSymbol));
+    threads.begin(shared, shared);
+    Entry made = entry;
+    RoleEmitter emitter(threads, plan, function.getArgument(0), function.getArgument(1), shared, made, form);
+    if (failed(emitter.emit())) {
+      function.erase();
+      refused["roles"] = "a step of the chain has no code";
+      return false;
+    }
+    if (made.sharedBytes > options.chip.sharedBytes) {
+      function.erase();
+      continue;
+    }
+    LLVM::ReturnOp::create(b, ValueRange());
+    entries.push_back(made);
+    return true;
+  }
+  refused["roles"] = "one chunk does not fit into shared memory";
+  return false;
+}
+
+// What does not depend on the state by a launch of its own, over all chunks side by side, and the chain by
+// the next. A head's rows go to two blocks where that leaves no processor idle.
+bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards) {
+  FailureOr<RolePlan> plan = RolePlan::make(program, tensors);
+  if (failed(plan))
+    return false;
+  size_t first = entries.size();
+  SmallVector<RowSlot> handedOver;
+  RoleForm form;
+  form.phase = Phase::Chain;
+  form.handedOver = &handedOver;
+  Entry chain;
+  chain.leastTokens = tokensWorthChunk;
+  size_t numbers = 0;
+  for (int64_t parts : {2, 1}) {
+    if (parts > plan->independent / rowsOfSlab || (parts > 1 && shards > 1))
+      continue;
+    form.parts = parts;
+    chain.name = options.symbol + (parts > 1 ? "_halves" : "_roles");
+    chain.mostBlocks = parts > 1 ? options.chip.processors : 0;
+    // Few heads leave processors idle, too: segments go side by side, where decays forget.
+    form.forgets = parts > 1 && plan->forgettingOfKeys() != RolePlan::Forgetting::Never;
+    chain.cut = form.forgets ? Entry::SegmentsOrWhole : Entry::Whole;
+    chain.shards = parts * shards;
+    bool isFirst = entries.size() == first;
+    // All find the same records.
+    if (!addRoles(*plan, chain, form) || (!isFirst && handedOver.size() != numbers)) {
+      entries.truncate(first);
+      return false;
+    }
+    numbers = handedOver.size();
+  }
+  form.phase = Phase::Prepare;
+  form.forgets = false;
+  form.parts = 1;
+  Entry prepare;
+  prepare.name = options.symbol + "_prepare";
+  prepare.leastTokens = tokensWorthChunk;
+  prepare.cut = Entry::Spread;
+  prepare.continues = true;
+  prepare.mostBlocks = options.chip.processors;
+  if (!addRoles(*plan, prepare, form)) {
+    entries.truncate(first);
+    return false;
+  }
+  prepare = entries.pop_back_val();
+  for (size_t i = first; i < entries.size(); i += 2)
+    entries.insert(entries.begin() + i, prepare);
+  return true;
+}
+
+// Where heads are few and what a segment of a sequence makes of the state is its product with a number and a
+// sum, segments go side by side. Says how the kernel after that may take sequences.
+Phase KernelBuilder::addSegments(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards) {
+  FailureOr<RolePlan> plan = RolePlan::make(program, tensors, /*statesOnly=*/true);
+  if (failed(plan) || plan->states > 1 || plan->independent != rowsOfSlab ||
+      failed(RolePlan::make(program, tensors)))
+    return Phase::Whole;
+  if (!plan->stateScale())
+    return plan->forgetting().empty() ? Phase::Whole : Phase::Early;
+  addRoles(program, tensors, shards, "_gather", options.chip.processors, Phase::Gather);
+  if (!addRoles(program, tensors, shards, "_segments", options.chip.processors, Phase::Segments) &&
+      !entries.empty() && entries.back().continues)
+    entries.pop_back();
+  return Phase::Whole;
+}
+
+// Whether there are roles for any number of blocks.
+bool KernelBuilder::addInRoles(DeriveFunction derive) {
+  return addInRoles(derive, /*ofMicroStep=*/true) || addInRoles(derive, /*ofMicroStep=*/false);
+}
+
+// The same, for micro-steps as tokens of their own, or for tokens.
+bool KernelBuilder::addInRoles(DeriveFunction derive, bool ofMicroStep) {
+  auto derived = [&](RuleOp rule) {
+    chunk::ProgramOp program = derive(rule, ofMicroStep);
+    if (program) {
+      writeSums(program);
+      takeOutNumbers(program);
+      RolePlan::findMasks(program);
+      if (rule->hasAttr(magnifiedAttr))
+        program->setAttr(magnifiedAttr, b.getUnitAttr());
+    }
+    return program;
+  };
+  SharedOut part = shareOut(128, /*fewer=*/true);
+  chunk::ProgramOp program = derived(part.rule());
+  FailureOr<RolePlan> plan = failure();
+  if (program)
+    plan = RolePlan::make(program, part.tensors);
+  if (program && failed(plan))
+    refused["roles"] = RolePlan::refusal(program, part.tensors);
+  if (failed(plan))
+    return false;
+  // With a decay of each key scores are dearer than the chain.
+  if (plan->decay)
+    return addPrepared(program, part.tensors, part.shards);
+  // A block's registers hold 64 rows of two states.
+  if (plan->states > 1) {
+    SharedOut halves = shareOut(rowsOfSlab, /*fewer=*/false);
+    program = derived(halves.rule());
+    return program && addRoles(program, halves.tensors, halves.shards, "_roles", 0);
+  }
+  Phase phase = Phase::Whole;
+  // Few heads leave processors idle, so two blocks share one. Of many products between tokens a block of a
+  // whole head has room for one chunk alone, and teams of two share those out.
+  if (SharedOut halves = shareOut(64, /*fewer=*/false); halves.shards == 2)
+    if (chunk::ProgramOp half = derived(halves.rule())) {
+      phase = addSegments(half, halves.tensors, halves.shards);
+      if (plan->hasManyProducts())
+        return addRoles(half, halves.tensors, halves.shards, "_halves", 0, phase);
+      addRoles(half, halves.tensors, halves.shards, "_halves", options.chip.processors, phase);
+    }
+  // Else a block takes as many of the state's independent indices as go: it does what is common to them once.
+  program = derived(part.rule());
+  if (part.shards == 1 && phase == Phase::Whole)
+    phase = addSegments(program, part.tensors, part.shards);
+  return addRoles(program, part.tensors, part.shards, "_roles", 0, phase);
+}
