@@ -294,6 +294,8 @@ def run(options):
     ops, peer = load_peer(options.part == "peer-only", options.tuning) if options.device == "cuda" else (None, "the peer needs a GPU")
     own = [rule_of(options.folder, name, entry) for name, entry in index.items() if "flops" in entry]
     chosen = [r for p in options.only.split(",") for r in rules.RULES + own if fnmatch.fnmatch(r.name, p)]
+    if not ops:
+        chosen = [r for r in chosen if r.name in index]
     on_gpu = options.device == "cuda"
     sides = ("peer",) if options.part == "peer-only" else ("recur", "peer")
     copy_rate, product_rate = rates() if on_gpu and options.part in ("all", "times") else (4.3e12, 7.5e14)
