@@ -194,6 +194,7 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, bool ofMicroStep) {
       writeSums(program);
       takeOutNumbers(program);
       RolePlan::findMasks(program);
+      RolePlan::splitSigns(program);
       if (rule->hasAttr(magnifiedAttr))
         program->setAttr(magnifiedAttr, b.getUnitAttr());
     }

@@ -127,7 +127,7 @@ bool RolePlan::isRow(Value value) const {
 bool RolePlan::isScalarDecay(Value value) const {
   auto decay = value.getDefiningOp<chunk::DecayOp>();
   return decay && isNumber(decay.getFactors()) && isRow(sourceOf(value)) &&
-         (decay.getLog() || isNotNegative(decay.getFactors()));
+         (decay.getLog() || areSigns(value) || isNotNegative(decay.getFactors()));
 }
 
 //===----------------------------------------------------------------------===//

@@ -171,6 +171,10 @@ public:
   int maskOf(mlir::Value scores) const;
   /// Writes inner products that such a mask is a factor of as products between tokens.
   static void findMasks(chunk::ProgramOp program);
+  /// Writes decays that may be negative as those of their sizes, and their signs as factors (RoleSigns.cpp);
+  /// whether a decay is such signs.
+  static void splitSigns(chunk::ProgramOp program);
+  static bool areSigns(mlir::Value decay);
   /// Whether a state takes in another one and never decays, so that what products are off by adds up.
   static bool addsUp(chunk::ProgramOp program);
   /// Whether a product's left side is a state that is read in two parts: what follows magnifies errors

@@ -150,6 +150,10 @@ std::array<Value, 2> RoleEmitter::row(RowState &state, Value value) {
           result = cascadeWeights(state, w);
           return;
         }
+        if (RolePlan::areSigns(w.getDecay())) {
+          result = signWeights(state, w);
+          return;
+        }
         std::array<Value, 2> sums = decaySums(state, w.getDecay(), w.getSpan() == Span::Until);
         Value whole = state.sums.lookup(w.getDecay())[2];
         for (int i : {0, 1})

@@ -171,11 +171,12 @@ SmallVector<Value> RolePlan::forgetting() const {
   if (!factors && program->hasAttr(contractionAttr))
     factors = scaleAtStart();
   SmallVector<Value> decays;
-  for (RowFactor factor : factors.value_or(RowFactors())) {
+  for (RowFactor factor : flatten(factors.value_or(RowFactors()))) {
     auto weights = trace(factor.value).getDefiningOp<chunk::WeightsOp>();
     if (!weights || weights.getSpan() != chunk::Span::Whole || needsSums(sourceOf(weights.getDecay())))
       return {};
-    decays.push_back(weights.getDecay());
+    if (!areSigns(weights.getDecay()))
+      decays.push_back(weights.getDecay());
   }
   return decays;
 }

@@ -18,11 +18,17 @@ bool RolePlan::hasShortRows(const TokenTile &tile) const {
   auto input = dyn_cast<BlockArgument>(trace(rows));
   if (!input)
     return false;
-  if (tile.scale.empty())
+  // Signs lengthen nothing.
+  RowFactors scale = tile.scale;
+  llvm::erase_if(scale, [](RowFactor factor) {
+    auto weights = trace(factor.value).getDefiningOp<chunk::WeightsOp>();
+    return weights && areSigns(weights.getDecay());
+  });
+  if (scale.empty())
     return program.getArg(input.getArgNumber()).getUnit();
-  if (tile.scale.size() != 1 || !tile.scale[0].divides)
+  if (scale.size() != 1 || !scale[0].divides)
     return false;
-  auto root = trace(tile.scale[0].value).getDefiningOp<SqrtOp>();
+  auto root = trace(scale[0].value).getDefiningOp<SqrtOp>();
   Value square = root ? trace(root->getOperand(0)) : Value();
   if (auto sum = square ? square.getDefiningOp<AddOp>() : AddOp())
     for (unsigned i : {0, 1})

@@ -214,6 +214,7 @@ private:
   void setTokens(RowState &state, mlir::Value chunk);
   void clearRows(Stage stage, mlir::Value tokens);
   std::array<mlir::Value, 2> decaySums(RowState &state, mlir::Value decay, bool before);
+  std::array<mlir::Value, 2> signWeights(RowState &state, chunk::WeightsOp weights);
   mlir::Value decayOfChunk(TensorAccess &access, mlir::Value chunk);
   mlir::Value slowestKey(RowState &state, mlir::Value decay, unsigned row);
   mlir::Value vectorEntry(mlir::Value value, unsigned entry,
