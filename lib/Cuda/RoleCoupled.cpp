@@ -24,6 +24,12 @@ LogicalResult RolePlan::checkStates() {
   auto dimOf = [](BlockArgument state) {
     return llvm::any_of(state.getUsers(), [](Operation *user) { return isa<TransposeOp>(user); }) ? 0 : 1;
   };
+  // Both ways round it is read along either of its dimensions, which the chain tells apart by their sizes
+  // only.
+  for (BlockArgument state : all)
+    if (dimOf(state) == 0 &&
+        llvm::any_of(state.getUsers(), [](Operation *user) { return isa<MatmulOp>(user); }))
+      return failure();
   independentDim = dimOf(all[0]);
   MatType type = matType(all[0]);
   for (auto [i, state] : llvm::enumerate(all))

@@ -93,6 +93,11 @@ def value_decay(x, s):
     return s.S @ x.q
 
 
+def read_both_ways(x, s):
+    s.S = exp(x.g) * s.S + outer(x.v, x.k)
+    return {"o": s.S @ x.q, "p": x.x @ s.S}
+
+
 def signed_decay(x, s):
     s.S = x.a * s.S + outer(x.v, x.k)
     return s.S @ x.q

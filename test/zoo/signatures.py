@@ -142,9 +142,11 @@ made_keys                   | k:key(dk) u:key(dk) b:gate() g:log_decay() v:value
                               P(dk,dk) S(dv,dk)
 turned_keys                 | c:gate(dk) s:gate(dk) v:value(dv) k:key(dk) q:query(dk) | | R(dv,dk) J(dv,dk)
 micro_functions             | q:query(dk) k:key(dk)[n] v:value(dv)[n] b:logit()[n] g:log_decay() | | S(dv,dk)
+read_both_ways              | q:query(dk) k:key(dk) x:value(dv) v:value(dv) g:log_decay() | | S(dv,dk)
 """
 
-OUTPUTS = {"two_outputs": ["o", "p"], "matrix_output": ["o", "p"], "summed": ["o", "y"], **{name: ["O"] for name in (
+OUTPUTS = {"two_outputs": ["o", "p"], "matrix_output": ["o", "p"], "summed": ["o", "y"],
+           "read_both_ways": ["o", "p"], **{name: ["O"] for name in (
     "softmax_attention", "alibi", "fox", "deltaformer", "path", "path_absolute")}}
 
 SMALL_STATE_LONG_SEQUENCE = {"dk": 6, "dv": 5, "dh": 7}
