@@ -143,6 +143,25 @@ Expander::MaybeSum Expander::scaled(Value dependent, Value factor, Operation *op
     }
     return sum;
   }
+  // An outer product scales rows and columns.
+  if (SmallVector<Term> terms = expandTerms(factor); terms.size() == 1) {
+    ArrayRef<Factor> chain = terms[0].chain;
+    auto cut = llvm::find_if(chain, [](const Factor &f) { return isOne(f.rows()); });
+    if (cut != chain.begin() && cut != chain.end()) {
+      Coefficient c;
+      c.number = terms[0].negative ? -1 : 1;
+      for (Value scalar : terms[0].scalars)
+        tokens.multiply(c, scalar);
+      Value rows = column(ArrayRef(chain.begin(), cut), c, op->getLoc());
+      Value columns = columnOfRow(ArrayRef(cut, chain.end()), c, op->getLoc());
+      for (Monomial &m : sum) {
+        tokens.multiply(m.c, c);
+        m.left.insert(m.left.begin(), Factor{rows, false, true});
+        (m.leaf == Monomial::None ? m.left : m.right).push_back(Factor{columns, false, true});
+      }
+      return sum;
+    }
+  }
   for (Monomial &m : sum) {
     auto isDiagonal = [](const Factor &f) { return f.diagonal; };
     if (type == to && m.leaf == Monomial::State && llvm::all_of(m.left, isDiagonal) &&

@@ -212,6 +212,9 @@ bool Expander::addTo(Version &version, Monomial m) {
     return true;
   }
   Write write{m.c, {}, {}, {}, m.loc};
+  // A number times a column, of a state that is a vector: the column is known.
+  if (m.leaf == Monomial::RowOf && m.right.empty() && !m.left.empty() && nf.rows[m.index].type.isScalar())
+    m.transposed = true;
   if (m.leaf == Monomial::RowOf) {
     if (!m.transposed) {
       write.column = mapped(m.left, m.index, m.loc);

@@ -118,7 +118,11 @@ void TokenBuilder::multiply(Coefficient &c, Value scalar) {
     c.number = -c.number;
     multiply(c, op->getOperand(0));
   } else if (auto div = dyn_cast_or_null<DivOp>(op);
-             div && !(matchPattern(div.getLhs(), m_Constant(&number)) && number.getValueAsDouble() == 1)) {
+             div && matchPattern(div.getRhs(), m_Constant(&number)) &&
+             std::fma(1 / number.getValueAsDouble(), number.getValueAsDouble(), -1) == 0 &&
+             scale(c.number, 1 / number.getValueAsDouble())) {
+    multiply(c, div.getLhs());
+  } else if (div && !(matchPattern(div.getLhs(), m_Constant(&number)) && number.getValueAsDouble() == 1)) {
     multiply(c, div.getLhs());
     multiply(c, reciprocal(scalar.getLoc(), div.getRhs()));
   } else {

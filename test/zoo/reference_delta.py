@@ -120,6 +120,12 @@ def two_reads(x, s):
     return s.S @ x.q
 
 
+def mean_squares(x, s):
+    o = s.w @ x.x
+    s.w = s.w + 0.5 * (x.y - o) * x.x / (x.x @ x.x + 1)
+    return o
+
+
 def two_outputs(x, s):
     S = exp(x.g) * s.S
     s.S = delta_step(S, x.k, x.v, x.b)

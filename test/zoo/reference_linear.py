@@ -93,6 +93,11 @@ def value_decay(x, s):
     return s.S @ x.q
 
 
+def outer_decay(x, s):
+    s.S = sigmoid(x.h)[:, None] * s.S * sigmoid(x.g) + outer(x.v, x.k)
+    return s.S @ x.q
+
+
 def read_both_ways(x, s):
     s.S = exp(x.g) * s.S + outer(x.v, x.k)
     return {"o": s.S @ x.q, "p": x.x @ s.S}

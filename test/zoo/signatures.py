@@ -143,6 +143,8 @@ made_keys                   | k:key(dk) u:key(dk) b:gate() g:log_decay() v:value
 turned_keys                 | c:gate(dk) s:gate(dk) v:value(dv) k:key(dk) q:query(dk) | | R(dv,dk) J(dv,dk)
 micro_functions             | q:query(dk) k:key(dk)[n] v:value(dv)[n] b:logit()[n] g:log_decay() | | S(dv,dk)
 read_both_ways              | q:query(dk) k:key(dk) x:value(dv) v:value(dv) g:log_decay() | | S(dv,dk)
+outer_decay                 | q:query(dk) k:key(dk) v:value(dv) g:logit(dk) h:logit(dv) | | S(dv,dk)
+mean_squares                | x:value(d) y:value() | | w(d)
 """
 
 OUTPUTS = {"two_outputs": ["o", "p"], "matrix_output": ["o", "p"], "summed": ["o", "y"],
