@@ -41,6 +41,8 @@ StringRef operatorSpelling(ExprKind kind) {
     return "./";
   case ExprKind::Power:
     return "^";
+  case ExprKind::ElementPower:
+    return ".^";
   default:
     return "";
   }
@@ -68,6 +70,7 @@ Binding bindingOf(const Expr &expr) {
   case ExprKind::Negate:
     return Prefix;
   case ExprKind::Power:
+  case ExprKind::ElementPower:
     return PowerOf;
   default:
     return Postfix;
@@ -109,8 +112,9 @@ void printExpr(const Expr &expr, raw_ostream &os, int atLeast) {
     printExpr(*expr.operand(1), os, Prefix);
     return;
   case ExprKind::Power:
+  case ExprKind::ElementPower:
     printExpr(*expr.operand(0), os, Postfix);
-    os << '^';
+    os << operatorSpelling(expr.kind);
     printExpr(*expr.operand(1), os, Prefix);
     return;
   case ExprKind::Transpose:
@@ -278,9 +282,12 @@ void print(const Spec &spec, raw_ostream &os) {
 //===----------------------------------------------------------------------===//
 
 static void dumpExpr(const Expr &expr, raw_ostream &os, unsigned indent) {
-  static constexpr StringLiteral kinds[] = {
-      "invalid",          "number",         "name",  "negate",    "add",  "subtract", "multiply", "divide",
-      "element-multiply", "element-divide", "power", "transpose", "norm", "index",    "stale",    "call"};
+  static constexpr StringLiteral kinds[] = {"invalid",        "number", "name",
+                                            "negate",         "add",    "subtract",
+                                            "multiply",       "divide", "element-multiply",
+                                            "element-divide", "power",  "element-power",
+                                            "transpose",      "norm",   "index",
+                                            "stale",          "call"};
   os.indent(indent) << kinds[static_cast<unsigned>(expr.kind)];
   if (!expr.text.empty())
     os << ' ' << expr.text;

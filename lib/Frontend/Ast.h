@@ -37,6 +37,7 @@ enum class ExprKind {
   ElementMultiply, // `.*`
   ElementDivide,   // `./`
   Power,           // `^`
+  ElementPower,    // `.^`
   Transpose,       // `x.T`, or `xT` once sema has resolved it
   Norm,            // `|x|`; `|x|^2` is a Power of it
   Index,           // `x[j]`: operands x, j

@@ -16,6 +16,7 @@ static constexpr Primitive primitives[] = {
     {"log", PrimitiveOp::Log, PrimitiveShape::Elementwise, 1},
     {"sqrt", PrimitiveOp::Sqrt, PrimitiveShape::Elementwise, 1},
     {"abs", PrimitiveOp::Abs, PrimitiveShape::Elementwise, 1},
+    {"sign", PrimitiveOp::Sign, PrimitiveShape::Elementwise, 1},
     {"sigmoid", PrimitiveOp::Sigmoid, PrimitiveShape::Elementwise, 1},
     {"tanh", PrimitiveOp::Tanh, PrimitiveShape::Elementwise, 1},
     {"softplus", PrimitiveOp::Softplus, PrimitiveShape::Elementwise, 1},

@@ -24,6 +24,7 @@ enum class PrimitiveOp {
   Log,
   Sqrt,
   Abs,
+  Sign,
   Sigmoid,
   Tanh,
   Softplus,

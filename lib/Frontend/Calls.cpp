@@ -1,5 +1,6 @@
 #include "lib/Frontend/SemaImpl.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringSwitch.h"
 #include <cmath>
 
 using namespace llvm;
@@ -31,6 +32,12 @@ void Sema::unknownFunction(const Expr &expr) {
     diags.error(expr.anchor, "'" + expr.text + "' is no function").fix(gap, "*").note("a product needs '*'");
     return;
   }
+  for (const Stmt *function : functions)
+    if (function->name().name == expr.text) {
+      diags.error(expr.anchor, "function '" + expr.text + "' is not known here")
+          .note(function->name().range, "functions may use those above them, and not themselves");
+      return;
+    }
   StringRef best;
   unsigned distance = std::max<size_t>(1, expr.text.size() / 3) + 1;
   auto consider = [&](StringRef name) {
@@ -47,7 +54,22 @@ void Sema::unknownFunction(const Expr &expr) {
   for (const Stmt *function : prelude().items)
     consider(function->name().name);
   Diagnostic &error = diags.error(expr.anchor, "unknown function '" + expr.text + "'");
-  if (!best.empty())
+  // What other languages call it.
+  StringRef here = StringSwitch<StringRef>(expr.text)
+                       .Cases({"norm", "l2"}, "|x|, and |x|^2 its square")
+                       .Cases({"normalize", "normalise", "unit"}, "l2norm(x)")
+                       .Cases({"matmul", "mm", "bmm", "einsum"}, "x*y")
+                       .Cases({"outer", "ger"}, "x*yT")
+                       .Cases({"transpose"}, "x.T")
+                       .Cases({"pow", "power"}, "x^y, and x.^y entry by entry")
+                       .Cases({"square"}, "x.*x")
+                       .Cases({"eye", "identity"}, "I")
+                       .Cases({"swish"}, "silu(x)")
+                       .Cases({"where", "select", "cond"}, "max, min, clamp, relu or sign")
+                       .Default("");
+  if (!here.empty())
+    error.note("here that is " + here);
+  else if (!best.empty())
     error.fix(expr.anchor, best).note("did you mean '" + best + "'?");
 }
 
@@ -235,6 +257,8 @@ static std::optional<double> evaluatePrimitive(PrimitiveOp op, ArrayRef<double> 
     return std::sqrt(x[0]);
   case PrimitiveOp::Abs:
     return std::fabs(x[0]);
+  case PrimitiveOp::Sign:
+    return (x[0] > 0) - (x[0] < 0);
   case PrimitiveOp::Sigmoid:
     return 1 / (1 + std::exp(-x[0]));
   case PrimitiveOp::Tanh:
@@ -291,6 +315,7 @@ std::optional<double> evaluate(const Expr &expr) {
   case ExprKind::ElementDivide:
     return x[0] / x[1];
   case ExprKind::Power:
+  case ExprKind::ElementPower:
     return std::pow(x[0], x[1]);
   case ExprKind::Norm:
     return std::fabs(x[0]);

@@ -55,7 +55,7 @@ void Sema::checkTranspose(const Expr &expr) {
 
 static bool isElementwise(const Expr &expr) {
   return expr.is(ExprKind::Add) || expr.is(ExprKind::Subtract) || expr.is(ExprKind::ElementMultiply) ||
-         expr.is(ExprKind::ElementDivide) ||
+         expr.is(ExprKind::ElementDivide) || expr.is(ExprKind::ElementPower) ||
          (expr.primitive && expr.primitive->shape == PrimitiveShape::Elementwise);
 }
 
@@ -237,9 +237,14 @@ void Sema::warnUnused() {
       diags.warning(WarningClass::Unused, symbol.range,
                     Twine(symbol.is(SymbolKind::Input) ? "input" : "param") + " '" + symbol.name +
                         "' is never read");
-    if (symbol.is(SymbolKind::Local))
-      diags.warning(WarningClass::Unused, symbol.range, "'" + symbol.name + "' is assigned but never read");
+    if (symbol.is(SymbolKind::Local) && !symbol.output)
+      diags.warning(WarningClass::Unused, symbol.range, "'" + symbol.name + "' is assigned but never read")
+          .note("outputs besides the last name assigned are declared: 'output " + symbol.name + ", ..'");
   }
+  for (const Symbol &symbol : program->symbols)
+    if (symbol.declared && symbol.is(SymbolKind::State) && !assignedSoFar.contains(&symbol))
+      diags.warning(WarningClass::Unused, symbol.range,
+                    "state '" + symbol.name + "' is never assigned: it stays what it begins with");
 }
 
 // Whether an expression is zero wherever a state is, for all that can be seen.
@@ -267,9 +272,9 @@ static bool vanishesWith(const Expr &expr, const Symbol &state) {
     if (expr.body)
       return vanishesWith(*expr.body, state);
     return expr.primitive &&
-           is_contained({PrimitiveOp::Sqrt, PrimitiveOp::Abs, PrimitiveOp::Tanh, PrimitiveOp::Erf,
-                         PrimitiveOp::Sin, PrimitiveOp::Max, PrimitiveOp::Min, PrimitiveOp::Sum,
-                         PrimitiveOp::VectorSum, PrimitiveOp::VectorMax, PrimitiveOp::Rope},
+           is_contained({PrimitiveOp::Sqrt, PrimitiveOp::Abs, PrimitiveOp::Sign, PrimitiveOp::Tanh,
+                         PrimitiveOp::Erf, PrimitiveOp::Sin, PrimitiveOp::Max, PrimitiveOp::Min,
+                         PrimitiveOp::Sum, PrimitiveOp::VectorSum, PrimitiveOp::VectorMax, PrimitiveOp::Rope},
                         expr.primitive->op) &&
            all_of(expr.operands, vanishes);
   default:
@@ -295,6 +300,29 @@ void Sema::warnAlwaysZero() {
                    "'" + symbol.name +
                        "' is read before it is assigned, which makes it a state, and this one stays zero")
           .note("an input is declared: 'input " + symbol.name + " : " + symbol.shape.str() + "'");
+}
+
+// `S*(1 - b*k*kT)`: 1 minus every entry of a matrix is no identity.
+void Sema::warnOfOnes() {
+  auto isMatrix = [](const Shape &shape) {
+    return !shape.diag && !shape.rows.isOne() && !shape.cols.isOne();
+  };
+  for (const Expr *product : inferred) {
+    if (!product->is(ExprKind::Multiply) || product->operand(0)->shape.isScalar() ||
+        product->operand(1)->shape.isScalar())
+      continue;
+    for (const Expr *factor : product->operands) {
+      bool isSum = factor->is(ExprKind::Add) || factor->is(ExprKind::Subtract);
+      const Expr *one = isSum ? factor->operand(0) : nullptr;
+      if (one && one->is(ExprKind::Number) && one->value == 1 && isMatrix(factor->shape))
+        diags
+            .warning(WarningClass::Numerics, factor->anchor,
+                     "'" + operatorSpelling(factor->kind) + "' works entry by entry, so the 1 is a " +
+                         factor->shape.str() + " of ones")
+            .fix(one->range, "I")
+            .note("the identity is 'I'");
+    }
+  }
 }
 
 void Sema::listSymbols() {

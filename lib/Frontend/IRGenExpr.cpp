@@ -69,6 +69,8 @@ Value IRGen::value(const Expr &expr) {
     return make<DivOp>(loc, value(*expr.operand(0)), value(*expr.operand(1)));
   case ExprKind::Power:
     return emitPower(expr);
+  case ExprKind::ElementPower:
+    return emitElementwise(expr);
   case ExprKind::Transpose:
     return expr.shape.diag ? value(*expr.operand()) : make<TransposeOp>(loc, value(*expr.operand()));
   case ExprKind::Norm:
@@ -121,6 +123,9 @@ Value IRGen::emitElementwise(const Expr &expr) {
     return build<SubOp>(builder, loc, lhs, rhs);
   case ExprKind::ElementMultiply:
     return build<MulOp>(builder, loc, lhs, rhs);
+  case ExprKind::ElementPower:
+    return evaluate(*expr.operand(1)) == 2.0 ? build<MulOp>(builder, loc, lhs, lhs)
+                                             : build<PowOp>(builder, loc, lhs, rhs);
   default:
     return build<DivOp>(builder, loc, lhs, rhs);
   }
@@ -186,6 +191,8 @@ Value IRGen::emitPrimitive(const Expr &expr) {
     return make<SqrtOp>(loc, operand(0));
   case PrimitiveOp::Abs:
     return make<AbsOp>(loc, operand(0));
+  case PrimitiveOp::Sign:
+    return make<SignOp>(loc, operand(0));
   case PrimitiveOp::Sigmoid:
     return make<SigmoidOp>(loc, operand(0));
   case PrimitiveOp::Tanh:

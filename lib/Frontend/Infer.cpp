@@ -178,7 +178,8 @@ ShapeVar Sema::inferKind(Expr &expr) {
   case ExprKind::Add:
   case ExprKind::Subtract:
   case ExprKind::ElementMultiply:
-  case ExprKind::ElementDivide: {
+  case ExprKind::ElementDivide:
+  case ExprKind::ElementPower: {
     ShapeVar left = infer(*expr.operand(0)), right = infer(*expr.operand(1)), result = solver.freshShape();
     unsigned constraint = solver.add(Constraint{Relation::Broadcast, left, right, result, &expr});
     solver.add(Default{Convention::OperandsAgree, result, constraint});
@@ -198,7 +199,7 @@ ShapeVar Sema::inferKind(Expr &expr) {
   case ExprKind::Power:
     for (Expr *operand : expr.operands) {
       infer(*operand);
-      requireScalar(*operand, "'^' is the power of a scalar");
+      requireScalar(*operand, "'^' is the power of a scalar ('.^' entry by entry)");
     }
     return solver.scalar();
   case ExprKind::Transpose: {
@@ -410,8 +411,11 @@ bool Sema::settle(const Symbol &symbol) {
     return true;
   }
   StringRef keyword = symbol.is(SymbolKind::State) ? "state " : "input ";
-  Diagnostic &error =
-      diags.error(symbol.range, "the shape of '" + symbol.name + "' is ambiguous: declare it");
+  Diagnostic &error = diags.error(
+      symbol.range, readings.empty() ? "no shape of '" + symbol.name + "' fits all that is done with it"
+                                     : "the shape of '" + symbol.name + "' is ambiguous: declare it");
+  if (readings.empty())
+    error.note("the product of two vectors is x.T*y, a number, or x*yT, a matrix");
   for (const Reading &reading : readings)
     error.note(Twine(&reading == &readings.front() ? "one reading: '" : "another: '") + keyword +
                symbol.name + " : " + reading.text + "'");

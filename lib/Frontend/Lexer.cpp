@@ -32,6 +32,8 @@ StringRef describe(TokenKind kind) {
     return "'./'";
   case TokenKind::Caret:
     return "'^'";
+  case TokenKind::DotCaret:
+    return "'.^'";
   case TokenKind::Bar:
     return "'|'";
   case TokenKind::LeftParen:
@@ -130,7 +132,8 @@ private:
     TokenKind last = tokens.empty() ? TokenKind::Newline : tokens.back().kind;
     bool goesOn = last == TokenKind::Plus || last == TokenKind::Minus || last == TokenKind::Star ||
                   last == TokenKind::Slash || last == TokenKind::DotStar || last == TokenKind::DotSlash ||
-                  last == TokenKind::Caret || last == TokenKind::Comma || last == TokenKind::Equal;
+                  last == TokenKind::Caret || last == TokenKind::DotCaret || last == TokenKind::Comma ||
+                  last == TokenKind::Equal;
     if (last == TokenKind::Newline || (goesOn && !semicolon)) {
       ++at;
       space = true;
@@ -150,7 +153,7 @@ private:
     };
     auto next = [&](size_t ahead) { return end + ahead < text.size() ? text[end + ahead] : '\0'; };
     digits();
-    if (next(0) == '.' && (isDigit(next(1)) || !(isAlpha(next(1)) || StringRef(".*/").contains(next(1))))) {
+    if (next(0) == '.' && (isDigit(next(1)) || !(isAlpha(next(1)) || StringRef(".*/^").contains(next(1))))) {
       ++end;
       digits();
     }
@@ -176,6 +179,7 @@ private:
     TokenKind pair = StringSwitch<TokenKind>(two)
                          .Case(".*", TokenKind::DotStar)
                          .Case("./", TokenKind::DotSlash)
+                         .Case(".^", TokenKind::DotCaret)
                          .Case("..", TokenKind::DotDot)
                          .Default(TokenKind::Unknown);
     if (pair != TokenKind::Unknown) {
@@ -215,10 +219,13 @@ private:
                           .Cases({"\u2212", "\u2013"}, "-")
                           .Cases({"\u00b7", "\u00d7", "\u2217"}, "*")
                           .Case("\u2299", ".*")
+                          .Cases({"'", "\u1d40", "\u22a4"}, ".T")
                           .Default("");
     Diagnostic &error = diags.error(range, "character '" + character + "' has no meaning here");
     if (!meant.empty())
       error.fix(range, meant).note("write '" + meant + "'");
+    if (character == "<" || character == ">" || character == "?")
+      error.note("there are no comparisons: max, min, clamp, relu and sign choose between values");
   }
 
   StringRef text;

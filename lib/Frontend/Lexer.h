@@ -23,6 +23,7 @@ enum class TokenKind {
   DotStar,
   DotSlash,
   Caret,
+  DotCaret,
   Bar,
   LeftParen,
   RightParen,

@@ -74,16 +74,18 @@ Expr *Parser::unary() {
   return result;
 }
 
-// POWER := POSTFIX ('^' UNARY)?
+// POWER := POSTFIX (('^' | '.^') UNARY)?
 Expr *Parser::power() {
   Expr *base = postfix();
-  if (!base || !at(TokenKind::Caret))
+  bool ofEntries = at(TokenKind::DotCaret);
+  if (!base || (!at(TokenKind::Caret) && !ofEntries))
     return base;
   SourceRange op = take().range;
   Expr *exponent = unary();
   if (!exponent)
     return nullptr;
-  return make(ExprKind::Power, cover(base->range, exponent->range), op, {base, exponent});
+  return make(ofEntries ? ExprKind::ElementPower : ExprKind::Power, cover(base->range, exponent->range), op,
+              {base, exponent});
 }
 
 // POSTFIX := PRIMARY ('.' 'T' | 'T' right after a bracket | '[' SUM ']' | '@' BLOCK)*
@@ -168,7 +170,9 @@ Expr *Parser::primary() {
     return make(ExprKind::Norm, range, range, inner);
   }
   default:
-    unexpected("an operand");
+    Diagnostic &error = unexpected("an operand");
+    if (token.kind == TokenKind::Star && token.range.begin == last.end && file.text(last) == "*")
+      error.note("a power is written '^', or '.^' entry by entry");
     return nullptr;
   }
 }

@@ -40,7 +40,7 @@ Spec Parser::run() {
 Stmt *Parser::wholeStatement() {
   broken = false;
   Stmt *parsed = statement();
-  if (parsed && !broken && !endOfStatement()) {
+  if (parsed && !broken && !endOfStatement(/*ofExpression=*/parsed->value)) {
     broken = true;
     if (parsed->value)
       parsed->value = invalid();
@@ -168,17 +168,21 @@ void Parser::recover() {
   }
 }
 
-bool Parser::endOfStatement() {
+bool Parser::endOfStatement(bool ofExpression) {
   if (at(TokenKind::Newline) || at(TokenKind::End) || (braces && at(TokenKind::RightBrace)))
     return true;
   const Token &token = peek();
-  if (!token.afterLineEnd && (token.kind == TokenKind::Name || token.kind == TokenKind::Number ||
-                              token.kind == TokenKind::LeftParen)) {
+  if (ofExpression && !token.afterLineEnd &&
+      (token.kind == TokenKind::Name || token.kind == TokenKind::Number ||
+       token.kind == TokenKind::LeftParen)) {
     SourceRange gap = {last.end, token.range.begin};
     unexpected("an operator or the end of the statement").fix(gap, "*").note("a product needs '*'");
     return false;
   }
-  unexpected("the end of the statement");
+  Diagnostic &error = unexpected("the end of the statement");
+  if (token.kind == TokenKind::LeftBrace)
+    error.note(
+        "names have no indices of tokens: a state that is read before it is assigned is the last token's");
   return false;
 }
 
@@ -235,8 +239,10 @@ Stmt *Parser::assignment() {
     Diagnostic &error = unexpected("'=' after '" + name.name + "'");
     if (next == TokenKind::Name) {
       for (StringRef word : {"rule", "input", "param", "state", "output", "const", "dim", "for", "block"})
-        if (word.edit_distance(name.name, /*AllowReplacements=*/true, 2) <= 2)
+        if (word.edit_distance(name.name, /*AllowReplacements=*/true, 2) <= (word.size() > 3 ? 2u : 1u))
           error.note("did you mean '" + word + "'?");
+      if (name.name == "if" || name.name == "while")
+        error.note("there are no conditions: max, min, clamp, relu and sign choose between values");
       spec.incomplete = true;
       return nullptr;
     } else if (isOperator(next) && peekNext().kind == TokenKind::Equal) {

@@ -27,7 +27,7 @@ private:
   bool dim(DimSyntax &dim);
   bool facts(Stmt *stmt);
   bool parameter(Parameter &parameter);
-  bool endOfStatement();
+  bool endOfStatement(bool ofExpression);
   /// Skips to the end of a statement that could not be understood.
   void recover();
 

@@ -201,7 +201,10 @@ void Sema::resolveBlock(Stmt &stmt) {
 
 /// All blocks of a rule have one size: the sizes of `S@n` and of `block n` are the same grid over the tokens.
 int64_t Sema::blockSize(Expr &size) {
+  unsigned before = diags.numErrors();
   resolve(size, {Context::Constant});
+  if (diags.numErrors() != before)
+    return 0;
   std::optional<double> value = evaluate(size);
   if (!value || *value < 1 || *value > 1e9 || *value != static_cast<double>(static_cast<int64_t>(*value))) {
     diags.error(size.range, "a block has a positive number of tokens, got: " + shown(size));
@@ -432,7 +435,9 @@ void Sema::resolveIndex(Expr &expr, const Scope &scope) {
   base.symbol = symbol;
   if (!symbol->is(SymbolKind::Input) || !symbol->steps)
     diags.error(expr.range, "'" + base.text + "' has one value per token, so it has no index")
-        .note("'input " + base.text + " : SHAPE[n]' declares n of them");
+        .note("'input " + base.text +
+              " : SHAPE[n]' declares n of them; an earlier token's is kept by a state, '" + base.text +
+              "1 = " + base.text + "' after it was read");
   if (counter && counter->steps && symbol->steps && !counter->steps->isSymbol() &&
       !symbol->steps->isSymbol() && counter->steps->value > symbol->steps->value)
     diags.error(index.range, "'" + counter->name + "' counts to " + counter->steps->str() + ", but '" +
@@ -449,7 +454,8 @@ void Sema::resolveStale(Expr &expr, const Scope &scope) {
   Expr &base = *expr.operand(0);
   const Symbol *symbol = find(base.text, base.range, scope);
   if (!symbol || !symbol->is(SymbolKind::State)) {
-    diags.error(base.range, "'@' needs a state, but '" + base.text + "' is none");
+    diags.error(base.range, "'@' needs a state, but '" + base.text + "' is none")
+        .note("S@16 is the state S at the start of a block of 16 tokens; a product is written '*'");
     return;
   }
   if (scope.overTokens()) {

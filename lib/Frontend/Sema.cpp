@@ -44,6 +44,7 @@ std::unique_ptr<Program> Sema::run() {
     return nullptr;
   warnUnused();
   warnAlwaysZero();
+  warnOfOnes();
   listSymbols();
   return std::move(program);
 }

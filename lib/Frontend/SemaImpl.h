@@ -116,6 +116,7 @@ private:
   void checkLevels();
   void warnUnused();
   void warnAlwaysZero();
+  void warnOfOnes();
   void listSymbols();
 
   std::string shown(const Expr &expr) const;

@@ -63,6 +63,7 @@ TEST(Parser, KeepsStructure) {
   EXPECT_EQ(roundTrip("o = ||x| - |y||^2 + (a + b)T.T + k[j]T"),
             "o = ||x| - |y||^2 + (a + b).T.T + k[j].T\n");
   EXPECT_EQ(roundTrip("o = a^b^-c + (a^b)^c"), "o = a^b^-c + (a^b)^c\n");
+  EXPECT_EQ(roundTrip("o = a.^b.^-c.*2.^(a.*b)"), "o = a.^b.^-c.*2.^(a.*b)\n");
   EXPECT_EQ(roundTrip("o = S@16*k + solve(A, x, iterations=30, eps=1e-5)"),
             "o = S@16*k + solve(A, x, iterations=30, eps=1e-5)\n");
   EXPECT_EQ(roundTrip("input a, b : diag(n)[3] in (-inf, 2*c] unit"),
@@ -92,6 +93,9 @@ TEST(Parser, ReportsEveryError) {
   EXPECT_EQ(errorsOf("a = b \xe2\x88\x92 c"), "1:7 character '\xe2\x88\x92' has no meaning here\n");
   EXPECT_EQ(errorsOf("input a : vector(0)"),
             "1:18 expected a dimension: a name or an integer from 1 to 16777216, got '0'\n");
+  EXPECT_EQ(errorsOf("input q, k : vector(n) unit unit"),
+            "1:29 expected the end of the statement, got 'unit'\n");
+  EXPECT_EQ(errorsOf("a = b**2"), "1:7 expected an operand, got '*'\n");
   EXPECT_EQ(errorsOf("input a : matrix(n)"), "1:19 expected ',': a matrix has 2 dimensions, got ')'\n");
 }
 

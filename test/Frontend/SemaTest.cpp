@@ -131,7 +131,9 @@ TEST(Sema, ExplainsErrors) {
       {"o = grad(|q|^2, q)", {"'grad' differentiates by a state, but 'q' is none"}},
       {"S = S + v*kT; o = grad(|S*q|^2, S*q)",
        {"'grad' differentiates by a state, but 'S*q' is an expression"}},
-      {"o = q@16", {"'@' needs a state, but 'q' is none"}},
+      {"o = q@16", {"'@' needs a state, but 'q' is none", "a product is written '*'"}},
+      {"o = norm(q)", {"unknown function 'norm'", "here that is |x|, and |x|^2 its square"}},
+      {"S = S + v*k; o = S*q", {"no shape of 'k' fits all that is done with it", "x*yT, a matrix"}},
       {"S = S@0 + v*kT; o = S*q", {"a block has a positive number of tokens, got: '0'"}},
       {"S = S@2 + S@3 + v*kT; o = S*q", {"all blocks of a rule have one size, but this one has 3 tokens"}},
       {"input a : scalar in [1, 0]\no = a", {"range [1, 0] is empty"}},
@@ -149,10 +151,11 @@ TEST(Sema, ExplainsErrors) {
       {"input v : vector(dv)\nstate S : matrix(dv, dk)\nS = exp(v); o = S*q",
        {"'S' is a matrix(dv, dk), but it is assigned a vector(dv)"}},
       {"o = q/v", {"'/' divides by a scalar ('./' entry by entry), but 'v' is a vector(dv)"}},
-      {"o = q^2", {"'^' is the power of a scalar, but 'q' is a vector(dk)"}},
+      {"o = q^2", {"'^' is the power of a scalar ('.^' entry by entry), but 'q' is a vector(dk)"}},
       {"o = l2norm(1)", {"needs a vector or a matrix of rows, but its argument is a scalar"}},
       {"input k : vector(dk)[n]\no = k", {"'k' has n values per token: write k[j] in a loop"}},
-      {"input k : vector(dk)\no = k[1]", {"'k' has one value per token, so it has no index"}},
+      {"input k : vector(dk)\no = k[1]",
+       {"'k' has one value per token, so it has no index", "kept by a state"}},
       {"input k : vector(dk)[2]\no = k[3]", {"micro-steps count from 1 to 2, got: 3"}},
       {"input k : vector(dk)[2]\nfor j in 1..3 { o = k[j] }",
        {"'j' counts to 3, but 'k' has 2 values per token"}},
@@ -170,7 +173,8 @@ TEST(Sema, ExplainsErrors) {
       {"o = dk*v", {"this rule has no dimension 'dk'"}},
       {"o = I", {"nothing says how large this 'I' is"}},
       {"fn f(x) = x + y\no = f(q)", {"unknown name 'y'; function 'f' may use its parameters"}},
-      {"fn f(x) = f(x)\no = f(q)", {"unknown function 'f'"}},
+      {"fn f(x) = f(x)\no = f(q)",
+       {"function 'f' is not known here", "1:4: note: functions may use those above"}},
       {"fn f(x, x) = x\no = f(q, q)", {"two parameters are called 'x'"}},
       {"O = Q*K.T.*M", {"output 'O' needs one row for each token"}},
   });
@@ -190,6 +194,7 @@ TEST(Sema, WarnsOfWhatIsUnused) {
   EXPECT_NE(check(file, diags), nullptr);
   EXPECT_TRUE(contains(rendered(diags), "warning: input 'x' is never read [-Wunused]"));
   EXPECT_TRUE(contains(rendered(diags), "warning: 'u' is assigned but never read [-Wunused]"));
+  EXPECT_TRUE(contains(rendered(diags), "'output u, ..'"));
 }
 
 TEST(Sema, InlinesWithinLimits) {

@@ -60,7 +60,7 @@ SWEPT = {"comba", "convolved_layer", "deltanet", "deltanet_loss", "deltaproduct"
          "low_rank_gate", "made_keys", "mamba2", "mesanet", "mesanet_cg", "micro_decay", "micro_functions",
          "mixed_projections", "mlstm", "one_line", "outer_decay", "penalised", "projected", "refined_gate",
          "retnet", "rls", "rwkv6", "rwkv7", "scaled_keys", "shifted_tokens", "short_convolution",
-         "signed_decay", "simple_gla", "three_memories", "trapezoid", "two_keys",
+         "signed_decay", "simple_gla", "tempered_gate", "three_memories", "trapezoid", "two_keys",
          "two_outputs", "two_reads", "value_decay", "value_forgetting", "value_rates", "vector_beta",
          "weighted_loss"}
 >>>>>>> c30ff58 ([Algebra] Take outer products for two diagonals, and numbers times columns for known columns)

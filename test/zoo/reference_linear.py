@@ -98,6 +98,12 @@ def outer_decay(x, s):
     return s.S @ x.q
 
 
+def tempered_gate(x, s):
+    a = sigmoid(x.g) ** sigmoid(x.r)
+    s.S = s.S * a + outer(x.v, (1 - a) ** 2 * x.k)
+    return s.S @ x.q
+
+
 def read_both_ways(x, s):
     s.S = exp(x.g) * s.S + outer(x.v, x.k)
     return {"o": s.S @ x.q, "p": x.x @ s.S}

@@ -144,6 +144,7 @@ turned_keys                 | c:gate(dk) s:gate(dk) v:value(dv) k:key(dk) q:quer
 micro_functions             | q:query(dk) k:key(dk)[n] v:value(dv)[n] b:logit()[n] g:log_decay() | | S(dv,dk)
 read_both_ways              | q:query(dk) k:key(dk) x:value(dv) v:value(dv) g:log_decay() | | S(dv,dk)
 outer_decay                 | q:query(dk) k:key(dk) v:value(dv) g:logit(dk) h:logit(dv) | | S(dv,dk)
+tempered_gate               | q:query(dk) k:key(dk) g:logit(dk) r:logit(dk) v:value(dv) | | S(dv,dk)
 mean_squares                | x:value(d) y:value() | | w(d)
 """
 
