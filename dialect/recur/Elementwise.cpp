@@ -240,8 +240,15 @@ Value DivOp::lower(OpBuilder &b, Location loc, ValueRange x) {
 RangeAttr DivOp::inferRange(ArrayRef<RangeAttr> x) {
   if (!x[0] || !x[1] || x[1].contains(0.0))
     return {};
-  return hull(getContext(), {x[0].getLo() / x[1].getLo(), x[0].getLo() / x[1].getHi(),
-                             x[0].getHi() / x[1].getLo(), x[0].getHi() / x[1].getHi()});
+  // An infinite end is not attained, nor is a zero: what is divided by the one goes to 0, by the other to
+  // infinity.
+  double lo = 1 / x[1].getLo(), hi = x[1].getHi() == 0 ? -infinity : 1 / x[1].getHi();
+  auto times = [](double p, double inverse, double q) {
+    return p == 0 || inverse == 0 ? 0 : std::isinf(inverse) ? p * inverse : p / q;
+  };
+  double p = x[0].getLo(), q = x[0].getHi();
+  return hull(getContext(), {times(p, lo, x[1].getLo()), times(p, hi, x[1].getHi()),
+                             times(q, lo, x[1].getLo()), times(q, hi, x[1].getHi())});
 }
 OpFoldResult DivOp::fold(FoldAdaptor adaptor) {
   if (isConstant(adaptor.getRhs(), 1) && getLhs().getType() == getType())

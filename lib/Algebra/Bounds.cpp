@@ -65,7 +65,10 @@ Interval recur::normOf(Value value, unsigned depth) {
     if (normalisedVector(value))
       return {0, 1};
     // Positive parts of a whole, as softmax makes them.
+    auto least = quotient.getRhs().getDefiningOp<MaxOp>(); // of the sum and a small number
     auto sum = quotient.getRhs().getDefiningOp<ReduceOp>();
+    for (unsigned i = 0; least && !sum && i < 2; ++i)
+      sum = least->getOperand(i).getDefiningOp<ReduceOp>();
     if (sum && sum.getKind() == Reduction::Sum && sum.getOperand() == quotient.getLhs() &&
         Interval::of(quotient.getLhs()).lo >= 0)
       return {0, 1};

@@ -36,7 +36,9 @@ public:
       repeated |= !seen.insert(value).second;
       return;
     }
-    for (Value operand : value.getDefiningOp()->getOperands())
+    Operation *op = value.getDefiningOp();
+    bool isSquare = isa<MulOp>(op) && op->getOperand(0) == op->getOperand(1);
+    for (Value operand : isSquare ? op->getOperands().take_front() : op->getOperands())
       add(operand);
   }
   bool fromState = false, undeclared = false, repeated = false;
@@ -87,7 +89,21 @@ private:
       found.push_back({loc, what.str(), fix.str()});
   }
 
+  // Two states that take each other in have the eigenvalues of both together.
+  bool isMutual(unsigned state) {
+    auto takes = [&](unsigned a, unsigned b) {
+      return nf.updates[a] != Row::none &&
+             llvm::any_of(nf.update(a).old, [&](const OldTerm &term) { return term.state == b; });
+    };
+    for (unsigned other = 0; other < nf.states.size(); ++other)
+      if (other != state && takes(state, other) && takes(other, state))
+        return true;
+    return false;
+  }
+
   void checkDecay(unsigned state, const Decay &decay) {
+    if (isMutual(state))
+      return;
     Leaves leaves(rule);
     Interval range{decay.c.number, decay.c.number};
     std::string factors;
@@ -200,7 +216,9 @@ private:
     leaves.add(erase->known);
     leaves.add(erase->vector);
     llvm::for_each(write.c.factors, [&](Value factor) { leaves.add(factor); });
-    if (leaves.fromState)
+    Leaves scale(rule);
+    llvm::for_each(erase->factors, [&](Value factor) { scale.add(factor); });
+    if (leaves.fromState || scale.repeated)
       return;
     Interval c{-write.c.number, -write.c.number};
     std::string coefficient = std::fabs(write.c.number) == 1 ? "" : number(std::fabs(write.c.number));
