@@ -263,7 +263,12 @@ private:
     }
     if (!readsState || !isVector) {
       if (!op || isMatrix(type)) {
-        expander.blame = {value.getLoc(), "'" + notation(value) + "' is read as a whole"};
+        auto product = dyn_cast_if_present<MatmulOp>(op);
+        bool isRead = product && (nf.isTokenOnly(product.getLhs()) || nf.isTokenOnly(product.getRhs()));
+        expander.blame = {value.getLoc(), "'" + notation(value) + "' is read as a whole" +
+                                              (isRead ? ", many vectors for each token: those read the state "
+                                                        "in chunks that are outputs of their own"
+                                                      : "")};
         return false;
       }
       return llvm::all_of(op->getOperands(), [&](Value operand) { return readOut(expander, operand); });

@@ -36,6 +36,33 @@ bool isNumber(Value value, double number) {
 
 using Names = DenseMap<Value, std::string>;
 
+Value unrepeated(Value value) {
+  while (Operation *op = value.getDefiningOp<BroadcastOp>())
+    value = op->getOperand(0);
+  return value;
+}
+
+// x where the value is what the language calls softmax(x), null elsewhere.
+Value softmaxed(Value value) {
+  auto quotient = value.getDefiningOp<DivOp>();
+  auto exp = quotient ? quotient.getLhs().getDefiningOp<ExpOp>() : ExpOp();
+  auto shifted = exp ? exp.getOperand().getDefiningOp<SubOp>() : SubOp();
+  if (!shifted)
+    return {};
+  // Both are kept away from what is no number.
+  auto isReduction = [](Value x, Reduction kind, Value of) {
+    auto kept = unrepeated(x).getDefiningOp<MaxOp>();
+    for (unsigned i = 0; kept && i < 2; ++i)
+      if (auto reduce = kept->getOperand(i).getDefiningOp<ReduceOp>())
+        return reduce.getKind() == kind && reduce.getOperand() == of;
+    return false;
+  };
+  return isReduction(shifted.getRhs(), Reduction::Max, shifted.getLhs()) &&
+                 isReduction(quotient.getRhs(), Reduction::Sum, exp)
+             ? shifted.getLhs()
+             : Value();
+}
+
 Text write(Value value, unsigned depth, const Names &names) {
   if (auto known = names.find(value); known != names.end())
     return {known->second, Atom};
@@ -45,7 +72,7 @@ Text write(Value value, unsigned depth, const Names &names) {
     return {"x", Atom};
   }
   Operation *op = value.getDefiningOp();
-  if (depth == 0)
+  if (depth == 0 && !isa<ConstantOp>(op))
     return {"..", Atom};
   auto operand = [&](unsigned i) { return write(op->getOperand(i), depth - 1, names); };
   auto infix = [&](StringRef symbol, Precedence precedence, bool strict = false) {
@@ -83,6 +110,8 @@ Text write(Value value, unsigned depth, const Names &names) {
     bool scales = matType(mul.getLhs()).isScalar() || matType(mul.getRhs()).isScalar();
     return scales ? infix("*", Product) : infix(".*", Entries);
   }
+  if (Value scores = softmaxed(value))
+    return {"softmax(" + write(scores, depth - 1, names).text + ")", Atom};
   if (Value vector = normalisedVector(value))
     return {"l2norm(" + write(vector, depth - 1, names).text + ")", Atom};
   if (auto div = dyn_cast<DivOp>(op))

@@ -1,6 +1,7 @@
 // The normal form as text.
 #include "lib/Algebra/Expander.h"
 #include "lib/Algebra/Passes.h"
+#include "lib/Algebra/Stems.h"
 #include "mlir/IR/Matchers.h"
 
 #include <cmath>
@@ -13,12 +14,34 @@ namespace recur {
 using namespace mlir;
 using namespace recur;
 
+std::string recur::freeStem(ArrayRef<ArgAttr> args, StringRef letters) {
+  for (char letter : letters) {
+    StringRef stem(&letter, 1);
+    bool isTaken = llvm::any_of(args, [&](ArgAttr arg) {
+      StringRef rest = arg.getName().getValue();
+      return rest.consume_front(stem) &&
+             (rest.empty() ? arg.getKind() == ArgKind::State : llvm::all_of(rest, llvm::isDigit));
+    });
+    if (!isTaken)
+      return stem.str();
+  }
+  return letters.take_front().str() + "_";
+}
+std::string recur::readStem(ArrayRef<ArgAttr> args) { return freeStem(args, "yrnm"); }
+std::string recur::shortStem(ArrayRef<ArgAttr> args) { return freeStem(args, "xwuf"); }
+
+static SmallVector<ArgAttr> argumentsOf(const NormalForm &nf) {
+  RuleOp rule = nf.rule;
+  return llvm::to_vector(rule.getArgs().getAsRange<ArgAttr>());
+}
+
 namespace {
 class Printer {
 public:
   Printer(const NormalForm &nf, const ShortNames *given, raw_ostream &os) : nf(nf), os(os), brief(given) {
     if (!brief)
       return;
+    y = readStem(argumentsOf(nf));
     names = given->names;
     for (auto [index, version] : llvm::enumerate(nf.updates))
       if (version != Row::none)
@@ -46,13 +69,13 @@ public:
         line = " = " + read(say(nf.versions[row.version].value), row.side, row.vector);
       if (std::string sum = " = " + terms(row.terms); row.inOldReads && !(brief && sum == line))
         line += sum;
-      os << "  y" << index + 1 << line << "\n";
+      os << "  " << y << index + 1 << line << "\n";
     }
     for (auto [index, version] : llvm::enumerate(nf.updates))
       if (version != Row::none)
         os << "  " << name(index) << "' = " << update(nf.versions[version]) << "\n";
     for (const Readout &readout : nf.readouts)
-      os << "  read out: y" << readout.row + 1 << (readout.transposed ? "T" : "") << "\n";
+      os << "  read out: " << y << readout.row + 1 << (readout.transposed ? "T" : "") << "\n";
   }
 
 private:
@@ -84,7 +107,7 @@ private:
     if (column.kind == Column::Known)
       return sayFactor(column.value);
     if (column.kind == Column::RowOf)
-      return "y" + std::to_string(column.index + 1);
+      return y + std::to_string(column.index + 1);
     const Read &r = nf.reads[column.index];
     return read(name(r.state), r.side, r.vector);
   }
@@ -141,6 +164,8 @@ private:
       text += coefficient(write.c, text.empty());
       if (write.matrix)
         text += sayFactor(write.matrix);
+      else if (brief && isOneNumber(write.column) && isOneNumber(write.row) && StringRef(text).ends_with("*"))
+        text.pop_back();
       else
         text +=
             column(write.column) + (brief && isOneNumber(write.row) ? "" : "*" + column(write.row) + ".T");
@@ -152,6 +177,7 @@ private:
   raw_ostream &os;
   bool brief;
   DenseMap<Value, std::string> names;
+  std::string y = "y";
   unsigned versions = 0;
 };
 
@@ -171,13 +197,14 @@ ShortNames recur::shortNames(const NormalForm &nf) {
   ShortNames result;
   if (!nf.affine)
     return result;
+  std::string stem = shortStem(argumentsOf(nf));
   auto add = [&](Value value) {
     if (!value || !nf.isTokenOnly(value) || result.names.contains(value))
       return;
     std::string full = notation(value, DenseMap<Value, std::string>(), fullDepth);
     if (full.size() <= longestExpression)
       return;
-    std::string name = "x" + std::to_string(result.lines.size() + 1);
+    std::string name = stem + std::to_string(result.lines.size() + 1);
     result.lines.push_back(name + " = " + notation(value, result.names, fullDepth));
     result.byText[full] = result.names[value] = name;
   };

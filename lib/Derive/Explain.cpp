@@ -1,6 +1,7 @@
 // A derivation as text, in the notation of the papers: capitals are matrices with one row per token of the
 // chunk, G is the sum of log decays up to a token (Gx before it), tril and stril are lower triangles with and
 // without the diagonal.
+#include "lib/Algebra/Stems.h"
 #include "lib/Derive/Derive.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/TypeSwitch.h"
@@ -13,15 +14,19 @@ namespace {
 // Writes the body of a program as equations; a value that is used once stands where it is used.
 class ProgramWriter {
 public:
-  ProgramWriter(chunk::ProgramOp program, const ShortNames &given) : program(program), known(given.byText) {
-    counters["x"] = given.lines.size();
+  ProgramWriter(chunk::ProgramOp program, const ShortNames &given)
+      : program(program), known(given.byText),
+        x(shortStem(llvm::to_vector(program.getArgs().getAsRange<ArgAttr>()))) {
+    counters[x] = given.lines.size();
+    for (auto solve : program.getBody().getOps<chunk::TriSolveOp>())
+      allStreams += solve.getRhs().size();
   }
 
   void write(DerivationStep &tokens, DerivationStep &system, DerivationStep &results) {
     for (BlockArgument argument : program.getBody().getArguments()) {
       ArgAttr arg = program.getArg(argument.getArgNumber());
       bool rows = arg.getKind() == ArgKind::Input;
-      names[argument] = rows ? upper(arg.getName().getValue()) : arg.getName().str();
+      names[argument] = rows ? rowsOf(arg.getName().getValue()) : arg.getName().str();
       tokenNames[argument] = arg.getName().str();
     }
     for (Operation &op : program.getBody().front().without_terminator()) {
@@ -52,6 +57,15 @@ public:
   }
 
 private:
+  // The capital, unless that is the name of another argument.
+  std::string rowsOf(StringRef name) {
+    std::string capital = upper(name);
+    bool isTaken = llvm::any_of(program.getArgs().getAsRange<ArgAttr>(), [&](ArgAttr arg) {
+      return arg.getName().getValue() == capital && name != capital;
+    });
+    return isTaken ? "rows(" + name.str() + ")" : capital;
+  }
+
   static std::string upper(StringRef text) {
     return text.size() == 1 ? text.upper() : "rows(" + text.str() + ")";
   }
@@ -88,11 +102,11 @@ private:
     for (Value result : map.getResults()) {
       std::string line = notation(*yielded++, argumentNames, fullDepth), name = known.lookup(line);
       if (name.empty()) {
-        name = known[line] = "x" + std::to_string(++counters["x"]);
+        name = known[line] = x + std::to_string(++counters[x]);
         step.lines.push_back(name + " = " + line);
       }
       tokenNames[result] = name;
-      names[result] = "X" + name.substr(1);
+      names[result] = StringRef(x).upper() + name.substr(x.size());
     }
   }
 
@@ -124,23 +138,25 @@ private:
   }
 
   void writeSolve(chunk::TriSolveOp solve, DerivationStep &step) {
-    size_t streams = solve.getRhs().size();
+    // Systems after the first go on counting.
+    size_t streams = solve.getRhs().size(),
+           first = std::exchange(writtenStreams, writtenStreams + streams) + 1;
+    auto number = [&](size_t stream) {
+      return allStreams == 1 ? std::string() : std::to_string(first + stream);
+    };
     for (auto [index, block] : llvm::enumerate(solve.getBlocks()))
-      step.lines.push_back(
-          "N" +
-          (streams == 1 ? "" : std::to_string(index / streams + 1) + std::to_string(index % streams + 1)) +
-          " = " + text(block, 0));
+      step.lines.push_back("N" + number(index / streams) + (streams == 1 ? "" : number(index % streams)) +
+                           " = " + text(block, 0));
     for (auto [index, side, result] : llvm::enumerate(solve.getRhs(), solve.getResults())) {
-      std::string number = streams == 1 ? "" : std::to_string(index + 1);
-      names[result] = "U" + number;
-      std::string line = streams == 1 ? "(I + N) U" : "U" + number;
+      names[result] = "U" + number(index);
+      std::string line = streams == 1 ? "(I + N" + number(0) + ") U" + number(0) : "U" + number(index);
       for (size_t other = 0; streams > 1 && other < streams; ++other)
-        line += " + N" + number + std::to_string(other + 1) + " U" + std::to_string(other + 1);
+        line += " + N" + number(index) + number(other) + " U" + number(other);
       step.lines.push_back(line + " = " + text(side, 0));
     }
     for (auto [index, factors] : llvm::enumerate(solve.getFactors()))
-      step.lines.push_back("each value channel with N" + (streams == 1 ? "" : std::to_string(index + 1)) +
-                           " times its entries of " + text(factors, 0));
+      step.lines.push_back("each value channel with N" + number(index) + " times its entries of " +
+                           text(factors, 0));
     if (solve.getDecay())
       step.lines.push_back("each value channel with its decays " + names[solve.getDecay()]);
   }
@@ -198,7 +214,8 @@ private:
       names[last] = state(i) + "_C";
       std::string line = state(i) + "_t = ";
       for (size_t j = 0; j < n; ++j)
-        line += text(scan.getFactors()[i * n + j], 2) + " ⊙ " + state(j) + "_(t-1) + ";
+        if (std::string factor = text(scan.getFactors()[i * n + j], 2); factor != "0")
+          line += (factor == "1" ? "" : factor + " ⊙ ") + state(j) + "_(t-1) + ";
       step.lines.push_back(line + text(scan.getWrites()[i], 2) + " from " + text(scan.getInit()[i], 0) +
                            ", by an associative scan");
     }
@@ -293,6 +310,8 @@ private:
   llvm::StringMap<std::string> known; // names by what they stand for
   DenseMap<Value, std::string> names, tokenNames, argumentNames;
   llvm::StringMap<unsigned> counters;
+  std::string x;                             // what rows of expressions are called
+  size_t allStreams = 0, writtenStreams = 0; // of systems
 };
 } // namespace
 

@@ -1,5 +1,6 @@
 // What a group is: its key side, its decays and its streams.
 #include "lib/Derive/Group.h"
+#include "lib/Algebra/Stems.h"
 
 using namespace mlir;
 using namespace recur;
@@ -243,10 +244,12 @@ LogicalResult Group::findStreams() {
         last = std::max(last, column.index);
     return last;
   };
+  RuleOp rule = cx.nf.rule;
+  std::string y = readStem(llvm::to_vector(rule.getArgs().getAsRange<ArgAttr>()));
   for (const Stream &stream : streams)
     cx.note("sort", "key " +
                         (stream.key.kind == Column::Known ? notation(stream.key.value, cx.names.names)
-                                                          : "y" + std::to_string(stream.key.index + 1)) +
+                                                          : y + std::to_string(stream.key.index + 1)) +
                         (stream.unknown ? ": its payload reads the state, an unknown row"
                                         : ": its payload is known"));
   std::sort(streams.begin(), streams.end(),
