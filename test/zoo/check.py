@@ -51,19 +51,11 @@ SWEPT = {"comba", "convolved_layer", "deltanet", "deltanet_loss", "deltaproduct"
          "gated_deltanet_loss", "gla", "gsa", "hgrn2", "kda", "left_slots", "lightning", "linear_attention",
          "linear_attention_feature_map", "linear_attention_normalised", "linear_attention_rmsnorm", "longhorn",
          "low_rank_gate", "made_keys", "mamba2", "mesanet", "mesanet_cg", "micro_decay", "micro_functions",
-         "mixed_projections", "mlstm", "one_line", "penalised", "projected", "refined_gate", "retnet", "rls",
-         "rwkv6", "rwkv7", "scaled_keys", "shifted_tokens", "short_convolution", "signed_decay", "signed_delta",
-         "simple_gla", "three_memories", "trapezoid", "two_keys", "two_outputs", "two_reads", "value_decay",
-         "value_forgetting", "value_rates", "vector_beta", "weighted_loss"}
-=======
-         "linear_attention_feature_map", "linear_attention_normalised", "linear_attention_rmsnorm", "longhorn",
-         "low_rank_gate", "made_keys", "mamba2", "mesanet", "mesanet_cg", "micro_decay", "micro_functions",
          "mixed_projections", "mlstm", "one_line", "outer_decay", "penalised", "projected", "refined_gate",
          "retnet", "rls", "rwkv6", "rwkv7", "scaled_keys", "shifted_tokens", "short_convolution",
-         "signed_decay", "simple_gla", "tempered_gate", "three_memories", "trapezoid", "two_keys",
-         "two_outputs", "two_reads", "value_decay", "value_forgetting", "value_rates", "vector_beta",
-         "weighted_loss"}
->>>>>>> c30ff58 ([Algebra] Take outer products for two diagonals, and numbers times columns for known columns)
+         "signed_decay", "signed_delta", "simple_gla", "tempered_gate", "three_memories", "trapezoid",
+         "two_keys", "two_outputs", "two_reads", "value_decay", "value_forgetting", "value_rates",
+         "vector_beta", "weighted_loss"}
 
 
 class Failure(Exception):
