@@ -29,6 +29,9 @@ constexpr Row rows[] = {
      "AVX-512"},
     {"x86-64-v4+bf16", "x86-64-v4", "+avx512bf16", "avx512bf16", RECUR_CPU_X86_64_V4 | RECUR_CPU_AVX512_BF16,
      16, "AVX-512 with bfloat16 products"},
+    {"x86-64-v4+amx", "x86-64-v4", "+avx512bf16,+amx-tile,+amx-bf16", "amx-tile,amx-bf16",
+     RECUR_CPU_X86_64_V4 | RECUR_CPU_AVX512_BF16 | RECUR_CPU_AMX_TILE | RECUR_CPU_AMX_BF16, 16,
+     "AVX-512 with bfloat16 products of tiles (AMX)"},
 };
 
 struct GpuRow {

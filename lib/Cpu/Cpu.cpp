@@ -69,6 +69,7 @@ static PassOptions loweringOptions(const KernelOptions &options) {
     own.formats.push_back(formatText(format));
   own.vectorWidth = options.vectorWidth;
   own.hasBf16Pairs = options.hasBf16Pairs;
+  own.hasBf16Tiles = options.hasBf16Tiles;
   own.chunkLength = options.chunk;
   return own;
 }

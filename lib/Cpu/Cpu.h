@@ -55,6 +55,9 @@ struct KernelOptions {
   bool hasBf16Pairs = false;
   /// Whether a rule may become a sweep, where that fits; otherwise all become a loop over tokens.
   bool sweep = true;
+  /// Whether the target multiplies tiles of bf16 (AMX), and converts as AVX512-BF16 does. Used as pairs are,
+  /// and instead of them.
+  bool hasBf16Tiles = false;
   /// The tokens of a chunk, where the module holds the rule's chunk program beside it.
   int64_t chunk = 16;
 };

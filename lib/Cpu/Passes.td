@@ -11,6 +11,7 @@ class LoweringPass<string flag, string text> : Pass<flag, "::mlir::ModuleOp"> {
     ListOption<"formats", "formats", "std::string", "TYPE or TYPE:RANK for each tensor; types: f32, bf16, f16">,
     Option<"vectorWidth", "vector-width", "unsigned", "16", "f32 entries in a vector register">,
     Option<"hasBf16Pairs", "bf16-pairs", "bool", "false", "the target multiplies pairs of bf16">,
+    Option<"hasBf16Tiles", "bf16-tiles", "bool", "false", "the target multiplies tiles of bf16 (AMX)">,
     Option<"chunkLength", "chunk", "int64_t", "16", "tokens in a chunk, where the rule has a chunk program">,
   ];
   let dependentDialects = [

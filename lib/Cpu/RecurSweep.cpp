@@ -39,7 +39,7 @@ static bool dividesReads(const NormalForm &form) {
 
 // Replaces the rule by functions, if the sweep fits it.
 static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFormat> formats,
-                               unsigned vectorWidth, bool hasBf16Pairs) {
+                               unsigned vectorWidth, bool hasBf16Pairs, bool hasBf16Tiles) {
   SweepPlanResult result = planSweep(rule);
   OpBuilder builder(rule);
   if (!result.plan) {
@@ -54,7 +54,8 @@ static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFor
 
   // Products of bf16 cost no more accuracy than the inputs have lost, unless what is read is divided by
   // another state's number, which may be small.
-  bool pairs = hasBf16Pairs && vectorWidth == 16 && !formats.empty() && !dividesReads(plan.form);
+  bool pairs =
+      (hasBf16Pairs || hasBf16Tiles) && vectorWidth == 16 && !formats.empty() && !dividesReads(plan.form);
   for (auto [tensor, format] : llvm::zip(kernelTensors(rule), formats))
     pairs &= tensor.role != Role::Input || tensor.rank == 0 || format.dtype == DType::BF16;
 
@@ -84,7 +85,8 @@ static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFor
 
   // Column blocks may be cut into parts, unless one part needs what another writes: readouts of all columns,
   // or the other states, whose initial values may lie where the final ones go.
-  SweepOptions options = SweepOptions::choose(plan.shape, vectorWidth, vectorWidth == 16 ? 32 : 16, pairs);
+  SweepOptions options = SweepOptions::choose(plan.shape, vectorWidth, vectorWidth == 16 ? 32 : 16,
+                                              pairs && hasBf16Pairs, pairs && hasBf16Tiles);
   bool isWhole = plan.hasEpilogue || !plan.sideArguments.empty();
   int64_t parts = isWhole ? 1 : SweepLayout(plan.shape, options).blocks;
   builder.setInsertionPoint(*tokenLoop);
@@ -122,7 +124,8 @@ struct RecurSweep : recur::cpu::impl::RecurSweepBase<RecurSweep> {
     if (failed(parsed))
       return signalPassFailure();
     for (RuleOp rule : llvm::make_early_inc_range(getOperation().getOps<RuleOp>()))
-      if (!chunkProgramOf(rule) && failed(sweepRule(rule, symbol, *parsed, vectorWidth, hasBf16Pairs)))
+      if (!chunkProgramOf(rule) &&
+          failed(sweepRule(rule, symbol, *parsed, vectorWidth, hasBf16Pairs, hasBf16Tiles)))
         return signalPassFailure();
   }
 };

@@ -1,6 +1,7 @@
 #include "lib/Cpu/Sweep.h"
 #include "lib/Cpu/SweepPack.h"
 #include "lib/Cpu/SweepPairs.h"
+#include "lib/Cpu/SweepTiles.h"
 
 using namespace mlir;
 using namespace recur;
@@ -291,6 +292,8 @@ SweepLayout::SweepLayout(const SweepShape &shape, const SweepOptions &options)
   pendingStride = (writes + shape.columnDecay) * options.width();
   pairsBegin = pendingBegin + blocks * pendingStride;
   size = pairsBegin + (options.pairs ? SweepPairs::size(shape, options) : 0);
+  if (options.tiles)
+    size += TileLayout(shape, options, *this).size;
 }
 
 Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, Value tokens,
@@ -316,20 +319,28 @@ Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &opti
     b.branch(condition, TypeRange(), [&] { return body(), Values(); }, [] { return Values(); });
   };
   Values scale = scaled ? Values{b.number(1)} : Values();
+  std::optional<SweepTiles> tiles;
+  if (options.tiles)
+    tiles.emplace(b, rule, options, tokens, scratch, blocks);
+  int64_t group = tiles ? SweepTiles::group : options.group;
   grouped.begin();
-  return front(b.loop(zero, tokens, options.chunk, scale, [&](Value begin, ValueRange carried) {
+  if (tiles)
+    tiles->begin();
+  Values last = b.loop(zero, tokens, options.chunk, scale, [&](Value begin, ValueRange carried) {
     Value left = arith::SubIOp::create(b, tokens, begin);
     Value count = arith::MinUIOp::create(b, left, b.index(options.chunk));
     rule.pack(b, layout, scratch, begin, count);
     // The few tokens after the last whole group go one by one.
-    Value rest = arith::RemUIOp::create(b, count, b.index(options.group));
+    Value rest = arith::RemUIOp::create(b, count, b.index(group));
     Value whole = arith::SubIOp::create(b, count, rest);
-    Value scale = some(zero, whole, front(carried),
-                       [&](Value scale) { return grouped.run(begin, zero, whole, scale); });
+    Value scale = some(zero, whole, front(carried), [&](Value scale) {
+      return tiles ? tiles->run(begin, zero, whole, scale) : grouped.run(begin, zero, whole, scale);
+    });
     Value ends = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, left, count);
-    Value pending = arith::CmpIOp::create(b, arith::CmpIPredicate::uge, tokens, b.index(options.group));
-    when(arith::AndIOp::create(b, ends, pending), [&] { grouped.flush(); });
-    if (options.group > 1)
+    Value pending = arith::CmpIOp::create(b, arith::CmpIPredicate::uge, tokens, b.index(group));
+    if (!tiles)
+      when(arith::AndIOp::create(b, ends, pending), [&] { grouped.flush(); });
+    if (group > 1)
       scale = some(whole, count, scale, [&](Value scale) {
         single.clear();
         Value next = single.run(begin, whole, count, scale);
@@ -338,10 +349,14 @@ Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &opti
       });
     rule.finish(b, layout, scratch, begin, count);
     return carry(scale);
-  }));
+  });
+  if (tiles)
+    tiles->end();
+  return front(last);
 }
 
-SweepOptions SweepOptions::choose(const SweepShape &shape, int64_t lanes, int64_t registers, bool pairs) {
+SweepOptions SweepOptions::choose(const SweepShape &shape, int64_t lanes, int64_t registers, bool pairs,
+                                  bool tiles) {
   SweepOptions best;
   best.lanes = lanes;
   int64_t perVector = shape.reads.size() + shape.writes.size();
@@ -350,6 +365,13 @@ SweepOptions SweepOptions::choose(const SweepShape &shape, int64_t lanes, int64_
     int64_t factors = shape.columnDecay ? vectors : 0;
     return vectors <= most && group * vectors * perVector + vectors + factors + 2 <= registers - 2;
   };
+  if (tiles && SweepTiles::fit(shape, lanes)) {
+    best.tiles = true;
+    best.group = 1;
+    // Wide enough for several sums of a token at once, and two blocks for two threads.
+    best.vectors = most % 8 == 0 ? 4 : most % 2 == 0 ? 2 : 1;
+    return best;
+  }
   if (pairs && !shape.columnDecay && shape.rows % (2 * lanes) == 0) {
     // Sums, the operands of an update, two rows, and what is loaded.
     auto fitsPairs = [&](int64_t group, int64_t vectors, int64_t spare) {

@@ -35,11 +35,13 @@ struct SweepOptions {
   int64_t chunk = 32;  // tokens packed at a time, a multiple of `group`
 
   bool pairs = false; // products of pairs of bf16; see SweepPairs.h
+  bool tiles = false; // products of tiles of bf16; see SweepTiles.h. `group` is then of the tokens left over
 
   int64_t width() const { return lanes * vectors; }
   /// The best cut for a shape on a machine with `registers` vector registers of `lanes` f32; with products of
-  /// `pairs` of bf16 where that is possible.
-  static SweepOptions choose(const SweepShape &shape, int64_t lanes, int64_t registers, bool pairs = false);
+  /// `pairs` or `tiles` of bf16 where that is possible.
+  static SweepOptions choose(const SweepShape &shape, int64_t lanes, int64_t registers, bool pairs = false,
+                             bool tiles = false);
 };
 
 /// Where things are in the scratch memory, an f32 memref. All positions count f32. H comes first, column
@@ -57,7 +59,7 @@ struct SweepLayout {
   int64_t coefficientsBegin; // of the group that begins at token 0; before it those of the group before
   int64_t scalesBegin;       // the factor of each row, for a decay by rows
   int64_t pendingBegin, pendingStride; // of what a chunk leaves to the next, and from block to block
-  int64_t pairsBegin;                  // of what SweepPairs packs
+  int64_t pairsBegin;                  // of what SweepPairs or SweepTiles packs
   int64_t size;                        // f32 in all
 };
 

@@ -73,7 +73,8 @@ Value PlannedRule::loadInput(VectorBuilder &b, const SweepColumn &column, const 
 void PlannedRule::storeOutput(VectorBuilder &b, Value x, Value view, const ColumnStep &at) {
   view = b.denseView(view);
   auto type = VectorType::get(b.lanes, cast<MemRefType>(view.getType()).getElementType());
-  if (options.pairs && type.getElementType().isBF16()) // where there are pairs there is an instruction
+  // Where there are products of bf16 there is an instruction.
+  if ((options.pairs || options.tiles) && type.getElementType().isBF16())
     x = LLVM::CallIntrinsicOp::create(b, type, b.getStringAttr("llvm.x86.avx512bf16.cvtneps2bf16.512"), x)
             .getResult(0);
   else if (type != b.vector)

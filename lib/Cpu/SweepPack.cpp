@@ -46,8 +46,7 @@ Value SweepPacker::coefficients(Value from, Value to, Value ends, Value scale) {
           Value more = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, b.add(first, group.group), to);
           more = arith::OrIOp::create(b, more, arith::XOrIOp::create(b, ends, b.flag(true)));
           safe = arith::AndIOp::create(b, rowsAreSafe(first), more);
-          // Most decays are below 1: the further above 1 the scales begin, the longer they stay in the range.
-          fresh = b.splat(arith::SelectOp::create(b, more, b.number(0x1p32), b.number(1)));
+          fresh = b.splat(arith::SelectOp::create(b, more, b.number(freshScale), b.number(1)));
           Value usual = arith::SelectOp::create(b, safe, b.number(1), b.number(0));
           b.storeScalar(usual, scratch, b.add(at, group.rescale()));
         }

@@ -15,6 +15,12 @@ public:
   /// decay); returns it as these groups leave it. Factors kept by rows end as 1.
   mlir::Value coefficients(mlir::Value from, mlir::Value to, mlir::Value ends, mlir::Value scale);
 
+  /// Whether the factors kept by rows stay in a safe range when those of a group are multiplied in, as i1.
+  mlir::Value rowsAreSafe(mlir::Value first);
+  /// Where such factors begin: most decays are below 1, and the further above it they begin, the longer they
+  /// stay in the range.
+  static constexpr double freshScale = 0x1p32;
+
   /// Emits the copying of what the next chunk needs of the group that begins at `first`: it is then the group
   /// before the first of that chunk.
   void keep(mlir::Value first);
@@ -31,7 +37,6 @@ private:
   void eachGram(llvm::function_ref<void(int64_t t, unsigned r, int64_t j, unsigned w)> body);
   Value row(Value first, Value i, int64_t t, unsigned slot);
   Value rowDecay(Value first, Value i, int64_t from, int64_t to);
-  Value rowsAreSafe(Value first);
   void scaleRows(Value first, Value i, Value safe, Value fresh);
   Values innerProducts(Value first, Value safe, Value fresh);
   void storeProducts(Value at, llvm::ArrayRef<Value> products);
@@ -40,7 +45,7 @@ private:
   VectorBuilder &b;
   const SweepShape &shape;
   const SweepLayout &layout;
-  const SweepGroup &group;
+  const SweepGroup group;
   Value scratch;
 };
 

@@ -87,7 +87,7 @@ void SweepState::copyTiles(Value state, Value scale, bool isLoad) {
       if (!isLoad && options.pairs)
         interleave(tile, /*undo=*/true);
       if (transposed)
-        tile = transpose(tile);
+        tile = transposeSquare(b, tile);
       if (isLoad && options.pairs)
         interleave(tile, /*undo=*/false);
       for (int64_t i = 0; i < lanes; ++i)
@@ -114,8 +114,8 @@ void SweepState::interleave(MutableArrayRef<Value> rows, bool undo) {
 }
 
 // Exchanges blocks of 1, 2, 4, .. lanes between pairs of rows.
-SmallVector<Value> SweepState::transpose(ArrayRef<Value> rows) {
-  Values result(rows);
+SmallVector<Value> cpu::transposeSquare(VectorBuilder &b, ArrayRef<Value> rows) {
+  SmallVector<Value> result(rows);
   int64_t lanes = b.lanes;
   for (int64_t half = 1; half < lanes; half *= 2)
     for (int64_t i = 0; i < lanes; ++i) {

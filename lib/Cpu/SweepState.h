@@ -30,7 +30,6 @@ private:
   Value endColumn();
   Value at(Value row, Value column);
   void interleave(llvm::MutableArrayRef<Value> rows, bool undo);
-  Values transpose(llvm::ArrayRef<Value> rows);
 
   VectorBuilder &b;
   const SweepShape &shape;
@@ -40,5 +39,8 @@ private:
   bool transposed;
   SweepBlocks blocks;
 };
+
+/// The columns of as many vectors as these have lanes.
+VectorBuilder::Values transposeSquare(VectorBuilder &b, llvm::ArrayRef<mlir::Value> rows);
 
 } // namespace recur::cpu

@@ -178,7 +178,9 @@ cpu::KernelOptions recur::cpuOptions(RuleOp rule, const ModelInfo &info, ArrayRe
   options.sweep = form != "sequential";
   options.tensors = kernelFormats(rule, info, types);
   options.vectorWidth = target.vectorWidth;
-  options.hasBf16Pairs = target.required & RECUR_CPU_AVX512_BF16;
+  // Where there are tiles, products of pairs take longer than twice as many of f32.
+  options.hasBf16Tiles = target.required & RECUR_CPU_AMX_BF16;
+  options.hasBf16Pairs = target.required & RECUR_CPU_AVX512_BF16 && !options.hasBf16Tiles;
   return options;
 }
 

@@ -134,7 +134,9 @@ private:
     if (target.required & RECUR_CPU_AVX512_BF16 && result.form == "sweep" &&
         !llvm::is_contained(types, DType::BF16))
       result.advice.push_back(
-          "tensors of bf16 (--dtype bf16) let this machine multiply pairs: about twice the arithmetic");
+          target.required & RECUR_CPU_AMX_BF16
+              ? "tensors of bf16 (--dtype bf16) let this machine multiply tiles: many times the arithmetic"
+              : "tensors of bf16 (--dtype bf16) let this machine multiply pairs: about twice the arithmetic");
     for (BlockArgument state : form.states) {
       MatType type = matType(state);
       int64_t columns = type.numRows(), lanes = target.vectorWidth;

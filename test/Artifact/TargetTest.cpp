@@ -14,7 +14,8 @@ std::string errorText(Error error) { return toString(std::move(error)); }
 
 TEST(Target, KnownNames) {
   uint64_t before = 0;
-  for (const StringRef name : {"x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "x86-64-v4+bf16"}) {
+  for (const StringRef name :
+       {"x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "x86-64-v4+bf16", "x86-64-v4+amx"}) {
     Expected<Target> target = lookupTarget(name);
     ASSERT_TRUE(bool(target)) << errorText(target.takeError());
     EXPECT_EQ(target->name, name);
@@ -40,11 +41,11 @@ TEST(Target, Lists) {
 
 TEST(Target, Errors) {
   EXPECT_EQ(errorText(lookupTarget("x87").takeError()),
-            "unknown target 'x87', known are x86-64, x86-64-v2, x86-64-v3, x86-64-v4, x86-64-v4+bf16, sm_80, "
-            "sm_90, sm_90a, native");
+            "unknown target 'x87', known are x86-64, x86-64-v2, x86-64-v3, x86-64-v4, x86-64-v4+bf16, "
+            "x86-64-v4+amx, sm_80, sm_90, sm_90a, native");
   EXPECT_EQ(errorText(parseTargets("").takeError()),
-            "unknown target '', known are x86-64, x86-64-v2, x86-64-v3, x86-64-v4, x86-64-v4+bf16, sm_80, "
-            "sm_90, sm_90a, native");
+            "unknown target '', known are x86-64, x86-64-v2, x86-64-v3, x86-64-v4, x86-64-v4+bf16, "
+            "x86-64-v4+amx, sm_80, sm_90, sm_90a, native");
 }
 
 TEST(Target, Listing) {

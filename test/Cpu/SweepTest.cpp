@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <llvm/ADT/StringExtras.h>
 #include <llvm/Support/FormatVariadic.h>
+#include <llvm/TargetParser/Host.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 using namespace recur;
 using namespace recur::test;
@@ -21,7 +24,7 @@ struct Case {
   unsigned width = 16;
   DType dtype = DType::F32;
   int64_t gap = 1;
-  bool keepsState = true, pairs = false;
+  bool keepsState = true, pairs = false, tiles = false;
 };
 
 // S = D(S) - b (D(S) k) kT + b v kT, o = S q, with D(S) one of S, a S, S diag(a), diag(a) S.
@@ -87,6 +90,7 @@ struct Delta {
     cpu::KernelOptions options;
     options.vectorWidth = c.width;
     options.hasBf16Pairs = c.pairs;
+    options.hasBf16Tiles = c.tiles;
     for (int i = 0; i < 8; ++i)
       options.tensors.push_back({i == 5 || i == 7 ? DType::F32 : c.dtype, -1});
     Kernel sweep(text(), options);
@@ -189,6 +193,26 @@ TEST(Sweep, PairsOfBfloat16) {
       pairs.least = least;
       Delta{decay, {64, 48}}.check(pairs);
     }
+}
+// Linux hands out the tile registers' memory on request.
+static bool hasTiles() {
+  enum { RequestPermission = 0x1023, TileData = 18 };
+  return llvm::sys::getHostCPUFeatures().lookup("amx-bf16") &&
+         syscall(SYS_arch_prctl, RequestPermission, TileData) == 0;
+}
+TEST(Sweep, TilesOfBfloat16) {
+  if (!hasTiles())
+    GTEST_SKIP() << "this machine has no AMX";
+  Case tiles{{1, 15, 16, 17, 67}};
+  tiles.dtype = DType::BF16, tiles.tolerance = 2e-2, tiles.tiles = true;
+  for (double least : {0.5, 0.0})
+    for (Delta::Decay decay : {Delta::None, Delta::Scalar, Delta::Rows}) {
+      tiles.least = least;
+      Delta{decay, {64, 48}}.check(tiles);
+    }
+  // Blocks of one, two and four vectors.
+  for (int64_t columns : {16, 21, 128})
+    Delta{Delta::Rows, {32, columns}}.check(tiles);
 }
 TEST(Sweep, AnyStride) {
   Case strided{{1, 37}};
