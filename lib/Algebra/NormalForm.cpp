@@ -236,6 +236,18 @@ private:
     return moved.any();
   }
 
+  // Whether a column is, as it is, what a state is written: then it is known with what is solved for.
+  static bool isWritten(Value column) {
+    if (!isOne(matType(column).getCols()))
+      return false;
+    auto isOuter = [](Operation *user) {
+      return isa<MatmulOp>(user) && isMatrix(matType(user->getResult(0)));
+    };
+    return llvm::any_of(column.getUsers(), [&](Operation *user) {
+      return isOuter(user) || (isa<TransposeOp>(user) && llvm::any_of(user->getUsers(), isOuter));
+    });
+  }
+
   // Finds the rows that an output is computed from. False, with the expander's blame set, when there are
   // none.
   bool readOut(Expander &expander, Value value) {
@@ -261,6 +273,12 @@ private:
       implicit = true;
       return readSolution(expander, solve);
     }
+    if (!readsState && isVector && !type.isScalar() && isWritten(value))
+      if (const Sum *sum = expander.expand(value))
+        if (std::optional<unsigned> row = expander.rowOf(Sum(*sum), false, type, value.getLoc())) {
+          nf.readouts.push_back({value, *row});
+          return true;
+        }
     if (!readsState || !isVector) {
       if (!op || isMatrix(type)) {
         auto product = dyn_cast_if_present<MatmulOp>(op);

@@ -5,6 +5,9 @@
 
 namespace recur::cuda {
 
+/// What the name of a state's second one ends with, of the same value, for reads on the other side.
+constexpr llvm::StringLiteral secondSuffix = ".second";
+
 /// Whether a vector is one divided by its norm.
 bool isDividedByNorm(mlir::Value vector);
 
@@ -31,6 +34,7 @@ private:
   bool isPlainNumber(mlir::Value value);
   mlir::Value base(mlir::Value vector);
   void distributeReads();
+  void splitSides();
   void findDecays();
   void takeLogs(mlir::Value decay);
   bool take(mlir::Value value);
@@ -59,6 +63,8 @@ private:
   llvm::DenseSet<mlir::Value> decays, logs; // vectors that states decay by; of early ones, logarithms of such
   llvm::DenseMap<Core *, llvm::DenseSet<mlir::Value>> taken; // what each core has of other stages
   llvm::SmallVector<unsigned> late;                          // outputs that no core computes
+  mlir::OwningOpRef<mlir::ModuleOp> whole; // the rule as it was, where states have second ones
+  llvm::SetVector<mlir::Value> written;    // what states that have second ones hand to them
   // Whose reads are magnified, as bits of states; what exponentials follow from by sums and factors alone;
   // and the names of such values that are handed over.
   uint64_t magnified = 0;

@@ -57,6 +57,13 @@ OwningOpRef<ModuleOp> StageCutter::stage(const Names &inputs, const Names &outpu
     block.eraseArgument(i);
     args.erase(args.begin() + i);
   }
+  // Both states of the same value are the caller's.
+  for (Attribute &attribute : args) {
+    auto arg = cast<ArgAttr>(attribute);
+    if (StringRef name = arg.getName().getValue(); name.consume_back(secondSuffix))
+      attribute = ArgAttr::get(b.getContext(), arg.getKind(), b.getStringAttr(name), arg.getRange(),
+                               arg.getUnit(), arg.getBlock());
+  }
   copy.setArgsAttr(b.getArrayAttr(args));
   return module;
 }
@@ -170,10 +177,11 @@ std::optional<Stages> StageCutter::makeStages() {
   if (isTwice || passing != cores.allPassing() ||
       llvm::any_of(stages.stages, [](const Stages::Stage &stage) { return !stage.module; }))
     return std::nullopt;
-  OwningOpRef<ModuleOp> whole = joinStages(stages, rule);
+  RuleOp first = whole ? *whole->getOps<RuleOp>().begin() : rule;
+  OwningOpRef<ModuleOp> together = joinStages(stages, first);
   std::string where;
-  RuleOp joined = *whole->getOps<RuleOp>().begin();
-  if (failed(unrollSteps(joined)) || failed(unrollSteps(rule)) || !sameRule(rule, joined, where)) {
+  RuleOp joined = *together->getOps<RuleOp>().begin();
+  if (failed(unrollSteps(joined)) || failed(unrollSteps(first)) || !sameRule(first, joined, where)) {
     mlir::emitRemark(rule.getLoc()) << "its stages differ from the rule at " << where;
     return std::nullopt;
   }

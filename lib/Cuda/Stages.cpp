@@ -42,11 +42,12 @@ bool StageCutter::isPlainNumber(Value value) {
           }));
 }
 
-// What is left of a vector without factors that are plain numbers or decays.
+// What is left of a vector without factors that are plain numbers or decays, or that is handed over with
+// them.
 Value StageCutter::base(Value vector) {
   for (vector = strip(vector);;) {
     Operation *op = vector.getDefiningOp();
-    if (!isa_and_present<MulOp, DivOp>(op))
+    if (!isa_and_present<MulOp, DivOp>(op) || written.contains(vector))
       return vector;
     Value lhs = op->getOperand(0), rhs = op->getOperand(1);
     auto isFactor = [&](Value x) { return isNumber(x) ? isPlainNumber(x) : decays.contains(strip(x)); };
@@ -102,7 +103,7 @@ bool StageCutter::need(Value value) {
   Value left = base(value);
   for (Operation *factors; !isInput(left) && !isDividedByNorm(left); left = base(left)) {
     factors = left.getDefiningOp();
-    if (!isa_and_present<MulOp, DivOp>(factors) || isProduct(left))
+    if (!isa_and_present<MulOp, DivOp>(factors) || isProduct(left) || written.contains(left))
       break;
     unsigned number = isNumber(factors->getOperand(1)) ? 1 : 0;
     if (!isNumber(factors->getOperand(number)) || (!number && isa<DivOp>(factors)))
@@ -216,6 +217,10 @@ bool StageCutter::findProducts(Value value) {
   value = strip(value);
   if (!cores.reachOf(value) || isProduct(value))
     return true;
+  if (written.contains(value))
+    for (Core &own : cores.cores)
+      if (!(cores.reachOf(value) & ~own.states))
+        return own.products.insert(value), true;
   if (Core *own = cores.entrywiseCoreOf(value))
     return own->products.insert(value), true;
   Operation *op = value.getDefiningOp();
@@ -298,6 +303,7 @@ std::optional<Stages> StageCutter::run() {
       rule.argumentsOf(ArgKind::State).size() > 64)
     return std::nullopt;
   distributeReads();
+  splitSides();
   findDecays();
   cores.findReach();
   if (!cores.order() || !findOutputs() || !findNeeds() ||

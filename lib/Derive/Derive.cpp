@@ -205,6 +205,9 @@ private:
       if (group->reads(index))
         if (Value value = group->finalRow(index))
           return rows[index] = value;
+    for (auto &group : groups)
+      if (Value value = group->writtenRow(index))
+        return rows[index] = value;
     const Row row = nf.rows[index];
     if (!row.inOldReads) {
       (void)cx->fail("a state that goes on entry by entry is read by more than a vector");

@@ -332,6 +332,24 @@ Value Group::finalRow(unsigned index) {
              : otherSideRead(row.vector, place->member, place->after, place->seen);
 }
 
+Value Group::writtenRow(unsigned index) const {
+  const Row &row = cx.nf.rows[index];
+  auto isPart = [](const RowTerm &term, const std::pair<Coefficient, Column> &part) {
+    const Column &a = term.column, &b = part.second;
+    return term.map.empty() && term.c == part.first && a.kind == b.kind && a.value == b.value &&
+           a.index == b.index;
+  };
+  if (row.version != Row::none)
+    return {};
+  for (const Stream &stream : streams)
+    if (stream.unknown && stream.values && stream.payload.size() == row.terms.size() &&
+        llvm::all_of(row.terms, [&](const RowTerm &term) {
+          return llvm::any_of(stream.payload, [&](const auto &part) { return isPart(term, part); });
+        }))
+      return stream.values;
+  return {};
+}
+
 Value Group::finalRead(const Read &read) {
   if (!scanWrites.empty())
     return scanRow(indexOf(read.state), true, read.side, read.vector);

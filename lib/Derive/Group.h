@@ -59,6 +59,8 @@ public:
   mlir::LogicalResult eliminate(llvm::function_ref<mlir::Value(unsigned row)> known);
   /// A row of this group's states, C x n; null when it is no read of a state before or after its update.
   mlir::Value finalRow(unsigned row);
+  /// A row that is what a stream of this group writes, C x n, where that was solved for; else null.
+  mlir::Value writtenRow(unsigned row) const;
   /// A read of an old state, C x n.
   mlir::Value finalRead(const Read &read);
   /// Rows `vectors`, each multiplied by what `version` is at its token: a new state plus token-only matrices.

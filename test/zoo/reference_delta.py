@@ -85,6 +85,13 @@ def erased_by_value(x, s):
     return s.S @ x.q
 
 
+def gated_oja(x, s):
+    v = l2norm(x.v)
+    s.S = exp(x.g)[:, None] * s.S
+    s.S = s.S + x.b * outer(v, x.k - s.S.T @ v)
+    return s.S @ x.q
+
+
 def signed_delta(x, s):
     s.S = delta_step(x.a * s.S, l2norm(x.k), x.v, x.b)
     return s.S @ x.q
