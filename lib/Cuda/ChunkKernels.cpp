@@ -55,6 +55,7 @@ void KernelBuilder::addPortable(DeriveFunction derive) {
       entry.continues = task == ChunkTask::States;
       if (task == ChunkTask::Outputs) {
         entry.cut = Entry::Spread;
+        entry.overlaps = solved.has_value();
         entry.mostBlocks = options.chip.processors * (solved ? 2 : 1);
       }
       LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());

@@ -119,6 +119,17 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
     if (task == ChunkTask::Outputs)
       forRecord(i64(0),
                 [&](size_t e, Value at) { carried[e] = LLVM::LoadOp::create(b, b.getF32Type(), at); });
+    auto imagesAt = [&](Value first) -> Value {
+      int64_t bytes = StateImages::recordBytes(imageTypes);
+      Value record = recordAt(first, bytes * entry.shards);
+      return LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record,
+                                 ValueRange{arith::MulIOp::create(b, tokens.shard, i64(bytes))});
+    };
+    if (stored)
+      stored->open(arith::CeilDivUIOp::create(b, tokens.tokens, i64(chunkOfRecords)), [&](Value chunk) {
+        Value wide = arith::ExtUIOp::create(b, b.getI64Type(), chunk);
+        return imagesAt(arith::MulIOp::create(b, wide, i64(chunkOfRecords)));
+      });
     threads.barrier();
     auto split = [&](ValueRange entries) {
       SmallVector<ChunkValue> parts;
@@ -137,10 +148,7 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
       SmallVector<ChunkValue> chosen;
       for (unsigned state : images)
         chosen.push_back(parts[state]);
-      int64_t bytes = StateImages::recordBytes(imageTypes);
-      Value record = recordAt(first, bytes * entry.shards);
-      Value own = arith::MulIOp::create(b, tokens.shard, i64(bytes));
-      stored->store(emitter, chosen, LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record, own));
+      stored->store(emitter, chosen, imagesAt(first));
     };
     auto startsRecord = [&](Value first) -> Value {
       Value within = arith::RemUIOp::create(b, first, i64(chunkOfRecords));

@@ -86,6 +86,8 @@ struct Entry {
   enum Cut { Whole, Segments, AnySegments, FewTokens, Spread, SegmentsOrWhole, SpreadTokens } cut = Whole;
   /// The next entry is launched after this one, and finds the workspace as this one left it.
   bool continues = false;
+  /// May begin while the entry before it still runs, and waits itself for what that one leaves.
+  bool overlaps = false;
   /// What the kernel's tensors are, where they are not the rule's in their order: those by number, temporary
   /// t as -1 - t.
   llvm::SmallVector<int32_t> tensors;

@@ -230,14 +230,17 @@ std::optional<std::string> cuda::emitGathered(LLVM::LLVMFuncOp function, chunk::
     Values carried = gather.forOwn(entries, [&](size_t i) {
       return Values(memory[i].load(inputs + params + numbers[i], *firstStateOf(program, numbers[i]), inputs));
     });
+    auto recordAt = [&](Value number) {
+      return recordOf(threads, access, tokens, chunkTokens, number, i64(entry.recordBytes));
+    };
+    stored.open(arith::CeilDivUIOp::create(b, tokens.tokens, i64(chunkTokens)), recordAt);
     stored.measure(chunk, own, carried);
     threads.barrier();
     auto loop =
         threads.forLoop(i64(0), tokens.tokens, i64(chunkTokens), carried, [&](Value first, ValueRange state) {
           Value at =
               arith::TruncIOp::create(b, b.getI32Type(), arith::DivUIOp::create(b, first, i64(chunkTokens)));
-          Value record = recordOf(threads, access, tokens, chunkTokens, at, i64(entry.recordBytes));
-          stored.store(chunk, own, state, record);
+          stored.store(chunk, own, state, recordAt(at));
           FailureOr<Values> next = gather.emit(first, arith::SubIOp::create(b, tokens.tokens, first), state,
                                                [&](ValueRange after) { stored.measure(chunk, own, after); });
           if (failed(next))

@@ -1,6 +1,7 @@
 #include "lib/Cuda/SolvedEmitter.h"
 #include "lib/Cuda/Count.h"
 #include "lib/Cuda/LoadAhead.h"
+#include "lib/Cuda/Marks.h"
 #include "lib/Cuda/Roles.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 
@@ -9,6 +10,8 @@ using namespace recur;
 using namespace recur::cuda;
 
 static constexpr int64_t tokensOfBlock = 64;
+// Of both states, in shared memory.
+static constexpr int64_t unitBytes = 32;
 
 SolvedEmitter::SolvedEmitter(Threads &threads, const SolvedPlan &plan, ChunkEmitter &chunk,
                              TensorAccess &access, ArrayRef<TensorArgument> tensors, Value shared)
@@ -19,9 +22,11 @@ void SolvedEmitter::begin() {
   base = LLVM::PtrToIntOp::create(b, b.getI32Type(), shared);
   thread = threads.threadIndex();
   chunk.fragments.isNarrow = true;
-  int64_t offset = chunk.arena.grow(16);
-  barrierOwner = chunk.arena.own(offset, 16);
+  constexpr int64_t bytes = 16 + unitBytes;
+  int64_t offset = chunk.arena.grow(bytes);
+  barrierOwner = chunk.arena.own(offset, bytes);
   barrier = ptx.add(base, offset);
+  units = ptx.add(barrier, 16);
   chunk.swizzled.insert(plan.product.gram.getRhs());
   // A state's place is kept, large enough for the larger one.
   state = allocate(std::max(plan.keys(), plan.rows()), plan.keys());
@@ -58,6 +63,25 @@ void SolvedEmitter::loadImage(const Image &image, Value record, int64_t offset) 
                   bytes, barrier);
   });
 }
+
+// The record's first state, and the units of both, as soon as they are there.
+void SolvedEmitter::loadRecord(Value record) {
+  std::array<MatType, 2> states{matType(plan.product.state), matType(plan.readout.state)};
+  int64_t bytes = StateImages::bytesOf(states[0]);
+  auto at = [&](int64_t offset) {
+    return LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record,
+                               ArrayRef<LLVM::GEPArg>{int32_t(offset)});
+  };
+  threads.when(ptx.equal(thread, 0), [&] {
+    awaitMark(ptx, StateImages::markOf(ptx, b, record, recordBytes(plan)));
+    ptx.arriveExpecting(barrier, bytes + unitBytes);
+    ptx.loadBytes(state.base, record, bytes, barrier);
+    ptx.loadBytes(units, at(StateImages::placeOfUnits(states)), unitBytes, barrier);
+  });
+}
+
+// What a state's image is multiples of, once it is there.
+Value SolvedEmitter::unitOf(size_t state) { return ptx.loadFloats(units, 16 * state, 1)[0]; }
 
 // The address of an entry at an even column.
 Value SolvedEmitter::swizzled(const Image &image, Value row, Value col) {
@@ -224,7 +248,7 @@ LogicalResult SolvedEmitter::prepare(Steps &start) {
   if (failed(own) || failed(prepareDiagonal()))
     return failure();
   for (unsigned h : {0, 1})
-    stateWeights[h] = ptx.multiply((*own)[h], ptx.multiply(stateUnit, chunk.inverseOf(ownUnit)));
+    stateWeights[h] = ptx.multiply((*own)[h], chunk.inverseOf(ownUnit));
   ptx.fenceProxy();
   chunk.dirty = true;
   if (rhs != rows)
@@ -264,6 +288,9 @@ FailureOr<Values> SolvedEmitter::iterate() {
   start.found.assign(entries / 2, ptx.constant(0));
   askForValues();
   ptx.await(barrier, ptx.constant(0));
+  Value unit = unitOf(0);
+  for (Value &weight : stateWeights)
+    weight = ptx.multiply(weight, unit);
   auto loop = threads.forLoop(
       ptx.constant(0), ptx.constant(plan.solve.getIterations()), ptx.constant(1), start.all(),
       [&](Value number, ValueRange carried) { return step(number, Steps::of(carried, entries)).all(); });
@@ -362,16 +389,11 @@ LogicalResult SolvedEmitter::read(Values found, Value record) {
   if (plan.readout.scale != plan.product.scale)
     storeWeights(plan.readout);
   chunk.sync();
-  Value unit =
-      LLVM::LoadOp::create(b, b.getF32Type(),
-                           LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record,
-                                               ArrayRef<LLVM::GEPArg>{int32_t(recordBytes(plan) - 16)}));
   ownUnit = ptx.multiply(ownUnit, valueUnit);
   ask = ownUnit.getDefiningOp();
-  Pair scale;
-  for (unsigned h : {0, 1})
-    scale[h] = ptx.multiply((*own)[h], ptx.multiply(unit, chunk.inverseOf(ownUnit)));
   ptx.await(barrier, ptx.constant(1));
+  Value unit = ptx.multiply(unitOf(1), chunk.inverseOf(ownUnit));
+  Pair scale{ptx.multiply((*own)[0], unit), ptx.multiply((*own)[1], unit)};
   Image image{state.base, plan.rows(), plan.keys()};
   Values sums = product(rows, image, values, scale);
   values = {};
@@ -392,16 +414,11 @@ LogicalResult SolvedEmitter::read(Values found, Value record) {
 }
 
 LogicalResult SolvedEmitter::emit(Value first, Value count, Value record) {
-  loadImage(state, record, 0);
+  loadRecord(record);
   chunk.startChunk(first, count);
   chunk.prefetch(tokensOfBlock);
   if (failed(chunk.emitArguments({plan.readout.values})))
     return failure();
-  Value unit =
-      LLVM::LoadOp::create(b, b.getF32Type(),
-                           LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record,
-                                               ArrayRef<LLVM::GEPArg>{int32_t(recordBytes(plan) - 32)}));
-  stateUnit = unit;
   FailureOr<Values> found = iterate();
   if (failed(found))
     return failure();
@@ -432,7 +449,8 @@ std::optional<std::string> cuda::emitSolved(LLVM::LLVMFuncOp function, chunk::Pr
   threads.begin(shared, shared);
   tokenThreads.begin({}, {});
   auto i64 = [&](int64_t n) { return threads.constant(n, 64); };
-  Part tokens = findPart(threads, access, entry.shards, part, tokensOfBlock);
+  // All first segments before the second ones: states come one after the other.
+  Part tokens = findPart(threads, access, entry.shards, part, tokensOfBlock, {}, /*inTurn=*/true);
   SharedArena arena(0);
   ChunkEmitter chunk(threads, program, access, tensors, shape, arena);
   SolvedEmitter solved(threads, plan, chunk, access, tensors, shared);
@@ -456,6 +474,10 @@ std::optional<std::string> cuda::emitSolved(LLVM::LLVMFuncOp function, chunk::Pr
     if (succeeded(status))
       loadAhead(threads, loop, solved.askBefore());
   });
+  // What follows this launch follows the one before. Blocks of last segments wait for that, and no others,
+  // which would keep their places until then.
+  Ptx ptx(b);
+  threads.when(tokens.isLast, [&] { awaitLaunch(ptx); });
   describeLoops(function.getBody(), "chunks", 1, entry.threads / 32);
   LLVM::ReturnOp::create(b, ValueRange());
   entry.sharedBytes = arena.highest();

@@ -53,6 +53,8 @@ private:
 
   Image allocate(int64_t rows, int64_t cols);
   void loadImage(const Image &image, mlir::Value record, int64_t offset);
+  void loadRecord(mlir::Value record);
+  mlir::Value unitOf(size_t state);
   mlir::Value swizzled(const Image &image, mlir::Value row, mlir::Value col);
   llvm::SmallVector<Step> steps(mlir::ValueRange left, const Image &right, bool byDepth);
   Values multiply(const Image &right, mlir::ValueRange left, bool byDepth, mlir::ValueRange start = {});
@@ -85,14 +87,14 @@ private:
   ChunkEmitter &chunk;
   TensorAccess &access;
   llvm::ArrayRef<TensorArgument> tensors;
-  mlir::Value shared, base, thread, barrier;
+  mlir::Value shared, base, thread, barrier, units;
   const int64_t entries; // of a row of keys, in a thread
   std::shared_ptr<const void> barrierOwner;
   // Of the chunk.
   Image state, keys, values;
   SharedTile solution, weights, diagonal, packets;
   Pair stateWeights, ownDiagonal;
-  mlir::Value stateUnit, ownUnit, valueUnit;
+  mlir::Value ownUnit, valueUnit;
   mlir::Operation *ask = nullptr;
 };
 

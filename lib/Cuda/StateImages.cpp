@@ -1,4 +1,5 @@
 #include "lib/Cuda/StateImages.h"
+#include "lib/Cuda/Marks.h"
 
 using namespace mlir;
 using namespace recur;
@@ -16,6 +17,43 @@ StateImages::StateImages(Threads &threads, Value shared, ArrayRef<MatType> state
     : threads(threads), b(threads.b), ptx(threads.b), shared(shared), types(states), warps(warps) {
   begin = llvm::alignTo(used, 1024);
   used = begin + bytesOfAll() + llvm::alignTo(states.size() * warps * 4, 16);
+  // The record that is being left, an address.
+  used += 16;
+}
+
+Value StateImages::pending() {
+  int64_t offset = begin + bytesOfAll() + llvm::alignTo(types.size() * warps * 4, 16);
+  return LLVM::GEPOp::create(b, shared.getType(), b.getI8Type(), shared,
+                             ArrayRef<LLVM::GEPArg>{int32_t(offset)});
+}
+
+Value StateImages::markOf(Ptx &ptx, ImplicitLocOpBuilder &b, Value record, int64_t bytes) {
+  return LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record,
+                             ArrayRef<LLVM::GEPArg>{int32_t(bytes - 4)});
+}
+
+void StateImages::open(Value chunks, llvm::function_ref<Value(Value)> recordAt) {
+  Value thread = threads.threadIndex(), count = threads.constant(threads.grid.threads);
+  Value last = arith::TruncIOp::create(b, b.getI32Type(), chunks);
+  threads.forLoop(thread, last, count, {}, [&](Value chunk, ValueRange) {
+    LLVM::StoreOp::create(b, threads.constant(0), markOf(ptx, b, recordAt(chunk), recordBytes(types)));
+    return SmallVector<Value>();
+  });
+  threads.when(ptx.equal(thread, 0), [&] { LLVM::StoreOp::create(b, threads.constant(0, 64), pending()); });
+  fenceDevice(ptx);
+  threads.barrier();
+  letNextBegin(ptx);
+}
+
+// In one thread: waits until its copy is done, and marks the record.
+void StateImages::settle() {
+  ptx.awaitStores(/*written=*/true);
+  Value number = LLVM::LoadOp::create(b, b.getI64Type(), pending());
+  Value isThere = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, number, threads.constant(0, 64));
+  threads.when(isThere, [&] {
+    auto global = LLVM::LLVMPointerType::get(b.getContext(), 1);
+    mark(ptx, LLVM::IntToPtrOp::create(b, global, number));
+  });
 }
 
 int64_t StateImages::bytesOfAll() const {
@@ -79,11 +117,13 @@ void StateImages::copy(Value record) {
   threads.when(ptx.equal(threads.threadIndex(), 0), [&] {
     ptx.storeBytes(record, base(), bytesOfAll());
     ptx.commitStores();
+    Value mark = markOf(ptx, b, record, recordBytes(types));
+    LLVM::StoreOp::create(b, LLVM::PtrToIntOp::create(b, b.getI64Type(), mark), pending());
   });
 }
 
 void StateImages::store(ChunkEmitter &emitter, ArrayRef<ChunkValue> states, Value record) {
-  threads.when(ptx.equal(threads.threadIndex(), 0), [&] { ptx.awaitStores(/*written=*/false); });
+  threads.when(ptx.equal(threads.threadIndex(), 0), [&] { settle(); });
   for (auto [i, state] : llvm::enumerate(states))
     measure(emitter, ptx.constant(i), state.entries);
   threads.barrier();
@@ -96,7 +136,7 @@ void StateImages::store(ChunkEmitter &emitter, ArrayRef<ChunkValue> states, Valu
 
 void StateImages::measure(ChunkEmitter &emitter, const Own &own, ValueRange entries) {
   // Meanwhile the images before are out of the way.
-  threads.when(ptx.equal(threads.threadIndex(), 0), [&] { ptx.awaitStores(/*written=*/false); });
+  threads.when(ptx.equal(threads.threadIndex(), 0), [&] { settle(); });
   measure(emitter, own.number, entries);
 }
 
@@ -106,5 +146,5 @@ void StateImages::store(ChunkEmitter &emitter, const Own &own, ValueRange entrie
 }
 
 void StateImages::finish() {
-  threads.when(ptx.equal(threads.threadIndex(), 0), [&] { ptx.awaitStores(/*written=*/true); });
+  threads.when(ptx.equal(threads.threadIndex(), 0), [&] { settle(); });
 }

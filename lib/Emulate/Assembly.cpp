@@ -1,4 +1,5 @@
 #include "lib/Emulate/Assembly.h"
+#include "lib/Emulate/Machine.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringSwitch.h"
@@ -155,9 +156,16 @@ Error Parser::readStatement(StringRef text) {
   }
   auto [mnemonic, operands] = text.split(' ');
   mnemonic.split(statement.words, '.');
-  // A loop around an attempt to wait: the attempt itself waits here.
+  // A loop around an attempt to wait: the attempt itself waits here. What else is read again would never
+  // change, as launches and blocks run one after the other.
   if (waits && statement.words.front() == "bra") {
     program->statements.pop_back();
+    return Error::success();
+  }
+  if (statement.words.front() == "bra") {
+    statement.run = [](Thread &thread, const Statement &, Slots) {
+      thread.fail("waits for what nobody has written");
+    };
     return Error::success();
   }
   operands = operands.trim();

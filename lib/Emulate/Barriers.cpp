@@ -230,6 +230,10 @@ bool recur::emulate::decodeBarrier(Statement &s) {
     s.run = what == "proxy" ? fenceProxy : nothing;
     return what != "proxy" || (s.words.size() > 2 && s.words[2] == "async");
   }
+  if (name == "griddepcontrol") { // launches run one after the other
+    s.run = nothing;
+    return what == "wait" || what == "launch_dependents";
+  }
   if (name == "mapa" && count == 3) {
     s.run = mapToBlock;
     return s.has("shared::cluster");

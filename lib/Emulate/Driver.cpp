@@ -54,6 +54,11 @@ static int getErrorString(int result, const char **text) {
 static int init(unsigned) { return Success; }
 static int succeedWith(void *) { return Success; }
 
+static int driverGetVersion(int *version) {
+  *version = 13000;
+  return Success;
+}
+
 static int deviceGet(int *device, int ordinal) {
   *device = ordinal;
   return ordinal == 0 ? Success : InvalidDevice;
@@ -149,6 +154,19 @@ static int launchKernel(void *function, unsigned blocks, unsigned blocksY, unsig
   return wrong.empty() ? Success : LaunchFailed;
 }
 
+// A launch as cuda.h lays it out. What may run beside the launch before runs after it.
+struct LaunchConfig {
+  unsigned blocks[3], threads[3], shared;
+  void *stream, *attributes;
+  unsigned attributeCount;
+};
+
+static int launchKernelEx(const LaunchConfig *config, void *function, void **parameters, void **extra) {
+  const auto &[blocks, threads, shared, stream, attributes, count] = *config;
+  return launchKernel(function, blocks[0], blocks[1], blocks[2], threads[0], threads[1], threads[2], shared,
+                      stream, parameters, extra);
+}
+
 static int pointerGetAttributes(unsigned count, int *attributes, void **values, unsigned long long) {
   for (unsigned i = 0; i < count; ++i)
     switch (attributes[i]) {
@@ -178,6 +196,7 @@ static int memcpyDtoH(void *to, unsigned long long from, size_t bytes) {
 void *recur::emulate::findDriverFunction(const char *name) {
   static const StringMap<void *> functions = {
       {"cuInit", reinterpret_cast<void *>(init)},
+      {"cuDriverGetVersion", reinterpret_cast<void *>(driverGetVersion)},
       {"cuGetErrorString", reinterpret_cast<void *>(getErrorString)},
       {"cuDeviceGet", reinterpret_cast<void *>(deviceGet)},
       {"cuDeviceGetAttribute", reinterpret_cast<void *>(deviceGetAttribute)},
@@ -192,6 +211,7 @@ void *recur::emulate::findDriverFunction(const char *name) {
       {"cuFuncSetAttribute", reinterpret_cast<void *>(funcSetAttribute)},
       {"cuTensorMapEncodeTiled", reinterpret_cast<void *>(encodeTiled)},
       {"cuLaunchKernel", reinterpret_cast<void *>(launchKernel)},
+      {"cuLaunchKernelEx", reinterpret_cast<void *>(launchKernelEx)},
       {"cuPointerGetAttributes", reinterpret_cast<void *>(pointerGetAttributes)},
       {"cuStreamIsCapturing", reinterpret_cast<void *>(streamIsCapturing)},
       {"cuStreamSynchronize", reinterpret_cast<void *>(succeedWith)},

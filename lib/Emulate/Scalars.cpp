@@ -269,10 +269,11 @@ bool recur::emulate::decodeMemory(Statement &s) {
   if (s.has("shared::cluster") && s.words[0] == "ld")
     return false;
   for (StringRef word : ArrayRef(s.words).drop_front().drop_back()) {
-    bool hint = is_contained({"shared", "shared::cta", "shared::cluster", "global", "nc", "cs", "cg", "ca",
-                              "lu", "wt", "wb", "volatile", "relaxed", "gpu", "cta", "cluster"},
-                             word) ||
-                word.starts_with("L1::") || word.starts_with("L2::");
+    bool hint =
+        is_contained({"shared", "shared::cta", "shared::cluster", "global", "nc", "cs", "cg", "ca", "lu",
+                      "wt", "wb", "volatile", "relaxed", "acquire", "release", "gpu", "cta", "cluster"},
+                     word) ||
+        word.starts_with("L1::") || word.starts_with("L2::");
     if (!hint && (word.size() != 2 || word[0] != 'v' || word.substr(1).getAsInteger(10, s.count)))
       return false;
   }

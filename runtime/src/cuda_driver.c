@@ -13,6 +13,7 @@ static const struct {
   void *slot;
   bool optional;
 } symbols[] = {{"cuInit", &recur_i_cuda.init, false},
+               {"cuDriverGetVersion", &recur_i_cuda.driver_get_version, true},
                {"cuGetErrorString", &recur_i_cuda.get_error_string, false},
                {"cuDeviceGet", &recur_i_cuda.device_get, false},
                {"cuDeviceGetAttribute", &recur_i_cuda.device_get_attribute, false},
@@ -28,6 +29,7 @@ static const struct {
                {"cuFuncSetAttribute", &recur_i_cuda.func_set_attribute, false},
                {"cuTensorMapEncodeTiled", &recur_i_cuda.encode_tiled, true},
                {"cuLaunchKernel", &recur_i_cuda.launch_kernel, false},
+               {"cuLaunchKernelEx", &recur_i_cuda.launch_kernel_ex, true},
                {"cuPointerGetAttributes", &recur_i_cuda.pointer_get_attributes, false},
                {"cuStreamIsCapturing", &recur_i_cuda.stream_is_capturing, false},
                {"cuStreamSynchronize", &recur_i_cuda.stream_synchronize, false},
@@ -65,7 +67,11 @@ static void load_driver(void) {
     recur_i_cuda.get_error_string(result, &text);
     strcpy(load_error, "the CUDA driver does not start: ");
     strncat(load_error, text ? text : "unknown error", sizeof load_error - strlen(load_error) - 1);
+    return;
   }
+  int version = 0;
+  if (!recur_i_cuda.driver_get_version || recur_i_cuda.driver_get_version(&version) || version < 12030)
+    recur_i_cuda.launch_kernel_ex = NULL;
 }
 
 int32_t recur_i_fail_driver(const recur_i_call *call, const char *what, CUresult result) {

@@ -15,8 +15,23 @@ enum {
   CU_CAPABILITY_MAJOR = 75,
   CU_CAPABILITY_MINOR = 76,
   CU_MAX_DYNAMIC_SHARED = 8,
-  CU_CAPTURE_RELAXED = 2
+  CU_CAPTURE_RELAXED = 2,
+  CU_LAUNCH_OVERLAPS = 6 /* an attribute: programmatic stream serialisation */
 };
+/** How a kernel is launched, with attributes. */
+typedef struct CUlaunchAttribute {
+  int id;
+  _Alignas(8) union {
+    int number;
+    char bytes[64];
+  } value;
+} CUlaunchAttribute;
+typedef struct CUlaunchConfig {
+  unsigned blocks[3], threads[3], shared;
+  CUstream stream;
+  CUlaunchAttribute *attributes;
+  unsigned attribute_count;
+} CUlaunchConfig;
 /** Attributes of pointers, and a memory type. */
 enum {
   CU_POINTER_MEMORY_TYPE = 2,
@@ -30,6 +45,7 @@ enum {
 /** The driver's functions. */
 typedef struct recur_i_driver {
   CUresult (*init)(unsigned);
+  CUresult (*driver_get_version)(int *); /**< may be NULL */
   CUresult (*get_error_string)(CUresult, const char **);
   CUresult (*device_get)(CUdevice *, int);
   CUresult (*device_get_attribute)(int *, int, CUdevice);
@@ -48,6 +64,8 @@ typedef struct recur_i_driver {
                            const uint32_t *, const uint32_t *, int, int, int, int);
   CUresult (*launch_kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                             CUstream, void **, void **);
+  /** NULL where launches that overlap cannot be captured into a graph, before CUDA 12.3. */
+  CUresult (*launch_kernel_ex)(const CUlaunchConfig *, CUfunction, void **, void **);
   CUresult (*pointer_get_attributes)(unsigned, int *, void **, unsigned long long);
   CUresult (*stream_is_capturing)(CUstream, int *);
   CUresult (*stream_synchronize)(CUstream);

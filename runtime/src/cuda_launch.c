@@ -115,6 +115,15 @@ static int64_t spread(int64_t chunks, int64_t heads, int64_t at_a_time) {
   return best;
 }
 
+/** The same where blocks begin as what they read comes in, chunk by chunk: short segments, so that none has
+ * much left when the last of it is there, but no more than some rounds of blocks. */
+static int64_t spread_short(int64_t chunks, int64_t heads, int64_t at_a_time) {
+  enum { ROUNDS = 8, MOST_CHUNKS = 3 };
+  int64_t each = chunks * heads / (at_a_time * ROUNDS);
+  each = each < 1 ? 1 : each < MOST_CHUNKS ? each : MOST_CHUNKS;
+  return (chunks + each - 1) / each;
+}
+
 /** Whether processors get several blocks each where sequences are cut into so many segments. */
 static bool has_rounds(const recur_i_call *call, const recur_cuda_entry *entry, int64_t segments) {
   return call->sequences * call->heads * segments > entry->most / entry->shards;
@@ -154,8 +163,10 @@ int64_t recur_i_count_segments(const recur_i_call *call, const recur_cuda_entry 
     return (most + few - 1) / few;
   }
   const int64_t heads = call->sequences * call->heads;
-  if (entry->flags & RECUR_CUDA_SPREAD)
-    return heads && tokens ? spread(chunks_of(tokens), heads, entry->most) : 1;
+  if (entry->flags & RECUR_CUDA_SPREAD) {
+    const bool overlaps = entry->flags & RECUR_CUDA_OVERLAPS;
+    return heads && tokens ? (overlaps ? spread_short : spread)(chunks_of(tokens), heads, entry->most) : 1;
+  }
   if (!(entry->flags & RECUR_CUDA_SEGMENTS))
     return 1;
   const int64_t tall = tokens / LEAST_TOKENS, wide = heads ? entry->most / entry->shards / heads : 0;
@@ -287,6 +298,24 @@ static int64_t count_slots(const recur_i_call *call) {
   return slots;
 }
 
+/** Lets an entry begin while the launch before it still runs, where the driver knows how: the entry waits for
+ * what it needs. */
+static CUresult start(const recur_cuda_entry *entry, CUfunction function, unsigned blocks, CUstream stream,
+                      void **parameters) {
+  const unsigned threads = (unsigned)entry->threads, shared = (unsigned)entry->shared;
+  if (!(entry->flags & RECUR_CUDA_OVERLAPS) || !recur_i_cuda.launch_kernel_ex)
+    return recur_i_cuda.launch_kernel(function, blocks, 1, 1, threads, 1, 1, shared, stream, parameters,
+                                      NULL);
+  CUlaunchAttribute overlaps = {.id = CU_LAUNCH_OVERLAPS, .value.number = 1};
+  const CUlaunchConfig config = {.blocks = {blocks, 1, 1},
+                                 .threads = {threads, 1, 1},
+                                 .shared = shared,
+                                 .stream = stream,
+                                 .attributes = &overlaps,
+                                 .attribute_count = 1};
+  return recur_i_cuda.launch_kernel_ex(&config, function, parameters, NULL);
+}
+
 /** Launches an entry that reads initial states from their copies or, `copying`, stores them there. */
 static CUresult launch(const recur_i_call *call, const recur_cuda_entry *entry, const temporaries *all,
                        const recur_i_copies *copies, bool copying, CUfunction function, void *workspace,
@@ -316,10 +345,7 @@ static CUresult launch(const recur_i_call *call, const recur_cuda_entry *entry, 
   recur_i_map maps[RECUR_MAX_MAPS];
   const CUresult result = recur_i_describe_maps(list.operands, entry, maps);
   void *parameters[] = {&parameter, maps};
-  return result ? result
-                : recur_i_cuda.launch_kernel(function, (unsigned)blocks_of(call, entry), 1, 1,
-                                             (unsigned)entry->threads, 1, 1, (unsigned)entry->shared, stream,
-                                             parameters, NULL);
+  return result ? result : start(entry, function, (unsigned)blocks_of(call, entry), stream, parameters);
 }
 
 int32_t recur_i_cuda_launch(const recur_i_call *call, void *workspace, void *stream) {

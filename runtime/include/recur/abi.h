@@ -128,7 +128,10 @@ enum {
      RECUR_CUDA_ANY. */
   RECUR_CUDA_ONE = 128,
   /** With RECUR_CUDA_SPREAD: the blocks of first segments read initial states. */
-  RECUR_CUDA_INITIAL = 256
+  RECUR_CUDA_INITIAL = 256,
+  /** May begin while the entry before it, which it continues, still runs: as soon as all of that one's blocks
+   * have begun and let it. Blocks of all first segments come before those of the second ones. */
+  RECUR_CUDA_OVERLAPS = 512
 };
 
 /** A tensor that a launch leaves in the workspace for the next: [batch, token, head, entry], as the inputs
