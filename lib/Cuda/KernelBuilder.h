@@ -19,6 +19,10 @@ struct SharedOut {
   RuleOp rule() { return *module->getOps<RuleOp>().begin(); }
 };
 
+// What a row of a chunk in roles is: a token, one of its micro-steps, or what it does along one of the two
+// vectors that it writes along (stackReads).
+enum class RowKind { Token, MicroStep, Read };
+
 // Adds entry points to a module.
 class KernelBuilder {
 public:
@@ -36,7 +40,7 @@ private:
   mlir::LLVM::LLVMFuncOp makeFunction(const Entry &entry, size_t tensors);
   SharedOut shareOut(int64_t slab, bool fewer);
   bool addInRoles(DeriveFunction derive);
-  bool addInRoles(DeriveFunction derive, bool ofMicroStep);
+  bool addInRoles(DeriveFunction derive, RowKind rows, bool manyProducts);
   bool addStages(DeriveFunction derive, bool withRests);
   std::optional<Entry> addTokenStage(RuleOp stage, llvm::StringRef name);
   std::optional<Entry> addTiles(RuleOp bound, llvm::ArrayRef<TensorArgument> tensors, llvm::StringRef name);

@@ -79,7 +79,7 @@ Values RoleEmitter::scoresOn(ScoreState &state, const ScoreTile &tile, const Pla
   Values entries;
   const Values &sums = state.sums.find(plain.gram)->second;
   // The entry's row less its column, but for what the entry's number adds.
-  Value rowLessColumn = arith::SubIOp::create(b, state.rowLessColumn, ptx.mul(warp, 16));
+  Value rowLessColumn = arith::SubIOp::create(b, state.rowLessColumn, ptx.mul(warp, placeOfRow(16)));
   Values masks = plain.mask < 0 ? Values() : maskOn(state, plain);
   for (unsigned e = 0; e < 8; ++e) {
     unsigned which = e / 2 % 2;
@@ -98,7 +98,7 @@ Values RoleEmitter::scoresOn(ScoreState &state, const ScoreTile &tile, const Pla
       x = ptx.multiply(
           x, ptx.exp2(ptx.difference(number(plain.laterLog(), true), number(plain.earlierLog(), false))));
     if (!tile.anyAbove) {
-      Value offset = ptx.constant(8 * (e / 4) + e % 2 - 8 * int64_t(which));
+      Value offset = ptx.constant(placeOfRow(8 * (e / 4) + e % 2) - placeOfRow(8 * which));
       auto order = tile.turned       ? plain.inclusive ? arith::CmpIPredicate::sge : arith::CmpIPredicate::sgt
                    : plain.inclusive ? arith::CmpIPredicate::sle
                                      : arith::CmpIPredicate::slt;

@@ -31,10 +31,13 @@ SmallVector<BlockArgument> cuda::copiedInputs(const RolePlan &plan, Phase phase)
 
 SmallVector<int32_t> cuda::mappedTensors(const RolePlan &plan, Phase phase) {
   SmallVector<int32_t> tensors;
+  auto add = [&](int32_t tensor) { tensors.push_back(plan.isStacked() ? -1 - tensor : tensor); };
   for (BlockArgument input : copiedInputs(plan, phase))
-    tensors.push_back(plan.tensorOf(input));
+    for (std::optional<unsigned> tensor : plan.tensorsOf(input))
+      if (tensor)
+        add(*tensor);
   for (unsigned output = 0; phase != Phase::Prepare && output < plan.countOutputs(); ++output)
-    tensors.push_back(plan.outputTensor(output));
+    add(plan.outputTensor(output));
   return tensors;
 }
 
@@ -103,7 +106,7 @@ void RoleEmitter::layOut() {
   int64_t blockBytes = !plan.system    ? 0
                        : plan.isTame() ? tileBytes
                                        : partBytes,
-          leavesBytes = plan.system ? 4 * leafBytes : 0;
+          leavesBytes = plan.system ? 4 * leafBytes() : 0;
   // A chunk stays in the ring while it passes all roles, so the ring is as deep as there is room.
   int64_t tablesBytes = tableBytes(), sumBytes = plan.reductions.size() * chunksOfSums * slotBytes;
   int64_t rightBytes = plan.rights.size() * (plan.keys / 64) * rightHalf, exchangeBytes = 0;
@@ -312,7 +315,7 @@ Value RoleEmitter::shardHalves(unsigned tensor) {
 
 LogicalResult RoleEmitter::emit() {
   layOut();
-  if (team > stages || slotsAt > threads.sharedLimit)
+  if (team > stages || slotsAt > threads.sharedLimit || entry.maps.size() > mostMaps)
     return failure();
   emitStart();
   // How much that is, is known when all numbers of tokens are.

@@ -3,7 +3,8 @@
 // part below them, negated, block column c of the result is X_c = D_c, X_r = sum over k < r of (D_r N_rk)
 // X_k: transposed, each step's result has the layout of the next one's left operand, so the chain stays in
 // registers. Products are f16: entries stay small where the rows of the system are those of unit vectors.
-// Where nothing says so they are another way (RoleWideInverse.cpp).
+// With two reads at one time a block has those of eight tokens, and is inverted token by token, all else
+// alike. Where nothing says so they are another way (RoleWideInverse.cpp).
 #include "lib/Cuda/RoleScores.h"
 
 using namespace mlir;
@@ -27,11 +28,13 @@ void RoleEmitter::storeSystem(ScoreState &state) {
     if (onDiagonal) {
       Value lane = freshLane();
       Value row = ptx.shiftRight(lane, 2), column = ptx.mul(ptx.bits(lane, 3), 2);
-      Value leaf = ptx.add(ptx.add(ptx.add(base, leavesAt), ptx.mul(warp, leafBytes)),
+      Value leaf = ptx.add(ptx.add(ptx.add(base, leavesAt), ptx.mul(warp, leafBytes())),
                            ptx.add(ptx.mul(column, 32), ptx.mul(row, 4)));
       for (auto [quarter, entry] : {std::pair<int64_t, unsigned>{0, 0}, {1, 2}, {2, 6}})
         for (int64_t odd : {0, 1})
           ptx.store(leaf, quarter * quarterBytes + odd * 32, {entries[entry + odd]});
+      for (int64_t odd = 0; plan.isStacked() && odd < 2; ++odd)
+        ptx.store(leaf, 3 * quarterBytes + odd * 32, {entries[4 + odd]});
       return;
     }
     if (!isTame)
@@ -42,14 +45,51 @@ void RoleEmitter::storeSystem(ScoreState &state) {
   });
 }
 
+// The inverse of a leaf of two reads a token, of eight tokens: none sees the other of its token, or the
+// second one sees the first. A lane has the rows of eight reads of a column, and the other lane of that
+// column those of the others.
+Values RoleEmitter::invertStackedLeaf(Value lane, Value leaf) {
+  Values x;
+  Value upper = ptx.shiftRight(lane, 4), column = ptx.bits(lane, 15);
+  for (int64_t r = 0; r < 8; ++r) {
+    Value isOwn = ptx.equal(arith::SubIOp::create(b, column, ptx.add(ptx.mul(upper, 8), r)), 0);
+    x.push_back(ptx.choose(isOwn, ptx.number(1), ptx.number(0)));
+  }
+  Value ofOwn = ptx.add(leaf, ptx.mul(upper, 2 * quarterBytes));
+  Value ofOther = ptx.add(
+      leaf, ptx.choose(ptx.equal(upper, 0), ptx.constant(3 * quarterBytes), ptx.constant(quarterBytes)));
+  auto exchanged = [&](Value value) { return ptx.shuffle(value, ptx.exclusiveOr(lane, ptx.constant(16))); };
+  for (int64_t j = 0; j < (plan.inTurn ? 8 : 7); ++j) {
+    if (plan.inTurn) {
+      Value before = ptx.multiply(ptx.loadFloats(leaf, quarterBytes + j * 36, 1)[0], exchanged(x[j]));
+      x[j] = ptx.choose(ptx.equal(upper, 0), x[j], ptx.sum(x[j], before));
+    }
+    if (j == 7)
+      break;
+    Value other = exchanged(x[j]);
+    for (int64_t quad = (j + 1) / 4; quad < 2; ++quad) {
+      Values own = ptx.loadFloats(ofOwn, j * 32 + quad * 16, 4);
+      Values others = ptx.loadFloats(ofOther, j * 32 + quad * 16, 4);
+      for (int64_t i = 0; i < 4; ++i)
+        if (Value &sum = x[4 * quad + i]; 4 * quad + i > j)
+          sum = ptx.sum(ptx.sum(sum, ptx.multiply(own[i], x[j])), ptx.multiply(others[i], other));
+    }
+  }
+  return x;
+}
+
 // The inverse of the warp's leaf: a lane eliminates its column of the identity, eight rows and then the other
 // eight. What the first add to the others is shared out between the two lanes of a column; the upper one has
-// those.
+// those. Of reads at one time both are what the lane has.
 std::array<Values, 2> RoleEmitter::invertLeaf() {
   Value lane = freshLane(), upper = ptx.shiftRight(lane, 4);
   ptx.syncWarp();
   Values first, second, others;
-  Value column = ptx.bits(lane, 15), leaf = ptx.add(ptx.add(base, leavesAt), ptx.mul(warp, leafBytes));
+  Value column = ptx.bits(lane, 15), leaf = ptx.add(ptx.add(base, leavesAt), ptx.mul(warp, leafBytes()));
+  if (plan.isStacked()) {
+    Values own = invertStackedLeaf(lane, leaf);
+    return {own, own};
+  }
   auto identity = [&](Value row) { return ptx.choose(ptx.equal(row, 0), ptx.number(1), ptx.number(0)); };
   auto eliminate = [&](Values &x, int64_t half) {
     for (int64_t j = 0; j < 7; ++j)

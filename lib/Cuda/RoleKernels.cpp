@@ -1,6 +1,8 @@
 // The entry points in warp roles of a rule: for many heads and for few, in one launch or in two.
+#include "lib/Algebra/Spectral.h"
 #include "lib/Cuda/KernelBuilder.h"
 #include "lib/Cuda/Prepare.h"
+#include "lib/Derive/ProveStacked.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
 using namespace mlir;
@@ -181,15 +183,51 @@ Phase KernelBuilder::addSegments(chunk::ProgramOp program, ArrayRef<TensorArgume
   return Phase::Whole;
 }
 
-// Whether there are roles for any number of blocks.
-bool KernelBuilder::addInRoles(DeriveFunction derive) {
-  return addInRoles(derive, /*ofMicroStep=*/true) || addInRoles(derive, /*ofMicroStep=*/false);
+// The chunk program of a rule whose rows are a token's two reads, if there is one.
+static chunk::ProgramOp deriveRead(DeriveFunction derive, RuleOp rule) {
+  OwningOpRef<ModuleOp> module = stackReads(rule);
+  if (!module)
+    return {};
+  RuleOp stacked = *module->getOps<RuleOp>().begin();
+  if (std::string defect = proveStacked(rule, stacked); !defect.empty()) {
+    mlir::emitWarning(rule.getLoc()) << "internal error: the rule of one read is not the rule: " << defect;
+    return {};
+  }
+  chunk::ProgramOp program = derive(stacked, /*ofMicroStep=*/false);
+  if (!program)
+    return {};
+  for (StringRef name : {StringRef(stackedAttr), StringRef(inTurnAttr)})
+    if (Attribute own = stacked->getAttr(name))
+      program->setAttr(name, own);
+  // Two rows may make a state larger where one does not.
+  program->removeAttr(contractionAttr);
+  return program;
 }
 
-// The same, for micro-steps as tokens of their own, or for tokens.
-bool KernelBuilder::addInRoles(DeriveFunction derive, bool ofMicroStep) {
+// Whether there are roles for any number of blocks. Two rows a token cost less than four products between
+// tokens.
+bool KernelBuilder::addInRoles(DeriveFunction derive) {
+  constexpr std::pair<RowKind, bool> tries[] = {
+      {RowKind::MicroStep, false}, {RowKind::Token, false}, {RowKind::Read, false}, {RowKind::Token, true}};
+  for (auto [rows, manyProducts] : tries) {
+    size_t before = entries.size();
+    if (addInRoles(derive, rows, manyProducts)) {
+      refused.erase("roles");
+      return true;
+    }
+    if (rows == RowKind::Read) {
+      eraseCode(ArrayRef(entries).drop_front(before));
+      entries.truncate(before);
+    }
+  }
+  return false;
+}
+
+// The same, for one kind of rows, and plans that have many products between tokens or not.
+bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyProducts) {
   auto derived = [&](RuleOp rule) {
-    chunk::ProgramOp program = derive(rule, ofMicroStep);
+    chunk::ProgramOp program =
+        rows == RowKind::Read ? deriveRead(derive, rule) : derive(rule, rows == RowKind::MicroStep);
     if (program) {
       writeSums(program);
       takeOutNumbers(program);
@@ -205,9 +243,9 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, bool ofMicroStep) {
   FailureOr<RolePlan> plan = failure();
   if (program)
     plan = RolePlan::make(program, part.tensors);
-  if (program && failed(plan))
+  if (program && failed(plan) && rows != RowKind::Read)
     refused["roles"] = RolePlan::refusal(program, part.tensors);
-  if (failed(plan))
+  if (failed(plan) || plan->hasManyProducts() != manyProducts)
     return false;
   // With a decay of each key scores are dearer than the chain.
   if (plan->decay)

@@ -33,21 +33,40 @@ void RoleEmitter::emitLoader(Value chunks) {
       ptx.arrive(barrier(OutputsEmpty, ptx.constant(0)));
   };
   SmallVector<BlockArgument> inputs = copiedInputs(plan, phase);
-  // The boxes of an input, by number, from a token on: their place among its blocks of 64 columns, and their
-  // coordinates.
-  using BoxBody = llvm::function_ref<void(int64_t half, Value map, ValueRange coordinates)>;
-  auto forBoxes = [&](unsigned own, Value token, BoxBody body) {
+  // The boxes of an input, by number, from a token on: where they go in its tile, and their coordinates.
+  using BoxBody = llvm::function_ref<void(int64_t offset, Value map, ValueRange coordinates)>;
+  // Those of a tensor, its map by number: whole ones, or of eight tokens each, every `pitch` rows.
+  auto forBoxesOf = [&](BlockArgument input, unsigned number, int64_t row, int64_t pitch, Value token,
+                        BoxBody body) {
     Value map = LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps,
-                                    ArrayRef<LLVM::GEPArg>{int32_t(own * 128)});
+                                    ArrayRef<LLVM::GEPArg>{int32_t(number * 128)});
     Value head = arith::DivUIOp::create(b, narrow(part.head),
-                                        narrow(access.word(entry.maps[own], TensorAccess::Group)));
-    for (int64_t half = 0; half < halvesOf(inputs[own]); ++half) {
-      Value block = ptx.add(firstHalf(inputs[own], entry.maps[own]), half), zero = ptx.constant(0);
-      if (plan.hasSteps(inputs[own]))
-        body(half, map, {ptx.mul(block, 64), zero, token, head, batch});
+                                        narrow(access.word(tensorOfMap(number), TensorAccess::Group)));
+    for (int64_t half = 0; half < halvesOf(input); ++half) {
+      Value block = ptx.add(firstHalf(input, tensorOfMap(number)), half), zero = ptx.constant(0);
+      int64_t offset = half * halfStride(input) + row * rowBytes;
+      for (int64_t eight = 0; pitch && eight < plan.tokens / 8; ++eight)
+        body(offset + eight * pitch * rowBytes, map, {zero, ptx.add(token, 8 * eight), block, head, batch});
+      if (pitch)
+        continue;
+      if (plan.hasSteps(input))
+        body(offset, map, {ptx.mul(block, 64), zero, token, head, batch});
       else
-        body(half, map, {zero, token, block, head, batch});
+        body(offset, map, {zero, token, block, head, batch});
     }
+  };
+  SmallVector<unsigned> firstMaps; // of each input
+  unsigned countMaps = 0;
+  for (BlockArgument input : inputs) {
+    firstMaps.push_back(countMaps);
+    countMaps += llvm::count_if(plan.tensorsOf(input), [](auto tensor) { return tensor.has_value(); });
+  }
+  auto forBoxes = [&](unsigned own, Value token, BoxBody body) {
+    SmallVector<std::optional<unsigned>, 2> rows = plan.tensorsOf(inputs[own]);
+    unsigned number = firstMaps[own];
+    for (auto [i, tensor] : llvm::enumerate(rows))
+      if (tensor)
+        forBoxesOf(inputs[own], number++, 8 * i, plan.isStacked() ? 8 * rows.size() : 0, token, body);
   };
   // Where the ring has room for few chunks, those after them come to the cache meanwhile. Else the copy
   // engine has better things to do.
@@ -81,8 +100,8 @@ void RoleEmitter::emitLoader(Value chunks) {
           continue;
         if (left >= 0)
           ptx.awaitStores(/*written=*/false, left);
-        forBoxes(own, token, [&](int64_t half, Value map, ValueRange at) {
-          ptx.loadBox(ptx.add(tileAt(stage, input), half * halfStride(input)), map, loaded, at);
+        forBoxes(own, token, [&](int64_t offset, Value map, ValueRange at) {
+          ptx.loadBox(ptx.add(tileAt(stage, input), offset), map, loaded, at);
         });
       }
     };

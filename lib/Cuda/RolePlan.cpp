@@ -41,6 +41,8 @@ Value RolePlan::trace(Value value) {
 }
 
 unsigned RolePlan::tensorOf(BlockArgument argument) const {
+  if (const StackedInput *own = stackedOf(argument))
+    return tensorOf(program.getBody().getArgument(own->rows[0] ? *own->rows[0] : *own->rows[1]));
   // Tensors begin with the inputs and params, in order.
   auto inputs = program.argumentsOf(ArgKind::Input), params = program.argumentsOf(ArgKind::Param);
   if (auto at = llvm::find(inputs, argument); at != inputs.end())
@@ -469,7 +471,9 @@ LogicalResult RolePlan::check() {
   for (unsigned output = 0; output < countOutputs(); ++output)
     if (!isBF16(outputTensor(output)))
       return failure();
-  return success(llvm::all_of(neededInputs, [&](BlockArgument input) { return isBF16(tensorOf(input)); }));
+  return success(llvm::all_of(neededInputs, [&](BlockArgument input) {
+    return llvm::all_of(tensorsOf(input), [&](auto tensor) { return !tensor || isBF16(*tensor); });
+  }));
 }
 
 FailureOr<RolePlan> RolePlan::make(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors,
@@ -478,21 +482,7 @@ FailureOr<RolePlan> RolePlan::make(chunk::ProgramOp program, ArrayRef<TensorArgu
   plan.statesOnly = statesOnly;
   plan.program = program;
   plan.tensors = tensors;
-  // A program of micro-steps has an input more than the rule.
-  auto inputs = plan.program.argumentsOf(ArgKind::Input);
-  if (inputs.size() > size_t(llvm::count_if(tensors, [](const TensorArgument &tensor) {
-        return tensor.argument && tensor.hasToken;
-      }))) {
-    plan.isFirst = inputs.back();
-    for (const TensorArgument &tensor : tensors)
-      if (auto type = dyn_cast<StepsType>(tensor.type))
-        plan.steps = cast<IntegerAttr>(type.getCount()).getInt();
-    if (plan.steps > tokensOfChunk)
-      return failure();
-    plan.tokens = tokensOfChunk / plan.steps;
-    plan.columns = llvm::alignTo(plan.tokens, 16);
-  }
-  if (failed(plan.check()))
+  if (failed(plan.findRows()) || failed(plan.check()))
     return failure();
   return plan;
 }

@@ -7,6 +7,7 @@
 // them.
 #pragma once
 #include "dialect/chunk/Chunk.h"
+#include "lib/Algebra/StackedReads.h"
 #include "lib/Cuda/Tensors.h"
 #include "llvm/ADT/SetVector.h"
 
@@ -131,12 +132,20 @@ public:
   Forgetting forgettingOfKeys() const;
   /// The tensor of an input or param, and the first of the initial states.
   unsigned tensorOf(mlir::BlockArgument argument) const;
+  /// The tensors of an input: of a stacked one, those of the first rows and of the second, where there are
+  /// such.
+  llvm::SmallVector<std::optional<unsigned>, 2> tensorsOf(mlir::BlockArgument input) const;
+  /// Whether a token's rows are two reads at one time, or in turn. They lie by eights: those of eight tokens'
+  /// first rows, then those of their second ones.
+  bool isStacked() const { return !stacked.empty(); }
   unsigned initialTensor() const;
   /// Whether a token has a row of an input for each of its micro-steps.
-  bool hasSteps(mlir::BlockArgument input) const { return tensors[tensorOf(input)].own[0]; }
+  bool hasSteps(mlir::BlockArgument input) const {
+    return stackedOf(input) || tensors[tensorOf(input)].own[0];
+  }
   /// The rows of an input's tile, and those of them that a chunk of tokens fills.
   int64_t rowsOf(mlir::BlockArgument input) const { return hasSteps(input) ? tokensOfChunk : columns; }
-  int64_t filledRows(mlir::BlockArgument input) const { return hasSteps(input) ? tokens * steps : tokens; }
+  int64_t filledRows(mlir::BlockArgument input) const;
   unsigned outputTensor(unsigned output) const {
     return tensors.size() - states - program.getOutputs().size() + output;
   }
@@ -232,8 +241,11 @@ public:
   /// A chunk's rows are the micro-steps of some tokens. What belongs to a token, not to a micro-step, is a
   /// slab of fewer columns, a multiple of 16, which may be more than there are tokens.
   int64_t steps = 1, tokens = tokensOfChunk, columns = tokensOfChunk;
-  /// The input without a tensor that is 1 at a token's first micro-step and else 0; or null.
+  /// The input without a tensor that is 1 at a token's first micro-step, or row, and else 0; or null.
   mlir::BlockArgument isFirst;
+  /// Inputs that stand for two; and whether a token's second row sees what its first one wrote.
+  llvm::SmallVector<StackedInput> stacked;
+  bool inTurn = false;
   /// Products in the order of waves.
   llvm::SmallVector<ChainProduct> products;
   unsigned waves = 0;
@@ -272,7 +284,9 @@ private:
   bool addsWithoutState() const;
   mlir::LogicalResult check();
   bool areProductsFew() const;
+  mlir::LogicalResult findRows();
   mlir::LogicalResult findSteps();
+  const StackedInput *stackedOf(mlir::BlockArgument input) const;
   bool isOf(bool tokens, mlir::Value value) const;
   bool isOf(bool tokens, mlir::BlockArgument input) const { return steps == 1 || hasSteps(input) != tokens; }
   mlir::FailureOr<unsigned> visit(mlir::Value value);

@@ -40,6 +40,9 @@ std::array<Value, 2> RoleEmitter::decaySums(RowState &state, Value decay, bool b
       logs[i] = ptx.choose(state.valid[i], log, ptx.number(0));
     }
     Value sum = ptx.sum(logs[0], logs[1]);
+    // Reads at one time have one decay: it counts where the first ones are, and the second ones take it over.
+    if (plan.isStacked())
+      sum = ptx.choose(ptx.equal(state.steps[0], 0), sum, ptx.number(0));
     auto shuffle = [&](Value x, int64_t by, int64_t bound, NVVM::ShflKind kind) -> Value {
       return NVVM::ShflOp::create(b, b.getF32Type(), ptx.constant(-1), x, ptx.constant(by),
                                   ptx.constant(bound), kind, UnitAttr());
@@ -50,7 +53,11 @@ std::array<Value, 2> RoleEmitter::decaySums(RowState &state, Value decay, bool b
       sum = ptx.choose(exists, ptx.sum(sum, other), sum);
     }
     Value whole = shuffle(sum, 31, 31, NVVM::ShflKind::idx);
-    state.sums[decay] = {ptx.difference(sum, logs[1]), sum, whole};
+    Value first = ptx.difference(sum, logs[1]);
+    for (Value *x : {&first, &sum})
+      if (plan.isStacked())
+        *x = ptx.shuffle(*x, ptx.bits(lane, 27));
+    state.sums[decay] = {first, sum, whole};
     state.known[decay] = logs;
   }
   std::array<Value, 3> sums = state.sums.lookup(decay);
@@ -204,7 +211,10 @@ void RoleEmitter::setTokens(RowState &state, Value chunk) {
   for (int64_t i : {0, 1}) {
     Value row = ptx.add(ptx.mul(own, 2), i);
     state.locals[i] = row;
-    if (plan.isFirst) {
+    if (plan.isStacked()) {
+      state.locals[i] = ptx.add(ptx.mul(ptx.shiftRight(row, 4), 8), ptx.bits(row, 7));
+      state.steps[i] = ptx.bits(ptx.shiftRight(row, 3), 1);
+    } else if (plan.isFirst) {
       state.locals[i] = arith::DivUIOp::create(b, row, ptx.constant(plan.steps));
       state.steps[i] = arith::SubIOp::create(b, row, ptx.mul(state.locals[i], plan.steps));
     }
@@ -230,12 +240,17 @@ void RoleEmitter::clearRows(Stage stage, Value tokens) {
     if (tiles.empty())
       return;
     llvm::sort(tiles);
-    Value first = ptx.add(ptx.mul(tokens, hasSteps ? plan.steps : 1), ptx.shiftRight(lane, 3));
-    Value end = ptx.constant(hasSteps ? tokensOfChunk : plan.columns);
+    bool byEights = hasSteps && plan.isStacked(), hasMore = hasSteps && !byEights;
+    Value first = ptx.add(ptx.mul(tokens, hasMore ? plan.steps : 1), ptx.shiftRight(lane, 3));
+    Value end = ptx.constant(hasMore ? tokensOfChunk : plan.columns);
     threads.forLoop(first, end, ptx.constant(4), {}, [&](Value row, ValueRange) {
+      // Eight more for each eight before.
+      if (byEights)
+        row = ptx.add(row, ptx.mul(ptx.shiftRight(row, 3), 8));
       Value at = ptx.add(ptx.add(early ? stage.early : stage.tiles, packet), ptx.mul(row, rowBytes));
       for (int64_t tile : tiles)
-        ptx.store(at, tile, {zero, zero, zero, zero}, /*relaxed=*/true);
+        for (int64_t more = 0; more < (byEights ? 2 : 1); ++more)
+          ptx.store(at, tile + more * 8 * rowBytes, {zero, zero, zero, zero}, /*relaxed=*/true);
       return Values();
     });
   };

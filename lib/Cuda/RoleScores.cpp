@@ -81,7 +81,7 @@ Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, Value value, 
     if (tile.anyAbove)
       return x;
     // The entry's column less its row, but for what the thread adds.
-    int64_t offset = 8 * ((state.block * 8 + entry) / 4) + entry % 2 - 8 * which;
+    int64_t offset = placeOfRow(8 * ((state.block * 8 + entry) / 4) + entry % 2) - placeOfRow(8 * which);
     auto order = gram.getReach() == Reach::Inclusive ? arith::CmpIPredicate::sle : arith::CmpIPredicate::slt;
     Value reached = ptx.compare(order, ptx.constant(offset), state.rowLessColumn);
     return ptx.choose(reached, x, ptx.number(0));
@@ -207,7 +207,8 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
   auto findPlace = [&](Value lane) {
     row = ptx.add(ptx.mul(warp, 16), ptx.shiftRight(lane, 2));
     pair = ptx.mul(ptx.bits(lane, 3), 2);
-    state.rowLessColumn = arith::SubIOp::create(b, row, pair);
+    Value place = ptx.add(ptx.mul(warp, placeOfRow(16)), ptx.shiftRight(lane, 2));
+    state.rowLessColumn = arith::SubIOp::create(b, place, pair);
   };
   findPlace(lane);
   state.warpRows = ptx.mul(warp, 16 * 128);

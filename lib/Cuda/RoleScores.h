@@ -12,9 +12,9 @@ struct RoleEmitter::ScoreState {
   bool hasPlace = false;                          // whether the buffer is known to be free
   mlir::Value numbers;                            // address of the stage's numbers
   mlir::Value ownRows, columns;                   // addresses of those at the thread's row and column
-  mlir::Value rowLessColumn;                      // the thread's row less its column, within a block
-  mlir::Value warpRows;                           // how far the warp's rows are into a tile
-  Values blocks; // a lane's place in a row of 16 x 16 blocks, for matrix loads and stores
+  mlir::Value rowLessColumn; // the place of the thread's row less its column's, within a block
+  mlir::Value warpRows;      // how far the warp's rows are into a tile
+  Values blocks;             // a lane's place in a row of 16 x 16 blocks, for matrix loads and stores
   int64_t block = 0;
   llvm::DenseMap<unsigned, std::array<mlir::Value, 2>> rowValues;
   llvm::DenseMap<unsigned, Values> columnValues, ownColumns;

@@ -78,10 +78,13 @@ void RoleEmitter::copyOutputs(Value chunk, Value tiles) {
     unsigned map = entry.maps.size() - plan.countOutputs() + output;
     Value address = LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps,
                                         ArrayRef<LLVM::GEPArg>{int32_t(map * 128)});
-    Value first = form.parts > 1 ? firstSlab : shardHalves(entry.maps[map]);
+    Value first = form.parts > 1 ? firstSlab : shardHalves(tensorOfMap(map));
+    int64_t box = plan.isStacked() ? 8 : plan.tokens;
     for (int64_t slab = 0; slab < slabHalves(); ++slab)
-      ptx.storeBox(address, outputAt(tiles, output, ptx.constant(slab)),
-                   {ptx.constant(0), token, ptx.add(first, slab), narrow(part.head), batch}, whole);
+      for (int64_t row = 0; row < plan.tokens; row += box)
+        ptx.storeBox(address, ptx.add(outputAt(tiles, output, ptx.constant(slab)), row * rowBytes),
+                     {ptx.constant(0), ptx.add(token, row), ptx.add(first, slab), narrow(part.head), batch},
+                     whole);
   }
 }
 

@@ -1,5 +1,5 @@
-// The part of a plan that concerns micro-steps: a chunk's rows are those of its tokens, and what only outputs
-// follow from has a row for each token.
+// The part of a plan that concerns micro-steps, and reads at one time: a chunk's rows are those of its
+// tokens, and what only outputs follow from has a row for each token.
 #include "lib/Cuda/RolePlan.h"
 
 using namespace mlir;
@@ -8,7 +8,54 @@ using namespace recur::cuda;
 
 unsigned RolePlan::initialTensor() const {
   return program.argumentsOf(ArgKind::Input).size() + program.argumentsOf(ArgKind::Param).size() -
-         (isFirst ? 1 : 0);
+         (isFirst ? 1 : 0) - stacked.size();
+}
+
+// What a chunk's rows are: tokens, or the micro-steps of some, or their two reads.
+LogicalResult RolePlan::findRows() {
+  // A program of micro-steps has an input more than the rule.
+  auto inputs = program.argumentsOf(ArgKind::Input);
+  stacked = stackedInputs(program);
+  if (isStacked()) {
+    isFirst = inputs.back();
+    inTurn = program->hasAttr(inTurnAttr);
+    steps = 2;
+  } else if (inputs.size() > size_t(llvm::count_if(tensors, [](const TensorArgument &tensor) {
+               return tensor.argument && tensor.hasToken;
+             }))) {
+    isFirst = inputs.back();
+    for (const TensorArgument &tensor : tensors)
+      if (auto type = dyn_cast<StepsType>(tensor.type))
+        steps = cast<IntegerAttr>(type.getCount()).getInt();
+  }
+  if (steps > tokensOfChunk)
+    return failure();
+  tokens = tokensOfChunk / steps;
+  columns = llvm::alignTo(tokens, 16);
+  return success();
+}
+
+const StackedInput *RolePlan::stackedOf(BlockArgument input) const {
+  auto *found =
+      llvm::find_if(stacked, [&](const StackedInput &own) { return own.argument == input.getArgNumber(); });
+  return found == stacked.end() ? nullptr : found;
+}
+
+SmallVector<std::optional<unsigned>, 2> RolePlan::tensorsOf(BlockArgument input) const {
+  const StackedInput *own = stackedOf(input);
+  if (!own)
+    return {tensorOf(input)};
+  SmallVector<std::optional<unsigned>, 2> tensors(2);
+  for (auto [tensor, row] : llvm::zip(tensors, own->rows))
+    if (row)
+      tensor = tensorOf(program.getBody().getArgument(*row));
+  return tensors;
+}
+
+int64_t RolePlan::filledRows(BlockArgument input) const {
+  if (stackedOf(input))
+    return tokens * llvm::count_if(tensorsOf(input), [](auto tensor) { return tensor.has_value(); });
+  return hasSteps(input) ? tokens * steps : tokens;
 }
 
 // Whether a value's rows are all tokens, or all micro-steps. Numbers are known for both.
@@ -43,7 +90,7 @@ LogicalResult RolePlan::findSteps() {
       return failure();
   for (ScoreTile &tile : scores) {
     tile.ofTokens = isOfTokens(tile.value);
-    if (tile.ofTokens && !tile.plainRows)
+    if (tile.ofTokens ? !tile.plainRows : inTurn)
       return failure();
   }
   for (ChainProduct &product : products)

@@ -16,6 +16,9 @@ namespace recur::cuda {
 /// The name of the shared memory that roles use; swizzled tiles want it at a multiple of 1024 bytes.
 constexpr llvm::StringLiteral tilesSymbol = "recur_tiles";
 
+/// The most tensors that a kernel copies in boxes (RECUR_MAX_MAPS).
+constexpr size_t mostMaps = 8;
+
 /// The scores that one warpgroup computes: some of the plan's tiles, the inverse of its system, or both.
 struct ScoreRole {
   llvm::SmallVector<unsigned> tiles;
@@ -65,7 +68,7 @@ struct RoleForm {
 };
 
 /// The inputs that the copy engine brings to shared memory, in its order; and their tensors, then those that
-/// it writes.
+/// it writes, each t as -1 - t where boxes are of eight tokens.
 llvm::SmallVector<mlir::BlockArgument> copiedInputs(const RolePlan &plan, Phase phase);
 llvm::SmallVector<int32_t> mappedTensors(const RolePlan &plan, Phase phase);
 
@@ -143,6 +146,10 @@ private:
   mlir::Value shardHalves(unsigned tensor);
   unsigned slotOf(const Slot &slot);
   int64_t scoreOffset(unsigned tile) const;
+  /// Of a leaf of the system: three of its quarters or, where rows stand for tokens by eights, all.
+  int64_t leafBytes() const { return (plan.isStacked() ? 4 : 3) * quarterBytes; }
+  /// What masks order a row of scores by: itself or, of reads at one time, its token.
+  int64_t placeOfRow(int64_t row) const { return plan.isStacked() ? row / 16 * 8 + row % 8 : row; }
   int64_t scoreTileBytes(const ScoreTile &tile) const {
     return tile.ofTokens ? plan.columns * rowBytes : tileBytes;
   }
@@ -154,6 +161,9 @@ private:
   /// The blocks of 64 columns that this block has of an input, and the first of them.
   int64_t halvesOf(mlir::BlockArgument input) const;
   mlir::Value firstHalf(mlir::BlockArgument input, unsigned tensor);
+  unsigned tensorOfMap(unsigned map) const {
+    return entry.maps[map] < 0 ? -1 - entry.maps[map] : entry.maps[map];
+  }
 
   // Records of chunks (RoleRecord.cpp).
   int64_t recordBytes() const;
@@ -245,6 +255,7 @@ private:
   void storeSystem(ScoreState &state);
   void emitInverse(ScoreState &state);
   std::array<Values, 2> invertLeaf();
+  Values invertStackedLeaf(mlir::Value lane, mlir::Value leaf);
   mlir::Value wideBlock(mlir::Value row, mlir::Value column);
   void storeWide(mlir::Value at, mlir::ValueRange entries);
   void emitWideInverse(ScoreState &state);
@@ -386,10 +397,9 @@ private:
   bool isRoomy, stacks;
 
   static constexpr int64_t rowBytes = 128, slotBytes = tokensOfChunk * 4,
-                           tileBytes = tokensOfChunk * rowBytes, quarterBytes = 8 * 32,
-                           leafBytes = 3 * quarterBytes, ownLeafPitch = 80, ownLeafBytes = 16 * ownLeafPitch,
-                           rightHalf = 6 * 16 * 128, partBytes = 10 * 1024, beginBytes = 16,
-                           stripBytes = tileBytes / 2;
+                           tileBytes = tokensOfChunk * rowBytes, quarterBytes = 8 * 32, ownLeafPitch = 80,
+                           ownLeafBytes = 16 * ownLeafPitch, rightHalf = 6 * 16 * 128, partBytes = 10 * 1024,
+                           beginBytes = 16, stripBytes = tileBytes / 2;
   int64_t stages, slabs, buffers = 2, stageBytes = 0, loadedBytes = 0, earlyBytes = 0, earlyAt = 0,
                          earlyPlaces = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0, blocksAt = 0,
                          leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, normsAt = 0, tablesAt = 0,

@@ -1,6 +1,7 @@
 // Derivations tested exactly, on random inputs in F_p.
 #include "lib/Derive/Derive.h"
 #include "lib/Derive/Machine.h"
+#include "lib/Derive/ProveStacked.h"
 #include "mlir/IR/AttrTypeSubElements.h"
 
 #include <random>
@@ -203,6 +204,74 @@ std::string recur::proveMicroStep(RuleOp rule, RuleOp step) {
       rows.resize(tokens);
     }
     found.tokens = tokens;
+    if (where = difference(*whole, expected, found); where.empty())
+      break;
+  }
+  return where;
+}
+
+// Runs the rule of one row for a token's row: its inputs are the token's, or those that stand for them.
+static LogicalResult runStackedRow(RuleOp row, const Call<Fp> &whole, int64_t t, unsigned which,
+                                   Call<Fp> &call) {
+  SmallVector<BlockArgument> inputs = row.argumentsOf(ArgKind::Input);
+  auto numberOf = [&](unsigned argument) {
+    return llvm::find_if(inputs, [&](BlockArgument input) { return input.getArgNumber() == argument; }) -
+           inputs.begin();
+  };
+  call.tokens = 1, call.position = whole.position + t, call.head = whole.head, call.heads = whole.heads;
+  call.params = whole.params;
+  std::vector<Dense<Fp>> isFirst{Dense<Fp>(1, 1, Fp(which == 0))};
+  call.inputs.assign(inputs.size(), std::vector<std::vector<Dense<Fp>>>(1, isFirst));
+  for (auto [own, values] : llvm::zip(call.inputs, whole.inputs))
+    own[0] = values[t];
+  for (const StackedInput &input : stackedInputs(row)) {
+    std::optional<unsigned> from = input.rows[which];
+    auto type = cast<MatType>(row.getBody().getArgument(input.argument).getType());
+    call.inputs[numberOf(input.argument)][0][0] =
+        from ? whole.inputs[numberOf(*from)][t][0] : Dense<Fp>(type.numRows(), type.numCols());
+  }
+  return runRule(row, call);
+}
+
+std::string recur::proveStacked(RuleOp rule, RuleOp stacked) {
+  OwningOpRef<RuleOp> whole(rule.clone()), row(stacked.clone()), none(stacked.clone());
+  Value written = none->yieldedStates()[0];
+  written.replaceAllUsesWith(beforeStackedRow(written));
+  Shrinker shrinker;
+  for (RuleOp small : {*whole, *row, *none})
+    shrinker.shrink(small);
+  bool inTurn = stacked->hasAttr(inTurnAttr);
+  constexpr int64_t tokens = 4;
+  std::string where;
+  for (uint64_t seed : {1, 2}) { // a division by zero may spoil one draw, not two
+    Call<Fp> expected = randomCall(*whole, tokens, seed), found = expected;
+    if (failed(runRule(*whole, expected)))
+      return "the rule cannot be run in F_p";
+    found.outputs = expected.outputs;
+    for (int64_t t = 0; t < tokens; ++t) {
+      // In turn, the second row follows the first. Else what both make of the state, added up, less what it
+      // would be without them.
+      Call<Fp> first, second, without;
+      first.states = second.states = without.states = found.states;
+      LogicalResult done = runStackedRow(*row, found, t, 0, first);
+      if (inTurn)
+        second.states = first.states;
+      if (failed(done) || failed(runStackedRow(*row, found, t, 1, second)) ||
+          failed(runStackedRow(*none, found, t, 0, without)))
+        return "the rule of one row cannot be run in F_p";
+      auto total = [&](size_t entry, const Dense<Fp> &x, const Dense<Fp> &y, const Dense<Fp> &z) {
+        return inTurn ? y.data[entry] : x.data[entry] + y.data[entry] - z.data[entry];
+      };
+      for (auto [i, state] : llvm::enumerate(found.states)) {
+        state = second.states[i];
+        for (size_t entry = 0; entry < state.data.size(); ++entry)
+          state.data[entry] = total(entry, first.states[i], second.states[i], without.states[i]);
+      }
+      for (auto [i, output] : llvm::enumerate(found.outputs))
+        for (size_t entry = 0; entry < output[t].data.size(); ++entry)
+          output[t].data[entry] =
+              total(entry, first.outputs[i][0], second.outputs[i][0], without.outputs[i][0]);
+    }
     if (where = difference(*whole, expected, found); where.empty())
       break;
   }

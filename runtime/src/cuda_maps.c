@@ -5,6 +5,7 @@
 enum {
   BOX_ENTRIES = 64,
   BOX_ROWS = 64,
+  SMALL_BOX_ROWS = 8,
   MAP_RANK = 5,
   MAP_UINT16 = 1,
   MAP_SWIZZLE_128B = 3,
@@ -15,6 +16,9 @@ enum {
 static int64_t count_steps(const recur_i_operand *operand) {
   return operand->argument->ndim == 5 ? operand->argument->shape[3] : 1;
 }
+
+/** The tensor of a map, and whether its boxes are small. */
+static int32_t tensor_of(int32_t map) { return map < 0 ? -1 - map : map; }
 
 /** Whether a tensor can be copied in boxes. */
 static bool can_map(const recur_i_operand *operand) {
@@ -53,7 +57,7 @@ static CUresult describe_map(const recur_i_operand *operand, uint32_t tokens, re
 
 bool recur_i_can_map(const recur_i_operand *const *operands, const recur_cuda_entry *entry) {
   for (int32_t i = 0; i < entry->map_count; ++i)
-    if (!recur_i_cuda.encode_tiled || !can_map(operands[entry->maps[i]]))
+    if (!recur_i_cuda.encode_tiled || !can_map(operands[tensor_of(entry->maps[i])]))
       return false;
   return true;
 }
@@ -63,10 +67,11 @@ CUresult recur_i_describe_maps(const recur_i_operand *const *operands, const rec
   CUresult result = 0;
   uint32_t tokens = BOX_ROWS;
   for (int32_t i = 0; i < entry->map_count; ++i) {
-    const int64_t most = BOX_ROWS / count_steps(operands[entry->maps[i]]);
+    const int64_t most = BOX_ROWS / count_steps(operands[tensor_of(entry->maps[i])]);
     tokens = most < tokens ? (uint32_t)most : tokens;
   }
   for (int32_t i = 0; i < entry->map_count && !result; ++i)
-    result = describe_map(operands[entry->maps[i]], tokens, &out[i]);
+    result = describe_map(operands[tensor_of(entry->maps[i])], entry->maps[i] < 0 ? SMALL_BOX_ROWS : tokens,
+                          &out[i]);
   return result;
 }

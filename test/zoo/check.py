@@ -54,7 +54,7 @@ SWEPT = {"comba", "convolved_layer", "deltanet", "deltanet_loss", "deltaproduct"
          "mixed_projections", "mlstm", "one_line", "outer_decay", "penalised", "projected", "refined_gate",
          "retnet", "rls", "rwkv6", "rwkv7", "scaled_keys", "shifted_tokens", "short_convolution",
          "signed_decay", "signed_delta", "simple_gla", "tempered_gate", "three_memories", "trapezoid",
-         "two_keys", "two_outputs", "two_reads", "value_decay", "value_forgetting", "value_rates",
+         "two_deltas", "two_keys", "two_outputs", "two_reads", "value_decay", "value_forgetting", "value_rates",
          "vector_beta", "weighted_loss"}
 
 

@@ -133,6 +133,13 @@ def mean_squares(x, s):
     return o
 
 
+def two_deltas(x, s):
+    k, p = l2norm(x.k), l2norm(x.p)
+    S = exp(x.g) * s.S
+    s.S = S + x.b * outer(x.v - S @ k, k) + x.c * outer(x.u - S @ p, p)
+    return s.S @ x.q
+
+
 def two_outputs(x, s):
     S = exp(x.g) * s.S
     s.S = delta_step(S, x.k, x.v, x.b)

@@ -89,6 +89,8 @@ value_rates                 | q:query(dk) k:key(dk) v:value(dv) b:gate(dv) g:log
 value_forgetting            | q:query(dk) k:key(dk) v:value(dv) b:gate(dv) a:log_decay(dv) | | S(dv,dk)
 two_reads                   | q:query(dk) k:unit(dk) p:unit(dk) v:value(dv) b:half() c:half() \
                               g:log_decay() | | S(dv,dk)
+two_deltas                  | q:query(dk) k:key(dk) p:key(dk) v:value(dv) u:value(dv) b:half() c:half() \
+                              g:log_decay() | | S(dv,dk)
 two_outputs                 | q:query(dk) k:unit(dk) v:value(dv) b:gate() g:log_decay() | | S(dv,dk)
 two_sided                   | q:query(dk) k:unit(dk) v:value(dv) w:unit(dv) b:gate() c:gate() | | S(dv,dk)
 value_decay                 | q:query(dk) k:key(dk) v:value(dv) g:log_decay_5(dk) h:log_decay(dv) | | S(dv,dk)
