@@ -204,8 +204,9 @@ bool StageCutter::isForRoles(Value value) {
   Operation *op = value.getDefiningOp();
   if (!op || isNumber(value) || isMatrix(value))
     return false;
-  return isa<MatmulOp>(op) ||
-         (isa<ElementwiseOp>(op) && llvm::all_of(op->getOperands(), [&](Value x) { return isForRoles(x); }));
+  if (isa<MatmulOp>(op)) // of a state, not of a param and what was read
+    return llvm::any_of(op->getOperands(), [&](Value x) { return isMatrix(x) && cores.reachOf(x); });
+  return isa<ElementwiseOp>(op) && llvm::all_of(op->getOperands(), [&](Value x) { return isForRoles(x); });
 }
 
 bool StageCutter::isProduct(Value value) {

@@ -104,6 +104,11 @@ def tempered_gate(x, s):
     return s.S @ x.q
 
 
+def projected_output(x, s):
+    s.S = exp(x.g) * s.S + outer(x.v, x.k)
+    return x.W @ rmsnorm(s.S @ x.q)
+
+
 def read_both_ways(x, s):
     s.S = exp(x.g) * s.S + outer(x.v, x.k)
     return {"o": s.S @ x.q, "p": x.x @ s.S}

@@ -149,6 +149,7 @@ read_both_ways              | q:query(dk) k:key(dk) x:value(dv) v:value(dv) g:lo
 outer_decay                 | q:query(dk) k:key(dk) v:value(dv) g:logit(dk) h:logit(dv) | | S(dv,dk)
 tempered_gate               | q:query(dk) k:key(dk) g:logit(dk) r:logit(dk) v:value(dv) | | S(dv,dk)
 mean_squares                | x:value(d) y:value() | | w(d)
+projected_output            | q:query(dk) k:key(dk) v:value(dv) g:log_decay() | W:weights(d,dv) | S(dv,dk)
 """
 
 OUTPUTS = {"two_outputs": ["o", "p"], "matrix_output": ["o", "p"], "summed": ["o", "y"],
