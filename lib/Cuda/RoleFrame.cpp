@@ -333,6 +333,7 @@ LogicalResult RoleEmitter::emit() {
       b, b.getI32Type(),
       arith::DivUIOp::create(b, arith::AddIOp::create(b, part.tokens, ptx.constant(plan.tokens - 1, 64)),
                              ptx.constant(plan.tokens, 64)));
+  countOfChunks = chunks;
   // Nothing begins with the state after the last segment.
   if (phase == Phase::Gather)
     chunks = ptx.choose(part.isLast, ptx.constant(0), chunks);

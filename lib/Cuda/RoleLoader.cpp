@@ -92,7 +92,8 @@ void RoleEmitter::emitLoader(Value chunks) {
     whenStored(chunk, [&] { copyOut(before, old); });
     if (!leaves)
       ptx.await(barrier(Empty, stage.index), ptx.exclusiveOr(stage.phase, ptx.constant(1)));
-    Value loaded = barrier(Loaded, stage.index), token = ptx.add(first, ptx.mul(chunk, plan.tokens));
+    Value loaded = barrier(Loaded, stage.index),
+          token = ptx.add(first, ptx.mul(numberOf(chunk), plan.tokens));
     auto load = [&](bool toOutputs, bool early = false) {
       for (auto [own, left] : order) {
         BlockArgument input = inputs[own];

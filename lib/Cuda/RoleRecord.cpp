@@ -96,10 +96,21 @@ int64_t RoleEmitter::recordBytes() const {
   return wholesInRecord() + 4 * plan.keys + numbers * slotBytes;
 }
 
+// The first chunks of sequences are prepared last, those of all heads together: what the cache still has of
+// records is what the chains begin with.
+bool RoleEmitter::endsWithFirst() const { return phase == Phase::Prepare; }
+
+// The number in its part of the chunk that is the loop's.
+Value RoleEmitter::numberOf(Value chunk) {
+  if (!endsWithFirst())
+    return chunk;
+  return arith::SubIOp::create(b, ptx.add(countOfChunks, -1), chunk);
+}
+
 // Where a chunk's record is in device memory.
 Value RoleEmitter::recordAt(Value chunk) {
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
-  return recordOf(threads, access, part, plan.tokens, chunk, recordPitch);
+  return recordOf(threads, access, part, plan.tokens, numberOf(chunk), recordPitch);
 }
 
 static Value at(ImplicitLocOpBuilder &b, Value record, int64_t offset) {

@@ -205,7 +205,7 @@ std::array<Value, 2> RoleEmitter::reciprocal(RowState &state, Value value) {
 }
 
 void RoleEmitter::setTokens(RowState &state, Value chunk) {
-  Value first = arith::ExtUIOp::create(b, b.getI64Type(), ptx.mul(chunk, plan.tokens));
+  Value first = arith::ExtUIOp::create(b, b.getI64Type(), ptx.mul(numberOf(chunk), plan.tokens));
   state.left = arith::SubIOp::create(b, part.tokens, first);
   Value own = lane;
   for (int64_t i : {0, 1}) {

@@ -8,7 +8,7 @@ using namespace recur::cuda;
 
 Value RoleEmitter::tokensLeft(Value chunk) {
   Value tokens = arith::TruncIOp::create(b, b.getI32Type(), part.tokens);
-  return arith::SubIOp::create(b, tokens, ptx.mul(chunk, plan.tokens));
+  return arith::SubIOp::create(b, tokens, ptx.mul(numberOf(chunk), plan.tokens));
 }
 
 // Hands a chunk's outputs to the warp that copies. Rows of a chunk that is not whole are stored here.

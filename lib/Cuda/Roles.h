@@ -168,6 +168,8 @@ private:
   // Records of chunks (RoleRecord.cpp).
   int64_t recordBytes() const;
   mlir::Value recordAt(mlir::Value chunk);
+  bool endsWithFirst() const;
+  mlir::Value numberOf(mlir::Value chunk);
   using RecordPart = llvm::function_ref<void(int64_t offset, mlir::Value address, int64_t bytes)>;
   void forTiles(Stage stage, bool early, RecordPart body);
   void forScores(Stage stage, mlir::Value buffer, RecordPart body);
@@ -411,7 +413,7 @@ private:
   // Of the block: its part, the number of the thread in its warpgroup, and so on; all i32 but those of the
   // part.
   Part part;
-  mlir::Value base, thread, lane, warp, group, recordPitch;
+  mlir::Value base, thread, lane, warp, group, recordPitch, countOfChunks;
   mlir::Value slabIndex, firstSlab; // the warpgroup's in the block, and the block's first in the state
   // How many chunks before its segment the block begins, where it may; and whether that is in shared memory.
   mlir::Value early;

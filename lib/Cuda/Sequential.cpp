@@ -29,7 +29,7 @@ private:
 } // namespace
 
 Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int64_t slab, int64_t grain,
-                    Value later, bool inTurn) {
+                    Value later, bool inTurn, bool lastFirst) {
   ImplicitLocOpBuilder &b = threads.b;
   Part part;
   auto i64 = [&](int64_t n) { return threads.constant(n, 64); };
@@ -57,6 +57,9 @@ Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int6
     if (inTurn) {
       Value own = take(arith::TruncIOp::create(b, b.getI32Type(), access.word(TensorAccess::Pairs)));
       part.segment = pair;
+      if (lastFirst)
+        part.segment =
+            arith::SubIOp::create(b, threads.constant(-1), arith::SubIOp::create(b, pair, part.segments));
       pair = own;
     } else {
       part.segment = take(part.segments);
