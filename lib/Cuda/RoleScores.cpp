@@ -221,10 +221,14 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
   for (Operation *gram : gramsOf(role))
     if (!llvm::is_contained(order, gram))
       order.push_back(gram);
+  auto isOf = [&](unsigned tile, Operation *gram) {
+    return plan.splitScores(plan.scores[tile].value).second == gram;
+  };
+  auto hasTile = [&](Operation *gram) {
+    return llvm::any_of(role.tiles, [&](unsigned i) { return isOf(i, gram); });
+  };
   auto isTurned = [&](Operation *gram) {
-    return llvm::any_of(role.tiles, [&](unsigned i) {
-      return plan.scores[i].turned && plan.splitScores(plan.scores[i].value).second == gram;
-    });
+    return llvm::any_of(role.tiles, [&](unsigned i) { return plan.scores[i].turned && isOf(i, gram); });
   };
   auto invert = [&] { plan.isTame() ? emitInverse(state) : emitWideInverse(state); };
   forOwnChunks(chunks, [&](Value chunk, Stage stage) {
@@ -242,14 +246,19 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
     if (plan.decay) {
       ptx.await(barrier(PartsFull, ptx.constant(0)), ptx.bits(chunk, 1));
       collectRows(state);
-      // The system's blocks lie where its sums do.
-      if (role.system) {
-        takeParts(state, plan.system);
-        ptx.meet(ptx.constant(5 + which), 128);
-        storeSystem(state);
+      for (auto [i, gram] : llvm::enumerate(order)) {
+        if (hasTile(gram)) {
+          awaitPlace(state);
+          storeTiles(state, gram);
+        }
+        // The system's blocks lie where its sums did, so that tiles of the same sums go first.
+        if (i < ofSystem) {
+          takeParts(state, plan.system);
+          ptx.meet(ptx.constant(5 + which), 128);
+          storeSystem(state);
+        }
       }
       awaitPlace(state);
-      storeTiles(state);
       if (role.system)
         invert();
       handOver(state, which);
@@ -301,10 +310,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
         state.sums[order[i]] = ptx.await(isLast ? 0 : 1, products[i])[0];
         if (i < ofSystem)
           storeSystem(state);
-        bool hasTile = llvm::any_of(role.tiles, [&](unsigned tile) {
-          return plan.splitScores(plan.scores[tile].value).second == order[i];
-        });
-        if (!hasTile)
+        if (!hasTile(order[i]))
           continue;
         awaitPlace(state);
         storeTiles(state, order[i]);

@@ -6,8 +6,7 @@
 // the two is then a core of its own.
 //
 // The first one erases what it is off by, too. The second one does not, so that what half precision rounds of
-// those vectors adds up until it decays: a state that never does stays as it is. So does one that vectors
-// decay: the first core's chunks, prepared by a launch of their own, race at 128 keys and 64 values.
+// those vectors adds up until it decays: a state that never does stays as it is.
 #include "lib/Cuda/StageCutter.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 #include "llvm/ADT/MapVector.h"
@@ -37,10 +36,8 @@ public:
       return {};
     Value update = rule.yieldedStates()[number];
     SmallVector<Part> parts;
-    auto decaysByNoNumber = [&](const Part &part) {
-      return part.matrix && (part.matrix != state || part.numbers.empty());
-    };
-    if (update == state || !takeApart(update, {}, false, parts) || llvm::any_of(parts, decaysByNoNumber) ||
+    auto isAsItWas = [&](const Part &part) { return part.matrix == state && part.numbers.empty(); };
+    if (update == state || !takeApart(update, {}, false, parts) || llvm::any_of(parts, isAsItWas) ||
         !findSide(parts) || !findOthers())
       return {};
     SmallVector<Value> written = writeAgain(update, parts);
