@@ -121,6 +121,10 @@ void RoleEmitter::layOut() {
   others += buffers * scoreBytes;
   int64_t most = stages;
   stages = std::clamp<int64_t>((threads.sharedLimit - others) / stageBytes, 1, most);
+  // Of whole heads, what comes more than three chunks ahead comes slower.
+  constexpr int64_t muchAhead = 160 * 1024;
+  if (stages > 3 && stages * stageBytes > muchAhead)
+    stages = 3;
   // What the chain reads first is free again long before the rest of its chunk: then two places of it are
   // enough for more of the rest, each with its numbers. (Of a team each block has some chunks' scores only.)
   if (phase != Phase::Prepare && stages == 2 && most > 2 && team == 1) {
