@@ -1,5 +1,6 @@
 // What holds the roles together: shared memory, barriers, who does what.
 #include "lib/Cuda/Count.h"
+#include "lib/Cuda/Marks.h"
 #include "lib/Cuda/Roles.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
@@ -308,6 +309,11 @@ void RoleEmitter::emitStart() {
     ptx.meetCluster();
   else
     NVVM::Barrier0Op::create(b);
+  // Here, as what the launch before leaves is read from here on.
+  if (entry.overlaps)
+    awaitLaunch(ptx);
+  if (entry.continues)
+    letNextBegin(ptx);
 }
 
 // The first block of 64 columns of a tensor that is this shard's.

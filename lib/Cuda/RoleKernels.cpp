@@ -134,6 +134,8 @@ bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgumen
     if (parts > plan->independent / rowsOfSlab || (parts > 1 && shards > 1))
       continue;
     form.parts = parts;
+    // Smaller blocks would begin several on one processor, on the first that are free.
+    chain.overlaps = parts == 1 && plan->independent > rowsOfSlab;
     chain.name = options.symbol + (parts > 1 ? "_halves" : "_roles");
     chain.mostBlocks = parts > 1 ? options.chip.processors : 0;
     // Few heads leave processors idle, too: segments go side by side, where decays forget.
