@@ -5,6 +5,11 @@
 #include "llvm/ADT/StringMap.h"
 #include "llvm/TargetParser/Host.h"
 
+#if defined(__linux__) && defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 using namespace llvm;
 
 namespace recur {
@@ -51,7 +56,19 @@ Target makeTarget(unsigned rank) {
           row.required,   row.vectorWidth, /*gpu=*/false,      rank};
 }
 
-/// The last row such that the host has all it needs and all that the rows before it need.
+/// Whether this process may use tile registers: Linux hands out their memory on request only, and a sandbox
+/// may refuse.
+bool mayUseTiles() {
+#if defined(__linux__) && defined(__x86_64__)
+  enum { RequestPermission = 0x1023, TileData = 18 };
+  return syscall(SYS_arch_prctl, RequestPermission, TileData) == 0;
+#else
+  return false;
+#endif
+}
+
+/// The last row such that the host has all it needs and all that the rows before it need, and this process
+/// may use it.
 Target nativeTarget() {
   const StringMap<bool> has = sys::getHostCPUFeatures();
   unsigned best = 0;
@@ -59,6 +76,8 @@ Target nativeTarget() {
     SmallVector<StringRef> wanted;
     rows[rank].host.split(wanted, ',');
     if (!all_of(wanted, [&](StringRef feature) { return has.lookup(feature); }))
+      break;
+    if (rows[rank].required & RECUR_CPU_AMX_TILE && !mayUseTiles())
       break;
   }
   Target target = makeTarget(best);

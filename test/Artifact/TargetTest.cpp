@@ -4,6 +4,10 @@
 #include "recur/abi.h"
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 
 using namespace llvm;
 using namespace recur;
@@ -29,6 +33,28 @@ TEST(Target, NativeRunsHere) {
   ASSERT_TRUE(bool(target));
   EXPECT_FALSE(target->tuneCpu.empty());
   EXPECT_NE(target->name, "native");
+}
+
+// Where a sandbox refuses tile registers, what needs them is no native target. In a process of its own, as
+// the filter stays.
+TEST(Target, NativeAsksForTiles) {
+  auto native = [] {
+    sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_arch_prctl, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    sock_fprog program = {std::size(code), code};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+      _exit(2); // no filters here
+    Expected<Target> target = lookupTarget("native");
+    _exit(target && !(target->required & RECUR_CPU_AMX_TILE) ? 0 : 1);
+  };
+  EXPECT_EXIT(
+      native(),
+      [](int status) { return WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 2); },
+      "");
 }
 
 TEST(Target, Lists) {
