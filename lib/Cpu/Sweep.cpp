@@ -1,6 +1,7 @@
 #include "lib/Cpu/Sweep.h"
 #include "lib/Cpu/SweepPack.h"
 #include "lib/Cpu/SweepPairs.h"
+#include "lib/Cpu/SweepRequests.h"
 #include "lib/Cpu/SweepTiles.h"
 
 using namespace mlir;
@@ -14,8 +15,10 @@ public:
   SweepEmitter(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, int64_t group, Value tokens,
                Value scratch, SweepBlocks blocks)
       : b(b), rule(rule), shape(rule.shape), layout(shape, options), group{shape, group},
-        packer(b, rule.shape, layout, this->group, scratch), tokens(tokens), scratch(scratch), blocks(blocks),
-        vectors(options.vectors), zero(b.index(0)) {
+        packer(b, rule.shape, layout, this->group, scratch),
+        requests(b, shape, options, layout, group, options.pairs ? 0 : SweepRequests::sharesOfRows(shape),
+                 scratch),
+        tokens(tokens), scratch(scratch), blocks(blocks), vectors(options.vectors), zero(b.index(0)) {
     if (options.pairs)
       pairs.emplace(b, shape, options, layout, this->group, scratch);
   }
@@ -29,6 +32,7 @@ public:
     });
     if (pairs)
       fill(b.index(pairs->pendingBegin()), pairs->pendingSize(), 0);
+    requests.begin();
     clear();
   }
 
@@ -147,12 +151,13 @@ private:
     if (pairs)
       return pairs->rows(base, pending.writes, pending.first, reads, factor, factors);
     int64_t count = reads ? group.group * group.reads() * vectors : 0, partials = group.partialSums();
+    int64_t atOnce = reads && requests.isQueue() ? SweepRequests::rowsOfShare : partials;
     Values sums(count * partials, reads ? b.splat(0.0) : Value());
     Value packedReads = reads ? packer.rowsAt(reads) : Value();
     Value packedWrites = packer.rowsAt(pending.first);
-    sums = b.loop(zero, b.index(shape.rows), partials, sums, [&](Value i, ValueRange carried) {
+    sums = b.loop(zero, b.index(shape.rows), atOnce, sums, [&](Value i, ValueRange carried) {
       Values next(carried);
-      for (int64_t part = 0; part < partials; ++part) {
+      for (int64_t part = 0; part < atOnce; ++part) {
         Value row = b.add(b.add(base, b.scale(i, width())), part * width());
         Values h;
         for (int64_t x = 0; x < vectors; ++x)
@@ -161,8 +166,11 @@ private:
           factor = b.loadSplat(scratch, b.add(b.add(factors, i), part));
         update(h, pending, b.add(b.add(packedWrites, i), part), factor, row);
         if (reads)
-          read(h, b.add(b.add(packedReads, i), part), MutableArrayRef(next).slice(part * count, count));
+          read(h, b.add(b.add(packedReads, i), part),
+               MutableArrayRef(next).slice(part % partials * count, count));
       }
+      if (reads)
+        requests.make(arith::DivUIOp::create(b, i, b.index(atOnce)));
       return next;
     });
     for (int64_t n = 0; n < count; ++n)
@@ -215,6 +223,7 @@ private:
       return (t * count + n) * vectors + x;
     };
     Values z(group.group * writes * vectors), decays(group.group * vectors);
+    requests.restart(zero);
     // The decay of columns x by the tokens from `from` to before `to`; null for none.
     auto columnDecay = [&](int64_t from, int64_t to, int64_t x) {
       Value product;
@@ -224,7 +233,7 @@ private:
     };
     for (int64_t t = 0; t < group.group; ++t) {
       Value inChunk = b.add(first, t), token = b.add(begin, inChunk);
-      rule.enter(b, layout, scratch, {token, inChunk, column, {}}, block);
+      rule.enter(b, layout, requests, {token, inChunk, column, {}}, block);
       for (int64_t x = 0; x < vectors; ++x) {
         ColumnStep step{token, inChunk, b.add(column, x * lanes()), {}};
         for (unsigned r = 0; r < reads; ++r) {
@@ -265,6 +274,7 @@ private:
   const SweepGroup group;
   SweepPacker packer;
   std::optional<SweepPairs> pairs;
+  SweepRequests requests;
   Value tokens, scratch;
   SweepBlocks blocks;
   int64_t vectors;
@@ -294,6 +304,7 @@ SweepLayout::SweepLayout(const SweepShape &shape, const SweepOptions &options)
   size = pairsBegin + (options.pairs ? SweepPairs::size(shape, options) : 0);
   if (options.tiles)
     size += TileLayout(shape, options, *this).size;
+  requestsBegin = std::exchange(size, size + SweepRequests::size(shape, options));
 }
 
 Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, Value tokens,
@@ -356,8 +367,9 @@ Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &opti
 }
 
 SweepOptions SweepOptions::choose(const SweepShape &shape, int64_t lanes, int64_t registers, bool pairs,
-                                  bool tiles) {
+                                  bool tiles, bool spread) {
   SweepOptions best;
+  best.spread = spread;
   best.lanes = lanes;
   int64_t perVector = shape.reads.size() + shape.writes.size();
   int64_t most = (shape.columns + lanes - 1) / lanes;
@@ -368,8 +380,9 @@ SweepOptions SweepOptions::choose(const SweepShape &shape, int64_t lanes, int64_
   if (tiles && SweepTiles::fit(shape, lanes)) {
     best.tiles = true;
     best.group = 1;
-    // Wide enough for several sums of a token at once, and two blocks for two threads.
-    best.vectors = most % 8 == 0 ? 4 : most % 2 == 0 ? 2 : 1;
+    // Wide enough for several sums of a token at once, and two blocks for two threads. Where little is solved
+    // for, so narrow that the first-level cache holds a block, its copy and operands.
+    best.vectors = most % 8 == 0 && perVector > 2 ? 4 : most % 2 == 0 ? 2 : 1;
     return best;
   }
   if (pairs && !shape.columnDecay && shape.rows % (2 * lanes) == 0) {
@@ -387,10 +400,14 @@ SweepOptions SweepOptions::choose(const SweepShape &shape, int64_t lanes, int64_
     best.group = fits(2, best.vectors) ? 2 : 1;
     if (shape.reads.empty() && fits(4, best.vectors)) // nothing is solved for
       best.group = 4;
+    if (spread && perVector == 2 && !shape.rowDecay && fits(4, best.vectors)) // little is
+      best.group = 4;
   }
-  // Packed rows share the first-level cache with a block of columns, but few rows are in use at a time.
+  // Packed rows share the first-level cache with a block of columns, but few rows are in use at a time. Lines
+  // that are on their way from memory hold up those of the second level, so that where few can be all packed
+  // rows are to stay in the first.
   int64_t slots = 2 * std::max(shape.rowSlots, 1u) + (best.pairs ? perVector : 0);
   int64_t bytes = 2 * roundUp(shape.rows, lanes) * slots;
-  best.chunk = std::clamp<int64_t>((48 << 10) / bytes / 8 * 8, 16, 32);
+  best.chunk = spread ? 16 : std::clamp<int64_t>((48 << 10) / bytes / 8 * 8, 16, 32);
   return best;
 }

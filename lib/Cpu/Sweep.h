@@ -25,6 +25,7 @@ struct SweepShape {
   std::optional<unsigned> scalarDecay;       // scalar slot
   std::optional<unsigned> rowDecay;          // row slot; then no slot may serve two reads or writes
   bool columnDecay = false;                  // SweepRule::columnDecay gives it
+  int64_t requests = 0;                      // lines that SweepRule::enter asks for, at most
 };
 
 /// How the loops are cut.
@@ -37,11 +38,15 @@ struct SweepOptions {
   bool pairs = false; // products of pairs of bf16; see SweepPairs.h
   bool tiles = false; // products of tiles of bf16; see SweepTiles.h. `group` is then of the tokens left over
 
+  /// Requests for lines that are needed later are spread evenly: see SweepRequests.h.
+  bool spread = false;
+
   int64_t width() const { return lanes * vectors; }
   /// The best cut for a shape on a machine with `registers` vector registers of `lanes` f32; with products of
-  /// `pairs` or `tiles` of bf16 where that is possible.
+  /// `pairs` or `tiles` of bf16 where that is possible. `spread`: few lines can be on their way from memory
+  /// at once, and a request beyond these holds up what comes after it.
   static SweepOptions choose(const SweepShape &shape, int64_t lanes, int64_t registers, bool pairs = false,
-                             bool tiles = false);
+                             bool tiles = false, bool spread = false);
 };
 
 /// Where things are in the scratch memory, an f32 memref. All positions count f32. H comes first, column
@@ -60,6 +65,7 @@ struct SweepLayout {
   int64_t scalesBegin;       // the factor of each row, for a decay by rows
   int64_t pendingBegin, pendingStride; // of what a chunk leaves to the next, and from block to block
   int64_t pairsBegin;                  // of what SweepPairs or SweepTiles packs
+  int64_t requestsBegin;               // of the queue of SweepRequests
   int64_t size;                        // f32 in all
 };
 
@@ -74,6 +80,8 @@ struct ColumnStep {
   llvm::SmallVector<mlir::Value> reads; // y
 };
 
+class SweepRequests;
+
 /// The parts of the kernel that differ from rule to rule.
 class SweepRule {
 public:
@@ -83,9 +91,10 @@ public:
   /// Fills all slots of `count` tokens from `begin`. Rows are padded with zeros to their stride.
   virtual void pack(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch, mlir::Value begin,
                     mlir::Value count) = 0;
-  /// Called before the column code of a token, for each of the column blocks.
-  virtual void enter(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch, const ColumnStep &at,
-                     mlir::Value block) {}
+  /// Called before the column code of a token, for each of the column blocks: asks for lines that are needed
+  /// later.
+  virtual void enter(VectorBuilder &b, const SweepLayout &layout, SweepRequests &requests,
+                     const ColumnStep &at, mlir::Value block) {}
   /// Computes the outputs of some columns, stores them, and returns z.
   virtual llvm::SmallVector<mlir::Value> step(VectorBuilder &b, const SweepLayout &layout,
                                               mlir::Value scratch, const ColumnStep &at) = 0;

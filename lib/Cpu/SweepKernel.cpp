@@ -1,5 +1,6 @@
 #include "lib/Cpu/SweepKernel.h"
 #include "lib/Cpu/SweepColumns.h"
+#include "lib/Cpu/SweepRequests.h"
 #include "lib/Cpu/SweepState.h"
 #include "lib/Cpu/SweepStep.h"
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
@@ -18,6 +19,8 @@ PlannedRule::PlannedRule(const SweepPlan &plan, const SweepOptions &options, Arr
   tokenCount = span[0], position = span[1], head = span[2], heads = span[3];
   if (span.size() > 5)
     part = span[4], parts = span[5];
+  for (const Rows &rows : rowsToAskFor())
+    shape.requests += rows.lines;
 }
 
 ValueRange PlannedRule::views(Role role) {
@@ -120,13 +123,32 @@ Value PlannedRule::columnDecay(VectorBuilder &b, const SweepLayout &layout, Valu
   return b.load(scratch, b.add(b.add(token, at.column), plan.columnDecay->index * layout.columnSlotStride));
 }
 
+SmallVector<PlannedRule::Rows> PlannedRule::rowsToAskFor() {
+  SmallVector<Rows> result;
+  int64_t blocks = SweepLayout(shape, options).blocks;
+  auto visit = [&](Value view, bool packed, bool write) {
+    auto type = cast<MemRefType>(view.getType());
+    if (type.getRank() < 2 || ShapedType::isDynamic(type.getShape().back()))
+      return;
+    int64_t line = 512 / type.getElementTypeBitWidth(), steps = type.getRank() == 3 ? type.getDimSize(1) : 1;
+    int64_t share = packed ? roundUp((type.getShape().back() + blocks - 1) / blocks, line) : options.width();
+    result.push_back({view, packed, write, steps, share, (share + line - 1) / line * steps, line});
+  };
+  for (auto [view, isPackedView] : llvm::zip(views(Role::Input), isPacked))
+    visit(view, isPackedView, false);
+  for (Value view : views(Role::Output))
+    visit(view, plan.hasEpilogue, true);
+  return result;
+}
+
 // Asks for lines that are needed later, a few at each token, so that requests are spread evenly. What is
 // packed is needed whole when the next chunk begins: all blocks together ask for one token of it after the
 // other, so that a page is looked up once. What is read or written in place is needed column block by column
-// block, and asked for one block ahead. All requests are for the first-level cache: in pages of 4 KB those
-// for the second alone are dropped where two lines are not a pair of 128 bytes.
-void PlannedRule::enter(VectorBuilder &b, const SweepLayout &layout, Value, const ColumnStep &at,
-                        Value block) {
+// block, and asked for one block ahead. Where requests do not wait in a queue they are for the first-level
+// cache: in pages of 4 KB some processors drop those for the second alone where two lines are not a pair of
+// 128 bytes.
+void PlannedRule::enter(VectorBuilder &b, const SweepLayout &layout, SweepRequests &requests,
+                        const ColumnStep &at, Value block) {
   Value begin = arith::SubIOp::create(b, at.token, at.inChunk), zero = b.index(0);
   Value hasNext =
       arith::CmpIOp::create(b, arith::CmpIPredicate::ule, b.add(begin, 2 * options.chunk), tokenCount);
@@ -135,55 +157,41 @@ void PlannedRule::enter(VectorBuilder &b, const SweepLayout &layout, Value, cons
   Value nextColumn = arith::SelectOp::create(b, isLast, b.scale(blocks.begin, options.width()),
                                              b.add(at.column, options.width()));
   Value blockAhead = arith::SelectOp::create(b, isLast, chunkAhead, zero);
-  // The lines of `size` entries from `first`.
-  auto ask = [&](Value view, Value token, Value first, int64_t size, bool write) {
-    auto type = cast<MemRefType>(view.getType());
-    int64_t line = 512 / type.getElementTypeBitWidth(), steps = type.getRank() == 3 ? type.getDimSize(1) : 1;
-    for (int64_t step = 0; step < steps; ++step)
-      for (int64_t i = 0; i < size; i += line) {
+  SmallVector<Rows> all = rowsToAskFor();
+  auto ask = [&](const Rows &rows, Value token, Value first, bool now) {
+    for (int64_t step = 0; step < rows.steps; ++step)
+      for (int64_t i = 0; i < rows.share; i += rows.line) {
         Values place = {token};
-        if (type.getRank() == 3)
+        if (cast<MemRefType>(rows.view.getType()).getRank() == 3)
           place.push_back(b.index(step));
         place.push_back(b.add(first, i));
-        memref::PrefetchOp::create(b, b.denseView(view), place, write, 3, /*isDataCache=*/true);
+        requests.ask(rows.view, place, rows.write, now);
       }
   };
-  auto eachView = [&](bool packed, llvm::function_ref<void(Value view, bool write)> body) {
-    auto visit = [&](Value view, bool write) {
-      auto type = cast<MemRefType>(view.getType());
-      if (type.getRank() > 1 && !ShapedType::isDynamic(type.getShape().back()))
-        body(view, write);
-    };
-    for (auto [view, isPackedView] : llvm::zip(views(Role::Input), isPacked))
-      if (isPackedView == packed)
-        visit(view, false);
-    for (Value view : views(Role::Output))
-      if (plan.hasEpilogue == packed)
-        visit(view, true);
-  };
-  eachView(false, [&](Value view, bool write) {
-    ask(view, b.add(at.token, blockAhead), nextColumn, options.width(), write);
-  });
+  for (const Rows &rows : all)
+    if (!rows.packed)
+      ask(rows, b.add(at.token, blockAhead), nextColumn, /*now=*/false);
   // One share of a token's rows for each block of the head, whichever of them are here.
-  auto askShare = [&](Value index) {
+  auto askShare = [&](Value index, bool now) {
     Value token = arith::DivUIOp::create(b, index, b.index(layout.blocks));
     Value share = arith::RemUIOp::create(b, index, b.index(layout.blocks));
     token = b.add(b.add(begin, chunkAhead), token);
-    eachView(true, [&](Value view, bool write) {
-      auto type = cast<MemRefType>(view.getType());
-      int64_t line = 512 / type.getElementTypeBitWidth();
-      int64_t size = roundUp((type.getShape().back() + layout.blocks - 1) / layout.blocks, line);
-      ask(view, token, b.scale(share, size), size, write);
-    });
+    for (const Rows &rows : all)
+      if (rows.packed)
+        ask(rows, token, b.scale(share, rows.share), now);
   };
   Value passed = b.add(b.scale(arith::SubIOp::create(b, block, blocks.begin), options.chunk), at.inChunk);
   if (!part)
-    return askShare(passed);
+    return askShare(passed, /*now=*/false);
+  // A part of the head asks for all, the first share as if it were whole.
   Value here = arith::SubIOp::create(b, blocks.end, blocks.begin);
   auto sharesBefore = [&](Value tokens) -> Value {
     return arith::DivUIOp::create(b, b.scale(tokens, layout.blocks), here);
   };
-  b.loop(sharesBefore(passed), sharesBefore(b.add(passed, 1)), 1, askShare);
+  Value first = sharesBefore(passed);
+  askShare(first, /*now=*/false);
+  b.loop(b.add(first, 1), sharesBefore(b.add(passed, 1)), 1,
+         [&](Value index) { askShare(index, /*now=*/true); });
 }
 
 //===----------------------------------------------------------------------===//

@@ -31,7 +31,7 @@ public:
 
   void pack(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch, mlir::Value begin,
             mlir::Value count) override;
-  void enter(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch, const ColumnStep &at,
+  void enter(VectorBuilder &b, const SweepLayout &layout, SweepRequests &requests, const ColumnStep &at,
              mlir::Value block) override;
   llvm::SmallVector<mlir::Value> step(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch,
                                       const ColumnStep &at) override;
@@ -46,6 +46,15 @@ private:
   mlir::ValueRange views(Role role);
   void sweep(VectorBuilder &b, Value scratch, Value initial, Value final);
   Values tokens(VectorBuilder &b, Role role, Value begin, Value count);
+  // One of the caller's tensors as it is asked for: whether the packer or the epilogue uses its rows, and how
+  // many lines and entries a token's share has for each column block.
+  struct Rows {
+    Value view;
+    bool packed, write;
+    int64_t steps, share, lines, line;
+  };
+  llvm::SmallVector<Rows> rowsToAskFor();
+
   Value mask(VectorBuilder &b, Value column);
   Value loadInput(VectorBuilder &b, const SweepColumn &column, const ColumnStep &at);
   void storeOutput(VectorBuilder &b, Value x, Value view, const ColumnStep &at);

@@ -35,9 +35,16 @@ SweepTiles::SweepTiles(VectorBuilder &b, SweepRule &rule, const SweepOptions &op
                        Value scratch, SweepBlocks blocks)
     : b(b), rule(rule), shape(rule.shape), options(options), layout(shape, options),
       tiles(shape, options, layout), packer(b, rule.shape, layout, SweepGroup{rule.shape, group}, scratch),
-      tokens(tokens), scratch(scratch), blocks(blocks), reads(shape.reads.size()),
-      writes(shape.writes.size()), zero(b.index(0)) {
+      requests(b, shape, options, layout, group, sharesOfRequests(shape), scratch), tokens(tokens),
+      scratch(scratch), blocks(blocks), reads(shape.reads.size()), writes(shape.writes.size()),
+      zero(b.index(0)) {
   memory = memref::ExtractAlignedPointerAsIndexOp::create(b, scratch);
+}
+
+// Where much is solved for, that spreads requests enough; else the loops over strips of rows do, the one that
+// updates and the one that converts.
+int64_t SweepTiles::sharesOfRequests(const SweepShape &shape) {
+  return shape.reads.size() + shape.writes.size() > 2 ? 0 : 2 * shape.rows / group;
 }
 
 bool SweepTiles::fit(const SweepShape &shape, int64_t lanes) {
@@ -91,6 +98,7 @@ void SweepTiles::steps(int64_t count, llvm::function_ref<void(Value)> body) {
 static constexpr StringLiteral load = "llvm.x86.tileloadd64", store = "llvm.x86.tilestored64";
 
 void SweepTiles::begin() {
+  requests.begin();
   // The palette, then of each register the bytes of a row and the number of rows.
   SmallVector<int32_t> config(16, 0);
   config[0] = 1;
@@ -210,9 +218,10 @@ void SweepTiles::solve(Value begin, Value first, Value at, Value block) {
       return next;
     });
     Values z(count * writes * vectors);
+    requests.restart(from);
     for (int64_t t = 0; t < count; ++t) {
       Value inChunk = b.add(b.add(first, from), t), token = b.add(begin, inChunk);
-      rule.enter(b, layout, scratch, {token, inChunk, column, {}}, block);
+      rule.enter(b, layout, requests, {token, inChunk, column, {}}, block);
       for (int64_t r = 0; r < reads; ++r)
         for (int64_t j = 0; j < t; ++j)
           for (int64_t w = 0; w < writes; ++w) {
@@ -297,9 +306,13 @@ void SweepTiles::update(Value at, Value block) {
       }
       tile(store, x % sums, place, 4 * width());
     }
+    requests.make(arith::DivUIOp::create(b, row, b.index(b.lanes)));
   });
   // Not in the same loop: what a tile has stored is loaded faster when it has reached the cache.
-  b.loop(zero, b.index(shape.rows), b.lanes, [&](Value row) { convertRows(row, b.lanes, block); });
+  b.loop(zero, b.index(shape.rows), b.lanes, [&](Value row) {
+    convertRows(row, b.lanes, block);
+    requests.make(b.add(arith::DivUIOp::create(b, row, b.index(b.lanes)), shape.rows / b.lanes));
+  });
 }
 
 // The copy in bf16 of some rows of H.

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "lib/Cpu/SweepPack.h"
+#include "lib/Cpu/SweepRequests.h"
 
 namespace recur::cpu {
 
@@ -39,6 +40,8 @@ public:
              mlir::Value scratch, SweepBlocks blocks);
 
   static bool fit(const SweepShape &shape, int64_t lanes);
+  /// See SweepRequests.
+  static int64_t sharesOfRequests(const SweepShape &shape);
 
   /// Configures the tile registers, and makes the state's copy.
   void begin();
@@ -89,6 +92,7 @@ private:
   const SweepLayout layout;
   const TileLayout tiles;
   SweepPacker packer;
+  SweepRequests requests;
   Value tokens, scratch, memory;
   SweepBlocks blocks;
   int64_t reads, writes;

@@ -105,8 +105,10 @@ struct Delta {
 
   // The parts of a head, one after the other, give what the whole gives, to the last bit. Their states are
   // updated in place: a part that wrote another's columns, or read what another has written, would be seen.
-  void checkParts(int64_t tokens) const {
-    Kernel sweep(text());
+  void checkParts(int64_t tokens, bool spread = false) const {
+    cpu::KernelOptions options;
+    options.hasBf16Tiles = spread;
+    Kernel sweep(text(), options);
     ASSERT_TRUE(sweep.ok()) << sweep.error();
     ASSERT_EQ(sweep.parts(), shape.columns / 32);
     double unit = 1 / std::sqrt(double(shape.rows));
@@ -214,6 +216,14 @@ TEST(Sweep, TilesOfBfloat16) {
   for (int64_t columns : {16, 21, 128})
     Delta{Delta::Rows, {32, columns}}.check(tiles);
 }
+// Where the target has tiles, rows of f32 are swept with requests that are spread over them.
+TEST(Sweep, SpreadRequests) {
+  Case spread{{1, 2, 3, 4, 16, 17, 37, 67}};
+  spread.tiles = true, spread.tolerance = 5e-6;
+  for (Delta::Decay decay : {Delta::None, Delta::Scalar, Delta::Rows, Delta::Columns})
+    for (Shape shape : {Shape{64, 48}, Shape{33, 31}, Shape{20, 80}})
+      Delta{decay, shape}.check(spread);
+}
 TEST(Sweep, AnyStride) {
   Case strided{{1, 37}};
   strided.gap = 2;
@@ -226,7 +236,8 @@ TEST(Sweep, FinalStateMayBeLeftOut) {
 }
 TEST(Sweep, PartsAreTheWhole) {
   for (int64_t tokens : {0, 1, 2, 37})
-    Delta{Delta::Scalar, {32, 128}}.checkParts(tokens);
+    for (bool spread : {false, true})
+      Delta{Delta::Scalar, {32, 128}}.checkParts(tokens, spread);
 }
 TEST(Sweep, Epilogue) {
   // By columns, and across them.

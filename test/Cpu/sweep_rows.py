@@ -1,12 +1,13 @@
 """Reads the assembly of a sweep and checks its loops over rows that read and update: the innermost loops that
-store two vectors for every so many fused operations as given. They must not
-store to the stack, may read it only as often as the third argument says, and broadcast no more entries than the second
-says for each row."""
+store two vectors for every so many fused operations as given. They must not store to the stack, may read it only as
+often as the third argument says, and broadcast no more entries than the second says for each row. Those that ask for
+lines of memory ask for as many as the fourth says for every four rows, and some do where that is not 0."""
 import re
 import sys
 
 operations, broadcasts = int(sys.argv[1]), int(sys.argv[2])
 reads = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+requests = int(sys.argv[4]) if len(sys.argv) > 4 else 0
 lines = [line.split("#")[0].strip() for line in sys.stdin]
 places = {line[:-1]: i for i, line in enumerate(lines) if line.endswith(":")}
 loops = []
@@ -42,4 +43,9 @@ for loop in rows:
     found = count(loop, r"v(p?broadcast|movddup)\w*") + sum("{1to" in line for line in loop)
     if found > broadcasts * unrolled:
         sys.exit(f"error: {found} broadcasts in {unrolled} rows, more than {broadcasts} in each")
+    found = count(loop, "prefetch")
+    if found and found * 4 != requests * unrolled:
+        sys.exit(f"error: {found} requests in {unrolled} rows, not {requests} in each four")
     print("unrolled", unrolled, "times")
+if requests and not any(count(loop, "prefetch") for loop in rows):
+    sys.exit("error: no loop over rows asks for lines")

@@ -138,7 +138,8 @@ struct HandRule : SweepRule {
     return m.load(a, m.add(at(m, s.token, shape.columns), s.column));
   }
 
-  void enter(VectorBuilder &m, const SweepLayout &layout, Value, const ColumnStep &s, Value block) override {
+  void enter(VectorBuilder &m, const SweepLayout &layout, SweepRequests &, const ColumnStep &s,
+             Value block) override {
     int64_t blocks = layout.blocks;
     Value token = m.add(s.token, chunk);
     auto ask = [&](Value tensor, int64_t size, bool write) {
