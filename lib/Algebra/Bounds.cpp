@@ -80,3 +80,24 @@ Interval recur::normOf(Value value, unsigned depth) {
     return {0, std::min(operand(0).hi + operand(1).hi, fromRange().hi)};
   return fromRange();
 }
+
+bool recur::isSquareOf(Value value, Value vector) {
+  if (auto reduce = value.getDefiningOp<ReduceOp>()) {
+    auto square = reduce.getOperand().getDefiningOp<MulOp>();
+    return reduce.getKind() == Reduction::Sum && square && square.getLhs() == square.getRhs() &&
+           square.getLhs() == vector;
+  }
+  auto product = value.getDefiningOp<MatmulOp>();
+  auto transposed = product ? product.getLhs().getDefiningOp<TransposeOp>() : TransposeOp();
+  return transposed && transposed.getOperand() == vector && product.getRhs() == vector;
+}
+
+void recur::flattenProduct(Value value, SmallVectorImpl<Value> &factors) {
+  Operation *op = value.getDefiningOp();
+  if (isa_and_nonnull<TransposeOp, BroadcastOp>(op))
+    return flattenProduct(op->getOperand(0), factors);
+  if (!isa_and_nonnull<MulOp>(op))
+    return factors.push_back(value);
+  for (Value operand : op->getOperands())
+    flattenProduct(operand, factors);
+}

@@ -25,4 +25,10 @@ struct Interval {
 /// Bounds of the Euclidean norm of a vector; operations below `depth` are not looked at.
 Interval normOf(mlir::Value value, unsigned depth = 8);
 
+/// Appends the factors of a product of entries.
+void flattenProduct(mlir::Value value, llvm::SmallVectorImpl<mlir::Value> &factors);
+
+/// Whether a number is the sum of a vector's squares.
+bool isSquareOf(mlir::Value value, mlir::Value vector);
+
 } // namespace recur

@@ -67,18 +67,47 @@ public:
   }
 
   bool isContraction() {
-    if (nf.states.size() != 1 || nf.updates[0] == Row::none)
-      return false;
     std::optional<Decay> decay = nf.decay(0);
     const Version &update = nf.update(0);
     if (!decay || decay->c.number == 0 || !decay->elementwise.empty() ||
         (!decay->left.empty() && !decay->right.empty()))
       return false;
-    const Write *erase = nullptr;
+    // The map is symmetric, and erases between nothing and all steps together.
+    double all = 0;
     for (const Write &write : update.writes)
-      if (write.isErase() && std::exchange(erase, &write))
-        return false;
-    return !erase || isShortStep(*decay, *erase);
+      if (write.isErase()) {
+        std::optional<Step> step = stepOf(*decay, write, /*isOfDecayed=*/true);
+        all += step ? longest(*step).value_or(HUGE_VAL) : HUGE_VAL;
+      }
+    return all <= 2 + constantSlack;
+  }
+
+  // Of a map a I - sum of c k kT, a not negative: a or, where more than twice that may be erased, the rest.
+  Value normBound() {
+    std::optional<Decay> decay = nf.decay(0);
+    auto isNegative = [](Value factor) { return Interval::of(factor).lo < 0; };
+    if (!decay || !decay->elementwise.empty() || !decay->left.empty() || !decay->right.empty() ||
+        decay->c.number <= 0 || llvm::any_of(decay->c.factors, isNegative))
+      return {};
+    OpBuilder b(rule.getBody().front().getTerminator());
+    Location loc = rule.getLoc();
+    Value erased;
+    for (const Write &write : nf.update(0).writes) {
+      if (!write.isErase())
+        continue;
+      std::optional<Step> step = stepOf(*decay, write, /*isOfDecayed=*/false);
+      double norm = step ? normOf(step->key).hi : 0;
+      if (!step || !longest(*step) || std::isinf(norm))
+        return {};
+      Value most = ConstantOp::create(b, loc, step->number * norm * norm);
+      for (Value factor : step->factors)
+        most = MulOp::create(b, loc, most, factor);
+      erased = erased ? AddOp::create(b, loc, erased, most).getResult() : most;
+    }
+    Value kept = buildCoefficient(b, loc, decay->c);
+    if (kept && erased)
+      kept = MaxOp::create(b, loc, kept, SubOp::create(b, loc, erased, kept));
+    return erased ? kept : Value();
   }
 
 private:
@@ -147,7 +176,7 @@ private:
     if (known.kind != Column::Known || !vector || !isMatrix(matType(nf.states[state])))
       return std::nullopt;
     Erase erase{known.value, *vector, write.c.number, factorsOf(write.c.factors), {}, factorsOf(known.value)};
-    flatten(*vector, erase.factors);
+    flattenProduct(*vector, erase.factors);
     if (decay)
       removeDecay(erase.factors, *decay);
     erase.read = takeVectors(erase.factors);
@@ -187,7 +216,7 @@ private:
           steps.push_back(*erase);
         }
     SmallVector<Value> factors = factorsOf(write.c.factors);
-    flatten(term.vector, factors);
+    flattenProduct(term.vector, factors);
     SmallVector<std::pair<double, SmallVector<Value>>> parts;
     openSums(write.c.number / unit, factors, parts);
     return llvm::all_of(parts, [&](auto &part) {
@@ -254,8 +283,14 @@ private:
            fixText(same ? key : "", c, same ? norm : Interval{0, std::sqrt(norm.hi * other.hi)}, most));
   }
 
-  // Whether what is erased, of a state that has decayed, is c (S k) kT with c |k|^2 in [0, 2].
-  bool isShortStep(const Decay &decay, const Write &write) {
+  // What is erased, c (S k) kT: the numbers that c is a product of, and k.
+  struct Step {
+    double number;
+    SmallVector<Value> factors;
+    Value key;
+  };
+  // `isOfDecayed`: of a state that has decayed, the numbers of which are left out; else of the old one.
+  std::optional<Step> stepOf(const Decay &decay, const Write &write, bool isOfDecayed) {
     const Column &known = write.column.kind == Column::Known ? write.column : write.row;
     Column read = write.column.kind == Column::Known ? write.row : write.column;
     double number = -write.c.number;
@@ -264,30 +299,37 @@ private:
       const RowTerm *only = nullptr;
       for (const RowTerm &term : nf.rows[read.index].terms)
         if (term.column.kind != Column::Known && (std::exchange(only, &term) || !term.map.empty()))
-          return false;
+          return std::nullopt;
       if (!only || only->column.kind != Column::OldRead)
-        return false;
+        return std::nullopt;
       read = only->column;
       number *= only->c.number;
       llvm::append_range(factors, factorsOf(only->c.factors));
     }
     if (known.kind != Column::Known || read.kind != Column::OldRead)
-      return false;
+      return std::nullopt;
     Side side = nf.reads[read.index].side;
     if (!(side == Side::Right ? decay.left : decay.right).empty() ||
         (side == Side::Right) != (write.column.kind != Column::Known))
-      return false;
-    flatten(nf.reads[read.index].vector, factors);
-    if (!removeDecay(factors, decay))
-      return false;
-    number /= decay.c.number;
+      return std::nullopt;
+    flattenProduct(nf.reads[read.index].vector, factors);
+    if (isOfDecayed && !removeDecay(factors, decay))
+      return std::nullopt;
+    number /= isOfDecayed ? decay.c.number : 1;
     if (!arePermuted(takeVectors(factors), factorsOf(known.value)))
-      return false;
-    Interval c{number, number}, norm = normOf(known.value);
-    for (Value factor : factors)
+      return std::nullopt;
+    return Step{number, factors, known.value};
+  }
+
+  // The most that a step erases, c |k|^2, where that is at least 0.
+  static std::optional<double> longest(const Step &step) {
+    if (step.number >= 0 && isBounded(step.factors, step.key))
+      return 1;
+    Interval c{step.number, step.number}, norm = normOf(step.key);
+    for (Value factor : step.factors)
       c = c * Interval::of(factor);
-    return (number >= 0 && isBounded(factors, known.value)) ||
-           (c * Interval{norm.lo * norm.lo, norm.hi * norm.hi}).within(0, 2);
+    c = c * Interval{norm.lo * norm.lo, norm.hi * norm.hi};
+    return c.lo >= 0 ? std::optional(c.hi) : std::nullopt;
   }
 
   // What is known about the factors of a term, each with a comma or an "and" to come.
@@ -328,20 +370,10 @@ private:
                                                                          : std::nullopt;
   }
 
-  // The factors of a product of entries.
-  static void flatten(Value value, SmallVector<Value> &factors) {
-    Operation *op = value.getDefiningOp();
-    if (isa_and_nonnull<TransposeOp, BroadcastOp>(op))
-      return flatten(op->getOperand(0), factors);
-    if (!isa_and_nonnull<MulOp>(op))
-      return factors.push_back(value);
-    for (Value operand : op->getOperands())
-      flatten(operand, factors);
-  }
   static SmallVector<Value> factorsOf(ValueRange values) {
     SmallVector<Value> factors;
     for (Value value : values)
-      flatten(value, factors);
+      flattenProduct(value, factors);
     return factors;
   }
 
@@ -358,7 +390,7 @@ private:
         factors.erase(factor);
         for (auto [i, operand] : llvm::enumerate(sum->getOperands())) {
           SmallVector<Value> part = factors;
-          flatten(operand, part);
+          flattenProduct(operand, part);
           openSums(isa<NegOp>(sum) || (i == 1 && isa<SubOp>(sum)) ? -number : number, part, parts);
         }
         return;
@@ -378,7 +410,7 @@ private:
   static bool removeDecay(SmallVector<Value> &factors, const Decay &decay) {
     SmallVector<Value> wanted = factorsOf(decay.c.factors);
     for (Value column : llvm::concat<const Value>(decay.left, decay.right))
-      flatten(column, wanted);
+      flattenProduct(column, wanted);
     return removeAll(factors, wanted);
   }
 
@@ -439,17 +471,6 @@ private:
     return false;
   }
 
-  static bool isSquareOf(Value value, Value key) {
-    if (auto reduce = value.getDefiningOp<ReduceOp>()) {
-      auto square = reduce.getOperand().getDefiningOp<MulOp>();
-      return reduce.getKind() == Reduction::Sum && square && square.getLhs() == square.getRhs() &&
-             square.getLhs() == key;
-    }
-    auto product = value.getDefiningOp<MatmulOp>();
-    auto transposed = product ? product.getLhs().getDefiningOp<TransposeOp>() : TransposeOp();
-    return transposed && transposed.getOperand() == key && product.getRhs() == key;
-  }
-
   const NormalForm &nf;
   RuleOp rule;
   std::vector<UnstableTerm> found;
@@ -461,4 +482,12 @@ std::vector<UnstableTerm> recur::findUnstableTerms(const NormalForm &nf) {
   return nf.affine ? Finder(nf).run() : std::vector<UnstableTerm>();
 }
 
-bool recur::isContraction(const NormalForm &nf) { return nf.affine && Finder(nf).isContraction(); }
+static bool hasOneState(const NormalForm &nf) {
+  return nf.affine && nf.states.size() == 1 && nf.updates[0] != Row::none;
+}
+
+Value recur::buildNormBound(const NormalForm &nf) {
+  return hasOneState(nf) ? Finder(nf).normBound() : Value();
+}
+
+bool recur::isContraction(const NormalForm &nf) { return hasOneState(nf) && Finder(nf).isContraction(); }

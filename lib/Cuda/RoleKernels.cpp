@@ -1,5 +1,6 @@
 // The entry points in warp roles of a rule: for many heads and for few, in one launch or in two.
 #include "lib/Algebra/Spectral.h"
+#include "lib/Cuda/Cores.h"
 #include "lib/Cuda/KernelBuilder.h"
 #include "lib/Cuda/Prepare.h"
 #include "lib/Derive/ProveStacked.h"
@@ -201,9 +202,48 @@ static chunk::ProgramOp deriveRead(DeriveFunction derive, RuleOp rule) {
   for (StringRef name : {StringRef(stackedAttr), StringRef(inTurnAttr)})
     if (Attribute own = stacked->getAttr(name))
       program->setAttr(name, own);
-  // Two rows may make a state larger where one does not.
-  program->removeAttr(contractionAttr);
+  // Two rows at one time may make a state larger where one does not.
+  if (!program->hasAttr(inTurnAttr)) {
+    OwningOpRef<RuleOp> copy(rule.clone());
+    program->removeAttr(contractionAttr);
+    if (isContraction(normalise(*copy)))
+      program->setAttr(contractionAttr, UnitAttr::get(rule.getContext()));
+  }
   return program;
+}
+
+// The rule with one output more, a number that bounds what a token leaves of the state, where its decay does
+// not tell; else null.
+static OwningOpRef<ModuleOp> withNormBound(RuleOp rule) {
+  auto states = rule.argumentsOf(ArgKind::State);
+  if (states.size() != 1 || !isMatrix(states[0]))
+    return {};
+  OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
+  auto copy = cast<RuleOp>(OpBuilder::atBlockEnd(module->getBody()).clone(*rule));
+  NormalForm nf = normalise(copy);
+  Value bound = isContraction(nf) ? Value() : buildNormBound(nf);
+  if (!bound)
+    return {};
+  SmallVector<Attribute> names(copy.getOutputs().begin(), copy.getOutputs().end());
+  // No name of the language's.
+  names.push_back(StringAttr::get(rule.getContext(), "norm bound"));
+  copy.setOutputsAttr(ArrayAttr::get(rule.getContext(), names));
+  YieldOp yield = copy.getBodyYield();
+  yield->insertOperands(yield->getNumOperands(), bound);
+  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(copy.getBody().front())))
+    if (&op != yield.getOperation() && op.use_empty())
+      op.erase();
+  return module;
+}
+
+// The program of such a rule without that output: an attribute says which number it was.
+static void takeNormBound(chunk::ProgramOp program) {
+  Operation *yield = program.getBodyYield();
+  Value bound = RolePlan::trace(yield->getOperands().back());
+  if (Operation *op = bound.getDefiningOp())
+    op->setAttr(normBoundAttr, UnitAttr::get(program.getContext()));
+  yield->eraseOperand(yield->getNumOperands() - 1);
+  program.setOutputsAttr(ArrayAttr::get(program.getContext(), program.getOutputs().getValue().drop_back()));
 }
 
 // Whether there are roles for any number of blocks. Two rows a token cost less than four products between
@@ -228,8 +268,12 @@ bool KernelBuilder::addInRoles(DeriveFunction derive) {
 // The same, for one kind of rows, and plans that have many products between tokens or not.
 bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyProducts) {
   auto derived = [&](RuleOp rule) {
+    OwningOpRef<ModuleOp> bounded = rows == RowKind::MicroStep ? nullptr : withNormBound(rule);
+    RuleOp own = bounded ? *bounded->getOps<RuleOp>().begin() : rule;
     chunk::ProgramOp program =
-        rows == RowKind::Read ? deriveRead(derive, rule) : derive(rule, rows == RowKind::MicroStep);
+        rows == RowKind::Read ? deriveRead(derive, own) : derive(own, rows == RowKind::MicroStep);
+    if (program && bounded)
+      takeNormBound(program);
     if (program) {
       writeSums(program);
       takeOutNumbers(program);

@@ -97,8 +97,23 @@ Value RoleEmitter::decayOfChunk(TensorAccess &access, Value chunk) {
     return sum;
   }
   for (Value decay : plan.forgetting()) {
-    decaySums(state, decay, false);
-    sum = ptx.sum(sum, state.sums.lookup(decay)[2]);
+    if (!isa<MatType>(decay.getType())) {
+      decaySums(state, decay, false);
+      sum = ptx.sum(sum, state.sums.lookup(decay)[2]);
+      continue;
+    }
+    // A number that bounds what is left, that of tokens, not of each of their rows.
+    std::array<Value, 2> bounds = row(state, decay);
+    Value own = ptx.number(0);
+    for (unsigned i : {0, 1}) {
+      Value log = arith::MaximumFOp::create(b, ptx.log2(bounds[i]), ptx.number(-200));
+      own = ptx.sum(own, ptx.choose(state.valid[i], log, ptx.number(0)));
+    }
+    if (plan.isStacked())
+      own = ptx.choose(ptx.equal(state.steps[0], 0), own, ptx.number(0));
+    for (int64_t distance = 1; distance < 32; distance *= 2)
+      own = ptx.sum(own, ptx.shuffle(own, ptx.exclusiveOr(lane, ptx.constant(distance))));
+    sum = ptx.sum(sum, own);
   }
   return sum;
 }

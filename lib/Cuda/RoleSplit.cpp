@@ -166,8 +166,20 @@ static bool needsSums(Value value) {
   return op && (isa<ReduceOp>(op) || llvm::any_of(op->getOperands(), needsSums));
 }
 
+// What the rule says that bounds a token's map, where that can be told from the inputs alone.
+static Value normBoundOf(chunk::ProgramOp program) {
+  Value bound;
+  program.getBody().walk([&](Operation *op) {
+    if (op->hasAttr(normBoundAttr) && !needsSums(op->getResult(0)))
+      bound = op->getResult(0);
+  });
+  return bound;
+}
+
 SmallVector<Value> RolePlan::forgetting() const {
   std::optional<RowFactors> factors = stateScale();
+  if (Value bound = factors ? Value() : normBoundOf(program))
+    return {bound};
   if (!factors && program->hasAttr(contractionAttr))
     factors = scaleAtStart();
   SmallVector<Value> decays;
