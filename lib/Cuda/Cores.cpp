@@ -91,6 +91,29 @@ SmallVector<Delay> cuda::delaysOf(RuleOp rule) {
   return delays;
 }
 
+uint64_t cuda::delayedWrites(RuleOp rule) {
+  auto states = rule.argumentsOf(ArgKind::State);
+  if (states.size() > 64)
+    return 0;
+  llvm::DenseMap<Value, uint64_t> reach = findReach(rule, 0);
+  // A vector, turned and times numbers, as a factor of a matrix.
+  std::function<bool(Value)> isFactor = [&](Value value) {
+    return llvm::all_of(value.getUsers(), [&](Operation *user) {
+      if (isa<TransposeOp>(user))
+        return isFactor(user->getResult(0));
+      if (isa<MulOp, DivOp>(user) && isNumber(user->getOperand(user->getOperand(0) == value ? 1 : 0)))
+        return user->getOperand(0) != user->getOperand(1) && isFactor(user->getResult(0));
+      return isa<MatmulOp>(user) && isMatrix(user->getResult(0)) && !isMatrix(user->getOperand(0)) &&
+             !isMatrix(user->getOperand(1));
+    });
+  };
+  uint64_t found = 0;
+  for (auto [i, state, update] : llvm::enumerate(states, rule.yieldedStates()))
+    if (!isMatrix(state) && !isNumber(state) && !reach.lookup(update) && isFactor(state))
+      found |= uint64_t(1) << i;
+  return found;
+}
+
 bool Cores::isPassing(Value value) const {
   auto *found = llvm::find(states, value);
   return found != states.end() && (passing >> (found - states.begin()) & 1);
@@ -115,8 +138,10 @@ uint64_t Cores::passingOf(ArrayRef<Value> values, const llvm::DenseSet<Value> &g
   return found;
 }
 
-Cores::Cores(RuleOp rule)
-    : rule(rule), states(rule.argumentsOf(ArgKind::State)), passing(passingStates(rule).states) {
+Cores::Cores(RuleOp rule, bool keepsDelayed)
+    : rule(rule), states(rule.argumentsOf(ArgKind::State)), passing(passingStates(rule).states),
+      delayed(keepsDelayed ? delayedWrites(rule) : 0) {
+  passing &= ~delayed;
   findReach();
   for (auto [i, state] : llvm::enumerate(states)) {
     if (passing >> i & 1)
@@ -175,6 +200,10 @@ bool Cores::joinOnce() {
       if (!others || others & core.states)
         continue;
       Operation *op = value.getDefiningOp();
+      if (others & delayed && !core.isVector) {
+        join(i, others & delayed);
+        return true;
+      }
       if (!isMatrix(value)) {
         // Of states that are vectors a scan goes on with all at once.
         for (const Core &other : cores)

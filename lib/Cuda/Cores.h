@@ -32,6 +32,10 @@ struct Delay {
 /// Of each state of a rule.
 llvm::SmallVector<Delay> delaysOf(RuleOp rule);
 
+/// States that are a vector of the token before, and that matrices are written products of two of; bits by
+/// number.
+uint64_t delayedWrites(RuleOp rule);
+
 /// States that feed each other's updates, and what is taken from them. Of other states they need vectors and
 /// numbers alone: products with those, their entries, functions of both.
 struct Core {
@@ -48,7 +52,8 @@ struct Core {
 /// The cores of a rule in an order in which each needs earlier ones only.
 class Cores {
 public:
-  explicit Cores(RuleOp rule);
+  /// `keepsDelayed`: matrices that are written products of vectors of the token before keep those with them.
+  explicit Cores(RuleOp rule, bool keepsDelayed = false);
 
   /// Whether there is such an order. Else the cores are in none.
   bool order();
@@ -83,7 +88,7 @@ private:
 
   RuleOp rule;
   llvm::SmallVector<mlir::BlockArgument> states;
-  uint64_t passing = 0;
+  uint64_t passing = 0, delayed = 0;
   llvm::DenseMap<mlir::Value, uint64_t> reach;
 };
 

@@ -41,7 +41,7 @@ private:
   SharedOut shareOut(int64_t slab, bool fewer);
   bool addInRoles(DeriveFunction derive);
   bool addInRoles(DeriveFunction derive, RowKind rows, bool manyProducts);
-  bool addStages(DeriveFunction derive, bool withRests);
+  bool addStages(DeriveFunction derive, bool withRests, bool keepsDelayed);
   std::optional<Entry> addTokenStage(RuleOp stage, llvm::StringRef name);
   std::optional<Entry> addTiles(RuleOp bound, llvm::ArrayRef<TensorArgument> tensors, llvm::StringRef name);
   llvm::SmallVector<llvm::SmallVector<Entry>> addCore(const Stages::Stage &core, DeriveFunction derive,

@@ -1,4 +1,5 @@
 // The module of a rule: its entry points, best first.
+#include "lib/Algebra/RotatedUpdate.h"
 #include "lib/Cuda/Cores.h"
 #include "lib/Cuda/Count.h"
 #include "lib/Cuda/KernelBuilder.h"
@@ -102,7 +103,11 @@ bool KernelBuilder::isWanted(StringRef form) const { return options.form == form
 
 void KernelBuilder::addChunked(DeriveFunction derive) {
   auto inStages = [&] {
-    return addStages(derive, /*withRests=*/true) || addStages(derive, /*withRests=*/false);
+    for (bool keepsDelayed : {true, false})
+      for (bool withRests : {true, false})
+        if (addStages(derive, withRests, keepsDelayed))
+          return true;
+    return false;
   };
   if (!options.chip.hasWarpgroups())
     refused["roles"] = "the chip has no products of warpgroups";
@@ -113,14 +118,41 @@ void KernelBuilder::addChunked(DeriveFunction derive) {
     addPortable(derive);
 }
 
+// The largest class that a head's blocks can share out. A vector of the token before, which a rotated rule
+// reads before its first token alone, each of them may read.
+static unsigned findShared(RuleOp rule, const IndexClasses &classes) {
+  unsigned best = classes.bestIndependent();
+  uint64_t delayed = best ? 0 : delayedWrites(rule);
+  if (!delayed || !rotateUpdate(rule, /*inLogs=*/false))
+    return best;
+  SmallVector<Value> others;
+  for (auto [i, state] : llvm::enumerate(rule.argumentsOf(ArgKind::State)))
+    if (!(delayed >> i & 1))
+      others.push_back(state);
+  for (unsigned dim : {0, 1}) {
+    unsigned index = classes.classOf(others.front(), dim);
+    auto has = [&](Value state) {
+      return classes.classOf(state, 0) == index || classes.classOf(state, 1) == index;
+    };
+    if (classes.isIndependent(index) && llvm::all_of(others, has) &&
+        (!best || classes.sizeOf(index) > classes.sizeOf(best)))
+      best = index;
+  }
+  return best;
+}
+
 // The rule for blocks that share out `slab` of the state's independent indices each, or, `fewer`, where the
 // size is no multiple of that, fewer in packets of eight.
 SharedOut KernelBuilder::shareOut(int64_t slab, bool fewer) {
   SharedOut part;
   part.module = ModuleOp::create(rule.getLoc());
   auto partRule = cast<RuleOp>(OpBuilder::atBlockEnd(part.module->getBody()).clone(*rule));
+  // States of one size may begin with the same constant, and have no index in common for that.
+  for (OpOperand &first : partRule.getInitYield()->getOpOperands())
+    if (auto constant = first.get().getDefiningOp<ConstantOp>())
+      first.set(OpBuilder(constant).clone(*constant)->getResult(0));
   IndexClasses classes(partRule);
-  unsigned shared = classes.bestIndependent();
+  unsigned shared = findShared(partRule, classes);
   int64_t size = shared ? classes.sizeOf(shared) : 0;
   part.slab = slab;
   for (int64_t less = slab; shared && fewer && less >= 16; less -= 8)

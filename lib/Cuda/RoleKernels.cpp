@@ -246,6 +246,23 @@ static void takeNormBound(chunk::ProgramOp program) {
   program.setOutputsAttr(ArrayAttr::get(program.getContext(), program.getOutputs().getValue().drop_back()));
 }
 
+// The chunk program of a rule that writes what the token before gave, rotated, if it is one.
+static chunk::ProgramOp deriveRotated(DeriveFunction derive, RuleOp rule) {
+  OwningOpRef<ModuleOp> plain = rotateUpdate(rule, /*inLogs=*/false),
+                        module = plain ? rotateUpdate(rule, /*inLogs=*/true) : nullptr;
+  if (!module)
+    return {};
+  if (std::string defect = proveRotated(rule, *plain->getOps<RuleOp>().begin()); !defect.empty()) {
+    mlir::emitWarning(rule.getLoc()) << "internal error: the rotated rule is not the rule: " << defect;
+    return {};
+  }
+  RuleOp rotated = *module->getOps<RuleOp>().begin();
+  chunk::ProgramOp program = derive(rotated, /*ofMicroStep=*/false);
+  if (program)
+    program->setAttr(rotatedAttr, rotated->getAttr(rotatedAttr));
+  return program;
+}
+
 // Whether there are roles for any number of blocks. Two rows a token cost less than four products between
 // tokens.
 bool KernelBuilder::addInRoles(DeriveFunction derive) {
@@ -268,12 +285,14 @@ bool KernelBuilder::addInRoles(DeriveFunction derive) {
 // The same, for one kind of rows, and plans that have many products between tokens or not.
 bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyProducts) {
   auto derived = [&](RuleOp rule) {
-    OwningOpRef<ModuleOp> bounded = rows == RowKind::MicroStep ? nullptr : withNormBound(rule);
-    RuleOp own = bounded ? *bounded->getOps<RuleOp>().begin() : rule;
-    chunk::ProgramOp program =
-        rows == RowKind::Read ? deriveRead(derive, own) : derive(own, rows == RowKind::MicroStep);
-    if (program && bounded)
-      takeNormBound(program);
+    chunk::ProgramOp program = rows == RowKind::Token ? deriveRotated(derive, rule) : chunk::ProgramOp();
+    if (!program) {
+      OwningOpRef<ModuleOp> bounded = rows == RowKind::MicroStep ? nullptr : withNormBound(rule);
+      RuleOp own = bounded ? *bounded->getOps<RuleOp>().begin() : rule;
+      program = rows == RowKind::Read ? deriveRead(derive, own) : derive(own, rows == RowKind::MicroStep);
+      if (program && bounded)
+        takeNormBound(program);
+    }
     if (program) {
       writeSums(program);
       takeOutNumbers(program);

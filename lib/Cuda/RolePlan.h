@@ -7,6 +7,7 @@
 // them.
 #pragma once
 #include "dialect/chunk/Chunk.h"
+#include "lib/Algebra/RotatedUpdate.h"
 #include "lib/Algebra/StackedReads.h"
 #include "lib/Cuda/Tensors.h"
 #include "llvm/ADT/SetVector.h"
@@ -119,7 +120,7 @@ public:
   static std::string refusal(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors);
 
   /// The program's outputs, as far as they are wanted.
-  unsigned countOutputs() const { return statesOnly ? 0 : program.getOutputs().size(); }
+  unsigned countOutputs() const { return statesOnly ? 0 : outputsOfRule(); }
   /// The numbers whose product a chunk multiplies the state with, where all else that it adds to it does not
   /// depend on the state.
   std::optional<RowFactors> stateScale() const;
@@ -147,8 +148,16 @@ public:
   int64_t rowsOf(mlir::BlockArgument input) const { return hasSteps(input) ? tokensOfChunk : columns; }
   int64_t filledRows(mlir::BlockArgument input) const;
   unsigned outputTensor(unsigned output) const {
-    return tensors.size() - states - program.getOutputs().size() + output;
+    return tensors.size() - statesOfRule() - outputsOfRule() + output;
   }
+  /// The tensor of a state before the first token, and after the last one; by number among the rule's.
+  unsigned finalTensor(unsigned state) const { return tensors.size() - statesOfRule() + state; }
+  unsigned stateOfRule(unsigned state) const { return rotated ? rotated->states[state] : state; }
+  unsigned statesOfRule() const { return rotated ? rotated->statesOfRule : states; }
+  /// What an input without a tensor, a number of the next token, is at the token itself; null for others.
+  mlir::Value ofToken(mlir::BlockArgument input) const;
+  /// Whether nothing but such numbers follows from an input.
+  bool isForNextAlone(mlir::BlockArgument input) const;
   /// The tile that a value is (in the program or in one of its maps), if it is one.
   std::optional<TokenTile> asTile(mlir::Value value) const;
   /// Whether the chain reads an input as it is, and whether what does not depend on the state follows from
@@ -246,6 +255,8 @@ public:
   /// Inputs that stand for two; and whether a token's second row sees what its first one wrote.
   llvm::SmallVector<StackedInput> stacked;
   bool inTurn = false;
+  /// What the program's rule is to the kernel's, where it is a rotated one.
+  std::optional<RotatedUpdate> rotated;
   /// Products in the order of waves.
   llvm::SmallVector<ChainProduct> products;
   unsigned waves = 0;
@@ -280,6 +291,8 @@ public:
   llvm::DenseMap<mlir::Value, unsigned> available;
 
 private:
+  unsigned nextNumbers() const { return rotated ? rotated->numbers.size() : 0; }
+  unsigned outputsOfRule() const { return program.getOutputs().size() - nextNumbers(); }
   std::optional<RowFactors> scaleAtStart() const;
   bool addsWithoutState() const;
   mlir::LogicalResult check();

@@ -24,6 +24,8 @@ struct RoleEmitter::RowState {
   // tokens have none), whether they are of the sequence.
   mlir::Value locals[2], tokens[2], steps[2], valid[2];
   llvm::DenseMap<mlir::Value, std::array<mlir::Value, 2>> known, reciprocals;
+  /// What is known of the tokens after them.
+  llvm::DenseMap<mlir::Value, std::array<mlir::Value, 2>> knownOfNext;
   llvm::DenseMap<mlir::Value, Transitions> transitions;
   llvm::DenseMap<mlir::Value, std::array<mlir::Value, 3>>
       sums; // of a decay's logarithms: both tokens', the chunk's

@@ -141,6 +141,8 @@ std::array<Value, 2> RoleEmitter::row(RowState &state, Value value) {
   std::array<Value, 2> result;
   chunk::ProgramOp program = plan.program;
   if (auto argument = dyn_cast<BlockArgument>(value)) {
+    if (plan.ofToken(argument))
+      return state.known[value] = numberOfNext(state, argument);
     ArgKind kind = program.getArg(argument.getArgNumber()).getKind();
     for (int i : {0, 1}) {
       if (kind == ArgKind::Input || kind == ArgKind::Param) {
@@ -284,7 +286,7 @@ void RoleEmitter::emitRows(Value chunks) {
   size_t count = phase == Phase::Chain ? 0 : slots.size();
   SmallVector<BlockArgument> inputs;
   for (BlockArgument input : plan.program.argumentsOf(ArgKind::Input))
-    if (count && plan.isRow(input) && !input.use_empty())
+    if (count && plan.isRow(input) && !input.use_empty() && !plan.isForNextAlone(input))
       inputs.push_back(input);
   // Numbers are fetched a chunk ahead.
   auto fetch = [&](Value chunk) {

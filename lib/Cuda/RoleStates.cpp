@@ -176,13 +176,13 @@ Values RoleEmitter::givenStates() {
   Values entries;
   for (int64_t state = 0; state < plan.states; ++state)
     llvm::append_range(entries, givenState(state));
-  return entries;
+  return plan.rotated ? rotatedStates(entries) : entries;
 }
 
 Values RoleEmitter::givenState(unsigned state) {
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
   find(access);
-  unsigned initial = plan.initialTensor() + state;
+  unsigned initial = plan.initialTensor() + plan.stateOfRule(state);
   SmallVector<Type> types(entriesOfState(), b.getF32Type());
   auto given = scf::IfOp::create(b, types, access.isGiven(initial), true);
   OpBuilder::InsertionGuard guard(b);
@@ -205,7 +205,7 @@ void RoleEmitter::storeFinal(ValueRange entries) {
   TensorAccess access(threads, launderedCall(), plan.tensors, /*packed=*/true);
   Part own = find(access);
   for (int64_t state = 0; state < plan.states; ++state) {
-    unsigned final = plan.tensors.size() - plan.states + state;
+    unsigned final = plan.finalTensor(plan.stateOfRule(state));
     Value isWanted = access.isGiven(final);
     if (part.isLast)
       isWanted = arith::AndIOp::create(b, isWanted, own.isLast);
@@ -215,4 +215,6 @@ void RoleEmitter::storeFinal(ValueRange entries) {
         LLVM::StoreOp::create(b, entry, address);
     });
   }
+  if (plan.rotated)
+    storeDelayed(access, own);
 }

@@ -8,7 +8,26 @@ using namespace recur::cuda;
 
 unsigned RolePlan::initialTensor() const {
   return program.argumentsOf(ArgKind::Input).size() + program.argumentsOf(ArgKind::Param).size() -
-         (isFirst ? 1 : 0) - stacked.size();
+         (isFirst ? 1 : 0) - stacked.size() - nextNumbers();
+}
+
+Value RolePlan::ofToken(BlockArgument input) const {
+  auto inputs = program.argumentsOf(ArgKind::Input);
+  size_t count = nextNumbers(), at = llvm::find(inputs, input) - inputs.begin();
+  if (at == inputs.size() || at + count < inputs.size())
+    return {};
+  return program.getBodyYield().getValues().take_back(inputs.size() - at)[0];
+}
+
+bool RolePlan::isForNextAlone(BlockArgument input) const {
+  auto isLast = [&](OpOperand &use) {
+    Operation *yield = program.getBodyYield();
+    return use.getOwner() == yield && use.getOperandNumber() + nextNumbers() >= yield->getNumOperands();
+  };
+  return rotated && llvm::all_of(input.getUses(), [&](OpOperand &use) {
+           auto map = dyn_cast<chunk::MapOp>(use.getOwner());
+           return isLast(use) || (map && llvm::all_of(map->getUses(), isLast));
+         });
 }
 
 // What a chunk's rows are: tokens, or the micro-steps of some, or their two reads.
@@ -16,11 +35,12 @@ LogicalResult RolePlan::findRows() {
   // A program of micro-steps has an input more than the rule.
   auto inputs = program.argumentsOf(ArgKind::Input);
   stacked = stackedInputs(program);
+  rotated = rotatedUpdate(program);
   if (isStacked()) {
     isFirst = inputs.back();
     inTurn = program->hasAttr(inTurnAttr);
     steps = 2;
-  } else if (inputs.size() > size_t(llvm::count_if(tensors, [](const TensorArgument &tensor) {
+  } else if (inputs.size() - nextNumbers() > size_t(llvm::count_if(tensors, [](const TensorArgument &tensor) {
                return tensor.argument && tensor.hasToken;
              }))) {
     isFirst = inputs.back();

@@ -223,6 +223,10 @@ private:
   std::array<mlir::Value, 2> maskRows(ScoreState &state, const PlainScore &plain, unsigned of);
   std::array<mlir::Value, 2> decayWithin(RowState &state, const Slot &slot);
   std::array<mlir::Value, 2> reciprocal(RowState &state, mlir::Value value);
+  // Rotated updates (RoleRotated.cpp).
+  std::array<mlir::Value, 2> numberOfNext(RowState &state, mlir::BlockArgument number);
+  Values rotatedStates(mlir::ValueRange given);
+  void storeDelayed(TensorAccess &access, const Part &own);
   void setTokens(RowState &state, mlir::Value chunk);
   void clearRows(Stage stage, mlir::Value tokens);
   std::array<mlir::Value, 2> decaySums(RowState &state, mlir::Value decay, bool before);

@@ -14,8 +14,9 @@ bool isDividedByNorm(mlir::Value vector);
 /// Cuts one rule, which may be changed.
 class StageCutter {
 public:
-  StageCutter(RuleOp rule, bool withRests)
-      : rule(rule), withRests(withRests), body(rule.getBody().front()), cores(rule) {}
+  StageCutter(RuleOp rule, bool withRests, bool keepsDelayed)
+      : rule(rule), withRests(withRests), keepsDelayed(keepsDelayed), body(rule.getBody().front()),
+        cores(rule, keepsDelayed) {}
 
   std::optional<Stages> run();
 
@@ -54,7 +55,7 @@ private:
   mlir::OwningOpRef<mlir::ModuleOp> stage(const Names &inputs, const Names &outputs, uint64_t states);
 
   RuleOp rule;
-  bool withRests;
+  bool withRests, keepsDelayed;
   mlir::Block &body;
   Cores cores;
   Core *core = nullptr;                     // the one whose needs are looked for

@@ -1,4 +1,5 @@
 #include "lib/Algebra/Passes.h"
+#include "lib/Algebra/RotatedUpdate.h"
 #include "lib/Cuda/StageCutter.h"
 #include "mlir/IR/IRMapping.h"
 #include "llvm/ADT/SetVector.h"
@@ -256,15 +257,21 @@ bool StageCutter::findOutputs() {
 // What cores need of others, and of the token. The last ones first, as they say what earlier ones have to
 // give.
 bool StageCutter::findNeeds() {
+  uint64_t delayed = keepsDelayed ? delayedWrites(rule) : 0;
   for (Core &own : llvm::reverse(cores.cores)) {
     core = &own;
     seen.clear();
     for (Operation *op : cores.opsOf(own))
       if (!needOperands(op))
         return false;
-    for (auto [i, update] : llvm::enumerate(rule.yieldedStates()))
-      if (own.states >> i & 1 && !isOwn(update) && !(own.isVector ? needEntries(update) : need(update)))
+    for (auto [i, update] : llvm::enumerate(rule.yieldedStates())) {
+      if (!(own.states >> i & 1) || isOwn(update))
+        continue;
+      // A vector of the token before is what it was given.
+      bool isKept = !own.isVector && delayed >> i & 1;
+      if (!(isKept ? isInput(update) || take(update) : own.isVector ? needEntries(update) : need(update)))
         return false;
+    }
   }
   return true;
 }
@@ -314,7 +321,17 @@ std::optional<Stages> StageCutter::run() {
   return makeStages();
 }
 
-std::optional<Stages> cuda::cutIntoStages(RuleOp rule, bool withRests) {
+std::optional<Stages> cuda::cutIntoStages(RuleOp rule, bool withRests, bool keepsDelayed) {
+  if (keepsDelayed && !delayedWrites(rule))
+    return std::nullopt;
   OwningOpRef<ModuleOp> copy = ModuleOp::create(rule.getLoc());
-  return StageCutter(cast<RuleOp>(OpBuilder::atBlockEnd(copy->getBody()).clone(*rule)), withRests).run();
+  auto own = cast<RuleOp>(OpBuilder::atBlockEnd(copy->getBody()).clone(*rule));
+  std::optional<Stages> stages = StageCutter(own, withRests, keepsDelayed).run();
+  auto isRotated = [](const Stages::Stage &stage) {
+    return stage.kind != Stages::Matrices || !delayedWrites(stage.rule()) ||
+           rotateUpdate(stage.rule(), /*inLogs=*/false);
+  };
+  if (stages && keepsDelayed && !llvm::all_of(stages->stages, isRotated))
+    return std::nullopt;
+  return stages;
 }

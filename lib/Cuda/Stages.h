@@ -47,7 +47,9 @@ constexpr llvm::StringLiteral restSuffix = ".rest";
 
 /// Cuts a bound and simplified rule into stages, or nothing where there is nothing to cut off, or where a
 /// function of the token cannot be told from the rest. `withRests`: what exponentials are taken of is handed
-/// over by stages of matrices with its rest, which they then must know how to make.
-std::optional<Stages> cutIntoStages(RuleOp rule, bool withRests);
+/// over by stages of matrices with its rest, which they then must know how to make. `keepsDelayed`: a stage
+/// of matrices keeps what it writes of the token before, and its rule can be rotated (RotatedUpdate.h);
+/// nothing where none does.
+std::optional<Stages> cutIntoStages(RuleOp rule, bool withRests, bool keepsDelayed = false);
 
 } // namespace recur::cuda

@@ -158,11 +158,11 @@ static bool hasRests(RuleOp rule) {
 }
 
 // Whether there are kernels in stages, that of a matrix in roles among them.
-bool KernelBuilder::addStages(DeriveFunction derive, bool withRests) {
+bool KernelBuilder::addStages(DeriveFunction derive, bool withRests, bool keepsDelayed) {
   constexpr size_t mostTemporaries = 12, mostEntries = 14; // two that take token by token follow
   std::optional<Stages> stages;
   if (options.chip.hasWarpgroups() && isInHalves(rule, options))
-    stages = cutIntoStages(rule, withRests);
+    stages = cutIntoStages(rule, withRests, keepsDelayed);
   if (!stages || stages->temporaries.size() > mostTemporaries)
     return false;
   llvm::StringMap<FloatType> elements = options.elements;

@@ -278,6 +278,64 @@ std::string recur::proveStacked(RuleOp rule, RuleOp stacked) {
   return where;
 }
 
+std::string recur::proveRotated(RuleOp rule, RuleOp rotated) {
+  OwningOpRef<RuleOp> whole(rule.clone()), turned(rotated.clone());
+  Shrinker shrinker;
+  shrinker.shrink(*whole);
+  shrinker.shrink(*turned);
+  RotatedUpdate update = *rotatedUpdate(rotated);
+  size_t numbers = update.numbers.size();
+  constexpr int64_t tokens = 4;
+  std::string where;
+  for (uint64_t seed : {1, 2}) { // a division by zero may spoil one draw, not two
+    Call<Fp> expected = randomCall(*whole, tokens, seed), found = expected;
+    auto isNumber = [](const auto &number) { return Dense<Fp>(1, 1, number); };
+    found.inputs.insert(found.inputs.end(), numbers,
+                        std::vector<std::vector<Dense<Fp>>>(tokens, {isNumber(Fp(1))}));
+    found.states.clear();
+    for (unsigned state : update.states)
+      found.states.push_back(expected.states[state]);
+    // What the numbers are follows from inputs alone.
+    Call<Fp> first = found;
+    if (failed(runRule(*turned, first)))
+      return "the rotated rule cannot be run in F_p";
+    auto numberOf = [&](int number, int64_t t) {
+      return number < 0 ? Fp(1) : first.outputs[first.outputs.size() - numbers + number][t].data[0];
+    };
+    for (size_t number = 0; number < numbers; ++number)
+      for (int64_t t = 0; t < tokens; ++t)
+        found.inputs[found.inputs.size() - numbers + number][t][0] =
+            isNumber(t + 1 < tokens ? numberOf(number, t + 1) : Fp::fromDouble(update.numbers[number].past));
+    for (Dense<Fp> &state : found.states)
+      state = Dense<Fp>(state.rows, state.cols);
+    for (const RotatedUpdate::Old &old : update.old)
+      for (size_t e = 0; e < found.states[old.to].data.size(); ++e)
+        found.states[old.to].data[e] +=
+            numberOf(old.number, 0) * expected.states[update.states[old.from]].data[e];
+    for (const RotatedUpdate::Write &write : update.writes) {
+      Dense<Fp> &state = found.states[write.to];
+      for (int64_t i = 0; i < state.rows; ++i)
+        for (int64_t j = 0; j < state.cols; ++j)
+          state.at(i, j) += numberOf(write.number, 0) *
+                            expected.states[update.delays[write.column].state].data[i] *
+                            expected.states[update.delays[write.row].state].data[j];
+    }
+    if (failed(runRule(*whole, expected)) || failed(runRule(*turned, found)))
+      return "one of the two cannot be run in F_p";
+    found.outputs.resize(expected.outputs.size());
+    // Delayed states end as the inputs that they are.
+    std::vector<Dense<Fp>> last(update.statesOfRule);
+    for (auto [state, own] : llvm::zip(update.states, found.states))
+      last[state] = own;
+    for (const RotatedUpdate::Delay &delay : update.delays)
+      last[delay.state] = expected.inputs[delay.input].back()[0];
+    found.states = last;
+    if (where = difference(*whole, expected, found); where.empty())
+      break;
+  }
+  return where;
+}
+
 bool recur::sameRule(RuleOp a, RuleOp b, std::string &where) {
   OwningOpRef<RuleOp> smallA(a.clone()), smallB(b.clone());
   Shrinker shrinker;

@@ -133,6 +133,13 @@ def mean_squares(x, s):
     return o
 
 
+def delayed_delta(x, s):
+    k = l2norm(x.k)
+    s.S = delta_step(exp(x.g) * s.S + x.c * outer(s.v1, s.k1), k, x.v, x.b)
+    s.k1, s.v1 = k, x.v
+    return s.S @ x.q
+
+
 def two_deltas(x, s):
     k, p = l2norm(x.k), l2norm(x.p)
     S = exp(x.g) * s.S

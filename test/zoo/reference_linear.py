@@ -131,6 +131,13 @@ def trapezoid(x, s):
     return s.S @ x.q
 
 
+def trapezoid_turned(x, s):
+    k, q = rope(x.k, x.t), rope(x.q, x.t)
+    s.S = exp(x.dt * x.A) * (s.S + (1 - x.mix) * x.dt * outer(s.v1, s.k1)) + x.mix * x.dt * outer(x.v, k)
+    s.k1, s.v1 = k, x.v
+    return s.S @ q
+
+
 def dense_transition(x, s):
     s.S = s.S @ x.R + outer(x.v, x.k)
     return s.S @ x.q

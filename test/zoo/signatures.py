@@ -102,6 +102,10 @@ nesterov                    | q:query(dk) k:unit(dk) v:value(dv) eta:gate() thet
 cascade                     | q:query(dk) k:key(dk) v:value(dv) a:gate() b:gate() | | R(dv,dk) S(dv,dk)
 trapezoid                   | q:query(dk) k:key(dk) v:value(dv) a:gate() b:real() c:real() | | S(dv,dk) \
                               k1:key(dk) v1:real(dv)
+trapezoid_turned            | q:query(dk) k:key(dk) v:value(dv) dt:gate() mix:gate() | A:log_decay() | S(dv,dk) \
+                              k1:key(dk) v1:real(dv)
+delayed_delta               | q:query(dk) k:key(dk) v:value(dv) g:log_decay() b:gate() c:gate() | | \
+                              S(dv,dk) k1:key(dk) v1:real(dv)
 left_slots                  | q:query(dk) k:key(dk) v:value(dv) g:log_decay(m) | | K(m,dk) V(m,dv)
 matrix_output               | q:query(dk) k:key(dk) v:value(dv) a:gate() | | S(dv,dk)
 weighted_loss               | q:query(dk) k:unit(dk) v:value(dv) w:gate(dv) b:gate() | | S(dv,dk)
