@@ -277,3 +277,30 @@ LogicalResult ConjugateGradientsOp::verifyRegions() {
     return emitOpError() << "must multiply a matrix of type " << getType() << " in its region";
   return success();
 }
+
+//===----------------------------------------------------------------------===//
+// Parts of outputs
+//===----------------------------------------------------------------------===//
+
+static constexpr llvm::StringLiteral partsAttr = "chunk.parts";
+
+SmallVector<chunk::OutputPart> chunk::outputParts(ProgramOp program) {
+  SmallVector<OutputPart> parts;
+  if (auto list = program->getAttrOfType<ArrayAttr>(partsAttr)) {
+    for (auto numbers : list.getAsRange<DenseI64ArrayAttr>())
+      parts.push_back({unsigned(numbers[0]), numbers[1], numbers[2], numbers[3] != 0});
+    return parts;
+  }
+  for (unsigned i = 0; i < program.getOutputs().size(); ++i)
+    parts.push_back({i});
+  return parts;
+}
+
+void chunk::setOutputParts(ProgramOp program, ArrayRef<OutputPart> parts) {
+  Builder b(program.getContext());
+  if (llvm::any_of(parts, [](const OutputPart &part) { return part.count > 1; }))
+    program->setAttr(partsAttr,
+                     b.getArrayAttr(llvm::map_to_vector(parts, [&](const OutputPart &p) -> Attribute {
+                       return b.getDenseI64ArrayAttr({int64_t(p.output), p.index, p.count, p.isRow});
+                     })));
+}

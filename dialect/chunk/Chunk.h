@@ -12,3 +12,18 @@
 
 #define GET_OP_CLASSES
 #include "dialect/chunk/ChunkOps.h.inc"
+
+namespace recur::chunk {
+
+/// What an output of a program is of the rule's: all of it, or one of the columns (or rows) that are joined.
+struct OutputPart {
+  unsigned output;
+  int64_t index = 0, count = 1;
+  bool isRow = false;
+};
+
+/// The parts that a program's outputs are, in order. Those of one output of the rule stand together.
+llvm::SmallVector<OutputPart> outputParts(ProgramOp program);
+void setOutputParts(ProgramOp program, llvm::ArrayRef<OutputPart> parts);
+
+} // namespace recur::chunk

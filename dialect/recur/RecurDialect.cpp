@@ -140,7 +140,8 @@ void MatType::print(AsmPrinter &printer) const {
   printer << ">";
 }
 
-LogicalResult StepsType::verify(function_ref<InFlightDiagnostic()> emitError, Attribute count, MatType) {
+LogicalResult StepsType::verify(function_ref<InFlightDiagnostic()> emitError, Attribute count, MatType,
+                                bool) {
   return verifyDim(emitError, count);
 }
 
@@ -148,11 +149,14 @@ Type StepsType::parse(AsmParser &parser) {
   Attribute count, rows, cols;
   SMLoc loc = parser.getCurrentLocation();
   if (parser.parseLess() || parseDim(parser, count) || parser.parseKeyword("x") ||
-      parseProduct(parser, rows, cols) || parser.parseGreater())
+      parseProduct(parser, rows, cols))
+    return {};
+  bool columns = succeeded(parser.parseOptionalComma());
+  if ((columns && parser.parseKeyword("columns")) || parser.parseGreater())
     return {};
   auto emitError = [&] { return parser.emitError(loc); };
   auto step = MatType::getChecked(emitError, parser.getContext(), rows, cols);
-  return step ? getChecked(emitError, parser.getContext(), count, step) : Type();
+  return step ? getChecked(emitError, parser.getContext(), count, step, columns) : Type();
 }
 
 void StepsType::print(AsmPrinter &printer) const {
@@ -162,7 +166,7 @@ void StepsType::print(AsmPrinter &printer) const {
   printDim(printer, getStep().getRows());
   printer << " x ";
   printDim(printer, getStep().getCols());
-  printer << ">";
+  printer << (getColumns() ? ", columns>" : ">");
 }
 
 MatType recur::broadcastTypes(MatType lhs, MatType rhs) {

@@ -198,6 +198,19 @@ def Recur_ExtractOp : Recur_Op<"extract", [Pure, DeclareOpInterfaceMethods<Infer
   let assemblyFormat = "$steps `[` $index `]` attr-dict `:` type($steps)";
 }
 
+def Recur_JoinOp : Recur_Op<"join", [Pure, DeclareOpInterfaceMethods<InferTypeOpInterface>]> {
+  let summary = "the matrix with these columns";
+  let description = [{
+    Where recur-split-columns took a matrix of few columns apart, an output that is one is put together again.
+    Constraint: recur_join_c1: the columns are at least one, n x 1, of one type.
+
+    Example: `%o = recur.join %o1, %o2 : !recur.mat<dv x 1>, !recur.mat<dv x 1>`.
+  }];
+  let arguments = (ins Variadic<Recur_Mat>:$columns);
+  let results = (outs Recur_Mat:$result);
+  let assemblyFormat = "$columns attr-dict `:` type($columns)";
+}
+
 //===----------------------------------------------------------------------===//
 // Linear algebra
 //===----------------------------------------------------------------------===//

@@ -40,13 +40,21 @@ def Recur_Steps : TypeDef<Recur_Dialect, "Steps"> {
   let mnemonic = "steps";
   let summary = "one matrix for each micro-step of a token";
   let description = [{
-    The type of an input declared with a micro-step count, such as `input k : vector(dk)[n]`.
+    The type of an input declared with a micro-step count, such as `input k : vector(dk)[n]`. Also that of an input
+    that is a matrix of few columns or rows, once recur-split-columns has taken it apart: they are then looked at one by
+    one, as micro-steps are. `columns` says that the caller's tensor has them side by side: its last dimension counts
+    them.
 
-    Example: `!recur.steps<n x dk x 1>`.
+    Example: `!recur.steps<n x dk x 1>`, `!recur.steps<4 x dk x 1, columns>`.
   }];
-  let parameters = (ins "::mlir::Attribute":$count, "::recur::MatType":$step);
+  let parameters = (ins "::mlir::Attribute":$count, "::recur::MatType":$step, "bool":$columns);
   let hasCustomAssemblyFormat = 1;
   let genVerifyDecl = 1;
+  let builders = [
+    TypeBuilder<(ins "::mlir::Attribute":$count, "::recur::MatType":$step), [{
+      return $_get($_ctxt, count, step, false);
+    }]>,
+  ];
 }
 
 def Recur_Scalar : Type<CPred<"::llvm::isa<::recur::MatType>($_self) && ::llvm::cast<::recur::MatType>($_self).isScalar()">,

@@ -74,6 +74,16 @@ INFER(ExtractOp) {
   return success();
 }
 
+INFER(JoinOp) {
+  auto column = operands.empty() ? MatType() : matType(operands[0]);
+  if (!column || !isOne(column.getCols()) ||
+      llvm::any_of(operands, [&](Value operand) { return operand.getType() != column; })) // recur_join_c1
+    return emitOptionalError(loc, "the columns must be at least one, n x 1, of one type");
+  results.push_back(
+      MatType::get(context, column.getRows(), Builder(context).getI64IntegerAttr(operands.size())));
+  return success();
+}
+
 //===----------------------------------------------------------------------===//
 // matmul, transpose
 //===----------------------------------------------------------------------===//

@@ -165,7 +165,7 @@ LogicalResult recur::bindDimensions(RuleOp rule, const llvm::StringMap<int64_t> 
   replacer.addReplacement([&](StepsType type) {
     MatType step = type.getStep();
     step = MatType::get(type.getContext(), bound(step.getRows()), bound(step.getCols()));
-    return StepsType::get(type.getContext(), bound(type.getCount()), step);
+    return StepsType::get(type.getContext(), bound(type.getCount()), step, type.getColumns());
   });
   replacer.recursivelyReplaceElementsIn(rule, /*replaceAttrs=*/false, /*replaceLocs=*/false,
                                         /*replaceTypes=*/true);

@@ -256,6 +256,9 @@ private:
     visited.push_back(value);
     expander.blame = Blame();
     Operation *op = value.getDefiningOp();
+    auto transpose = dyn_cast_if_present<TransposeOp>(op);
+    if (auto join = (transpose ? transpose.getOperand() : value).getDefiningOp<JoinOp>())
+      return llvm::all_of(join.getColumns(), [&](Value column) { return readOut(expander, column); });
     bool newState = llvm::is_contained(rule.yieldedStates(), value);
     MatType type = matType(value);
     bool isVector = !isMatrix(type);

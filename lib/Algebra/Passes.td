@@ -28,6 +28,14 @@ def RecurBind : Pass<"recur-bind", "::recur::RuleOp"> {
   ];
 }
 
+def RecurSplitColumns : Pass<"recur-split-columns", "::recur::RuleOp"> {
+  let summary = "take matrices of few columns for each token apart into vectors";
+  let description = [{
+    `X*B.T`, of two inputs with a few columns each, is a sum of outer products, and `S*K` a few reads. An input that
+    is such a matrix becomes micro-steps, and outputs are joined again. Expects bound dimensions.
+  }];
+}
+
 def RecurCheckRanges : Pass<"recur-check-ranges", "::recur::RuleOp"> {
   let summary = "report a declared range that its expression contradicts";
 }

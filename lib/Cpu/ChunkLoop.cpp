@@ -84,8 +84,14 @@ LogicalResult KernelBuilder::chunkBody(const OpLowering &outer, scf::ForOp loop,
     return failure();
 
   auto yielded = program.getBodyYield().getValues();
-  for (auto [view, output] : llvm::zip(viewsOf(Role::Output), yielded.drop_front(carried.size())))
-    store(*view, begin, m.stored(lowering.ops.matrices.lookup(output), naturalAxes(matType(output))), length);
+  SmallVector<View *> targets = viewsOf(Role::Output);
+  for (auto [part, output] : llvm::zip(chunk::outputParts(program), yielded.drop_front(carried.size()))) {
+    Value rows = m.stored(lowering.ops.matrices.lookup(output), naturalAxes(matType(output)));
+    if (part.count > 1)
+      storePart(*targets[part.output], begin, rows, length, part);
+    else
+      store(*targets[part.output], begin, rows, length);
+  }
   SmallVector<Matrix> last;
   SmallVector<SmallVector<unsigned, 2>> axes;
   for (auto [value, state] : llvm::zip(yielded, carried)) {

@@ -45,6 +45,9 @@ FailureOr<MemRefType> KernelBuilder::viewType(const KernelTensor &tensor, Tensor
   bool isState = tensor.role == Role::InitialState || tensor.role == Role::FinalState;
   if (isState && format.dtype != DType::F32)
     return rule.emitError() << "state '" << tensor.name << "' must be f32";
+  // Columns of a matrix lie side by side.
+  if (auto steps = dyn_cast<StepsType>(tensor.type); steps && steps.getColumns())
+    std::rotate(shape.begin() + 1, shape.begin() + 2, shape.end());
   SmallVector<int64_t> strides(shape.size(), ShapedType::kDynamic);
   if (isDirect && shape.size() > 1 && ShapedType::isDynamic(shape.front()))
     strides.back() = 1;
@@ -64,13 +67,18 @@ void KernelBuilder::createFunction(StringRef symbol, ArrayRef<MemRefType> types)
   for (auto [view, argument] : llvm::zip(views, entry->getArguments())) {
     view.memref = argument;
     view.hasTokens = view.tensor.role == Role::Input || view.tensor.role == Role::Output;
-    ArrayRef<int64_t> shape = cast<MemRefType>(argument.getType()).getShape().drop_front(view.hasTokens);
+    if (auto steps = dyn_cast<StepsType>(view.tensor.type); steps && steps.getColumns()) {
+      SmallVector<unsigned> order{0, 2, 1};
+      auto map = AffineMap::getPermutationMap(order, b.getContext());
+      view.memref = memref::TransposeOp::create(b, loc, argument, AffineMapAttr::get(map));
+    }
+    ArrayRef<int64_t> shape = cast<MemRefType>(view.memref.getType()).getShape().drop_front(view.hasTokens);
     for (auto [i, length] : llvm::enumerate(shape))
       if (length > 1 || (i == 0 && isa<StepsType>(view.tensor.type)))
         view.kept.push_back(i);
     if (view.kept.empty())
       continue;
-    auto metadata = memref::ExtractStridedMetadataOp::create(b, loc, argument);
+    auto metadata = memref::ExtractStridedMetadataOp::create(b, loc, view.memref);
     Value stride = metadata.getStrides()[view.kept.back() + view.hasTokens];
     Value one = arith::ConstantIndexOp::create(b, loc, 1);
     view.isDense = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::eq, stride, one);
@@ -190,10 +198,36 @@ Value KernelBuilder::load(View &view, Value token, int64_t count) {
   return bufferization::ToTensorOp::create(b, loc, type, buffer, /*restrict=*/true);
 }
 
+// One of an output's columns or rows.
+void KernelBuilder::storePart(View &view, Value token, Value value, int64_t count,
+                              const chunk::OutputPart &own) {
+  Value whole = part(view, token, count);
+  auto type = cast<MemRefType>(whole.getType());
+  int64_t dim = own.isRow ? count > 1 : type.getRank() - 1;
+  SmallVector<OpFoldResult> offsets(type.getRank(), b.getIndexAttr(0)),
+      strides(type.getRank(), b.getIndexAttr(1)), lengths;
+  SmallVector<int64_t> shape;
+  for (auto [i, length] : llvm::enumerate(type.getShape())) {
+    lengths.push_back(b.getIndexAttr(int64_t(i) == dim ? 1 : length));
+    if (int64_t(i) != dim)
+      shape.push_back(length);
+  }
+  offsets[dim] = b.getIndexAttr(own.index);
+  auto result = memref::SubViewOp::inferRankReducedResultType(shape, type, offsets, lengths, strides);
+  Value target = memref::SubViewOp::create(b, loc, result, whole, offsets, lengths, strides);
+  View strided = view;
+  if (!own.isRow)
+    strided.isDense = {};
+  storeTo(strided, target, value);
+}
+
 void KernelBuilder::store(View &view, Value token, Value value, int64_t count) {
-  Value target = part(view, token, count);
+  storeTo(view, part(view, token, count), value);
+}
+
+void KernelBuilder::storeTo(View &view, Value target, Value value) {
   auto type = cast<MemRefType>(target.getType());
-  if (view.kept.empty() && count == 1) {
+  if (type.getRank() == 0) {
     memref::StoreOp::create(b, loc, convert(b, loc, value, type.getElementType()), target);
     return;
   }

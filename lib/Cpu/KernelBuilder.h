@@ -45,6 +45,8 @@ private:
   Value loadDirectly(Value source);
   Value load(View &view, Value token, int64_t count = 1);
   void store(View &view, Value token, Value value, int64_t count = 1);
+  void storePart(View &view, Value token, Value value, int64_t count, const chunk::OutputPart &part);
+  void storeTo(View &view, Value target, Value value);
   void copy(View &view, Value from, Value to);
   void enter(OpLowering &lowering, mlir::BlockArgument argument, Value value);
   void enterIndex(OpLowering &lowering, mlir::BlockArgument argument, Value index);

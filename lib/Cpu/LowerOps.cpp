@@ -55,6 +55,7 @@ LogicalResult OpLowering::lower(Operation &op) {
           .Case([&](IdentityOp) { return m.diagonal(m.constant({sizesOf(op.getResult(0))[0], 1}, 1)); })
           .Case([&](DiagOp) { return m.diagonal(operand(0)); })
           .Case([&](ExtractOp extract) { return lowerExtract(extract); })
+          .Case([&](JoinOp join) { return lowerJoin(join); })
           .Case([&](MatmulOp) { return m.product(operand(0), operand(1)); })
           .Case([&](TransposeOp) { return operand(0).transposed(); })
           .Case([&](ReduceOp reduce) {
@@ -81,7 +82,7 @@ LogicalResult OpLowering::lower(Operation &op) {
 }
 
 bool OpLowering::isForAllTokens(Operation &op) {
-  return isa<ElementwiseOp, ConstantOp, SizeOp, IdentityOp, DiagOp, ExtractOp, MatmulOp, TransposeOp,
+  return isa<ElementwiseOp, ConstantOp, SizeOp, IdentityOp, DiagOp, ExtractOp, JoinOp, MatmulOp, TransposeOp,
              ReduceOp, BroadcastOp>(op);
 }
 
@@ -130,6 +131,30 @@ Matrix OpLowering::lowerExtract(ExtractOp op) {
   lengths[dim] = b.getIndexAttr(1);
   auto stored = cast<RankedTensorType>(storageType(b.getContext(), axes, sizes, tokens));
   return {tensor::ExtractSliceOp::create(b, loc, stored, all, offsets, lengths, strides), axes, sizes};
+}
+
+Matrix OpLowering::lowerJoin(JoinOp op) {
+  Location loc = op.getLoc();
+  MatrixBuilder m(b, loc, tokens);
+  SmallVector<Matrix> columns;
+  for (Value column : op.getColumns())
+    columns.push_back(matrices.lookup(column));
+  std::array<int64_t, 2> sizes = sizesOf(op);
+  SmallVector<unsigned, 2> axes;
+  for (unsigned axis : {tokenAxis, 0u})
+    if (llvm::any_of(columns, [&](const Matrix &column) { return column.has(axis); }))
+      axes.push_back(axis);
+  unsigned place = axes.size();
+  axes.push_back(1);
+  return m.map(sizes, axes, columns, [&](ValueRange entries) {
+    Value index = linalg::IndexOp::create(b, loc, place), chosen = entries[0];
+    for (size_t j = 1; j < entries.size(); ++j) {
+      Value isIt = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::eq, index,
+                                         arith::ConstantIndexOp::create(b, loc, j));
+      chosen = arith::SelectOp::create(b, loc, isIt, entries[j], chosen);
+    }
+    return chosen;
+  });
 }
 
 Value cpu::ownCopy(OpBuilder &b, Location loc, Value tensor) {

@@ -29,6 +29,7 @@ public:
 private:
   Matrix lowerElementwise(ElementwiseOp op);
   Matrix lowerExtract(ExtractOp op);
+  Matrix lowerJoin(JoinOp op);
   Matrix lowerRope(RopeOp op);
   mlir::LogicalResult lowerFor(ForOp op);
   std::pair<mlir::Value, mlir::Value> rotation(RopeOp op, int64_t pairs);

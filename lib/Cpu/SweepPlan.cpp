@@ -173,7 +173,8 @@ private:
     Value source = value;
     int64_t step = -1;
     FloatAttr index;
-    if (auto extract = value.getDefiningOp<ExtractOp>())
+    if (auto extract = value.getDefiningOp<ExtractOp>();
+        extract && !cast<StepsType>(extract.getSteps().getType()).getColumns())
       if (matchPattern(extract.getIndex(), m_Constant(&index)))
         source = extract.getSteps(), step = std::llround(index.getValueAsDouble()) - 1;
     auto input = llvm::find(inputs, source);

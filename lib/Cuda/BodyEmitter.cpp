@@ -111,6 +111,18 @@ LogicalResult BodyEmitter::emit(Operation *op, LoadStep loadStep) {
         });
         return success();
       })
+      .Case([&](JoinOp j) {
+        build(result, [&](const Tile &tile, int64_t r, int64_t c) -> Value {
+          Value column = threads.index(layoutOf(tile.type, tile.axis).cols, tile.type.numCols(), c), chosen;
+          for (auto [k, operand] : llvm::enumerate(j.getColumns())) {
+            Value entry = like(operand, tile).at(r, 0);
+            Value isIt = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, column, threads.constant(k));
+            chosen = chosen ? arith::SelectOp::create(b, isIt, entry, chosen).getResult() : entry;
+          }
+          return chosen;
+        });
+        return success();
+      })
       .Case([&](ExtractOp e) {
         Value index = get(e.getIndex(), 0).entries[0];
         index = arith::FPToSIOp::create(b, b.getI64Type(), index);

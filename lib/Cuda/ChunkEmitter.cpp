@@ -309,7 +309,9 @@ LogicalResult ChunkEmitter::emitOutput(unsigned output, Value value) {
   if (failed(known))
     return failure();
   unsigned states = program.argumentsOf(ArgKind::State).size();
-  unsigned tensor = tensors.size() - states - program.getOutputs().size() + output;
+  SmallVector<chunk::OutputPart> parts = chunk::outputParts(program);
+  const chunk::OutputPart &part = parts[output];
+  unsigned tensor = tensors.size() - states - (parts.back().output + 1) + part.output;
   SharedTile memory = known->memory;
   if (known->kind == ChunkValue::Slab)
     memory = moveSlab(*known, /*isF32=*/true);
@@ -317,7 +319,10 @@ LogicalResult ChunkEmitter::emitOutput(unsigned output, Value value) {
     return failure();
   sync();
   forTokens([&](Value local, Value token, Value valid) {
-    Tile tile = tokenThreads.shape(tensors[tensor].entry(), 1);
+    MatType type = tensors[tensor].entry();
+    if (part.count > 1)
+      type = MatType::get(type.getContext(), part.isRow ? type.numCols() : type.numRows(), 1);
+    Tile tile = tokenThreads.shape(type, 1);
     for (int64_t e = 0; e < tile.rows * tile.cols; ++e) {
       if (known->kind == ChunkValue::Scalar || known->kind == ChunkValue::Rows) {
         tile.entries.push_back(entryOf(*known, local));
@@ -329,7 +334,7 @@ LogicalResult ChunkEmitter::emitOutput(unsigned output, Value value) {
       Value entry = load(memory, local, col);
       tile.entries.push_back(known->scale.base ? multiply(entry, rowAt(known->scale, local)) : entry);
     }
-    threads.when(valid, [&] { access.store(tensor, tile, token); });
+    threads.when(valid, [&] { access.store(tensor, part, tile, token); });
   });
   return success();
 }

@@ -117,6 +117,7 @@ LogicalResult ChunkEmitter::emitMap(chunk::MapOp op) {
   auto yielded = program.getBodyYield().getValues();
   unsigned programStates = program.argumentsOf(ArgKind::State).size(),
            outputs = yielded.size() - programStates;
+  SmallVector<chunk::OutputPart> parts = chunk::outputParts(program);
   SmallVector<Value> wanted;
   SmallVector<unsigned> results;
   for (auto [i, result] : llvm::enumerate(op.getResults())) {
@@ -193,8 +194,10 @@ LogicalResult ChunkEmitter::emitMap(chunk::MapOp op) {
       const Tile &tile = body.get(inner, placement.anyOf(inner));
       for (unsigned o = 0; o < outputs; ++o)
         if (yielded[programStates + o] == result)
-          threads.when(valid,
-                       [&] { access.store(inputs.size() + params.size() + programStates + o, tile, token); });
+          threads.when(valid, [&] {
+            access.store(inputs.size() + params.size() + programStates + parts[o].output, parts[o], tile,
+                         token);
+          });
       auto value = values.find(result);
       if (value == values.end())
         continue;

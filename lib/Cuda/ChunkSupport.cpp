@@ -87,7 +87,8 @@ Precision ChunkEmitter::findPrecision(chunk::ProgramOp program, ArrayRef<TensorA
                      [](Operation *user) { return !isa<chunk::MapOp, chunk::DecayOp>(user); }))
       take(tensor);
   unsigned states = program.argumentsOf(ArgKind::State).size();
-  for (const TensorArgument &tensor : tensors.drop_back(states).take_back(program.getOutputs().size()))
+  unsigned outputs = chunk::outputParts(program).back().output + 1;
+  for (const TensorArgument &tensor : tensors.drop_back(states).take_back(outputs))
     take(tensor);
   return most;
 }
@@ -137,8 +138,9 @@ std::optional<std::string> ChunkEmitter::refusal(chunk::ProgramOp program, Array
     if (keys > 256)
       refuse("a state has " + llvm::Twine(keys) + " keys, and 256 are the most");
   }
+  // A matrix of few columns is some outputs of the program.
   for (const TensorArgument &tensor : tensors)
-    if (tensor.hasToken && tensor.own[2])
+    if (tensor.hasToken && tensor.own[2] && tensor.argument)
       refuse("a tensor holds a matrix for each token");
   program.getBody().walk([&](Operation *op) {
     if (auto map = dyn_cast<chunk::MapOp>(op))

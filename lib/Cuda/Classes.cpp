@@ -57,6 +57,11 @@ void IndexClasses::visit(Operation *op) {
           mix(r.getOperand(), 1);
       })
       .Case([&](ExtractOp e) { joinAll(e.getSteps(), e); })
+      .Case([&](JoinOp j) {
+        for (Value column : j.getColumns())
+          join(column, 0, j, 0);
+        mix(j, 1);
+      })
       .Case<ElementwiseOp, BroadcastOp, AssumeOp>([&](auto e) {
         for (Value operand : e->getOperands())
           joinAll(operand, e->getResult(0));

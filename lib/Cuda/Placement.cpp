@@ -147,7 +147,7 @@ void Placement::visit(Operation *op) {
         each([&](Axis axis) { demand(t.getOperand(), isMatrix(t.getType()) ? 1 - axis : axis); });
       })
       .Case([&](ReduceOp r) { demandAny(r.getOperand()); })
-      .Case<ElementwiseOp, BroadcastOp, AssumeOp>([&](auto e) {
+      .Case<ElementwiseOp, BroadcastOp, AssumeOp, JoinOp>([&](auto e) {
         for (Value operand : e->getOperands())
           each([&](Axis axis) { demandLike(operand, matType(e->getResult(0)), axis); });
       })

@@ -72,7 +72,8 @@ void cuda::takePart(RuleOp rule, const IndexClasses &classes, unsigned index, in
     if (auto type = dyn_cast<MatType>(value.getType()))
       value.setType(matrix(type));
     else if (auto steps = dyn_cast<StepsType>(value.getType()))
-      value.setType(StepsType::get(steps.getContext(), steps.getCount(), matrix(steps.getStep())));
+      value.setType(
+          StepsType::get(steps.getContext(), steps.getCount(), matrix(steps.getStep()), steps.getColumns()));
   };
   rule->walk([&](Operation *op) {
     for (Region &region : op->getRegions())

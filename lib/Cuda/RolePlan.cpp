@@ -472,7 +472,9 @@ LogicalResult RolePlan::check() {
     if (!isBF16(outputTensor(output)))
       return failure();
   return success(llvm::all_of(neededInputs, [&](BlockArgument input) {
-    return llvm::all_of(tensorsOf(input), [&](auto tensor) { return !tensor || isBF16(*tensor); });
+    return llvm::all_of(tensorsOf(input), [&](auto tensor) {
+      return !tensor || (isBF16(*tensor) && !tensors[*tensor].stepsLast);
+    });
   }));
 }
 
@@ -482,7 +484,9 @@ FailureOr<RolePlan> RolePlan::make(chunk::ProgramOp program, ArrayRef<TensorArgu
   plan.statesOnly = statesOnly;
   plan.program = program;
   plan.tensors = tensors;
-  if (failed(plan.findRows()) || failed(plan.check()))
+  // Outputs of several columns are put together after.
+  if (llvm::any_of(chunk::outputParts(program), [](const auto &part) { return part.count > 1; }) ||
+      failed(plan.findRows()) || failed(plan.check()))
     return failure();
   return plan;
 }

@@ -138,14 +138,13 @@ LogicalResult RuleFrame::emitToken(TensorAccess &access, Value token) {
     unsigned tensor =
         llvm::find_if(tensors, [&](const auto &t) { return t.argument == steps; }) - tensors.begin();
     int64_t count = cast<IntegerAttr>(cast<StepsType>(steps.getType()).getCount()).getInt();
-    if (count > fewSteps)
+    if (count > fewSteps && !tensors[tensor].stepsLast)
       return access.load(tensor, axis, token, index);
     SmallVector<SmallVector<Value>> &fetched = ahead[{tensor, axis}];
     if (fetched.empty()) {
       OpBuilder::InsertionGuard guard(b);
       b.setInsertionPointAfter(at.getDefiningOp());
-      for (int64_t step = 0; step < count; ++step)
-        fetched.push_back(access.fetch(tensor, axis, token, threads.constant(step, 64)));
+      fetched = access.fetchSteps(tensor, axis, token, count);
     }
     SmallVector<Value> chosen = fetched.front();
     for (int64_t step = 1; step < count; ++step) {

@@ -20,6 +20,12 @@ SmallVector<TensorArgument> cuda::listTensors(RuleOp symbolic, RuleOp bound, con
     tensor.own[0] = isa<StepsType>(unbound.getType());
     tensor.own[1] = !isOne(type.getRows());
     tensor.own[2] = !isOne(type.getCols());
+    // A matrix of few columns or rows has become micro-steps.
+    if (auto steps = dyn_cast<StepsType>(value.getType()); steps && !tensor.own[0]) {
+      tensor.stepsLast = steps.getColumns();
+      bool hasEntries = tensor.stepsLast ? tensor.own[1] : tensor.own[2];
+      tensor.own[0] = true, tensor.own[1] = hasEntries, tensor.own[2] = false;
+    }
     for (int dim : {0, 1})
       if (shardedClass && classes.classOf(value, dim) == shardedClass)
         tensor.shardedDim = dim;
@@ -111,7 +117,7 @@ void TensorAccess::locate(Value sequence, Value slot, Value firstToken, Value he
     }
     if (tensor.shardedDim >= 0) {
       // The stride of the dimension: own dimensions that the tensor lacks take no place.
-      int place = tensor.own[0] + (tensor.shardedDim == 1 && tensor.own[1]);
+      int place = (tensor.own[0] && !tensor.stepsLast) + (tensor.shardedDim == 1 && tensor.own[1]);
       Value part = times(arith::ExtUIOp::create(b, b.getI64Type(), shard), threads.constant(slab, 64));
       offset = plus(offset, times(part, word(at + Own + place)));
     }
@@ -135,7 +141,7 @@ int64_t TensorAccess::packetWidth(const TensorArgument &tensor, const Layout &la
   bool alongCols = tensor.own[2];
   int64_t inner = alongCols ? tensor.entry().numCols() : tensor.entry().numRows();
   int axis = alongCols ? layout.cols : layout.rows;
-  if (!packed || axis < 0 || inner % threads.grid.packet(inner, axis))
+  if (!packed || axis < 0 || tensor.stepsLast || inner % threads.grid.packet(inner, axis))
     return 1;
   return threads.grid.packet(inner, axis);
 }
@@ -154,7 +160,7 @@ void TensorAccess::forPackets(unsigned index, const Tile &tile, Value token, Val
   if (tensor.hasToken)
     start = offsetBy(start, token, word(at + Token));
   int place = 0;
-  if (tensor.own[0])
+  if (tensor.own[0] && !tensor.stepsLast)
     start = offsetBy(start, step, word(at + Own + place++));
   // Strides of rows and columns; the innermost one is 1 where the caller promised so.
   int last = tensor.own[0] + tensor.own[1] + tensor.own[2] - 1;
@@ -166,6 +172,8 @@ void TensorAccess::forPackets(unsigned index, const Tile &tile, Value token, Val
     return stride;
   };
   Value rowStride = strideOf(tensor.own[1]), colStride = strideOf(tensor.own[2]);
+  if (tensor.own[0] && tensor.stepsLast)
+    start = offsetBy(start, step, strideOf(true));
   bool alongCols = tensor.own[2];
   int64_t width = packetWidth(tensor, layout);
   auto position = [&](int axis, int64_t n, int64_t owned, Value stride, Value offset) -> Value {
@@ -187,6 +195,31 @@ void TensorAccess::forPackets(unsigned index, const Tile &tile, Value token, Val
         address = LLVM::GEPOp::create(b, address.getType(), tensor.element, address, offset);
       body(r, c, width, address);
     }
+}
+
+SmallVector<SmallVector<Value>> TensorAccess::fetchSteps(unsigned index, Axis axis, Value token,
+                                                         int64_t count) {
+  const TensorArgument &tensor = tensors[index];
+  FloatType element = tensor.element;
+  SmallVector<SmallVector<Value>> found(count);
+  int64_t width = count % 4 == 0 ? 4 : 2; // what a packed tensor's strides are multiples of
+  if (!tensor.stepsLast || !packed || count % width) {
+    for (int64_t step = 0; step < count; ++step)
+      found[step] = fetch(index, axis, token, threads.constant(step, 64));
+    return found;
+  }
+  forPackets(index, threads.shape(tensor.entry(), axis), token, threads.constant(0, 64), /*clamp=*/true,
+             [&](int64_t, int64_t, int64_t, Value address) {
+               for (int64_t step = 0; step < count; step += width) {
+                 Value from = LLVM::GEPOp::create(b, address.getType(), element, address,
+                                                  ArrayRef<LLVM::GEPArg>{int32_t(step)});
+                 Value packet = LLVM::LoadOp::create(b, VectorType::get(width, element), from,
+                                                     width * element.getWidth() / 8);
+                 for (int64_t i = 0; i < width; ++i)
+                   found[step + i].push_back(LLVM::ExtractElementOp::create(b, packet, threads.constant(i)));
+               }
+             });
+  return found;
 }
 
 size_t TensorAccess::countPackets(unsigned index, Axis axis) const {
@@ -303,6 +336,34 @@ void TensorAccess::store(unsigned index, const Tile &tile, Value token) {
   });
 }
 
+void TensorAccess::store(unsigned index, const chunk::OutputPart &part, const Tile &tile, Value token) {
+  if (part.count == 1)
+    return store(index, tile, token);
+  const TensorArgument &tensor = tensors[index];
+  int last = tensor.own[1] + tensor.own[2] - 1;
+  auto strideOf = [&](int dim) -> Value {
+    int place = dim && tensor.own[1];
+    return packed && place == last ? threads.constant(1, 64) : word(base(index) + Own + place);
+  };
+  auto times = [&](Value x, Value y) { return arith::MulIOp::create(b, x, y).getResult(); };
+  Value start = arith::AddIOp::create(b, times(token, word(index, Token)),
+                                      times(threads.constant(part.index, 64), strideOf(part.isRow ? 0 : 1)));
+  bool hasEntries = tensor.own[part.isRow ? 2 : 1];
+  threads.when(threads.isWriter(tile), [&] {
+    for (int64_t r = 0; r < tile.rows; ++r) {
+      Value offset = start;
+      if (hasEntries && tile.axis >= 0) {
+        Value i = threads.index(tile.axis, tile.type.numRows(), r);
+        offset = arith::AddIOp::create(
+            b, offset, times(arith::ExtUIOp::create(b, b.getI64Type(), i), strideOf(part.isRow ? 1 : 0)));
+      }
+      Value address =
+          LLVM::GEPOp::create(b, firstOf(index).getType(), tensor.element, firstOf(index), offset);
+      storePacket(index, tile, r, 0, 1, address);
+    }
+  });
+}
+
 void TensorAccess::store(unsigned index, const Tile &tile, ArrayRef<Value> addresses) {
   bool alongCols = tensors[index].own[2];
   int64_t width = packetWidth(tensors[index], layoutOf(tile.type, tile.axis));
@@ -315,9 +376,13 @@ void TensorAccess::store(unsigned index, const Tile &tile, ArrayRef<Value> addre
   });
 }
 
-Value TensorAccess::entryOfToken(unsigned index, Value token, Value at) {
+Value TensorAccess::entryOfToken(unsigned index, Value token, Value at, Value row) {
   assert(packed && "the innermost stride is one");
   Value offset = arith::MulIOp::create(b, token, word(index, Token));
+  if (row) {
+    Value more = arith::MulIOp::create(b, arith::ExtUIOp::create(b, b.getI64Type(), row), word(index, Own));
+    offset = arith::AddIOp::create(b, offset, more);
+  }
   offset = arith::AddIOp::create(b, offset, arith::ExtUIOp::create(b, b.getI64Type(), at));
   return LLVM::GEPOp::create(b, first[index].getType(), tensors[index].element, first[index], offset);
 }

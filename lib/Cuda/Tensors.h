@@ -16,6 +16,8 @@ struct TensorArgument {
   bool hasToken = false;
   /// Whether the caller's tensor has a dimension for micro-steps, rows and columns.
   bool own[3] = {false, false, false};
+  /// Micro-steps come last: they are the columns of a matrix.
+  bool stepsLast = false;
   /// 0 or 1 if blocks share out the rows or columns.
   int shardedDim = -1;
 
@@ -80,9 +82,14 @@ public:
 
   /// The memory operations of a load, and what they gave; apart, so that a token's can run ahead.
   llvm::SmallVector<mlir::Value> fetch(unsigned tensor, Axis axis, mlir::Value token, mlir::Value step = {});
+  /// The same of each micro-step. Those that are columns of a matrix come together.
+  llvm::SmallVector<llvm::SmallVector<mlir::Value>> fetchSteps(unsigned tensor, Axis axis, mlir::Value token,
+                                                               int64_t count);
   Tile unpack(unsigned tensor, Axis axis, mlir::ValueRange fetched);
   Tile load(unsigned tensor, Axis axis, mlir::Value token, mlir::Value step = {});
   void store(unsigned tensor, const Tile &tile, mlir::Value token);
+  /// The same of an output, or of one column or row of it.
+  void store(unsigned tensor, const chunk::OutputPart &part, const Tile &tile, mlir::Value token);
 
   /// Where a thread's entries of a token lie, a pointer for each packet; then the same of the next token.
   /// What is past the end has a place to be loaded from, not one to be stored to.
@@ -95,8 +102,8 @@ public:
   mlir::Value entry(unsigned tensor, mlir::Value row, mlir::Value col);
   /// One entry of a state where the caller gives none. Params begin with tensor `params`.
   mlir::Value firstEntry(const FirstState &state, unsigned params, mlir::Value row, mlir::Value col);
-  /// The address of one entry of a token's vector, in a packed tensor.
-  mlir::Value entryOfToken(unsigned tensor, mlir::Value token, mlir::Value at);
+  /// The address of one entry of a token's vector, or of that in a row of its matrix, in a packed tensor.
+  mlir::Value entryOfToken(unsigned tensor, mlir::Value token, mlir::Value at, mlir::Value row = {});
 
 private:
   /// Calls `body(r, c, width, pointer)` for each packet of entries that lie together in memory.

@@ -68,8 +68,10 @@ private:
   OwningOpRef<chunk::ProgramOp> makeProgram() {
     OpBuilder b(rule.getContext());
     StringAttr length = lengthSymbol();
+    findOutputs();
     auto program = chunk::ProgramOp::create(b, rule.getLoc(), rule.getSymNameAttr(), length, rule.getArgs(),
-                                            rule.getOutputs());
+                                            b.getArrayAttr(outputNames));
+    chunk::setOutputParts(program, outputParts);
     IRMapping map;
     rule.getInit().cloneInto(&program.getInit(), map);
     Operation *end = program.getInit().front().getTerminator();
@@ -86,10 +88,30 @@ private:
     return OwningOpRef<chunk::ProgramOp>(program);
   }
 
+  // The program's outputs: the columns of one that is joined each by itself.
+  void findOutputs() {
+    for (auto [i, value] : llvm::enumerate(rule.yieldedOutputs())) {
+      auto name = cast<StringAttr>(rule.getOutputs()[i]);
+      auto transpose = value.getDefiningOp<TransposeOp>();
+      auto join = (transpose ? transpose.getOperand() : value).getDefiningOp<JoinOp>();
+      if (!join) {
+        outputs.push_back(value), outputNames.push_back(name), outputParts.push_back({unsigned(i)});
+        continue;
+      }
+      int64_t count = join.getColumns().size();
+      for (auto [j, column] : llvm::enumerate(join.getColumns())) {
+        outputs.push_back(column);
+        outputNames.push_back(StringAttr::get(rule.getContext(), name.getValue() + "[" + Twine(j + 1) + "]"));
+        outputParts.push_back({unsigned(i), int64_t(j), count, transpose != nullptr});
+      }
+    }
+  }
+
   LogicalResult build() {
-    for (auto [name, value] : llvm::zip(rule.getOutputs().getAsRange<StringAttr>(), rule.yieldedOutputs()))
+    for (auto [name, value] : llvm::zip(outputNames, outputs))
       if (!isOne(matType(value).getCols()))
-        return cx->fail("the output '" + name.str() + "' is a matrix for each token, not a vector");
+        return cx->fail("the output '" + cast<StringAttr>(name).str() +
+                        "' is a matrix for each token, not a vector");
     buildInverses();
     if (failed(makeGroups()))
       return failure();
@@ -116,7 +138,7 @@ private:
         if (group->contains(index))
           yields.push_back(group->finalState(index));
     }
-    llvm::append_range(yields, cx->tokens.epilogue(llvm::to_vector(rule.yieldedOutputs()), known));
+    llvm::append_range(yields, cx->tokens.epilogue(outputs, known));
     if (cx->tokens.isMissing())
       return failure();
     chunk::YieldOp::create(cx->b(), rule.getLoc(), yields);
@@ -282,6 +304,9 @@ private:
 
   const NormalForm &nf;
   RuleOp rule;
+  SmallVector<Value> outputs; // the program's
+  SmallVector<Attribute> outputNames;
+  SmallVector<chunk::OutputPart> outputParts;
   bool inverts;
   Derivation derivation;
   DeriveContext *cx = nullptr;

@@ -43,6 +43,10 @@ private:
         .Case([&](SizeOp s) { return result(Dense<F>(1, 1, number<F>(size(s.getDim())))); })
         .Case([&](IdentityOp i) { return result(identity<F>(size(i.getType().getRows()))); })
         .Case([&](ExtractOp e) { return extract(e); })
+        .Case([&](JoinOp j) {
+          return result(
+              joined<F>(llvm::map_to_vector(j.getColumns(), [&](Value column) { return get(column); })));
+        })
         .Case([&](MatmulOp m) { return result(multiply(get(m.getLhs()), get(m.getRhs()))); })
         .Case([&](TransposeOp t) { return result(transpose(get(t.getOperand()))); })
         .Case([&](ReduceOp r) { return result(reduce(r)); })
@@ -459,7 +463,9 @@ template <typename F>
 LogicalResult recur::runProgram(chunk::ProgramOp program, Call<F> &call, int64_t size) {
   if (failed(initialise(program.getArgs(), program.getInit(), call)))
     return failure();
-  call.outputs.assign(program.getOutputs().size(), {});
+  // Outputs that are joined of several of the program's have their parts side by side.
+  SmallVector<chunk::OutputPart> parts = chunk::outputParts(program);
+  call.outputs.assign(parts.empty() ? 0 : parts.back().output + 1, {});
   Machine<F> machine;
   for (int64_t begin = 0; begin < call.tokens; begin += size) {
     int64_t end = std::min(call.tokens, begin + size);
@@ -470,12 +476,15 @@ LogicalResult recur::runProgram(chunk::ProgramOp program, Call<F> &call, int64_t
     auto yielded = program.getBodyYield().getValues().begin();
     for (Dense<F> &state : call.states)
       state = machine.get(*yielded++);
-    for (auto &output : call.outputs) {
+    for (const chunk::OutputPart &part : parts) {
       const Dense<F> &rows = machine.get(*yielded++);
+      auto &output = call.outputs[part.output];
       for (int64_t t = 0; t < rows.rows; ++t) {
-        Dense<F> token(rows.cols, 1);
-        std::copy_n(rows.data.begin() + t * rows.cols, rows.cols, token.data.begin());
-        output.push_back(token);
+        if (part.index == 0)
+          output.push_back(part.isRow ? Dense<F>(part.count, rows.cols) : Dense<F>(rows.cols, part.count));
+        Dense<F> &token = output[begin + t];
+        for (int64_t i = 0; i < rows.cols; ++i)
+          token.at(part.isRow ? part.index : i, part.isRow ? i : part.index) = rows.at(t, i);
       }
     }
   }

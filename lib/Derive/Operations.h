@@ -31,6 +31,16 @@ Dense<F> multiply(const Dense<F> &lhs, const Dense<F> &rhs) {
   return result;
 }
 
+/// The matrix with these columns.
+template <typename F>
+Dense<F> joined(llvm::ArrayRef<Dense<F>> columns) {
+  Dense<F> result(columns[0].rows, columns.size());
+  for (int64_t i = 0; i < result.rows; ++i)
+    for (int64_t j = 0; j < result.cols; ++j)
+      result.at(i, j) = columns[j].at(i, 0);
+  return result;
+}
+
 template <typename F>
 Dense<F> transpose(const Dense<F> &m) {
   Dense<F> result(m.cols, m.rows);

@@ -23,6 +23,15 @@ public:
     replacer.recursivelyReplaceElementsIn(op, /*replaceAttrs=*/false, /*replaceLocs=*/false,
                                           /*replaceTypes=*/true);
     op->walk([&](SizeOp size) { size.setDimAttr(small(size.getDim())); });
+    // As many columns as there are.
+    op->walk([&](JoinOp join) {
+      MatType column = matType(join.getColumns()[0]);
+      Attribute count = Builder(op->getContext()).getI64IntegerAttr(join.getColumns().size());
+      join.getResult().setType(MatType::get(op->getContext(), column.getRows(), count));
+      for (Operation *user : join->getUsers())
+        if (auto transpose = dyn_cast<TransposeOp>(user))
+          transpose.getResult().setType(matType(join).transposed());
+    });
   }
 
   Attribute small(Attribute dim) {

@@ -208,7 +208,7 @@ int recur::compileCommand(Session &session) {
 static LogicalResult checkTerms(Session &session) {
   OwningOpRef<ModuleOp> module = cpu::isolateRule(session.rule());
   std::vector<std::string> shown;
-  if (failed(simplifyRule(*module)))
+  if (failed(bindOpenColumns(*module->getOps<RuleOp>().begin(), shown)) || failed(simplifyRule(*module)))
     return failure();
   RuleOp rule = *module->getOps<RuleOp>().begin();
   if (failed(bindOpenSteps(rule, shown)) || failed(unrollSteps(rule)))

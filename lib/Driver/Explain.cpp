@@ -22,10 +22,13 @@ public:
     module = cpu::isolateRule(session.rule());
     bool sized = !sizes.empty() || session.rule().symbols().empty();
     RuleOp rule = *module->getOps<RuleOp>().begin();
-    if ((sized && failed(bindRule(rule, sizes))) || failed(simplifyRule(*module)))
+    std::vector<std::string> shown;
+    if (failed(sized ? bindRule(rule, sizes) : bindOpenColumns(rule, shown)) || failed(simplifyRule(*module)))
       return failure();
     rule = *module->getOps<RuleOp>().begin();
-    std::vector<std::string> shown;
+    noteColumns(rule);
+    for (const std::string &name : std::exchange(shown, {}))
+      result.notes.push_back("columns: shown for " + name + " = 2");
     if (!sized && failed(bindOpenSteps(rule, shown)))
       return failure();
     for (const std::string &name : shown)
@@ -53,6 +56,24 @@ public:
   Explanation result;
 
 private:
+  // Inputs that the rule has, and what is compiled has not: they are taken apart.
+  void noteColumns(RuleOp rule) {
+    for (BlockArgument input : rule.argumentsOf(ArgKind::Input)) {
+      ArgAttr arg = rule.getArg(input);
+      auto steps = dyn_cast<StepsType>(input.getType());
+      BlockArgument given = session.rule().findArgument(ArgKind::Input, arg.getName());
+      if (!steps || isa<StepsType>(given.getType()))
+        continue;
+      bool isVector = isOne(matType(given).getCols());
+      result.notes.push_back(llvm::formatv("'{0}' is taken apart: {0}[j] is its {1} j of {2}",
+                                           arg.getName().str(),
+                                           isVector             ? "entry"
+                                           : steps.getColumns() ? "column"
+                                                                : "row",
+                                           dimText(steps.getCount())));
+    }
+  }
+
   void describeRule() {
     ModelInfo info = describe(session);
     result.rule = info.name;

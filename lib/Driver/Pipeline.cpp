@@ -1,6 +1,7 @@
 // Runs the stages.
 #include "lib/Driver/Pipeline.h"
 #include "lib/Algebra/Passes.h"
+#include "lib/Algebra/SplitColumns.h"
 #include "lib/Driver/Output.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Transforms/Passes.h"
@@ -81,6 +82,14 @@ LogicalResult recur::bindRule(RuleOp rule, const llvm::StringMap<int64_t> &sizes
   return error;
 }
 
+LogicalResult recur::bindOpenColumns(RuleOp rule, std::vector<std::string> &shown) {
+  llvm::StringMap<int64_t> columns;
+  for (StringAttr symbol : openColumns(rule))
+    if (columns.try_emplace(symbol.getValue(), 2).second)
+      shown.push_back(symbol.str());
+  return bindDimensions(rule, columns);
+}
+
 LogicalResult recur::bindOpenSteps(RuleOp rule, std::vector<std::string> &shown) {
   llvm::StringMap<int64_t> steps;
   rule.walk([&](ForOp loop) {
@@ -94,6 +103,7 @@ LogicalResult recur::bindOpenSteps(RuleOp rule, std::vector<std::string> &shown)
 LogicalResult recur::simplifyRule(ModuleOp module) {
   PassManager pm(module.getContext());
   OpPassManager &rule = pm.nest<RuleOp>();
+  rule.addPass(createRecurSplitColumns());
   rule.addPass(createRecurDropAssumptions());
   rule.addPass(createCanonicalizerPass());
   rule.addPass(createRecurReassociate());

@@ -39,6 +39,10 @@ mlir::LogicalResult differentiateRule(mlir::ModuleOp module);
 /// Binds dimensions; reports those that have no size. Fails after a diagnostic.
 mlir::LogicalResult bindRule(RuleOp rule, const llvm::StringMap<int64_t> &sizes);
 
+/// Gives the dimensions of matrices of few columns that have no size yet the size 2: they are taken apart
+/// before a rule is sorted into its class. `shown` gets their names. Fails after a diagnostic.
+mlir::LogicalResult bindOpenColumns(RuleOp rule, std::vector<std::string> &shown);
+
 /// Gives each number of micro-steps that has no size yet the size 2: loops over them are unrolled before a
 /// rule is sorted into its class, and two show how they follow each other. `shown` gets their names. Fails
 /// after a diagnostic.

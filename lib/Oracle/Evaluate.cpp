@@ -23,6 +23,7 @@ public:
         .Case<MaskOp>([&](MaskOp m) { return set(op, mask(m)); })
         .Case<DecayOp>([&](DecayOp d) { return set(op, decay(get(d.getFactors()))); })
         .Case<ExtractOp>([&](ExtractOp e) { return extract(e); })
+        .Case<JoinOp>([&](JoinOp j) { return set(op, join(j)); })
         .Case<MatmulOp>([&](MatmulOp m) { return set(op, multiply(get(m.getLhs()), get(m.getRhs()))); })
         .Case<TransposeOp>([&](TransposeOp t) { return set(op, transpose(get(t.getOperand()))); })
         .Case<ReduceOp>([&](ReduceOp r) { return set(op, reduce(r)); })
@@ -80,6 +81,14 @@ private:
     if (!(index >= 1 && index <= steps.size()) || index != std::floor(index))
       return op.emitOpError() << "micro-step " << index << " is not one of 1 to " << steps.size();
     return set(*op, steps[int64_t(index) - 1]);
+  }
+
+  Matrix join(JoinOp op) {
+    Matrix result(get(op.getColumns()[0]).rows, op.getColumns().size());
+    for (auto [j, column] : llvm::enumerate(op.getColumns()))
+      for (int64_t i = 0; i < result.rows; ++i)
+        result.at(i, j) = get(column).at(i, 0);
+    return result;
   }
 
   Matrix elementwise(ElementwiseOp op) {

@@ -1,5 +1,6 @@
 #include "lib/Schedule/Advise.h"
 #include "lib/Algebra/Passes.h"
+#include "lib/Algebra/SplitColumns.h"
 #include "lib/Schedule/Cost.h"
 #include "mlir/IR/Matchers.h"
 
@@ -78,7 +79,7 @@ std::vector<std::string> recur::adviseOn(const NormalForm &form, chunk::ProgramO
                      "rows, by columns, or one number would have one");
   if (form.ruleClass == RuleClass::C7)
     advice.push_back("a state is multiplied by a full matrix: a diagonal plus a few outer products costs a "
-                     "fraction of it; the columns of a narrow matrix K are such as micro-steps, "
-                     "'input k : vector(dk)[n]' and 'for j in 1..n'");
+                     "fraction of it, such as K*K.T of an input K with up to " +
+                     std::to_string(mostColumns) + " columns");
   return advice;
 }

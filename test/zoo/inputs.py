@@ -106,6 +106,9 @@ class Draw:
     def half(self, shape, head):
         return self.gate(shape, head) / 2
 
+    def quarter(self, shape, head):
+        return self.gate(shape, head) / 4
+
     def small(self, shape, head):
         return self.gate(shape, head) / 16
 

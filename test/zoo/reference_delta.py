@@ -127,6 +127,19 @@ def two_reads(x, s):
     return s.S @ x.q
 
 
+def block_delta(x, s):
+    K = l2norm(x.K.T).T
+    S = exp(x.g) * s.S
+    s.S = S - x.b / K.shape[1] * (S @ K - x.V) @ K.T
+    return s.S @ x.q
+
+
+def block_delta_rows(x, s):
+    S = exp(x.g) * s.S
+    s.S = S + sum(b * outer(v - S @ k, k) for b, k, v in zip(x.b, x.K, x.V))
+    return {"O": x.Q @ s.S.T}
+
+
 def mean_squares(x, s):
     o = s.w @ x.x
     s.w = s.w + 0.5 * (x.y - o) * x.x / (x.x @ x.x + 1)

@@ -77,6 +77,16 @@ def left_slots(x, s):
     return s.V.T @ softmax(s.K @ x.q)
 
 
+def mimo(x, s):
+    s.S = exp(x.g) * s.S + x.X @ x.B.T
+    return {"O": s.S @ x.C}
+
+
+def mimo_rows(x, s):
+    s.S = exp(x.g) * s.S + sum(outer(w * x.x, b) for w, b in zip(x.W, x.B))
+    return {"O": np.array([z * (s.S @ c) for z, c in zip(x.Z, x.C)])}
+
+
 def matrix_output(x, s):
     s.S = x.a * s.S + outer(x.v, x.k)
     return {"o": s.S @ x.q, "p": np.tanh(outer(x.v, x.k))}

@@ -153,12 +153,17 @@ read_both_ways              | q:query(dk) k:key(dk) x:value(dv) v:value(dv) g:lo
 outer_decay                 | q:query(dk) k:key(dk) v:value(dv) g:logit(dk) h:logit(dv) | | S(dv,dk)
 tempered_gate               | q:query(dk) k:key(dk) g:logit(dk) r:logit(dk) v:value(dv) | | S(dv,dk)
 mean_squares                | x:value(d) y:value() | | w(d)
+mimo                        | X:value(dv,n) B:value(dk,n) C:value(dk,n) g:log_decay() | | S(dv,dk)
+mimo_rows                   | x:value(dv) B:key(n,dk) C:key(n,dk) g:log_decay() | W:real(n,dv) Z:real(n,dv) | \
+                              S(dv,dk)
+block_delta                 | q:query(dk) K:real(dk,n) V:value(dv,n) b:gate() g:log_decay() | | S(dv,dk)
+block_delta_rows            | Q:key(n,dk) K:key(n,dk) V:value(n,dv) b:quarter(n) g:log_decay() | | S(dv,dk)
 projected_output            | q:query(dk) k:key(dk) v:value(dv) g:log_decay() | W:weights(d,dv) | S(dv,dk)
 """
 
 OUTPUTS = {"two_outputs": ["o", "p"], "matrix_output": ["o", "p"], "summed": ["o", "y"],
            "read_both_ways": ["o", "p"], **{name: ["O"] for name in (
-    "softmax_attention", "alibi", "fox", "deltaformer", "path", "path_absolute")}}
+    "mimo", "mimo_rows", "block_delta_rows", "softmax_attention", "alibi", "fox", "deltaformer", "path", "path_absolute")}}
 
 SMALL_STATE_LONG_SEQUENCE = {"dk": 6, "dv": 5, "dh": 7}
 
