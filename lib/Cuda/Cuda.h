@@ -93,10 +93,12 @@ struct Entry {
   llvm::SmallVector<int32_t> tensors;
 };
 
-/// A vector or number per token and head that one entry leaves in the workspace for the next.
+/// A vector or number per token and head, or some of them, that one entry leaves in the workspace for the
+/// next.
 struct Temporary {
   /// 0 for a number.
   int64_t entries = 0;
+  /// Of an entry; and 256 times the rows of several vectors.
   int64_t bits = 16;
 };
 

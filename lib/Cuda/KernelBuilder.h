@@ -20,8 +20,8 @@ struct SharedOut {
 };
 
 // What a row of a chunk in roles is: a token, one of its micro-steps, or what it does along one of the two
-// vectors that it writes along (stackReads).
-enum class RowKind { Token, MicroStep, Read };
+// vectors that it writes along (stackReads), or the columns of its matrices (ruleOfColumn).
+enum class RowKind { Token, MicroStep, Read, Column };
 
 // Adds entry points to a module.
 class KernelBuilder {
@@ -41,7 +41,7 @@ private:
   SharedOut shareOut(int64_t slab, bool fewer);
   bool addInRoles(DeriveFunction derive);
   bool addInRoles(DeriveFunction derive, RowKind rows, bool manyProducts);
-  bool addStages(DeriveFunction derive, bool withRests, bool keepsDelayed);
+  bool addStages(DeriveFunction derive, CutOptions cut);
   std::optional<Entry> addTokenStage(RuleOp stage, llvm::StringRef name);
   std::optional<Entry> addTiles(RuleOp bound, llvm::ArrayRef<TensorArgument> tensors, llvm::StringRef name);
   llvm::SmallVector<llvm::SmallVector<Entry>> addCore(const Stages::Stage &core, DeriveFunction derive,

@@ -104,9 +104,10 @@ bool KernelBuilder::isWanted(StringRef form) const { return options.form == form
 void KernelBuilder::addChunked(DeriveFunction derive) {
   auto inStages = [&] {
     for (bool keepsDelayed : {true, false})
-      for (bool withRests : {true, false})
-        if (addStages(derive, withRests, keepsDelayed))
-          return true;
+      for (bool ofColumns : {true, false})
+        for (bool withRests : {true, false})
+          if (!(keepsDelayed && ofColumns) && addStages(derive, {withRests, ofColumns, keepsDelayed}))
+            return true;
     return false;
   };
   if (!options.chip.hasWarpgroups())

@@ -14,10 +14,10 @@ using namespace recur::cuda;
 // Stores the system, negated, to the tile of blocks. Of a diagonal block three quarters go to the warp's
 // leaf, in f32, column by column.
 void RoleEmitter::storeSystem(ScoreState &state) {
-  // Blocks are wanted below the diagonal, and of a leaf what is below.
+  // Blocks are wanted below the diagonal, and of a leaf what is below; of rows at one time less than that.
   ScoreTile system;
   system.value = plan.system;
-  system.anyAbove = true;
+  system.anyAbove = !plan.atOnce;
   Value tile = ptx.add(ptx.add(base, blocksAt), state.warpRows);
   bool isTame = plan.isTame();
   refreshBlocks(state);

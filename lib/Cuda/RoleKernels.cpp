@@ -186,27 +186,31 @@ Phase KernelBuilder::addSegments(chunk::ProgramOp program, ArrayRef<TensorArgume
   return Phase::Whole;
 }
 
-// The chunk program of a rule whose rows are a token's two reads, if there is one.
-static chunk::ProgramOp deriveRead(DeriveFunction derive, RuleOp rule) {
-  OwningOpRef<ModuleOp> module = stackReads(rule);
+// The chunk program of a rule whose rows are a token's two reads, or columns, if there is one.
+static chunk::ProgramOp deriveRows(DeriveFunction derive, RuleOp rule, RowKind rows) {
+  bool ofColumns = rows == RowKind::Column;
+  OwningOpRef<ModuleOp> module = ofColumns ? ruleOfColumn(rule) : stackReads(rule);
   if (!module)
     return {};
   RuleOp stacked = *module->getOps<RuleOp>().begin();
-  if (std::string defect = proveStacked(rule, stacked); !defect.empty()) {
+  std::string defect = ofColumns ? proveColumns(rule, stacked) : proveStacked(rule, stacked);
+  if (ofColumns && !defect.empty()) // its columns are not alike
+    return {};
+  if (!defect.empty()) {
     mlir::emitWarning(rule.getLoc()) << "internal error: the rule of one read is not the rule: " << defect;
     return {};
   }
   chunk::ProgramOp program = derive(stacked, /*ofMicroStep=*/false);
   if (!program)
     return {};
-  for (StringRef name : {StringRef(stackedAttr), StringRef(inTurnAttr)})
+  for (StringRef name : {StringRef(stackedAttr), StringRef(inTurnAttr), StringRef(rowsAttr)})
     if (Attribute own = stacked->getAttr(name))
       program->setAttr(name, own);
-  // Two rows at one time may make a state larger where one does not.
+  // Several rows at one time may make a state larger where one does not.
   if (!program->hasAttr(inTurnAttr)) {
     OwningOpRef<RuleOp> copy(rule.clone());
     program->removeAttr(contractionAttr);
-    if (isContraction(normalise(*copy)))
+    if (!ofColumns && isContraction(normalise(*copy)))
       program->setAttr(contractionAttr, UnitAttr::get(rule.getContext()));
   }
   return program;
@@ -266,15 +270,18 @@ static chunk::ProgramOp deriveRotated(DeriveFunction derive, RuleOp rule) {
 // Whether there are roles for any number of blocks. Two rows a token cost less than four products between
 // tokens.
 bool KernelBuilder::addInRoles(DeriveFunction derive) {
-  constexpr std::pair<RowKind, bool> tries[] = {
-      {RowKind::MicroStep, false}, {RowKind::Token, false}, {RowKind::Read, false}, {RowKind::Token, true}};
+  constexpr std::pair<RowKind, bool> tries[] = {{RowKind::MicroStep, false},
+                                                {RowKind::Column, false},
+                                                {RowKind::Token, false},
+                                                {RowKind::Read, false},
+                                                {RowKind::Token, true}};
   for (auto [rows, manyProducts] : tries) {
     size_t before = entries.size();
     if (addInRoles(derive, rows, manyProducts)) {
       refused.erase("roles");
       return true;
     }
-    if (rows == RowKind::Read) {
+    if (rows == RowKind::Read || rows == RowKind::Column) {
       eraseCode(ArrayRef(entries).drop_front(before));
       entries.truncate(before);
     }
@@ -285,11 +292,13 @@ bool KernelBuilder::addInRoles(DeriveFunction derive) {
 // The same, for one kind of rows, and plans that have many products between tokens or not.
 bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyProducts) {
   auto derived = [&](RuleOp rule) {
+    bool isStacked = rows == RowKind::Read || rows == RowKind::Column;
     chunk::ProgramOp program = rows == RowKind::Token ? deriveRotated(derive, rule) : chunk::ProgramOp();
     if (!program) {
-      OwningOpRef<ModuleOp> bounded = rows == RowKind::MicroStep ? nullptr : withNormBound(rule);
+      bool isBounded = rows == RowKind::Token || rows == RowKind::Read;
+      OwningOpRef<ModuleOp> bounded = isBounded ? withNormBound(rule) : nullptr;
       RuleOp own = bounded ? *bounded->getOps<RuleOp>().begin() : rule;
-      program = rows == RowKind::Read ? deriveRead(derive, own) : derive(own, rows == RowKind::MicroStep);
+      program = isStacked ? deriveRows(derive, own, rows) : derive(own, rows == RowKind::MicroStep);
       if (program && bounded)
         takeNormBound(program);
     }
@@ -308,7 +317,7 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
   FailureOr<RolePlan> plan = failure();
   if (program)
     plan = RolePlan::make(program, part.tensors);
-  if (program && failed(plan) && rows != RowKind::Read)
+  if (program && failed(plan) && rows != RowKind::Read && rows != RowKind::Column)
     refused["roles"] = RolePlan::refusal(program, part.tensors);
   if (failed(plan) || plan->hasManyProducts() != manyProducts)
     return false;

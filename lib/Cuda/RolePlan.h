@@ -257,6 +257,11 @@ public:
   bool inTurn = false;
   /// What the program's rule is to the kernel's, where it is a rotated one.
   std::optional<RotatedUpdate> rotated;
+  /// A token's rows are simultaneous, as those that stand for two are, but lie together as micro-steps do;
+  /// and whether outputs have such rows, too.
+  bool atOnce = false, rowOutputs = false;
+  /// The rows of an output's tile.
+  int64_t rowsOfOutput() const { return rowOutputs ? tokensOfChunk : columns; }
   /// Products in the order of waves.
   llvm::SmallVector<ChainProduct> products;
   unsigned waves = 0;

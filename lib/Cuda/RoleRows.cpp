@@ -39,8 +39,12 @@ std::array<Value, 2> RoleEmitter::decaySums(RowState &state, Value decay, bool b
       log = arith::MaximumFOp::create(b, log, ptx.number(-200));
       logs[i] = ptx.choose(state.valid[i], log, ptx.number(0));
     }
-    Value sum = ptx.sum(logs[0], logs[1]);
-    // Reads at one time have one decay: it counts where the first ones are, and the second ones take it over.
+    std::array<Value, 2> counted = logs;
+    // Rows at one time have one decay: it counts where the first ones are, and the others take it over.
+    for (unsigned i : {0, 1})
+      if (plan.atOnce)
+        counted[i] = ptx.choose(ptx.equal(state.steps[i], 0), logs[i], ptx.number(0));
+    Value sum = ptx.sum(counted[0], counted[1]);
     if (plan.isStacked())
       sum = ptx.choose(ptx.equal(state.steps[0], 0), sum, ptx.number(0));
     auto shuffle = [&](Value x, int64_t by, int64_t bound, NVVM::ShflKind kind) -> Value {
@@ -53,7 +57,7 @@ std::array<Value, 2> RoleEmitter::decaySums(RowState &state, Value decay, bool b
       sum = ptx.choose(exists, ptx.sum(sum, other), sum);
     }
     Value whole = shuffle(sum, 31, 31, NVVM::ShflKind::idx);
-    Value first = ptx.difference(sum, logs[1]);
+    Value first = ptx.difference(sum, counted[1]);
     for (Value *x : {&first, &sum})
       if (plan.isStacked())
         *x = ptx.shuffle(*x, ptx.bits(lane, 27));
@@ -63,8 +67,10 @@ std::array<Value, 2> RoleEmitter::decaySums(RowState &state, Value decay, bool b
   std::array<Value, 3> sums = state.sums.lookup(decay);
   if (!before)
     return {sums[0], sums[1]};
+  // The second row's token comes after the first one's, or is the same one.
   std::array<Value, 2> logs = state.known.lookup(decay);
-  return {ptx.difference(sums[0], logs[0]), sums[0]};
+  Value second = plan.atOnce ? ptx.difference(sums[1], logs[1]) : sums[0];
+  return {ptx.difference(sums[0], logs[0]), second};
 }
 
 // The binary logarithm of the largest of a row's factors of a decay of each key.

@@ -207,8 +207,8 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
   auto findPlace = [&](Value lane) {
     row = ptx.add(ptx.mul(warp, 16), ptx.shiftRight(lane, 2));
     pair = ptx.mul(ptx.bits(lane, 3), 2);
-    Value place = ptx.add(ptx.mul(warp, placeOfRow(16)), ptx.shiftRight(lane, 2));
-    state.rowLessColumn = arith::SubIOp::create(b, place, pair);
+    Value place = ptx.add(ptx.mul(warp, placeOfRow(16)), placeInEight(ptx.shiftRight(lane, 2)));
+    state.rowLessColumn = arith::SubIOp::create(b, place, placeInEight(pair));
   };
   findPlace(lane);
   state.warpRows = ptx.mul(warp, 16 * 128);

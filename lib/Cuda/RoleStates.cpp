@@ -13,7 +13,7 @@ Value RoleEmitter::tokensLeft(Value chunk) {
 
 // Hands a chunk's outputs to the warp that copies. Rows of a chunk that is not whole are stored here.
 void RoleEmitter::storeOutputs(const ChainState &state, ArrayRef<Value> packed) {
-  int64_t share = plan.columns / 4 / plan.states, steps = plan.columns / 16 / plan.states;
+  int64_t rows = plan.rowsOfOutput(), share = rows / 4 / plan.states, steps = rows / 16 / plan.states;
   Value left = tokensLeft(state.chunk), phase = ptx.bits(state.chunk, 1);
   // In place of an input each thread overwrites what it has read.
   if (!plan.outputPlace)
@@ -40,13 +40,19 @@ void RoleEmitter::storeRowsOfOutput(unsigned output, Value chunk, Value buffer, 
   Value first = ptx.shiftRight(thread, 3);
   if (plan.states > 1)
     first = ptx.add(first, ptx.mul(ptx.bits(slabIndex, 1), 16));
-  threads.forLoop(first, left, ptx.constant(16 * plan.states), {}, [&](Value row, ValueRange) {
+  Value end = plan.rowOutputs ? ptx.mul(left, plan.steps) : left;
+  threads.forLoop(first, end, ptx.constant(16 * plan.states), {}, [&](Value row, ValueRange) {
     Value from =
         ptx.add(ptx.add(buffer, ptx.mul(row, 128)), ptx.mul(ptx.exclusiveOr(eighth, ptx.bits(row, 7)), 16));
     Values packet = ptx.load(from, 0, 4, b.getI32Type());
-    Value at = ptx.add(ptx.mul(chunk, plan.tokens), row);
+    Value token = row, step;
+    if (plan.rowOutputs) {
+      token = ptx.shiftRight(row, llvm::Log2_64(plan.steps));
+      step = ptx.bits(row, plan.steps - 1);
+    }
+    Value at = ptx.add(ptx.mul(chunk, plan.tokens), token);
     Value column = ptx.add(ptx.mul(ptx.add(firstSlab, halfOfSlab()), rowsOfSlab), ptx.mul(eighth, 8));
-    Value to = access.entryOfToken(tensor, arith::ExtUIOp::create(b, b.getI64Type(), at), column);
+    Value to = access.entryOfToken(tensor, arith::ExtUIOp::create(b, b.getI64Type(), at), column, step);
     Values operands{to};
     llvm::append_range(operands, packet);
     ptx.assembly("st.global.v4.b32 [$0], {$1,$2,$3,$4};", {}, operands);
@@ -83,7 +89,10 @@ void RoleEmitter::copyOutputs(Value chunk, Value tiles) {
     for (int64_t slab = 0; slab < slabHalves(); ++slab)
       for (int64_t row = 0; row < plan.tokens; row += box)
         ptx.storeBox(address, ptx.add(outputAt(tiles, output, ptx.constant(slab)), row * rowBytes),
-                     {ptx.constant(0), ptx.add(token, row), ptx.add(first, slab), narrow(part.head), batch},
+                     plan.rowOutputs ? Values{ptx.mul(ptx.add(first, slab), 64), ptx.constant(0), token,
+                                              narrow(part.head), batch}
+                                     : Values{ptx.constant(0), ptx.add(token, row), ptx.add(first, slab),
+                                              narrow(part.head), batch},
                      whole);
   }
 }

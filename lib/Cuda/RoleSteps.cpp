@@ -1,5 +1,6 @@
 // The part of a plan that concerns micro-steps, and reads at one time: a chunk's rows are those of its
 // tokens, and what only outputs follow from has a row for each token.
+#include "lib/Algebra/ColumnRows.h"
 #include "lib/Cuda/RolePlan.h"
 
 using namespace mlir;
@@ -44,9 +45,13 @@ LogicalResult RolePlan::findRows() {
                return tensor.argument && tensor.hasToken;
              }))) {
     isFirst = inputs.back();
+    atOnce = program->hasAttr(rowsAttr);
     for (const TensorArgument &tensor : tensors)
       if (auto type = dyn_cast<StepsType>(tensor.type))
         steps = cast<IntegerAttr>(type.getCount()).getInt();
+    // Blocks of eight rows are whole tokens'.
+    if (atOnce && 8 % steps)
+      return failure();
   }
   if (steps > tokensOfChunk)
     return failure();
@@ -101,8 +106,12 @@ LogicalResult RolePlan::findSteps() {
   if (steps == 1)
     return success();
   auto yielded = program.getBodyYield().getValues().take_front(states + countOutputs());
-  if (decay || states > 1 || !isOf(false, yielded[0]) ||
-      !llvm::all_of(yielded.drop_front(states), [&](Value output) { return isOf(true, output); }))
+  auto outputs = yielded.drop_front(states);
+  rowOutputs = atOnce && !outputs.empty() && tensors[outputTensor(0)].own[2];
+  for (unsigned output = 0; output < countOutputs(); ++output)
+    if (!isOf(!rowOutputs, outputs[output]) || tensors[outputTensor(output)].own[2] != rowOutputs)
+      return failure();
+  if (decay || states > 1 || !isOf(false, yielded[0]))
     return failure();
   // A sum over two inputs' rows is that of one kind of rows.
   for (Operation *op : reductions)

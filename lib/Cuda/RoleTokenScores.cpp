@@ -32,8 +32,8 @@ void RoleEmitter::storeTokenScores(ScoreState &state) {
     if (decay)
       logs = ofRows({inExponent ? right : RowFactors(), decay, false});
     // A token sees micro-steps up to its last one; reads at one time have one place.
-    int64_t places = plan.isStacked() ? 1 : plan.steps;
-    Value row = ptx.add(ptx.mul(warp, placeOfRow(16)), ptx.shiftRight(lane, 2));
+    int64_t places = plan.isStacked() || plan.atOnce ? 1 : plan.steps;
+    Value row = ptx.add(ptx.mul(warp, placeOfRow(16)), placeInEight(ptx.shiftRight(lane, 2)));
     Value distance = arith::SubIOp::create(b, row, ptx.mul(ptx.bits(lane, 3), 2 * places));
     int64_t reach = places - (gram.getReach() == Reach::Inclusive ? 0 : 1);
     Value eighth = ptx.bits(lane, 7), to = ptx.add(eighth, ptx.mul(ptx.shiftRight(lane, 4), 8));

@@ -149,7 +149,13 @@ private:
   /// Of a leaf of the system: three of its quarters or, where rows stand for tokens by eights, all.
   int64_t leafBytes() const { return (plan.isStacked() ? 4 : 3) * quarterBytes; }
   /// What masks order a row of scores by: itself or, of reads at one time, its token.
-  int64_t placeOfRow(int64_t row) const { return plan.isStacked() ? row / 16 * 8 + row % 8 : row; }
+  int64_t placeOfRow(int64_t row) const {
+    return plan.isStacked() ? row / 16 * 8 + row % 8 : plan.atOnce ? row / plan.steps : row;
+  }
+  /// The same of one of eight.
+  mlir::Value placeInEight(mlir::Value row) {
+    return plan.atOnce ? ptx.shiftRight(row, llvm::Log2_64(plan.steps)) : row;
+  }
   int64_t scoreTileBytes(const ScoreTile &tile) const {
     return tile.ofTokens ? plan.columns * rowBytes : tileBytes;
   }

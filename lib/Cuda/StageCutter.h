@@ -14,9 +14,8 @@ bool isDividedByNorm(mlir::Value vector);
 /// Cuts one rule, which may be changed.
 class StageCutter {
 public:
-  StageCutter(RuleOp rule, bool withRests, bool keepsDelayed)
-      : rule(rule), withRests(withRests), keepsDelayed(keepsDelayed), body(rule.getBody().front()),
-        cores(rule, keepsDelayed) {}
+  StageCutter(RuleOp rule, CutOptions options)
+      : rule(rule), options(options), body(rule.getBody().front()), cores(rule, options.keepsDelayed) {}
 
   std::optional<Stages> run();
 
@@ -24,7 +23,10 @@ private:
   using Names = llvm::SmallVector<std::pair<mlir::Value, std::string>>;
 
   bool isInput(mlir::Value value) {
-    auto argument = llvm::dyn_cast<mlir::BlockArgument>(stripOrientation(value));
+    value = stripOrientation(value);
+    if (auto extract = value.getDefiningOp<ExtractOp>(); extract && ofColumns && isInPlace(extract))
+      value = extract.getSteps();
+    auto argument = llvm::dyn_cast<mlir::BlockArgument>(value);
     return argument && rule.getArg(argument.getArgNumber()).getKind() == ArgKind::Input;
   }
   /// Whether a vector comes to a core as it is: an input, or what another core gives.
@@ -49,17 +51,22 @@ private:
   bool findOutputs();
   bool findNeeds();
   llvm::SetVector<mlir::Value> linearSources(mlir::Value value);
+  static bool isInPlace(ExtractOp extract);
+  bool bundle();
+  bool bundle(llvm::SetVector<mlir::Value> &values, int64_t count);
   void findMagnified();
   void addRests(Stages &stages);
   std::optional<Stages> makeStages();
   mlir::OwningOpRef<mlir::ModuleOp> stage(const Names &inputs, const Names &outputs, uint64_t states);
 
   RuleOp rule;
-  bool withRests, keepsDelayed;
+  CutOptions options;
   mlir::Block &body;
   Cores cores;
-  Core *core = nullptr;                     // the one whose needs are looked for
-  llvm::DenseSet<mlir::Value> seen;         // looked at by need()
+  Core *core = nullptr;             // the one whose needs are looked for
+  llvm::DenseSet<mlir::Value> seen; // looked at by need()
+  // What is handed over for each micro-step, by what has all as its rows; each thing's number of them.
+  llvm::DenseMap<mlir::Value, llvm::SmallVector<mlir::Value>> bundles;
   llvm::SetVector<mlir::Value> early;       // functions of the token that become temporaries
   llvm::DenseSet<mlir::Value> decays, logs; // vectors that states decay by; of early ones, logarithms of such
   llvm::DenseMap<Core *, llvm::DenseSet<mlir::Value>> taken; // what each core has of other stages

@@ -1,4 +1,5 @@
 // The modules of stages, and what they hand over.
+#include "lib/Algebra/ColumnRows.h"
 #include "lib/Algebra/NormalForm.h"
 #include "lib/Algebra/Passes.h"
 #include "lib/Cuda/StageCutter.h"
@@ -34,10 +35,27 @@ OwningOpRef<ModuleOp> StageCutter::stage(const Names &inputs, const Names &outpu
   copy.getInitYield()->setOperands(inits);
   copy.setOutputsAttr(b.getArrayAttr(names));
   for (auto &[value, name] : inputs) {
-    BlockArgument argument = block.addArgument(value.getType(), rule.getLoc());
-    map.lookup(value).replaceAllUsesWith(argument);
-    args.push_back(ArgAttr::get(b.getContext(), ArgKind::Input, b.getStringAttr(name), rangeOf(value),
-                                isDividedByNorm(value), 0));
+    auto bundle = bundles.find(value);
+    Value like = bundle == bundles.end() ? value : bundle->second.front();
+    args.push_back(ArgAttr::get(b.getContext(), ArgKind::Input, b.getStringAttr(name), rangeOf(like),
+                                isDividedByNorm(like), 0));
+    if (bundle == bundles.end()) {
+      BlockArgument argument = block.addArgument(value.getType(), rule.getLoc());
+      map.lookup(value).replaceAllUsesWith(argument);
+      continue;
+    }
+    bool isColumn = isOne(matType(like).getCols());
+    auto type = StepsType::get(b.getContext(), b.getI64IntegerAttr(bundle->second.size()),
+                               isColumn ? matType(like) : matType(like).transposed());
+    BlockArgument steps = block.addArgument(type, rule.getLoc());
+    OpBuilder first = OpBuilder::atBlockBegin(&block);
+    for (auto [i, part] : llvm::enumerate(bundle->second)) {
+      Value number = ConstantOp::create(first, rule.getLoc(), double(i + 1));
+      Value own = ExtractOp::create(first, rule.getLoc(), steps, number);
+      if (!isColumn)
+        own = TransposeOp::create(first, rule.getLoc(), own);
+      map.lookup(part).replaceAllUsesWith(own);
+    }
   }
   for (Block *region : {&block, &init})
     for (Operation &op : llvm::make_early_inc_range(llvm::reverse(*region)))
@@ -68,6 +86,75 @@ OwningOpRef<ModuleOp> StageCutter::stage(const Names &inputs, const Names &outpu
   return module;
 }
 
+// Whether a micro-step lies in memory as its entries one after the other.
+bool StageCutter::isInPlace(ExtractOp extract) {
+  return microStepOf(extract) && !cast<StepsType>(extract.getSteps().getType()).getColumns();
+}
+
+// Puts what is handed over for each micro-step together.
+bool StageCutter::bundle() {
+  int64_t count = 0;
+  for (BlockArgument input : rule.argumentsOf(ArgKind::Input))
+    if (auto steps = dyn_cast<StepsType>(input.getType())) {
+      int64_t own = cast<IntegerAttr>(steps.getCount()).getInt();
+      if (count && own != count)
+        return false;
+      count = own;
+    }
+  if (!count || !body.getOps<ForOp>().empty() || !written.empty() || whole || !bundle(early, count))
+    return false;
+  for (Core &own : cores.cores)
+    if (!bundle(own.products, count))
+      return false;
+  cores.findReach();
+  return true;
+}
+
+bool StageCutter::bundle(llvm::SetVector<Value> &values, int64_t count) {
+  LookedAt looked([&](Value value) { return isMatrix(value) && cores.reachOf(value); });
+  llvm::SetVector<Value> left(values), bundled;
+  for (Value value : values) {
+    FailureOr<int64_t> first = looked.of(value);
+    if (failed(first))
+      return false;
+    if (*first != 1)
+      continue;
+    SmallVector<Value> parts{value};
+    for (int64_t step = 2; step <= count; ++step) {
+      auto *other = llvm::find_if(left, [&](Value other) { return looked.areAlike(value, other, step); });
+      if (other == left.end())
+        return false;
+      parts.push_back(*other);
+    }
+    for (Value part : parts)
+      left.remove(part);
+    Operation *last = nullptr;
+    for (Value part : parts)
+      if (Operation *op = part.getDefiningOp(); !last || last->isBeforeInBlock(op))
+        last = op;
+    OpBuilder b(rule.getContext());
+    b.setInsertionPointAfter(last);
+    SmallVector<Value> oriented;
+    for (Value part : parts)
+      oriented.push_back(
+          isOne(matType(part).getCols()) ? part : TransposeOp::create(b, rule.getLoc(), part).getResult());
+    Value columns = JoinOp::create(b, rule.getLoc(), oriented);
+    Value rows = TransposeOp::create(b, rule.getLoc(), columns);
+    bundled.insert(rows);
+    for (auto &[core, own] : taken)
+      if (own.contains(value))
+        own.insert(rows);
+    if (logs.contains(value))
+      logs.insert(rows);
+    bundles[rows] = parts;
+  }
+  if (llvm::any_of(left, [&](Value value) { return *looked.of(value) != 0; }))
+    return false;
+  left.insert_range(bundled);
+  values = left;
+  return true;
+}
+
 // The rule that stages are together.
 static OwningOpRef<ModuleOp> joinStages(const Stages &stages, RuleOp rule) {
   OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
@@ -83,8 +170,16 @@ static OwningOpRef<ModuleOp> joinStages(const Stages &stages, RuleOp rule) {
       Value own = whole.findArgument(arg.getKind(), arg.getName());
       map.map(argument, own ? own : named.lookup(arg.getName()));
     }
-    for (Operation &op : part.getBody().front().without_terminator())
+    for (Operation &op : part.getBody().front().without_terminator()) {
+      // A row of what a stage hands over.
+      if (auto extract = dyn_cast<ExtractOp>(op);
+          extract && isa<MatType>(map.lookup(extract.getSteps()).getType())) {
+        JoinOp join = columnsOf(map.lookup(extract.getSteps()));
+        map.map(extract.getResult(), join.getColumns()[*microStepOf(extract) - 1]);
+        continue;
+      }
       b.clone(op, map);
+    }
     for (auto [state, value] : llvm::zip(part.argumentsOf(ArgKind::State), part.yieldedStates()))
       named["new " + part.getArg(state).getName().str()] = map.lookup(value);
     for (auto [name, value] : llvm::zip(part.getOutputs().getAsRange<StringAttr>(), part.yieldedOutputs()))
@@ -103,7 +198,7 @@ static OwningOpRef<ModuleOp> joinStages(const Stages &stages, RuleOp rule) {
 static void chooseDigits(Stages &stages) {
   for (const Stages::Stage &stage : stages.stages)
     for (Stages::Temporary &temporary : stages.temporaries)
-      if (stage.kind == Stages::Matrices &&
+      if (stage.kind == Stages::Matrices && !temporary.areNumbers &&
           (stage.rule().findArgument(ArgKind::Input, temporary.name) ||
            llvm::is_contained(stage.rule().getOutputs(),
                               StringAttr::get(stage.rule()->getContext(), temporary.name))))
@@ -115,7 +210,10 @@ std::optional<Stages> StageCutter::makeStages() {
   Stages stages;
   Names ofTokens, ofCores; // early values and products that are known so far
   auto name = [&](Value value, Names &names) {
-    stages.temporaries.push_back({"recur." + std::to_string(stages.temporaries.size()), matType(value)});
+    auto bundle = bundles.find(value);
+    stages.temporaries.push_back({"recur." + std::to_string(stages.temporaries.size()), matType(value),
+                                  /*isWide=*/true,
+                                  bundle != bundles.end() && isNumber(bundle->second.front())});
     names.push_back({value, stages.temporaries.back().name});
   };
   auto nameOutputs = [&](ArrayRef<unsigned> which, Names &names) {
@@ -163,7 +261,7 @@ std::optional<Stages> StageCutter::makeStages() {
     });
     for (Value value : own.products) {
       name(value, products);
-      if (withRests && !own.isVector && exponents.contains(value) && !isNumber(value))
+      if (options.withRests && !own.isVector && exponents.contains(value) && !isNumber(value))
         wanted.push_back(products.back().second);
     }
     outputs.clear();

@@ -299,7 +299,7 @@ void StageCutter::splitSides() {
     SmallVector<Value> found = SideSplitter(rule, cores, state).run(name + secondSuffix.str());
     written.insert_range(found);
     if (!found.empty())
-      cores = Cores(rule, keepsDelayed);
+      cores = Cores(rule, options.keepsDelayed);
   }
   if (written.empty())
     whole = {};

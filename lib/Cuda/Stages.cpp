@@ -1,3 +1,4 @@
+#include "lib/Algebra/ColumnRows.h"
 #include "lib/Algebra/Passes.h"
 #include "lib/Algebra/RotatedUpdate.h"
 #include "lib/Cuda/StageCutter.h"
@@ -32,6 +33,8 @@ bool StageCutter::isPlainNumber(Value value) {
   Operation *op = value.getDefiningOp();
   if (!op)
     return !cores.reachOf(value) && !cores.isPassing(value);
+  if (isa<ExtractOp>(op))
+    return options.ofColumns && isInput(value);
   if (auto sum = dyn_cast<ReduceOp>(op)) {
     auto product = strip(sum.getOperand()).getDefiningOp<MulOp>();
     return sum.getKind() == Reduction::Sum && product && isGiven(product.getLhs()) &&
@@ -226,7 +229,7 @@ bool StageCutter::findProducts(Value value) {
   if (Core *own = cores.entrywiseCoreOf(value))
     return own->products.insert(value), true;
   Operation *op = value.getDefiningOp();
-  if (!op || isMatrix(value))
+  if (!op || (isMatrix(value) && !isa<JoinOp>(op)))
     return false;
   if (isa<MatmulOp>(op))
     for (unsigned i : {0, 1})
@@ -243,6 +246,13 @@ bool StageCutter::findOutputs() {
   for (auto [i, output] : llvm::enumerate(rule.yieldedOutputs())) {
     unsigned level = cores.levelOf(output);
     core = level ? &cores.cores[level - 1] : nullptr;
+    // Rows of vectors that roles make are theirs, too.
+    if (JoinOp join = columnsOf(output);
+        join && core && options.ofColumns && output.getDefiningOp<TransposeOp>() &&
+        llvm::all_of(join.getColumns(), [&](Value x) { return isForRoles(x); })) {
+      core->outputs.push_back(i);
+      continue;
+    }
     if (core && (core->isVector ? cores.entrywiseCoreOf(output) == core : isForRoles(output))) {
       core->outputs.push_back(i);
       continue;
@@ -257,7 +267,7 @@ bool StageCutter::findOutputs() {
 // What cores need of others, and of the token. The last ones first, as they say what earlier ones have to
 // give.
 bool StageCutter::findNeeds() {
-  uint64_t delayed = keepsDelayed ? delayedWrites(rule) : 0;
+  uint64_t delayed = options.keepsDelayed ? delayedWrites(rule) : 0;
   for (Core &own : llvm::reverse(cores.cores)) {
     core = &own;
     seen.clear();
@@ -317,21 +327,23 @@ std::optional<Stages> StageCutter::run() {
   if (!cores.order() || !findOutputs() || !findNeeds() ||
       (early.empty() && late.empty() && cores.cores.size() == 1))
     return std::nullopt;
+  if (options.ofColumns && !bundle())
+    return std::nullopt;
   findMagnified();
   return makeStages();
 }
 
-std::optional<Stages> cuda::cutIntoStages(RuleOp rule, bool withRests, bool keepsDelayed) {
-  if (keepsDelayed && !delayedWrites(rule))
+std::optional<Stages> cuda::cutIntoStages(RuleOp rule, CutOptions options) {
+  if (options.keepsDelayed && !delayedWrites(rule))
     return std::nullopt;
   OwningOpRef<ModuleOp> copy = ModuleOp::create(rule.getLoc());
   auto own = cast<RuleOp>(OpBuilder::atBlockEnd(copy->getBody()).clone(*rule));
-  std::optional<Stages> stages = StageCutter(own, withRests, keepsDelayed).run();
+  std::optional<Stages> stages = StageCutter(own, options).run();
   auto isRotated = [](const Stages::Stage &stage) {
     return stage.kind != Stages::Matrices || !delayedWrites(stage.rule()) ||
            rotateUpdate(stage.rule(), /*inLogs=*/false);
   };
-  if (stages && keepsDelayed && !llvm::all_of(stages->stages, isRotated))
+  if (stages && options.keepsDelayed && !llvm::all_of(stages->stages, isRotated))
     return std::nullopt;
   return stages;
 }

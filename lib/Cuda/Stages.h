@@ -33,6 +33,8 @@ struct Stages {
     MatType type;
     /// In f32: no stage of matrices reads or writes it.
     bool isWide = true;
+    /// As many numbers as there are micro-steps.
+    bool areNumbers = false;
     bool isNumber() const { return isOne(type.getRows()) && isOne(type.getCols()); }
   };
   llvm::SmallVector<Stage> stages;
@@ -45,11 +47,21 @@ constexpr llvm::StringLiteral magnifiedAttr = "recur.magnified";
 /// What an output's name ends with that is the rest of the one before: what rounding to bf16 takes away.
 constexpr llvm::StringLiteral restSuffix = ".rest";
 
+/// What stages hand over, and keep.
+struct CutOptions {
+  /// What exponentials are taken of is handed over by stages of matrices with its rest, which they then must
+  /// know how to make.
+  bool withRests = false;
+  /// What is handed over for each of a token's micro-steps is one temporary, which stages take as micro-steps,
+  /// too; nothing where that is not possible.
+  bool ofColumns = false;
+  /// A stage of matrices keeps what it writes of the token before, and its rule can be rotated
+  /// (RotatedUpdate.h); nothing where none does.
+  bool keepsDelayed = false;
+};
+
 /// Cuts a bound and simplified rule into stages, or nothing where there is nothing to cut off, or where a
-/// function of the token cannot be told from the rest. `withRests`: what exponentials are taken of is handed
-/// over by stages of matrices with its rest, which they then must know how to make. `keepsDelayed`: a stage
-/// of matrices keeps what it writes of the token before, and its rule can be rotated (RotatedUpdate.h);
-/// nothing where none does.
-std::optional<Stages> cutIntoStages(RuleOp rule, bool withRests, bool keepsDelayed = false);
+/// function of the token cannot be told from the rest.
+std::optional<Stages> cutIntoStages(RuleOp rule, CutOptions options);
 
 } // namespace recur::cuda

@@ -145,6 +145,12 @@ SmallVector<SmallVector<Entry>> KernelBuilder::addCore(const Stages::Stage &core
   return groups;
 }
 
+// The rows of what holds several vectors; 0 for one.
+static int64_t rowsOf(const Stages::Temporary &temporary) {
+  MatType type = temporary.type;
+  return type.numRows() != 1 && type.numCols() != 1 ? type.numRows() : 0;
+}
+
 // Forgets the code of entry points, of which some may be there twice.
 void KernelBuilder::eraseCode(ArrayRef<Entry> unwanted) {
   for (const Entry &entry : unwanted)
@@ -158,11 +164,11 @@ static bool hasRests(RuleOp rule) {
 }
 
 // Whether there are kernels in stages, that of a matrix in roles among them.
-bool KernelBuilder::addStages(DeriveFunction derive, bool withRests, bool keepsDelayed) {
+bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
   constexpr size_t mostTemporaries = 12, mostEntries = 14; // two that take token by token follow
   std::optional<Stages> stages;
   if (options.chip.hasWarpgroups() && isInHalves(rule, options))
-    stages = cutIntoStages(rule, withRests, keepsDelayed);
+    stages = cutIntoStages(rule, cut);
   if (!stages || stages->temporaries.size() > mostTemporaries)
     return false;
   llvm::StringMap<FloatType> elements = options.elements;
@@ -172,7 +178,7 @@ bool KernelBuilder::addStages(DeriveFunction derive, bool withRests, bool keepsD
     options.symbol = symbol;
   });
   for (const Stages::Temporary &temporary : stages->temporaries)
-    if (!temporary.isWide && !temporary.isNumber())
+    if (!temporary.isWide && !temporary.isNumber() && !temporary.areNumbers)
       options.elements[temporary.name] = BFloat16Type::get(b.getContext());
   auto isCore = [](const Stages::Stage &stage) { return stage.kind != Stages::Tokens; };
   bool isSingle = llvm::count_if(stages->stages, isCore) == 1, anyInRoles = false;
@@ -223,7 +229,9 @@ bool KernelBuilder::addStages(DeriveFunction derive, bool withRests, bool keepsD
       llvm::append_range(entries, group);
   }
   for (const Stages::Temporary &temporary : stages->temporaries)
-    temporaries.push_back({temporary.isNumber() ? 0 : temporary.type.numElements(),
-                           temporary.isNumber() || temporary.isWide ? 32 : 16});
+    temporaries.push_back({temporary.isNumber() ? 0
+                           : rowsOf(temporary)  ? temporary.type.numCols()
+                                                : temporary.type.numElements(),
+                           (temporary.isNumber() || temporary.isWide ? 32 : 16) + 256 * rowsOf(temporary)});
   return true;
 }

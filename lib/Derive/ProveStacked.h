@@ -1,6 +1,7 @@
 // The proofs of rules that are written anew before they are derived: one whose token's reads are rows of
 // their own, one whose update is rotated.
 #pragma once
+#include "lib/Algebra/ColumnRows.h"
 #include "lib/Algebra/RotatedUpdate.h"
 #include "lib/Algebra/StackedReads.h"
 
@@ -12,5 +13,7 @@ std::string proveStacked(RuleOp rule, RuleOp stacked);
 
 /// The same for a rule and its rotated one (rotateUpdate, without logarithms).
 std::string proveRotated(RuleOp rule, RuleOp rotated);
+/// The same of the rule of one column (ruleOfColumn).
+std::string proveColumns(RuleOp rule, RuleOp column);
 
 } // namespace recur

@@ -13,7 +13,7 @@ enum { PART = 256 };
 typedef struct {
   recur_tensor tensor[RECUR_MAX_TEMPORARIES];
   DLTensor argument[RECUR_MAX_TEMPORARIES];
-  int64_t shape[RECUR_MAX_TEMPORARIES][4];
+  int64_t shape[RECUR_MAX_TEMPORARIES][5];
   recur_i_operand operand[RECUR_MAX_TEMPORARIES];
 } temporaries;
 
@@ -31,13 +31,15 @@ static int64_t place_temporaries(const recur_i_call *call, char *data, temporari
   int64_t bytes = 0;
   for (int32_t i = 0; i < kernel->temporary_count; ++i) {
     const recur_cuda_temporary *temporary = &kernel->temporaries[i];
-    const int64_t entries = temporary->entries ? temporary->entries : 1;
-    all->tensor[i] = (recur_tensor){.rank = temporary->entries ? 1 : 0};
-    const int64_t shape[] = {call->batch, call->tokens, call->heads, entries};
-    const int64_t strides[] = {call->tokens * call->heads * entries, call->heads * entries, entries, 1};
+    const int64_t bits = temporary->bits % 256, rows = temporary->bits / 256;
+    const int64_t last = temporary->entries ? temporary->entries : 1, entries = rows ? rows * last : last;
+    all->tensor[i] = (recur_tensor){.rank = rows ? 2 : temporary->entries ? 1 : 0};
+    const int64_t shape[] = {call->batch, call->tokens, call->heads, rows ? rows : last, last};
+    const int64_t strides[] = {call->tokens * call->heads * entries, call->heads * entries, entries,
+                               rows ? last : 1, 1};
     recur_i_operand *operand = &all->operand[i];
     *operand = (recur_i_operand){.tensor = &all->tensor[i], .argument = &all->argument[i], .lead = 3};
-    for (int32_t axis = 0; axis < 4; ++axis) {
+    for (int32_t axis = 0; axis < 3 + all->tensor[i].rank; ++axis) {
       all->shape[i][axis] = shape[axis];
       operand->strides[axis] = strides[axis];
     }
@@ -45,9 +47,9 @@ static int64_t place_temporaries(const recur_i_call *call, char *data, temporari
     all->argument[i] = (DLTensor){.data = operand->data,
                                   .device = call->device,
                                   .ndim = 3 + all->tensor[i].rank,
-                                  .dtype = {kDLFloat, (uint8_t)temporary->bits, 1},
+                                  .dtype = {kDLFloat, (uint8_t)bits, 1},
                                   .shape = all->shape[i]};
-    bytes += round_up(shape[0] * strides[0] * temporary->bits / 8);
+    bytes += round_up(shape[0] * strides[0] * bits / 8);
   }
   return bytes;
 }
