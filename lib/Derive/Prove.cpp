@@ -16,6 +16,11 @@ public:
   explicit Shrinker(StringAttr length = {}) : length(length) {}
 
   void shrink(Operation *op) {
+    // There are as many columns as are joined.
+    op->walk([&](JoinOp join) {
+      Attribute count = Builder(op->getContext()).getI64IntegerAttr(join.getColumns().size());
+      sizes.try_emplace(count, count);
+    });
     AttrTypeReplacer replacer;
     replacer.addReplacement([&](MatType type) {
       return MatType::get(type.getContext(), small(type.getRows()), small(type.getCols()));
@@ -23,15 +28,6 @@ public:
     replacer.recursivelyReplaceElementsIn(op, /*replaceAttrs=*/false, /*replaceLocs=*/false,
                                           /*replaceTypes=*/true);
     op->walk([&](SizeOp size) { size.setDimAttr(small(size.getDim())); });
-    // As many columns as there are.
-    op->walk([&](JoinOp join) {
-      MatType column = matType(join.getColumns()[0]);
-      Attribute count = Builder(op->getContext()).getI64IntegerAttr(join.getColumns().size());
-      join.getResult().setType(MatType::get(op->getContext(), column.getRows(), count));
-      for (Operation *user : join->getUsers())
-        if (auto transpose = dyn_cast<TransposeOp>(user))
-          transpose.getResult().setType(matType(join).transposed());
-    });
   }
 
   Attribute small(Attribute dim) {
