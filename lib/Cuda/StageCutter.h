@@ -24,7 +24,7 @@ private:
 
   bool isInput(mlir::Value value) {
     value = stripOrientation(value);
-    if (auto extract = value.getDefiningOp<ExtractOp>(); extract && ofColumns && isInPlace(extract))
+    if (auto extract = value.getDefiningOp<ExtractOp>(); extract && options.ofColumns && isInPlace(extract))
       value = extract.getSteps();
     auto argument = llvm::dyn_cast<mlir::BlockArgument>(value);
     return argument && rule.getArg(argument.getArgNumber()).getKind() == ArgKind::Input;

@@ -52,8 +52,8 @@ struct CutOptions {
   /// What exponentials are taken of is handed over by stages of matrices with its rest, which they then must
   /// know how to make.
   bool withRests = false;
-  /// What is handed over for each of a token's micro-steps is one temporary, which stages take as micro-steps,
-  /// too; nothing where that is not possible.
+  /// What is handed over for each of a token's micro-steps is one temporary, which stages take as
+  /// micro-steps, too; nothing where that is not possible.
   bool ofColumns = false;
   /// A stage of matrices keeps what it writes of the token before, and its rule can be rotated
   /// (RotatedUpdate.h); nothing where none does.
