@@ -102,7 +102,7 @@ nesterov                    | q:query(dk) k:unit(dk) v:value(dv) eta:gate() thet
 cascade                     | q:query(dk) k:key(dk) v:value(dv) a:gate() b:gate() | | R(dv,dk) S(dv,dk)
 trapezoid                   | q:query(dk) k:key(dk) v:value(dv) a:gate() b:real() c:real() | | S(dv,dk) \
                               k1:key(dk) v1:real(dv)
-trapezoid_turned            | q:query(dk) k:key(dk) v:value(dv) dt:gate() mix:gate() | A:log_decay() | S(dv,dk) \
+trapezoid_turned            | q:query(dk) k:key(dk) v:value(dv) dt:gate() mix:gate() | A:log_decay_5() | S(dv,dk) \
                               k1:key(dk) v1:real(dv)
 delayed_delta               | q:query(dk) k:key(dk) v:value(dv) g:log_decay() b:gate() c:gate() | | \
                               S(dv,dk) k1:key(dk) v1:real(dv)
