@@ -44,10 +44,14 @@ def cut(arrays, rule, part):
     return {n: x[:, part] if n in names else x for n, x in arrays.items()}
 
 
+# Rules that turn vectors by the token's position, which a second piece counts anew.
+TURNED = {"retnet", "trapezoid_turned"}
+
+
 def splitting():
     """A sequence run in two pieces, the states carried over, gives what one run gives."""
     for name, rule in ALL.items():
-        if name == "retnet" or lookup("WHOLE_SEQUENCE", name):
+        if name in TURNED or lookup("WHOLE_SEQUENCE", name):
             continue
         arrays = given(name, CARRY)
         whole = reference(rule, arrays)
