@@ -98,8 +98,9 @@ Constant *Descriptor::gpuCode(const GpuCode &code) {
         sizeof(recur_cuda_entry)));
   }
   SmallVector<Constant *> temporaries;
-  for (auto [size, bits] : code.temporaries)
-    temporaries.push_back(structure({i64(size), i64(bits)}, sizeof(recur_cuda_temporary)));
+  for (const GpuTemporary &one : code.temporaries)
+    temporaries.push_back(
+        structure({i64(one.rows), i64(one.entries), i64(one.bits)}, sizeof(recur_cuda_temporary)));
   Constant *cubin = null;
   if (!code.cubin.empty()) {
     GlobalVariable *bytes =

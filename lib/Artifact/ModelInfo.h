@@ -56,6 +56,11 @@ struct GpuEntry {
   int64_t record = 0;
 };
 
+/// What an entry leaves for each token and head, as recur_cuda_temporary.
+struct GpuTemporary {
+  int64_t rows = 0, entries = 0, bits = 16;
+};
+
 /// The code of a variant for a GPU, as recur_cuda_kernel.
 struct GpuCode {
   /// Machine code, and PTX for later chips; either may be empty.
@@ -65,8 +70,8 @@ struct GpuCode {
   bool exact = false;
   /// Best first.
   std::vector<GpuEntry> entries;
-  /// Entries per token and head, and bits of each, of what one entry leaves for the next.
-  std::vector<std::pair<int64_t, int64_t>> temporaries;
+  /// What one entry leaves for the next.
+  std::vector<GpuTemporary> temporaries;
 };
 
 /// How a variant cuts sequences, as recur_segments. Kernels are named by their functions in the LLVM module.

@@ -96,9 +96,11 @@ struct Entry {
 /// A vector or number per token and head, or some of them, that one entry leaves in the workspace for the
 /// next.
 struct Temporary {
-  /// 0 for a number.
+  /// 0 for a vector or a number.
+  int64_t rows = 0;
+  /// Of a vector, or each row; 0 for a number.
   int64_t entries = 0;
-  /// Of an entry; and 256 times the rows of several vectors.
+  /// Of an entry.
   int64_t bits = 16;
 };
 

@@ -229,9 +229,10 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
       llvm::append_range(entries, group);
   }
   for (const Stages::Temporary &temporary : stages->temporaries)
-    temporaries.push_back({temporary.isNumber() ? 0
+    temporaries.push_back({rowsOf(temporary),
+                           temporary.isNumber() ? 0
                            : rowsOf(temporary)  ? temporary.type.numCols()
                                                 : temporary.type.numElements(),
-                           (temporary.isNumber() || temporary.isWide ? 32 : 16) + 256 * rowsOf(temporary)});
+                           temporary.isNumber() || temporary.isWide ? 32 : 16});
   return true;
 }

@@ -23,7 +23,7 @@ static int64_t flagsOf(const cuda::Entry &entry) {
 static GpuCode launchable(const cuda::Chip &chip, std::string code, const cuda::Kernel &kernel) {
   GpuCode gpu{std::move(code), "", chip.capability, chip.exact, {}, {}};
   for (const cuda::Temporary &temporary : kernel.temporaries)
-    gpu.temporaries.push_back({temporary.entries, temporary.bits});
+    gpu.temporaries.push_back({temporary.rows, temporary.entries, temporary.bits});
   for (const cuda::Entry &entry : kernel.entries)
     gpu.entries.push_back({entry.name,
                            entry.threads,

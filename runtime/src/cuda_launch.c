@@ -31,7 +31,7 @@ static int64_t place_temporaries(const recur_i_call *call, char *data, temporari
   int64_t bytes = 0;
   for (int32_t i = 0; i < kernel->temporary_count; ++i) {
     const recur_cuda_temporary *temporary = &kernel->temporaries[i];
-    const int64_t bits = temporary->bits % 256, rows = temporary->bits / 256;
+    const int64_t bits = temporary->bits, rows = temporary->rows;
     const int64_t last = temporary->entries ? temporary->entries : 1, entries = rows ? rows * last : last;
     all->tensor[i] = (recur_tensor){.rank = rows ? 2 : temporary->entries ? 1 : 0};
     const int64_t shape[] = {call->batch, call->tokens, call->heads, rows ? rows : last, last};

@@ -137,8 +137,9 @@ enum {
 /** A tensor that a launch leaves in the workspace for the next: [batch, token, head, entry], as the inputs
  * are but for the own dimensions, which are one of `entries`, or some rows of so many. */
 typedef struct recur_cuda_temporary {
-  int64_t entries; /**< 0: a number, no dimension of its own */
-  int64_t bits;    /**< of an entry: 16 or 32; and 256 times the rows of a matrix, 0 for a vector */
+  int64_t rows;    /**< of a matrix; 0: a vector or a number */
+  int64_t entries; /**< of a vector or of each row; 0: a number, no dimension of its own */
+  int64_t bits;    /**< of an entry: 16 or 32 */
 } recur_cuda_temporary;
 
 /** One entry point of a module and how it is launched. */
