@@ -1,7 +1,6 @@
 // One column of many: what a token does with its first one.
 #include "lib/Algebra/ColumnRows.h"
-#include "lib/Algebra/NormalForm.h"
-#include "mlir/IR/IRMapping.h"
+#include "lib/Algebra/Rewriting.h"
 #include "mlir/IR/Matchers.h"
 
 using namespace mlir;
@@ -122,9 +121,7 @@ public:
     if (!decay || decay->c.number == 0 || !decay->left.empty() || !decay->right.empty() ||
         !decay->elementwise.empty() || nf.update(0).old.size() != 1)
       return failure();
-    Value scale = buildCoefficient(b, loc, decay->c), old = nf.states[0];
-    if (scale)
-      old = MulOp::create(b, loc, scale, old);
+    Value old = scaled(decay->c, nf.states[0]);
     Value update;
     for (const Write &write : nf.update(0).writes) {
       if (write.matrix)
@@ -141,17 +138,17 @@ public:
     }
     if (!update)
       return failure();
-    rebuilt[rule.yieldedStates()[0]] = AddOp::create(b, loc, old, update);
-    SmallVector<Value> yielded{rebuilt[rule.yieldedStates()[0]]};
-    for (Value output : outputs)
-      yielded.push_back(rebuild(output));
-    if (readsOld)
-      return failure();
-    Operation *terminator = body.getTerminator();
-    terminator->setOperands(yielded);
-    for (Operation &op : llvm::make_early_inc_range(llvm::reverse(body)))
-      if (&op != terminator && op.use_empty())
-        op.erase();
+    Value next = AddOp::create(b, loc, old, update), ofRule = rule.yieldedStates()[0];
+    Rebuilder rebuilder(b, nf,
+                        [&](Value value) { return value == ofRule ? std::optional(next) : std::nullopt; });
+    SmallVector<Value> yielded{next};
+    for (Value output : outputs) {
+      yielded.push_back(rebuilder.of(output));
+      if (!yielded.back())
+        return failure();
+    }
+    body.getTerminator()->setOperands(yielded);
+    eraseDead(body);
     return takeRow();
   }
 
@@ -188,25 +185,18 @@ private:
   }
 
   Value scaled(const Coefficient &c, Value value) {
-    Value scale = buildCoefficient(b, loc, c);
-    return scale ? MulOp::create(b, loc, scale, value).getResult() : value;
-  }
-  Value readOf(Value matrix, Side side, Value vector) {
-    if (side == Side::Right)
-      return MatmulOp::create(b, loc, matrix, vector);
-    Value row = MatmulOp::create(b, loc, TransposeOp::create(b, loc, vector), matrix);
-    return TransposeOp::create(b, loc, row);
+    return recur::scaled(b, loc, buildCoefficient(b, loc, c), value);
   }
   Value valueOf(const Column &column) {
     if (column.kind == Column::Known)
       return column.value;
     if (column.kind == Column::OldRead) {
       const Read &read = nf.reads[column.index];
-      return readOf(nf.states[read.state], read.side, read.vector);
+      return readOf(b, loc, nf.states[read.state], read.side, read.vector);
     }
     const Row &row = nf.rows[column.index];
     if (row.version != Row::none)
-      return readOf(nf.versions[row.version].value, row.side, row.vector);
+      return readOf(b, loc, nf.versions[row.version].value, row.side, row.vector);
     Value sum;
     for (const RowTerm &term : row.terms) {
       Value own = scaled(term.c, valueOf(term.column));
@@ -219,23 +209,6 @@ private:
     if (!column || !row)
       return {};
     return MatmulOp::create(b, loc, scaled(write.c, column), TransposeOp::create(b, loc, row));
-  }
-
-  // A value that follows from the new state, of the new rule's.
-  Value rebuild(Value value) {
-    if (auto known = rebuilt.find(value); known != rebuilt.end())
-      return known->second;
-    Operation *op = value.getDefiningOp();
-    if (!op || nf.isTokenOnly(value)) {
-      readsOld |= !nf.isTokenOnly(value);
-      return value;
-    }
-    IRMapping map;
-    for (Value operand : op->getOperands())
-      map.map(operand, rebuild(operand));
-    b.setInsertionPoint(body.getTerminator());
-    b.clone(*op, map);
-    return rebuilt[value] = map.lookup(value);
   }
 
   // What is looked at is the first micro-step, which becomes the row's.
@@ -253,12 +226,7 @@ private:
       }
       argument.setType(steps.getStep());
     }
-    SmallVector<Attribute> args(rule.getArgs().getValue());
-    // No name of the language's.
-    args.push_back(ArgAttr::get(context, ArgKind::Input, b.getStringAttr("first row"),
-                                RangeAttr::closed(context, 0, 1), /*unit=*/false, /*block=*/0));
-    rule.setArgsAttr(b.getArrayAttr(args));
-    body.addArgument(MatType::scalar(context), loc);
+    addInput(rule, "first row", RangeAttr::closed(context, 0, 1), /*isUnit=*/false, MatType::scalar(context));
     rule->setAttr(rowsAttr, b.getI64IntegerAttr(count));
     return success();
   }
@@ -269,16 +237,10 @@ private:
   Location loc;
   NormalForm nf;
   int64_t count = 0;
-  bool readsOld = false;
   LookedAt columns;
-  DenseMap<Value, Value> rebuilt;
 };
 } // namespace
 
 OwningOpRef<ModuleOp> recur::ruleOfColumn(RuleOp rule) {
-  OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
-  auto copy = cast<RuleOp>(OpBuilder::atBlockEnd(module->getBody()).clone(*rule));
-  if (failed(ColumnFinder(copy).run()))
-    return {};
-  return module;
+  return rewritten(rule, [](RuleOp copy) { return ColumnFinder(copy).run(); });
 }

@@ -19,7 +19,7 @@ namespace recur {
 /// output of one row for each micro-step (a joined one, transposed) is that of the row; others are those of
 /// the token.
 ///
-/// That all parts are alike is not looked at: proveColumns tells.
+/// That all parts are alike is not looked at: areColumnsAlike and proveColumns tell.
 mlir::OwningOpRef<mlir::ModuleOp> ruleOfColumn(RuleOp rule);
 
 /// The attribute of such a rule, and of its chunk program: the number of a token's rows.

@@ -1,6 +1,7 @@
 // A loop over micro-steps as a rule of its own: its body runs once, and what comes before it counts at the
 // first micro-step alone.
 #include "lib/Algebra/MicroSteps.h"
+#include "lib/Algebra/Rewriting.h"
 
 using namespace mlir;
 using namespace recur;
@@ -53,12 +54,8 @@ OwningOpRef<ModuleOp> recur::ruleOfMicroStep(RuleOp rule) {
   MLIRContext *context = copy.getContext();
   Location loc = loop.getLoc();
   Block &body = copy.getBody().front();
-  SmallVector<Attribute> args(copy.getArgs().getValue());
-  // No name of the language's.
-  args.push_back(ArgAttr::get(context, ArgKind::Input, StringAttr::get(context, "first micro-step"),
-                              RangeAttr::closed(context, 0, 1), /*unit=*/false, /*block=*/0));
-  copy.setArgsAttr(ArrayAttr::get(context, args));
-  Value isFirst = body.addArgument(MatType::scalar(context), loc);
+  Value isFirst = addInput(copy, "first micro-step", RangeAttr::closed(context, 0, 1), /*isUnit=*/false,
+                           MatType::scalar(context));
 
   OpBuilder b(loop);
   Value one = ConstantOp::create(b, loc, 1.0), isLater = SubOp::create(b, loc, one, isFirst);

@@ -1,8 +1,7 @@
 // A rule's update from after its delayed writes to after those of the next token.
 #include "lib/Algebra/RotatedUpdate.h"
-#include "lib/Algebra/NormalForm.h"
 #include "lib/Algebra/Passes.h"
-#include "mlir/IR/IRMapping.h"
+#include "lib/Algebra/Rewriting.h"
 
 using namespace mlir;
 using namespace recur;
@@ -80,8 +79,14 @@ public:
         return failure();
       yields.push_back(next);
     }
+    Rebuilder rebuilder(b, nf, [&](Value value) -> std::optional<Value> {
+      for (const Version &version : nf.versions)
+        if (version.value == value)
+          return versionOf(version);
+      return std::nullopt;
+    });
     for (Value output : rule.yieldedOutputs()) {
-      Value value = rebuild(output);
+      Value value = rebuilder.of(output);
       if (!value)
         return failure();
       yields.push_back(value);
@@ -212,13 +217,8 @@ private:
     if (range && !range.contains(after))
       range = RangeAttr::closed(rule.getContext(), std::min(range.getLo(), after),
                                 std::max(range.getHi(), after));
-    SmallVector<Attribute> args(rule.getArgs().getValue());
-    // No name of the language's.
-    std::string name = "number " + std::to_string(number) + " of the next token";
-    args.push_back(ArgAttr::get(rule.getContext(), ArgKind::Input, b.getStringAttr(name), range,
-                                /*unit=*/false, /*block=*/0));
-    rule.setArgsAttr(b.getArrayAttr(args));
-    Value next = body.addArgument(MatType::scalar(rule.getContext()), loc);
+    Value next = addInput(rule, "number " + Twine(number) + " of the next token", range, /*isUnit=*/false,
+                          MatType::scalar(rule.getContext()));
     ofNext.push_back(isLog ? ExpOp::create(b, loc, next).getResult() : next);
     return true;
   }
@@ -252,13 +252,10 @@ private:
     outers.push_back({number, column, row});
   }
 
-  Value scaled(Value number, Value value) {
-    return number ? MulOp::create(b, loc, value.getType(), number, value).getResult() : value;
-  }
-
   Value sumOf(Value sum, ArrayRef<Outer> outers) {
     for (auto [number, column, row] : outers) {
-      Value outer = MatmulOp::create(b, loc, scaled(number, column), TransposeOp::create(b, loc, row));
+      Value outer =
+          MatmulOp::create(b, loc, scaled(b, loc, number, column), TransposeOp::create(b, loc, row));
       sum = sum ? AddOp::create(b, loc, sum, outer).getResult() : outer;
     }
     return sum;
@@ -272,7 +269,7 @@ private:
       if (term.to != state)
         continue;
       Value number = term.number < 0 ? Value() : ofNext[term.number];
-      Value decayed = scaled(number, states[kept[term.from]]);
+      Value decayed = scaled(b, loc, number, states[kept[term.from]]);
       sum = sum ? AddOp::create(b, loc, sum, decayed).getResult() : decayed;
       if (failed(ownWrites(nf.update(kept[term.from]), number, outers)))
         return {};
@@ -329,43 +326,17 @@ private:
       Value version = versionOf(nf.versions[row.version]);
       if (!version || row.solution || !nf.isTokenOnly(row.vector))
         return {};
-      result = row.side == Side::Right
-                   ? MatmulOp::create(b, loc, version, row.vector).getResult()
-                   : TransposeOp::create(
-                         b, loc, MatmulOp::create(b, loc, TransposeOp::create(b, loc, row.vector), version));
+      result = readOf(b, loc, version, row.side, row.vector);
     } else {
       for (const RowTerm &term : row.terms) {
         Value column = term.map.empty() ? columnOf(term.column) : Value();
         if (!column)
           return {};
-        Value part = scaled(product({}, term.c), column);
+        Value part = scaled(b, loc, product({}, term.c), column);
         result = result ? AddOp::create(b, loc, result, part).getResult() : part;
       }
     }
     return rows[index] = result;
-  }
-
-  // A value that follows from versions of states.
-  Value rebuild(Value value) {
-    if (nf.isTokenOnly(value))
-      return value;
-    if (auto known = rebuilt.find(value); known != rebuilt.end())
-      return known->second;
-    for (const Version &version : nf.versions)
-      if (version.value == value)
-        return rebuilt[value] = versionOf(version);
-    Operation *op = value.getDefiningOp();
-    if (!op)
-      return {};
-    IRMapping map;
-    for (Value operand : op->getOperands()) {
-      Value own = rebuild(operand);
-      if (!own)
-        return rebuilt[value] = {};
-      map.map(operand, own);
-    }
-    b.clone(*op, map);
-    return rebuilt[value] = map.lookup(value);
   }
 
   // The rule with new results, without the delayed states.
@@ -380,10 +351,7 @@ private:
     for (size_t i = 0; i < ofToken.size(); ++i)
       names.push_back(b.getStringAttr("number " + std::to_string(i) + " of the token"));
     rule.setOutputsAttr(b.getArrayAttr(names));
-    Operation *terminator = body.getTerminator();
-    for (Operation &op : llvm::make_early_inc_range(llvm::reverse(body)))
-      if (&op != terminator && op.use_empty())
-        op.erase();
+    eraseDead(body);
     for (const RotatedUpdate::Delay &delay : llvm::reverse(update.delays)) {
       BlockArgument state = states[delay.state];
       if (!state.use_empty())
@@ -407,14 +375,9 @@ private:
   SmallVector<unsigned> kept;
   SmallVector<Value> ofToken, ofNext;
   DenseMap<unsigned, Value> rows;
-  DenseMap<Value, Value> rebuilt;
 };
 } // namespace
 
 OwningOpRef<ModuleOp> recur::rotateUpdate(RuleOp rule, bool inLogs) {
-  OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
-  auto copy = cast<RuleOp>(OpBuilder::atBlockEnd(module->getBody()).clone(*rule));
-  if (failed(Rotator(copy, inLogs).run()))
-    return {};
-  return module;
+  return rewritten(rule, [&](RuleOp copy) { return Rotator(copy, inLogs).run(); });
 }

@@ -1,8 +1,7 @@
 // Two reads at one time as two rows of one read. What the two do with their vectors is told apart by inputs
 // that stand for two, and by numbers that depend on the row.
 #include "lib/Algebra/StackedReads.h"
-#include "lib/Algebra/NormalForm.h"
-#include "mlir/IR/IRMapping.h"
+#include "lib/Algebra/Rewriting.h"
 
 using namespace mlir;
 using namespace recur;
@@ -56,33 +55,37 @@ public:
       return failure();
     if (failed(findReads()))
       return failure();
-    Value scale = buildCoefficient(b, loc, decay->c), state = nf.states[0], old = state;
+    Value scale = buildCoefficient(b, loc, decay->c), state = nf.states[0], old;
     if (scale && isInTurn)
       scale = choose(scale, ConstantOp::create(b, loc, 1.0));
-    if (scale)
-      old = MulOp::create(b, loc, scale, state);
+    old = scaled(b, loc, scale, state);
     Value update = updateOfRow(isInTurn ? old : nf.versions[parts[0].version].value);
     if (!update)
       return failure();
     Operation *terminator = body.getTerminator();
-    rebuilt[rule.yieldedStates()[0]] = AddOp::create(b, loc, old, update);
+    Value next = AddOp::create(b, loc, old, update), ofRule = rule.yieldedStates()[0];
+    Rebuilder rebuilder(b, nf, [&](Value value) -> std::optional<Value> {
+      if (value == ofRule)
+        return next;
+      // In turn, rows after the first find another state than the old one.
+      return value == state && !isInTurn ? std::optional(state) : std::nullopt;
+    });
     SmallVector<Value> yielded;
-    for (Value value : terminator->getOperands())
-      yielded.push_back(rebuild(value));
-    if (isInTurn && readsOld)
-      return failure();
+    for (Value value : terminator->getOperands()) {
+      yielded.push_back(rebuilder.of(value));
+      if (!yielded.back())
+        return failure();
+    }
     terminator->setOperands(yielded);
     MLIRContext *context = rule.getContext();
-    BlockArgument last =
-        addInput("first row", RangeAttr::closed(context, 0, 1), false, MatType::scalar(context));
+    BlockArgument last = addInput(rule, "first row", RangeAttr::closed(context, 0, 1), /*isUnit=*/false,
+                                  MatType::scalar(context));
     if (isFirst)
       isFirst.replaceAllUsesWith(last);
     rule->setAttr(stackedAttr, b.getArrayAttr(stacked));
     if (isInTurn)
       rule->setAttr(inTurnAttr, b.getUnitAttr());
-    for (Operation &op : llvm::make_early_inc_range(llvm::reverse(body)))
-      if (&op != terminator && op.use_empty())
-        op.erase();
+    eraseDead(body);
     return success();
   }
 
@@ -209,11 +212,7 @@ private:
     Value number = stack(coefficient(first.c), coefficient(second.c));
     if (!vector || !key || !number)
       return {};
-    read = keySide == Side::Right
-               ? MatmulOp::create(b, loc, read, vector).getResult()
-               : TransposeOp::create(b, loc,
-                                     MatmulOp::create(b, loc, TransposeOp::create(b, loc, vector), read));
-    Value payload = MulOp::create(b, loc, number, read);
+    Value payload = MulOp::create(b, loc, number, readOf(b, loc, read, keySide, vector));
     auto partOf = [](const Stream &stream) { return stream.known.empty() ? Part() : stream.known[0]; };
     if (Part x = partOf(streams[0]), y = partOf(streams[1]); x.vector || y.vector) {
       Value known = x.vector && y.vector ? stack(x.vector, y.vector) : stackAlone(x.vector, y.vector);
@@ -330,7 +329,7 @@ private:
     if (!isInput(vector))
       return {};
     Value rows = first ? inputOf(vector, {}) : inputOf({}, vector);
-    return number ? MulOp::create(b, loc, number, rows).getResult() : rows;
+    return scaled(b, loc, number, rows);
   }
 
   // An input that stands for two; or for one, where the other row is zero.
@@ -344,7 +343,6 @@ private:
     int32_t numbers[] = {int32_t(body.getNumArguments()), -1, -1};
     bool isUnit = true;
     for (auto [i, own] : llvm::enumerate(std::array{first, second})) {
-      // No name of the language's.
       name += (i ? " over " : "") + (own ? argOf(own).getName().str() : std::string("0"));
       isUnit &= !own || argOf(own).getUnit();
       if (own)
@@ -352,16 +350,8 @@ private:
     }
     bool isSame = first && second && argOf(first).getRange() == argOf(second).getRange();
     stacked.push_back(b.getDenseI32ArrayAttr(numbers));
-    return known = addInput(name, isSame ? arg.getRange() : RangeAttr(), isUnit,
+    return known = addInput(rule, name, isSame ? arg.getRange() : RangeAttr(), isUnit,
                             (first ? first : second).getType());
-  }
-
-  BlockArgument addInput(StringRef name, RangeAttr range, bool isUnit, Type type) {
-    SmallVector<Attribute> args(rule.getArgs().getValue());
-    args.push_back(ArgAttr::get(rule.getContext(), ArgKind::Input, b.getStringAttr(name), range, isUnit,
-                                /*block=*/0));
-    rule.setArgsAttr(b.getArrayAttr(args));
-    return body.addArgument(type, loc);
   }
 
   // The number that tells the rows apart: what stands for it until all other inputs are known.
@@ -369,22 +359,6 @@ private:
     if (!isFirst)
       isFirst = ConstantOp::create(b, loc, 1.0);
     return isFirst;
-  }
-
-  // A value that follows from the new state, of the new rule's.
-  Value rebuild(Value value) {
-    if (auto known = rebuilt.find(value); known != rebuilt.end())
-      return known->second;
-    Operation *op = value.getDefiningOp();
-    if (!op || nf.isTokenOnly(value)) {
-      readsOld |= !nf.isTokenOnly(value);
-      return value;
-    }
-    IRMapping map;
-    for (Value operand : op->getOperands())
-      map.map(operand, rebuild(operand));
-    b.clone(*op, map);
-    return rebuilt[value] = map.lookup(value);
   }
 
   RuleOp rule;
@@ -395,18 +369,13 @@ private:
   Side keySide = Side::Right;
   SmallVector<Stream, 2> streams;
   Part parts[2]; // what the rows read
-  bool isInTurn = false, readsOld = false;
+  bool isInTurn = false;
   SmallVector<Attribute> stacked;
   Value isFirst;
   DenseMap<std::pair<Value, Value>, Value> stacks, inputs;
-  DenseMap<Value, Value> rebuilt;
 };
 } // namespace
 
 OwningOpRef<ModuleOp> recur::stackReads(RuleOp rule) {
-  OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
-  auto copy = cast<RuleOp>(OpBuilder::atBlockEnd(module->getBody()).clone(*rule));
-  if (failed(Stacker(copy).run()))
-    return {};
-  return module;
+  return rewritten(rule, [](RuleOp copy) { return Stacker(copy).run(); });
 }

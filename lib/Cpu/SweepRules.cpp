@@ -1,17 +1,11 @@
 // The parts of a planned rule that run token by token around the sweep, as rules of their own.
+#include "lib/Algebra/Rewriting.h"
 #include "lib/Cpu/SweepPlan.h"
 #include "mlir/IR/IRMapping.h"
 
 using namespace mlir;
 using namespace recur;
 using namespace recur::cpu;
-
-static void eraseDead(RuleOp rule) {
-  for (Region *region : {&rule.getInit(), &rule.getBody()})
-    for (Operation &op : llvm::make_early_inc_range(llvm::reverse(region->front())))
-      if (isOpTriviallyDead(&op))
-        op.erase();
-}
 
 static ArgAttr withKind(ArgAttr arg, ArgKind kind) {
   return ArgAttr::get(arg.getContext(), kind, arg.getName(), arg.getRange(), arg.getUnit(), 0);

@@ -1,4 +1,5 @@
 // The entry points of a rule that take chunks on any chip's matrix units.
+#include "lib/Algebra/Rewriting.h"
 #include "lib/Cuda/GatherEmitter.h"
 #include "lib/Cuda/KernelBuilder.h"
 #include "lib/Cuda/SolvedEmitter.h"
@@ -21,9 +22,7 @@ static chunk::ProgramOp statesOf(chunk::ProgramOp program) {
   auto states = cast<chunk::ProgramOp>(b.clone(*program));
   Operation *yield = states.getBody().front().getTerminator();
   yield->setOperands(yield->getOperands().take_front(states.argumentsOf(ArgKind::State).size()));
-  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(states.getBody().front())))
-    if (op.use_empty() && &op != yield)
-      op.erase();
+  eraseDead(states.getBody().front());
   return states;
 }
 

@@ -1,9 +1,10 @@
 // The entry points in warp roles of a rule: for many heads and for few, in one launch or in two.
+#include "lib/Algebra/Rewriting.h"
 #include "lib/Algebra/Spectral.h"
 #include "lib/Cuda/Cores.h"
 #include "lib/Cuda/KernelBuilder.h"
 #include "lib/Cuda/Prepare.h"
-#include "lib/Derive/ProveStacked.h"
+#include "lib/Derive/ProveRewritten.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
 using namespace mlir;
@@ -192,12 +193,13 @@ static chunk::ProgramOp deriveRows(DeriveFunction derive, RuleOp rule, RowKind r
   OwningOpRef<ModuleOp> module = ofColumns ? ruleOfColumn(rule) : stackReads(rule);
   if (!module)
     return {};
-  RuleOp stacked = *module->getOps<RuleOp>().begin();
-  std::string defect = ofColumns ? proveColumns(rule, stacked) : proveStacked(rule, stacked);
-  if (ofColumns && !defect.empty()) // its columns are not alike
+  if (ofColumns && !areColumnsAlike(rule))
     return {};
-  if (!defect.empty()) {
-    mlir::emitWarning(rule.getLoc()) << "internal error: the rule of one read is not the rule: " << defect;
+  RuleOp stacked = *module->getOps<RuleOp>().begin();
+  if (std::string defect = ofColumns ? proveColumns(rule, stacked) : proveStacked(rule, stacked);
+      !defect.empty()) {
+    mlir::emitWarning(rule.getLoc()) << "internal error: the rule of one " << (ofColumns ? "column" : "read")
+                                     << " is not the rule: " << defect;
     return {};
   }
   chunk::ProgramOp program = derive(stacked, /*ofMicroStep=*/false);
@@ -234,9 +236,7 @@ static OwningOpRef<ModuleOp> withNormBound(RuleOp rule) {
   copy.setOutputsAttr(ArrayAttr::get(rule.getContext(), names));
   YieldOp yield = copy.getBodyYield();
   yield->insertOperands(yield->getNumOperands(), bound);
-  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(copy.getBody().front())))
-    if (&op != yield.getOperation() && op.use_empty())
-      op.erase();
+  eraseDead(copy.getBody().front());
   return module;
 }
 

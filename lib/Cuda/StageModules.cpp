@@ -1,11 +1,10 @@
 // The modules of stages, and what they hand over.
 #include "lib/Algebra/ColumnRows.h"
-#include "lib/Algebra/NormalForm.h"
 #include "lib/Algebra/Passes.h"
+#include "lib/Algebra/Rewriting.h"
 #include "lib/Cuda/StageCutter.h"
 #include "lib/Derive/Derive.h"
 #include "mlir/IR/IRMapping.h"
-#include "mlir/Interfaces/SideEffectInterfaces.h"
 
 using namespace mlir;
 using namespace recur;
@@ -58,9 +57,7 @@ OwningOpRef<ModuleOp> StageCutter::stage(const Names &inputs, const Names &outpu
     }
   }
   for (Block *region : {&block, &init})
-    for (Operation &op : llvm::make_early_inc_range(llvm::reverse(*region)))
-      if (isOpTriviallyDead(&op))
-        op.erase();
+    eraseDead(*region);
   for (unsigned i = args.size(), state = 64; i-- > 0;) {
     auto arg = cast<ArgAttr>(args[i]);
     bool isState = arg.getKind() == ArgKind::State || arg.getKind() == ArgKind::Stale;

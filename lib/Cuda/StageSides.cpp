@@ -7,8 +7,8 @@
 //
 // The first one erases what it is off by, too. The second one does not, so that what half precision rounds of
 // those vectors adds up until it decays: a state that never does stays as it is.
+#include "lib/Algebra/Rewriting.h"
 #include "lib/Cuda/StageCutter.h"
-#include "mlir/Interfaces/SideEffectInterfaces.h"
 #include "llvm/ADT/MapVector.h"
 
 using namespace mlir;
@@ -273,9 +273,7 @@ private:
     Operation *yield = rule.getBodyYield(), *init = rule.getInitYield();
     yield->insertOperands(states, ofSecond(update));
     init->insertOperands(states, init->getOperand(number));
-    for (Operation &op : llvm::make_early_inc_range(llvm::reverse(block)))
-      if (isOpTriviallyDead(&op))
-        op.erase();
+    eraseDead(block);
   }
 
   RuleOp rule;

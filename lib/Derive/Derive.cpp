@@ -1,5 +1,6 @@
 // The chunk program of a rule: its frame, the groups of states in order, outputs and final states.
 #include "lib/Derive/Derive.h"
+#include "lib/Algebra/ColumnRows.h"
 #include "lib/Algebra/Spectral.h"
 #include "lib/Derive/Inverse.h"
 #include "mlir/Pass/PassManager.h"
@@ -92,8 +93,7 @@ private:
   void findOutputs() {
     for (auto [i, value] : llvm::enumerate(rule.yieldedOutputs())) {
       auto name = cast<StringAttr>(rule.getOutputs()[i]);
-      auto transpose = value.getDefiningOp<TransposeOp>();
-      auto join = (transpose ? transpose.getOperand() : value).getDefiningOp<JoinOp>();
+      JoinOp join = columnsOf(value);
       if (!join) {
         outputs.push_back(value), outputNames.push_back(name), outputParts.push_back({unsigned(i)});
         continue;
@@ -102,7 +102,7 @@ private:
       for (auto [j, column] : llvm::enumerate(join.getColumns())) {
         outputs.push_back(column);
         outputNames.push_back(StringAttr::get(rule.getContext(), name.getValue() + "[" + Twine(j + 1) + "]"));
-        outputParts.push_back({unsigned(i), int64_t(j), count, transpose != nullptr});
+        outputParts.push_back({unsigned(i), int64_t(j), count, /*isRow=*/value != join.getResult()});
       }
     }
   }

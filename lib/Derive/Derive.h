@@ -40,10 +40,6 @@ std::string prove(RuleOp rule, chunk::ProgramOp program, unsigned rounds = 1);
 /// first difference.
 std::string proveRecurrence(RuleOp sequence, RuleOp recurrence);
 
-/// Compares a rule with that of its micro-step (ruleOfMicroStep) in F_p, on random inputs. Empty when they
-/// agree; else the first difference.
-std::string proveMicroStep(RuleOp rule, RuleOp step);
-
 /// True when two rules are the same function of inputs and states, decided over F_p; else `difference` says
 /// where they differ first. The rules must have arguments of the same names and shapes.
 bool sameRule(RuleOp a, RuleOp b, std::string &difference);

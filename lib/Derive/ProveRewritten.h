@@ -1,5 +1,5 @@
-// The proofs of rules that are written anew before they are derived: one whose token's reads are rows of
-// their own, one whose update is rotated.
+// The proofs of rules that are written anew before they are derived. Each compares, in F_p and on random
+// inputs, a rule with what it became: empty when they agree; else the first difference.
 #pragma once
 #include "lib/Algebra/ColumnRows.h"
 #include "lib/Algebra/RotatedUpdate.h"
@@ -7,13 +7,19 @@
 
 namespace recur {
 
-/// Compares a rule with that of one of its rows (stackReads) in F_p, on random inputs. Empty when they agree;
-/// else the first difference.
+/// With the rule of its micro-step (ruleOfMicroStep).
+std::string proveMicroStep(RuleOp rule, RuleOp step);
+
+/// With the rule of one of its rows (stackReads).
 std::string proveStacked(RuleOp rule, RuleOp stacked);
 
-/// The same for a rule and its rotated one (rotateUpdate, without logarithms).
+/// With its rotated one (rotateUpdate, without logarithms).
 std::string proveRotated(RuleOp rule, RuleOp rotated);
-/// The same of the rule of one column (ruleOfColumn).
+
+/// With the rule of one column (ruleOfColumn), where a token does the same with all its columns.
 std::string proveColumns(RuleOp rule, RuleOp column);
+
+/// Whether it does: whether a rule stays the same when the columns of its inputs and outputs change places.
+bool areColumnsAlike(RuleOp rule);
 
 } // namespace recur

@@ -1,4 +1,5 @@
 #include "lib/Derive/Segments.h"
+#include "lib/Algebra/Rewriting.h"
 #include "lib/Derive/Elementwise.h"
 #include "mlir/IR/IRMapping.h"
 
@@ -6,13 +7,6 @@
 
 using namespace mlir;
 using namespace recur;
-
-static void eraseDead(RuleOp rule) {
-  for (Region *region : {&rule.getInit(), &rule.getBody()})
-    for (Operation &op : llvm::make_early_inc_range(llvm::reverse(region->front())))
-      if (isOpTriviallyDead(&op))
-        op.erase();
-}
 
 namespace {
 // A copy of a rule in a module of its own that is made into another rule.

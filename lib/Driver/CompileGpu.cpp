@@ -1,6 +1,7 @@
 // A rule's code for one GPU: of the machine, or an emulated one.
 #include "lib/Driver/CompileGpu.h"
 #include "lib/Algebra/MicroSteps.h"
+#include "lib/Derive/ProveRewritten.h"
 #include "lib/Driver/Compile.h"
 #include "lib/Emulate/Host.h"
 #include <recur/abi.h>

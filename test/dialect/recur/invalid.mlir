@@ -269,3 +269,13 @@ recur.rule @range(input "x" %x: !recur.mat<d x 1> in <"[1, 0]">) -> ("o") init {
 } body {
   recur.yield %x : !recur.mat<d x 1>
 }
+
+// -----
+
+recur.rule @recur_join_c1(input "x" %x: !recur.mat<d x 1>, input "y" %y: !recur.mat<e x 1>) -> ("o") init {
+  recur.yield
+} body {
+  // expected-error@+1 {{the columns must be at least one, n x 1, of one type}}
+  %r = recur.join %x, %y : !recur.mat<d x 1>, !recur.mat<e x 1>
+  recur.yield %x : !recur.mat<d x 1>
+}

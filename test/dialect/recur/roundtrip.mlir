@@ -34,6 +34,8 @@ recur.rule @everything(input "a" %a: !recur.mat<1 x 1> in <"[0, 1]">, input "x" 
   %top = recur.reduce max %eye cols : !recur.mat<d x d>
   // CHECK: recur.broadcast %{{.*}} : <1 x 1> to <d x 1>
   %wide = recur.broadcast %sum : !recur.mat<1 x 1> to !recur.mat<d x 1>
+  // CHECK: recur.join %x, %{{.*}} : !recur.mat<d x 1>, !recur.mat<d x 1>
+  %both = recur.join %x, %wide : !recur.mat<d x 1>, !recur.mat<d x 1>
   // CHECK: recur.diag %{{.*}} : <d x 1>
   %diag = recur.diag %wide : !recur.mat<d x 1>
   // CHECK: recur.solve %{{.*}}, %x : <d x d>, <d x 1>

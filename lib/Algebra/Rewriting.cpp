@@ -1,0 +1,64 @@
+#include "lib/Algebra/Rewriting.h"
+#include "mlir/IR/IRMapping.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+
+using namespace mlir;
+using namespace recur;
+
+OwningOpRef<ModuleOp> recur::rewritten(RuleOp rule, llvm::function_ref<LogicalResult(RuleOp)> write) {
+  OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
+  if (failed(write(cast<RuleOp>(OpBuilder::atBlockEnd(module->getBody()).clone(*rule)))))
+    return {};
+  return module;
+}
+
+BlockArgument recur::addInput(RuleOp rule, const Twine &name, RangeAttr range, bool isUnit, Type type) {
+  MLIRContext *context = rule.getContext();
+  SmallVector<Attribute> args(rule.getArgs().getValue());
+  args.push_back(
+      ArgAttr::get(context, ArgKind::Input, StringAttr::get(context, name), range, isUnit, /*block=*/0));
+  rule.setArgsAttr(ArrayAttr::get(context, args));
+  return rule.getBody().addArgument(type, rule.getLoc());
+}
+
+void recur::eraseDead(Block &block) {
+  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(block)))
+    if (isOpTriviallyDead(&op))
+      op.erase();
+}
+
+void recur::eraseDead(RuleOp rule) {
+  eraseDead(rule.getInit().front());
+  eraseDead(rule.getBody().front());
+}
+
+Value recur::readOf(OpBuilder &b, Location loc, Value matrix, Side side, Value vector) {
+  if (side == Side::Right)
+    return MatmulOp::create(b, loc, matrix, vector);
+  return TransposeOp::create(b, loc, MatmulOp::create(b, loc, TransposeOp::create(b, loc, vector), matrix));
+}
+
+Value recur::scaled(OpBuilder &b, Location loc, Value number, Value value) {
+  return number ? MulOp::create(b, loc, value.getType(), number, value).getResult() : value;
+}
+
+Value Rebuilder::of(Value value) {
+  if (nf.isTokenOnly(value))
+    return value;
+  if (auto known = rebuilt.find(value); known != rebuilt.end())
+    return known->second;
+  if (std::optional<Value> other = replacement(value))
+    return rebuilt[value] = *other;
+  Operation *op = value.getDefiningOp();
+  if (!op)
+    return {};
+  IRMapping map;
+  for (Value operand : op->getOperands()) {
+    Value own = of(operand);
+    if (!own)
+      return rebuilt[value] = {};
+    map.map(operand, own);
+  }
+  b.clone(*op, map);
+  return rebuilt[value] = map.lookup(value);
+}

@@ -1,0 +1,53 @@
+// What rules that are written anew from their normal form are made with.
+#pragma once
+
+#include "lib/Algebra/NormalForm.h"
+#include "mlir/IR/BuiltinOps.h"
+#include "mlir/IR/OwningOpRef.h"
+#include "llvm/ADT/DenseMap.h"
+
+#include <functional>
+#include <optional>
+
+namespace recur {
+
+/// A copy of the rule, in a module of its own, as `write` changes it; null where that fails.
+mlir::OwningOpRef<mlir::ModuleOp> rewritten(RuleOp rule,
+                                            llvm::function_ref<mlir::LogicalResult(RuleOp)> write);
+
+/// Appends an input to the rule. Names with a space in them are none of the language's.
+mlir::BlockArgument addInput(RuleOp rule, const llvm::Twine &name, RangeAttr range, bool isUnit,
+                             mlir::Type type);
+
+/// Erases the operations whose results nothing uses, from the last one on.
+void eraseDead(mlir::Block &block);
+/// The same in a rule, of what initial states are, too.
+void eraseDead(RuleOp rule);
+
+/// S*d for a vector on the right, (dT*S)T for one on the left: columns both.
+mlir::Value readOf(mlir::OpBuilder &b, mlir::Location loc, mlir::Value matrix, Side side, mlir::Value vector);
+
+/// A value times a number, which may be null for 1.
+mlir::Value scaled(mlir::OpBuilder &b, mlir::Location loc, mlir::Value number, mlir::Value value);
+
+/// Builds what follows from states once more, where other values stand for some of it. What is token-only
+/// stays.
+class Rebuilder {
+public:
+  /// What stands for a value: another; null if there is none; nothing if its operation is built once more.
+  using Replacement = std::function<std::optional<mlir::Value>(mlir::Value)>;
+
+  Rebuilder(mlir::OpBuilder &b, const NormalForm &nf, Replacement replacement)
+      : b(b), nf(nf), replacement(std::move(replacement)) {}
+
+  /// Null where nothing stands for a state that the value follows from.
+  mlir::Value of(mlir::Value value);
+
+private:
+  mlir::OpBuilder &b;
+  const NormalForm &nf;
+  Replacement replacement;
+  llvm::DenseMap<mlir::Value, mlir::Value> rebuilt;
+};
+
+} // namespace recur

@@ -1,0 +1,249 @@
+// Rules tested exactly against what they were made of, a token at a time: the rows of a token are put
+// together here as the roles' chunks do.
+#include "lib/Derive/ProveRewritten.h"
+#include "lib/Algebra/NormalForm.h"
+#include "lib/Derive/ProofRuns.h"
+
+using namespace mlir;
+using namespace recur;
+
+static Dense<Fp> asMatrix(Fp number) { return Dense<Fp>(1, 1, number); }
+
+// A call of one token of another call, with its states.
+static Call<Fp> callOfToken(const Call<Fp> &whole, int64_t token) {
+  Call<Fp> call;
+  call.tokens = 1, call.position = whole.position + token, call.head = whole.head, call.heads = whole.heads;
+  call.params = whole.params, call.states = whole.states;
+  return call;
+}
+
+// The micro-step of a token that a row takes of an input; of what the token has only one, that.
+static const Dense<Fp> &stepOf(const std::vector<Dense<Fp>> &steps, int64_t row) {
+  return steps[steps.size() == 1 ? 0 : row];
+}
+
+std::string recur::proveMicroStep(RuleOp rule, RuleOp step) {
+  OwningOpRef<RuleOp> whole(rule.clone()), single(step.clone());
+  int64_t count = 1;
+  for (BlockArgument argument : rule.argumentsOf(ArgKind::Input))
+    if (auto steps = dyn_cast<StepsType>(argument.getType()))
+      count = cast<IntegerAttr>(steps.getCount()).getInt();
+  if (failed(unrollSteps(*whole)))
+    return "the number of micro-steps is not bound";
+  Shrinker shrinker;
+  shrinker.shrink(*whole);
+  shrinker.shrink(*single);
+  constexpr int64_t tokens = 4;
+  return compareRuns(*whole, tokens, [&](Call<Fp> &call) -> LogicalResult {
+    Call<Fp> rows = call;
+    rows.tokens = tokens * count;
+    rows.inputs.assign(call.inputs.size() + 1, {});
+    for (int64_t row = 0; row < rows.tokens; ++row) {
+      for (auto [own, values] : llvm::zip(rows.inputs, call.inputs))
+        own.push_back({stepOf(values[row / count], row % count)});
+      rows.inputs.back().push_back({asMatrix(Fp(row % count == 0))});
+    }
+    if (failed(runRule(*single, rows)))
+      return failure();
+    for (auto &output : rows.outputs) {
+      for (int64_t t = 0; t < tokens; ++t)
+        output[t] = output[t * count + count - 1];
+      output.resize(tokens);
+    }
+    call.outputs = rows.outputs;
+    call.states = rows.states;
+    return success();
+  });
+}
+
+// Runs the rule of one row for a token's row: its inputs are the token's, or those that stand for them.
+static LogicalResult runStackedRow(RuleOp row, const Call<Fp> &whole, int64_t t, unsigned which,
+                                   Call<Fp> &call) {
+  SmallVector<BlockArgument> inputs = row.argumentsOf(ArgKind::Input);
+  auto numberOf = [&](unsigned argument) {
+    return llvm::find_if(inputs, [&](BlockArgument input) { return input.getArgNumber() == argument; }) -
+           inputs.begin();
+  };
+  call.inputs.assign(inputs.size(), std::vector<std::vector<Dense<Fp>>>(1, {asMatrix(Fp(which == 0))}));
+  for (auto [own, values] : llvm::zip(call.inputs, whole.inputs))
+    own[0] = values[t];
+  for (const StackedInput &input : stackedInputs(row)) {
+    std::optional<unsigned> from = input.rows[which];
+    auto type = cast<MatType>(row.getBody().getArgument(input.argument).getType());
+    call.inputs[numberOf(input.argument)][0][0] =
+        from ? whole.inputs[numberOf(*from)][t][0] : Dense<Fp>(type.numRows(), type.numCols());
+  }
+  return runRule(row, call);
+}
+
+// The rule of one row without what it adds to the state.
+static OwningOpRef<RuleOp> withoutRow(RuleOp row) {
+  OwningOpRef<RuleOp> none(row.clone());
+  Value written = none->yieldedStates()[0];
+  written.replaceAllUsesWith(beforeStackedRow(written));
+  return none;
+}
+
+std::string recur::proveStacked(RuleOp rule, RuleOp stacked) {
+  OwningOpRef<RuleOp> whole(rule.clone()), row(stacked.clone()), none = withoutRow(stacked);
+  Shrinker shrinker;
+  for (RuleOp small : {*whole, *row, *none})
+    shrinker.shrink(small);
+  bool inTurn = stacked->hasAttr(inTurnAttr);
+  constexpr int64_t tokens = 4;
+  return compareRuns(*whole, tokens, [&](Call<Fp> &call) -> LogicalResult {
+    call.outputs.assign(whole->getOutputs().size(), {});
+    for (int64_t t = 0; t < tokens; ++t) {
+      // In turn, the second row follows the first. Else what both make of the state, added up, less what it
+      // would be without them.
+      Call<Fp> first = callOfToken(call, t), second = first, without = first;
+      LogicalResult done = runStackedRow(*row, call, t, 0, first);
+      if (inTurn)
+        second.states = first.states;
+      if (failed(done) || failed(runStackedRow(*row, call, t, 1, second)) ||
+          failed(runStackedRow(*none, call, t, 0, without)))
+        return failure();
+      auto total = [&](const Dense<Fp> &x, const Dense<Fp> &y, const Dense<Fp> &z) {
+        Dense<Fp> sum = y;
+        for (size_t entry = 0; !inTurn && entry < sum.data.size(); ++entry)
+          sum.data[entry] = sum.data[entry] + x.data[entry] - z.data[entry];
+        return sum;
+      };
+      for (auto [i, state] : llvm::enumerate(call.states))
+        state = total(first.states[i], second.states[i], without.states[i]);
+      for (auto [i, output] : llvm::enumerate(call.outputs))
+        output.push_back(total(first.outputs[i][0], second.outputs[i][0], without.outputs[i][0]));
+    }
+    return success();
+  });
+}
+
+std::string recur::proveRotated(RuleOp rule, RuleOp rotated) {
+  OwningOpRef<RuleOp> whole(rule.clone()), turned(rotated.clone());
+  Shrinker shrinker;
+  shrinker.shrink(*whole);
+  shrinker.shrink(*turned);
+  RotatedUpdate update = *rotatedUpdate(rotated);
+  size_t numbers = update.numbers.size();
+  constexpr int64_t tokens = 4;
+  return compareRuns(*whole, tokens, [&](Call<Fp> &call) -> LogicalResult {
+    Call<Fp> own = call;
+    own.inputs.insert(own.inputs.end(), numbers,
+                      std::vector<std::vector<Dense<Fp>>>(tokens, {asMatrix(Fp(1))}));
+    own.states.clear();
+    for (unsigned state : update.states)
+      own.states.push_back(call.states[state]);
+    // What the numbers are follows from inputs alone.
+    Call<Fp> first = own;
+    if (failed(runRule(*turned, first)))
+      return failure();
+    auto numberOf = [&](int number, int64_t t) {
+      return number < 0 ? Fp(1) : first.outputs[first.outputs.size() - numbers + number][t].data[0];
+    };
+    for (size_t number = 0; number < numbers; ++number)
+      for (int64_t t = 0; t < tokens; ++t)
+        own.inputs[own.inputs.size() - numbers + number][t][0] =
+            asMatrix(t + 1 < tokens ? numberOf(number, t + 1) : Fp::fromDouble(update.numbers[number].past));
+    for (Dense<Fp> &state : own.states)
+      state = Dense<Fp>(state.rows, state.cols);
+    for (const RotatedUpdate::Old &old : update.old)
+      for (size_t e = 0; e < own.states[old.to].data.size(); ++e)
+        own.states[old.to].data[e] += numberOf(old.number, 0) * call.states[update.states[old.from]].data[e];
+    for (const RotatedUpdate::Write &write : update.writes) {
+      Dense<Fp> &state = own.states[write.to];
+      for (int64_t i = 0; i < state.rows; ++i)
+        for (int64_t j = 0; j < state.cols; ++j)
+          state.at(i, j) += numberOf(write.number, 0) *
+                            call.states[update.delays[write.column].state].data[i] *
+                            call.states[update.delays[write.row].state].data[j];
+    }
+    if (failed(runRule(*turned, own)))
+      return failure();
+    call.outputs.assign(own.outputs.begin(), own.outputs.end() - numbers);
+    // Delayed states end as the inputs that they are.
+    call.states.resize(update.statesOfRule);
+    for (auto [state, last] : llvm::zip(update.states, own.states))
+      call.states[state] = last;
+    for (const RotatedUpdate::Delay &delay : update.delays)
+      call.states[delay.state] = call.inputs[delay.input].back()[0];
+    return success();
+  });
+}
+
+std::string recur::proveColumns(RuleOp rule, RuleOp column) {
+  // What a row makes of the state, what the token makes of it without any, and what is read of the sum.
+  OwningOpRef<RuleOp> whole(rule.clone()), row(column.clone()), none = withoutRow(column),
+                                                                reads(column.clone());
+  reads->yieldedStates()[0].replaceAllUsesWith(reads->argumentsOf(ArgKind::State)[0]);
+  Shrinker shrinker;
+  for (RuleOp small : {*whole, *row, *none, *reads})
+    shrinker.shrink(small);
+  int64_t rows = column->getAttrOfType<IntegerAttr>(rowsAttr).getInt();
+  constexpr int64_t tokens = 4;
+  return compareRuns(*whole, tokens, [&](Call<Fp> &call) -> LogicalResult {
+    call.outputs.clear();
+    for (Value output : whole->yieldedOutputs()) {
+      auto type = cast<MatType>(output.getType());
+      call.outputs.emplace_back(tokens, Dense<Fp>(type.numRows(), type.numCols()));
+    }
+    for (int64_t t = 0; t < tokens; ++t) {
+      auto runRow = [&](RuleOp rowOf, int64_t which) -> FailureOr<Call<Fp>> {
+        Call<Fp> own = callOfToken(call, t);
+        for (const auto &values : call.inputs)
+          own.inputs.push_back({{stepOf(values[t], which)}});
+        own.inputs.push_back({{asMatrix(Fp(which == 0))}});
+        if (failed(runRule(rowOf, own)))
+          return failure();
+        return own;
+      };
+      FailureOr<Call<Fp>> without = runRow(*none, 0);
+      if (failed(without))
+        return failure();
+      Dense<Fp> sum = without->states[0];
+      for (int64_t which = 0; which < rows; ++which) {
+        FailureOr<Call<Fp>> own = runRow(*row, which);
+        if (failed(own))
+          return failure();
+        for (size_t entry = 0; entry < sum.data.size(); ++entry)
+          sum.data[entry] = sum.data[entry] + own->states[0].data[entry] - without->states[0].data[entry];
+      }
+      call.states[0] = sum;
+      for (int64_t which = 0; which < rows; ++which) {
+        FailureOr<Call<Fp>> own = runRow(*reads, which);
+        if (failed(own))
+          return failure();
+        for (auto [i, output] : llvm::enumerate(call.outputs)) {
+          const Dense<Fp> &vector = own->outputs[i][0];
+          Value yielded = rule.yieldedOutputs()[i];
+          if (!columnsOf(yielded))
+            output[t] = vector;
+          else
+            for (int64_t entry = 0; entry < vector.rows; ++entry) // outputs of rows are transposed
+              output[t].at(which, entry) = vector.at(entry, 0);
+        }
+      }
+    }
+    return success();
+  });
+}
+
+bool recur::areColumnsAlike(RuleOp rule) {
+  OwningOpRef<RuleOp> whole(rule.clone());
+  Shrinker().shrink(*whole);
+  auto runTurned = [&](Call<Fp> &call) -> LogicalResult {
+    Call<Fp> turned = call;
+    for (auto &values : turned.inputs)
+      for (auto &steps : values)
+        std::rotate(steps.begin(), steps.end() - 1, steps.end());
+    if (failed(runRule(*whole, turned)))
+      return failure();
+    for (auto [output, values] : llvm::zip(whole->yieldedOutputs(), turned.outputs))
+      if (columnsOf(output))
+        for (Dense<Fp> &value : values) // row i + 1 of the turned is row i; ends with the first
+          std::rotate(value.data.begin(), value.data.begin() + value.cols, value.data.end());
+    call.outputs = turned.outputs;
+    call.states = turned.states;
+    return success();
+  };
+  return compareRuns(*whole, /*tokens=*/3, runTurned).empty();
+}
