@@ -142,8 +142,9 @@ mlir::LogicalResult lowerToLlvm(mlir::ModuleOp module);
 /// Runs LLVM's passes of a level.
 void optimize(llvm::Module &module, llvm::TargetMachine &machine, llvm::OptimizationLevel level);
 
-/// Lowers a module of entry points to PTX.
-mlir::FailureOr<std::string> translateToPtx(mlir::ModuleOp module, const Chip &chip);
+/// Lowers a module of entry points to PTX, always optimised: kernels are planned for the registers that
+/// takes. With `lines`, it says which places of the spec instructions come from.
+mlir::FailureOr<std::string> translateToPtx(mlir::ModuleOp module, const Chip &chip, bool lines = false);
 
 /// What ptxas made of a module.
 struct Cubin {

@@ -24,6 +24,21 @@ struct Step {
   mlir::Value right;
 };
 
+/// While it lives, ops come from the place in the spec that an op of the rule's comes from, if it is one.
+class SpecPlace {
+public:
+  SpecPlace(mlir::ImplicitLocOpBuilder &b, mlir::Operation *op) : b(b), before(b.getLoc()) {
+    if (op)
+      b.setLoc(op->getLoc());
+  }
+  SpecPlace(const SpecPlace &) = delete;
+  ~SpecPlace() { b.setLoc(before); }
+
+private:
+  mlir::ImplicitLocOpBuilder &b;
+  mlir::Location before;
+};
+
 /// Builds the instructions.
 class Ptx {
 public:

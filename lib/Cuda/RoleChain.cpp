@@ -265,6 +265,7 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
     llvm::DenseMap<int, bool> stacked;
     for (size_t i = 0; i < products.size(); ++i) {
       const ChainProduct *product = products[i];
+      SpecPlace place(b, product->result.getDefiningOp());
       if (isStacked(*product) && !stacked.try_emplace(product->stack, true).second)
         continue;
       if (product->kind >= ChainProduct::Scores && !state.waitedForScores) {

@@ -171,6 +171,7 @@ std::array<Value, 2> RoleEmitter::row(RowState &state, Value value) {
     return state.known[value] = result;
   }
   Operation *op = value.getDefiningOp();
+  SpecPlace place(b, op);
   TypeSwitch<Operation *>(op)
       .Case([&](ConstantOp c) { result.fill(ptx.number(c.getValue().convertToDouble())); })
       .Case([&](BroadcastOp broadcast) { result = row(state, broadcast.getOperand()); })

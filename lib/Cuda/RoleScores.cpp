@@ -87,6 +87,7 @@ Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, Value value, 
     return ptx.choose(reached, x, ptx.number(0));
   }
   Operation *op = value.getDefiningOp();
+  SpecPlace place(b, op);
   if (isa<MulOp>(op))
     for (unsigned i : {0, 1})
       if (!RolePlan::isScores(op->getOperand(i))) {
@@ -278,6 +279,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
       products.push_back(ptx.product(plan.rowsOf(right), {}, steps, false, false));
     };
     auto multiplyOf = [&](Operation *op) {
+      SpecPlace place(b, op);
       auto gram = cast<chunk::GramOp>(op);
       BlockArgument left = plan.asTile(gram.getLhs())->input, right = plan.asTile(gram.getRhs())->input;
       // With micro-steps, rows are always those.

@@ -11,6 +11,7 @@ Value RoleEmitter::vectorEntry(Value value, unsigned entry, llvm::function_ref<V
   if (auto argument = dyn_cast<BlockArgument>(value))
     return leaf(argument);
   Operation *op = value.getDefiningOp();
+  SpecPlace place(b, op);
   if (auto constant = dyn_cast<ConstantOp>(op))
     return ptx.number(constant.getValue().convertToDouble());
   Values operands;

@@ -1,5 +1,6 @@
 // From the ops of a kernel to PTX.
 #include "lib/Cuda/Cuda.h"
+#include "lib/Support/LineTables.h"
 #include "mlir/Conversion/ArithToLLVM/ArithToLLVM.h"
 #include "mlir/Conversion/ControlFlowToLLVM/ControlFlowToLLVM.h"
 #include "mlir/Conversion/MathToLLVM/MathToLLVM.h"
@@ -18,13 +19,17 @@
 #include "mlir/Target/LLVMIR/Export.h"
 #include "mlir/Transforms/GreedyPatternRewriteDriver.h"
 #include "mlir/Transforms/Passes.h"
+#include "llvm/Bitcode/BitcodeReader.h"
+#include "llvm/Bitcode/BitcodeWriter.h"
 #include "llvm/IR/InlineAsm.h"
 #include "llvm/IR/LegacyPassManager.h"
 #include "llvm/IR/Module.h"
 #include "llvm/MC/TargetRegistry.h"
 #include "llvm/Passes/PassBuilder.h"
+#include "llvm/Support/Parallel.h"
 #include "llvm/Support/TargetSelect.h"
 #include "llvm/Target/TargetMachine.h"
+#include "llvm/Transforms/Utils/Cloning.h"
 
 using namespace mlir;
 using namespace recur;
@@ -199,30 +204,85 @@ static bool isCommon(const llvm::CallInst &call) {
   return text && StringRef(text->getAsmString()).contains(".sync");
 }
 
-FailureOr<std::string> cuda::translateToPtx(ModuleOp module, const Chip &chip) {
-  if (failed(lowerToLlvm(module)))
+// Optimises a module and writes it as PTX; empty if LLVM cannot.
+static std::string emitPtx(llvm::Module &module, const cuda::Chip &chip) {
+  std::unique_ptr<llvm::TargetMachine> machine = makeMachine(chip);
+  module.setTargetTriple(machine->getTargetTriple());
+  module.setDataLayout(machine->createDataLayout());
+  // Code that threads run together must not be moved into branches.
+  for (llvm::Function &function : module)
+    for (llvm::BasicBlock &block : function)
+      for (llvm::Instruction &instruction : block)
+        if (auto *call = dyn_cast<llvm::CallInst>(&instruction); call && isCommon(*call))
+          call->setConvergent();
+  cuda::optimize(module, *machine, llvm::OptimizationLevel::O2);
+  llvm::SmallString<0> text;
+  llvm::raw_svector_ostream stream(text);
+  llvm::legacy::PassManager emit;
+  if (machine->addPassesToEmitFile(emit, stream, nullptr, llvm::CodeGenFileType::AssemblyFile))
+    return {};
+  emit.run(module);
+  return text.str().str();
+}
+
+// The module once for each of its kernels, without the others, as bitcode: threads read it into contexts of
+// their own.
+static std::vector<llvm::SmallString<0>> splitByKernel(const llvm::Module &module) {
+  auto isKernel = [](const llvm::Function &function) {
+    return function.getCallingConv() == llvm::CallingConv::PTX_Kernel;
+  };
+  std::vector<llvm::SmallString<0>> parts;
+  for (const llvm::Function &kernel : module) {
+    if (!isKernel(kernel))
+      continue;
+    llvm::ValueToValueMapTy map;
+    std::unique_ptr<llvm::Module> part = llvm::CloneModule(module, map, [&](const llvm::GlobalValue *value) {
+      auto *function = dyn_cast<llvm::Function>(value);
+      return !function || function == &kernel || !isKernel(*function);
+    });
+    for (llvm::Function &other : llvm::make_early_inc_range(*part))
+      if (isKernel(other) && other.isDeclaration())
+        other.eraseFromParent();
+    llvm::raw_svector_ostream stream(parts.emplace_back());
+    llvm::WriteBitcodeToFile(*part, stream);
+  }
+  return parts;
+}
+
+FailureOr<std::string> cuda::translateToPtx(ModuleOp module, const Chip &chip, bool lines) {
+  if (failed(lowerToLlvm(module)) ||
+      (lines && failed(addLineTables(module, LLVM::DIEmissionKind::DebugDirectivesOnly))))
     return failure();
   llvm::LLVMContext context;
   std::unique_ptr<llvm::Module> translated = translateModuleToLLVMIR(module, context, "recur");
   if (!translated)
     return failure();
-  std::unique_ptr<llvm::TargetMachine> machine = makeMachine(chip);
-  translated->setTargetTriple(machine->getTargetTriple());
-  translated->setDataLayout(machine->createDataLayout());
-  // Code that threads run together must not be moved into branches.
-  for (llvm::Function &function : *translated)
-    for (llvm::BasicBlock &block : function)
-      for (llvm::Instruction &instruction : block)
-        if (auto *call = dyn_cast<llvm::CallInst>(&instruction); call && isCommon(*call))
-          call->setConvergent();
-  optimize(*translated, *machine, llvm::OptimizationLevel::O2);
-  llvm::SmallString<0> text;
-  llvm::raw_svector_ostream stream(text);
-  llvm::legacy::PassManager emit;
-  if (machine->addPassesToEmitFile(emit, stream, nullptr, llvm::CodeGenFileType::AssemblyFile))
-    return module.emitError() << "LLVM cannot write PTX";
-  emit.run(*translated);
-  return text.str().str();
+  if (lines) { // the numbers of files are those of one text
+    std::string ptx = emitPtx(*translated, chip);
+    if (ptx.empty())
+      return module.emitError() << "LLVM cannot write PTX";
+    return ptx;
+  }
+  makeMachine(chip); // registers the target, once
+  std::vector<llvm::SmallString<0>> parts = splitByKernel(*translated);
+  std::vector<std::string> texts(parts.size());
+  llvm::parallelFor(0, parts.size(), [&](size_t i) {
+    llvm::LLVMContext own;
+    auto part = llvm::parseBitcodeFile(llvm::MemoryBufferRef(parts[i], "recur"), own);
+    if (part)
+      texts[i] = emitPtx(**part, chip);
+    else
+      llvm::consumeError(part.takeError());
+  });
+  // One header; PTX lets declarations of the same memory be repeated.
+  constexpr StringRef endOfHeader = ".address_size 64\n";
+  std::string ptx;
+  for (StringRef text : texts) {
+    if (!text.contains(endOfHeader))
+      return module.emitError() << "LLVM cannot write PTX";
+    ptx += ptx.empty() ? text : text.split(endOfHeader).second;
+  }
+  return ptx;
 }
 
 void cuda::registerCudaDialects(DialectRegistry &registry) {

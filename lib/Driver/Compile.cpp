@@ -278,7 +278,7 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session,
         if (watcher.after("chunk", *copy))
           return std::unique_ptr<Compiled>();
       }
-      FailureOr<cpu::Kernel> kernel = lowerToKernel(*copy, options, context, watcher);
+      FailureOr<cpu::Kernel> kernel = lowerToKernel(*copy, options, context, watcher, session.options.lines);
       if (failed(kernel))
         return failure();
       if (!kernel->module)

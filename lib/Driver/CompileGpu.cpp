@@ -101,10 +101,10 @@ FailureOr<GpuCode> recur::compileForGpu(Session &session, RuleOp rule, const Mod
     recur_rt_find_driver_with(emulate::findDriverFunction);
     return launchable(options.chip, std::move(*code), kernel);
   }
-  FailureOr<std::string> ptx = cuda::translateToPtx(**module, *chip);
+  FailureOr<std::string> ptx = cuda::translateToPtx(**module, *chip, session.options.lines);
   if (failed(ptx))
     return failure();
-  llvm::Expected<cuda::Cubin> cubin = cuda::assemble(*ptx, *chip);
+  llvm::Expected<cuda::Cubin> cubin = cuda::assemble(*ptx, *chip, session.options.lines);
   if (failed(report(session, cubin.takeError())))
     return failure();
   if (int64_t bytes = cubin->spilledBytes())

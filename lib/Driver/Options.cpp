@@ -191,6 +191,7 @@ private:
     options.untilAfter = args.getLastArgValue(OPT_until_after);
     options.printAfter = list(args, OPT_print_ir_after);
     options.saveTemps = args.hasArg(OPT_save_temps);
+    options.lines = args.hasArg(OPT_lines);
     options.dependencies = args.hasArg(OPT_MD) || args.hasArg(OPT_MF);
     options.dependencyFile = args.getLastArgValue(OPT_MF);
     options.dependencyTarget = args.getLastArgValue(OPT_MT);

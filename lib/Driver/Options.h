@@ -27,6 +27,7 @@ struct Options {
   std::string form = "auto";
   int64_t chunk = 16;
   unsigned optLevel = 2;
+  bool lines = false;
 
   std::string untilAfter;
   std::vector<std::string> printAfter;

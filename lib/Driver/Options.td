@@ -35,7 +35,8 @@ defm dtype : Value<"dtype", "TYPE|NAME=TYPE,..", "Types of the tensors: f32 (def
 defm target : Value<"target", "CPU,..", "Machines to compile for, best first at run time (default: native)", sized>;
 defm form : Value<"form", "FORM", "auto (default), sequential, chunk; on CPUs sweep, on GPUs scan, roles", coded>;
 defm chunk : Value<"chunk", "C", "Tokens in a chunk on the CPU: 16 (default), 32, 64, 128 or 256", coded>;
-def opt_level : Joined<["-"], "O">, In<coded>, MetaVarName<"LEVEL">, HelpText<"Optimise: 0, 1, 2 (default) or 3">;
+def opt_level : Joined<["-"], "O">, In<coded>, MetaVarName<"LEVEL">, HelpText<"Optimise: 0, 1, 2 (default) or 3; kernels of GPUs always are">;
+def lines : Flag<["-"], "g">, In<[Compile]>, HelpText<"Keep line tables that point into the spec">;
 
 defm until_after : Value<"until-after", "STAGE", "Stop after a stage and print the IR", [Compile]>;
 defm print_ir_after : Value<"print-ir-after", "STAGE,..", "Print the IR after stages (or 'all') to standard error",

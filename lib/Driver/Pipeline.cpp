@@ -3,6 +3,7 @@
 #include "lib/Algebra/Passes.h"
 #include "lib/Algebra/SplitColumns.h"
 #include "lib/Driver/Output.h"
+#include "lib/Support/LineTables.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Transforms/Passes.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -113,12 +114,14 @@ LogicalResult recur::simplifyRule(ModuleOp module) {
 }
 
 FailureOr<cpu::Kernel> recur::lowerToKernel(ModuleOp module, const cpu::KernelOptions &options,
-                                            llvm::LLVMContext &context, StageWatcher &watcher) {
+                                            llvm::LLVMContext &context, StageWatcher &watcher, bool lines) {
   for (const cpu::Stage &stage : cpu::stages()) {
     if (failed(cpu::runStage(stage, module, options)))
       return failure();
     if (watcher.after(stage.name, module))
       return cpu::Kernel();
   }
+  if (lines && failed(addLineTables(module, LLVM::DIEmissionKind::LineTablesOnly)))
+    return failure();
   return cpu::translateKernel(module, context);
 }

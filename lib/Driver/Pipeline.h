@@ -52,8 +52,8 @@ mlir::LogicalResult bindOpenSteps(RuleOp rule, std::vector<std::string> &shown);
 mlir::LogicalResult simplifyRule(mlir::ModuleOp module);
 
 /// A kernel from a module with one bound and simplified rule, which it consumes. Null without an error when
-/// the watcher stopped.
+/// the watcher stopped. `lines` keeps line tables.
 mlir::FailureOr<cpu::Kernel> lowerToKernel(mlir::ModuleOp module, const cpu::KernelOptions &options,
-                                           llvm::LLVMContext &context, StageWatcher &watcher);
+                                           llvm::LLVMContext &context, StageWatcher &watcher, bool lines);
 
 } // namespace recur
