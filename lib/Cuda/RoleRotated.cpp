@@ -39,13 +39,12 @@ Values RoleEmitter::rotatedStates(ValueRange given) {
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
   find(access);
   auto initial = [&](unsigned state) { return plan.initialTensor() + state; };
-  Value isAny = ptx.constant(0);
-  isAny = ptx.compare(arith::CmpIPredicate::ne, isAny, isAny);
+  Value isAny = ptx.constant(0, 1);
   for (unsigned state = 0; state < update.statesOfRule; ++state)
     isAny = arith::OrIOp::create(b, isAny, access.isGiven(initial(state)));
   for (unsigned state = 0; state < update.states.size(); ++state)
     if (FirstState first = *firstStateOf(plan.program, state); first.param || first.number != 0)
-      isAny = ptx.compare(arith::CmpIPredicate::eq, isAny, isAny);
+      isAny = ptx.constant(1, 1);
   Value zero = ptx.constant(0, 64);
   isAny = arith::AndIOp::create(b, isAny, ptx.compare(arith::CmpIPredicate::sgt, tokensAfter(b, part), zero));
   SmallVector<Type> types(given.size(), b.getF32Type());
