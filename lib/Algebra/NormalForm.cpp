@@ -261,7 +261,7 @@ private:
       return llvm::all_of(join.getColumns(), [&](Value column) { return readOut(expander, column); });
     bool newState = llvm::is_contained(rule.yieldedStates(), value);
     MatType type = matType(value);
-    bool isVector = !isMatrix(type);
+    bool isVector = !isMatrix(type), flipped = isOne(type.getRows()) && !type.isScalar(); // a row
     bool readsState = !op || newState;
     if (op)
       for (Value operand : op->getOperands())
@@ -295,13 +295,11 @@ private:
       return llvm::all_of(op->getOperands(), [&](Value operand) { return readOut(expander, operand); });
     }
     if (!op || newState) { // a vector state is its version read with the scalar 1
-      std::optional<unsigned> row =
-          expander.rowOf(value, Side::Right, tokens.one(value.getLoc()), value.getLoc());
-      if (isOne(type.getRows()) && !type.isScalar())
-        row = expander.rowOf(value, Side::Left, tokens.one(value.getLoc()), value.getLoc());
+      std::optional<unsigned> row = expander.rowOf(value, flipped ? Side::Left : Side::Right,
+                                                   tokens.one(value.getLoc()), value.getLoc());
       if (!row)
         return false;
-      nf.readouts.push_back({value, *row, isOne(type.getRows()) && !type.isScalar()});
+      nf.readouts.push_back({value, *row, flipped});
       return true;
     }
     if (auto product = dyn_cast_or_null<MatmulOp>(op); product && expander.carriesState(product.getLhs()) &&
@@ -319,7 +317,6 @@ private:
     const Sum *sum = expander.expand(value);
     if (!sum)
       return false;
-    bool flipped = isOne(type.getRows()) && !type.isScalar();
     std::optional<unsigned> row = expander.rowOf(Sum(*sum), flipped, type, value.getLoc());
     if (!row)
       return false;

@@ -149,7 +149,7 @@ private:
       auto step =
           MatType::get(b.getContext(), columns ? type.getRows() : type.getCols(), b.getI64IntegerAttr(1));
       Attribute count = columns ? type.getCols() : type.getRows();
-      steps.push_back({argument, StepsType::get(b.getContext(), count, step, columns && !step.isScalar())});
+      steps.push_back({argument, StepsType::get(b.getContext(), count, step, columns)});
       for (int64_t j = 0; j < own.rows * own.cols; ++j) {
         Value place = ConstantOp::create(b, loc, double(j + 1));
         Value vector = ExtractOp::create(b, loc, TypeRange(step), ValueRange{argument, place});

@@ -21,6 +21,13 @@ LogicalResult KernelBuilder::checkRule() {
   return success();
 }
 
+// Whether the caller's tensor, of so many dimensions, has micro-steps last: those of a single entry may have
+// no other.
+static bool haveColumns(const KernelTensor &tensor, int64_t rank) {
+  auto steps = dyn_cast<StepsType>(tensor.type);
+  return steps && steps.getColumns() && rank == 3;
+}
+
 FailureOr<MemRefType> KernelBuilder::viewType(const KernelTensor &tensor, TensorFormat format) {
   SmallVector<int64_t> shape;
   Type type = tensor.type;
@@ -46,7 +53,7 @@ FailureOr<MemRefType> KernelBuilder::viewType(const KernelTensor &tensor, Tensor
   if (isState && format.dtype != DType::F32)
     return rule.emitError() << "state '" << tensor.name << "' must be f32";
   // Columns of a matrix lie side by side.
-  if (auto steps = dyn_cast<StepsType>(tensor.type); steps && steps.getColumns())
+  if (haveColumns(tensor, shape.size()))
     std::rotate(shape.begin() + 1, shape.begin() + 2, shape.end());
   SmallVector<int64_t> strides(shape.size(), ShapedType::kDynamic);
   if (isDirect && shape.size() > 1 && ShapedType::isDynamic(shape.front()))
@@ -67,7 +74,7 @@ void KernelBuilder::createFunction(StringRef symbol, ArrayRef<MemRefType> types)
   for (auto [view, argument] : llvm::zip(views, entry->getArguments())) {
     view.memref = argument;
     view.hasTokens = view.tensor.role == Role::Input || view.tensor.role == Role::Output;
-    if (auto steps = dyn_cast<StepsType>(view.tensor.type); steps && steps.getColumns()) {
+    if (haveColumns(view.tensor, cast<MemRefType>(argument.getType()).getRank())) {
       SmallVector<unsigned> order{0, 2, 1};
       auto map = AffineMap::getPermutationMap(order, b.getContext());
       view.memref = memref::TransposeOp::create(b, loc, argument, AffineMapAttr::get(map));

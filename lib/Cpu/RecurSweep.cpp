@@ -12,7 +12,7 @@ using namespace recur;
 using namespace recur::cpu;
 
 // Formats of a rule made from another: tensors that the other has too are held alike (outputs only where the
-// rule `writes` them), all else is f32.
+// rule `writes` them), all else is f32. Those of tokens come without dimensions of 1.
 static SmallVector<TensorFormat> formatsOf(RuleOp rule, RuleOp original, ArrayRef<TensorFormat> formats,
                                            bool writes) {
   SmallVector<TensorFormat> result;
@@ -25,6 +25,8 @@ static SmallVector<TensorFormat> formatsOf(RuleOp rule, RuleOp original, ArrayRe
       return same && other.role == tensor.role && other.name == tensor.name;
     });
     result.push_back(found == originals.end() ? TensorFormat() : formats[found - originals.begin()]);
+    if (tensor.role == Role::Input || tensor.role == Role::Output)
+      result.back().rank = -1;
   }
   return result;
 }
@@ -47,16 +49,14 @@ static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFor
     return success();
   }
   SweepPlan &plan = *result.plan;
-  SmallVector<Role> roles;
-  for (const KernelTensor &tensor : kernelTensors(rule))
-    roles.push_back(tensor.role);
+  SmallVector<KernelTensor> tensors = kernelTensors(rule);
   Location loc = rule.getLoc();
 
   // Products of bf16 cost no more accuracy than the inputs have lost, unless what is read is divided by
   // another state's number, which may be small.
   bool pairs =
       (hasBf16Pairs || hasBf16Tiles) && vectorWidth == 16 && !formats.empty() && !dividesReads(plan.form);
-  for (auto [tensor, format] : llvm::zip(kernelTensors(rule), formats))
+  for (auto [tensor, format] : llvm::zip(tensors, formats))
     pairs &= tensor.role != Role::Input || tensor.rank == 0 || format.dtype == DType::BF16;
 
   auto lower = [&](OwningOpRef<ModuleOp> module, StringRef name, bool writes) {
@@ -97,7 +97,7 @@ static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFor
   auto kernel = func::FuncOp::create(builder, loc, symbol, builder.getFunctionType(types, {}));
   builder.setInsertionPointToStart(kernel.addEntryBlock());
   VectorBuilder b(loc, builder, vectorWidth);
-  PlannedRule planned(plan, options, roles, isPacked, kernel, *packer, *epilogue);
+  PlannedRule planned(b, plan, options, tensors, isPacked, kernel, *packer, *epilogue);
   if (planned.isGather()) {
     planned.emit(b);
     tokenLoop->erase();

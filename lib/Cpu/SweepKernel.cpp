@@ -9,12 +9,38 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cpu;
 
-PlannedRule::PlannedRule(const SweepPlan &plan, const SweepOptions &options, ArrayRef<Role> roles,
-                         ArrayRef<bool> isPacked, func::FuncOp kernel, func::FuncOp packer,
-                         func::FuncOp epilogue)
-    : plan(plan), options(options), kernel(kernel), packer(packer), epilogue(epilogue), roles(roles),
-      isPacked(isPacked) {
+// A view of tokens without dimensions of 1, but for the one that counts micro-steps.
+static Value squeezed(VectorBuilder &b, Value view, const KernelTensor &tensor) {
+  auto type = cast<MemRefType>(view.getType());
+  auto steps = dyn_cast<StepsType>(tensor.type);
+  int64_t counts = !steps ? 0 : steps.getColumns() && type.getRank() == 3 ? 2 : 1;
+  SmallVector<int64_t> kept;
+  SmallVector<OpFoldResult> begin(type.getRank(), b.getIndexAttr(0)), ones(type.getRank(), b.getIndexAttr(1)),
+      sizes;
+  for (auto [i, size] : llvm::enumerate(type.getShape())) {
+    if (i == 0)
+      sizes.push_back(memref::DimOp::create(b, view, 0).getResult());
+    else
+      sizes.push_back(b.getIndexAttr(size));
+    if (i == 0 || size != 1 || int64_t(i) == counts)
+      kept.push_back(size);
+  }
+  if (int64_t(kept.size()) == type.getRank())
+    return view;
+  auto reduced = memref::SubViewOp::inferRankReducedResultType(kept, type, begin, sizes, ones);
+  return memref::SubViewOp::create(b, reduced, view, begin, sizes, ones);
+}
+
+PlannedRule::PlannedRule(VectorBuilder &b, const SweepPlan &plan, const SweepOptions &options,
+                         ArrayRef<KernelTensor> tensors, ArrayRef<bool> isPacked, func::FuncOp kernel,
+                         func::FuncOp packer, func::FuncOp epilogue)
+    : plan(plan), options(options), kernel(kernel), packer(packer), epilogue(epilogue), isPacked(isPacked) {
   shape = plan.shape;
+  for (auto [tensor, argument] : llvm::zip(tensors, kernel.getArguments())) {
+    roles.push_back(tensor.role);
+    bool hasTokens = tensor.role == Role::Input || tensor.role == Role::Output;
+    given.push_back(hasTokens ? squeezed(b, argument, tensor) : Value(argument));
+  }
   auto span = kernel.getArguments().drop_front(roles.size());
   tokenCount = span[0], position = span[1], head = span[2], heads = span[3];
   if (span.size() > 5)
@@ -25,7 +51,7 @@ PlannedRule::PlannedRule(const SweepPlan &plan, const SweepOptions &options, Arr
 
 ValueRange PlannedRule::views(Role role) {
   size_t begin = llvm::find(roles, role) - roles.begin();
-  return ValueRange(kernel.getArguments()).slice(begin, llvm::count(roles, role));
+  return ValueRange(given).slice(begin, llvm::count(roles, role));
 }
 
 //===----------------------------------------------------------------------===//

@@ -11,11 +11,12 @@ class PlannedRule : public SweepRule {
 public:
   using Value = mlir::Value;
 
-  /// `roles` are those of the kernel's tensors; `isPacked` says which inputs the packer reads; `packer` and
-  /// `epilogue` (null without one) are the functions made from buildPackRule's and buildEpilogue's rules.
-  PlannedRule(const SweepPlan &plan, const SweepOptions &options, llvm::ArrayRef<Role> roles,
-              llvm::ArrayRef<bool> isPacked, mlir::func::FuncOp kernel, mlir::func::FuncOp packer,
-              mlir::func::FuncOp epilogue);
+  /// `tensors` are the kernel's, whose arguments are looked at from `b` on; `isPacked` says which inputs the
+  /// packer reads; `packer` and `epilogue` (null without one) are the functions made from buildPackRule's and
+  /// buildEpilogue's rules.
+  PlannedRule(VectorBuilder &b, const SweepPlan &plan, const SweepOptions &options,
+              llvm::ArrayRef<KernelTensor> tensors, llvm::ArrayRef<bool> isPacked, mlir::func::FuncOp kernel,
+              mlir::func::FuncOp packer, mlir::func::FuncOp epilogue);
 
   /// True, as i1, when there is a token to run.
   Value hasTokens(VectorBuilder &b);
@@ -63,6 +64,7 @@ private:
   SweepOptions options;
   mlir::func::FuncOp kernel, packer, epilogue;
   llvm::SmallVector<Role> roles;
+  Values given;                     // the caller's tensors; those of tokens without dimensions of 1
   llvm::SmallVector<bool> isPacked; // by input
   Value tokenCount, position, head, heads;
   Value part, parts; // null where the kernel does all columns
