@@ -206,7 +206,8 @@ LogicalResult RolePlan::visitScores(Value value) {
       if (std::optional<CoupledMask> mask = asMask(op->getOperand(i)))
         return success(splitScores(value).second && succeeded(visitScores(op->getOperand(1 - i))) &&
                        succeeded(needMask(*mask)));
-  if (!isa<ElementwiseOp>(op))
+  // What passes between coupled states is a mask of one product, not of a sum.
+  if (!isa<ElementwiseOp>(op) || (states == 2 && !splitScores(value).second))
     return failure();
   for (Value operand : op->getOperands())
     if (failed(visitScores(operand)))

@@ -6,6 +6,29 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
+// Whether what is written back was read of a sum of states: then so are the scores of the system.
+static bool readsSum(chunk::ProgramOp program) {
+  bool found = false;
+  program.getBody().walk([&](chunk::TriSolveOp solve) {
+    for (Value block : solve.getBlocks()) {
+      SmallVector<Value> work{block};
+      while (!work.empty()) {
+        Operation *op = work.pop_back_val().getDefiningOp();
+        if (!isa_and_present<MulOp, AddOp, SubOp, NegOp>(op))
+          continue;
+        auto isScores = [](Value value) {
+          return RolePlan::isScores(value) && !value.getDefiningOp<chunk::MaskOp>();
+        };
+        found |= isa<AddOp, SubOp>(op) && llvm::all_of(op->getOperands(), isScores);
+        for (Value operand : op->getOperands())
+          if (isScores(operand))
+            work.push_back(operand);
+      }
+    }
+  });
+  return found;
+}
+
 static bool isKnownSize(int64_t size) { return size == 64 || size == 128; }
 
 std::string RolePlan::refusal(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors) {
@@ -28,6 +51,8 @@ std::string RolePlan::refusal(chunk::ProgramOp program, ArrayRef<TensorArgument>
            std::to_string(plan.keys) + " keys, and roles know 64 and 128 of each";
   if (auto states = program.argumentsOf(ArgKind::State); states.size() > 2)
     return "there are " + std::to_string(states.size()) + " coupled states, and a chain holds two";
+  if (program.argumentsOf(ArgKind::State).size() == 2 && readsSum(program))
+    return "what is read and written back is of a sum of two coupled states, and a chain reads one";
   if (RolePlan::addsUp(program))
     return "a state takes in another one and never decays, so what half precision is off by adds up";
   if (plan.states > 1 && plan.system && !plan.isTame())
