@@ -1,7 +1,7 @@
 // Rules tested exactly against what they were made of, a token at a time: the rows of a token are put
 // together here as the roles' chunks do.
 #include "lib/Derive/ProveRewritten.h"
-#include "lib/Algebra/NormalForm.h"
+#include "lib/Algebra/Rewriting.h"
 #include "lib/Derive/ProofRuns.h"
 
 using namespace mlir;
@@ -56,9 +56,10 @@ std::string recur::proveMicroStep(RuleOp rule, RuleOp step) {
   });
 }
 
-// Runs the rule of one row for a token's row: its inputs are the token's, or those that stand for them.
+// Runs the rule of one row for a token's row: its inputs are the token's, or those that stand for them, and
+// at last a new state where that is given.
 static LogicalResult runStackedRow(RuleOp row, const Call<Fp> &whole, int64_t t, unsigned which,
-                                   Call<Fp> &call) {
+                                   Call<Fp> &call, const Dense<Fp> *newState = nullptr) {
   SmallVector<BlockArgument> inputs = row.argumentsOf(ArgKind::Input);
   auto numberOf = [&](unsigned argument) {
     return llvm::find_if(inputs, [&](BlockArgument input) { return input.getArgNumber() == argument; }) -
@@ -73,6 +74,8 @@ static LogicalResult runStackedRow(RuleOp row, const Call<Fp> &whole, int64_t t,
     call.inputs[numberOf(input.argument)][0][0] =
         from ? whole.inputs[numberOf(*from)][t][0] : Dense<Fp>(type.numRows(), type.numCols());
   }
+  if (newState)
+    call.inputs.back()[0][0] = *newState;
   return runRule(row, call);
 }
 
@@ -84,10 +87,20 @@ static OwningOpRef<RuleOp> withoutRow(RuleOp row) {
   return none;
 }
 
+// The rule of one row, which takes its new state as its last input.
+static OwningOpRef<RuleOp> givenNewState(RuleOp row) {
+  OwningOpRef<RuleOp> reads(row.clone());
+  Value state = reads->yieldedStates()[0];
+  state.replaceAllUsesWith(addInput(*reads, "new state", RangeAttr(), /*isUnit=*/false, state.getType()));
+  return reads;
+}
+
 std::string recur::proveStacked(RuleOp rule, RuleOp stacked) {
-  OwningOpRef<RuleOp> whole(rule.clone()), row(stacked.clone()), none = withoutRow(stacked);
+  // What a row makes of the state, what the token makes of it without any, and what is read of the sum.
+  OwningOpRef<RuleOp> whole(rule.clone()), row(stacked.clone()), none = withoutRow(stacked),
+                                                                 reads = givenNewState(stacked);
   Shrinker shrinker;
-  for (RuleOp small : {*whole, *row, *none})
+  for (RuleOp small : {*whole, *row, *none, *reads})
     shrinker.shrink(small);
   bool inTurn = stacked->hasAttr(inTurnAttr);
   constexpr int64_t tokens = 4;
@@ -96,23 +109,25 @@ std::string recur::proveStacked(RuleOp rule, RuleOp stacked) {
     for (int64_t t = 0; t < tokens; ++t) {
       // In turn, the second row follows the first. Else what both make of the state, added up, less what it
       // would be without them.
-      Call<Fp> first = callOfToken(call, t), second = first, without = first;
+      Call<Fp> first = callOfToken(call, t), second = first, without = first, read = first;
       LogicalResult done = runStackedRow(*row, call, t, 0, first);
       if (inTurn)
         second.states = first.states;
       if (failed(done) || failed(runStackedRow(*row, call, t, 1, second)) ||
           failed(runStackedRow(*none, call, t, 0, without)))
         return failure();
-      auto total = [&](const Dense<Fp> &x, const Dense<Fp> &y, const Dense<Fp> &z) {
-        Dense<Fp> sum = y;
-        for (size_t entry = 0; !inTurn && entry < sum.data.size(); ++entry)
-          sum.data[entry] = sum.data[entry] + x.data[entry] - z.data[entry];
-        return sum;
-      };
-      for (auto [i, state] : llvm::enumerate(call.states))
-        state = total(first.states[i], second.states[i], without.states[i]);
+      if (inTurn) {
+        read = second;
+      } else {
+        Dense<Fp> &sum = second.states[0];
+        for (size_t entry = 0; entry < sum.data.size(); ++entry)
+          sum.data[entry] = first.states[0].data[entry] + sum.data[entry] - without.states[0].data[entry];
+        if (failed(runStackedRow(*reads, call, t, 0, read, &sum)))
+          return failure();
+      }
+      call.states = second.states;
       for (auto [i, output] : llvm::enumerate(call.outputs))
-        output.push_back(total(first.outputs[i][0], second.outputs[i][0], without.outputs[i][0]));
+        output.push_back(read.outputs[i][0]);
     }
     return success();
   });
