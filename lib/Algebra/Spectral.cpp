@@ -177,8 +177,13 @@ private:
       return std::nullopt;
     Erase erase{known.value, *vector, write.c.number, factorsOf(write.c.factors), {}, factorsOf(known.value)};
     flattenProduct(*vector, erase.factors);
-    if (decay)
-      removeDecay(erase.factors, *decay);
+    // What is read of a later version decays by what comes after.
+    if (decay && !removeDecay(erase.factors, *decay) && read.kind == Column::RowOf &&
+        nf.versions[nf.rows[read.index].version].old.size() == 1) {
+      SmallVector<Value> since = factorsOf(decay->c.factors);
+      if (removeAll(since, factorsOf(nf.versions[nf.rows[read.index].version].old[0].c.factors)))
+        removeAll(erase.factors, since);
+    }
     erase.read = takeVectors(erase.factors);
     return erase;
   }
