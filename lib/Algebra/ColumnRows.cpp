@@ -110,7 +110,7 @@ public:
     SmallVector<Value> outputs;
     for (Value output : rule.yieldedOutputs()) {
       JoinOp join = columnsOf(output);
-      if (join && (int64_t(join.getColumns().size()) != count || !output.getDefiningOp<TransposeOp>()))
+      if (join && int64_t(join.getColumns().size()) != count)
         return failure();
       outputs.push_back(join ? join.getColumns()[0] : output);
     }

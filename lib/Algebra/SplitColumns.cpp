@@ -187,6 +187,12 @@ private:
     return b.createOrFold<MatmulOp>(loc, x, y);
   }
 
+  static bool isRow(MatType type) { return isOne(type.getRows()) && !isOne(type.getCols()); }
+  Value transposed(Location loc, Value value) { return b.createOrFold<TransposeOp>(loc, value); }
+  // A row as a column. What is done to rows entry by entry, and sums over them, are made of columns, as those
+  // of vectors are.
+  Value upright(Location loc, Value value) { return isRow(matType(value)) ? transposed(loc, value) : value; }
+
   // The part of an op's result in some row and column.
   Value part(Operation *op, int64_t i, int64_t j) {
     Location loc = op->getLoc();
@@ -202,15 +208,17 @@ private:
       return sum ? sum : number(0, type);
     }
     if (isa<TransposeOp>(op))
-      return b.createOrFold<TransposeOp>(loc, operand(0).at(j, i));
+      return transposed(loc, operand(0).at(j, i));
     if (auto reduce = dyn_cast<ReduceOp>(op)) {
       Parts x = operand(0);
       Value result;
       for (int64_t k = 0; k < (reduce.getRows() ? x.rows : 1); ++k)
         for (int64_t l = 0; l < (reduce.getCols() ? x.cols : 1); ++l) {
           Value own = x.at(reduce.getRows() ? k : i, reduce.getCols() ? l : j);
-          if (matType(own) != type)
-            own = ReduceOp::create(b, loc, reduce.getKind(), own, reduce.getRows(), reduce.getCols());
+          if (bool turns = isRow(matType(own)); matType(own) != type)
+            own = ReduceOp::create(b, loc, reduce.getKind(), upright(loc, own),
+                                   turns ? reduce.getCols() : reduce.getRows(),
+                                   turns ? reduce.getRows() : reduce.getCols());
           result = !result                              ? own
                    : reduce.getKind() == Reduction::Sum ? AddOp::create(b, loc, result, own).getResult()
                                                         : MaxOp::create(b, loc, result, own).getResult();
@@ -219,7 +227,10 @@ private:
     }
     if (isa<BroadcastOp>(op)) {
       Value own = operand(0).at(i, j);
-      return matType(own) == type ? own : BroadcastOp::create(b, loc, type, own).getResult();
+      if (matType(own) == type)
+        return own;
+      Value entries = BroadcastOp::create(b, loc, isRow(type) ? type.transposed() : type, upright(loc, own));
+      return isRow(type) ? transposed(loc, entries) : entries;
     }
     if (auto constant = dyn_cast<ConstantOp>(op))
       return number(constant.getValue().convertToDouble(), type);
@@ -233,16 +244,17 @@ private:
     if (auto assume = dyn_cast<AssumeOp>(op)) {
       Value own = operand(0).at(i, j);
       bool unit = assume.getUnit() && operand(0).cols == 1;
-      return assume.getRange() || unit
-                 ? AssumeOp::create(b, loc, own, assume.getRangeAttr(), unit).getResult()
-                 : own;
+      if (!assume.getRange() && !unit)
+        return own;
+      Value known = AssumeOp::create(b, loc, upright(loc, own), assume.getRangeAttr(), unit);
+      return isRow(type) ? transposed(loc, known) : known;
     }
     IRMapping map;
     for (Value value : op->getOperands())
-      map.map(value, partsOf(value).at(i, j));
+      map.map(value, isRow(type) ? upright(loc, partsOf(value).at(i, j)) : partsOf(value).at(i, j));
     Operation *copy = b.clone(*op, map);
-    copy->getResult(0).setType(type);
-    return copy->getResult(0);
+    copy->getResult(0).setType(isRow(type) ? type.transposed() : type);
+    return isRow(type) ? transposed(loc, copy->getResult(0)) : copy->getResult(0);
   }
 
   void split(Operation *op) {
@@ -261,13 +273,12 @@ private:
   // A value of its parts, for an output.
   Value joined(const Parts &own) {
     Location loc = rule.getLoc();
-    auto transposed = [&](Value value) { return b.createOrFold<TransposeOp>(loc, value); };
     SmallVector<Value> columns;
     for (int64_t j = 0; j < own.cols; ++j) {
       SmallVector<Value> rows;
       for (int64_t i = 0; i < own.rows; ++i)
-        rows.push_back(transposed(own.at(i, j)));
-      columns.push_back(own.rows == 1 ? own.at(0, j) : transposed(JoinOp::create(b, loc, rows)));
+        rows.push_back(transposed(loc, own.at(i, j)));
+      columns.push_back(own.rows == 1 ? own.at(0, j) : transposed(loc, JoinOp::create(b, loc, rows)));
     }
     if (own.cols == 1)
       return columns.front();

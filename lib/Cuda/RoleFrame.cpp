@@ -417,7 +417,7 @@ LogicalResult RoleEmitter::emit() {
           counted("numbers", 1);
         });
       });
-      if (!plan.reductions.empty() && phase != Phase::Chain)
+      if ((!plan.reductions.empty() && phase != Phase::Chain) || turnsColumns())
         threads.when(ptx.below(warp, ptx.constant(2)), [&] {
           emitSums(chunks);
           counted("sums", 2);

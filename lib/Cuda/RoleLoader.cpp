@@ -49,7 +49,9 @@ void RoleEmitter::emitLoader(Value chunks) {
         body(offset + eight * pitch * rowBytes, map, {zero, ptx.add(token, 8 * eight), block, head, batch});
       if (pitch)
         continue;
-      if (plan.hasSteps(input))
+      if (plan.areColumns(input))
+        body(offset, map, {zero, ptx.mul(block, plan.steps), token, head, batch});
+      else if (plan.hasSteps(input))
         body(offset, map, {ptx.mul(block, 64), zero, token, head, batch});
       else
         body(offset, map, {zero, token, block, head, batch});

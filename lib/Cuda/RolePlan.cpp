@@ -474,7 +474,7 @@ LogicalResult RolePlan::check() {
       return failure();
   return success(llvm::all_of(neededInputs, [&](BlockArgument input) {
     return llvm::all_of(tensorsOf(input), [&](auto tensor) {
-      return !tensor || (isBF16(*tensor) && !tensors[*tensor].stepsLast);
+      return !tensor || (isBF16(*tensor) && (atOnce || !tensors[*tensor].stepsLast));
     });
   }));
 }

@@ -260,6 +260,11 @@ public:
   /// A token's rows are simultaneous, as those that stand for two are, but lie together as micro-steps do;
   /// and whether outputs have such rows, too.
   bool atOnce = false, rowOutputs = false;
+  /// Whether the rows of an input, or output, lie in memory as the columns of a token's matrix.
+  bool areColumns(mlir::BlockArgument input) const { return atOnce && tensors[tensorOf(input)].stepsLast; }
+  bool areColumns(unsigned output) const {
+    return rowOutputs && tensors[outputTensor(output)].entry().numRows() == independent;
+  }
   /// The rows of an output's tile.
   int64_t rowsOfOutput() const { return rowOutputs ? tokensOfChunk : columns; }
   /// Products in the order of waves.

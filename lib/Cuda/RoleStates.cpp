@@ -18,9 +18,14 @@ void RoleEmitter::storeOutputs(const ChainState &state, ArrayRef<Value> packed) 
   // In place of an input each thread overwrites what it has read.
   if (!plan.outputPlace)
     ptx.await(barrier(OutputsEmpty, ptx.constant(0)), ptx.exclusiveOr(phase, ptx.constant(1)));
-  for (int64_t step = 0; step < int64_t(packed.size()) / 4; ++step)
-    ptx.storeMatrices(ptx.add(outputAt(state.stage.tiles, step / steps, halfOfSlab()), state.matrixLane),
-                      step % steps * 2048 * plan.states, packed.slice(4 * step, 4), true);
+  for (int64_t step = 0; step < int64_t(packed.size()) / 4; ++step) {
+    Value at = outputAt(state.stage.tiles, step / steps, halfOfSlab());
+    ArrayRef<Value> pairs = packed.slice(4 * step, 4);
+    if (plan.areColumns(unsigned(step / steps)))
+      storeColumns(ptx.add(at, step % steps * 2048), pairs);
+    else
+      ptx.storeMatrices(ptx.add(at, state.matrixLane), step % steps * 2048 * plan.states, pairs, true);
+  }
   threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(plan.tokens)), [&] {
     describeRare(*b.getInsertionBlock());
     ptx.meet(ptx.add(halfOfSlab(), 1), 128 * plan.states);
@@ -51,7 +56,12 @@ void RoleEmitter::storeRowsOfOutput(unsigned output, Value chunk, Value buffer, 
       step = ptx.bits(row, plan.steps - 1);
     }
     Value at = ptx.add(ptx.mul(chunk, plan.tokens), token);
-    Value column = ptx.add(ptx.mul(ptx.add(firstSlab, halfOfSlab()), rowsOfSlab), ptx.mul(eighth, 8));
+    Value slab = ptx.add(firstSlab, halfOfSlab());
+    if (plan.areColumns(output)) {
+      slab = ptx.add(ptx.mul(slab, plan.steps), step);
+      step = {};
+    }
+    Value column = ptx.add(ptx.mul(slab, rowsOfSlab), ptx.mul(eighth, 8));
     Value to = access.entryOfToken(tensor, arith::ExtUIOp::create(b, b.getI64Type(), at), column, step);
     Values operands{to};
     llvm::append_range(operands, packet);
@@ -86,14 +96,16 @@ void RoleEmitter::copyOutputs(Value chunk, Value tiles) {
                                         ArrayRef<LLVM::GEPArg>{int32_t(map * 128)});
     Value first = form.parts > 1 ? firstSlab : shardHalves(tensorOfMap(map));
     int64_t box = plan.isStacked() ? 8 : plan.tokens;
+    Value zero = ptx.constant(0), head = narrow(part.head);
     for (int64_t slab = 0; slab < slabHalves(); ++slab)
-      for (int64_t row = 0; row < plan.tokens; row += box)
-        ptx.storeBox(address, ptx.add(outputAt(tiles, output, ptx.constant(slab)), row * rowBytes),
-                     plan.rowOutputs ? Values{ptx.mul(ptx.add(first, slab), 64), ptx.constant(0), token,
-                                              narrow(part.head), batch}
-                                     : Values{ptx.constant(0), ptx.add(token, row), ptx.add(first, slab),
-                                              narrow(part.head), batch},
+      for (int64_t row = 0; row < plan.tokens; row += box) {
+        Value half = ptx.add(first, slab);
+        Values at = plan.areColumns(output) ? Values{zero, ptx.mul(half, plan.steps), token, head, batch}
+                    : plan.rowOutputs       ? Values{ptx.mul(half, 64), zero, token, head, batch}
+                                            : Values{zero, ptx.add(token, row), half, head, batch};
+        ptx.storeBox(address, ptx.add(outputAt(tiles, output, ptx.constant(slab)), row * rowBytes), at,
                      whole);
+      }
   }
 }
 

@@ -173,7 +173,8 @@ llvm::SetVector<Operation *> RoleEmitter::gramsOf(const ScoreRole &role) const {
   return plan.gramsOf(roots);
 }
 
-// Sums over rows, by two warps. The blocks of a team share the rows out.
+// Sums over rows, by two warps, which first turn what lies as columns. The blocks of a team share the rows
+// out.
 void RoleEmitter::emitSums(Value chunks) {
   Value first = ptx.mul(ptx.bits(warp, 1), 32 / team);
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
@@ -184,6 +185,15 @@ void RoleEmitter::emitSums(Value chunks) {
         ptx.add(first, ptx.mul(arith::TruncIOp::create(b, b.getI32Type(), part.shard), tokensOfChunk / team));
   forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
     ptx.await(barrier(Loaded, stage.index), stage.phase);
+    if (turnsColumns()) {
+      turnColumns(stage);
+      ptx.fenceProxy();
+      if (plan.reductions.empty()) {
+        ptx.meet(ptx.constant(4), 96);
+        return Values();
+      }
+      ptx.meet(ptx.constant(14), 64);
+    }
     for (Operation *op : plan.reductions)
       sumRows(access, stage, sumsOf(chunk, op), first, cast<ReduceOp>(op));
     if (team == 1) {
@@ -197,11 +207,11 @@ void RoleEmitter::emitSums(Value chunks) {
   });
 }
 
-// Waits, in the warp that makes numbers of them, for a chunk's sums.
+// Waits, in the warp that makes numbers of them, for a chunk's sums, and for columns to be turned.
 void RoleEmitter::awaitSums(Value chunk) {
-  if (plan.reductions.empty())
+  if (plan.reductions.empty() && !turnsColumns())
     return;
-  if (team == 1)
+  if (team == 1 || plan.reductions.empty())
     ptx.meet(ptx.constant(4), 96);
   else
     ptx.await(barrier(Summed, ptx.bits(chunk, chunksOfSums - 1)),

@@ -227,6 +227,13 @@ private:
   Values maskOn(ScoreState &state, const PlainScore &plain);
   Values maskOff(ScoreState &state, const PlainScore &plain);
   std::array<mlir::Value, 2> maskRows(ScoreState &state, const PlainScore &plain, unsigned of);
+  // Matrices of columns (RoleColumns.cpp).
+  bool turnsColumns() const {
+    return llvm::any_of(copiedInputs(plan, phase),
+                        [&](mlir::BlockArgument input) { return plan.areColumns(input); });
+  }
+  void turnColumns(Stage stage);
+  void storeColumns(mlir::Value at, mlir::ValueRange pairs);
   std::array<mlir::Value, 2> decayWithin(RowState &state, const Slot &slot);
   std::array<mlir::Value, 2> reciprocal(RowState &state, mlir::Value value);
   // Rotated updates (RoleRotated.cpp).

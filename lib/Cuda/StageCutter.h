@@ -1,5 +1,6 @@
 // Cuts a rule into stages: first what each of them has, then their modules.
 #pragma once
+#include "lib/Algebra/ColumnRows.h"
 #include "lib/Cuda/Cores.h"
 #include "lib/Cuda/Stages.h"
 
@@ -24,7 +25,7 @@ private:
 
   bool isInput(mlir::Value value) {
     value = stripOrientation(value);
-    if (auto extract = value.getDefiningOp<ExtractOp>(); extract && options.ofColumns && isInPlace(extract))
+    if (auto extract = value.getDefiningOp<ExtractOp>(); extract && options.ofColumns && microStepOf(extract))
       value = extract.getSteps();
     auto argument = llvm::dyn_cast<mlir::BlockArgument>(value);
     return argument && rule.getArg(argument.getArgNumber()).getKind() == ArgKind::Input;
@@ -51,7 +52,6 @@ private:
   bool findOutputs();
   bool findNeeds();
   llvm::SetVector<mlir::Value> linearSources(mlir::Value value);
-  static bool isInPlace(ExtractOp extract);
   bool bundle();
   bool bundle(llvm::SetVector<mlir::Value> &values, int64_t count);
   void findMagnified();

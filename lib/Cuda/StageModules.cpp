@@ -83,11 +83,6 @@ OwningOpRef<ModuleOp> StageCutter::stage(const Names &inputs, const Names &outpu
   return module;
 }
 
-// Whether a micro-step lies in memory as its entries one after the other.
-bool StageCutter::isInPlace(ExtractOp extract) {
-  return microStepOf(extract) && !cast<StepsType>(extract.getSteps().getType()).getColumns();
-}
-
 // Puts what is handed over for each micro-step together.
 bool StageCutter::bundle() {
   int64_t count = 0;

@@ -248,7 +248,7 @@ bool StageCutter::findOutputs() {
     core = level ? &cores.cores[level - 1] : nullptr;
     // Rows of vectors that roles make are theirs, too.
     if (JoinOp join = columnsOf(output);
-        join && core && options.ofColumns && output.getDefiningOp<TransposeOp>() &&
+        join && core && options.ofColumns &&
         llvm::all_of(join.getColumns(), [&](Value x) { return isForRoles(x); })) {
       core->outputs.push_back(i);
       continue;

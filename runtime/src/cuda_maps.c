@@ -12,9 +12,15 @@ enum {
   MAP_PROMOTE_256B = 3
 };
 
+/** Whether a token's micro-steps are the columns of a matrix: their entries lie apart. */
+static bool are_columns(const DLTensor *argument) {
+  return argument->ndim == 5 && argument->shape[4] < BOX_ENTRIES;
+}
+
 /** The micro-steps of a token. */
 static int64_t count_steps(const recur_i_operand *operand) {
-  return operand->argument->ndim == 5 ? operand->argument->shape[3] : 1;
+  const DLTensor *argument = operand->argument;
+  return argument->ndim < 5 ? 1 : argument->shape[are_columns(argument) ? 4 : 3];
 }
 
 /** The tensor of a map, and whether its boxes are small. */
@@ -27,14 +33,17 @@ static bool can_map(const recur_i_operand *operand) {
       argument->ndim > 5 || (uintptr_t)operand->data % 16 || argument->shape[1] > INT32_MAX ||
       operand->strides[argument->ndim - 1] != 1 || count_steps(operand) > BOX_ROWS)
     return false;
-  for (int32_t axis = 0; axis < argument->ndim - 1; ++axis)
+  if (are_columns(argument) && operand->strides[3] != argument->shape[4])
+    return false;
+  for (int32_t axis = 0; axis < argument->ndim - (are_columns(argument) ? 2 : 1); ++axis)
     if (argument->shape[axis] > 1 && (operand->strides[axis] % 8 || operand->strides[axis] <= 0))
       return false;
   return true;
 }
 
 /** Describes [batch, token, head, entry] as blocks of 64 entries of tokens, [batch, token, head, micro-step,
- * entry] as entries of micro-steps of tokens. */
+ * entry] as entries of micro-steps of tokens. Columns, [batch, token, head, entry, micro-step], are described
+ * as rows of 64 of what a token has together, as many for a block of 64 entries as there are micro-steps. */
 static CUresult describe_map(const recur_i_operand *operand, uint32_t tokens, recur_i_map *out) {
   const int64_t *shape = operand->argument->shape;
   enum { BLOCK_BYTES = 128 };
@@ -45,7 +54,11 @@ static CUresult describe_map(const recur_i_operand *operand, uint32_t tokens, re
                               (uint64_t)shape[2], (uint64_t)shape[0]};
   uint64_t strides[MAP_RANK - 1] = {bytes[1], BLOCK_BYTES, bytes[2], bytes[0]};
   uint32_t box[MAP_RANK] = {BOX_ENTRIES, tokens, 1, 1, 1};
-  if (operand->argument->ndim == 5) {
+  if (are_columns(operand->argument)) {
+    sizes[1] = (uint64_t)(shape[3] * shape[4] / BOX_ENTRIES), sizes[2] = (uint64_t)shape[1];
+    strides[0] = BLOCK_BYTES, strides[1] = bytes[1];
+    box[1] = (uint32_t)shape[4], box[2] = tokens;
+  } else if (operand->argument->ndim == 5) {
     sizes[0] = (uint64_t)shape[4], sizes[1] = (uint64_t)shape[3], sizes[2] = (uint64_t)shape[1];
     strides[0] = bytes[3], strides[1] = bytes[1];
     box[1] = (uint32_t)shape[3], box[2] = tokens;

@@ -154,7 +154,8 @@ typedef struct recur_cuda_entry {
   /** Tensors, of 16 bits and with a token dimension, that the kernel copies in boxes of 64 tokens by 64
    * entries: their descriptors are its second parameter, an array of CUtensorMap. Where some have n
    * micro-steps, a box has 64 / n tokens, with all micro-steps; of a tensor t listed as -1 - t, 8 tokens. The
-   * first entries, and all strides but the last, which is 1, must lie at multiples of 16 bytes. */
+   * first entries, and all strides but the last, which is 1, must lie at multiples of 16 bytes. Micro-steps
+   * that are the last dimension, fewer than 64, lie without gaps, and a box has them as they lie. */
   const int32_t *maps;
   int32_t map_count; /**< at most RECUR_MAX_MAPS */
   int32_t most;      /**< for launches of at most so many blocks; 0: of any number */
