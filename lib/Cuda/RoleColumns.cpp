@@ -1,5 +1,5 @@
 // Rows of a chunk that lie in memory as the columns of a token's matrix. The copy engine brings a token's
-// entries as they are to where its rows are to lie, as many bytes; two warps then turn them in place. What
+// entries as they are to where its rows are to lie, as many bytes; some warps then turn them in place. What
 // the chain's threads have of outputs lies in pairs of a token's columns already.
 #include "lib/Cuda/Roles.h"
 
@@ -11,7 +11,8 @@ using namespace recur::cuda;
 // Both what it reads and what it writes lies at the places that swizzled rows of 128 bytes have, and no two
 // lanes that go together use the same banks.
 void RoleEmitter::turnColumns(Stage stage) {
-  constexpr int64_t together = 2, eightRows = 8 * rowBytes;
+  constexpr int64_t eightRows = 8 * rowBytes;
+  int64_t warps = scoresTurn() ? 4 : 2;
   int64_t columns = plan.steps, lanes = 4 * columns; // of a token
   // Tiles that lie one after the other are one.
   struct Run {
@@ -54,24 +55,25 @@ void RoleEmitter::turnColumns(Stage stage) {
     return entries;
   };
   for (const Run &run : runs) {
+    // What is on its way at a time: loads take long where products read as much of shared memory.
+    int64_t together = warps == 4 && run.bytes % (16 * eightRows) == 0 ? 4 : 2;
     Value begin = ptx.add(ptx.add(run.early ? stage.early : stage.tiles, run.at),
-                          ptx.mul(ptx.bits(warp, 1), eightRows));
+                          ptx.mul(ptx.bits(warp, warps - 1), eightRows));
     Value end = ptx.add(begin, run.bytes);
-    threads.forLoop(begin, end, ptx.constant(together * 2 * eightRows), {}, [&](Value at, ValueRange) {
-      Values words[together];
+    threads.forLoop(begin, end, ptx.constant(together * warps * eightRows), {}, [&](Value at, ValueRange) {
+      SmallVector<Values> words(together);
       for (int64_t i = 0; i < together; ++i)
         for (int64_t packet : {0, 1})
           llvm::append_range(words[i], ptx.load(ptx.add(at, ptx.exclusiveOr(from, ptx.constant(packet * 16))),
-                                                i * 2 * eightRows, 4, b.getI32Type()));
+                                                i * warps * eightRows, 4, b.getI32Type()));
       ptx.syncWarp();
-      // In registers of their own: a store frees what it reads late, and what waits for that waits long.
       for (Values &own : words)
-        own = ptx.pin(turned(own));
+        own = turned(own);
       size_t width = 8 / columns;
       for (int64_t column = 0; column < columns; ++column) {
         Value there = ptx.add(at, ptx.exclusiveOr(to, ptx.constant(column * 16)));
         for (int64_t i = 0; i < together; ++i)
-          ptx.store(there, column * rowBytes + i * 2 * eightRows,
+          ptx.store(there, column * rowBytes + i * warps * eightRows,
                     ArrayRef(words[i]).slice(column * width, width));
       }
       return Values();

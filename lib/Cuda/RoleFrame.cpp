@@ -276,6 +276,7 @@ void RoleEmitter::emitStart() {
     init(ScoresEmpty, buffers, phase == Phase::Prepare ? 1 : 4 * slabs * team);
     init(EarlyFull, phase == Phase::Chain ? earlyPlaces : 0, 1);
     init(EarlyEmpty, earlyPlaces, 128 * (slabs + scorers.size()));
+    init(Turned, scoresTurn() ? stages : 0, 128);
     init(OutputsFull, 1, plan.countOutputs() ? 128 * slabs : 0);
     init(OutputsEmpty, 1, plan.countOutputs() && slabs ? 1 : 0);
     init(Summed, chunksOfSums, team > 1 && !plan.reductions.empty() ? team : 0);
@@ -417,7 +418,7 @@ LogicalResult RoleEmitter::emit() {
           counted("numbers", 1);
         });
       });
-      if ((!plan.reductions.empty() && phase != Phase::Chain) || turnsColumns())
+      if ((!plan.reductions.empty() && phase != Phase::Chain) || sumsTurn())
         threads.when(ptx.below(warp, ptx.constant(2)), [&] {
           emitSums(chunks);
           counted("sums", 2);

@@ -363,6 +363,8 @@ void RoleEmitter::emitRows(Value chunks) {
     };
     // Masks come first, as they take most registers.
     for (bool late : {false, true}) {
+      if (late && scoresTurn())
+        ptx.await(barrier(Turned, stage.index), stage.phase);
       if (late && phase != Phase::Chain)
         awaitSums(chunk);
       for (bool ofMask : {true, false})

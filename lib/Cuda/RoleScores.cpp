@@ -265,6 +265,12 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
       handOver(state, which);
       return threads.when(ptx.equal(thread, 0), [&] { ptx.arrive(barrier(PartsEmpty, ptx.constant(0))); });
     }
+    if (scoresTurn()) {
+      ptx.await(barrier(Loaded, stage.index), stage.phase);
+      turnColumns(stage);
+      ptx.fenceProxy();
+      ptx.arrive(barrier(Turned, stage.index));
+    }
     // The numbers are there not long after the tiles. What is loaded behind products waits for them.
     ptx.await(barrier(Full, stage.index), stage.phase);
     collectRows(state);

@@ -173,8 +173,8 @@ llvm::SetVector<Operation *> RoleEmitter::gramsOf(const ScoreRole &role) const {
   return plan.gramsOf(roots);
 }
 
-// Sums over rows, by two warps, which first turn what lies as columns. The blocks of a team share the rows
-// out.
+// Sums over rows, by two warps, which may turn what lies as columns before. The blocks of a team share the
+// rows out.
 void RoleEmitter::emitSums(Value chunks) {
   Value first = ptx.mul(ptx.bits(warp, 1), 32 / team);
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
@@ -184,8 +184,8 @@ void RoleEmitter::emitSums(Value chunks) {
     first =
         ptx.add(first, ptx.mul(arith::TruncIOp::create(b, b.getI32Type(), part.shard), tokensOfChunk / team));
   forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
-    ptx.await(barrier(Loaded, stage.index), stage.phase);
-    if (turnsColumns()) {
+    ptx.await(barrier(scoresTurn() ? Turned : Loaded, stage.index), stage.phase);
+    if (sumsTurn()) {
       turnColumns(stage);
       ptx.fenceProxy();
       if (plan.reductions.empty()) {
@@ -209,7 +209,7 @@ void RoleEmitter::emitSums(Value chunks) {
 
 // Waits, in the warp that makes numbers of them, for a chunk's sums, and for columns to be turned.
 void RoleEmitter::awaitSums(Value chunk) {
-  if (plan.reductions.empty() && !turnsColumns())
+  if (plan.reductions.empty() && !sumsTurn())
     return;
   if (team == 1 || plan.reductions.empty())
     ptx.meet(ptx.constant(4), 96);

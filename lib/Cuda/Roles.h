@@ -114,6 +114,7 @@ private:
     Summed,
     OutputsFull,
     OutputsEmpty,
+    Turned,
     Barriers
   };
   static constexpr int64_t barrierPitch = 64, chunksOfSums = 8;
@@ -232,6 +233,10 @@ private:
     return llvm::any_of(copiedInputs(plan, phase),
                         [&](mlir::BlockArgument input) { return plan.areColumns(input); });
   }
+  /// Who turns them: the warpgroup of scores, where it sees all chunks and has no system to solve; else the
+  /// two warps that sum over rows.
+  bool scoresTurn() const { return turnsColumns() && team == 1 && !scorers.empty() && !plan.system; }
+  bool sumsTurn() const { return turnsColumns() && !scoresTurn(); }
   void turnColumns(Stage stage);
   void storeColumns(mlir::Value at, mlir::ValueRange pairs);
   std::array<mlir::Value, 2> decayWithin(RowState &state, const Slot &slot);
