@@ -185,6 +185,9 @@ std::string recur::proveRotated(RuleOp rule, RuleOp rotated) {
   });
 }
 
+// Whether the columns that an output is joined of are its rows.
+static bool areRows(Value output) { return output.getDefiningOp<TransposeOp>() != nullptr; }
+
 std::string recur::proveColumns(RuleOp rule, RuleOp column) {
   // What a row makes of the state, what the token makes of it without any, and what is read of the sum.
   OwningOpRef<RuleOp> whole(rule.clone()), row(column.clone()), none = withoutRow(column),
@@ -233,8 +236,9 @@ std::string recur::proveColumns(RuleOp rule, RuleOp column) {
           if (!columnsOf(yielded))
             output[t] = vector;
           else
-            for (int64_t entry = 0; entry < vector.rows; ++entry) // outputs of rows are transposed
-              output[t].at(which, entry) = vector.at(entry, 0);
+            for (int64_t entry = 0; entry < vector.rows; ++entry)
+              output[t].at(areRows(yielded) ? which : entry, areRows(yielded) ? entry : which) =
+                  vector.at(entry, 0);
         }
       }
     }
@@ -252,10 +256,14 @@ bool recur::areColumnsAlike(RuleOp rule) {
         std::rotate(steps.begin(), steps.end() - 1, steps.end());
     if (failed(runRule(*whole, turned)))
       return failure();
+    // What came first is now the second of the rows, or of each row's entries.
     for (auto [output, values] : llvm::zip(whole->yieldedOutputs(), turned.outputs))
       if (columnsOf(output))
-        for (Dense<Fp> &value : values) // row i + 1 of the turned is row i; ends with the first
-          std::rotate(value.data.begin(), value.data.begin() + value.cols, value.data.end());
+        for (Dense<Fp> &value : values) {
+          int64_t length = areRows(output) ? int64_t(value.data.size()) : value.cols;
+          for (auto begin = value.data.begin(); begin != value.data.end(); begin += length)
+            std::rotate(begin, begin + (areRows(output) ? value.cols : 1), begin + length);
+        }
     call.outputs = turned.outputs;
     call.states = turned.states;
     return success();
