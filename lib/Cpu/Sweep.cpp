@@ -12,12 +12,13 @@ namespace {
 // The loops over column blocks, groups and rows.
 class SweepEmitter {
 public:
-  SweepEmitter(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, int64_t group, Value tokens,
-               Value scratch, SweepBlocks blocks)
+  // `isRest`: for the few tokens that are left over.
+  SweepEmitter(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, int64_t group, bool isRest,
+               Value tokens, Value scratch, SweepBlocks blocks)
       : b(b), rule(rule), shape(rule.shape), layout(shape, options), group{shape, group},
         packer(b, rule.shape, layout, this->group, scratch),
-        requests(b, shape, options, layout, group, options.pairs ? 0 : SweepRequests::sharesOfRows(shape),
-                 scratch),
+        requests(b, shape, options, layout, group,
+                 options.pairs || isRest ? 0 : SweepRequests::sharesOfRows(shape), scratch),
         tokens(tokens), scratch(scratch), blocks(blocks), vectors(options.vectors), zero(b.index(0)) {
     if (options.pairs)
       pairs.emplace(b, shape, options, layout, this->group, scratch);
@@ -311,8 +312,8 @@ Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &opti
                      Value scratch, SweepBlocks blocks) {
   using Values = VectorBuilder::Values;
   SweepLayout layout(rule.shape, options);
-  SweepEmitter grouped(b, rule, options, options.group, tokens, scratch, blocks),
-      single(b, rule, options, 1, tokens, scratch, blocks);
+  SweepEmitter grouped(b, rule, options, options.group, options.tiles, tokens, scratch, blocks),
+      single(b, rule, options, 1, true, tokens, scratch, blocks);
   bool scaled = rule.shape.scalarDecay.has_value();
   auto carry = [](Value value) { return value ? Values{value} : Values(); };
   auto front = [](ValueRange values) { return values.empty() ? Value() : values.front(); };
@@ -345,7 +346,7 @@ Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &opti
     Value rest = arith::RemUIOp::create(b, count, b.index(group));
     Value whole = arith::SubIOp::create(b, count, rest);
     Value scale = some(zero, whole, front(carried), [&](Value scale) {
-      return tiles ? tiles->run(begin, zero, whole, scale) : grouped.run(begin, zero, whole, scale);
+      return tiles ? tiles->run(begin, whole, scale) : grouped.run(begin, zero, whole, scale);
     });
     Value ends = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, left, count);
     Value pending = arith::CmpIOp::create(b, arith::CmpIPredicate::uge, tokens, b.index(group));
@@ -379,7 +380,7 @@ SweepOptions SweepOptions::choose(const SweepShape &shape, int64_t lanes, int64_
   };
   if (tiles && SweepTiles::fit(shape, lanes)) {
     best.tiles = true;
-    best.group = 1;
+    best.group = 1, best.chunk = SweepTiles::group;
     // Wide enough for several sums of a token at once, and two blocks for two threads. Where little is solved
     // for, so narrow that the first-level cache holds a block, its copy and operands.
     best.vectors = most % 8 == 0 && perVector > 2 ? 4 : most % 2 == 0 ? 2 : 1;

@@ -25,6 +25,7 @@ struct SweepShape {
   std::optional<unsigned> scalarDecay;       // scalar slot
   std::optional<unsigned> rowDecay;          // row slot; then no slot may serve two reads or writes
   bool columnDecay = false;                  // SweepRule::columnDecay gives it
+  bool knownWrites = false;                  // no z depends on reads; SweepRule::knownWrites gives them
   int64_t requests = 0;                      // lines that SweepRule::enter asks for, at most
 };
 
@@ -33,7 +34,7 @@ struct SweepOptions {
   int64_t lanes = 16;  // f32 in a register
   int64_t vectors = 2; // registers across a block of columns
   int64_t group = 2;   // tokens per sweep
-  int64_t chunk = 32;  // tokens packed at a time, a multiple of `group`
+  int64_t chunk = 32;  // tokens packed at a time, a multiple of `group`, or a group of tiles
 
   bool pairs = false; // products of pairs of bf16; see SweepPairs.h
   bool tiles = false; // products of tiles of bf16; see SweepTiles.h. `group` is then of the tokens left over
@@ -98,6 +99,11 @@ public:
   /// Computes the outputs of some columns, stores them, and returns z.
   virtual llvm::SmallVector<mlir::Value> step(VectorBuilder &b, const SweepLayout &layout,
                                               mlir::Value scratch, const ColumnStep &at) = 0;
+  /// z of some columns, from what does not depend on the state.
+  virtual llvm::SmallVector<mlir::Value> knownWrites(VectorBuilder &b, const SweepLayout &layout,
+                                                     mlir::Value scratch, const ColumnStep &at) {
+    return {};
+  }
   /// The decay of some columns.
   virtual mlir::Value columnDecay(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch,
                                   const ColumnStep &at) {

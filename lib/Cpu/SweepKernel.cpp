@@ -115,17 +115,32 @@ void PlannedRule::storeOutput(VectorBuilder &b, Value x, Value view, const Colum
     vector::StoreOp::create(b, x, view, place);
 }
 
+// A column that depends on the token alone.
+Value PlannedRule::loadColumn(VectorBuilder &b, const SweepLayout &layout, Value scratch,
+                              const SweepColumn &column, const ColumnStep &at) {
+  if (column.kind == SweepColumn::Input)
+    return loadInput(b, column, at);
+  Value token = b.add(b.scale(at.inChunk, layout.columns), layout.columnsBegin);
+  return b.load(scratch, b.add(b.add(token, at.column), column.index * layout.columnSlotStride));
+}
+
+Value PlannedRule::loadScalar(VectorBuilder &b, const SweepLayout &layout, Value scratch, unsigned slot,
+                              const ColumnStep &at) {
+  return b.loadSplat(scratch, b.add(b.scale(at.inChunk, layout.scalarSlots), layout.scalarsBegin + slot));
+}
+
+SmallVector<Value> PlannedRule::knownWrites(VectorBuilder &b, const SweepLayout &layout, Value scratch,
+                                            const ColumnStep &at) {
+  auto load = [&](const SweepColumn &column) { return loadColumn(b, layout, scratch, column, at); };
+  auto scalar = [&](unsigned slot) { return loadScalar(b, layout, scratch, slot, at); };
+  SweepColumns columns(b, plan, {}, load, scalar);
+  return llvm::map_to_vector(plan.writes, [&](const SweepSum &write) { return columns.sum(write); });
+}
+
 SmallVector<Value> PlannedRule::step(VectorBuilder &b, const SweepLayout &layout, Value scratch,
                                      const ColumnStep &at) {
-  auto load = [&](const SweepColumn &column) {
-    if (column.kind == SweepColumn::Input)
-      return loadInput(b, column, at);
-    Value token = b.add(b.scale(at.inChunk, layout.columns), layout.columnsBegin);
-    return b.load(scratch, b.add(b.add(token, at.column), column.index * layout.columnSlotStride));
-  };
-  auto scalar = [&](unsigned slot) {
-    return b.loadSplat(scratch, b.add(b.scale(at.inChunk, layout.scalarSlots), layout.scalarsBegin + slot));
-  };
+  auto load = [&](const SweepColumn &column) { return loadColumn(b, layout, scratch, column, at); };
+  auto scalar = [&](unsigned slot) { return loadScalar(b, layout, scratch, slot, at); };
   SweepColumns columns(b, plan, at.reads, load, scalar);
   Values writes;
   for (const SweepSum &write : plan.writes)
@@ -143,10 +158,7 @@ SmallVector<Value> PlannedRule::step(VectorBuilder &b, const SweepLayout &layout
 
 Value PlannedRule::columnDecay(VectorBuilder &b, const SweepLayout &layout, Value scratch,
                                const ColumnStep &at) {
-  if (plan.columnDecay->kind == SweepColumn::Input)
-    return loadInput(b, *plan.columnDecay, at);
-  Value token = b.add(b.scale(at.inChunk, layout.columns), layout.columnsBegin);
-  return b.load(scratch, b.add(b.add(token, at.column), plan.columnDecay->index * layout.columnSlotStride));
+  return loadColumn(b, layout, scratch, *plan.columnDecay, at);
 }
 
 SmallVector<PlannedRule::Rows> PlannedRule::rowsToAskFor() {

@@ -36,6 +36,8 @@ public:
              mlir::Value block) override;
   llvm::SmallVector<mlir::Value> step(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch,
                                       const ColumnStep &at) override;
+  llvm::SmallVector<mlir::Value> knownWrites(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch,
+                                             const ColumnStep &at) override;
   mlir::Value columnDecay(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch,
                           const ColumnStep &at) override;
   void finish(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch, mlir::Value begin,
@@ -57,6 +59,10 @@ private:
   llvm::SmallVector<Rows> rowsToAskFor();
 
   Value mask(VectorBuilder &b, Value column);
+  Value loadColumn(VectorBuilder &b, const SweepLayout &layout, Value scratch, const SweepColumn &column,
+                   const ColumnStep &at);
+  Value loadScalar(VectorBuilder &b, const SweepLayout &layout, Value scratch, unsigned slot,
+                   const ColumnStep &at);
   Value loadInput(VectorBuilder &b, const SweepColumn &column, const ColumnStep &at);
   void storeOutput(VectorBuilder &b, Value x, Value view, const ColumnStep &at);
 

@@ -208,6 +208,11 @@ private:
       plan.shape.writes.push_back(sharedRowSlot(value));
       plan.writes.push_back(std::move(sum));
     }
+    auto isKnown = [](const SweepTerm &term) {
+      return term.column.kind == SweepColumn::Packed || term.column.kind == SweepColumn::Input;
+    };
+    plan.shape.knownWrites =
+        llvm::all_of(plan.writes, [&](const SweepSum &sum) { return llvm::all_of(sum, isKnown); });
     return true;
   }
 

@@ -33,7 +33,7 @@ int64_t SweepRequests::size(const SweepShape &shape, const SweepOptions &options
   };
   take(options.group, sharesOfRows(shape));
   if (options.tiles)
-    take(SweepTiles::group, SweepTiles::sharesOfRequests(shape));
+    take(SweepTiles::group, SweepTiles::sharesOfRequests(shape, options));
   return roundUp(2 * count, 16);
 }
 

@@ -1,67 +1,78 @@
 // What the sweep with tiles computes once per chunk for all columns.
 #include "lib/Cpu/SweepState.h"
 #include "lib/Cpu/SweepTiles.h"
-#include "mlir/Dialect/Math/IR/Math.h"
 
 using namespace mlir;
 using namespace recur;
 using namespace recur::cpu;
+
+// Decays by rows are multiplied together over so many tokens.
+static constexpr int64_t quarter = SweepTiles::part / 4;
 
 Value SweepTiles::packed(Value first, Value i, int64_t token, unsigned slot) {
   Value row = b.add(b.scale(first, layout.rowStride), i);
   return b.add(row, layout.rowsBegin + slot * layout.rowSlotStride + token * layout.rowStride);
 }
 
-// Decays by rows are multiplied together over so many tokens.
-static constexpr int64_t quarter = SweepTiles::group / 4;
-
-// The lanes of the tokens before one.
-Value SweepTiles::before(int64_t token) {
-  SmallVector<bool> lanes(b.lanes, false);
-  std::fill_n(lanes.begin(), token, true);
-  auto type = VectorType::get(b.lanes, b.getI1Type());
-  return arith::ConstantOp::create(b, DenseElementsAttr::get(type, ArrayRef<bool>(lanes)));
+// What the reads r of the tokens of part p see of the writes w of those of part q: a row for each of them.
+Value SweepTiles::square(Value p, Value q, int64_t r, int64_t w) {
+  Value pair = b.scale(b.add(b.scale(p, parts), q), reads * writes);
+  return b.add(b.scale(pair, part * part), tiles.squaresBegin + (r * writes + w) * part * part);
 }
 
-Value SweepTiles::coefficients(Value from, Value to, Value ends, Value scale) {
-  Values carried =
-      b.loop(from, to, group, scale ? ValueRange(scale) : ValueRange(), [&](Value first, ValueRange carried) {
-        Value at = groupAt(first), safe, fresh;
-        Values next;
-        if (shape.scalarDecay)
-          next.push_back(scalarDecays(first, at, carried.front()));
-        if (shape.rowDecay) {
-          Value more = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, b.add(first, group), to);
-          more = arith::OrIOp::create(b, more, arith::XOrIOp::create(b, ends, b.flag(true)));
-          safe = arith::AndIOp::create(b, packer.rowsAreSafe(first), more);
-          fresh = b.splat(arith::SelectOp::create(b, more, b.number(SweepPacker::freshScale), b.number(1)));
-          Value usual = arith::SelectOp::create(b, safe, b.number(1), b.number(0));
-          b.storeScalar(usual, scratch, b.add(at, tiles.rescale));
-          decayRows(first, at);
-        }
-        turnWrites(first);
-        products(first, at);
-        packReads(first, at, safe, fresh);
-        packWrites(at);
-        return next;
-      });
-  return scale ? carried.front() : Value();
+Value SweepTiles::coefficients(Value ends, Value scale) {
+  Value next = shape.scalarDecay ? scalarDecays(scale) : Value();
+  b.loop(zero, b.index(parts), 1, [&](Value p) {
+    if (shape.rowDecay)
+      decayRows(p);
+    turnWrites(p);
+    if (shape.rowDecay)
+      nearProducts(p);
+  });
+  if (shape.rowDecay)
+    packKeys();
+  packReads(arith::XOrIOp::create(b, ends, b.flag(true)));
+  if (shape.rowDecay)
+    packWrites();
+  products();
+  if (!shape.knownWrites && !shape.rowDecay)
+    weigh();
+  packScores();
+  return next;
 }
 
-// The writes of a group by rows, with a lane for each token.
-void SweepTiles::turnWrites(Value first) {
+// The writes of a part by rows, with a lane for each token. Where no decay by rows has to be multiplied in
+// first, packed at once: see packKeys and packWrites.
+void SweepTiles::turnWrites(Value p) {
+  Value first = b.scale(p, part), ends;
+  if (shape.scalarDecay)
+    ends = b.load(scratch, b.add(first, tiles.endsBegin + group));
   for (int64_t w = 0; w < writes; ++w)
     b.loop(zero, b.index(shape.rows), b.lanes, [&](Value i) {
       Values square;
-      for (int64_t t = 0; t < group; ++t)
+      for (int64_t t = 0; t < part; ++t)
         square.push_back(b.load(scratch, packed(first, i, t, shape.writes[w])));
-      Value to = b.add(b.scale(i, group), tiles.turnedBegin + w * shape.rows * group);
-      for (auto [row, x] : llvm::enumerate(transposeSquare(b, square)))
-        b.store(x, scratch, b.add(to, int64_t(row) * group));
+      square = transposeSquare(b, square);
+      Value row = b.add(b.scale(b.add(b.scale(p, writes), w), shape.rows), i);
+      if (shape.rowDecay) {
+        for (auto [n, x] : llvm::enumerate(square))
+          b.store(x, scratch, b.add(b.scale(row, part), tiles.turnedBegin + int64_t(n) * part));
+        return;
+      }
+      for (int64_t n = 0; n < part; n += 2)
+        storeHalves(interleaved(square[n], square[n + 1]),
+                    b.add(b.scale(row, part / 2), tiles.keysBegin + n * part / 2));
+      Value to = b.add(b.scale(i, writes * group / 2), b.scale(b.add(b.scale(p, writes), w), part / 2));
+      for (int64_t n = 0; n < part; ++n) {
+        Value half = call("llvm.x86.avx512bf16.cvtneps2bf16.512", VectorType::get(part, b.getBF16Type()),
+                          b.mul(square[n], ends));
+        half = vector::BitCastOp::create(b, VectorType::get(part / 2, b.getF32Type()), half);
+        vector::StoreOp::create(b, half, scratch, b.add(to, tiles.writeTilesBegin + n * writes * group / 2));
+      }
     });
 }
 
-// Pairs of tokens of a quarter of the group, and of a read and a write of theirs.
+// Pairs of tokens of a quarter of a part, and of a read and a write of theirs.
 void SweepTiles::eachNear(llvm::function_ref<void(int64_t t, int64_t j, int64_t r, int64_t w)> body) {
   for (int64_t t = 1; t < quarter; ++t)
     for (int64_t j = 0; j < t; ++j)
@@ -70,17 +81,17 @@ void SweepTiles::eachNear(llvm::function_ref<void(int64_t t, int64_t j, int64_t 
           body(t, j, r, w);
 }
 
-// Multiplies a decay by rows into the packed rows, within each quarter of the group: the reads by that since
-// the quarter's start, the writes by that until its end. The whole of it becomes the decay of the quarter's
-// first token. What the reads of a quarter see of its own writes, for which this is no help, is computed
-// here.
-void SweepTiles::decayRows(Value first, Value at) {
-  b.loop(zero, b.index(group), quarter, [&](Value from) {
+// Multiplies a decay by rows into the packed rows, within each quarter of a part: the reads by that since the
+// quarter's start, the writes by that until its end. The whole of it becomes the decay of the quarter's first
+// token. What the reads of a quarter see of its own writes, for which this is no help, is computed here.
+void SweepTiles::decayRows(Value p) {
+  b.loop(zero, b.index(part), quarter, [&](Value from) {
+    Value first = b.add(b.scale(p, part), from);
     Values sums;
     eachNear([&](int64_t, int64_t, int64_t, int64_t) { sums.push_back(b.splat(0.0)); });
     sums = b.loop(zero, b.index(shape.rows), b.lanes, sums, [&](Value i, ValueRange carried) {
       SmallVector<std::pair<Value, Value>> stored;
-      auto place = [&](int64_t t, unsigned slot) { return packed(b.add(first, from), i, t, slot); };
+      auto place = [&](int64_t t, unsigned slot) { return packed(first, i, t, slot); };
       auto load = [&](int64_t t, unsigned slot) { return b.load(scratch, place(t, slot)); };
       // The decay of the tokens from `begin` to before `end` of the quarter.
       auto decay = [&](int64_t begin, int64_t end) {
@@ -111,137 +122,243 @@ void SweepTiles::decayRows(Value first, Value at) {
         b.store(value, scratch, where);
       return next;
     });
-    Value square = b.add(b.add(at, b.scale(from, group + 1)), tiles.products);
+    Value corner = b.add(square(p, p, 0, 0), b.scale(from, part + 1));
     auto *sum = sums.begin();
     eachNear([&](int64_t t, int64_t j, int64_t r, int64_t w) {
-      int64_t place = ((r * writes + w) * group + t) * group + j;
-      b.storeScalar(b.reduce(*sum++), scratch, b.add(square, place));
+      int64_t place = ((r * writes + w) * part + t) * part + j;
+      b.storeScalar(b.reduce(*sum++), scratch, b.add(corner, place));
     });
   });
 }
 
-// What the reads of each token see of the writes before it; with a decay by rows, before its quarter of the
-// group. The turned writes are multiplied by that up to each quarter on the way, and end with that up to the
-// group's end.
-void SweepTiles::products(Value first, Value at) {
-  int64_t most = group;
+// With a decay by rows, what the reads of each token see of the writes of its part before its quarter. The
+// turned writes are multiplied by that up to each quarter on the way, and end with that up to the part's end.
+void SweepTiles::nearProducts(Value p) {
+  Value first = b.scale(p, part);
+  int64_t most = part;
   while (most > quarter && most * reads > 16)
     most /= 2;
   for (int64_t w = 0; w < writes; ++w)
-    for (int64_t begin = 0; begin < group; begin += most) {
-      Value turned = b.index(tiles.turnedBegin + w * shape.rows * group);
+    for (int64_t begin = 0; begin < part; begin += most) {
+      Value turned = b.add(b.scale(p, writes * shape.rows * part), tiles.turnedBegin + w * shape.rows * part);
       Values results(most * reads, b.splat(0.0));
       results = b.loop(zero, b.index(shape.rows), 1, results, [&](Value i, ValueRange carried) {
         Values sums(carried);
-        Value place = b.add(turned, b.scale(i, group)), row = b.load(scratch, place);
+        Value place = b.add(turned, b.scale(i, part)), row = b.load(scratch, place);
         for (int64_t t = begin; t < begin + most; ++t) {
-          for (int64_t r = 0; t >= (shape.rowDecay ? quarter : 1) && r < reads; ++r) {
+          for (int64_t r = 0; t >= quarter && r < reads; ++r) {
             Value &sum = sums[(t - begin) * reads + r];
             sum = b.fma(b.loadSplat(scratch, packed(first, i, t, shape.reads[r])), row, sum);
           }
           int64_t from = t + 1 - quarter; // where t ends a quarter, its start
-          if (shape.rowDecay && from > 0 && from % quarter == 0) {
+          if (from > 0 && from % quarter == 0) {
             Value decay = b.loadSplat(scratch, packed(first, i, from, *shape.rowDecay));
             row = arith::SelectOp::create(b, before(from), b.mul(row, decay), row);
           }
         }
-        if (shape.rowDecay)
-          b.store(row, scratch, place);
+        b.store(row, scratch, place);
         return sums;
       });
-      for (int64_t t = begin; t < begin + most; ++t)
-        for (int64_t r = 0; r < reads; ++r) {
-          Value value = results[(t - begin) * reads + r];
-          if (shape.scalarDecay)
-            value = b.mul(value, b.load(scratch, b.index(tiles.weightsBegin + t * group)));
-          Value to = b.add(at, tiles.products + ((r * writes + w) * group + t) * group);
-          if (shape.rowDecay) // its own quarter is there
-            vector::MaskedStoreOp::create(b, scratch, to, before(t / quarter * quarter), value);
-          else
-            b.store(value, scratch, to);
-        }
+      for (int64_t t = std::max(begin, quarter); t < begin + most; ++t)
+        for (int64_t r = 0; r < reads; ++r)
+          vector::MaskedStoreOp::create(b, scratch, b.add(square(p, p, r, w), t * part),
+                                        before(t / quarter * quarter), results[(t - begin) * reads + r]);
     }
 }
 
-// As SweepPacker::scalarCoefficients. The decays between tokens, too: a row for each token, and one for the
-// group's end.
-Value SweepTiles::scalarDecays(Value first, Value at, Value scale) {
-  Value scalars = b.add(b.scale(first, layout.scalarSlots), layout.scalarsBegin + *shape.scalarDecay);
-  Value whole = scale, weights = b.splat(1.0);
-  for (int64_t t = 0; t < group; ++t) {
-    Value decay = b.loadScalar(scratch, b.add(scalars, t * layout.scalarSlots));
-    b.storeScalar(whole, scratch, b.add(at, tiles.carry + t));
-    b.store(weights, scratch, b.index(tiles.weightsBegin + t * group));
-    whole = b.mul(whole, decay);
-    weights = arith::SelectOp::create(b, before(t), b.mul(weights, b.splat(decay)), weights);
+// As SweepPacker::scalarCoefficients. For each token the decays since its part's and the group's start; for
+// each pair of a part's tokens that between them, and to the part's and the group's end.
+Value SweepTiles::scalarDecays(Value scale) {
+  Value ofParts = b.index(tiles.rescaleBegin + 1);
+  Value whole = b.loop(zero, b.index(parts), 1, scale, [&](Value p, ValueRange carried) {
+                   Value first = b.scale(p, part), whole = carried.front(), local = b.number(1);
+                   Value scalars =
+                       b.add(b.scale(first, layout.scalarSlots), layout.scalarsBegin + *shape.scalarDecay);
+                   Value weights = b.splat(0.0);
+                   for (int64_t t = 0; t < part; ++t) {
+                     Value decay = b.loadScalar(scratch, b.add(scalars, t * layout.scalarSlots));
+                     b.storeScalar(whole, scratch, b.add(first, tiles.carryBegin + t));
+                     b.storeScalar(local, scratch, b.add(first, tiles.carryBegin + group + t));
+                     b.store(weights, scratch, b.add(b.scale(first, part), tiles.weightsBegin + t * part));
+                     whole = b.mul(whole, decay), local = b.mul(local, decay);
+                     weights = b.mul(weights, b.splat(decay));
+                     Value own = arith::SelectOp::create(b, before(t), weights, b.splat(1.0));
+                     weights = arith::SelectOp::create(b, before(t + 1), own, weights);
+                   }
+                   b.store(weights, scratch, b.add(first, tiles.endsBegin));
+                   b.storeScalar(local, scratch, b.add(ofParts, p));
+                   return Values{whole};
+                 }).front();
+  Value safe = rescale.isSafe(whole), one = b.number(1);
+  Value next = arith::SelectOp::create(b, safe, whole, one), later = arith::DivFOp::create(b, one, next);
+  b.storeScalar(arith::SelectOp::create(b, safe, one, whole), scratch, b.index(tiles.rescaleBegin));
+  for (int64_t p = parts; p-- > 0;) {
+    Value ends = b.load(scratch, b.index(tiles.endsBegin + p * part));
+    b.store(b.mul(ends, b.splat(later)), scratch, b.index(tiles.endsBegin + group + p * part));
+    later = b.mul(later, b.loadScalar(scratch, b.add(ofParts, p)));
   }
-  Value size = math::AbsFOp::create(b, whole);
-  Value safe =
-      arith::AndIOp::create(b, arith::CmpFOp::create(b, arith::CmpFPredicate::OGE, size, b.number(0x1p-40)),
-                            arith::CmpFOp::create(b, arith::CmpFPredicate::OLE, size, b.number(0x1p40)));
-  Value one = b.number(1), next = arith::SelectOp::create(b, safe, whole, one);
-  Value inverse = arith::DivFOp::create(b, one, next);
-  b.storeScalar(arith::SelectOp::create(b, safe, one, whole), scratch, b.add(at, tiles.rescale));
-  b.store(b.mul(weights, b.splat(inverse)), scratch, b.add(at, tiles.leave));
   return next;
 }
 
-// The reads in bf16, with a decay by rows multiplied by the scales and the decay up to their quarter.
-void SweepTiles::packReads(Value first, Value at, Value safe, Value fresh) {
-  Value number = arith::DivUIOp::create(b, first, b.index(group)), one = b.splat(1.0);
-  Value factors = b.add(b.scale(number, shape.rows), tiles.factorsBegin);
-  b.loop(zero, b.index(shape.rows), 2 * b.lanes, [&](Value i) {
-    Value half = arith::DivUIOp::create(b, i, b.index(2));
-    Values scales;
-    if (shape.rowDecay)
-      for (int64_t part = 0; part < 2; ++part)
-        scales.push_back(b.load(scratch, b.add(i, layout.scalesBegin + part * b.lanes)));
-    scales = b.loop(zero, b.index(group), quarter, scales, [&](Value from, ValueRange carried) {
-      Values next(carried);
-      for (int64_t t = 0; t < quarter; ++t)
-        for (int64_t r = 0; r < reads; ++r) {
-          Value row[2];
-          for (int64_t part = 0; part < 2; ++part) {
-            Value place = packed(b.add(first, from), i, t, shape.reads[r]);
-            row[part] = b.load(scratch, b.add(place, part * b.lanes));
-            if (shape.rowDecay)
-              row[part] = b.mul(row[part], next[part]);
-          }
-          Value to = b.add(b.add(at, half), b.scale(from, shape.rows / 2));
-          b.store(vector::BitCastOp::create(b, b.vector, halves(row[0], row[1])), scratch,
-                  b.add(to, tiles.readTiles + (r * group + t) * shape.rows / 2));
-        }
-      for (auto [part, scale] : llvm::enumerate(next)) {
-        Value place = packed(b.add(first, from), i, 0, *shape.rowDecay);
-        scale = b.mul(scale, b.load(scratch, b.add(place, int64_t(part) * b.lanes)));
-      }
-      return next;
-    });
-    for (auto [part, whole] : llvm::enumerate(scales)) {
-      Value place = b.add(i, int64_t(part) * b.lanes);
-      Value next = arith::SelectOp::create(b, safe, whole, fresh);
-      Value inverse = arith::DivFOp::create(b, one, next);
-      b.store(next, scratch, b.add(place, layout.scalesBegin));
-      b.store(inverse, scratch, b.add(place, tiles.inversesBegin));
-      b.store(b.mul(whole, inverse), scratch, b.add(factors, place));
-    }
+// The turned writes as right operands, where tokens of a later part see them.
+void SweepTiles::packKeys() {
+  b.loop(zero, b.index((parts - 1) * writes * shape.rows), 2, [&](Value i) {
+    Value from = b.add(b.scale(i, part), tiles.turnedBegin);
+    Value both = interleaved(b.load(scratch, from), b.load(scratch, b.add(from, part)));
+    storeHalves(both, b.add(b.scale(i, part / 2), tiles.keysBegin));
   });
 }
 
-// The turned writes in bf16: rows of two writes, or two rows of one.
-void SweepTiles::packWrites(Value at) {
-  bool two = tiles.depth > group;
-  for (int64_t w = 0; w < writes; w += two ? 2 : 1)
-    b.loop(zero, b.index(shape.rows), two ? 1 : 2, [&](Value i) {
-      Value row[2];
-      for (int64_t part = 0; part < 2; ++part) {
-        Value from = b.add(b.scale(i, group), tiles.turnedBegin + w * shape.rows * group);
-        row[part] = b.load(scratch, b.add(from, part * (two ? shape.rows * group : group)));
-        if (shape.rowDecay)
-          row[part] =
-              b.mul(row[part], b.loadSplat(scratch, b.add(i, tiles.inversesBegin + (two ? 0 : part))));
+// The reads in bf16: times the scale and the decay since the group's start, for H; since their part's start,
+// for the parts before. With a decay by rows what decayRows has left of it. `more`: the scales go on after
+// the group; those that leave their range are listed.
+void SweepTiles::packReads(Value more) {
+  Value fresh, lanesMore;
+  Values count;
+  if (shape.rowDecay) {
+    fresh = b.splat(arith::SelectOp::create(b, more, b.number(SweepRescale::freshScale), b.number(1)));
+    lanesMore = vector::BroadcastOp::create(b, VectorType::get(b.lanes, b.getI1Type()), more);
+    count.push_back(zero);
+  }
+  Value list = b.index(tiles.rescaleBegin);
+  count = b.loop(zero, b.index(shape.rows), 2 * b.lanes, count, [&](Value i, ValueRange counted) {
+    Value half = arith::DivUIOp::create(b, i, b.index(2));
+    // Some tokens from `from` of a part, times vectors for H and for the parts before; null for 1.
+    auto pack = [&](int64_t p, Value from, int64_t tokens, ArrayRef<Value> forH, ArrayRef<Value> forParts) {
+      Value first = b.add(from, p * part), to = b.add(half, b.scale(from, shape.rows / 2));
+      for (int64_t t = 0; t < tokens; ++t)
+        for (int64_t r = 0; r < reads; ++r) {
+          Value row[2], carry;
+          for (int64_t n = 0; n < 2; ++n)
+            row[n] = b.load(scratch, b.add(packed(first, i, t, shape.reads[r]), n * b.lanes));
+          auto put = [&](ArrayRef<Value> factors, Value factor, int64_t begin) {
+            Value x[2];
+            for (int64_t n = 0; n < 2; ++n)
+              x[n] = b.mul(row[n], factors.empty() ? factor : factors[n]);
+            storeHalves(halves(x[0], x[1]), b.add(to, begin + ((p * reads + r) * part + t) * shape.rows / 2));
+          };
+          if (shape.scalarDecay)
+            carry = b.loadSplat(scratch, b.add(first, tiles.carryBegin + t));
+          put(forH, carry, tiles.readTilesBegin);
+          if (needsQueries(p) && tiles.queriesBegin != tiles.readTilesBegin)
+            put(forParts, {}, tiles.queriesBegin);
+        }
+    };
+    if (!shape.rowDecay) {
+      for (int64_t p = 0; p < parts; ++p)
+        b.loop(zero, b.index(part), quarter, [&](Value from) { pack(p, from, quarter, {}, {}); });
+      return Values();
+    }
+    Values scales, later;
+    for (int64_t n = 0; n < 2; ++n)
+      scales.push_back(b.load(scratch, b.add(i, layout.scalesBegin + n * b.lanes)));
+    for (int64_t p = 0; p < parts; ++p) {
+      Values factors(scales);
+      factors.append(2, b.splat(1.0));
+      factors = b.loop(zero, b.index(part), quarter, factors, [&](Value from, ValueRange carried) {
+        Values next(carried);
+        pack(p, from, quarter, ArrayRef(next).take_front(2), ArrayRef(next).drop_front(2));
+        for (int64_t n = 0; n < 4; ++n) {
+          Value place = packed(b.add(from, p * part), i, 0, *shape.rowDecay);
+          next[n] = b.mul(next[n], b.load(scratch, b.add(place, n % 2 * b.lanes)));
+        }
+        return next;
+      });
+      scales.assign(factors.begin(), factors.begin() + 2);
+      later.assign(factors.begin() + 2, factors.end());
+    }
+    Values next(counted);
+    for (auto [n, whole] : llvm::enumerate(scales)) {
+      Value place = b.add(i, int64_t(n) * b.lanes);
+      Value safe = arith::AndIOp::create(b, rescale.areSafe(whole), lanesMore);
+      Value scale = arith::SelectOp::create(b, safe, whole, fresh);
+      Value inverse = arith::DivFOp::create(b, b.splat(1.0), scale);
+      b.store(scale, scratch, b.add(place, layout.scalesBegin));
+      b.store(b.mul(inverse, later[n]), scratch, b.add(place, tiles.inversesBegin));
+      b.store(inverse, scratch, b.add(place, tiles.inversesBegin + shape.rows));
+      b.store(b.mul(whole, inverse), scratch, b.add(place, tiles.factorsBegin));
+      next[0] = rescale.collect(safe, place, list, next[0]);
+    }
+    return next;
+  });
+  if (shape.rowDecay)
+    rescale.end(list, count.front());
+}
+
+// The turned writes in bf16: for each row of H those of all tokens, by part, then write.
+void SweepTiles::packWrites() {
+  b.loop(zero, b.index(shape.rows), 1, [&](Value i) {
+    auto row = [&](int64_t column) {
+      Value from = b.add(b.scale(i, part), tiles.turnedBegin + column * shape.rows * part);
+      Value factor = b.add(i, tiles.inversesBegin + column / writes * shape.rows);
+      return b.mul(b.load(scratch, from), b.loadSplat(scratch, factor));
+    };
+    for (int64_t k = 0; k < writes; ++k)
+      storeHalves(halves(row(2 * k), row(2 * k + 1)),
+                  b.add(b.scale(i, writes * group / 2), tiles.writeTilesBegin + k * b.lanes));
+  });
+}
+
+// What reads see of the writes of a part before, and of their own where nothing decays by rows.
+void SweepTiles::products() {
+  for (int64_t p = 0; p < parts; ++p)
+    for (int64_t q = 0; q < p + !shape.rowDecay; ++q)
+      for (int64_t w = 0; w < writes; ++w) {
+        for (int64_t r = 0; r < reads; ++r)
+          call(amx::clear, {number(r, 8)});
+        steps(shape.rows / (2 * b.lanes), [&](Value k) {
+          Value right = b.add(b.scale(k, b.lanes * part), tiles.keysBegin);
+          tile(amx::load, amx::rights, b.add(right, (q * writes + w) * shape.rows * part / 2), 64);
+          for (int64_t r = 0; r < reads; ++r) {
+            Value left = b.add(b.scale(k, b.lanes), tiles.queriesBegin);
+            tile(amx::load, amx::lefts + r % 2, b.add(left, (p * reads + r) * part * shape.rows / 2),
+                 2 * shape.rows);
+            product(r, amx::lefts + r % 2, amx::rights);
+          }
+        });
+        for (int64_t r = 0; r < reads; ++r)
+          tile(amx::store, r, square(b.index(p), b.index(q), r, w), 64);
       }
-      Value to = b.add(b.add(at, b.scale(i, tiles.depth / 2)), tiles.writeTiles + w * shape.rows * group / 2);
-      b.store(vector::BitCastOp::create(b, b.vector, halves(row[0], row[1])), scratch, to);
+}
+
+// Multiplies decays into what tokens see of their own part.
+void SweepTiles::weigh() {
+  b.loop(zero, b.index(parts), 1, [&](Value p) {
+    b.loop(zero, b.index(part), 1, [&](Value t) {
+      Value row = b.scale(b.add(b.scale(p, part), t), part);
+      Value weights = b.load(scratch, b.add(row, tiles.weightsBegin));
+      for (int64_t pair = 0; pair < reads * writes; ++pair) {
+        Value at = b.add(b.add(square(p, p, 0, 0), b.scale(t, part)), pair * part * part);
+        b.store(b.mul(b.load(scratch, at), weights), scratch, at);
+      }
+    });
+  });
+}
+
+// What tokens see of those before them as left operands.
+void SweepTiles::packScores() {
+  for (int64_t p = shape.knownWrites ? 0 : 1; p < parts; ++p)
+    b.loop(zero, b.index(part), 1, [&](Value t) {
+      // The row of a part's write; null for one that is not seen here.
+      auto row = [&](int64_t column, int64_t r) -> Value {
+        int64_t q = column / writes, w = column % writes;
+        if (q > p || (q == p && !shape.knownWrites))
+          return b.splat(0.0);
+        Value x = b.load(scratch, b.add(square(b.index(p), b.index(q), r, w), b.scale(t, part)));
+        if (q == p && !shape.rowDecay)
+          x = b.mul(x, b.load(scratch, b.add(b.scale(t, part), tiles.weightsBegin + p * part * part)));
+        if (q < p && shape.scalarDecay) {
+          x = b.mul(x, b.load(scratch, b.index(tiles.endsBegin + q * part)));
+          x = b.mul(x, b.loadSplat(scratch, b.add(t, tiles.carryBegin + group + p * part)));
+        }
+        return x;
+      };
+      int64_t tilesOfPart = (writes * (shape.knownWrites ? p + 1 : p) + 1) / 2;
+      for (int64_t r = 0; r < reads; ++r)
+        for (int64_t k = 0; k < tilesOfPart; ++k)
+          storeHalves(
+              halves(row(2 * k, r), row(2 * k + 1, r)),
+              b.add(b.scale(t, writes * group / 2),
+                    tiles.scoreTilesBegin + (p * reads + r) * part * writes * group / 2 + k * b.lanes));
     });
 }
