@@ -87,8 +87,10 @@ bool KernelBuilder::addRoles(const RolePlan &plan, Entry entry, RoleForm form) {
   for (; form.stages > 0; --form.stages) {
     LLVM::LLVMFuncOp function = makeFunction(entry, plan.tensors.size());
     // Told of one block, the assembler knows in every case how many registers there are to share out; but
-    // with a system it then spills some.
-    if (!plan.system || form.team > 1 || form.phase == Phase::Prepare || form.phase == Phase::Chain)
+    // with a system it then spills some. It knows anyway where each thread's part of them is a whole number.
+    constexpr int64_t registers = 65536;
+    if (!plan.system || form.team > 1 || form.phase == Phase::Prepare || form.phase == Phase::Chain ||
+        registers % entry.threads != 0)
       function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(), b.getI32IntegerAttr(1));
     if (form.team > 1)
       function->setAttr(NVVM::NVVMDialect::getClusterDimAttrName(),
