@@ -55,10 +55,10 @@ public:
       return failure();
     if (failed(findReads()))
       return failure();
-    Value scale = buildCoefficient(b, loc, decay->c), state = nf.states[0], old;
+    Value scale = buildCoefficient(b, loc, decay->c), state = nf.states[0];
     if (scale && isInTurn)
       scale = choose(scale, ConstantOp::create(b, loc, 1.0));
-    old = scaled(b, loc, scale, state);
+    Value old = scaled(b, loc, scale, state);
     Value update = updateOfRow(isInTurn ? old : nf.versions[parts[0].version].value);
     if (!update)
       return failure();
