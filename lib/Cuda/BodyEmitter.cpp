@@ -1,4 +1,5 @@
 #include "lib/Cuda/BodyEmitter.h"
+#include "lib/Cuda/Count.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "llvm/ADT/TypeSwitch.h"
 
@@ -158,25 +159,45 @@ LogicalResult BodyEmitter::emitLoop(ForOp op, LoadStep loadStep) {
   LogicalResult status = success();
   int64_t count = cast<IntegerAttr>(op.getCount()).getInt();
   bool before = std::exchange(threads.communicates, false);
-  scf::ForOp loop =
-      threads.forLoop(threads.constant(1), threads.constant(count + 1), threads.constant(1), inits,
-                      [&](Value counter, ValueRange entries) {
-                        Tile tile = threads.shape(MatType::scalar(op.getContext()), 0);
-                        tile.entries.push_back(arith::SIToFPOp::create(b, b.getF32Type(), counter));
-                        set(op.getCounter(), tile);
-                        setAll(op.getCarried(), entries);
-                        status = emitBlock(op.getBody().front(), loadStep);
-                        SmallVector<Value> next;
-                        if (failed(status))
-                          return SmallVector<Value>(entries);
-                        for (auto [i, axis] : carried)
-                          llvm::append_range(next, get(op.getYield().getValues()[i], axis).entries);
-                        if (threads.communicates)
-                          threads.barrier();
-                        return next;
-                      });
+  auto step = [&](Value counter, ValueRange entries) {
+    Tile tile = threads.shape(MatType::scalar(op.getContext()), 0);
+    tile.entries.push_back(arith::SIToFPOp::create(b, b.getF32Type(), counter));
+    set(op.getCounter(), tile);
+    setAll(op.getCarried(), entries);
+    status = emitBlock(op.getBody().front(), loadStep);
+    SmallVector<Value> next;
+    if (failed(status))
+      return SmallVector<Value>(entries);
+    for (auto [i, axis] : carried)
+      llvm::append_range(next, get(op.getYield().getValues()[i], axis).entries);
+    if (threads.communicates)
+      threads.barrier();
+    return next;
+  };
+  Value one = threads.constant(1), end = threads.constant(count + 1);
+  if (auto goesOn = op->getAttrOfType<IntegerAttr>(goesOnAttr)) {
+    // All threads hold the same scalar, made in the same way of the same entries.
+    inits.insert(inits.begin(), one);
+    auto loop = scf::WhileOp::create(
+        b, ValueRange(inits).getTypes(), inits,
+        [&](OpBuilder &, Location, ValueRange values) {
+          setAll(op.getCarried(), values.drop_front());
+          Value open = get(op.getCarried()[goesOn.getInt()], 0).entries[0];
+          open = arith::CmpFOp::create(b, arith::CmpFPredicate::UNE, open, threads.number(0));
+          Value isLeft = arith::CmpIOp::create(b, arith::CmpIPredicate::slt, values[0], end);
+          scf::ConditionOp::create(b, arith::AndIOp::create(b, isLeft, open), values);
+        },
+        [&](OpBuilder &, Location, ValueRange values) {
+          SmallVector<Value> next = step(values[0], values.drop_front());
+          next.insert(next.begin(), arith::AddIOp::create(b, values[0], one));
+          scf::YieldOp::create(b, next);
+        });
+    describeTrips(loop, count);
+    setAll(op.getResults(), loop.getResults().drop_front());
+  } else {
+    setAll(op.getResults(), threads.forLoop(one, end, one, inits, step).getResults());
+  }
   threads.communicates |= before;
-  setAll(op.getResults(), loop.getResults());
   return status;
 }
 

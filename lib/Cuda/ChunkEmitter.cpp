@@ -1,4 +1,5 @@
 #include "lib/Cuda/ChunkEmitter.h"
+#include "lib/Cuda/SolvedPlan.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "llvm/ADT/TypeSwitch.h"
@@ -304,14 +305,27 @@ LogicalResult ChunkEmitter::emitAhead() {
 }
 
 // An output that no map makes.
+ArrayRef<TensorArgument> ChunkEmitter::outputs() {
+  return tensors.drop_back(program.argumentsOf(ArgKind::State).size())
+      .take_back(chunk::outputParts(program).back().output + 1);
+}
+
+unsigned ChunkEmitter::digitsOf(Value value) {
+  unsigned digits = 0;
+  for (TensorArgument output : outputs())
+    digits = std::max(digits, output.element.getFPMantissaWidth());
+  ValueRange yielded = program.getBodyYield().getValues();
+  yielded = yielded.take_front(program.argumentsOf(ArgKind::State).size());
+  bool isKept = llvm::any_of(yielded, [&](Value state) { return dependsOn(state, value); });
+  return isKept ? b.getF32Type().getFPMantissaWidth() : digits;
+}
+
 LogicalResult ChunkEmitter::emitOutput(unsigned output, Value value) {
   FailureOr<ChunkValue> known = need(value);
   if (failed(known))
     return failure();
-  unsigned states = program.argumentsOf(ArgKind::State).size();
-  SmallVector<chunk::OutputPart> parts = chunk::outputParts(program);
-  const chunk::OutputPart &part = parts[output];
-  unsigned tensor = tensors.size() - states - (parts.back().output + 1) + part.output;
+  chunk::OutputPart part = chunk::outputParts(program)[output];
+  unsigned tensor = outputs().data() - tensors.data() + part.output;
   SharedTile memory = known->memory;
   if (known->kind == ChunkValue::Slab)
     memory = moveSlab(*known, /*isF32=*/true);

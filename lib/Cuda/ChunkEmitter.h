@@ -112,6 +112,10 @@ private:
   void finish(mlir::Operation *op);
   mlir::LogicalResult emitAhead();
   mlir::LogicalResult emitOutput(unsigned output, mlir::Value value);
+  /// The tensors of outputs, in order.
+  llvm::ArrayRef<TensorArgument> outputs();
+  /// How many binary digits of a value can be told from what is computed with it: those of outputs, or f32's.
+  unsigned digitsOf(mlir::Value value);
 
   // Arguments (ChunkArguments.cpp).
   mlir::LogicalResult emitArguments(llvm::ArrayRef<mlir::Value> without = {});

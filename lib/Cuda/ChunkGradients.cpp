@@ -4,6 +4,7 @@
 // powers of 2 for each token, rows that they meet have a norm of 1, and operands that stay the same are
 // packed once, in units of their largest entry.
 #include "lib/Cuda/ChunkEmitter.h"
+#include "lib/Cuda/Convergence.h"
 #include "lib/Cuda/SolvedPlan.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 
@@ -163,12 +164,14 @@ LogicalResult ChunkEmitter::emitConjugateGradients(chunk::ConjugateGradientsOp o
       return failure();
   }
   size_t n = rhs->entries.size();
-  // Of each token: the residual's squared norm; what the direction is multiplied with, and its inverse; and
-  // what is added where.
-  ChunkValue size = ChunkValue::column(allocateRows(tokens)), scale = size, inverse = size, step = size,
-             ratio = size;
-  for (ChunkValue *rows : {&scale, &inverse, &step, &ratio})
+  // Of each token: the residual's squared norm, and that which ends the steps; what the direction is
+  // multiplied with, and its inverse; and what is added where.
+  ChunkValue size = ChunkValue::column(allocateRows(tokens)), goal = size, scale = size, inverse = size,
+             step = size, ratio = size;
+  for (ChunkValue *rows : {&goal, &scale, &inverse, &step, &ratio})
     rows->memory = allocateRows(tokens);
+  Ptx ptx(b);
+  Convergence convergence(b, op.getEps().convertToDouble(), op.getIterations(), digitsOf(op));
   auto quotient = [&](Value num, Value den) -> Value {
     Value sum = plus(den, threads.number(op.getEps().convertToDouble())), zero = threads.number(0);
     Value isZero = arith::CmpFOp::create(b, arith::CmpFPredicate::OEQ, sum, zero);
@@ -192,7 +195,7 @@ LogicalResult ChunkEmitter::emitConjugateGradients(chunk::ConjugateGradientsOp o
   for (auto [e, entry] : llvm::enumerate(rhs->entries))
     inits.push_back(multiply(entry, entryOf(scale, fragments.column(e))));
   LogicalResult status = success();
-  auto iterate = [&](Value, ValueRange carried) {
+  auto iterate = [&](Value number, ValueRange carried) -> std::pair<Values, Value> {
     SmallVector<Value> next(carried);
     MutableArrayRef<Value> x = MutableArrayRef(next).take_front(n), r = MutableArrayRef(next).slice(n, n),
                            p = MutableArrayRef(next).take_back(n);
@@ -202,11 +205,15 @@ LogicalResult ChunkEmitter::emitConjugateGradients(chunk::ConjugateGradientsOp o
     FailureOr<ChunkValue> image = asSlab(region.getTerminator()->getOperand(0));
     if (failed(image) || image->entries.size() != n) {
       status = failure();
-      return next;
+      return {next, ptx.constant(1, 1)};
     }
     sumRows(direction, *image, [&](Value at, Value sum) {
-      Value one = entryOf(inverse, at), slope = multiply(multiply(sum, one), one);
-      storeRow(step.memory, at, multiply(quotient(entryOf(size, at), slope), one));
+      Value one = entryOf(inverse, at), slope = multiply(multiply(sum, one), one), known = entryOf(size, at);
+      Value length = quotient(known, slope);
+      storeRow(step.memory, at, multiply(length, one));
+      if (convergence.canEnd())
+        threads.when(ptx.equal(number, 0),
+                     [&] { storeRow(goal.memory, at, convergence.goalOf(known, length)); });
     });
     sync();
     for (size_t e = 0; e < n; ++e) {
@@ -224,6 +231,13 @@ LogicalResult ChunkEmitter::emitConjugateGradients(chunk::ConjugateGradientsOp o
       Value token = fragments.column(e);
       p[e] = plus(multiply(r[e], entryOf(scale, token)), multiply(entryOf(ratio, token), p[e]));
     }
+    Value isOpen = ptx.constant(0, 1);
+    for (int64_t first = 0; first < tokens; first += 32) {
+      Value token = add(modulo(fragments.lane, std::min<int64_t>(tokens, 32)), first);
+      Value is = convergence.isOpen(number, entryOf(size, token), entryOf(goal, token));
+      isOpen = arith::OrIOp::create(b, isOpen, is);
+    }
+    isOpen = convergence.canEnd() ? ptx.any(isOpen) : Value();
     // What an iteration leaves in shared memory was read before the last barrier.
     for (Operation &inner : region)
       for (Value made : inner.getResults())
@@ -233,10 +247,9 @@ LogicalResult ChunkEmitter::emitConjugateGradients(chunk::ConjugateGradientsOp o
         }
     values.erase(argument);
     moved.erase(argument);
-    return next;
+    return {next, isOpen};
   };
-  auto loop = threads.forLoop(threads.constant(0), threads.constant(op.getIterations()), threads.constant(1),
-                              inits, iterate);
+  Values last = convergence.run(inits, iterate);
   dirty = true;
   fragments.isNarrow = isNarrow;
   slabsAhead.clear();
@@ -249,6 +262,6 @@ LogicalResult ChunkEmitter::emitConjugateGradients(chunk::ConjugateGradientsOp o
       staged.erase(operand);
       decays.erase(operand);
     }
-  set(op, ChunkValue::slab(SmallVector<Value>(loop.getResults().take_front(n)), rhs->rows));
+  set(op, ChunkValue::slab(SmallVector<Value>(ArrayRef(last).take_front(n)), rhs->rows));
   return status;
 }

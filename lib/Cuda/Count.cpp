@@ -108,8 +108,9 @@ GpuPart Counter::countAssembly(StringRef text) {
                name.starts_with("rsqrt")) {
       part.functions += 1;
     } else if (name.contains("try_wait") || name.starts_with("again:") || name.starts_with("bar.sync") ||
-               name.starts_with("wgmma.wait_group") || name.starts_with("barrier.cluster") ||
-               name.starts_with("cp.async.bulk.wait") || name.starts_with("fence.proxy")) {
+               name.starts_with("bar.red") || name.starts_with("wgmma.wait_group") ||
+               name.starts_with("barrier.cluster") || name.starts_with("cp.async.bulk.wait") ||
+               name.starts_with("fence.proxy")) {
       part.waits += 1;
     } else if (name.starts_with("ld.global")) {
       part.loads += 1;
@@ -135,6 +136,13 @@ GpuPart Counter::count(Operation *op) {
         GpuPart sum;
         sum.add(count(*inner.getBody()), trips);
         sum.instructions += 2 * trips;
+        return sum;
+      })
+      .Case([&](scf::WhileOp inner) {
+        auto told = inner->getAttrOfType<IntegerAttr>(tripsAttr);
+        GpuPart sum;
+        for (Block *block : {inner.getBeforeBody(), inner.getAfterBody()})
+          sum.add(count(*block), told ? told.getInt() : 1);
         return sum;
       })
       .Case([&](scf::IfOp branch) {

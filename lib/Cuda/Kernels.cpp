@@ -172,7 +172,7 @@ SharedOut KernelBuilder::shareOut(int64_t slab, bool fewer) {
 
 FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive,
                                                    const KernelOptions &options, Kernel &kernel) {
-  FailureOr<OwningOpRef<ModuleOp>> prepared = prepareRule(rule);
+  FailureOr<OwningOpRef<ModuleOp>> prepared = prepareRule(rule, options);
   if (failed(prepared))
     return failure();
   rule.getContext()

@@ -158,6 +158,8 @@ void Placement::visit(Operation *op) {
       .Case([&](DiagOp d) { each([&](Axis axis) { demand(d.getOperand(), axis); }); })
       .Case([&](ExtractOp e) { demand(e.getIndex(), 0); })
       .Case([&](ForOp loop) {
+        if (auto goesOn = loop->getAttrOfType<IntegerAttr>(goesOnAttr))
+          demand(loop.getCarried()[goesOn.getInt()], 0);
         for (auto [init, argument, yielded, result] :
              llvm::zip(loop.getInits(), loop.getCarried(), loop.getYield().getValues(), loop.getResults())) {
           // What the loop carries, all ends hold in the same ways.
@@ -233,7 +235,14 @@ Grid cuda::chooseGrid(RuleOp rule) {
       entries += type.numElements();
   }
   Grid grid;
-  grid.lanes = cols == 1 ? 1 : std::clamp<int64_t>(llvm::PowerOf2Ceil(llvm::divideCeil(cols, 16)), 4, 32);
+  // Vectors that a loop carries take registers beside the states: a thread holds shorter parts of them.
+  bool carriesVectors = false;
+  rule.walk([&](ForOp loop) {
+    for (Value init : loop.getInits())
+      carriesVectors |= !isMatrix(matType(init)) && !matType(init).isScalar();
+  });
+  int64_t each = carriesVectors ? 8 : 16;
+  grid.lanes = cols == 1 ? 1 : std::clamp<int64_t>(llvm::PowerOf2Ceil(llvm::divideCeil(cols, each)), 4, 32);
   if (cols == 1)
     entries = rows * entriesPerThread / 4;
   grid.threads =

@@ -39,6 +39,9 @@ struct Layout {
 };
 Layout layoutOf(MatType type, Axis axis);
 
+/// Of a loop: the number of a carried scalar, which is 0 where the loop ends early.
+inline constexpr llvm::StringLiteral goesOnAttr = "recur.goes_on";
+
 /// Which layouts of each value of a rule are needed: a least set such that every op finds its operands as it
 /// needs them.
 class Placement {

@@ -250,14 +250,18 @@ Value Ptx::greaterBf16(Value x, Value y) {
 
 void Ptx::syncWarp() { assembly("bar.warp.sync 0xffffffff;", {}, {}); }
 
-Value Ptx::any(Value condition) {
-  Value number = arith::ExtUIOp::create(b, b.getI32Type(), condition);
-  Value found =
-      assembly("{ .reg .pred p, q; setp.ne.b32 p, $1, 0; vote.sync.any.pred q, p, 0xffffffff; selp.b32 "
-               "$0, 1, 0, q; }",
-               b.getI32Type(), number)[0];
-  return compare(arith::CmpIPredicate::ne, found, constant(0));
+// What an instruction makes q of threads' p.
+static Value ask(Ptx &ptx, const char *instruction, Value condition) {
+  Type type = ptx.b.getI32Type();
+  Value number = arith::ExtUIOp::create(ptx.b, type, condition);
+  std::string text =
+      (Twine("{ .reg .pred p, q; setp.ne.b32 p, $1, 0; ") + instruction + " selp.b32 $0, 1, 0, q; }").str();
+  return ptx.compare(arith::CmpIPredicate::ne, ptx.assembly(text, type, number)[0], ptx.constant(0));
 }
+
+Value Ptx::any(Value condition) { return ask(*this, "vote.sync.any.pred q, p, 0xffffffff;", condition); }
+
+Value Ptx::meetForAny(Value condition) { return ask(*this, "bar.red.or.pred q, 0, p;", condition); }
 
 Value Ptx::shuffle(Value x, Value lane) {
   return assembly("shfl.sync.idx.b32 $0, $1, $2, 31, 0xffffffff;", x.getType(), {x, lane})[0];

@@ -149,7 +149,9 @@ public:
   /// The greater of each two.
   mlir::Value greaterBf16(mlir::Value x, mlir::Value y);
 
-  // What the threads of a warp do together.
+  // What the threads of a block, or of a warp, do together.
+  /// A barrier of all threads. Whether a condition holds for any of them.
+  mlir::Value meetForAny(mlir::Value condition);
   void syncWarp();
   /// Whether a condition holds for any of them.
   mlir::Value any(mlir::Value condition);

@@ -15,8 +15,10 @@ static constexpr int64_t unitBytes = 32;
 
 SolvedEmitter::SolvedEmitter(Threads &threads, const SolvedPlan &plan, ChunkEmitter &chunk,
                              TensorAccess &access, ArrayRef<TensorArgument> tensors, Value shared)
-    : threads(threads), b(threads.b), ptx(threads.b), plan(plan), chunk(chunk), access(access),
-      tensors(tensors), shared(shared), entries(plan.keys() / 2) {}
+    : threads(threads), b(threads.b), ptx(threads.b), plan(plan),
+      convergence(b, this->plan.solve.getEps().convertToDouble(), this->plan.solve.getIterations(),
+                  chunk.digitsOf(this->plan.solve)),
+      chunk(chunk), access(access), tensors(tensors), shared(shared), entries(plan.keys() / 2) {}
 
 void SolvedEmitter::begin() {
   base = LLVM::PtrToIntOp::create(b, b.getI32Type(), shared);
@@ -280,6 +282,7 @@ FailureOr<Values> SolvedEmitter::iterate() {
     start.scale[h] = chunk.powerOf(ptx.add(power, 127));
     start.size[h] = ptx.multiply(ptx.multiply(size, start.scale[h]), start.scale[h]);
     start.unit[h] = number(1);
+    start.goal[h] = number(0);
   }
   for (auto [e, entry] : llvm::enumerate(start.residual))
     entry = ptx.multiply(entry, start.scale[half(e)]);
@@ -291,10 +294,11 @@ FailureOr<Values> SolvedEmitter::iterate() {
   Value unit = unitOf(0);
   for (Value &weight : stateWeights)
     weight = ptx.multiply(weight, unit);
-  auto loop = threads.forLoop(
-      ptx.constant(0), ptx.constant(plan.solve.getIterations()), ptx.constant(1), start.all(),
-      [&](Value number, ValueRange carried) { return step(number, Steps::of(carried, entries)).all(); });
-  return addFound(Steps::of(loop.getResults(), entries), /*store=*/false);
+  Values last = convergence.run(start.all(), [&](Value number, ValueRange carried) {
+    Steps next = step(number, Steps::of(carried, entries));
+    return std::pair(next.all(), convergence.canEnd() ? isOpen(number, next) : Value());
+  });
+  return addFound(Steps::of(last, entries), /*store=*/false);
 }
 
 //===----------------------------------------------------------------------===//

@@ -7,6 +7,7 @@
 // are added at a time; and weights.
 #pragma once
 #include "lib/Cuda/Chunked.h"
+#include "lib/Cuda/Convergence.h"
 #include "lib/Cuda/Ptx.h"
 #include "lib/Cuda/SolvedPlan.h"
 #include "lib/Cuda/StateImages.h"
@@ -45,8 +46,8 @@ private:
   struct Steps {
     Values found, residual, direction;
     // Of each token: the residual's squared norm, what it and the direction are multiples of the true ones,
-    // and what those of `found` are multiples of.
-    Pair size, scale, unit;
+    // what those of `found` are multiples of, and the goal (Convergence.h).
+    Pair size, scale, unit, goal;
     Values all() const;
     static Steps of(mlir::ValueRange values, size_t entries);
   };
@@ -68,6 +69,7 @@ private:
   Values product(mlir::ValueRange rows, const Image &state, const Image &values, const Pair &weights);
   Steps step(mlir::Value number, Steps at);
   Steps settle(mlir::Value number, Steps at, const Pair &length, Pair &change);
+  mlir::Value isOpen(mlir::Value number, const Steps &at);
   Values addFound(const Steps &at, bool store);
   mlir::FailureOr<Values> iterate();
   void askForValues();
@@ -84,6 +86,7 @@ private:
   mlir::ImplicitLocOpBuilder &b;
   Ptx ptx;
   SolvedPlan plan;
+  Convergence convergence;
   ChunkEmitter &chunk;
   TensorAccess &access;
   llvm::ArrayRef<TensorArgument> tensors;

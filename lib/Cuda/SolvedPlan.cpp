@@ -88,7 +88,7 @@ bool cuda::dependsOn(Value value, Value source) {
     if (open[i] == source)
       return true;
     if (Operation *op = open[i].getDefiningOp())
-      open.insert(op->operand_begin(), op->operand_end());
+      op->walk([&](Operation *part) { open.insert(part->operand_begin(), part->operand_end()); });
   }
   return false;
 }

@@ -15,7 +15,7 @@ Values SolvedEmitter::Steps::all() const {
   Values values;
   for (const Values *part : {&found, &residual, &direction})
     llvm::append_range(values, *part);
-  for (const Pair *pair : {&size, &scale, &unit})
+  for (const Pair *pair : {&size, &scale, &unit, &goal})
     llvm::append_range(values, *pair);
   return values;
 }
@@ -29,7 +29,7 @@ SolvedEmitter::Steps SolvedEmitter::Steps::of(ValueRange values, size_t entries)
   take(std::back_inserter(at.found), entries / 2);
   take(std::back_inserter(at.residual), entries);
   take(std::back_inserter(at.direction), entries / 2);
-  for (Pair *pair : {&at.size, &at.scale, &at.unit})
+  for (Pair *pair : {&at.size, &at.scale, &at.unit, &at.goal})
     take(pair->begin(), 2);
   return at;
 }
@@ -105,7 +105,11 @@ SolvedEmitter::Steps SolvedEmitter::settle(Value number, Steps at, const Pair &l
                [&] { addFound(at, /*store=*/true); });
   at.found.assign(at.found.size(), ptx.constant(0));
   Pair factor, pairs;
+  Value isFirst = ptx.equal(number, 0);
   for (unsigned h : {0, 1}) {
+    Value inverse = chunk.inverseOf(at.scale[h]);
+    Value size = ptx.multiply(at.size[h], ptx.multiply(inverse, inverse));
+    at.goal[h] = ptx.choose(isFirst, convergence.goalOf(size, length[h]), at.goal[h]);
     // 2^6 over the residual's length, within what f16 holds, and none where the residual is 0 or has been
     // multiplied with much already.
     Value twice = arith::SubIOp::create(b, chunk.exponentOf(at.size[h]), ptx.constant(127));
@@ -190,4 +194,16 @@ SolvedEmitter::Steps SolvedEmitter::step(Value number, Steps at) {
   for (auto [i, pair] : llvm::enumerate(at.direction))
     pair = ptx.addProducts(ptx.packF16(at.residual[2 * i], at.residual[2 * i + 1]), pair, pairs[half(2 * i)]);
   return at;
+}
+
+// Whether steps after this one may still count for any of the chunk's tokens.
+Value SolvedEmitter::isOpen(Value number, const Steps &at) {
+  Value isOpen;
+  for (unsigned h : {0, 1}) {
+    Value inverse = chunk.inverseOf(at.scale[h]);
+    Value size = ptx.multiply(at.size[h], ptx.multiply(inverse, inverse));
+    Value is = convergence.isOpen(number, size, at.goal[h]);
+    isOpen = isOpen ? arith::OrIOp::create(b, isOpen, is).getResult() : is;
+  }
+  return ptx.meetForAny(isOpen);
 }

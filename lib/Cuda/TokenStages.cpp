@@ -48,7 +48,7 @@ static RuleOp ruleOf(OwningOpRef<ModuleOp> &module) { return *module->getOps<Rul
 // A kernel for a rule whose states pass: a warp for each segment of few tokens, or a block that keeps
 // matrices for each of many.
 std::optional<Entry> KernelBuilder::addTokenStage(RuleOp stage, StringRef name) {
-  FailureOr<OwningOpRef<ModuleOp>> prepared = prepareRule(stage);
+  FailureOr<OwningOpRef<ModuleOp>> prepared = prepareRule(stage, options);
   if (failed(prepared))
     return std::nullopt;
   RuleOp bound = ruleOf(*prepared);
@@ -129,7 +129,7 @@ SmallVector<SmallVector<Entry>> KernelBuilder::addCore(const Stages::Stage &core
     }
   }
   if (!isAny())
-    if (FailureOr<OwningOpRef<ModuleOp>> prepared = prepareRule(rule); succeeded(prepared))
+    if (FailureOr<OwningOpRef<ModuleOp>> prepared = prepareRule(rule, options); succeeded(prepared))
       addScan(ruleOf(*prepared));
   if (!isAny())
     addPortable(derive);

@@ -11,11 +11,8 @@ using namespace recur::emulate;
 // Named barriers
 //===----------------------------------------------------------------------===//
 
-static void meetAtBarrier(Thread &thread, const Statement &s, Slots slots) {
+static void meet(Thread &thread, uint32_t id, uint32_t expected, bool waits, bool condition) {
   Block &block = *thread.block;
-  uint32_t id = thread.word(s.operands[0], slots);
-  uint32_t expected =
-      s.operands.size() > 1 ? thread.word(s.operands[1], slots) : thread.cluster->launch.threads;
   if (id >= block.named.size() || !expected || expected % 32)
     thread.fail("names barrier " + Twine(id) + " for " + Twine(expected) + " threads");
   NamedBarrier &barrier = block.named[id];
@@ -26,10 +23,11 @@ static void meetAtBarrier(Thread &thread, const Statement &s, Slots slots) {
   Warp &warp = *thread.warp;
   barrier.order.join(warp.order);
   warp.tick();
-  if (s.flag && !is_contained(barrier.warps, &warp)) // who only arrives learns nothing
+  if (waits && !is_contained(barrier.warps, &warp)) // who only arrives learns nothing
     barrier.warps.push_back(&warp);
+  barrier.any |= condition;
   if (++barrier.arrived < expected) {
-    if (!s.flag)
+    if (!waits)
       return;
     barrier.waiting.push_back(&thread);
     thread.blockedOn = &barrier;
@@ -37,9 +35,25 @@ static void meetAtBarrier(Thread &thread, const Statement &s, Slots slots) {
   }
   for (Warp *other : barrier.warps)
     other->order.join(barrier.order);
+  thread.anyHas = barrier.any;
+  for (Thread *other : barrier.waiting)
+    other->anyHas = barrier.any;
   SmallVector<Thread *> waiting = std::move(barrier.waiting);
   barrier = {};
   thread.cluster->wake(waiting);
+}
+
+static void meetAtBarrier(Thread &thread, const Statement &s, Slots slots) {
+  meet(thread, thread.word(s.operands[0], slots),
+       s.operands.size() > 1 ? thread.word(s.operands[1], slots) : thread.cluster->launch.threads, s.flag,
+       false);
+}
+
+// All threads of the block learn whether a condition holds for any of them.
+static void meetForAny(Thread &thread, const Statement &s, Slots slots) {
+  meet(thread, thread.word(s.operands[1], slots), thread.cluster->launch.threads, true,
+       thread.word(s.operands[2], slots) & 1);
+  thread.set(s.operands[0].items[0], slots, thread.anyHas);
 }
 
 static void arriveInCluster(Thread &thread, const Statement &, Slots) {
@@ -208,6 +222,10 @@ bool recur::emulate::decodeBarrier(Statement &s) {
     if (what == "cluster" && s.words.size() > 2 && !count) {
       s.run = s.words[2] == "arrive" ? arriveInCluster : s.words[2] == "wait" ? awaitCluster : nullptr;
       return s.run;
+    }
+    if (what == "red") {
+      s.run = meetForAny;
+      return s.has("or") && s.has("pred") && count == 3;
     }
     s.flag = what == "sync";
     s.run = meetAtBarrier;

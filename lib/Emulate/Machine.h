@@ -79,6 +79,7 @@ public:
   const void *blockedOn = nullptr; // the barrier
   uint32_t phase = 0;
   unsigned clusterPhase = 0;
+  bool anyHas = false; // what a barrier that asks has answered
 
   llvm::SmallVector<std::vector<LateCopy>> copies; // by group, the last one open
   llvm::SmallVector<std::vector<LateBox>> boxes;
@@ -120,6 +121,7 @@ struct Warp {
 /// A barrier of the kind that named ones are: so many threads meet.
 struct NamedBarrier {
   unsigned expected = 0, arrived = 0;
+  bool any = false; // whether a condition holds for any thread that has come
   Order order;
   llvm::SmallVector<Thread *> waiting;
   llvm::SmallVector<Warp *> warps;
