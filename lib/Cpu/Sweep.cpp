@@ -333,7 +333,7 @@ Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &opti
   Values scale = scaled ? Values{b.number(1)} : Values();
   std::optional<SweepTiles> tiles;
   if (options.tiles)
-    tiles.emplace(b, rule, options, tokens, scratch, blocks);
+    tiles.emplace(b, rule, options, scratch, blocks);
   int64_t group = tiles ? SweepTiles::group : options.group;
   grouped.begin();
   if (tiles)
@@ -346,7 +346,10 @@ Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &opti
     Value rest = arith::RemUIOp::create(b, count, b.index(group));
     Value whole = arith::SubIOp::create(b, count, rest);
     Value scale = some(zero, whole, front(carried), [&](Value scale) {
-      return tiles ? tiles->run(begin, whole, scale) : grouped.run(begin, zero, whole, scale);
+      if (!tiles)
+        return grouped.run(begin, zero, whole, scale);
+      tiles->run(begin);
+      return scale;
     });
     Value ends = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, left, count);
     Value pending = arith::CmpIOp::create(b, arith::CmpIPredicate::uge, tokens, b.index(group));

@@ -11,7 +11,7 @@ TileLayout::TileLayout(const SweepShape &shape, const SweepOptions &options, con
   int64_t next = layout.pairsBegin;
   auto take = [&](int64_t size) { return std::exchange(next, next + roundUp(size, 16)); };
   configBegin = take(16), controlBegin = take(2);
-  rescaleBegin = take(std::max(1 + parts, SweepRescale::listSize(shape)));
+  decaysBegin = take(1 + parts);
   readTilesBegin = take(reads * group * rows / 2);
   scoreTilesBegin = take(reads * group * writes * group / 2);
   writeTilesBegin = take(writes * group * rows / 2);
@@ -21,7 +21,7 @@ TileLayout::TileLayout(const SweepShape &shape, const SweepOptions &options, con
   const bool decays = shape.rowDecay || shape.scalarDecay; // else both are the same
   queriesBegin = decays ? take(reads * group * rows / 2) : readTilesBegin;
   weightsBegin = take(group * part), endsBegin = take(2 * group), carryBegin = take(2 * group);
-  inversesBegin = take(parts * rows), factorsBegin = take(rows);
+  laterBegin = take((parts - 1) * rows), factorsBegin = take(rows);
   readsBegin = take(reads * group * options.width());
   writesBegin = take(writes * part * options.width());
   operandBegin = take(writes * group * options.width() / 2);
@@ -30,13 +30,12 @@ TileLayout::TileLayout(const SweepShape &shape, const SweepOptions &options, con
   size = next - layout.pairsBegin;
 }
 
-SweepTiles::SweepTiles(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, Value tokens,
-                       Value scratch, SweepBlocks blocks)
+SweepTiles::SweepTiles(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, Value scratch,
+                       SweepBlocks blocks)
     : b(b), rule(rule), shape(rule.shape), options(options), layout(shape, options),
-      tiles(shape, options, layout), rescale(b, shape, options, scratch),
-      requests(b, shape, options, layout, group, sharesOfRequests(shape, options), scratch), tokens(tokens),
-      scratch(scratch), blocks(blocks), reads(shape.reads.size()), writes(shape.writes.size()),
-      zero(b.index(0)) {
+      tiles(shape, options, layout),
+      requests(b, shape, options, layout, group, sharesOfRequests(shape, options), scratch), scratch(scratch),
+      blocks(blocks), reads(shape.reads.size()), writes(shape.writes.size()), zero(b.index(0)) {
   assert(options.chunk == group && "a chunk is one group");
   memory = memref::ExtractAlignedPointerAsIndexOp::create(b, scratch);
 }
@@ -153,11 +152,9 @@ void SweepTiles::begin() {
   });
 }
 
-Value SweepTiles::run(Value begin, Value to, Value scale) {
-  Value ends = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, b.add(begin, to), tokens);
-  Value next = coefficients(ends, scale);
+void SweepTiles::run(Value begin) {
+  coefficients();
   b.loop(blocks.begin, blocks.end, 1, [&](Value block) { columnBlock(begin, block); });
-  return next;
 }
 
 void SweepTiles::end() {

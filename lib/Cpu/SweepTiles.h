@@ -4,14 +4,17 @@
 //
 //   Y = B H + P Z                    tiles; P: what a token sees of the part before
 //   y_t = Y_t + sum_{j<t} (b_t . e_j) z_j, and z_t of y_t, token after token of a part, in vectors of f32
-//   H = H + E^T Z                    tiles
+//   H = decay . H + E^T Z            the product in tiles, its sum with H in vectors
+//
+// What is added to H goes through a buffer of a few strips of rows: a tile of H would be loaded and stored by
+// instructions that overlap with nothing, whereas vectors multiply the decay in and make the copy on the way.
 //
 // Where writes do not depend on reads, P has what a token sees of its own part, too, and nothing is solved
 // for. The left operands, B, P and E^T, are packed once for all column blocks; a chunk is one group.
 #pragma once
 
+#include "lib/Cpu/SweepGroup.h"
 #include "lib/Cpu/SweepRequests.h"
-#include "lib/Cpu/SweepRescale.h"
 
 namespace recur::cpu {
 
@@ -21,15 +24,16 @@ struct TileLayout {
 
   int64_t configBegin;  // of the tile registers
   int64_t controlBegin; // the caller's floating-point control word, and ours
-  int64_t rescaleBegin; // the factor that is left to multiply H by, or the list of rows that have one
+  int64_t decaysBegin;  // of the group, then of its parts; by rows: laterBegin, factorsBegin
   // Packed for all column blocks: the left operands of the tiles, and what a token sees of those before it,
   // in f32: for each pair of parts, read and write 16 x 16, of the part itself and of one before.
   int64_t readTilesBegin, scoreTilesBegin, writeTilesBegin, squaresBegin;
   // On the way there. The writes of a part by rows, a lane for each token, in f32 and, for inner products, in
-  // bf16; the reads for these; decays between the tokens of a part and to its end; factors.
-  int64_t turnedBegin, keysBegin, queriesBegin, weightsBegin, endsBegin, carryBegin, inversesBegin,
-      factorsBegin;
-  // Of the column block that is worked on: reads, a part's writes, the right operand of those of the group.
+  // bf16; the reads for these; decays between the tokens of a part and to its end; those of each row after
+  // the first part, and of the group.
+  int64_t turnedBegin, keysBegin, queriesBegin, weightsBegin, endsBegin, carryBegin, laterBegin, factorsBegin;
+  // Of the column block that is worked on: reads, and after these what is added to H; a part's writes; the
+  // right operand of those of the group.
   int64_t readsBegin, writesBegin, operandBegin;
   int64_t halvesBegin, halvesStride; // H in bf16, block by block: rows 2r and 2r + 1 interleaved
   int64_t size;
@@ -39,8 +43,8 @@ class SweepTiles {
 public:
   static constexpr int64_t part = 16, parts = 2, group = parts * part;
 
-  SweepTiles(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, mlir::Value tokens,
-             mlir::Value scratch, SweepBlocks blocks);
+  SweepTiles(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, mlir::Value scratch,
+             SweepBlocks blocks);
 
   static bool fit(const SweepShape &shape, int64_t lanes);
   /// How many parts are read at once.
@@ -48,15 +52,14 @@ public:
   /// See SweepRequests. Where writes are solved for, that spreads requests enough; else these loops of a
   /// column block do.
   static int64_t sharesOfRequests(const SweepShape &shape, const SweepOptions &options);
-  enum Loop { Reads, Outputs, Updates, Conversions };
+  enum Loop { Reads, Outputs, Updates };
 
   /// Configures the tile registers, makes the state's copy, and takes subnormal numbers for zeros, as
   /// products of tiles do: decays multiplied together over a group would be many, each of which takes 150
   /// cycles.
   void begin();
-  /// Runs the packed group that begins at token `begin`, if its end `to` says that there is one. Nothing
-  /// stays pending. Returns the new scale.
-  mlir::Value run(mlir::Value begin, mlir::Value to, mlir::Value scale);
+  /// Runs the packed group that begins at token `begin`. Nothing stays pending.
+  void run(mlir::Value begin);
   /// Gives the tile registers and the control word back.
   void end();
 
@@ -65,14 +68,14 @@ private:
   using Values = VectorBuilder::Values;
 
   // Packing: SweepTilesPack.cpp.
-  Value coefficients(Value ends, Value scale);
-  Value scalarDecays(Value scale);
+  void coefficients();
+  void scalarDecays();
   void eachNear(llvm::function_ref<void(int64_t t, int64_t j, int64_t r, int64_t w)> body);
   void decayRows(Value p);
   void turnWrites(Value p);
   void nearProducts(Value p);
   void packKeys();
-  void packReads(Value more);
+  void packReads();
   void packWrites();
   void products();
   void weigh();
@@ -87,8 +90,8 @@ private:
   void outputs(Value begin, Value block);
   void solve(Value begin, Value p, Value block);
   void storeOperand(Value p, Value t, int64_t w, int64_t x, Value low, Value high);
-  void multiplyRows(Value block);
   void update(Value block);
+  void addProduct(Value row, Value product, Value block);
   void convertRows(Value row, int64_t count, Value block);
 
   Value packed(Value first, Value i, int64_t token, unsigned slot);
@@ -115,9 +118,8 @@ private:
   const SweepOptions &options;
   const SweepLayout layout;
   const TileLayout tiles;
-  SweepRescale rescale;
   SweepRequests requests;
-  Value tokens, scratch, memory;
+  Value scratch, memory;
   SweepBlocks blocks;
   int64_t reads, writes;
   Value zero;

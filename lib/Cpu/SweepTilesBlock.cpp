@@ -20,7 +20,6 @@ void SweepTiles::columnBlock(Value begin, Value block) {
       solve(begin, p, block);
     });
   }
-  multiplyRows(block);
   update(block);
 }
 
@@ -44,10 +43,8 @@ static std::pair<int64_t, int64_t> sharesOf(const SweepShape &shape, const Sweep
     return {passes * strips / 2, 2};
   case SweepTiles::Outputs:
     return {SweepTiles::group / 2, 1};
-  case SweepTiles::Updates:
-    return {strips, 1 + options.vectors};
   default:
-    return {strips, (options.vectors + 1) / 2};
+    return {strips, 1 + options.vectors + (options.vectors + 1) / 2};
   }
 }
 
@@ -55,7 +52,7 @@ int64_t SweepTiles::sharesOfRequests(const SweepShape &shape, const SweepOptions
   int64_t shares = 0;
   if (!shape.knownWrites)
     return 0;
-  for (int64_t loop : {Reads, Outputs, Updates, Conversions}) {
+  for (int64_t loop : {Reads, Outputs, Updates}) {
     auto [steps, each] = sharesOf(shape, options, loop);
     shares += steps * each;
   }
@@ -269,22 +266,14 @@ void SweepTiles::solve(Value begin, Value p, Value block) {
   });
 }
 
-// Where scales have left their range, rows of H are multiplied by what was kept beside them.
-void SweepTiles::multiplyRows(Value block) {
-  Value base = b.scale(block, layout.blockStride), at = b.index(tiles.rescaleBegin);
-  if (shape.rowDecay)
-    rescale.multiplyListed(base, at, b.index(tiles.factorsBegin));
-  else if (shape.scalarDecay)
-    rescale.multiply(base, b.loadScalar(scratch, at));
-}
-
+// Strip by strip, what the group adds to some rows of H as a product of tiles, then that of these rows.
 void SweepTiles::update(Value block) {
-  Value base = b.scale(block, layout.blockStride);
   b.loop(zero, b.index(shape.rows), b.lanes, [&](Value row) {
     Value left = b.add(b.scale(row, writes * group / 2), tiles.writeTilesBegin);
-    auto place = [&](int64_t x) { return b.add(b.add(base, b.scale(row, width())), x * b.lanes); };
+    Value strip = arith::RemUIOp::create(b, row, b.index(2 * b.lanes));
+    Value to = b.add(b.scale(strip, width()), tiles.readsBegin);
     for (int64_t x = 0; x < options.vectors; ++x)
-      tile(amx::load, x, place(x), 4 * width());
+      call(amx::clear, {number(x, 8)});
     for (int64_t k = 0; k < writes; ++k) {
       tile(amx::load, amx::lefts + k % 2, b.add(left, k * b.lanes), 2 * writes * group);
       for (int64_t x = 0; x < options.vectors; ++x) {
@@ -294,13 +283,36 @@ void SweepTiles::update(Value block) {
       }
     }
     for (int64_t x = 0; x < options.vectors; ++x)
-      tile(amx::store, x, place(x), 4 * width());
+      tile(amx::store, x, b.add(to, x * b.lanes), 4 * width());
+    addProduct(row, to, block);
     makeRequests(Updates, arith::DivUIOp::create(b, row, b.index(b.lanes)));
   });
-  // Not in the same loop: what a tile has stored is loaded faster when it has reached the cache.
-  b.loop(zero, b.index(shape.rows), b.lanes, [&](Value row) {
-    convertRows(row, b.lanes, block);
-    makeRequests(Conversions, arith::DivUIOp::create(b, row, b.index(b.lanes)));
+}
+
+// Multiplies the decay into a strip of rows of H, adds the product to them, and makes their copy.
+void SweepTiles::addProduct(Value row, Value product, Value block) {
+  Value base = b.scale(block, layout.blockStride), whole;
+  Value halvesAt = b.add(b.scale(block, tiles.halvesStride), tiles.halvesBegin);
+  if (shape.scalarDecay)
+    whole = b.loadSplat(scratch, b.index(tiles.decaysBegin));
+  b.loop(zero, b.index(b.lanes), 4, [&](Value first) {
+    for (int64_t i = 0; i < 4; i += 2) {
+      Value here = b.add(first, i), own = b.add(row, here), decays[2] = {whole, whole};
+      for (int64_t n = 0; shape.rowDecay && n < 2; ++n)
+        decays[n] = b.loadSplat(scratch, b.add(own, tiles.factorsBegin + n));
+      for (int64_t x = 0; x < options.vectors; ++x) {
+        Value h[2];
+        for (int64_t n = 0; n < 2; ++n) {
+          Value place = b.add(b.add(base, b.scale(own, width())), n * width() + x * b.lanes);
+          Value more =
+              b.load(scratch, b.add(b.add(product, b.scale(here, width())), n * width() + x * b.lanes));
+          Value old = b.load(scratch, place);
+          h[n] = decays[n] ? b.fma(decays[n], old, more) : b.sum(old, more);
+          b.store(h[n], scratch, place);
+        }
+        storeHalves(interleaved(h[0], h[1]), b.add(b.add(halvesAt, b.scale(own, width() / 2)), x * b.lanes));
+      }
+    }
   });
 }
 

@@ -20,8 +20,9 @@ Value SweepTiles::square(Value p, Value q, int64_t r, int64_t w) {
   return b.add(b.scale(pair, part * part), tiles.squaresBegin + (r * writes + w) * part * part);
 }
 
-Value SweepTiles::coefficients(Value ends, Value scale) {
-  Value next = shape.scalarDecay ? scalarDecays(scale) : Value();
+void SweepTiles::coefficients() {
+  if (shape.scalarDecay)
+    scalarDecays();
   b.loop(zero, b.index(parts), 1, [&](Value p) {
     if (shape.rowDecay)
       decayRows(p);
@@ -31,14 +32,13 @@ Value SweepTiles::coefficients(Value ends, Value scale) {
   });
   if (shape.rowDecay)
     packKeys();
-  packReads(arith::XOrIOp::create(b, ends, b.flag(true)));
+  packReads();
   if (shape.rowDecay)
     packWrites();
   products();
   if (!shape.knownWrites && !shape.rowDecay)
     weigh();
   packScores();
-  return next;
 }
 
 // The writes of a part by rows, with a lane for each token. Where no decay by rows has to be multiplied in
@@ -166,11 +166,11 @@ void SweepTiles::nearProducts(Value p) {
     }
 }
 
-// As SweepPacker::scalarCoefficients. For each token the decays since its part's and the group's start; for
+// For each token the decays since its part's and the group's start; for
 // each pair of a part's tokens that between them, and to the part's and the group's end.
-Value SweepTiles::scalarDecays(Value scale) {
-  Value ofParts = b.index(tiles.rescaleBegin + 1);
-  Value whole = b.loop(zero, b.index(parts), 1, scale, [&](Value p, ValueRange carried) {
+void SweepTiles::scalarDecays() {
+  Value ofParts = b.index(tiles.decaysBegin + 1);
+  Value whole = b.loop(zero, b.index(parts), 1, b.number(1), [&](Value p, ValueRange carried) {
                    Value first = b.scale(p, part), whole = carried.front(), local = b.number(1);
                    Value scalars =
                        b.add(b.scale(first, layout.scalarSlots), layout.scalarsBegin + *shape.scalarDecay);
@@ -189,15 +189,14 @@ Value SweepTiles::scalarDecays(Value scale) {
                    b.storeScalar(local, scratch, b.add(ofParts, p));
                    return Values{whole};
                  }).front();
-  Value safe = rescale.isSafe(whole), one = b.number(1);
-  Value next = arith::SelectOp::create(b, safe, whole, one), later = arith::DivFOp::create(b, one, next);
-  b.storeScalar(arith::SelectOp::create(b, safe, one, whole), scratch, b.index(tiles.rescaleBegin));
+  b.storeScalar(whole, scratch, b.index(tiles.decaysBegin));
+  Value later;
   for (int64_t p = parts; p-- > 0;) {
     Value ends = b.load(scratch, b.index(tiles.endsBegin + p * part));
-    b.store(b.mul(ends, b.splat(later)), scratch, b.index(tiles.endsBegin + group + p * part));
+    b.store(b.mul(ends, later ? b.splat(later) : later), scratch,
+            b.index(tiles.endsBegin + group + p * part));
     later = b.mul(later, b.loadScalar(scratch, b.add(ofParts, p)));
   }
-  return next;
 }
 
 // The turned writes as right operands, where tokens of a later part see them.
@@ -209,19 +208,10 @@ void SweepTiles::packKeys() {
   });
 }
 
-// The reads in bf16: times the scale and the decay since the group's start, for H; since their part's start,
-// for the parts before. With a decay by rows what decayRows has left of it. `more`: the scales go on after
-// the group; those that leave their range are listed.
-void SweepTiles::packReads(Value more) {
-  Value fresh, lanesMore;
-  Values count;
-  if (shape.rowDecay) {
-    fresh = b.splat(arith::SelectOp::create(b, more, b.number(SweepRescale::freshScale), b.number(1)));
-    lanesMore = vector::BroadcastOp::create(b, VectorType::get(b.lanes, b.getI1Type()), more);
-    count.push_back(zero);
-  }
-  Value list = b.index(tiles.rescaleBegin);
-  count = b.loop(zero, b.index(shape.rows), 2 * b.lanes, count, [&](Value i, ValueRange counted) {
+// The reads in bf16: times the decay since the group's start, for H; since their part's start, for the parts
+// before. With a decay by rows what decayRows has left of it.
+void SweepTiles::packReads() {
+  b.loop(zero, b.index(shape.rows), 2 * b.lanes, [&](Value i) {
     Value half = arith::DivUIOp::create(b, i, b.index(2));
     // Some tokens from `from` of a part, times vectors for H and for the parts before; null for 1.
     auto pack = [&](int64_t p, Value from, int64_t tokens, ArrayRef<Value> forH, ArrayRef<Value> forParts) {
@@ -247,13 +237,11 @@ void SweepTiles::packReads(Value more) {
     if (!shape.rowDecay) {
       for (int64_t p = 0; p < parts; ++p)
         b.loop(zero, b.index(part), quarter, [&](Value from) { pack(p, from, quarter, {}, {}); });
-      return Values();
+      return;
     }
-    Values scales, later;
-    for (int64_t n = 0; n < 2; ++n)
-      scales.push_back(b.load(scratch, b.add(i, layout.scalesBegin + n * b.lanes)));
+    Values whole(2, b.splat(1.0));
     for (int64_t p = 0; p < parts; ++p) {
-      Values factors(scales);
+      Values factors(whole);
       factors.append(2, b.splat(1.0));
       factors = b.loop(zero, b.index(part), quarter, factors, [&](Value from, ValueRange carried) {
         Values next(carried);
@@ -264,25 +252,16 @@ void SweepTiles::packReads(Value more) {
         }
         return next;
       });
-      scales.assign(factors.begin(), factors.begin() + 2);
-      later.assign(factors.begin() + 2, factors.end());
+      whole.assign(factors.begin(), factors.begin() + 2);
+      for (int64_t n = 0; n < 2; ++n) {
+        Value place = b.add(i, n * b.lanes);
+        if (p + 1 == parts)
+          b.store(whole[n], scratch, b.add(place, tiles.factorsBegin));
+        if (p > 0)
+          b.store(factors[2 + n], scratch, b.add(place, tiles.laterBegin + (p - 1) * shape.rows));
+      }
     }
-    Values next(counted);
-    for (auto [n, whole] : llvm::enumerate(scales)) {
-      Value place = b.add(i, int64_t(n) * b.lanes);
-      Value safe = arith::AndIOp::create(b, rescale.areSafe(whole), lanesMore);
-      Value scale = arith::SelectOp::create(b, safe, whole, fresh);
-      Value inverse = arith::DivFOp::create(b, b.splat(1.0), scale);
-      b.store(scale, scratch, b.add(place, layout.scalesBegin));
-      b.store(b.mul(inverse, later[n]), scratch, b.add(place, tiles.inversesBegin));
-      b.store(inverse, scratch, b.add(place, tiles.inversesBegin + shape.rows));
-      b.store(b.mul(whole, inverse), scratch, b.add(place, tiles.factorsBegin));
-      next[0] = rescale.collect(safe, place, list, next[0]);
-    }
-    return next;
   });
-  if (shape.rowDecay)
-    rescale.end(list, count.front());
 }
 
 // The turned writes in bf16: for each row of H those of all tokens, by part, then write.
@@ -290,8 +269,10 @@ void SweepTiles::packWrites() {
   b.loop(zero, b.index(shape.rows), 1, [&](Value i) {
     auto row = [&](int64_t column) {
       Value from = b.add(b.scale(i, part), tiles.turnedBegin + column * shape.rows * part);
-      Value factor = b.add(i, tiles.inversesBegin + column / writes * shape.rows);
-      return b.mul(b.load(scratch, from), b.loadSplat(scratch, factor));
+      Value x = b.load(scratch, from);
+      for (int64_t p = column / writes; p < parts - 1; ++p)
+        x = b.mul(x, b.loadSplat(scratch, b.add(i, tiles.laterBegin + p * shape.rows)));
+      return x;
     };
     for (int64_t k = 0; k < writes; ++k)
       storeHalves(halves(row(2 * k), row(2 * k + 1)),
