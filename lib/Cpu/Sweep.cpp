@@ -252,6 +252,7 @@ private:
         for (auto [w, value] : llvm::enumerate(rule.step(b, layout, scratch, step)))
           z[index(t, w, writes, x)] = value;
       }
+      rule.leave(b);
     }
     for (int64_t t = 0; t < group.group; ++t)
       for (unsigned w = 0; w < writes; ++w)

@@ -99,6 +99,8 @@ public:
   /// Computes the outputs of some columns, stores them, and returns z.
   virtual llvm::SmallVector<mlir::Value> step(VectorBuilder &b, const SweepLayout &layout,
                                               mlir::Value scratch, const ColumnStep &at) = 0;
+  /// Called when that has been done for all columns of a block.
+  virtual void leave(VectorBuilder &b) {}
   /// z of some columns, from what does not depend on the state.
   virtual llvm::SmallVector<mlir::Value> knownWrites(VectorBuilder &b, const SweepLayout &layout,
                                                      mlir::Value scratch, const ColumnStep &at) {

@@ -100,7 +100,15 @@ Value PlannedRule::loadInput(VectorBuilder &b, const SweepColumn &column, const 
 }
 
 void PlannedRule::storeOutput(VectorBuilder &b, Value x, Value view, const ColumnStep &at) {
-  view = b.denseView(view);
+  Output output = {x, view, {at.token, at.column}};
+  if (streams)
+    waiting.push_back(std::move(output));
+  else
+    store(b, output);
+}
+
+void PlannedRule::store(VectorBuilder &b, const Output &output) {
+  Value x = output.x, view = b.denseView(output.view);
   auto type = VectorType::get(b.lanes, cast<MemRefType>(view.getType()).getElementType());
   // Where there are products of bf16 there is an instruction.
   if ((options.pairs || options.tiles) && type.getElementType().isBF16())
@@ -108,11 +116,78 @@ void PlannedRule::storeOutput(VectorBuilder &b, Value x, Value view, const Colum
             .getResult(0);
   else if (type != b.vector)
     x = arith::TruncFOp::create(b, type, x);
-  Values place = {at.token, at.column};
-  if (Value some = mask(b, at.column))
-    vector::MaskedStoreOp::create(b, view, place, some, x);
+  if (Value some = mask(b, output.place.back()))
+    vector::MaskedStoreOp::create(b, view, output.place, some, x);
   else
-    vector::StoreOp::create(b, x, view, place);
+    vector::StoreOp::create(b, x, view, output.place);
+}
+
+// Stores a line past the caches: a vector of f32, or two neighbouring ones in bf16. For vectors of bf16 LLVM
+// has no such store and a cast is none to it, so that they are made in the wrong order and turned around.
+void PlannedRule::storeLine(VectorBuilder &b, ArrayRef<Output> line) {
+  Value x = line.front().x;
+  if (line.size() == 2) {
+    Type halves = VectorType::get(2 * b.lanes, b.getBF16Type());
+    x = LLVM::CallIntrinsicOp::create(b, halves, b.getStringAttr("llvm.x86.avx512bf16.cvtne2ps2bf16.512"),
+                                      ValueRange{line[0].x, line[1].x})
+            .getResult(0);
+    x = vector::BitCastOp::create(b, VectorType::get(8, b.getF64Type()), x);
+    x = vector::ShuffleOp::create(b, x, x, ArrayRef<int64_t>{4, 5, 6, 7, 0, 1, 2, 3});
+  }
+  Value to = SweepRequests::pointer(b, SweepRequests::address(b, line.front().view, line.front().place));
+  LLVM::StoreOp::create(b, x, to, /*alignment=*/64, /*isVolatile=*/false, /*isNonTemporal=*/true);
+}
+
+void PlannedRule::leave(VectorBuilder &b) {
+  if (waiting.empty())
+    return;
+  llvm::MapVector<Value, SmallVector<Output>> byView;
+  for (Output &output : waiting)
+    byView[output.view].push_back(std::move(output));
+  waiting.clear();
+  auto lines = [&] {
+    for (auto &[view, outputs] : byView)
+      for (ArrayRef<Output> rest = outputs; !rest.empty();) {
+        size_t count = cast<MemRefType>(view.getType()).getElementType().isF32() ? 1 : 2;
+        storeLine(b, rest.take_front(count));
+        rest = rest.drop_front(count);
+      }
+    return Values();
+  };
+  auto vectors = [&] {
+    for (auto &[view, outputs] : byView)
+      for (const Output &output : outputs)
+        store(b, output);
+    return Values();
+  };
+  b.branch(streams, TypeRange(), lines, vectors);
+}
+
+// Where few lines can be on their way from memory at once, those of outputs need not be: a line that is
+// written as a whole past the caches is not read before. That is for outputs that no cache would hold until
+// they are read, whose lines are the columns of a block.
+Value PlannedRule::passesCaches(VectorBuilder &b) {
+  constexpr int64_t line = 64, most = 4 << 20;
+  if (!options.spread || plan.hasEpilogue || isGather() || shape.columns % options.width())
+    return {};
+  Value result;
+  for (Value view : views(Role::Output)) {
+    auto type = cast<MemRefType>(view.getType());
+    int64_t bytes = type.getElementTypeBitWidth() / 8;
+    bool known = type.getElementType().isF32() || type.getElementType().isBF16();
+    if (!known || type.getRank() != 2 || options.width() * bytes % line)
+      return {};
+    auto metadata = memref::ExtractStridedMetadataOp::create(b, view);
+    Value token = b.scale(metadata.getStrides().front(), bytes);
+    Value first =
+        b.add(memref::ExtractAlignedPointerAsIndexOp::create(b, view), b.scale(metadata.getOffset(), bytes));
+    Value odd = arith::RemUIOp::create(b, arith::OrIOp::create(b, first, token), b.index(line));
+    Value own = arith::AndIOp::create(
+        b, arith::CmpIOp::create(b, arith::CmpIPredicate::eq, odd, b.index(0)),
+        arith::CmpIOp::create(b, arith::CmpIPredicate::sge, b.scale(tokenCount, token), b.index(most)));
+    result = result ? Value(arith::AndIOp::create(b, result, own)) : own;
+  }
+  return result;
 }
 
 // A column that depends on the token alone.
@@ -203,7 +278,7 @@ void PlannedRule::enter(VectorBuilder &b, const SweepLayout &layout, SweepReques
         if (cast<MemRefType>(rows.view.getType()).getRank() == 3)
           place.push_back(b.index(step));
         place.push_back(b.add(first, i));
-        requests.ask(rows.view, place, rows.write, now);
+        requests.ask(rows.view, place, rows.write, now, rows.write ? streams : Value());
       }
   };
   for (const Rows &rows : all)
@@ -402,7 +477,16 @@ void PlannedRule::sweep(VectorBuilder &b, Value scratch, Value initial, Value fi
     fill();
   else
     b.branch(isGiven(b, initial), TypeRange(), [&] { return state.load(initial), Values(); }, fill);
+  streams = passesCaches(b);
   Value scale = emitSweep(b, *this, options, tokenCount, scratch, blocks);
+  if (streams) // other threads see these stores in no order else
+    b.branch(
+        streams, TypeRange(),
+        [&] {
+          LLVM::CallIntrinsicOp::create(b, b.getStringAttr("llvm.x86.sse.sfence"), ValueRange());
+          return Values();
+        },
+        [] { return Values(); });
   b.branch(
       isGiven(b, final), TypeRange(), [&] { return state.store(final, scale), Values(); },
       [] { return Values(); });

@@ -36,6 +36,7 @@ public:
              mlir::Value block) override;
   llvm::SmallVector<mlir::Value> step(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch,
                                       const ColumnStep &at) override;
+  void leave(VectorBuilder &b) override;
   llvm::SmallVector<mlir::Value> knownWrites(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch,
                                              const ColumnStep &at) override;
   mlir::Value columnDecay(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch,
@@ -65,6 +66,14 @@ private:
                    const ColumnStep &at);
   Value loadInput(VectorBuilder &b, const SweepColumn &column, const ColumnStep &at);
   void storeOutput(VectorBuilder &b, Value x, Value view, const ColumnStep &at);
+  // Some columns of an output, in f32.
+  struct Output {
+    Value x, view;
+    Values place;
+  };
+  void store(VectorBuilder &b, const Output &output);
+  void storeLine(VectorBuilder &b, llvm::ArrayRef<Output> line);
+  Value passesCaches(VectorBuilder &b);
 
   const SweepPlan &plan;
   SweepOptions options;
@@ -77,6 +86,10 @@ private:
   SweepBlocks blocks;
   Values sideBuffers; // the states that the packer carries from chunk to chunk
   Values keptBuffers; // what the epilogue needs of each token of a chunk
+  // Whether outputs are stored past the caches, as i1; null where they never are. Then those of a token are
+  // stored together.
+  Value streams;
+  llvm::SmallVector<Output> waiting;
 };
 
 } // namespace recur::cpu

@@ -37,7 +37,7 @@ int64_t SweepRequests::size(const SweepShape &shape, const SweepOptions &options
   return roundUp(2 * count, 16);
 }
 
-Value SweepRequests::address(Value view, ValueRange place) {
+Value SweepRequests::address(VectorBuilder &b, Value view, ValueRange place) {
   auto metadata = memref::ExtractStridedMetadataOp::create(b, b.denseView(view));
   Value entry = metadata.getOffset();
   for (auto [index, stride] : llvm::zip(place, metadata.getStrides()))
@@ -46,7 +46,7 @@ Value SweepRequests::address(Value view, ValueRange place) {
   return b.add(memref::ExtractAlignedPointerAsIndexOp::create(b, view), b.scale(entry, bytes));
 }
 
-Value SweepRequests::pointer(Value address) {
+Value SweepRequests::pointer(VectorBuilder &b, Value address) {
   Value integer = arith::IndexCastOp::create(b, b.getI64Type(), address);
   return LLVM::IntToPtrOp::create(b, LLVM::LLVMPointerType::get(b.getContext()), integer);
 }
@@ -56,19 +56,29 @@ void SweepRequests::begin() {
     return;
   Value here = arith::IndexCastOp::create(b, b.getI64Type(), memory);
   b.loop(b.index(0), b.index(4 * size(shape, options)), 8, [&](Value at) {
-    LLVM::StoreOp::create(b, here, pointer(b.add(b.add(memory, 4 * layout.requestsBegin), at)));
+    LLVM::StoreOp::create(b, here, pointer(b, b.add(b.add(memory, 4 * layout.requestsBegin), at)));
   });
 }
 
-void SweepRequests::ask(Value view, ValueRange place, bool write, bool now) {
+void SweepRequests::ask(Value view, ValueRange place, bool write, bool now, Value unless) {
   if (!isQueue() || now) {
-    memref::PrefetchOp::create(b, b.denseView(view), place, write, hint, /*isDataCache=*/true);
+    auto request = [&] {
+      memref::PrefetchOp::create(b, b.denseView(view), place, write, hint, /*isDataCache=*/true);
+      return VectorBuilder::Values();
+    };
+    if (unless)
+      b.branch(unless, TypeRange(), [] { return VectorBuilder::Values(); }, request);
+    else
+      request();
     return;
   }
   assert(asked < group * shape.requests && "the rule asks for more lines than it says");
-  Value line = arith::IndexCastOp::create(b, b.getI64Type(), address(view, place));
+  Value line = address(b, view, place);
+  if (unless)
+    line = arith::SelectOp::create(b, unless, memory, line); // at hand
+  line = arith::IndexCastOp::create(b, b.getI64Type(), line);
   Value at = b.add(memory, b.scale(first, 8 * shape.requests));
-  LLVM::StoreOp::create(b, line, pointer(b.add(at, 4 * layout.requestsBegin + 8 * asked++)));
+  LLVM::StoreOp::create(b, line, pointer(b, b.add(at, 4 * layout.requestsBegin + 8 * asked++)));
 }
 
 void SweepRequests::make(Value share) {
@@ -77,7 +87,7 @@ void SweepRequests::make(Value share) {
   Value from = b.add(b.add(memory, 4 * layout.requestsBegin), b.scale(share, 8 * ofShare));
   for (int64_t i = 0; i < ofShare; ++i) {
     Value line =
-        LLVM::LoadOp::create(b, LLVM::LLVMPointerType::get(b.getContext()), pointer(b.add(from, 8 * i)));
+        LLVM::LoadOp::create(b, LLVM::LLVMPointerType::get(b.getContext()), pointer(b, b.add(from, 8 * i)));
     LLVM::Prefetch::create(b, line, /*rw=*/0, hint, /*cache=*/1);
   }
 }

@@ -18,8 +18,12 @@ public:
 
   /// Emits what has to be there before the first share: requests for a line that is at hand.
   void begin();
-  /// Emits one for the line of an entry; `now`: it does not wait in the queue.
-  void ask(Value view, mlir::ValueRange place, bool write, bool now = false);
+  /// Emits one for the line of an entry; `now`: it does not wait in the queue. None is made where the i1
+  /// `unless`, if given, is true.
+  void ask(Value view, mlir::ValueRange place, bool write, bool now = false, Value unless = {});
+  /// The address of an entry in bytes, and an address as a pointer.
+  static Value address(VectorBuilder &b, Value view, mlir::ValueRange place);
+  static Value pointer(VectorBuilder &b, Value address);
   /// Emits a share of those that wait.
   void make(Value share);
   bool isQueue() const { return shares; }
@@ -38,9 +42,6 @@ public:
   static int64_t size(const SweepShape &shape, const SweepOptions &options);
 
 private:
-  Value address(Value view, mlir::ValueRange place);
-  Value pointer(Value address);
-
   VectorBuilder &b;
   const SweepShape &shape;
   const SweepOptions &options;

@@ -191,6 +191,7 @@ void SweepTiles::outputs(Value begin, Value block) {
           }
           rule.step(b, layout, scratch, step);
         }
+        rule.leave(b);
       }
       makeRequests(Outputs, arith::DivUIOp::create(b, first, b.index(2)));
     });
@@ -262,6 +263,7 @@ void SweepTiles::solve(Value begin, Value p, Value block) {
             storeOperand(p, b.add(from, t - 1), w, x, z[((t - 1) * writes + w) * vectors + x], value);
         }
       }
+      rule.leave(b);
     }
   });
 }

@@ -19,13 +19,18 @@ static const llvm::fltSemantics &semantics(DType dtype) {
                                : llvm::APFloat::IEEEsingle();
 }
 
-Tensor::Tensor(std::vector<int64_t> shape, DType dtype, int64_t gap)
+Tensor::Tensor(std::vector<int64_t> shape, DType dtype, int64_t gap, int64_t token)
     : dtype(dtype), sizes(std::move(shape)), strides(sizes.size()) {
   int64_t stride = gap;
   for (size_t i = sizes.size(); i-- > 0; stride *= sizes[i])
     strides[i] = stride;
-  memory.resize(stride * dtypeSize(dtype) + 64);
+  int64_t bytes = stride * dtypeSize(dtype);
+  if (token)
+    strides[0] = token / dtypeSize(dtype), bytes = token * sizes[0];
+  memory.resize(bytes + 64);
   int64_t address = reinterpret_cast<int64_t>(memory.data());
+  if (token)
+    begin = llvm::alignTo(address, 64) - address, address += begin;
   words = {address, address, 0};
   words.insert(words.end(), sizes.begin(), sizes.end());
   words.insert(words.end(), strides.begin(), strides.end());
@@ -65,7 +70,7 @@ int64_t Tensor::offsetOf(const std::vector<int64_t> &place) const {
   int64_t offset = 0;
   for (size_t d = 0; d < place.size(); ++d)
     offset += place[d] * strides[d];
-  return offset * dtypeSize(dtype);
+  return begin + offset * dtypeSize(dtype);
 }
 
 double Tensor::get(std::vector<int64_t> place) const {

@@ -11,8 +11,9 @@ namespace recur::test {
 /// A tensor of one sequence and head, with the memref descriptor that kernels take.
 class Tensor {
 public:
-  /// `gap` > 1 leaves that many places for each entry of the last dimension.
-  Tensor(std::vector<int64_t> shape, DType dtype = DType::F32, int64_t gap = 1);
+  /// `gap` > 1 leaves that many places for each entry of the last dimension. With `token` there are so many
+  /// bytes from one entry of the first dimension to the next, and the first begins at a line of the caches.
+  Tensor(std::vector<int64_t> shape, DType dtype = DType::F32, int64_t gap = 1, int64_t token = 0);
   Tensor(Tensor &&) = default;
 
   /// A tensor that the caller does not give.
@@ -31,6 +32,7 @@ private:
 
   DType dtype;
   std::vector<int64_t> sizes, strides;
+  int64_t begin = 0; // in `memory`
   std::vector<char> memory;
   std::vector<int64_t> words;
 };

@@ -25,6 +25,7 @@ struct Case {
   DType dtype = DType::F32;
   int64_t gap = 1;
   bool keepsState = true, pairs = false, tiles = false;
+  int64_t token = 0; // bytes from one token's outputs to the next's
 };
 
 // S = D(S) - b (D(S) k) kT + b v kT, o = S q, with D(S) one of S, a S, S diag(a), diag(a) S.
@@ -142,7 +143,8 @@ private:
     for (int64_t t = 0; c.least == 0 && t < tokens; t += 5)
       for (int64_t i = 0; i < decays(); ++i)
         a.set(decays() > 1 ? std::vector<int64_t>{t, i} : std::vector<int64_t>{t}, t % 2 ? 1e-30 : 0);
-    Tensor o({tokens, shape.columns}, c.dtype, c.gap), expected({tokens, shape.columns}, c.dtype, c.gap);
+    Tensor o({tokens, shape.columns}, c.dtype, c.gap, c.token),
+        expected({tokens, shape.columns}, c.dtype, c.gap);
     Tensor S({shape.columns, shape.rows}, DType::F32, c.gap),
         expectedS({shape.columns, shape.rows}, DType::F32, c.gap);
     Tensor none = Tensor::absent(2);
@@ -223,6 +225,18 @@ TEST(Sweep, SpreadRequests) {
   for (Delta::Decay decay : {Delta::None, Delta::Scalar, Delta::Rows, Delta::Columns})
     for (Shape shape : {Shape{64, 48}, Shape{33, 31}, Shape{20, 80}})
       Delta{decay, shape}.check(spread);
+}
+// Outputs that no cache holds, here for the gaps between them, pass the caches by: whole lines of them.
+TEST(Sweep, OutputsPastTheCaches) {
+  if (!hasTiles())
+    GTEST_SKIP() << "this machine has no AMX";
+  Case far{{67}};
+  far.tiles = true, far.token = 64 << 10;
+  for (bool halves : {false, true}) {
+    far.dtype = halves ? DType::BF16 : DType::F32, far.tolerance = halves ? 2e-2 : 5e-6;
+    for (Delta::Decay decay : {Delta::Scalar, Delta::Rows})
+      Delta{decay, {64, 32}}.check(far);
+  }
 }
 TEST(Sweep, AnyStride) {
   Case strided{{1, 37}};
