@@ -1,5 +1,6 @@
 // Unrolling a group over the chunk and solving for its unknown rows.
 #include "lib/Derive/Inverse.h"
+#include "mlir/IR/Matchers.h"
 
 using namespace mlir;
 using namespace recur;
@@ -25,6 +26,26 @@ static Value weightsOf(DeriveContext &cx, Value decay, Span span, unsigned to = 
   return chunk::WeightsOp::create(cx.b(), cx.loc, type, decay, span, to, from);
 }
 
+// Whether what one state was reaches another: whether no product of the transitions is zero there, whatever
+// their numbers.
+static bool reaches(Value cascade, unsigned from, unsigned to) {
+  auto op = cascade.getDefiningOp<chunk::CascadeOp>();
+  unsigned states = op.getType().getStates();
+  SmallVector<bool> reached(states);
+  SmallVector<unsigned> work{from};
+  while (!work.empty()) {
+    unsigned state = work.pop_back_val();
+    if (std::exchange(reached[state], true))
+      continue;
+    FloatAttr number;
+    for (unsigned next = 0; next < states; ++next)
+      if (!matchPattern(op.getFactors()[next * states + state], m_Constant(&number)) ||
+          number.getValueAsDouble() != 0)
+        work.push_back(next);
+  }
+  return reached[to];
+}
+
 Value Group::weightRows(const Target &target) {
   OpBuilder atToken(RuleOp(cx.nf.rule).getBody().front().getTerminator());
   Value weight = buildCoefficient(atToken, cx.loc, target.weight);
@@ -40,7 +61,11 @@ Value Group::masked(Value vectors, Value keys, Value decay, ArrayRef<Target> fro
   if (!cascade)
     return chunk::GramOp::create(cx.b(), cx.loc, squareOf(vectors), vectors, keys, decay, reach);
   Value mask;
+  bool any =
+      llvm::any_of(from, [&](const Target &target) { return reaches(cascade, target.member, member); });
   for (const Target &target : from) {
+    if (any && !reaches(cascade, target.member, member))
+      continue;
     Value own =
         chunk::MaskOp::create(cx.b(), cx.loc, squareOf(vectors), cascade, reach, member, target.member);
     Value weight = weightRows(target);
@@ -59,7 +84,9 @@ Value Group::carried(Value vectors, unsigned member, bool after, bool otherSide)
   if (cascade) {
     Value sum;
     for (unsigned from = 0; from < states.size(); ++from)
-      sum = cx.add(sum, cx.mul(weightsOf(cx, cascade, span, member, from), cx.matmul(vectors, start(from))));
+      if (reaches(cascade, from, member))
+        sum =
+            cx.add(sum, cx.mul(weightsOf(cx, cascade, span, member, from), cx.matmul(vectors, start(from))));
     return sum;
   }
   Value in = otherSide ? valueDecay : keyDecay, out = otherSide ? keyDecay : valueDecay;
@@ -397,7 +424,8 @@ Value Group::finalState(unsigned state) {
   Value result;
   if (cascade) {
     for (unsigned from = 0; from < states.size(); ++from)
-      result = cx.add(result, cx.mul(weightsOf(cx, cascade, Span::Whole, member, from), initial[from]));
+      if (reaches(cascade, from, member))
+        result = cx.add(result, cx.mul(weightsOf(cx, cascade, Span::Whole, member, from), initial[from]));
   } else {
     result = initial[0];
     if (Value whole = weightsOf(cx, keyDecay, Span::Whole))
@@ -410,9 +438,13 @@ Value Group::finalState(unsigned state) {
     if (cascade) {
       Value weight;
       for (const Target &target : stream.into) {
+        if (!reaches(cascade, target.member, member))
+          continue;
         Value own = weightsOf(cx, cascade, Span::Rest, member, target.member), times = weightRows(target);
         weight = cx.add(weight, times ? cx.mul(times, own) : own);
       }
+      if (!weight)
+        continue;
       keys = cx.mul(weight, keys);
     }
     if (Value weight = weightsOf(cx, keyDecay, Span::Rest))
