@@ -28,6 +28,8 @@ bool isContraction(const NormalForm &nf);
 /// A number of the token that bounds the norm of that map, for a state that may be read before it decays, a*S
 /// - b*(S*k)*kT with keys of known norm: built before the body's end. Null where none is known.
 mlir::Value buildNormBound(const NormalForm &nf);
+/// The same of two states that numbers couple, together, read and written along one key (CoupledNorm.cpp).
+mlir::Value buildCoupledNormBound(const NormalForm &nf);
 
 /// The attribute of an op of a chunk program whose result is such a number.
 constexpr llvm::StringLiteral normBoundAttr = "chunk.norm_bound";

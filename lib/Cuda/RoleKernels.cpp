@@ -224,12 +224,15 @@ static chunk::ProgramOp deriveRows(DeriveFunction derive, RuleOp rule, RowKind r
 // not tell; else null.
 static OwningOpRef<ModuleOp> withNormBound(RuleOp rule) {
   auto states = rule.argumentsOf(ArgKind::State);
-  if (states.size() != 1 || !isMatrix(states[0]))
+  if (states.empty() || states.size() > 2 ||
+      !llvm::all_of(states, [](Value state) { return isMatrix(state); }))
     return {};
   OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
   auto copy = cast<RuleOp>(OpBuilder::atBlockEnd(module->getBody()).clone(*rule));
   NormalForm nf = normalise(copy);
-  Value bound = isContraction(nf) ? Value() : buildNormBound(nf);
+  Value bound = states.size() > 1   ? buildCoupledNormBound(nf)
+                : isContraction(nf) ? Value()
+                                    : buildNormBound(nf);
   if (!bound)
     return {};
   SmallVector<Attribute> names(copy.getOutputs().begin(), copy.getOutputs().end());
@@ -330,7 +333,13 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
   if (plan->states > 1) {
     SharedOut halves = shareOut(rowsOfSlab, /*fewer=*/false);
     program = derived(halves.rule());
-    return program && addRoles(program, halves.tensors, halves.shards, "_roles", 0);
+    FailureOr<RolePlan> half = failure();
+    if (program)
+      half = RolePlan::make(program, halves.tensors);
+    if (failed(half))
+      return false;
+    Phase phase = half->forgetting().empty() ? Phase::Whole : Phase::Early;
+    return addRoles(program, halves.tensors, halves.shards, "_roles", 0, phase);
   }
   Phase phase = Phase::Whole;
   // Few heads leave processors idle, so two blocks share one. Of many products between tokens a block of a

@@ -177,10 +177,10 @@ static Value normBoundOf(chunk::ProgramOp program) {
 }
 
 SmallVector<Value> RolePlan::forgetting() const {
-  std::optional<RowFactors> factors = stateScale();
+  std::optional<RowFactors> factors = states == 1 ? stateScale() : std::nullopt;
   if (Value bound = factors ? Value() : normBoundOf(program))
     return {bound};
-  if (!factors && program->hasAttr(contractionAttr))
+  if (!factors && states == 1 && program->hasAttr(contractionAttr))
     factors = scaleAtStart();
   SmallVector<Value> decays;
   for (RowFactor factor : flatten(factors.value_or(RowFactors()))) {
