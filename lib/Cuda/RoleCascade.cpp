@@ -143,8 +143,8 @@ std::array<Value, 2> RoleEmitter::cascadeWeights(RowState &state, chunk::Weights
   return result;
 }
 
-// Stores the parts of a mask, in the block that makes the chunk's scores.
-void RoleEmitter::fillMask(RowState &state, int which) {
+// Stores a part of a mask: the table, or what there is of it beside.
+void RoleEmitter::fillMask(RowState &state, int which, RowPart half) {
   const CoupledMask &mask = plan.masks[which];
   Transitions all = transitionsOf(state, mask.cascade);
   std::array<Value, 2> written[2];
@@ -157,21 +157,23 @@ void RoleEmitter::fillMask(RowState &state, int which) {
         number = ptx.multiply(
             number, (factor.divides ? reciprocal(state, factor.value) : row(state, factor.value))[i]);
     }
-  if (team == 1)
-    return storeMask(state, which, all, written);
-  Value shard = arith::TruncIOp::create(b, b.getI32Type(), part.shard);
-  Value isOwn = ptx.compare(arith::CmpIPredicate::eq, ptx.bits(state.chunk, team - 1), shard);
-  threads.when(isOwn, [&] { storeMask(state, which, all, written); });
-}
-
-void RoleEmitter::storeMask(RowState &state, int which, const Transitions &all,
-                            ArrayRef<std::array<Value, 2>> written) {
-  const CoupledMask &mask = plan.masks[which];
   Arithmetic math{ptx};
   Value at = ptx.add(state.stage.rows, ptx.mul(lane, 8));
   auto store = [&](int64_t part, Value first, Value second) {
     ptx.store(at, slotOfMask(which, part) * slotPitch(), {math.known(first), math.known(second)});
   };
+  if (half == RowPart::Tables) {
+    std::array<Value, 2> reached[2];
+    Value first = ptx.bits(lane, 24), inBlock = ptx.mul(ptx.bits(lane, 7), 2);
+    for (int64_t token = 0; token < 16; ++token) {
+      Transition own = math.of(all.own[token % 2], ptx.add(first, token / 2));
+      for (unsigned i : {0, 1})
+        reached[i] =
+            math.choose(ptx.equal(inBlock, token - int64_t(i)), written[i], math.apply(own, reached[i]));
+      store(Table + token, reached[0][mask.to], reached[1][mask.to]);
+    }
+    return;
+  }
   for (unsigned s : {0, 1}) {
     auto entries = [&](int64_t part, const std::array<Transition, 2> &of) {
       store(part + s, of[0][2 * mask.to + s], of[1][2 * mask.to + s]);
@@ -190,15 +192,6 @@ void RoleEmitter::storeMask(RowState &state, int which, const Transitions &all,
                                math.apply(all.blocks[later - 1], edges[i]), ends[i]);
     for (unsigned s : {0, 1})
       store(Edges + 2 * (later - 1) + s, edges[0][s], edges[1][s]);
-  }
-  std::array<Value, 2> reached[2];
-  Value first = ptx.bits(lane, 24), inBlock = ptx.mul(ptx.bits(lane, 7), 2);
-  for (int64_t token = 0; token < 16; ++token) {
-    Transition own = math.of(all.own[token % 2], ptx.add(first, token / 2));
-    for (unsigned i : {0, 1})
-      reached[i] =
-          math.choose(ptx.equal(inBlock, token - int64_t(i)), written[i], math.apply(own, reached[i]));
-    store(Table + token, reached[0][mask.to], reached[1][mask.to]);
   }
 }
 

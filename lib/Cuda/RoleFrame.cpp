@@ -267,7 +267,7 @@ void RoleEmitter::emitStart() {
         ptx.initBarrier(barrier(which, ptx.constant(i)), arrivals);
     };
     init(Loaded, stages, 1);
-    init(Full, stages, 32);
+    init(Full, stages, rowsAhead() ? 96 : 32);
     init(Empty, stages, 128 * slabs);
     init(TilesFull, stages, phase == Phase::Prepare ? 1 : 0);
     init(PartsFull, 1, 128 * form.walkers());
@@ -356,6 +356,8 @@ LogicalResult RoleEmitter::emit() {
   if (phase == Phase::Chain)
     few = 40, many = 232;
   // Masks take registers of who makes them and of the scores; without a system the chain has fewer products.
+  if (plan.states > 1)
+    few = 40, some = 88;
   if (plan.states > 1 && !plan.system)
     few = 56, some = 104, many = 176;
   // Who walks the channels keeps rows of many of them.
@@ -412,17 +414,24 @@ LogicalResult RoleEmitter::emit() {
           counted("loader", 1);
         });
       });
-      threads.when(ptx.equal(warp, 2), [&] {
-        threads.when(ptx.compare(arith::CmpIPredicate::ne, chunks, ptx.constant(0)), [&] {
-          emitRows(chunks);
-          counted("numbers", 1);
+      auto rows = [&](int64_t ofWarp, RowPart which) {
+        threads.when(ptx.equal(warp, ofWarp), [&] {
+          threads.when(ptx.compare(arith::CmpIPredicate::ne, chunks, ptx.constant(0)), [&] {
+            emitRows(chunks, which);
+            counted("numbers", 1);
+          });
         });
-      });
-      if ((!plan.reductions.empty() && phase != Phase::Chain) || sumsTurn())
+      };
+      rows(2, RowPart::Numbers);
+      if (rowsAhead()) {
+        rows(0, RowPart::Sides);
+        rows(1, RowPart::Tables);
+      } else if ((!plan.reductions.empty() && phase != Phase::Chain) || sumsTurn()) {
         threads.when(ptx.below(warp, ptx.constant(2)), [&] {
           emitSums(chunks);
           counted("sums", 2);
         });
+      }
     });
   });
   // Others of the team write to this block's memory, so none leaves early.

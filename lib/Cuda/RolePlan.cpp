@@ -381,6 +381,9 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
       bool solves = !program.getBody().getOps<chunk::TriSolveOp>().empty();
       if (!decay && states == 1 && solves && asTile(leftOf(best)))
         bestWave = std::max(bestWave, *when);
+      // What two states take in waits for what is read of them.
+      if (states > 1)
+        bestWave = std::max({bestWave, *when, 1u});
       bool chained = factors.empty() && *when == bestWave + 1 && !products.empty() &&
                      products.back().result == other && products.back().resultScale.empty() &&
                      other.hasOneUse() && (states == 1 || stateOf(products.back().left) < 0);

@@ -285,7 +285,34 @@ void RoleEmitter::clearRows(Stage stage, Value tokens) {
         clear(hasSteps, early);
 }
 
-void RoleEmitter::emitRows(Value chunks) {
+// Whether what is stored in a slot follows from sums over rows.
+bool RoleEmitter::waits(const Slot &slot) const {
+  if (slot.mask >= 0)
+    return llvm::any_of(numbersOf(plan.masks[slot.mask]), needsSums);
+  return (slot.decay && needsSums(RolePlan::sourceOf(slot.decay))) ||
+         llvm::any_of(slot.factors, [](RowFactor factor) { return needsSums(factor.value); });
+}
+
+// Stores a part of the masks that need sums, or of the others, in the block that makes the chunk's scores.
+void RoleEmitter::fillMasks(const RowState &state, RowPart which, bool late) {
+  SmallVector<int> masks;
+  for (const Slot &slot : slots)
+    if (slot.mask >= 0 && slot.maskPart == 0 && waits(slot) == late)
+      masks.push_back(slot.mask);
+  auto fill = [&] {
+    RowState own = state;
+    for (int mask : masks)
+      fillMask(own, mask, which);
+  };
+  if (masks.empty() || team == 1)
+    return fill();
+  Value shard = arith::TruncIOp::create(b, b.getI32Type(), part.shard);
+  threads.when(ptx.compare(arith::CmpIPredicate::eq, ptx.bits(state.chunk, team - 1), shard), fill);
+}
+
+// Numbers per token or, where there are masks of coupled states, a part of these by each of the warps that
+// sum over rows: they take longer than all else.
+void RoleEmitter::emitRows(Value chunks, RowPart which) {
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
   // Of the part that is known: finding it again would keep more in registers. No state is read here.
   access.locate(part.sequence, part.sequence, part.begin, part.head, part.shard, plan.independent);
@@ -317,11 +344,23 @@ void RoleEmitter::emitRows(Value chunks) {
     for (auto [i, input] : llvm::enumerate(inputs))
       state.known[input] = {fetched[2 * i], fetched[2 * i + 1]};
     Values next = fetch(arith::MinSIOp::create(b, ptx.add(chunk, 1), last));
-    ptx.await(barrier(Loaded, stage.index), stage.phase);
+    // The place's last numbers are done with: so was the chunk whose place the one before has taken.
+    auto await = [&] { ptx.await(barrier(Loaded, stage.index), stage.phase); };
+    if (which != RowPart::Numbers) {
+      fillMasks(state, which, /*late=*/false);
+      ptx.await(barrier(scoresTurn() ? Turned : Loaded, stage.index), stage.phase);
+      if (!plan.reductions.empty() || sumsTurn())
+        sumChunk(access, chunk, stage);
+      if (team > 1 && !plan.reductions.empty())
+        awaitSums(chunk);
+      fillMasks(state, which, /*late=*/true);
+      ptx.arrive(barrier(Full, stage.index));
+      return next;
+    }
+    if (!rowsAhead())
+      await();
     auto fill = [&](unsigned i) {
       const Slot &slot = slots[i];
-      if (slot.mask >= 0)
-        return slot.maskPart ? void() : fillMask(state, slot.mask);
       std::array<Value, 2> values{ptx.number(1), ptx.number(1)};
       bool isLog = slot.decay && slot.within == Slot::Nothing;
       if (isLog)
@@ -355,22 +394,16 @@ void RoleEmitter::emitRows(Value chunks) {
             [&] { store(lane, ptx.number(0)); });
     };
     // What needs no sums is made beside them.
-    auto waits = [&](const Slot &slot) {
-      if (slot.mask >= 0)
-        return llvm::any_of(numbersOf(plan.masks[slot.mask]), needsSums);
-      return (slot.decay && needsSums(RolePlan::sourceOf(slot.decay))) ||
-             llvm::any_of(slot.factors, [](RowFactor factor) { return needsSums(factor.value); });
-    };
-    // Masks come first, as they take most registers.
     for (bool late : {false, true}) {
+      if (late && rowsAhead())
+        await();
       if (late && scoresTurn())
         ptx.await(barrier(Turned, stage.index), stage.phase);
       if (late && phase != Phase::Chain)
         awaitSums(chunk);
-      for (bool ofMask : {true, false})
-        for (unsigned i = 0; i < count; ++i)
-          if (waits(slots[i]) == late && (slots[i].mask >= 0) == ofMask)
-            fill(i);
+      for (unsigned i = 0; i < count; ++i)
+        if (slots[i].mask < 0 && waits(slots[i]) == late)
+          fill(i);
     }
     // Rows past the end are another sequence's, or none. Scores that are being made of them are not used.
     threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(plan.tokens, 64)), [&] {

@@ -176,35 +176,36 @@ llvm::SetVector<Operation *> RoleEmitter::gramsOf(const ScoreRole &role) const {
 // Sums over rows, by two warps, which may turn what lies as columns before. The blocks of a team share the
 // rows out.
 void RoleEmitter::emitSums(Value chunks) {
-  Value first = ptx.mul(ptx.bits(warp, 1), 32 / team);
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
   // Of the part that is known: finding it again would keep more in registers. No state is read here.
   access.locate(part.sequence, part.sequence, part.begin, part.head, part.shard, plan.independent);
+  forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
+    ptx.await(barrier(scoresTurn() ? Turned : Loaded, stage.index), stage.phase);
+    sumChunk(access, chunk, stage);
+    return Values();
+  });
+}
+
+// The same of a chunk that is there.
+void RoleEmitter::sumChunk(TensorAccess &access, Value chunk, Stage stage) {
+  Value first = ptx.mul(ptx.bits(warp, 1), 32 / team);
   if (team > 1)
     first =
         ptx.add(first, ptx.mul(arith::TruncIOp::create(b, b.getI32Type(), part.shard), tokensOfChunk / team));
-  forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
-    ptx.await(barrier(scoresTurn() ? Turned : Loaded, stage.index), stage.phase);
-    if (sumsTurn()) {
-      turnColumns(stage);
-      ptx.fenceProxy();
-      if (plan.reductions.empty()) {
-        ptx.meet(ptx.constant(4), 96);
-        return Values();
-      }
-      ptx.meet(ptx.constant(14), 64);
-    }
-    for (Operation *op : plan.reductions)
-      sumRows(access, stage, sumsOf(chunk, op), first, cast<ReduceOp>(op));
-    if (team == 1) {
-      ptx.meet(ptx.constant(4), 96);
-      return Values();
-    }
+  if (sumsTurn()) {
+    turnColumns(stage);
     ptx.fenceProxy();
-    ptx.meet(ptx.constant(4), 64);
-    threads.when(ptx.equal(thread, 0), [&] { handOverSums(chunk); });
-    return Values();
-  });
+    if (plan.reductions.empty())
+      return ptx.meet(ptx.constant(4), 96);
+    ptx.meet(ptx.constant(14), 64);
+  }
+  for (Operation *op : plan.reductions)
+    sumRows(access, stage, sumsOf(chunk, op), first, cast<ReduceOp>(op));
+  if (team == 1)
+    return ptx.meet(ptx.constant(4), 96);
+  ptx.fenceProxy();
+  ptx.meet(ptx.constant(4), 64);
+  threads.when(ptx.equal(thread, 0), [&] { handOverSums(chunk); });
 }
 
 // Waits, in the warp that makes numbers of them, for a chunk's sums, and for columns to be turned.

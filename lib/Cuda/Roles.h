@@ -160,9 +160,12 @@ private:
   int64_t scoreTileBytes(const ScoreTile &tile) const {
     return tile.ofTokens ? plan.columns * rowBytes : tileBytes;
   }
+  /// Whether numbers take so long that those of a chunk are made before its tiles are there, as far as they
+  /// go.
+  bool rowsAhead() const { return !plan.masks.empty(); }
   /// Places for the chunks' numbers. Those of a chunk that is prepared are of use when the next one's tiles
-  /// have taken its place.
-  int64_t rowPlaces() const { return phase == Phase::Prepare ? stages + 1 : stages; }
+  /// have taken its place; those that are made ahead have a place before their tiles do.
+  int64_t rowPlaces() const { return phase == Phase::Prepare || rowsAhead() ? stages + 1 : stages; }
   int64_t slotPitch() const { return rowPlaces() * slotBytes; }
   int64_t slotOffset(const Slot &slot) { return slotOf(slot) * slotPitch(); }
   /// The blocks of 64 columns that this block has of an input, and the first of them.
@@ -205,8 +208,11 @@ private:
   struct RowState;
   struct PlainScore;
   struct ScoreState;
-  void emitRows(mlir::Value chunks);
+  enum class RowPart { Numbers, Tables, Sides };
+  void emitRows(mlir::Value chunks, RowPart which);
   void emitSums(mlir::Value chunks);
+  void sumChunk(TensorAccess &access, mlir::Value chunk, Stage stage);
+  bool waits(const Slot &slot) const;
   mlir::Value sumsOf(mlir::Value chunk, mlir::Operation *op);
   llvm::SetVector<mlir::Operation *> gramsOf(const ScoreRole &role) const;
   void awaitSums(mlir::Value chunk);
@@ -221,9 +227,8 @@ private:
   struct Transitions;
   const Transitions &transitionsOf(RowState &state, mlir::Value cascade);
   std::array<mlir::Value, 2> cascadeWeights(RowState &state, chunk::WeightsOp weights);
-  void fillMask(RowState &state, int mask);
-  void storeMask(RowState &state, int mask, const Transitions &all,
-                 llvm::ArrayRef<std::array<mlir::Value, 2>> written);
+  void fillMasks(const RowState &state, RowPart which, bool late);
+  void fillMask(RowState &state, int mask, RowPart half);
   unsigned slotOfMask(int mask, int64_t part);
   Values maskOn(ScoreState &state, const PlainScore &plain);
   Values maskOff(ScoreState &state, const PlainScore &plain);
