@@ -356,8 +356,6 @@ LogicalResult RoleEmitter::emit() {
   if (phase == Phase::Chain)
     few = 40, many = 232;
   // Masks take registers of who makes them and of the scores; without a system the chain has fewer products.
-  if (plan.states > 1)
-    few = 40, some = 88;
   if (plan.states > 1 && !plan.system)
     few = 56, some = 104, many = 176;
   // Who walks the channels keeps rows of many of them.
