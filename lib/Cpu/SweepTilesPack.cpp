@@ -166,8 +166,8 @@ void SweepTiles::nearProducts(Value p) {
     }
 }
 
-// For each token the decays since its part's and the group's start; for
-// each pair of a part's tokens that between them, and to the part's and the group's end.
+// For each token the decays since its part's and the group's start; for each pair of a part's tokens that
+// between them, and to the part's and the group's end.
 void SweepTiles::scalarDecays() {
   Value ofParts = b.index(tiles.decaysBegin + 1);
   Value whole = b.loop(zero, b.index(parts), 1, b.number(1), [&](Value p, ValueRange carried) {

@@ -304,7 +304,6 @@ LogicalResult ChunkEmitter::emitAhead() {
   return success();
 }
 
-// An output that no map makes.
 ArrayRef<TensorArgument> ChunkEmitter::outputs() {
   return tensors.drop_back(program.argumentsOf(ArgKind::State).size())
       .take_back(chunk::outputParts(program).back().output + 1);
@@ -320,6 +319,7 @@ unsigned ChunkEmitter::digitsOf(Value value) {
   return isKept ? b.getF32Type().getFPMantissaWidth() : digits;
 }
 
+// An output that no map makes.
 LogicalResult ChunkEmitter::emitOutput(unsigned output, Value value) {
   FailureOr<ChunkValue> known = need(value);
   if (failed(known))

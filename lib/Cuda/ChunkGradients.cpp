@@ -164,7 +164,7 @@ LogicalResult ChunkEmitter::emitConjugateGradients(chunk::ConjugateGradientsOp o
       return failure();
   }
   size_t n = rhs->entries.size();
-  // Of each token: the residual's squared norm, and that which ends the steps; what the direction is
+  // Of each token: the residual's squared norm, and the goal (Convergence.h); what the direction is
   // multiplied with, and its inverse; and what is added where.
   ChunkValue size = ChunkValue::column(allocateRows(tokens)), goal = size, scale = size, inverse = size,
              step = size, ratio = size;
