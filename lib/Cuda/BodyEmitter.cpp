@@ -1,5 +1,5 @@
 #include "lib/Cuda/BodyEmitter.h"
-#include "lib/Cuda/Count.h"
+#include "lib/Cuda/Convergence.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "llvm/ADT/TypeSwitch.h"
 
@@ -174,27 +174,20 @@ LogicalResult BodyEmitter::emitLoop(ForOp op, LoadStep loadStep) {
       threads.barrier();
     return next;
   };
-  Value one = threads.constant(1), end = threads.constant(count + 1);
-  if (auto goesOn = op->getAttrOfType<IntegerAttr>(goesOnAttr)) {
+  Value one = threads.constant(1);
+  if (auto index = op->getAttrOfType<IntegerAttr>(goesOnAttr)) {
     // All threads hold the same scalar, made in the same way of the same entries.
-    inits.insert(inits.begin(), one);
-    auto loop = scf::WhileOp::create(
-        b, ValueRange(inits).getTypes(), inits,
-        [&](OpBuilder &, Location, ValueRange values) {
-          setAll(op.getCarried(), values.drop_front());
-          Value open = get(op.getCarried()[goesOn.getInt()], 0).entries[0];
-          open = arith::CmpFOp::create(b, arith::CmpFPredicate::UNE, open, threads.number(0));
-          Value isLeft = arith::CmpIOp::create(b, arith::CmpIPredicate::slt, values[0], end);
-          scf::ConditionOp::create(b, arith::AndIOp::create(b, isLeft, open), values);
-        },
-        [&](OpBuilder &, Location, ValueRange values) {
-          SmallVector<Value> next = step(values[0], values.drop_front());
-          next.insert(next.begin(), arith::AddIOp::create(b, values[0], one));
-          scf::YieldOp::create(b, next);
-        });
-    describeTrips(loop, count);
-    setAll(op.getResults(), loop.getResults().drop_front());
+    Value last = op.getYield().getValues()[index.getInt()];
+    setAll(op.getResults(), runSteps(b, count, inits, [&](Value number, ValueRange entries) {
+             Values next = step(arith::AddIOp::create(b, number, one), entries);
+             if (failed(status))
+               return std::pair(next, Value());
+             Value goesOn = arith::CmpFOp::create(b, arith::CmpFPredicate::UNE, get(last, 0).entries[0],
+                                                  threads.number(0));
+             return std::pair(next, goesOn);
+           }));
   } else {
+    Value end = threads.constant(count + 1);
     setAll(op.getResults(), threads.forLoop(one, end, one, inits, step).getResults());
   }
   threads.communicates |= before;

@@ -171,9 +171,11 @@ LogicalResult ChunkEmitter::emitConjugateGradients(chunk::ConjugateGradientsOp o
   for (ChunkValue *rows : {&goal, &scale, &inverse, &step, &ratio})
     rows->memory = allocateRows(tokens);
   Ptx ptx(b);
-  Convergence convergence(b, op.getEps().convertToDouble(), op.getIterations(), digitsOf(op));
+  double eps = op.getEps().convertToDouble();
+  bool canEnd = Convergence::canEnd(eps, digitsOf(op));
+  Convergence convergence(b, eps, op.getIterations(), digitsOf(op));
   auto quotient = [&](Value num, Value den) -> Value {
-    Value sum = plus(den, threads.number(op.getEps().convertToDouble())), zero = threads.number(0);
+    Value sum = plus(den, threads.number(eps)), zero = threads.number(0);
     Value isZero = arith::CmpFOp::create(b, arith::CmpFPredicate::OEQ, sum, zero);
     return choose(isZero, zero, arith::DivFOp::create(b, num, sum));
   };
@@ -205,13 +207,13 @@ LogicalResult ChunkEmitter::emitConjugateGradients(chunk::ConjugateGradientsOp o
     FailureOr<ChunkValue> image = asSlab(region.getTerminator()->getOperand(0));
     if (failed(image) || image->entries.size() != n) {
       status = failure();
-      return {next, ptx.constant(1, 1)};
+      return {next, Value()};
     }
     sumRows(direction, *image, [&](Value at, Value sum) {
       Value one = entryOf(inverse, at), slope = multiply(multiply(sum, one), one), known = entryOf(size, at);
       Value length = quotient(known, slope);
       storeRow(step.memory, at, multiply(length, one));
-      if (convergence.canEnd())
+      if (canEnd)
         threads.when(ptx.equal(number, 0),
                      [&] { storeRow(goal.memory, at, convergence.goalOf(known, length)); });
     });
@@ -231,13 +233,15 @@ LogicalResult ChunkEmitter::emitConjugateGradients(chunk::ConjugateGradientsOp o
       Value token = fragments.column(e);
       p[e] = plus(multiply(r[e], entryOf(scale, token)), multiply(entryOf(ratio, token), p[e]));
     }
-    Value isOpen = ptx.constant(0, 1);
-    for (int64_t first = 0; first < tokens; first += 32) {
+    // Each warp asks for all tokens.
+    Value isOpen;
+    for (int64_t first = 0; canEnd && first < tokens; first += 32) {
       Value token = add(modulo(fragments.lane, std::min<int64_t>(tokens, 32)), first);
       Value is = convergence.isOpen(number, entryOf(size, token), entryOf(goal, token));
-      isOpen = arith::OrIOp::create(b, isOpen, is);
+      isOpen = isOpen ? arith::OrIOp::create(b, isOpen, is).getResult() : is;
     }
-    isOpen = convergence.canEnd() ? ptx.any(isOpen) : Value();
+    if (isOpen)
+      isOpen = ptx.any(isOpen);
     // What an iteration leaves in shared memory was read before the last barrier.
     for (Operation &inner : region)
       for (Value made : inner.getResults())
@@ -249,7 +253,7 @@ LogicalResult ChunkEmitter::emitConjugateGradients(chunk::ConjugateGradientsOp o
     moved.erase(argument);
     return {next, isOpen};
   };
-  Values last = convergence.run(inits, iterate);
+  Values last = runSteps(b, op.getIterations(), inits, iterate);
   dirty = true;
   fragments.isNarrow = isNarrow;
   slabsAhead.clear();

@@ -30,21 +30,22 @@ Value Convergence::isOpen(Value number, Value size, Value goal) {
   return arith::CmpFOp::create(ptx.b, arith::CmpFPredicate::UGT, moves, goal);
 }
 
-Values Convergence::run(ValueRange start,
-                        llvm::function_ref<std::pair<Values, Value>(Value, ValueRange)> step) {
+Values cuda::runSteps(ImplicitLocOpBuilder &b, int64_t steps, ValueRange start,
+                      llvm::function_ref<std::pair<Values, Value>(Value, ValueRange)> step) {
+  Ptx ptx(b);
   Values inits{ptx.constant(0), ptx.constant(1, 1)};
   llvm::append_range(inits, start);
   auto loop = scf::WhileOp::create(
-      ptx.b, ValueRange(inits).getTypes(), inits,
+      b, ValueRange(inits).getTypes(), inits,
       [&](OpBuilder &, Location, ValueRange values) {
         Value isLeft = ptx.below(values[0], ptx.constant(steps));
-        scf::ConditionOp::create(ptx.b, arith::AndIOp::create(ptx.b, isLeft, values[1]), values);
+        scf::ConditionOp::create(b, arith::AndIOp::create(b, isLeft, values[1]), values);
       },
       [&](OpBuilder &, Location, ValueRange values) {
         auto [next, isOpen] = step(values[0], values.drop_front(2));
-        Values results{ptx.add(values[0], 1), canEnd() ? isOpen : ptx.constant(1, 1)};
+        Values results{ptx.add(values[0], 1), isOpen ? isOpen : ptx.constant(1, 1)};
         llvm::append_range(results, next);
-        scf::YieldOp::create(ptx.b, results);
+        scf::YieldOp::create(b, results);
       });
   describeTrips(loop, steps);
   return Values(loop.getResults().drop_front(2));

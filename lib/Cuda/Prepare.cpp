@@ -7,8 +7,6 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-static constexpr unsigned digitsOfF32 = 24;
-
 // num / (den + eps), and 0 where that is 0 / 0 or num / 0.
 static Value quotient(OpBuilder &b, Location loc, Value num, Value den, double eps) {
   Value zero = ConstantOp::create(b, loc, 0.0), one = ConstantOp::create(b, loc, 1.0);
@@ -82,8 +80,7 @@ void Expansion::run() {
   MatType type = op.getType(), scalar = MatType::scalar(op.getContext());
   Value rhs = op.getRhs(), zero = ConstantOp::create(b, loc, 0.0, type);
   SmallVector<Value> inits{zero, rhs, rhs, square(rhs, rhs)};
-  // In f32 they hardly ever do.
-  bool canEnd = eps > 0 && digits < digitsOfF32;
+  bool canEnd = Convergence::canEnd(eps, digits);
   if (canEnd)
     llvm::append_values(inits, number(0), number(1));
   SmallVector<Type> types(ValueRange(inits).getTypes());
@@ -120,10 +117,10 @@ static unsigned digitsOf(Value value, RuleOp rule, const KernelOptions &options)
   unsigned digits = 0;
   for (StringAttr name : rule.getOutputs().getAsRange<StringAttr>()) {
     FloatType element = options.elements.lookup(name);
-    digits = std::max(digits, element ? element.getFPMantissaWidth() : digitsOfF32);
+    digits = std::max(digits, element ? element.getFPMantissaWidth() : Convergence::digitsOfF32);
   }
   bool isKept = llvm::any_of(rule.yieldedStates(), [&](Value state) { return dependsOn(state, value); });
-  return isKept ? digitsOfF32 : digits;
+  return isKept ? Convergence::digitsOfF32 : digits;
 }
 
 FailureOr<OwningOpRef<ModuleOp>> cuda::prepareRule(RuleOp rule, const KernelOptions &options) {

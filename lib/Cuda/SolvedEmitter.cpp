@@ -294,9 +294,10 @@ FailureOr<Values> SolvedEmitter::iterate() {
   Value unit = unitOf(0);
   for (Value &weight : stateWeights)
     weight = ptx.multiply(weight, unit);
-  Values last = convergence.run(start.all(), [&](Value number, ValueRange carried) {
+  bool canEnd = Convergence::canEnd(plan.solve.getEps().convertToDouble(), chunk.digitsOf(plan.solve));
+  Values last = runSteps(b, plan.solve.getIterations(), start.all(), [&](Value number, ValueRange carried) {
     Steps next = step(number, Steps::of(carried, entries));
-    return std::pair(next.all(), convergence.canEnd() ? isOpen(number, next) : Value());
+    return std::pair(next.all(), canEnd ? isOpen(number, next) : Value());
   });
   return addFound(Steps::of(last, entries), /*store=*/false);
 }

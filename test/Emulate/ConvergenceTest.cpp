@@ -24,11 +24,12 @@ static float countSteps(double eps, double rate) {
         // Some threads have nothing to solve.
         Value size = kit.ptx.choose(kit.ptx.equal(kit.lane, 3), kit.ptx.number(0), one);
         Value goal = convergence.goalOf(size, kit.ptx.number(0.5));
-        cuda::Values last = convergence.run({kit.ptx.number(0), size}, [&](Value number, ValueRange carried) {
-          cuda::Values next{kit.ptx.sum(carried[0], one), kit.ptx.multiply(carried[1], factor)};
-          Value isOpen = kit.ptx.meetForAny(convergence.isOpen(number, next[1], goal));
-          return std::pair(next, isOpen);
-        });
+        cuda::Values last =
+            cuda::runSteps(kit.b, all, {kit.ptx.number(0), size}, [&](Value number, ValueRange carried) {
+              cuda::Values next{kit.ptx.sum(carried[0], one), kit.ptx.multiply(carried[1], factor)};
+              Value isOpen = kit.ptx.meetForAny(convergence.isOpen(number, next[1], goal));
+              return std::pair(next, isOpen);
+            });
         kit.storeFloat(kit.thread, last[0]);
       },
       counts);
@@ -60,5 +61,10 @@ TEST(Convergence, theSlowestThreadSaysWhenStepsEnd) {
 TEST(Convergence, allStepsRunWhereNothingIsKnown) {
   EXPECT_EQ(countSteps(1e-5, 1), all);
   EXPECT_EQ(countSteps(1e-5, NAN), all);
-  EXPECT_EQ(countSteps(0, 0.125), all);
+}
+
+TEST(Convergence, neverEndsWithoutEpsOrInFullPrecision) {
+  EXPECT_TRUE(cuda::Convergence::canEnd(1e-5, 8));
+  EXPECT_FALSE(cuda::Convergence::canEnd(0, 8));
+  EXPECT_FALSE(cuda::Convergence::canEnd(1e-5, 24));
 }
