@@ -371,6 +371,8 @@ void Sema::conflict(const Constraint &c, DimVar a, DimVar b) {
                          : "needs operands of one shape";
   Diagnostic &error = diags.error(expr.anchor, "'" + op + "' " + rule + ", but " + operands);
   error.highlight(x->range).highlight(y->range);
+  if (c.relation == Relation::Product && left == right)
+    error.note("a product of operands of one shape is written '.*', entry by entry");
   noteDeclared(error, *x);
   noteDeclared(error, *y);
   noteOrigins(error, {a, b});

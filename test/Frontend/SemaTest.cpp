@@ -148,6 +148,8 @@ TEST(Sema, ExplainsErrors) {
       {"state S : matrix(dv, dk)\nS = k*vT; o = S*k + S*v",
        {"needs as many columns on the left as rows on the right, but 'S' is a matrix(dv, dk)"}},
       {"state S : matrix(dv, dk)\ninput q : vector(dv)\nS = S + q; o = S*q", {"'*' needs as many columns"}},
+      {"input q : vector(dk)\no = q*q",
+       {"'*' needs as many columns", "note: a product of operands of one shape is written '.*', entry by entry"}},
       {"input v : vector(dv)\nstate S : matrix(dv, dk)\nS = exp(v); o = S*q",
        {"'S' is a matrix(dv, dk), but it is assigned a vector(dv)"}},
       {"o = q/v", {"'/' divides by a scalar ('./' entry by entry), but 'v' is a vector(dv)"}},
