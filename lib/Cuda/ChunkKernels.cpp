@@ -29,7 +29,7 @@ static chunk::ProgramOp statesOf(chunk::ProgramOp program) {
 // The kernel for all chips, with chunks as long as fit into shared memory. Where outputs take long, one for
 // the states first, so that those of all chunks are made side by side.
 void KernelBuilder::addPortable(DeriveFunction derive) {
-  SharedOut part = shareOut(128, /*fewer=*/true);
+  SharedOut part = shareOut(128, Rest::Fewer);
   chunk::ProgramOp program = derive(part.rule(), /*ofMicroStep=*/false);
   if (!program)
     return;

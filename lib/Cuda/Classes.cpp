@@ -32,9 +32,12 @@ void IndexClasses::joinAll(Value a, Value b) {
   join(a, 1, b, 1);
 }
 
-void IndexClasses::mix(Value value, unsigned dim) {
-  if (extent(value, dim) != 1)
-    mixedNodes.insert(node(value, dim));
+void IndexClasses::mix(Value value, unsigned dim, bool byNumber) {
+  if (extent(value, dim) == 1)
+    return;
+  mixedNodes.insert(node(value, dim));
+  if (byNumber)
+    numberedNodes.insert(node(value, dim));
 }
 
 void IndexClasses::visit(Operation *op) {
@@ -80,8 +83,8 @@ void IndexClasses::visit(Operation *op) {
         for (ValueRange values : {ValueRange(other->getOperands()), ValueRange(other->getResults())})
           for (Value value : values)
             if (isa<MatType, StepsType>(value.getType())) {
-              mix(value, 0);
-              mix(value, 1);
+              mix(value, 0, /*byNumber=*/true);
+              mix(value, 1, /*byNumber=*/true);
             }
       });
 }
@@ -106,6 +109,8 @@ IndexClasses::IndexClasses(RuleOp rule) : rule(rule) {
   });
   for (unsigned bad : mixedNodes)
     mixed.insert(sets.getLeaderValue(bad));
+  for (unsigned bad : numberedNodes)
+    numbered.insert(sets.getLeaderValue(bad));
   for (auto &[where, index] : nodes)
     sizes[sets.getLeaderValue(index)] = extent(where.first, where.second);
 }

@@ -21,18 +21,20 @@ public:
   /// The number of indices of a class.
   int64_t sizeOf(unsigned index) const { return sizes.lookup(index); }
   bool isIndependent(unsigned index) const { return index && !mixed.contains(index); }
+  /// Whether sums alone mix its indices: there may be more of them, of zeros.
+  bool canGrow(unsigned index) const { return index && !numbered.contains(index); }
 
 private:
   unsigned node(mlir::Value value, unsigned dim);
   void join(mlir::Value a, unsigned da, mlir::Value b, unsigned db);
   void joinAll(mlir::Value a, mlir::Value b);
-  void mix(mlir::Value value, unsigned dim);
+  void mix(mlir::Value value, unsigned dim, bool byNumber = false);
   void visit(mlir::Operation *op);
 
   mutable RuleOp rule;
   llvm::DenseMap<std::pair<mlir::Value, unsigned>, unsigned> nodes;
   llvm::EquivalenceClasses<unsigned> sets;
-  llvm::DenseSet<unsigned> mixedNodes, mixed;
+  llvm::DenseSet<unsigned> mixedNodes, mixed, numberedNodes, numbered;
   llvm::DenseMap<unsigned, int64_t> sizes;
 };
 

@@ -23,6 +23,10 @@ struct SharedOut {
 // vectors that it writes along (stackReads), or the columns of its matrices (ruleOfColumn).
 enum class RowKind { Token, MicroStep, Read, Column };
 
+// What blocks do with indices that are no multiple of a block's: one block takes all; or blocks take fewer,
+// in packets of eight; or the last one has some that do not exist, and other dimensions of states, too.
+enum class Rest { Whole, Fewer, Padded };
+
 // Adds entry points to a module.
 class KernelBuilder {
 public:
@@ -38,7 +42,7 @@ public:
 
 private:
   mlir::LLVM::LLVMFuncOp makeFunction(const Entry &entry, size_t tensors);
-  SharedOut shareOut(int64_t slab, bool fewer);
+  SharedOut shareOut(int64_t slab, Rest rest);
   bool addInRoles(DeriveFunction derive);
   bool addInRoles(DeriveFunction derive, RowKind rows, bool manyProducts);
   bool addStages(DeriveFunction derive, CutOptions cut);

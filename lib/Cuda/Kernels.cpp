@@ -142,9 +142,8 @@ static unsigned findShared(RuleOp rule, const IndexClasses &classes) {
   return best;
 }
 
-// The rule for blocks that share out `slab` of the state's independent indices each, or, `fewer`, where the
-// size is no multiple of that, fewer in packets of eight.
-SharedOut KernelBuilder::shareOut(int64_t slab, bool fewer) {
+// The rule for blocks that share out `slab` of the state's independent indices each.
+SharedOut KernelBuilder::shareOut(int64_t slab, Rest rest) {
   SharedOut part;
   part.module = ModuleOp::create(rule.getLoc());
   auto partRule = cast<RuleOp>(OpBuilder::atBlockEnd(part.module->getBody()).clone(*rule));
@@ -156,16 +155,25 @@ SharedOut KernelBuilder::shareOut(int64_t slab, bool fewer) {
   unsigned shared = findShared(partRule, classes);
   int64_t size = shared ? classes.sizeOf(shared) : 0;
   part.slab = slab;
-  for (int64_t less = slab; shared && fewer && less >= 16; less -= 8)
+  for (int64_t less = slab; shared && rest == Rest::Fewer && less >= 16; less -= 8)
     if (size > slab && size % less == 0) {
       part.slab = less;
       break;
     }
-  part.shards = shared && size % part.slab == 0 ? size / part.slab : 1;
+  bool isPadded = rest == Rest::Padded && classes.canGrow(shared) && sizeOfTile(size);
+  if (isPadded)
+    part.slab = std::min(slab, *sizeOfTile(size));
+  part.shards = isPadded || (shared && size % part.slab == 0) ? llvm::divideCeil(size, part.slab) : 1;
+  if (part.shards > 1 || isPadded)
+    takePart(partRule, classes, shared, part.slab);
+  for (Value state : partRule.argumentsOf(ArgKind::State))
+    for (unsigned dim : {0, 1})
+      if (unsigned index = classes.classOf(state, dim);
+          rest == Rest::Padded && index != shared && classes.canGrow(index))
+        if (std::optional<int64_t> tile = sizeOfTile(classes.sizeOf(index)); tile && *tile <= 2 * rowsOfSlab)
+          takePart(partRule, classes, index, *tile);
   if (part.shards == 1)
     shared = 0;
-  else
-    takePart(partRule, classes, shared, part.slab);
   part.tensors = listTensors(symbolic, partRule, classes, shared, options);
   return part;
 }

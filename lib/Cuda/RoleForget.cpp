@@ -104,7 +104,7 @@ Value RoleEmitter::countToForgetKeys(Value end, Value most) {
   constexpr int64_t together = 8;
   // There are no tiles yet.
   Value own = ptx.add(ptx.mul(group, 128), thread), zero = ptx.constant(0), counts = base;
-  Value isKey = ptx.below(own, ptx.constant(plan.keys));
+  Value isKey = ptx.below(own, ptx.constant(plan.keysInMemory()));
   Value rounds = ptx.choose(isKey, arith::CeilDivUIOp::create(b, most, ptx.constant(together)), zero);
   auto [sum, found] = sumRounds(threads, ptx, rounds, [&](Value round) {
     Values logs;
@@ -123,7 +123,7 @@ Value RoleEmitter::countToForgetKeys(Value end, Value most) {
   Value count = ptx.choose(isDone, found, ptx.add(most, 1)), slowest = zero;
   threads.when(isKey, [&] { ptx.store(ptx.add(counts, ptx.mul(own, 4)), 0, {count}); });
   NVVM::Barrier0Op::create(b);
-  for (int64_t key = 0; key < plan.keys; key += 4)
+  for (int64_t key = 0; key < plan.keysInMemory(); key += 4)
     for (Value other : ptx.load(counts, key * 4, 4, b.getI32Type()))
       slowest = arith::MaxUIOp::create(b, slowest, other);
   NVVM::Barrier0Op::create(b);

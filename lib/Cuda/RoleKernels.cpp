@@ -73,6 +73,10 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
   entry.cut = isCut ? Entry::Segments : phase == Phase::Early ? Entry::AnySegments : Entry::Whole;
   entry.continues = phase == Phase::Gather;
   entry.shards = shards;
+  // Large parts leave a team's scores no registers.
+  if (form.team > 1 && addRoles(*plan, entry, form))
+    return true;
+  form.team = 1;
   return addRoles(*plan, entry, form);
 }
 
@@ -317,7 +321,7 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
     }
     return program;
   };
-  SharedOut part = shareOut(128, /*fewer=*/true);
+  SharedOut part = shareOut(128, Rest::Padded);
   chunk::ProgramOp program = derived(part.rule());
   FailureOr<RolePlan> plan = failure();
   if (program)
@@ -331,7 +335,7 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
     return addPrepared(program, part.tensors, part.shards);
   // A block's registers hold 64 rows of two states.
   if (plan->states > 1) {
-    SharedOut halves = shareOut(rowsOfSlab, /*fewer=*/false);
+    SharedOut halves = shareOut(rowsOfSlab, Rest::Padded);
     program = derived(halves.rule());
     FailureOr<RolePlan> half = failure();
     if (program)
@@ -344,7 +348,7 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
   Phase phase = Phase::Whole;
   // Few heads leave processors idle, so two blocks share one. Of many products between tokens a block of a
   // whole head has room for one chunk alone, and teams of two share those out.
-  if (SharedOut halves = shareOut(64, /*fewer=*/false); halves.shards == 2)
+  if (SharedOut halves = shareOut(rowsOfSlab, Rest::Padded); halves.shards == 2)
     if (chunk::ProgramOp half = derived(halves.rule())) {
       phase = addSegments(half, halves.tensors, halves.shards);
       if (plan->hasManyProducts())

@@ -46,7 +46,8 @@ void RoleEmitter::emitLoader(Value chunks) {
       Value block = ptx.add(firstHalf(input, tensorOfMap(number)), half), zero = ptx.constant(0);
       int64_t offset = half * halfStride(input) + row * rowBytes;
       for (int64_t eight = 0; pitch && eight < plan.tokens / 8; ++eight)
-        body(offset + eight * pitch * rowBytes, map, {zero, ptx.add(token, 8 * eight), block, head, batch});
+        body(offset + eight * pitch * rowBytes, map,
+             {ptx.mul(block, 64), ptx.add(token, 8 * eight), zero, head, batch});
       if (pitch)
         continue;
       if (plan.areColumns(input))
@@ -54,7 +55,7 @@ void RoleEmitter::emitLoader(Value chunks) {
       else if (plan.hasSteps(input))
         body(offset, map, {ptx.mul(block, 64), zero, token, head, batch});
       else
-        body(offset, map, {zero, token, block, head, batch});
+        body(offset, map, {ptx.mul(block, 64), token, zero, head, batch});
     }
   };
   SmallVector<unsigned> firstMaps; // of each input

@@ -468,7 +468,7 @@ LogicalResult RolePlan::check() {
   for (Value output : yielded.drop_front(states))
     if (MatType type = typeOf(output); isNumber(output) || type.numCols() != independent)
       return failure();
-  if (failed(stackProducts()))
+  if (failed(stackProducts()) || (isPadded() && !endsInZeros()) || isIllConditioned())
     return failure();
   placeOutputs();
   auto isBF16 = [&](unsigned tensor) { return tensors[tensor].element.isBF16(); };

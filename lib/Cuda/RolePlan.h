@@ -17,6 +17,10 @@ namespace recur::cuda {
 /// The tokens of a chunk, or its micro-steps, and the independent rows of the state that a warpgroup holds.
 constexpr int64_t tokensOfChunk = 64, rowsOfSlab = 64;
 
+/// The entries that tiles have for so many: 64 or a multiple of 128, or none where rows of memory cannot be
+/// copied in packets.
+std::optional<int64_t> sizeOfTile(int64_t size);
+
 /// How many products between tokens a warpgroup makes together, as its registers hold the sums of as many.
 constexpr size_t productsTogether = 2;
 
@@ -150,6 +154,8 @@ public:
   unsigned outputTensor(unsigned output) const {
     return tensors.size() - statesOfRule() - outputsOfRule() + output;
   }
+  /// The keys of a state that are in memory, where its tiles have more.
+  int64_t keysInMemory() const;
   /// The tensor of a state before the first token, and after the last one; by number among the rule's.
   unsigned finalTensor(unsigned state) const { return tensors.size() - statesOfRule() + state; }
   unsigned stateOfRule(unsigned state) const { return rotated ? rotated->states[state] : state; }
@@ -231,6 +237,8 @@ public:
   static bool isUniform(mlir::Value value);
   /// Whether a vector of a map follows, entry by entry, from inputs and params alone.
   bool isVectorOfTiles(mlir::Value value) const;
+  /// Whether a vector's entries are zero where those of the inputs and, `withParams`, those of params are.
+  bool vanishes(mlir::Value value, bool withParams) const;
   /// Whether a value has tokens for rows and columns.
   static bool isScores(mlir::Value value);
   /// The value itself, transpositions taken away: the chain does not tell a slab from its transposed.
@@ -305,6 +313,9 @@ private:
   unsigned outputsOfRule() const { return program.getOutputs().size() - nextNumbers(); }
   std::optional<RowFactors> scaleAtStart() const;
   bool addsWithoutState() const;
+  bool isPadded() const;
+  bool isIllConditioned() const;
+  bool endsInZeros() const;
   mlir::LogicalResult check();
   bool areProductsFew() const;
   mlir::LogicalResult findRows();

@@ -44,17 +44,21 @@ std::string RolePlan::refusal(chunk::ProgramOp program, ArrayRef<TensorArgument>
     if (!tensors[plan.tensorOf(input)].element.isBF16())
       return "'" + name + "' is no bf16";
     if (!isKnownSize(type.numCols()))
-      return "'" + name + "' has " + std::to_string(type.numCols()) + " entries, and roles know 64 and 128";
+      return "'" + name + "' has " + std::to_string(type.numCols()) +
+             " entries, and roles take multiples of 8 up to 128";
   }
   if (plan.keys && !(isKnownSize(plan.independent) && isKnownSize(plan.keys)))
     return "a block has " + std::to_string(plan.independent) + " independent rows of the state by " +
-           std::to_string(plan.keys) + " keys, and roles know 64 and 128 of each";
+           std::to_string(plan.keys) + " keys, and roles take multiples of 8 up to 128 of each";
   if (auto states = program.argumentsOf(ArgKind::State); states.size() > 2)
     return "there are " + std::to_string(states.size()) + " coupled states, and a chain holds two";
   if (program.argumentsOf(ArgKind::State).size() == 2 && readsSum(program))
     return "what is read and written back is of a sum of two coupled states, and a chain reads one";
   if (RolePlan::addsUp(program))
     return "a state takes in another one and never decays, so what half precision is off by adds up";
+  if (plan.system && plan.isIllConditioned())
+    return "a chunk has more tokens than there are keys, " + std::to_string(plan.keysInMemory()) +
+           ", and no state decays, so half precision is off by too much";
   if (plan.states > 1 && plan.system && !plan.isTame())
     return "nothing bounds the vectors that two coupled states are read along: declare them 'unit', or "
            "divide them by "

@@ -86,9 +86,7 @@ Values RoleEmitter::rotatedStates(ValueRange given) {
     b.setInsertionPointToStart(written.thenBlock());
     Values entries;
     forStateEntries([&](Value i, Value j) {
-      auto load = [&](unsigned tensor, Value at) -> Value {
-        return LLVM::LoadOp::create(b, b.getF32Type(), access.entry(tensor, at, at));
-      };
+      auto load = [&](unsigned tensor, Value at) -> Value { return access.loadEntry(tensor, at, at); };
       Value outer = ptx.multiply(load(column, i), load(row, j));
       entries.push_back(ptx.sum(others[entries.size()], ptx.multiply(number, outer)));
     });
@@ -131,13 +129,11 @@ void RoleEmitter::storeDelayed(TensorAccess &access, const Part &own) {
         };
         auto ofState = [&] {
           return choose(
-              access.isGiven(initial),
-              [&]() -> Value {
-                return LLVM::LoadOp::create(b, b.getF32Type(), access.entry(initial, at, at));
-              },
+              access.isGiven(initial), [&] { return access.loadEntry(initial, at, at); },
               [&] { return ptx.number(0); });
         };
-        LLVM::StoreOp::create(b, choose(isAny, ofInput, ofState), access.entry(final, at, at));
+        threads.when(access.exists(final, at, at),
+                     [&] { access.storeEntry(final, at, at, choose(isAny, ofInput, ofState)); });
         return Values();
       });
     });

@@ -77,7 +77,7 @@ std::array<Value, 2> RoleEmitter::decaySums(RowState &state, Value decay, bool b
 Value RoleEmitter::slowestKey(RowState &state, Value decay, unsigned row) {
   unsigned tensor = plan.tensorOf(RolePlan::logsOf(decay));
   Value most;
-  for (int64_t key = 0; key < plan.keys; key += 8) {
+  for (int64_t key = 0; key < plan.keysInMemory(); key += 8) {
     Value at = state.access.entryOfToken(tensor, state.tokens[row], ptx.constant(key));
     SmallVector<Type> types(4, b.getI32Type());
     Values pairs = ptx.assembly("ld.global.v4.b32 {$0,$1,$2,$3}, [$4];", types, at);

@@ -65,7 +65,8 @@ void RoleEmitter::storeRowsOfOutput(unsigned output, Value chunk, Value buffer, 
     Value to = access.entryOfToken(tensor, arith::ExtUIOp::create(b, b.getI64Type(), at), column, step);
     Values operands{to};
     llvm::append_range(operands, packet);
-    ptx.assembly("st.global.v4.b32 [$0], {$1,$2,$3,$4};", {}, operands);
+    threads.when(access.exists(tensor, column, column),
+                 [&] { ptx.assembly("st.global.v4.b32 [$0], {$1,$2,$3,$4};", {}, operands); });
     return Values();
   });
 }
@@ -101,8 +102,8 @@ void RoleEmitter::copyOutputs(Value chunk, Value tiles) {
       for (int64_t row = 0; row < plan.tokens; row += box) {
         Value half = ptx.add(first, slab);
         Values at = plan.areColumns(output) ? Values{zero, ptx.mul(half, plan.steps), token, head, batch}
-                    : plan.rowOutputs       ? Values{ptx.mul(half, 64), zero, token, head, batch}
-                                            : Values{zero, ptx.add(token, row), half, head, batch};
+                    : plan.rowOutputs ? Values{ptx.mul(half, 64), zero, token, head, batch}
+                                      : Values{ptx.mul(half, 64), ptx.add(token, row), zero, head, batch};
         ptx.storeBox(address, ptx.add(outputAt(tiles, output, ptx.constant(slab)), row * rowBytes), at,
                      whole);
       }
@@ -124,12 +125,6 @@ void RoleEmitter::forStateEntries(llvm::function_ref<void(Value row, Value col)>
     Value own = ptx.add(row, e % each / 2 * 8), key = ptx.add(pair, e / each * 8 + e % 2);
     body(plan.independentDim ? key : own, plan.independentDim ? own : key);
   }
-}
-
-SmallVector<Value> RoleEmitter::stateAddresses(TensorAccess &access, unsigned tensor) {
-  SmallVector<Value> addresses;
-  forStateEntries([&](Value row, Value col) { addresses.push_back(access.entry(tensor, row, col)); });
-  return addresses;
 }
 
 Values RoleEmitter::initialState() {
@@ -209,14 +204,15 @@ Values RoleEmitter::givenState(unsigned state) {
   OpBuilder::InsertionGuard guard(b);
   b.setInsertionPointToStart(given.thenBlock());
   Values entries;
-  for (Value address : stateAddresses(access, initial))
-    entries.push_back(LLVM::LoadOp::create(b, b.getF32Type(), address));
+  forStateEntries([&](Value row, Value col) { entries.push_back(access.loadEntry(initial, row, col)); });
   scf::YieldOp::create(b, entries);
   b.setInsertionPointToStart(given.elseBlock());
   entries.clear();
   unsigned params = plan.initialTensor() - plan.program.argumentsOf(ArgKind::Param).size();
   forStateEntries([&](Value row, Value col) {
-    entries.push_back(access.firstEntry(*firstStateOf(plan.program, state), params, row, col));
+    Value entry = access.firstEntry(*firstStateOf(plan.program, state), params, row, col);
+    Value exists = access.exists(initial, row, col);
+    entries.push_back(exists ? ptx.choose(exists, entry, ptx.number(0)) : entry);
   });
   scf::YieldOp::create(b, entries);
   return Values(given.getResults());
@@ -231,9 +227,11 @@ void RoleEmitter::storeFinal(ValueRange entries) {
     if (part.isLast)
       isWanted = arith::AndIOp::create(b, isWanted, own.isLast);
     threads.when(isWanted, [&] {
-      for (auto [address, entry] :
-           llvm::zip(stateAddresses(access, final), entries.drop_front(state * entriesOfState())))
-        LLVM::StoreOp::create(b, entry, address);
+      ValueRange own = entries.drop_front(state * entriesOfState());
+      forStateEntries([&](Value row, Value col) {
+        access.storeEntry(final, row, col, own.front());
+        own = own.drop_front();
+      });
     });
   }
   if (plan.rotated)

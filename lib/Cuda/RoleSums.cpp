@@ -22,10 +22,7 @@ Value RoleEmitter::vectorEntry(Value value, unsigned entry, llvm::function_ref<V
 
 // An entry of a param that is a vector.
 Value RoleEmitter::paramEntry(TensorAccess &access, BlockArgument param, Value at) {
-  unsigned tensor = plan.tensorOf(param);
-  Value entry =
-      LLVM::LoadOp::create(b, plan.tensors[tensor].element, access.entry(tensor, at, ptx.constant(0)));
-  return entry.getType().isF32() ? entry : arith::ExtFOp::create(b, b.getF32Type(), entry).getResult();
+  return access.loadEntry(plan.tensorOf(param), at, ptx.constant(0));
 }
 
 // The input that a sum is the squared norm of, or null.

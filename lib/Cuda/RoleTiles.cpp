@@ -214,15 +214,6 @@ const MadeTile &RolePlan::madeOf(const TokenTile &tile) const {
                         [&](const MadeTile &x) { return x.rows == tile.rows() && x.span == tile.span; });
 }
 
-// Whether rows are zero where those are that they follow from.
-static bool vanishes(Value rows) {
-  rows = RolePlan::trace(rows);
-  Operation *op = rows.getDefiningOp();
-  if (isa_and_present<MulOp>(op))
-    return llvm::any_of(op->getOperands(), vanishes);
-  return !op || (isa<AddOp, SubOp, NegOp>(op) && llvm::all_of(op->getOperands(), vanishes));
-}
-
 // Whether the products between tokens are as many as one warpgroup takes: two together, or some one after the
 // other, where each of the scores needs one of them.
 bool RolePlan::areProductsFew() const {
@@ -242,8 +233,9 @@ LogicalResult RolePlan::checkDecay() {
       rights.push_back(right);
   }
   // Rows past the end are zero, but what follows from them might not be, and a system would take it in.
-  if (system && !(llvm::all_of(rights, vanishes) &&
-                  llvm::all_of(made, [&](const MadeTile &tile) { return vanishes(tile.rows); })))
+  auto vanish = [&](Value rows) { return vanishes(rows, /*withParams=*/false); };
+  if (system && !(llvm::all_of(rights, vanish) &&
+                  llvm::all_of(made, [&](const MadeTile &tile) { return vanish(tile.rows); })))
     return failure();
   // The system is what its warps go on with, so its product comes last.
   if (auto *last = system ? llvm::find(grams, splitScores(system).second) : grams.end(); last != grams.end())

@@ -400,7 +400,6 @@ private:
   void storeFinal(mlir::ValueRange entries);
   /// Row and column of each entry of a state that a thread has.
   void forStateEntries(llvm::function_ref<void(mlir::Value row, mlir::Value col)> body);
-  llvm::SmallVector<mlir::Value> stateAddresses(TensorAccess &access, unsigned tensor);
   mlir::Value launderedCall();
   Part find(TensorAccess &access);
   /// What a warpgroup leaves of a segment: the state's rows, and the factor.

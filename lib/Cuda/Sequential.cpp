@@ -112,7 +112,7 @@ Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int6
   Value slot = access.index(TensorAccess::StateIndex, sequence, sequence);
   part.isPresent =
       arith::CmpIOp::create(b, arith::CmpIPredicate::ult, slot, access.word(TensorAccess::Slots));
-  access.locate(sequence, slot, begin, part.head, shard, slab);
+  access.locate(sequence, slot, begin, part.head, part.shard, slab);
   return part;
 }
 

@@ -26,9 +26,14 @@ SmallVector<TensorArgument> cuda::listTensors(RuleOp symbolic, RuleOp bound, con
       bool hasEntries = tensor.stepsLast ? tensor.own[1] : tensor.own[2];
       tensor.own[0] = true, tensor.own[1] = hasEntries, tensor.own[2] = false;
     }
-    for (int dim : {0, 1})
-      if (shardedClass && classes.classOf(value, dim) == shardedClass)
+    for (int dim : {0, 1}) {
+      unsigned index = classes.classOf(value, dim);
+      if (shardedClass && index == shardedClass)
         tensor.shardedDim = dim;
+      MatType part = tensor.entry();
+      if (int64_t whole = classes.sizeOf(index); whole % (dim ? part.numCols() : part.numRows()))
+        tensor.inMemory[dim] = whole;
+    }
     tensors.push_back(tensor);
   };
   auto addArguments = [&](ArgKind kind, bool hasToken, bool withArgument) {
@@ -95,6 +100,7 @@ static int64_t base(unsigned tensor) {
 
 void TensorAccess::locate(Value sequence, Value slot, Value firstToken, Value head, Value shard,
                           int64_t slab) {
+  firstInShard = arith::MulIOp::create(b, shard, threads.constant(slab, 64));
   auto isParam = [this](unsigned i) {
     BlockArgument argument = tensors[i].argument;
     return argument && !tensors[i].hasToken &&
@@ -118,8 +124,7 @@ void TensorAccess::locate(Value sequence, Value slot, Value firstToken, Value he
     if (tensor.shardedDim >= 0) {
       // The stride of the dimension: own dimensions that the tensor lacks take no place.
       int place = (tensor.own[0] && !tensor.stepsLast) + (tensor.shardedDim == 1 && tensor.own[1]);
-      Value part = times(arith::ExtUIOp::create(b, b.getI64Type(), shard), threads.constant(slab, 64));
-      offset = plus(offset, times(part, word(at + Own + place)));
+      offset = plus(offset, times(firstInShard, word(at + Own + place)));
     }
     Value data = pointer(at + Data);
     return LLVM::GEPOp::create(b, data.getType(), tensor.element, data, offset);
@@ -399,6 +404,38 @@ Value TensorAccess::entry(unsigned index, Value row, Value col) {
   return LLVM::GEPOp::create(b, origin.getType(), tensor.element, origin, offset);
 }
 
+Value TensorAccess::exists(unsigned index, Value row, Value col) {
+  const TensorArgument &tensor = tensors[index];
+  Value all;
+  for (auto [dim, at] : {std::pair(0, row), std::pair(1, col)}) {
+    if (!tensor.inMemory[dim])
+      continue;
+    Value whole = arith::ExtUIOp::create(b, b.getI64Type(), at);
+    if (tensor.shardedDim == dim)
+      whole = arith::AddIOp::create(b, whole, firstInShard);
+    Value is = arith::CmpIOp::create(b, arith::CmpIPredicate::ult, whole,
+                                     threads.constant(tensor.inMemory[dim], 64));
+    all = all ? arith::AndIOp::create(b, all, is).getResult() : is;
+  }
+  return all;
+}
+
+Value TensorAccess::loadEntry(unsigned tensor, Value row, Value col) {
+  Value exists = this->exists(tensor, row, col), none = threads.constant(0);
+  if (exists) {
+    row = arith::SelectOp::create(b, exists, row, none);
+    col = arith::SelectOp::create(b, exists, col, none);
+  }
+  Value entry = LLVM::LoadOp::create(b, tensors[tensor].element, this->entry(tensor, row, col));
+  if (!entry.getType().isF32())
+    entry = arith::ExtFOp::create(b, b.getF32Type(), entry);
+  return exists ? arith::SelectOp::create(b, exists, entry, threads.number(0)).getResult() : entry;
+}
+
+void TensorAccess::storeEntry(unsigned tensor, Value row, Value col, Value value) {
+  threads.when(exists(tensor, row, col), [&] { LLVM::StoreOp::create(b, value, entry(tensor, row, col)); });
+}
+
 std::optional<FirstState> cuda::firstStateOf(chunk::ProgramOp program, unsigned state) {
   Value first = program.getInit().front().getTerminator()->getOperand(state);
   if (auto number = first.getDefiningOp<ConstantOp>())
@@ -422,7 +459,5 @@ std::optional<FirstState> cuda::firstStateOf(chunk::ProgramOp program, unsigned 
 Value TensorAccess::firstEntry(const FirstState &state, unsigned params, Value row, Value col) {
   if (!state.param)
     return threads.number(state.number);
-  unsigned tensor = params + *state.param;
-  Value entry = LLVM::LoadOp::create(b, tensors[tensor].element, this->entry(tensor, row, col));
-  return entry.getType().isF32() ? entry : arith::ExtFOp::create(b, b.getF32Type(), entry).getResult();
+  return loadEntry(params + *state.param, row, col);
 }

@@ -20,6 +20,9 @@ struct TensorArgument {
   bool stepsLast = false;
   /// 0 or 1 if blocks share out the rows or columns.
   int shardedDim = -1;
+  /// Rows and columns in memory, where the type, or those of all blocks' parts together, reaches further;
+  /// else 0. What is not there is zero.
+  int64_t inMemory[2] = {0, 0};
 
   MatType entry() const { return entryType(type); }
 };
@@ -72,8 +75,8 @@ public:
   /// Entry `at` of one of the three index tensors, or `otherwise` where it was not given.
   mlir::Value index(Field field, mlir::Value at, mlir::Value otherwise);
 
-  /// Finds the first entry of every tensor for this block's part; of states, where `statesApart` was set,
-  /// wherever one is asked for, as that is seldom.
+  /// Finds the first entry of every tensor for this block's part, from i64s; of states, where `statesApart`
+  /// was set, wherever one is asked for, as that is seldom.
   void locate(mlir::Value sequence, mlir::Value slot, mlir::Value firstToken, mlir::Value head,
               mlir::Value shard, int64_t slab);
   bool statesApart = false;
@@ -100,6 +103,12 @@ public:
   void store(unsigned tensor, const Tile &tile, llvm::ArrayRef<mlir::Value> addresses);
   /// The address of one entry of a state.
   mlir::Value entry(unsigned tensor, mlir::Value row, mlir::Value col);
+  /// Whether an entry of a state, or of a vector, is in memory; null where all are.
+  mlir::Value exists(unsigned tensor, mlir::Value row, mlir::Value col);
+  /// One entry of a state or param in f32, zero where there is none in memory; and of a state, where there
+  /// is.
+  mlir::Value loadEntry(unsigned tensor, mlir::Value row, mlir::Value col);
+  void storeEntry(unsigned tensor, mlir::Value row, mlir::Value col, mlir::Value value);
   /// One entry of a state where the caller gives none. Params begin with tensor `params`.
   mlir::Value firstEntry(const FirstState &state, unsigned params, mlir::Value row, mlir::Value col);
   /// The address of one entry of a token's vector, or of that in a row of its matrix, in a packed tensor.
@@ -122,6 +131,7 @@ private:
   mlir::Value firstOf(unsigned tensor);
 
   llvm::SmallVector<mlir::Value> first; // null: to be found
+  mlir::Value firstInShard;             // of the indices that blocks share out, i64
   std::function<mlir::Value(unsigned)> find;
 };
 

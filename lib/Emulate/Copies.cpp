@@ -133,10 +133,6 @@ static void storeBox(Thread &thread, const Statement &s, Slots slots) {
   const TensorMap &map = mapAt(thread, thread.get(s.operands[0].items[0], slots), coordinates.size());
   uint32_t from = thread.address(s.operands[1], slots);
   checkBox(thread, map, from);
-  // A box of which columns are outside of the tensor was an illegal instruction on the device.
-  if (coordinates[0] < 0 || coordinates[0] + map.box[0] > map.sizes[0])
-    thread.fail("stores a box of " + Twine(map.box[0]) + " columns from " + Twine(coordinates[0]) +
-                " on, where the tensor has " + Twine(map.sizes[0]));
   thread.boxes.back().push_back({&map, from, std::move(coordinates), thread.warp->order});
   thread.warp->tick();
 }

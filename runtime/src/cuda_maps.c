@@ -12,9 +12,10 @@ enum {
   MAP_PROMOTE_256B = 3
 };
 
-/** Whether a token's micro-steps are the columns of a matrix: their entries lie apart. */
+/** Whether a token's micro-steps, fewer than it has entries, are the columns of a matrix: their entries lie
+ * apart. */
 static bool are_columns(const DLTensor *argument) {
-  return argument->ndim == 5 && argument->shape[4] < BOX_ENTRIES;
+  return argument->ndim == 5 && argument->shape[4] < argument->shape[3];
 }
 
 /** The micro-steps of a token. */
@@ -41,21 +42,23 @@ static bool can_map(const recur_i_operand *operand) {
   return true;
 }
 
-/** Describes [batch, token, head, entry] as blocks of 64 entries of tokens, [batch, token, head, micro-step,
- * entry] as entries of micro-steps of tokens. Columns, [batch, token, head, entry, micro-step], are described
- * as rows of 64 of what a token has together, as many for a block of 64 entries as there are micro-steps. */
+/** Describes [batch, token, head, entry] as entries of tokens, [batch, token, head, micro-step, entry] as
+ * entries of micro-steps of tokens: what is past the last entry is zero, and not stored. Columns, [batch,
+ * token, head, entry, micro-step], are described as rows of 64 of what a token has together, as many for a
+ * block of 64 entries as there are micro-steps. */
 static CUresult describe_map(const recur_i_operand *operand, uint32_t tokens, recur_i_map *out) {
   const int64_t *shape = operand->argument->shape;
   enum { BLOCK_BYTES = 128 };
   uint64_t bytes[4];
   for (int32_t axis = 0; axis < operand->argument->ndim - 1; ++axis) /* where there is but one, any will do */
     bytes[axis] = shape[axis] > 1 ? (uint64_t)operand->strides[axis] * 2 : BLOCK_BYTES;
-  uint64_t sizes[MAP_RANK] = {BOX_ENTRIES, (uint64_t)shape[1], (uint64_t)shape[3] / BOX_ENTRIES,
-                              (uint64_t)shape[2], (uint64_t)shape[0]};
+  uint64_t sizes[MAP_RANK] = {(uint64_t)shape[3], (uint64_t)shape[1], 1, (uint64_t)shape[2],
+                              (uint64_t)shape[0]};
   uint64_t strides[MAP_RANK - 1] = {bytes[1], BLOCK_BYTES, bytes[2], bytes[0]};
   uint32_t box[MAP_RANK] = {BOX_ENTRIES, tokens, 1, 1, 1};
   if (are_columns(operand->argument)) {
-    sizes[1] = (uint64_t)(shape[3] * shape[4] / BOX_ENTRIES), sizes[2] = (uint64_t)shape[1];
+    sizes[0] = BOX_ENTRIES, sizes[1] = (uint64_t)(shape[3] * shape[4] / BOX_ENTRIES);
+    sizes[2] = (uint64_t)shape[1];
     strides[0] = BLOCK_BYTES, strides[1] = bytes[1];
     box[1] = (uint32_t)shape[4], box[2] = tokens;
   } else if (operand->argument->ndim == 5) {
