@@ -240,8 +240,7 @@ void RoleEmitter::forOwnChunks(Value chunks, llvm::function_ref<void(Value, Stag
     });
     return;
   }
-  Value first = arith::TruncIOp::create(b, b.getI32Type(), part.shard);
-  threads.forLoop(first, chunks, ptx.constant(team), {}, [&](Value chunk, ValueRange) {
+  threads.forLoop(rank(), chunks, ptx.constant(team), {}, [&](Value chunk, ValueRange) {
     Value round = arith::DivUIOp::create(b, chunk, ptx.constant(stages));
     Value index = arith::SubIOp::create(b, chunk, ptx.mul(round, stages));
     body(chunk, stageAt(index, ptx.bits(round, 1), chunk));
@@ -315,6 +314,11 @@ void RoleEmitter::emitStart() {
     awaitLaunch(ptx);
   if (entry.continues)
     letNextBegin(ptx);
+}
+
+// This block's number in its team: a head's blocks stand together.
+Value RoleEmitter::rank() {
+  return ptx.bits(arith::TruncIOp::create(b, b.getI32Type(), part.shard), team - 1);
 }
 
 // The first block of 64 columns of a tensor that is this shard's.

@@ -60,7 +60,7 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
   constexpr int64_t largestTeam = 2;
   RoleForm form;
   form.phase = phase;
-  form.team = plan->system && shards == largestTeam ? shards : 1;
+  form.team = plan->system && shards % largestTeam == 0 ? largestTeam : 1;
   Entry entry;
   entry.name = options.symbol + name.str();
   entry.mostBlocks = mostBlocks;
@@ -348,7 +348,7 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
   Phase phase = Phase::Whole;
   // Few heads leave processors idle, so two blocks share one. Of many products between tokens a block of a
   // whole head has room for one chunk alone, and teams of two share those out.
-  if (SharedOut halves = shareOut(rowsOfSlab, Rest::Padded); halves.shards == 2)
+  if (SharedOut halves = shareOut(rowsOfSlab, Rest::Padded); halves.shards % 2 == 0)
     if (chunk::ProgramOp half = derived(halves.rule())) {
       phase = addSegments(half, halves.tensors, halves.shards);
       if (plan->hasManyProducts())

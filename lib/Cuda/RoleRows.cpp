@@ -306,8 +306,7 @@ void RoleEmitter::fillMasks(const RowState &state, RowPart which, bool late) {
   };
   if (masks.empty() || team == 1)
     return fill();
-  Value shard = arith::TruncIOp::create(b, b.getI32Type(), part.shard);
-  threads.when(ptx.compare(arith::CmpIPredicate::eq, ptx.bits(state.chunk, team - 1), shard), fill);
+  threads.when(ptx.compare(arith::CmpIPredicate::eq, ptx.bits(state.chunk, team - 1), rank()), fill);
 }
 
 // Numbers per token or, where there are masks of coupled states, a part of these by each of the warps that

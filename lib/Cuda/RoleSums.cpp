@@ -187,8 +187,7 @@ void RoleEmitter::emitSums(Value chunks) {
 void RoleEmitter::sumChunk(TensorAccess &access, Value chunk, Stage stage) {
   Value first = ptx.mul(ptx.bits(warp, 1), 32 / team);
   if (team > 1)
-    first =
-        ptx.add(first, ptx.mul(arith::TruncIOp::create(b, b.getI32Type(), part.shard), tokensOfChunk / team));
+    first = ptx.add(first, ptx.mul(rank(), tokensOfChunk / team));
   if (sumsTurn()) {
     turnColumns(stage);
     ptx.fenceProxy();
@@ -221,7 +220,7 @@ void RoleEmitter::awaitSums(Value chunk) {
 // chunks before, those of the others too, which followed from their numbers.
 void RoleEmitter::handOverSums(Value chunk) {
   int64_t bytes = slotBytes / team;
-  Value own = ptx.mul(arith::TruncIOp::create(b, b.getI32Type(), part.shard), bytes);
+  Value own = ptx.mul(rank(), bytes);
   Value done = barrier(Summed, ptx.bits(chunk, chunksOfSums - 1));
   ptx.arrive(done);
   forPeers([&](Value rank) {
@@ -236,5 +235,5 @@ void RoleEmitter::handOverSums(Value chunk) {
 
 void RoleEmitter::forPeers(llvm::function_ref<void(Value)> body) {
   for (int64_t i = 1; i < team; ++i)
-    body(ptx.bits(ptx.add(arith::TruncIOp::create(b, b.getI32Type(), part.shard), i), team - 1));
+    body(ptx.bits(ptx.add(rank(), i), team - 1));
 }

@@ -145,6 +145,7 @@ private:
   std::pair<mlir::Value, mlir::Value> bufferOf(mlir::Value chunk, Stage stage);
   mlir::BlockArgument placeOf(const TokenTile &tile) const;
   mlir::Value shardHalves(unsigned tensor);
+  mlir::Value rank();
   unsigned slotOf(const Slot &slot);
   int64_t scoreOffset(unsigned tile) const;
   /// Of a leaf of the system: three of its quarters or, where rows stand for tokens by eights, all.
