@@ -56,11 +56,12 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
   FailureOr<RolePlan> plan = RolePlan::make(program, tensors, phase == Phase::Gather);
   if (failed(plan))
     return false;
-  // Where a system makes the scores dear, the blocks of a head compute them for one another.
+  // Where a system makes the scores dear, the blocks of a head compute them for one another. (Beside a larger
+  // part of the state their registers are too few.)
   constexpr int64_t largestTeam = 2;
   RoleForm form;
   form.phase = phase;
-  form.team = plan->system && shards % largestTeam == 0 ? largestTeam : 1;
+  form.team = plan->system && shards % largestTeam == 0 && plan->independent == rowsOfSlab ? largestTeam : 1;
   Entry entry;
   entry.name = options.symbol + name.str();
   entry.mostBlocks = mostBlocks;
@@ -73,10 +74,6 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
   entry.cut = isCut ? Entry::Segments : phase == Phase::Early ? Entry::AnySegments : Entry::Whole;
   entry.continues = phase == Phase::Gather;
   entry.shards = shards;
-  // Large parts leave a team's scores no registers.
-  if (form.team > 1 && addRoles(*plan, entry, form))
-    return true;
-  form.team = 1;
   return addRoles(*plan, entry, form);
 }
 

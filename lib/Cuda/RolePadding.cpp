@@ -63,7 +63,8 @@ bool RolePlan::endsInZeros() const {
       return false;
   auto vanish = [&](Value rows) { return vanishes(rows, /*withParams=*/true); };
   for (chunk::GramOp gram : grams)
-    if (!vanish(asRows(gram.getLhs())->rows()) || !vanish(asRows(gram.getRhs())->rows()))
-      return false;
+    for (Value side : {gram.getLhs(), gram.getRhs()})
+      if (std::optional<TokenTile> tile = asRows(side); !tile || !vanish(tile->rows()))
+        return false;
   return llvm::all_of(made, [&](const MadeTile &tile) { return vanish(tile.rows); });
 }

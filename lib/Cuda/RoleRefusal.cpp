@@ -43,13 +43,17 @@ std::string RolePlan::refusal(chunk::ProgramOp program, ArrayRef<TensorArgument>
     std::string name = program.getArg(input.getArgNumber()).getName().str();
     if (!tensors[plan.tensorOf(input)].element.isBF16())
       return "'" + name + "' is no bf16";
-    if (!isKnownSize(type.numCols()))
-      return "'" + name + "' has " + std::to_string(type.numCols()) +
-             " entries, and roles take multiples of 8 up to 128";
+    if (int64_t size = type.numCols(); !isKnownSize(size))
+      return "'" + name + "' has " + std::to_string(size) + " entries, " +
+             (size % 8 || size > 128 ? "and roles take multiples of 8 up to 128"
+                                     : "64 and 128 fit, and a function knows how many they are");
   }
   if (plan.keys && !(isKnownSize(plan.independent) && isKnownSize(plan.keys)))
     return "a block has " + std::to_string(plan.independent) + " independent rows of the state by " +
            std::to_string(plan.keys) + " keys, and roles take multiples of 8 up to 128 of each";
+  if (plan.isPadded() && !plan.endsInZeros())
+    return "sizes are not those of tiles, 64 and 128, and what follows from zeros past their end is not 0, "
+           "or columns of a matrix lie there";
   if (auto states = program.argumentsOf(ArgKind::State); states.size() > 2)
     return "there are " + std::to_string(states.size()) + " coupled states, and a chain holds two";
   if (program.argumentsOf(ArgKind::State).size() == 2 && readsSum(program))

@@ -132,8 +132,9 @@ void RoleEmitter::storeDelayed(TensorAccess &access, const Part &own) {
               access.isGiven(initial), [&] { return access.loadEntry(initial, at, at); },
               [&] { return ptx.number(0); });
         };
-        threads.when(access.exists(final, at, at),
-                     [&] { access.storeEntry(final, at, at, choose(isAny, ofInput, ofState)); });
+        threads.when(access.exists(final, at, at), [&] {
+          LLVM::StoreOp::create(b, choose(isAny, ofInput, ofState), access.entry(final, at, at));
+        });
         return Values();
       });
     });
