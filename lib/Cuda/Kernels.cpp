@@ -154,6 +154,16 @@ SharedOut KernelBuilder::shareOut(int64_t slab, Rest rest) {
   IndexClasses classes(partRule);
   unsigned shared = findShared(partRule, classes);
   int64_t size = shared ? classes.sizeOf(shared) : 0;
+  // The tiles' size of each other dimension of a state that can grow.
+  llvm::MapVector<unsigned, int64_t> tiles;
+  for (Value state : partRule.argumentsOf(ArgKind::State))
+    for (unsigned dim : {0, 1})
+      if (unsigned index = classes.classOf(state, dim);
+          rest == Rest::Padded && index != shared && classes.canGrow(index))
+        if (std::optional<int64_t> tile = sizeOfTile(classes.sizeOf(index)); tile && *tile <= mostKeys)
+          tiles[index] = *tile;
+  if (llvm::any_of(tiles, [](auto tile) { return tile.second > mostKeysBeside; }))
+    slab = std::min(slab, rowsOfSlab);
   part.slab = slab;
   for (int64_t less = slab; shared && rest == Rest::Fewer && less >= 16; less -= 8)
     if (size > slab && size % less == 0) {
@@ -166,12 +176,8 @@ SharedOut KernelBuilder::shareOut(int64_t slab, Rest rest) {
   part.shards = isPadded || (shared && size % part.slab == 0) ? llvm::divideCeil(size, part.slab) : 1;
   if (part.shards > 1 || isPadded)
     takePart(partRule, classes, shared, part.slab);
-  for (Value state : partRule.argumentsOf(ArgKind::State))
-    for (unsigned dim : {0, 1})
-      if (unsigned index = classes.classOf(state, dim);
-          rest == Rest::Padded && index != shared && classes.canGrow(index))
-        if (std::optional<int64_t> tile = sizeOfTile(classes.sizeOf(index)); tile && *tile <= 2 * rowsOfSlab)
-          takePart(partRule, classes, index, *tile);
+  for (auto [index, tile] : tiles)
+    takePart(partRule, classes, index, tile);
   if (part.shards == 1)
     shared = 0;
   part.tensors = listTensors(symbolic, partRule, classes, shared, options);

@@ -29,30 +29,6 @@ FailureOr<Values> RoleEmitter::packedLeft(ChainState &state, const ChainProduct 
   return packedPairs(scaled(state, *plain, factors));
 }
 
-// What a product is summed onto whose left side is in two parts: that of the second. It is waited for here,
-// so that its registers are free for the first.
-FailureOr<Values> RoleEmitter::productOfRest(ChainState &state, const ChainProduct &product) {
-  FailureOr<Values> entries = slab(state, product.left);
-  if (failed(entries))
-    return failure();
-  Values rests = ptx.pin(packedPairs(restOf(*entries, packedPairs(*entries))));
-  SmallVector<Step> steps;
-  for (size_t i = 0; i < rests.size(); i += 4)
-    steps.push_back({Values(ArrayRef(rests).slice(i, 4)), {}});
-  rightSteps(state, product, steps);
-  int64_t columns = product.ofTokens ? plan.columns : tokensOfChunk;
-  return ptx.await(0, ptx.product(columns, {}, steps, /*leftByDepth=*/false, /*rightByDepth=*/false))[0];
-}
-
-// What rounding takes away from entries.
-Values RoleEmitter::restOf(ValueRange entries, ValueRange pairs) {
-  Values rests;
-  for (auto [i, pair] : llvm::enumerate(pairs))
-    for (auto [entry, rounded] : llvm::zip(entries.slice(2 * i, 2), ptx.unpackBf16(pair)))
-      rests.push_back(ptx.difference(entry, rounded));
-  return rests;
-}
-
 FailureOr<SmallVector<Step>> RoleEmitter::leftSteps(ChainState &state, const ChainProduct &product,
                                                     bool &byDepth) {
   SmallVector<Step> steps;
@@ -170,7 +146,7 @@ void RoleEmitter::land(ChainState &state, size_t count) {
     for (auto [i, own] : llvm::enumerate(product.results)) {
       auto [result, count] = own;
       if (plan.states == 1)
-        state.raw[result] = Values(ArrayRef(entries).take_front(count));
+        llvm::append_range(state.raw[result], ArrayRef(entries).take_front(count));
       else
         takeTurns(state, product.ofRows[i], ArrayRef(entries).take_front(count));
       entries.erase(entries.begin(), entries.begin() + count);
@@ -195,6 +171,65 @@ static bool dependsOn(Value value, Value other) {
   return op && llvm::any_of(op->getOperands(), [&](Value operand) { return dependsOn(operand, other); });
 }
 
+// Begins a product, and with it those of its stack; others of the stack begin nothing.
+LogicalResult RoleEmitter::begin(ChainState &state, Issue &issue, ArrayRef<const ChainProduct *> wave) {
+  const ChainProduct &product = *issue.product;
+  SpecPlace place(b, product.result.getDefiningOp());
+  auto inStack = [&](const ChainProduct *other) {
+    return other == &product || (isStacked(product) && other->stack == product.stack);
+  };
+  if (*llvm::find_if(wave, inStack) != &product)
+    return success();
+  if (product.kind >= ChainProduct::Scores && !state.waitedForScores) {
+    ptx.await(barrier(ScoresFull, state.buffer), state.bufferPhase);
+    state.waitedForScores = true;
+  }
+  ChainState::InFlight next;
+  int64_t columns = 0;
+  for (const ChainProduct *other : llvm::make_filter_range(wave, inStack)) {
+    int64_t own = product.kind == ChainProduct::Depth ? matType(plan.asTile(product.right)->input).numCols()
+                  : other->ofTokens                   ? plan.columns
+                                                      : tokensOfChunk;
+    next.results.push_back({other->result, own / 2});
+    auto &rows = next.ofRows.emplace_back();
+    rows[other->row] = other->result;
+    if (other->other >= 0)
+      rows[1 - other->row] = plan.products[other->other].result;
+    columns += own;
+  }
+  if (product.chained) {
+    auto *before = llvm::find_if(
+        state.inFlight, [&](const ChainState::InFlight &x) { return x.results[0].first == product.start; });
+    issue.start = before->pending.entries;
+    state.inFlight.erase(before);
+  }
+  if (isInTurns(product)) {
+    FailureOr<Pending> sums = productInTurns(state, product, columns, issue.start, /*ofRest=*/false);
+    if (failed(sums))
+      return failure();
+    next.pending = *sums;
+    state.inFlight.push_back(next);
+    return success();
+  }
+  rightSteps(state, product, issue.steps);
+  // The sums of many columns are easier to place in parts.
+  ValueRange start = issue.start;
+  for (int64_t first = 0; first < columns; first += mostKeysBeside) {
+    int64_t own = std::min(columns - first, mostKeysBeside);
+    ChainState::InFlight part = next;
+    SmallVector<Step> steps = issue.steps;
+    if (own < columns)
+      part.results[0].second = own / 2;
+    if (first)
+      for (Step &step : steps)
+        step.right = ptx.advance(step.right, first / 64 * halfStride(placeOf(*plan.asTile(product.right))));
+    part.pending = ptx.product(own, start.empty() ? start : start.slice(first / 2, own / 2), steps,
+                               issue.byDepth, product.kind == ChainProduct::Depth || liesTurned(product));
+    state.inFlight.push_back(part);
+  }
+  return success();
+}
+
 LogicalResult RoleEmitter::emitChunk(ChainState &state) {
   auto yielded = plan.program.getBodyYield().getValues().take_front(plan.states + plan.countOutputs());
   SmallVector<SmallVector<const ChainProduct *>> waves(plan.waves + 1);
@@ -213,11 +248,6 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
       llvm::copy_if(waves[wave], std::back_inserter(products), [&](const ChainProduct *product) {
         return first == (stacks || isNext(product->result));
       });
-    // Left sides and what products are summed onto come first: no sum may be touched while a product that
-    // it goes into is in flight.
-    SmallVector<SmallVector<Step>> steps;
-    SmallVector<bool> byDepth;
-    SmallVector<Values> starts;
     bool waited = wave > 0, leavesEarly = wave == 1 && earlyPlaces;
     auto leaveEarly = [&] {
       if (leavesEarly)
@@ -244,61 +274,43 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
         return failure();
       rests[product] = *sums;
     }
+    auto takeStart = [&](Issue &issue) {
+      FailureOr<Values> start =
+          rests.count(issue.product) ? rests.lookup(issue.product) : startOf(state, *issue.product);
+      if (succeeded(start))
+        issue.start = *start;
+      return start;
+    };
+    size_t older = state.inFlight.size();
+    // Who reads many keys of a state is done with it before what is added to it begins with it.
+    SmallVector<Issue> issues;
     for (const ChainProduct *product : products) {
-      if (!isa<BlockArgument>(product->left) || plan.asTile(product->left))
+      Issue issue{product};
+      if (!isInTurns(*product)) {
+        issues.push_back(issue);
+        continue;
+      }
+      wait();
+      if (failed(takeStart(issue)) || failed(begin(state, issue, products)))
+        return failure();
+    }
+    // Left sides and what products are summed onto come first: no sum may be touched while a product that
+    // it goes into is in flight.
+    for (Issue &issue : issues) {
+      if (!isa<BlockArgument>(issue.product->left) || plan.asTile(issue.product->left))
         wait();
-      bool depth = false;
-      FailureOr<SmallVector<Step>> left = leftSteps(state, *product, depth);
+      FailureOr<SmallVector<Step>> left = leftSteps(state, *issue.product, issue.byDepth);
       if (failed(left))
         return failure();
-      steps.push_back(*left);
-      byDepth.push_back(depth);
+      issue.steps = *left;
     }
     wait();
-    for (const ChainProduct *product : products) {
-      FailureOr<Values> start = rests.count(product) ? rests.lookup(product) : startOf(state, *product);
-      if (failed(start))
+    for (Issue &issue : issues)
+      if (failed(takeStart(issue)))
         return failure();
-      starts.push_back(*start);
-    }
-    size_t older = state.inFlight.size();
-    llvm::DenseMap<int, bool> stacked;
-    for (size_t i = 0; i < products.size(); ++i) {
-      const ChainProduct *product = products[i];
-      SpecPlace place(b, product->result.getDefiningOp());
-      if (isStacked(*product) && !stacked.try_emplace(product->stack, true).second)
-        continue;
-      if (product->kind >= ChainProduct::Scores && !state.waitedForScores) {
-        ptx.await(barrier(ScoresFull, state.buffer), state.bufferPhase);
-        state.waitedForScores = true;
-      }
-      rightSteps(state, *product, steps[i]);
-      ChainState::InFlight next;
-      int64_t columns = 0;
-      for (const ChainProduct *other : products)
-        if (other == product || (isStacked(*product) && other->stack == product->stack)) {
-          int64_t own = product->kind == ChainProduct::Depth
-                            ? matType(plan.asTile(product->right)->input).numCols()
-                        : other->ofTokens ? plan.columns
-                                          : tokensOfChunk;
-          next.results.push_back({other->result, own / 2});
-          auto &rows = next.ofRows.emplace_back();
-          rows[other->row] = other->result;
-          if (other->other >= 0)
-            rows[1 - other->row] = plan.products[other->other].result;
-          columns += own;
-        }
-      if (product->chained) {
-        auto *before = llvm::find_if(state.inFlight, [&](const ChainState::InFlight &x) {
-          return x.results[0].first == product->start;
-        });
-        starts[i] = before->pending.entries;
-        state.inFlight.erase(before);
-      }
-      next.pending = ptx.product(columns, starts[i], steps[i], byDepth[i],
-                                 product->kind == ChainProduct::Depth || liesTurned(*product));
-      state.inFlight.push_back(next);
-    }
+    for (Issue &issue : issues)
+      if (failed(begin(state, issue, products)))
+        return failure();
     if (plan.states > 1 && failed(sumStarts(state, wave)))
       return failure();
     land(state, older);
@@ -317,8 +329,10 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
       continue;
     }
     // Outputs are made under the state's product, where that is the last.
-    bool endsInState = state.inFlight.back().results[0].first == RolePlan::strip(yielded[0]);
-    land(state, state.inFlight.size() - endsInState);
+    size_t ofState = llvm::count_if(state.inFlight, [&](const ChainState::InFlight &x) {
+      return x.results[0].first == RolePlan::strip(yielded[0]);
+    });
+    land(state, state.inFlight.size() - ofState);
     Values outputs;
     for (auto [i, output] : llvm::enumerate(yielded.drop_front(plan.states))) {
       FailureOr<Values> entries = slab(state, output);
@@ -372,6 +386,10 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
     state.scoresBase = ptx.add(ptx.add(base, scoresAt), ptx.mul(state.buffer, scoreBytes));
     for (auto [i, argument] : llvm::enumerate(arguments))
       state.slabs[argument] = Values(values.slice(i * entriesOfState(), entriesOfState()));
+    // The assembler does not see that the loop's end has waited, and would again, beside the first products.
+    if (plan.keys > mostKeysBeside)
+      for (BlockArgument argument : arguments)
+        state.slabs[argument] = ptx.await(0, Pending{state.slabs[argument]})[0];
     FailureOr<Values> next = failure();
     if (isRoomy) {
       // A first go, which is thrown away, finds the numbers.

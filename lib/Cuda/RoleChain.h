@@ -18,6 +18,14 @@ struct RoleEmitter::RowDecay {
   mlir::Value sum[4][2]; // of its two rows the binary logarithm of what a block takes away
 };
 
+/// A product of the chain about to begin: the steps that have their left sides, and what it is summed onto.
+struct RoleEmitter::Issue {
+  const ChainProduct *product;
+  llvm::SmallVector<Step> steps = {};
+  bool byDepth = false;
+  Values start = {};
+};
+
 struct RoleEmitter::ChainState {
   Stage stage;
   mlir::Value chunk, buffer, bufferPhase;

@@ -37,9 +37,11 @@ LogicalResult RolePlan::checkStates() {
       return failure();
   independent = independentDim ? type.numCols() : type.numRows();
   keys = type.numElements() / independent;
-  if ((independent != 64 && independent != 128) || (keys != 64 && keys != 128))
+  if ((independent != 64 && independent != 128) || !(keys == 64 || keys == 128 || keys == mostKeys))
     return failure();
   findDecay();
+  if (keys > mostKeysBeside && (independent > rowsOfSlab || states > 1 || decay || rowDecay))
+    return failure();
   return success(states == 1 || !(decay || rowDecay || addsUp(program)));
 }
 

@@ -12,7 +12,8 @@ RoleEmitter::RoleEmitter(Threads &threads, const RolePlan &plan, Value call, Val
                          Entry &entry, const RoleForm &form)
     : threads(threads), b(threads.b), ptx(threads.b), plan(plan), call(call), maps(maps), entry(entry),
       form(form), phase(form.phase), shards(entry.shards), team(form.team), scorers(scoreRoles(plan, form)),
-      isRoomy(phase == Phase::Chain || plan.independent * plan.states == rowsOfSlab),
+      isRoomy(phase == Phase::Chain ||
+              (plan.independent * plan.states == rowsOfSlab && plan.keys <= mostKeysBeside)),
       stacks(!isRoomy || plan.waves == 1), stages(form.stages), slabs(form.slabs(plan)) {
   base = LLVM::PtrToIntOp::create(b, b.getI32Type(), shared);
   if (form.handedOver)
@@ -50,7 +51,7 @@ SmallVector<ScoreRole> cuda::scoreRoles(const RolePlan &plan, const RoleForm &fo
     return {{tiles, plan.system != nullptr}};
   if (!plan.system)
     return tiles.empty() ? SmallVector<ScoreRole>() : SmallVector<ScoreRole>{{tiles, false}};
-  if (form.team == 1 || tiles.empty() || plan.states > 1)
+  if (form.team == 1 || tiles.empty() || plan.states > 1 || plan.keys > mostKeysBeside)
     return {{tiles, true}};
   return {{{}, true}, {tiles, false}};
 }
@@ -352,6 +353,7 @@ LogicalResult RoleEmitter::emit() {
   // Nothing begins with the state after the last segment.
   if (phase == Phase::Gather)
     chunks = ptx.choose(part.isLast, ptx.constant(0), chunks);
+  bool sumsApart = form.sumsApart(plan);
   // What each thread of a role may have of the registers, 512 or a little less, that the warpgroups share.
   int64_t atEntry = 65536 / entry.threads / 8 * 8, most = 248, groups = entry.threads / 128;
   int64_t few = 32, some = plan.system ? 96 : 64, many = plan.system ? 192 : 208;
@@ -359,16 +361,18 @@ LogicalResult RoleEmitter::emit() {
     few = 40, some = scorers.size() > 1 ? 112 : 216, many = 232;
   if (phase == Phase::Chain)
     few = 40, many = 232;
+  if (plan.keys > mostKeysBeside)
+    few = sumsApart ? 40 : 56, some = sumsApart ? 168 : 200, many = most;
   // Masks take registers of who makes them and of the scores; without a system the chain has fewer products.
   if (plan.states > 1 && !plan.system)
     few = 56, some = 104, many = 176;
   // Who walks the channels keeps rows of many of them.
-  int64_t walk = 0;
+  int64_t walk = 0, sum = sumsApart ? 56 : 0;
   if (phase == Phase::Prepare)
     some = 128, walk = 176;
   // Who asks for more than the others leave waits for ever.
   if (atEntry < most &&
-      few + form.walkers() * walk + int64_t(scorers.size()) * some + slabs * many > groups * atEntry)
+      few + sum + form.walkers() * walk + int64_t(scorers.size()) * some + slabs * many > groups * atEntry)
     return failure();
   LogicalResult status = success();
   threads.when(part.isPresent, [&] {
@@ -399,6 +403,15 @@ LogicalResult RoleEmitter::emit() {
       scores.push_back(which.thenBlock());
       chain = which.elseBlock();
     }
+    if (sumsApart) {
+      b.setInsertionPointToStart(chain);
+      auto sums = scf::IfOp::create(b, ptx.equal(group, groups - 1), true);
+      role(sums.thenBlock(), sum, [&] {
+        emitSums(chunks);
+        counted("sums", 4);
+      });
+      chain = sums.elseBlock();
+    }
     if (slabs)
       role(chain, many, [&] {
         status = emitChain(chunks);
@@ -428,7 +441,7 @@ LogicalResult RoleEmitter::emit() {
       if (rowsAhead()) {
         rows(0, RowPart::Sides);
         rows(1, RowPart::Tables);
-      } else if ((!plan.reductions.empty() && phase != Phase::Chain) || sumsTurn()) {
+      } else if (!sumsApart && ((!plan.reductions.empty() && phase != Phase::Chain) || sumsTurn())) {
         threads.when(ptx.below(warp, ptx.constant(2)), [&] {
           emitSums(chunks);
           counted("sums", 2);

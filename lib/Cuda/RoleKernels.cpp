@@ -56,12 +56,11 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
   FailureOr<RolePlan> plan = RolePlan::make(program, tensors, phase == Phase::Gather);
   if (failed(plan))
     return false;
-  // Where a system makes the scores dear, the blocks of a head compute them for one another. (Beside a larger
-  // part of the state their registers are too few.)
+  // Where a system makes the scores dear, the blocks of a head compute them for one another.
   constexpr int64_t largestTeam = 2;
   RoleForm form;
   form.phase = phase;
-  form.team = plan->system && shards % largestTeam == 0 && plan->independent == rowsOfSlab ? largestTeam : 1;
+  form.team = plan->system && shards % largestTeam == 0 ? largestTeam : 1;
   Entry entry;
   entry.name = options.symbol + name.str();
   entry.mostBlocks = mostBlocks;
@@ -74,6 +73,10 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
   entry.cut = isCut ? Entry::Segments : phase == Phase::Early ? Entry::AnySegments : Entry::Whole;
   entry.continues = phase == Phase::Gather;
   entry.shards = shards;
+  // Large parts of the state leave a team's scores no registers, and many keys no room for its chunks.
+  if (form.team > 1 && addRoles(*plan, entry, form))
+    return true;
+  form.team = 1;
   return addRoles(*plan, entry, form);
 }
 
@@ -345,7 +348,9 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
   Phase phase = Phase::Whole;
   // Few heads leave processors idle, so two blocks share one. Of many products between tokens a block of a
   // whole head has room for one chunk alone, and teams of two share those out.
-  if (SharedOut halves = shareOut(rowsOfSlab, Rest::Padded); halves.shards % 2 == 0)
+  if (plan->independent == rowsOfSlab)
+    phase = addSegments(program, part.tensors, part.shards);
+  else if (SharedOut halves = shareOut(rowsOfSlab, Rest::Padded); halves.shards % 2 == 0)
     if (chunk::ProgramOp half = derived(halves.rule())) {
       phase = addSegments(half, halves.tensors, halves.shards);
       if (plan->hasManyProducts())
@@ -354,7 +359,5 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
     }
   // Else a block takes as many of the state's independent indices as go: it does what is common to them once.
   program = derived(part.rule());
-  if (part.shards == 1 && phase == Phase::Whole)
-    phase = addSegments(program, part.tensors, part.shards);
   return addRoles(program, part.tensors, part.shards, "_roles", 0, phase);
 }

@@ -139,7 +139,7 @@ bool RolePlan::isScalarDecay(Value value) const {
 LogicalResult RolePlan::needInput(BlockArgument input) {
   neededInputs.insert(input);
   int64_t width = typeOf(input).numCols();
-  return success(width == 64 || width == 128);
+  return success(width == 64 || width == 128 || width == mostKeys);
 }
 
 // Inputs whose rows are read for a number are in shared memory too.
@@ -381,6 +381,9 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
       bool solves = !program.getBody().getOps<chunk::TriSolveOp>().empty();
       if (!decay && states == 1 && solves && asTile(leftOf(best)))
         bestWave = std::max(bestWave, *when);
+      // Of many keys no second copy of the state has room beside what reads it.
+      if (keys > mostKeysBeside && !statesOnly && best.getLhs().getDefiningOp<TransposeOp>())
+        bestWave = std::max(bestWave, 1u);
       // What two states take in waits for what is read of them.
       if (states > 1)
         bestWave = std::max({bestWave, *when, 1u});

@@ -17,6 +17,10 @@ namespace recur::cuda {
 /// The tokens of a chunk, or its micro-steps, and the independent rows of the state that a warpgroup holds.
 constexpr int64_t tokensOfChunk = 64, rowsOfSlab = 64;
 
+/// The most keys of a state, and the most where a block may have two slabs: with more the registers of its
+/// threads hold one, and what products read of it a part at a time.
+constexpr int64_t mostKeys = 256, mostKeysBeside = 128;
+
 /// The entries that tiles have for so many: 64 or a multiple of 128, or none where rows of memory cannot be
 /// copied in packets.
 std::optional<int64_t> sizeOfTile(int64_t size);

@@ -29,7 +29,7 @@ static bool readsSum(chunk::ProgramOp program) {
   return found;
 }
 
-static bool isKnownSize(int64_t size) { return size == 64 || size == 128; }
+static bool isKnownSize(int64_t size) { return size == 64 || size == 128 || size == mostKeys; }
 
 std::string RolePlan::refusal(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors) {
   RolePlan plan;
@@ -45,15 +45,21 @@ std::string RolePlan::refusal(chunk::ProgramOp program, ArrayRef<TensorArgument>
       return "'" + name + "' is no bf16";
     if (int64_t size = type.numCols(); !isKnownSize(size))
       return "'" + name + "' has " + std::to_string(size) + " entries, " +
-             (size % 8 || size > 128 ? "and roles take multiples of 8 up to 128"
-                                     : "64 and 128 fit, and a function knows how many they are");
+             (size % 8 || size > mostKeys
+                  ? "and roles take multiples of 8 up to " + std::to_string(mostKeys)
+                  : std::string("64, 128 and 256 fit, and a function knows how many they are"));
   }
   if (plan.keys && !(isKnownSize(plan.independent) && isKnownSize(plan.keys)))
     return "a block has " + std::to_string(plan.independent) + " independent rows of the state by " +
-           std::to_string(plan.keys) + " keys, and roles take multiples of 8 up to 128 of each";
+           std::to_string(plan.keys) + " keys, and roles take multiples of 8 up to 128 rows and " +
+           std::to_string(mostKeys) + " keys";
+  if (plan.keys > mostKeysBeside && (plan.decay || plan.rowDecay || plan.states > 1))
+    return "there are " + std::to_string(plan.keysInMemory()) +
+           " keys, and beside a second state, or a decay " + "of each key or value, roles take up to " +
+           std::to_string(mostKeysBeside);
   if (plan.isPadded() && !plan.endsInZeros())
-    return "sizes are not those of tiles, 64 and 128, and what follows from zeros past their end is not 0, "
-           "or columns of a matrix lie there";
+    return "sizes are not 64, 128 or 256, and what follows from zeros past their end is not 0, or columns of "
+           "a matrix lie there";
   if (auto states = program.argumentsOf(ArgKind::State); states.size() > 2)
     return "there are " + std::to_string(states.size()) + " coupled states, and a chain holds two";
   if (program.argumentsOf(ArgKind::State).size() == 2 && readsSum(program))

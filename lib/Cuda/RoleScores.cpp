@@ -231,6 +231,10 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
   auto isTurned = [&](Operation *gram) {
     return llvm::any_of(role.tiles, [&](unsigned i) { return plan.scores[i].turned && isOf(i, gram); });
   };
+  // Where the chain leaves the matrix units room, products do not wait for numbers. (Who makes those clears
+  // the rows past a sequence's end, too, and may turn columns.)
+  bool isAhead = (team > 1 || plan.keys > mostKeysBeside) && order.size() <= productsTogether &&
+                 plan.ownSystem < 0 && !sumsTurn();
   auto invert = [&] { plan.isTame() ? emitInverse(state) : emitWideInverse(state); };
   forOwnChunks(chunks, [&](Value chunk, Stage stage) {
     state.rowValues.clear();
@@ -272,8 +276,17 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
       ptx.arrive(barrier(Turned, stage.index));
     }
     // The numbers are there not long after the tiles. What is loaded behind products waits for them.
-    ptx.await(barrier(Full, stage.index), stage.phase);
-    collectRows(state);
+    auto awaitNumbers = [&] {
+      ptx.await(barrier(Full, stage.index), stage.phase);
+      collectRows(state);
+    };
+    if (isAhead) {
+      Value isWhole = ptx.compare(arith::CmpIPredicate::sge, tokensLeft(chunk), ptx.constant(plan.tokens));
+      Value full = barrier(Full, stage.index), loaded = barrier(Loaded, stage.index);
+      ptx.await(ptx.choose(isWhole, loaded, full), stage.phase);
+    } else {
+      awaitNumbers();
+    }
     SmallVector<Pending> products;
     auto multiply = [&](BlockArgument left, BlockArgument right) {
       SmallVector<Step> steps;
@@ -329,6 +342,8 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
     }
     for (Operation *op : order)
       multiplyOf(op);
+    if (isAhead)
+      awaitNumbers();
     auto land = [&](size_t from, size_t to) {
       SmallVector<Values> landed = ptx.await(order.size() - to, ArrayRef(products).slice(from, to - from));
       for (auto [gram, sums] : llvm::zip(ArrayRef(order).slice(from, to - from), landed))

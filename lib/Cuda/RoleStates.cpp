@@ -122,6 +122,9 @@ void RoleEmitter::forStateEntries(llvm::function_ref<void(Value row, Value col)>
   Value first = ptx.add(ptx.mul(ptx.add(firstSlab, slabIndex), rows), ptx.mul(warp, rows / 4));
   Value row = ptx.add(first, ptx.shiftRight(lane, 2)), pair = ptx.mul(ptx.bits(lane, 3), 2);
   for (int64_t e = 0; e < entriesOfState(); ++e) {
+    // Of many entries the assembler would keep all addresses.
+    if (plan.keys > mostKeysBeside && e % 8 == 0)
+      ptx.syncWarp();
     Value own = ptx.add(row, e % each / 2 * 8), key = ptx.add(pair, e / each * 8 + e % 2);
     body(plan.independentDim ? key : own, plan.independentDim ? own : key);
   }

@@ -33,13 +33,20 @@ static BlockArgument inputOfNorm(ReduceOp op) {
   return dyn_cast<BlockArgument>(RolePlan::trace(product->getOperand(0)));
 }
 
-// Squared norms of rows, a lane or as many as there are blocks in a team to a row, 64 bytes at a time.
+bool RoleForm::sumsApart(const RolePlan &plan) const {
+  return phase != Phase::Chain && plan.keys > mostKeysBeside && !plan.atOnce && !plan.reductions.empty() &&
+         llvm::all_of(plan.reductions, [&](Operation *sum) {
+           return matType(cast<ReduceOp>(sum).getOperand()).numRows() == plan.keys;
+         });
+}
+
+// Squared norms of rows, a lane or more to a row, 64 bytes at a time.
 void RoleEmitter::sumSquares(Stage stage, Value sums, Value first, BlockArgument input) {
   constexpr int64_t together = 4; // packets of eight
-  int64_t rows = 32 / team, rounds = matType(input).numCols() / (8 * together * team);
+  int64_t rows = rowsOfSumWarp(), rounds = matType(input).numCols() * rows / (32 * 8 * together);
   Value row = ptx.add(first, ptx.bits(lane, rows - 1)), own = ptx.bits(row, plan.rowsOf(input) - 1);
   Value at = ptx.add(tilesOf(stage, input), ptx.add(ptx.mul(own, rowBytes), ptx.mul(ptx.bits(own, 7), 16)));
-  Value begin = team == 1 ? ptx.constant(0) : ptx.mul(ptx.shiftRight(lane, llvm::Log2_64(rows)), rounds);
+  Value begin = rows == 32 ? ptx.constant(0) : ptx.mul(ptx.shiftRight(lane, llvm::Log2_64(rows)), rounds);
   // All roles' code shares one small cache: nobody is to know that this loop could be unrolled.
   Value count = ptx.add(ptx.shiftRight(lane, 5), rounds);
   Values zeros(3, ptx.number(0));
@@ -82,8 +89,7 @@ void RoleEmitter::storeSum(Value sums, Value row, Value whole, int64_t rows) {
   ptx.store(ptx.add(sums, ptx.mul(row, 4)), 0, {whole});
 }
 
-// A lane, or as many as there are blocks in a team, sums over a row, 32 bytes at a time, which are fetched
-// while those before are summed.
+// A lane or more sum over a row, 32 bytes at a time, which are fetched while those before are summed.
 void RoleEmitter::sumRows(TensorAccess &access, Stage stage, Value sums, Value first, ReduceOp op) {
   if (BlockArgument input = inputOfNorm(op); input && tileOffsets.contains(input))
     return sumSquares(stage, sums, first, input);
@@ -99,13 +105,13 @@ void RoleEmitter::sumRows(TensorAccess &access, Stage stage, Value sums, Value f
       llvm::append_range(work, value.getDefiningOp()->getOperands());
   }
   // Packets lie at their number's place in a row of 128 bytes, exchanged by the row's number.
-  int64_t rows = 32 / team, rounds = matType(op.getOperand()).numRows() / (8 * together);
+  int64_t rows = rowsOfSumWarp(), rounds = matType(op.getOperand()).numRows() / (8 * together);
+  int64_t ownRounds = rounds * rows / 32;
   Value row = ptx.add(first, ptx.bits(lane, rows - 1));
   // Of tokens there may be fewer than of micro-steps: some are summed more than once.
   Value own = plan.isOfTokens(op.getOperand()) ? ptx.bits(row, plan.columns - 1) : row;
   Value at = ptx.add(stage.tiles, ptx.add(ptx.mul(own, rowBytes), ptx.mul(ptx.bits(own, 7), 16)));
-  Value begin =
-      team == 1 ? ptx.constant(0) : ptx.mul(ptx.shiftRight(lane, llvm::Log2_64(rows)), rounds / team);
+  Value begin = rows == 32 ? ptx.constant(0) : ptx.mul(ptx.shiftRight(lane, llvm::Log2_64(rows)), ownRounds);
   auto packetAt = [&](Value round) { return ptx.mul(ptx.bits(ptx.add(round, begin), rounds - 1), together); };
   auto fetch = [&](Value round) {
     Value packet = packetAt(round);
@@ -126,7 +132,7 @@ void RoleEmitter::sumRows(TensorAccess &access, Stage stage, Value sums, Value f
   };
   // All roles' code shares one small cache: nobody is to know that this loop could be unrolled. It is so
   // once, so that packets need not change registers.
-  Value count = ptx.add(ptx.shiftRight(lane, 5), rounds / team), zero = ptx.constant(0);
+  Value count = ptx.add(ptx.shiftRight(lane, 5), ownRounds), zero = ptx.constant(0);
   auto sum = [&](Values &partial, ValueRange pairs, Value round) {
     for (int64_t e = 0; e < together * 8; ++e) {
       Value entry = vectorEntry(op.getOperand(), e, [&](BlockArgument input) -> Value {
@@ -148,7 +154,7 @@ void RoleEmitter::sumRows(TensorAccess &access, Stage stage, Value sums, Value f
     llvm::append_range(partial, after);
     return partial;
   });
-  describeTrips(loop, rounds / team / 2);
+  describeTrips(loop, ownRounds / 2);
   auto result = [&](unsigned i) -> Value { return loop.getResult(i); };
   Value whole = ptx.sum(ptx.sum(result(0), result(1)), ptx.sum(result(2), result(3)));
   storeSum(sums, row, whole, rows);
@@ -170,8 +176,8 @@ llvm::SetVector<Operation *> RoleEmitter::gramsOf(const ScoreRole &role) const {
   return plan.gramsOf(roots);
 }
 
-// Sums over rows, by two warps, which may turn what lies as columns before. The blocks of a team share the
-// rows out.
+// Sums over rows, by two warps or a warpgroup, which may turn what lies as columns before. The blocks of a
+// team share the rows out.
 void RoleEmitter::emitSums(Value chunks) {
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
   // Of the part that is known: finding it again would keep more in registers. No state is read here.
@@ -185,22 +191,23 @@ void RoleEmitter::emitSums(Value chunks) {
 
 // The same of a chunk that is there.
 void RoleEmitter::sumChunk(TensorAccess &access, Value chunk, Stage stage) {
-  Value first = ptx.mul(ptx.bits(warp, 1), 32 / team);
+  Value first = ptx.mul(ptx.bits(warp, sumWarps() - 1), rowsOfSumWarp());
+  int64_t own = 32 * sumWarps(), all = own + 32;
   if (team > 1)
     first = ptx.add(first, ptx.mul(rank(), tokensOfChunk / team));
   if (sumsTurn()) {
     turnColumns(stage);
     ptx.fenceProxy();
     if (plan.reductions.empty())
-      return ptx.meet(ptx.constant(4), 96);
-    ptx.meet(ptx.constant(14), 64);
+      return ptx.meet(ptx.constant(4), all);
+    ptx.meet(ptx.constant(14), own);
   }
   for (Operation *op : plan.reductions)
     sumRows(access, stage, sumsOf(chunk, op), first, cast<ReduceOp>(op));
   if (team == 1)
-    return ptx.meet(ptx.constant(4), 96);
+    return ptx.meet(ptx.constant(4), all);
   ptx.fenceProxy();
-  ptx.meet(ptx.constant(4), 64);
+  ptx.meet(ptx.constant(4), own);
   threads.when(ptx.equal(thread, 0), [&] { handOverSums(chunk); });
 }
 
@@ -209,7 +216,7 @@ void RoleEmitter::awaitSums(Value chunk) {
   if (plan.reductions.empty() && !sumsTurn())
     return;
   if (team == 1 || plan.reductions.empty())
-    ptx.meet(ptx.constant(4), 96);
+    ptx.meet(ptx.constant(4), 32 * (sumWarps() + 1));
   else
     ptx.await(barrier(Summed, ptx.bits(chunk, chunksOfSums - 1)),
               ptx.bits(arith::DivUIOp::create(b, chunk, ptx.constant(chunksOfSums)), 1));

@@ -58,6 +58,9 @@ struct RoleForm {
   bool isEarly() const { return phase == Phase::Early || (phase == Phase::Chain && forgets); }
   /// The warpgroups that share out the channels of a decay of each key.
   int64_t walkers() const { return phase == Phase::Prepare ? 2 : 0; }
+  /// Whether sums over rows are a warpgroup's work, the last one's: many keys take two warps longer than the
+  /// ring is deep.
+  bool sumsApart(const RolePlan &plan) const;
   /// The numbers per token of a record: a chain adds those that it needs, and what prepares them comes after.
   llvm::SmallVectorImpl<RowSlot> *handedOver = nullptr;
 
@@ -83,7 +86,8 @@ public:
               Entry &entry, const RoleForm &form);
   /// The threads that a plan's roles are.
   static int64_t countThreads(const RolePlan &plan, const RoleForm &form) {
-    return 128 * (1 + form.walkers() + scoreRoles(plan, form).size() + form.slabs(plan));
+    return 128 *
+           (1 + form.walkers() + scoreRoles(plan, form).size() + form.slabs(plan) + form.sumsApart(plan));
   }
 
   /// Emits everything but the function's end. Sets the entry's shared memory.
@@ -213,6 +217,9 @@ private:
   void emitRows(mlir::Value chunks, RowPart which);
   void emitSums(mlir::Value chunks);
   void sumChunk(TensorAccess &access, mlir::Value chunk, Stage stage);
+  int64_t sumWarps() const { return form.sumsApart(plan) ? 4 : 2; }
+  /// The rows that such a warp sums over, side by side.
+  int64_t rowsOfSumWarp() const { return tokensOfChunk / sumWarps() / team; }
   bool waits(const Slot &slot) const;
   mlir::Value sumsOf(mlir::Value chunk, mlir::Operation *op);
   llvm::SetVector<mlir::Operation *> gramsOf(const ScoreRole &role) const;
@@ -340,6 +347,12 @@ private:
   Values sumsOf(ChainState &state, int64_t block);
   Values untilReference(ChainState &state, int64_t block, mlir::ValueRange sums);
   Values packedPairs(mlir::ValueRange entries);
+  struct Issue;
+  mlir::LogicalResult begin(ChainState &state, Issue &issue, llvm::ArrayRef<const ChainProduct *> wave);
+  // Products by parts of the keys (RoleKeys.cpp).
+  bool isInTurns(const ChainProduct &product) const;
+  mlir::FailureOr<Pending> productInTurns(ChainState &state, const ChainProduct &product, int64_t columns,
+                                          Values start, bool ofRest);
   mlir::FailureOr<Values> productOfRest(ChainState &state, const ChainProduct &product);
   Values restOf(mlir::ValueRange entries, mlir::ValueRange pairs);
   Values blockSums(ChainState &state, int64_t block);

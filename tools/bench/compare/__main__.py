@@ -44,7 +44,7 @@ def warm(options):
 
     def one(name):
         command = [sys.executable, HERE, "run", options.folder, "--only", name, "--shapes", options.shapes, "--part",
-                   "peer-only", "--tuning", options.tuning]
+                   "peer-only", "--tuning", options.tuning, "--size", str(options.size)]
         try:
             done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=options.warm)
             return f"{name}: {(done.stderr.strip().splitlines() or ['ready'])[-1]}"
@@ -70,6 +70,7 @@ def main():
     p.add_argument("folder", type=Path)
     p.add_argument("--recurc", type=Path, default=ROOT / "build/bin/recurc")
     p.add_argument("--only", default="*", help="names of rules, shell patterns with commas between")
+    p.add_argument("--size", type=int, default=128, help="keys and values of a head")
     p.add_argument("--target", default="sm_90a")
     p.add_argument("--form", default="auto")
     p.add_argument("--spec", type=Path, nargs="*", default=[], help="specs to time instead of the rules compared")
@@ -80,6 +81,7 @@ def main():
     p.add_argument("folder", type=Path)
     p.add_argument("--only", default="*", help="names of rules, shell patterns with commas between")
     p.add_argument("--shapes", default="*", help="names of shapes, likewise, or others such as 'B2 T4096 H16'")
+    p.add_argument("--size", type=int, default=128, help="keys and values of a head, as they were prepared")
     p.add_argument("--part", choices=("all", "check", "times", "peer-only"), default="all")
     p.add_argument("--device", default="cuda", help="cpu: a check of the check, with short sequences and no times")
     p.add_argument("--warm", type=int, metavar="SECONDS", help="let the peer compile side by side first")
@@ -90,6 +92,8 @@ def main():
     p.add_argument("--json", type=Path)
     p.set_defaults(do=run)
     options = parser.parse_args()
+    import specs
+    specs.D = options.size
     options.do(options)
 
 

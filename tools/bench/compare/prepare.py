@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
-from specs import SPECS
+from specs import specs
 
 
 def prepare(options, here, root):
@@ -35,12 +35,14 @@ def prepare(options, here, root):
             entry["flops"] = float(re.search(r"token and head: (\S+) flop", text.stdout)[1])
         return name, entry
 
+    compared = specs()
+
     def job_of(name):
-        spec, sizes = SPECS[name]
+        spec, sizes = compared[name]
         path = (here if spec.startswith(".") else root / "specs") / f"{spec}.rec"
         return name, path, ",".join(f"{d}={size}" for d, size in sizes.items())
     jobs = [(s.stem, s, options.bind) for s in options.spec] or \
-        [job_of(n) for p in options.only.split(",") for n in SPECS if fnmatch.fnmatch(n, p)]
+        [job_of(n) for p in options.only.split(",") for n in compared if fnmatch.fnmatch(n, p)]
     with ThreadPoolExecutor(2) as pool:
         rules = dict(pool.map(compile_rule, jobs))
     index = options.folder / "rules.json"

@@ -1,8 +1,12 @@
 """The rules of the comparison: spec (of specs/, or here with a dot) and sizes."""
-D = 128
-SPECS = {name: (name, {"dk": D, "dv": D}) for name in (
-    "linear_attention", "lightning", "simple_gla", "gla", "rwkv6", "deltanet", "gated_deltanet", "kda", "comba", "dplr",
-    "rwkv7", "mesanet_cg")}
-SPECS |= {"retention": ("./retention", {"dk": D, "dv": D}), "mamba2": ("mamba2", {"d": D, "n": D}),
-          "gsa": ("gsa", {"dk": D, "dv": D, "m": 64}), "deltaproduct": ("deltaproduct", {"dk": D, "dv": D, "n": 2}),
-          "hgrn": ("hgrn", {"d": D})}
+D = 128  # keys and values of a head; --size sets others before the rules are imported
+
+
+def specs():
+    """By name, the spec and its sizes."""
+    square = {"dk": D, "dv": D}
+    return {name: (name, square) for name in (
+        "linear_attention", "lightning", "simple_gla", "gla", "rwkv6", "deltanet", "gated_deltanet", "kda", "comba",
+        "dplr", "rwkv7", "mesanet_cg")} | {
+        "retention": ("./retention", square), "mamba2": ("mamba2", {"d": D, "n": D}),
+        "gsa": ("gsa", square | {"m": 64}), "deltaproduct": ("deltaproduct", square | {"n": 2}), "hgrn": ("hgrn", {"d": D})}
