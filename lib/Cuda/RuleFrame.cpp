@@ -94,6 +94,9 @@ LogicalResult RuleFrame::setStates(TensorAccess &access) {
   for (unsigned i = 0; i < states.size(); ++i)
     forLayouts(states[i], [&](Axis axis) {
       const Tile initial = body.get(rule.getInitYield().getValues()[i], axis);
+      // A state may be updated in place, so whoever stores it waits for all who read the same entries.
+      threads.communicates |= threads.grid.groups > 1 || threads.hasCopies(initial) ||
+                              (placement.needs(states[i], 0) && placement.needs(states[i], 1));
       SmallVector<Type> types(initial.entries.size(), b.getF32Type());
       auto choice = scf::IfOp::create(b, types, access.isGiven(initialTensor(i)), true);
       OpBuilder::InsertionGuard guard(b);

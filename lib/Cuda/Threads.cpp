@@ -57,11 +57,17 @@ Value Threads::valid(const Tile &tile, int64_t r, int64_t c) {
   return both(valid(layout.rows, tile.type.numRows(), r), valid(layout.cols, tile.type.numCols(), c));
 }
 
-Value Threads::isWriter(const Tile &tile) {
+static bool isUnused(const Grid &grid, const Tile &tile, int axis) {
   Layout layout = layoutOf(tile.type, tile.axis);
+  return layout.rows != axis && layout.cols != axis && grid.extent(axis) > 1;
+}
+
+bool Threads::hasCopies(const Tile &tile) const { return isUnused(grid, tile, 0) || isUnused(grid, tile, 1); }
+
+Value Threads::isWriter(const Tile &tile) {
   Value condition;
   for (int axis : {0, 1})
-    if (layout.rows != axis && layout.cols != axis && grid.extent(axis) > 1)
+    if (isUnused(grid, tile, axis))
       condition =
           both(condition, arith::CmpIOp::create(b, arith::CmpIPredicate::eq, coordinates[axis], constant(0)));
   return condition;

@@ -51,7 +51,9 @@ public:
   /// Whether an entry of a tile exists; null where it always does.
   mlir::Value valid(const Tile &tile, int64_t r, int64_t c);
   mlir::Value both(mlir::Value a, mlir::Value b);
-  /// Whether this thread is the one that writes the tile's entries: threads along an unused axis hold copies.
+  /// Whether threads along an unused axis hold copies of a tile's entries.
+  bool hasCopies(const Tile &tile) const;
+  /// Whether this thread is the one of them that writes the entries; null where all do.
   mlir::Value isWriter(const Tile &tile);
 
   void barrier();
