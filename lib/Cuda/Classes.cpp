@@ -122,11 +122,14 @@ unsigned IndexClasses::classOf(Value value, unsigned dim) const {
 
 unsigned IndexClasses::bestIndependent() const {
   unsigned best = 0;
-  SmallVector<BlockArgument> states = rule.argumentsOf(ArgKind::State);
+  SmallVector<Value> shared;
+  llvm::append_range(shared, rule.argumentsOf(ArgKind::State));
+  if (shared.empty())
+    llvm::append_range(shared, rule.yieldedOutputs());
   for (unsigned dim : {0, 1}) {
-    unsigned index = states.empty() ? 0 : classOf(states.front(), dim);
+    unsigned index = shared.empty() ? 0 : classOf(shared.front(), dim);
     bool everywhere = llvm::all_of(
-        states, [&](Value state) { return classOf(state, 0) == index || classOf(state, 1) == index; });
+        shared, [&](Value value) { return classOf(value, 0) == index || classOf(value, 1) == index; });
     if (isIndependent(index) && everywhere && (!best || sizeOf(index) > sizeOf(best)))
       best = index;
   }

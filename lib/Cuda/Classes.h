@@ -13,8 +13,9 @@ class IndexClasses {
 public:
   explicit IndexClasses(RuleOp rule);
 
-  /// The largest independent class that every state has as a dimension; 0 if there is none. (A state without
-  /// it would be computed by every part, and written by one while another still reads it.)
+  /// The largest independent class that every state has as a dimension, or every output where states are
+  /// none; 0 if there is none. (A state without it would be computed by every part, and written by one while
+  /// another still reads it.)
   unsigned bestIndependent() const;
   /// The class of a dimension (0 rows, 1 columns) of a value; 0 for a dimension of size 1.
   unsigned classOf(mlir::Value value, unsigned dim) const;

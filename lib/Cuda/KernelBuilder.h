@@ -19,6 +19,12 @@ struct SharedOut {
   RuleOp rule() { return *module->getOps<RuleOp>().begin(); }
 };
 
+// The same of a rule that takes tokens one by one.
+struct TokenPart {
+  llvm::SmallVector<TensorArgument> tensors;
+  int64_t shards = 1, slab = 0;
+};
+
 // What a row of a chunk in roles is: a token, one of its micro-steps, or what it does along one of the two
 // vectors that it writes along (stackReads), or the columns of its matrices (ruleOfColumn).
 enum class RowKind { Token, MicroStep, Read, Column };
@@ -43,6 +49,7 @@ public:
 private:
   mlir::LLVM::LLVMFuncOp makeFunction(const Entry &entry, size_t tensors);
   SharedOut shareOut(int64_t slab, Rest rest);
+  TokenPart shareOutTokens(RuleOp bound, int64_t together);
   bool addInRoles(DeriveFunction derive);
   bool addInRoles(DeriveFunction derive, RowKind rows, bool manyProducts);
   bool addStages(DeriveFunction derive, CutOptions cut);
@@ -62,6 +69,8 @@ private:
   void makeShared(llvm::StringRef name, int64_t alignment);
 
   RuleOp rule, symbolic;
+  // Whether what exponentials are taken of is handed over in f32, as a core without roles knows of no rests.
+  bool wantsDigits = false;
   KernelOptions options;
   llvm::SmallVectorImpl<Entry> &entries;
   llvm::SmallVectorImpl<Temporary> &temporaries;

@@ -50,31 +50,40 @@ LLVM::LLVMFuncOp KernelBuilder::makeFunction(const Entry &entry, size_t tensors)
   return function;
 }
 
-// The largest part of a class such that a block's states stay within a number of entries.
-static int64_t chooseSlab(RuleOp rule, const IndexClasses &classes, unsigned index) {
+// The largest part of a class such that what a block holds, states or else the outputs of `together` tokens,
+// stays within a number of entries.
+static int64_t chooseSlab(RuleOp rule, const IndexClasses &classes, unsigned index, int64_t together) {
   constexpr int64_t blockEntries = 8192, smallest = 16;
   int64_t size = classes.sizeOf(index), entries = 0;
   for (Value state : rule.argumentsOf(ArgKind::State))
     entries += matType(state).numElements();
+  if (rule.argumentsOf(ArgKind::State).empty())
+    for (Value output : rule.yieldedOutputs())
+      entries += matType(output).numElements() * together;
   int64_t slab = size;
   while (entries / size * slab > blockEntries && slab % 8 == 0 && slab / 2 >= smallest)
     slab /= 2;
   return slab;
 }
 
-LogicalResult KernelBuilder::addSequential(RuleOp bound) {
+TokenPart KernelBuilder::shareOutTokens(RuleOp bound, int64_t together) {
   IndexClasses classes(bound);
+  TokenPart part;
   unsigned shared = classes.bestIndependent();
-  int64_t shards = 1, slab = 0;
   if (shared) {
-    slab = chooseSlab(bound, classes, shared);
-    shards = classes.sizeOf(shared) / slab;
+    part.slab = chooseSlab(bound, classes, shared, together);
+    part.shards = classes.sizeOf(shared) / part.slab;
   }
-  if (shards == 1)
+  if (part.shards == 1)
     shared = 0;
   else
-    takePart(bound, classes, shared, slab);
-  SmallVector<TensorArgument> tensors = listTensors(symbolic, bound, classes, shared, options);
+    takePart(bound, classes, shared, part.slab);
+  part.tensors = listTensors(symbolic, bound, classes, shared, options);
+  return part;
+}
+
+LogicalResult KernelBuilder::addSequential(RuleOp bound) {
+  auto [tensors, shards, slab] = shareOutTokens(bound, /*together=*/1);
   constexpr size_t maxTensors = 62; // as many as fit into a kernel's parameters
   if (tensors.size() > maxTensors)
     return rule.emitError() << "a rule for a GPU has at most " << maxTensors

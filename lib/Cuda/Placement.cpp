@@ -221,19 +221,22 @@ Placement::Placement(Block &block, ValueRange results, const Grid &grid)
 // Grid
 //===----------------------------------------------------------------------===//
 
-Grid cuda::chooseGrid(RuleOp rule) {
+Grid cuda::chooseGrid(RuleOp rule, int64_t together) {
   constexpr int64_t entriesPerThread = 64;
   int64_t entries = 0, rows = 1, cols = 1;
-  for (BlockArgument argument : rule.getBody().getArguments()) {
-    ArgKind kind = rule.getArg(argument).getKind();
-    if (kind != ArgKind::State && kind != ArgKind::Param)
-      continue;
-    MatType type = matType(argument);
+  auto hold = [&](MatType type, int64_t count) {
     rows = std::max(rows, type.numRows());
     cols = std::max(cols, type.numCols());
-    if (kind == ArgKind::State || isMatrix(type))
-      entries += type.numElements();
+    entries += count * type.numElements();
+  };
+  for (BlockArgument argument : rule.getBody().getArguments()) {
+    ArgKind kind = rule.getArg(argument).getKind();
+    if (kind == ArgKind::State || kind == ArgKind::Param)
+      hold(matType(argument), kind == ArgKind::State || isMatrix(matType(argument)));
   }
+  for (Value output : rule.yieldedOutputs())
+    if (isMatrix(matType(output)))
+      hold(matType(output), together);
   Grid grid;
   // Vectors that a loop carries take registers beside the states: a thread holds shorter parts of them.
   bool carriesVectors = false;

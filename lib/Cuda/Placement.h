@@ -81,8 +81,8 @@ Axis operandAxis(MatType operand, MatType result, Axis axis);
 /// entries.
 Axis matrixAxis(mlir::Value matrix);
 
-/// A grid for a rule: enough threads that states fit into registers, and lanes along the columns of matrices.
-/// A rule of vectors alone has one lane.
-Grid chooseGrid(RuleOp rule);
+/// A grid for a rule: enough threads that states fit into registers, with matrices that are the outputs of
+/// `together` tokens, and lanes along the columns of matrices. A rule of vectors alone has one lane.
+Grid chooseGrid(RuleOp rule, int64_t together = 1);
 
 } // namespace recur::cuda

@@ -3,9 +3,9 @@
 // One warp copies chunks of the inputs into a ring in shared memory; one to three compute the numbers per
 // token that go with them; a warpgroup computes the scores between tokens (and the inverse of the system they
 // make), ahead of the state; and one warpgroup for 64 independent rows of the state walks the chain, the
-// state in its registers. Blocks of one head can be a team, a cluster that shares out the chunks whose scores
-// each computes for all. Where scores are dearer than the chain, with a decay of each key, they are a kernel
-// of their own.
+// state in its registers. Sums over many keys, norms say, are a warpgroup of their own. Blocks of one head
+// can be a team, a cluster that shares out the chunks whose scores each computes for all. Where scores are
+// dearer than the chain, with a decay of each key, they are a kernel of their own.
 #pragma once
 #include "lib/Cuda/Chunked.h"
 #include "lib/Cuda/Ptx.h"

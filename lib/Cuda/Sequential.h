@@ -14,7 +14,7 @@ mlir::LogicalResult emitSequential(mlir::LLVM::LLVMFuncOp function, RuleOp rule,
 /// Emits the body of an entry point that takes segments of sequences, for a rule whose states pass.
 mlir::LogicalResult emitTokens(mlir::LLVM::LLVMFuncOp function, RuleOp rule,
                                llvm::ArrayRef<TensorArgument> tensors, const Grid &grid,
-                               const Placement &placement, int64_t sharedLimit, Entry &entry);
+                               const Placement &placement, int64_t slab, int64_t sharedLimit, Entry &entry);
 
 /// Whether a rule multiplies vectors by params, its states are inputs of tokens before, and a kernel knows
 /// all of its products.

@@ -253,7 +253,10 @@ std::optional<Stages> StageCutter::makeStages() {
     });
     for (Value value : own.products) {
       name(value, products);
-      if (options.withRests && !own.isVector && exponents.contains(value) && !isNumber(value))
+      if (own.isVector || !exponents.contains(value) || isNumber(value))
+        continue;
+      stages.temporaries.back().isExponent = true;
+      if (options.withRests)
         wanted.push_back(products.back().second);
     }
     outputs.clear();

@@ -35,6 +35,8 @@ struct Stages {
     bool isWide = true;
     /// As many numbers as there are micro-steps.
     bool areNumbers = false;
+    /// Exponentials are taken of it.
+    bool isExponent = false;
     bool isNumber() const { return isOne(type.getRows()) && isOne(type.getCols()); }
   };
   llvm::SmallVector<Stage> stages;

@@ -19,9 +19,9 @@ namespace {
 class TokenEmitter : RuleFrame {
 public:
   TokenEmitter(ImplicitLocOpBuilder &b, RuleOp rule, ArrayRef<TensorArgument> tensors, const Grid &grid,
-               const Placement &placement, Entry &entry)
-      : RuleFrame(b, rule, tensors, grid, placement), entry(entry), memory(passingStates(rule).memory),
-        delays(delaysOf(rule)) {}
+               const Placement &placement, int64_t slab, Entry &entry)
+      : RuleFrame(b, rule, tensors, grid, placement), slab(slab), entry(entry),
+        memory(passingStates(rule).memory), delays(delaysOf(rule)) {}
 
   LogicalResult run(LLVM::LLVMFuncOp function, int64_t sharedLimit);
 
@@ -43,6 +43,7 @@ private:
   Value minus(Value x, Value y) { return arith::SubIOp::create(b, x, y); }
   Value isLess(Value x, Value y) { return arith::CmpIOp::create(b, arith::CmpIPredicate::slt, x, y); }
 
+  int64_t slab;
   Entry &entry;
   int64_t memory;
   SmallVector<Delay> delays; // of each state
@@ -265,7 +266,7 @@ LogicalResult TokenEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLimit) 
   TensorAccess access(threads, function.getArgument(0), tensors, entry.packed);
   access.statesApart = true;
   begin(function, access);
-  Part part = findPart(threads, access, /*shards=*/1, /*slab=*/0, tokensTogether);
+  Part part = findPart(threads, access, entry.shards, slab, tokensTogether);
   head = part.head;
   heads = part.heads;
   tokens = part.tokens;
@@ -286,11 +287,11 @@ LogicalResult TokenEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLimit) 
 }
 
 LogicalResult cuda::emitTokens(LLVM::LLVMFuncOp function, RuleOp rule, ArrayRef<TensorArgument> tensors,
-                               const Grid &grid, const Placement &placement, int64_t sharedLimit,
-                               Entry &entry) {
+                               const Grid &grid, const Placement &placement, int64_t slab,
+                               int64_t sharedLimit, Entry &entry) {
   ImplicitLocOpBuilder b(rule.getLoc(), rule.getContext());
   b.setInsertionPointToStart(&function.getBody().front());
-  TokenEmitter emitter(b, rule, tensors, grid, placement, entry);
+  TokenEmitter emitter(b, rule, tensors, grid, placement, slab, entry);
   if (failed(emitter.run(function, sharedLimit)))
     return failure();
   relaxMath(function, tensors);

@@ -56,21 +56,26 @@ std::optional<Entry> KernelBuilder::addTokenStage(RuleOp stage, StringRef name) 
   if (isForTiles(bound, tensors))
     if (std::optional<Entry> entry = addTiles(bound, tensors, name))
       return entry;
-  Grid grid = chooseGrid(bound);
+  TokenPart part{std::move(tensors)};
+  if (bound.argumentsOf(ArgKind::State).empty())
+    part = shareOutTokens(bound, tokensTogether);
+  Grid grid = chooseGrid(bound, tokensTogether);
   Placement placement(bound, grid);
   Entry entry;
   entry.name = options.symbol + name.str();
   entry.form = Form::Roles;
   entry.packed = true;
   entry.threads = grid.threads;
+  entry.shards = part.shards;
   entry.cut = Entry::FewTokens;
   // They wait for memory: rather a few registers in memory than few warps. What states hold takes more.
   int32_t leastWarps = bound.argumentsOf(ArgKind::State).empty() ? 16 : 12;
   int32_t together = std::max<int32_t>(1, leastWarps * 32 / entry.threads);
   constexpr int64_t manyWarps = 48; // of a processor one after the other
   entry.mostBlocks = options.chip.processors * std::max<int64_t>(1, manyWarps * 32 / entry.threads);
-  LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
-  if (failed(emitTokens(function, bound, tensors, grid, placement, options.chip.sharedBytes, entry)))
+  LLVM::LLVMFuncOp function = makeFunction(entry, part.tensors.size());
+  if (failed(emitTokens(function, bound, part.tensors, grid, placement, part.slab, options.chip.sharedBytes,
+                        entry)))
     return std::nullopt;
   function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(), b.getI32IntegerAttr(together));
   return entry;
@@ -166,6 +171,7 @@ static bool hasRests(RuleOp rule) {
 // Whether there are kernels in stages, that of a matrix in roles among them.
 bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
   constexpr size_t mostTemporaries = 12, mostEntries = 14; // two that take token by token follow
+  wantsDigits &= !cut.withRests;
   std::optional<Stages> stages;
   if (options.chip.hasWarpgroups() && isInHalves(rule, options))
     stages = cutIntoStages(rule, cut);
@@ -177,6 +183,8 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
     options.elements = elements;
     options.symbol = symbol;
   });
+  for (Stages::Temporary &temporary : stages->temporaries)
+    temporary.isWide |= wantsDigits && temporary.isExponent;
   for (const Stages::Temporary &temporary : stages->temporaries)
     if (!temporary.isWide && !temporary.isNumber() && !temporary.areNumbers)
       options.elements[temporary.name] = BFloat16Type::get(b.getContext());
@@ -193,6 +201,7 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
       anyInRoles |= inRoles;
       // Roles alone know of rests.
       if (!inRoles && hasRests(stage.rule())) {
+        wantsDigits = true;
         for (const auto &group : own)
           eraseCode(group);
         own.clear();

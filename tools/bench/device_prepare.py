@@ -75,11 +75,12 @@ def main():
     parser.add_argument("--recurc", default=ROOT / "build/bin/recurc")
     parser.add_argument("--only", default="*", help="names of rules, shell patterns with commas between")
     parser.add_argument("--keep", action="store_true", help="compile only what is not there")
-    parser.add_argument("--wide", default="*", help="like --only, for the kinds dk64 and dk128")
+    parser.add_argument("--wide", default="*", help="like --only, for all kinds but small")
     parser.add_argument("--target", default="sm_90a")
     parser.add_argument("--dtype", default="bf16", help="of the rules at sizes of models")
     parser.add_argument("--form", default="auto", help="of the rules at sizes of models")
-    parser.add_argument("--kinds", nargs="*", default=["small", "dk64", "dk128"])
+    parser.add_argument("--kinds", nargs="*", default=["small", "dk64", "dk128"],
+                        help="sizes: small, dk64, dk128, dk256, odd")
     options = parser.parse_args()
     options.runtime = Path(options.recurc).resolve().parents[1] / "lib/librecur_rt.a"
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +102,7 @@ def main():
     jobs = []
     if "small" in options.kinds:
         jobs += [(r, t, inputs.DIMS, CHECKED, "small", "auto") for r in chosen for t in ("f32", "bf16")]
-    for kind, dk in (("dk64", 64), ("dk128", 128), ("odd", 40)):
+    for kind, dk in (("dk64", 64), ("dk128", 128), ("dk256", 256), ("odd", 40)):
         if kind in options.kinds:
             jobs += [(r, options.dtype, wide(r, dk), IN_CHUNKS, kind, options.form) for r in chosen if matches(r, options.wide)
                      and ({"dk", "dv"} <= set(dims_of(r)) or r.name in TIMED and dk == 128)]
