@@ -11,7 +11,7 @@ RowFactors cuda::factorsOfDepth(const RolePlan &plan, const ChainProduct &produc
   return product.kind == ChainProduct::Depth ? plan.asTile(product.right)->scale : RowFactors();
 }
 
-// A product's left side in pairs, before they are pinned.
+// A product's left side in pairs, those of its rest behind, before they are pinned.
 FailureOr<Values> RoleEmitter::packedLeft(ChainState &state, const ChainProduct &product, Value left) {
   RowFactors factors = factorsOfDepth(plan, product);
   std::optional<TokenTile> tile = plan.asTile(left);
@@ -26,7 +26,10 @@ FailureOr<Values> RoleEmitter::packedLeft(ChainState &state, const ChainProduct 
   state.without = {};
   if (failed(plain))
     return failure();
-  return packedPairs(scaled(state, *plain, factors));
+  Values entries = scaled(state, *plain, factors), pairs = packedPairs(entries);
+  if (plan.keepsRest(product) || plan.sumsRows(product))
+    llvm::append_range(pairs, packedPairs(restOf(entries, pairs)));
+  return pairs;
 }
 
 FailureOr<SmallVector<Step>> RoleEmitter::leftSteps(ChainState &state, const ChainProduct &product,
@@ -69,9 +72,10 @@ bool RoleEmitter::liesTurned(const ChainProduct &product) const {
 
 void RoleEmitter::rightSteps(ChainState &state, const ChainProduct &product, SmallVectorImpl<Step> &steps) {
   Value descriptor;
+  size_t count = plan.keepsRest(product) ? steps.size() / 2 : steps.size();
   auto advance = [&](llvm::function_ref<int64_t(int64_t)> bytes) {
     for (auto [k, step] : llvm::enumerate(steps))
-      step.right = ptx.advance(descriptor, bytes(k));
+      step.right = ptx.advance(descriptor, bytes(k % count));
   };
   if (product.kind == ChainProduct::Rows || product.kind == ChainProduct::Depth) {
     BlockArgument input = placeOf(*plan.asTile(product.right));
@@ -94,6 +98,10 @@ void RoleEmitter::rightSteps(ChainState &state, const ChainProduct &product, Sma
   }
   descriptor = ptx.descriptor(ptx.add(state.scoresBase, scoreOffset(place)), 0);
   advance([&](int64_t k) { return k * (turned ? 2048 : 32); });
+  // The inverse's own rest.
+  if (inverse && plan.keepsRests)
+    for (size_t k = 0; k < count; ++k)
+      steps.push_back({steps[k].left, ptx.advance(steps[k].right, tileBytes)});
 }
 
 // The entries of what a product is summed onto.
@@ -148,7 +156,7 @@ void RoleEmitter::land(ChainState &state, size_t count) {
       if (plan.states == 1)
         llvm::append_range(state.raw[result], ArrayRef(entries).take_front(count));
       else
-        takeTurns(state, product.ofRows[i], ArrayRef(entries).take_front(count));
+        takeTurns(state, product.ofRows[i], ArrayRef(entries).take_front(count), product.sumsRows);
       entries.erase(entries.begin(), entries.begin() + count);
     }
   state.inFlight.erase(state.inFlight.begin(), state.inFlight.begin() + count);
@@ -185,6 +193,7 @@ LogicalResult RoleEmitter::begin(ChainState &state, Issue &issue, ArrayRef<const
     state.waitedForScores = true;
   }
   ChainState::InFlight next;
+  next.sumsRows = plan.sumsRows(product);
   int64_t columns = 0;
   for (const ChainProduct *other : llvm::make_filter_range(wave, inStack)) {
     int64_t own = product.kind == ChainProduct::Depth ? matType(plan.asTile(product.right)->input).numCols()

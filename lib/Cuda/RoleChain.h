@@ -39,8 +39,9 @@ struct RoleEmitter::ChainState {
   struct InFlight {
     Pending pending;
     llvm::SmallVector<std::pair<mlir::Value, size_t>> results; // and how many entries of a thread are theirs
-    // With two states, the result in each of the thread's two rows, or null.
+    // With two states, the result in each of the thread's two rows, or null; or it is the sum of both.
     llvm::SmallVector<std::array<mlir::Value, 2>> ofRows;
+    bool sumsRows = false;
   };
   llvm::SmallVector<InFlight> inFlight;
   // Numbers per column in registers, and which to fetch before which wait, as a rehearsal found.

@@ -42,7 +42,8 @@ LogicalResult RolePlan::checkStates() {
   findDecay();
   if (keys > mostKeysBeside && (independent > rowsOfSlab || states > 1 || decay || rowDecay))
     return failure();
-  return success(states == 1 || !(decay || rowDecay || addsUp(program)));
+  keepsRests = states > 1 && addsUp(program);
+  return success(states == 1 || !(decay || rowDecay));
 }
 
 bool RolePlan::addsUp(chunk::ProgramOp program) {

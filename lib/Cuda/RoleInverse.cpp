@@ -178,6 +178,8 @@ void RoleEmitter::emitInverse(ScoreState &state) {
       out.push_back(ptx.packBf16(block[e], block[e + 1]));
     }
     ptx.storeMatrices(address, 0, out, false);
+    if (plan.keepsRests)
+      ptx.storeMatrices(address, tileBytes, packedPairs(restOf(block, out)), false);
   };
   Value laneAt = inStrips() ? laneInStrip() : Value();
   auto at = [&](Value row, Value column, Value otherwise) {

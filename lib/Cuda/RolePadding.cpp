@@ -45,7 +45,8 @@ bool RolePlan::vanishes(Value value, bool withParams) const {
 }
 
 // A system of more tokens than keys, whose states nothing makes smaller, is off by more than half precision
-// is in other programs (64 tokens, rates up to 1: 4.9e-3 with 96 keys, 5.4e-3 with 64, 6.3e-3 with 32).
+// is in other programs (64 tokens, rates up to 1: 4.9e-3 with 96 keys, 5.4e-3 with 64, 6.3e-3 with 32; with
+// rests 3.3e-3).
 bool RolePlan::isIllConditioned() const {
   chunk::GramOp gram = system ? splitScores(system).second : chunk::GramOp();
   return gram && states == 1 && !gram.getDecay() && keysInMemory() < tokensOfChunk;

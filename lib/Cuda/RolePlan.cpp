@@ -471,8 +471,9 @@ LogicalResult RolePlan::check() {
   for (Value output : yielded.drop_front(states))
     if (MatType type = typeOf(output); isNumber(output) || type.numCols() != independent)
       return failure();
-  if (failed(stackProducts()) || (isPadded() && !endsInZeros()) || isIllConditioned())
+  if (failed(stackProducts()) || (isPadded() && !endsInZeros()))
     return failure();
+  keepsRests |= isIllConditioned();
   placeOutputs();
   auto isBF16 = [&](unsigned tensor) { return tensors[tensor].element.isBF16(); };
   for (unsigned output = 0; output < countOutputs(); ++output)

@@ -208,6 +208,17 @@ public:
   /// Whether a product's left side is a state that is read in two parts: what follows magnifies errors
   /// (Stages.h).
   bool isInParts(const ChainProduct &product) const;
+  /// Whether what is computed of states is a product's left side in two parts, what bf16 holds of it and what
+  /// it holds of the rest; of the system's inverse there are two parts then, too. So it is where what
+  /// products are off by adds up, or is magnified by the system: a state takes in another one and never
+  /// decays, or there are more tokens than keys.
+  bool keepsRest(const ChainProduct &product) const;
+  bool keepsRests = false;
+  /// Whether both parts are one left side, as the other state has no part in the product: its row takes the
+  /// rest, and the results are added up.
+  bool sumsRows(const ChainProduct &product) const {
+    return keepsRests && states > 1 && product.other < 0 && product.kind >= ChainProduct::Scores;
+  }
   /// Whether an output is the rest that rounding leaves of the same value's output before.
   bool isRest(unsigned output) const;
   /// Which state an argument is, or -1.

@@ -64,11 +64,6 @@ std::string RolePlan::refusal(chunk::ProgramOp program, ArrayRef<TensorArgument>
     return "there are " + std::to_string(states.size()) + " coupled states, and a chain holds two";
   if (program.argumentsOf(ArgKind::State).size() == 2 && readsSum(program))
     return "what is read and written back is of a sum of two coupled states, and a chain reads one";
-  if (RolePlan::addsUp(program))
-    return "a state takes in another one and never decays, so what half precision is off by adds up";
-  if (plan.system && plan.isIllConditioned())
-    return "a chunk has more tokens than there are keys, " + std::to_string(plan.keysInMemory()) +
-           ", and no state decays, so half precision is off by too much";
   if (plan.states > 1 && plan.system && !plan.isTame())
     return "nothing bounds the vectors that two coupled states are read along: declare them 'unit', or "
            "divide them by "

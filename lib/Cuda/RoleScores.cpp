@@ -183,7 +183,7 @@ void RoleEmitter::handOver(const ScoreState &state, unsigned which) {
   for (unsigned tile : scorers[which].tiles)
     tiles.push_back({scoreOffset(tile), scoreTileBytes(plan.scores[tile])});
   if (scorers[which].system)
-    tiles.push_back({inverseAt - scoresAt, tileBytes});
+    tiles.push_back({inverseAt - scoresAt, inverseBytes()});
   for (auto [offset, size] : tiles)
     bytes += size;
   threads.when(ptx.equal(thread, 0), [&] {

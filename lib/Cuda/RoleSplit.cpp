@@ -13,6 +13,16 @@ bool RolePlan::isInParts(const ChainProduct &product) const {
          program->hasAttr(magnifiedAttr);
 }
 
+bool RolePlan::keepsRest(const ChainProduct &product) const {
+  auto follows = [&](const ChainProduct &own) {
+    std::optional<TokenTile> tile = asTile(own.left);
+    bool isScaled = own.kind == ChainProduct::Depth && !asTile(own.right)->scale.empty();
+    return !tile || !tile->scale.empty() || isScaled;
+  };
+  return keepsRests && product.kind != ChainProduct::Rows && !sumsRows(product) &&
+         (follows(product) || (product.other >= 0 && follows(products[product.other])));
+}
+
 bool RolePlan::isRest(unsigned output) const {
   return cast<StringAttr>(program.getOutputs()[output]).getValue().ends_with(restSuffix);
 }

@@ -1,7 +1,8 @@
 // Two states in one chain: of the two rows that a thread has of a product's sums, one is a row of the first
 // state and the other the same row of the second. So one product reads both along the same keys, and one
 // writes to both; what numbers take from the one state to the other stays in the thread. What belongs to
-// neither is in one of the rows, and where it is a left side the other one is zero.
+// neither is in one of the rows. Where it is a left side, the other one has what rounding to bf16 takes away,
+// and the product is the sum of both.
 #include "lib/Cuda/RoleChain.h"
 
 using namespace mlir;
@@ -34,6 +35,11 @@ FailureOr<Values> RoleEmitter::leftInTurns(ChainState &state, const ChainProduct
     done = set(0, product, states[0]) && set(1, product, states[1]);
   } else {
     done = set(product.row, product, product.left);
+    if (done && plan.sumsRows(product)) {
+      Values &both = rows[product.row];
+      rows[1 - product.row] = Values(ArrayRef(both).take_back(both.size() / 2));
+      both.truncate(both.size() / 2);
+    }
     if (product.other >= 0) {
       const ChainProduct &other = plan.products[product.other];
       done = done && set(other.row, other, other.left);
@@ -77,13 +83,15 @@ LogicalResult RoleEmitter::sumStarts(ChainState &state, unsigned wave) {
 }
 
 // Gives the entries of a product's sums to its results.
-void RoleEmitter::takeTurns(ChainState &state, std::array<Value, 2> results, ValueRange entries) {
+void RoleEmitter::takeTurns(ChainState &state, std::array<Value, 2> results, ValueRange entries,
+                            bool sumsRows) {
   for (unsigned row : {0, 1}) {
     if (!results[row])
       continue;
     Values &own = state.raw[results[row]];
     own.clear();
-    for (size_t e = 2 * row; e < entries.size(); e += 4)
-      llvm::append_range(own, entries.slice(e, 2));
+    for (size_t e = 0; e < entries.size(); e += 4)
+      for (size_t i : {e + 2 * row, e + 2 * row + 1})
+        own.push_back(sumsRows ? ptx.sum(entries[i], entries[i ^ 2]) : entries[i]);
   }
 }

@@ -165,6 +165,8 @@ private:
   int64_t scoreTileBytes(const ScoreTile &tile) const {
     return tile.ofTokens ? plan.columns * rowBytes : tileBytes;
   }
+  /// Of the system's inverse and, behind it, its rest.
+  int64_t inverseBytes() const { return plan.system ? (plan.keepsRests ? 2 : 1) * tileBytes : 0; }
   /// Whether numbers take so long that those of a chunk are made before its tiles are there, as far as they
   /// go.
   bool rowsAhead() const { return !plan.masks.empty(); }
@@ -389,7 +391,8 @@ private:
   mlir::FailureOr<Values> startEntries(ChainState &state, const ChainProduct &product);
   mlir::FailureOr<Values> startInTurns(ChainState &state, const ChainProduct &product);
   mlir::LogicalResult sumStarts(ChainState &state, unsigned wave);
-  void takeTurns(ChainState &state, std::array<mlir::Value, 2> results, mlir::ValueRange entries);
+  void takeTurns(ChainState &state, std::array<mlir::Value, 2> results, mlir::ValueRange entries,
+                 bool sumsRows);
   void land(ChainState &state, size_t count);
   bool liesTurned(const ChainProduct &product) const;
   bool isStacked(const ChainProduct &product) const { return stacks && product.stack >= 0; }
