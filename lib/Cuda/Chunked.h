@@ -24,9 +24,9 @@ struct Part {
 /// of `grain` tokens, the last ones shorter; the block then begins `later` tokens (i64, or null) after its
 /// segment, or before it. Blocks of a sequence's segments stand together or, `inTurn`, all first segments
 /// before the second ones or, `lastFirst`, after them; with grains of `tokensTogether` those of all heads
-/// stand together.
+/// stand together. `block` is the block's number where that is not the launch's.
 Part findPart(Threads &threads, TensorAccess &access, int64_t shards, int64_t slab, int64_t grain = 0,
-              mlir::Value later = {}, bool inTurn = false, bool lastFirst = false);
+              mlir::Value later = {}, bool inTurn = false, bool lastFirst = false, mlir::Value block = {});
 
 /// Where in the workspace a part's chunk (i32, from 0) of `grain` tokens has a record of so many bytes (i64);
 /// see recur_cuda_entry.

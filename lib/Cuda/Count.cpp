@@ -256,7 +256,7 @@ std::vector<GpuPart> cuda::countParts(Operation *function) {
 std::vector<GpuCandidate> cuda::listCandidates(const Kernel &kernel, StringRef symbol) {
   constexpr GpuLaunch::Cut cuts[] = {GpuLaunch::Whole,     GpuLaunch::Segments, GpuLaunch::SegmentsOrWhole,
                                      GpuLaunch::FewTokens, GpuLaunch::Spread,   GpuLaunch::SegmentsOrWhole,
-                                     GpuLaunch::Spread};
+                                     GpuLaunch::Spread,    GpuLaunch::Passed};
   constexpr double tokensOfRecord = 64;
   double temporary = 0;
   for (const Temporary &one : kernel.temporaries) // written and read

@@ -81,9 +81,19 @@ struct Entry {
   bool takesMore = false;
   /// Works on segments of sequences: as many as `mostBlocks` lets be, at least two; as many as take those
   /// processors the least time; short ones whatever their number; such that blocks, of which `mostBlocks` run
-  /// at a time, end together; as many as `mostBlocks` lets be, of which there may be one; or such that blocks
-  /// end together, of which the first ones read initial states.
-  enum Cut { Whole, Segments, AnySegments, FewTokens, Spread, SegmentsOrWhole, SpreadTokens } cut = Whole;
+  /// at a time, end together; as many as `mostBlocks` lets be, of which there may be one; such that blocks
+  /// end together, of which the first ones read initial states; or as many as take those processors the least
+  /// time, each of which waits for the state that the one before leaves.
+  enum Cut {
+    Whole,
+    Segments,
+    AnySegments,
+    FewTokens,
+    Spread,
+    SegmentsOrWhole,
+    SpreadTokens,
+    PassedSegments
+  } cut = Whole;
   /// The next entry is launched after this one, and finds the workspace as this one left it.
   bool continues = false;
   /// May begin while the entry before it still runs, and waits itself for what that one leaves.

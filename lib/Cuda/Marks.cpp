@@ -14,6 +14,10 @@ void cuda::mark(Ptx &ptx, Value address) {
                {address, ptx.constant(1)});
 }
 
+Value cuda::takeTicket(Ptx &ptx, Value address) {
+  return ptx.assembly("atom.global.add.u32 $0, [$1], 1;", ptx.b.getI32Type(), address)[0];
+}
+
 void cuda::awaitMark(Ptx &ptx, Value address) {
   ptx.assembly("{ .reg .pred unset; .reg .b32 word; again: ld.acquire.gpu.global.b32 word, [$0]; "
                "setp.eq.b32 unset, word, 0; @unset bra again; fence.proxy.async.global; }",

@@ -14,6 +14,8 @@ void fenceDevice(Ptx &ptx);
 /// Marks a word, behind all that the thread and its copies have written, or that a barrier has made known to
 /// it.
 void mark(Ptx &ptx, mlir::Value address);
+/// Adds one to a word, and says what it was.
+mlir::Value takeTicket(Ptx &ptx, mlir::Value address);
 /// Waits until a word is marked; what it stands for may be read by copies, too.
 void awaitMark(Ptx &ptx, mlir::Value address);
 

@@ -83,6 +83,11 @@ Value Ptx::inBlock(Value address, Value rank) {
   return assembly("mapa.shared::cluster.u32 $0, $1, $2;", b.getI32Type(), {address, rank}, false)[0];
 }
 
+Value Ptx::loadThere(Value address, int64_t offset) {
+  return assembly(("ld.shared::cluster.b32 $0, [$1+" + Twine(offset) + "];").str(), b.getI32Type(),
+                  address)[0];
+}
+
 void Ptx::arriveThere(Value barrier) {
   assembly("mbarrier.arrive.shared::cluster.b64 _, [$0];", {}, barrier);
 }

@@ -97,6 +97,8 @@ public:
   void meetCluster();
   /// Where what lies at an address of this block lies in one of its cluster.
   mlir::Value inBlock(mlir::Value address, mlir::Value rank);
+  /// A word of another block's shared memory.
+  mlir::Value loadThere(mlir::Value address, int64_t offset);
   /// As above, at a barrier that may be another block's.
   void arriveThere(mlir::Value barrier);
   void arriveThereExpecting(mlir::Value barrier, int64_t bytes);

@@ -436,5 +436,7 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
     storeGathered(ArrayRef(last).take_front(entries), last[entries]);
   else
     storeFinal(ArrayRef(last).take_front(entries));
+  if (phase == Phase::Passed)
+    passState(ArrayRef(last).take_front(entries));
   return status;
 }

@@ -16,9 +16,10 @@ constexpr int64_t mostFew = 4, mostCuts = 3;
 
 Part RoleEmitter::find(TensorAccess &access) {
   int64_t grain = phase == Phase::Whole || (phase == Phase::Chain && !form.forgets) ? 0 : plan.tokens;
-  bool lastFirst = endsWithFirst(), inTurn = form.isEarly() || lastFirst;
+  bool lastFirst = endsWithFirst(), inTurn = form.isEarly() || phase == Phase::Passed || lastFirst;
+  Value block = phase == Phase::Passed ? numberOfBlock() : Value();
   if (!hasBegin)
-    return findPart(threads, access, shards, plan.independent, grain, {}, inTurn, lastFirst);
+    return findPart(threads, access, shards, plan.independent, grain, {}, inTurn, lastFirst, block);
   // Read from where it was left, so that it takes no registers.
   Values begin = ptx.load(ptx.add(base, beginAt), 0, 2, b.getI32Type());
   Value later = arith::ExtSIOp::create(b, b.getI64Type(), ptx.mul(begin[0], plan.tokens));

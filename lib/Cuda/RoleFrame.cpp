@@ -281,6 +281,8 @@ void RoleEmitter::emitStart() {
     init(OutputsEmpty, 1, plan.countOutputs() && slabs ? 1 : 0);
     init(Summed, chunksOfSums, team > 1 && !plan.reductions.empty() ? team : 0);
     ptx.fenceBarrierInit();
+    if (phase == Phase::Passed)
+      takeNumber();
   });
   // Score tiles stay zero above the diagonal, and the inverse, which lies transposed, below; so do rows of
   // inputs that no micro-step fills.
@@ -310,6 +312,8 @@ void RoleEmitter::emitStart() {
     ptx.meetCluster();
   else
     NVVM::Barrier0Op::create(b);
+  if (phase == Phase::Passed && team > 1)
+    shareNumber();
   // Here, as what the launch before leaves is read from here on.
   if (entry.overlaps)
     awaitLaunch(ptx);
@@ -454,6 +458,8 @@ LogicalResult RoleEmitter::emit() {
     ptx.meetCluster();
   if (phase == Phase::Gather)
     entry.scratchBytes = slabs * gatheredBytes();
+  if (phase == Phase::Passed)
+    entry.scratchBytes = passedBytes();
   if (phase == Phase::Chain)
     form.handedOver->assign(slots.begin(), slots.end());
   if (phase == Phase::Prepare)

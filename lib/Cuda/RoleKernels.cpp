@@ -56,6 +56,12 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
   FailureOr<RolePlan> plan = RolePlan::make(program, tensors, phase == Phase::Gather);
   if (failed(plan))
     return false;
+  // Of more blocks than processors no two segments of a sequence need to go side by side.
+  if (phase == Phase::Early && !mostBlocks)
+    addRoles(program, tensors, shards, "_early", options.chip.processors, phase);
+  bool passes = !mostBlocks && (phase == Phase::Whole || phase == Phase::Early);
+  if (passes)
+    phase = Phase::Passed;
   // Where a system makes the scores dear, the blocks of a head compute them for one another.
   constexpr int64_t largestTeam = 2;
   RoleForm form;
@@ -64,13 +70,16 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
   Entry entry;
   entry.name = options.symbol + name.str();
   entry.mostBlocks = mostBlocks;
-  if (phase == Phase::Early && !mostBlocks) {
+  if (passes) {
     entry.mostBlocks = options.chip.processors;
     entry.takesMore = true;
   }
   bool isCut = phase == Phase::Gather || phase == Phase::Segments;
   entry.leastTokens = isCut ? 8 * tokensOfChunk : tokensWorthChunk;
-  entry.cut = isCut ? Entry::Segments : phase == Phase::Early ? Entry::AnySegments : Entry::Whole;
+  entry.cut = isCut                    ? Entry::Segments
+              : phase == Phase::Early  ? Entry::AnySegments
+              : phase == Phase::Passed ? Entry::PassedSegments
+                                       : Entry::Whole;
   entry.continues = phase == Phase::Gather;
   entry.shards = shards;
   // Large parts of the state leave a team's scores no registers, and many keys no room for its chunks.

@@ -140,7 +140,9 @@ Values RoleEmitter::initialState() {
   b.setInsertionPointToStart(isFirst.thenBlock());
   scf::YieldOp::create(b, givenStates());
   b.setInsertionPointToStart(isFirst.elseBlock());
-  scf::YieldOp::create(b, phase == Phase::Segments ? gatheredState() : Values(types.size(), ptx.number(0)));
+  scf::YieldOp::create(b, phase == Phase::Segments ? gatheredState()
+                          : phase == Phase::Passed ? passedState()
+                                                   : Values(types.size(), ptx.number(0)));
   return Values(isFirst.getResults());
 }
 
@@ -157,38 +159,46 @@ Value RoleEmitter::gathered(Value block) {
 // The state that the segments before this one make: factor after factor, and what each adds.
 Values RoleEmitter::gatheredState() {
   Value back = ptx.mul(part.segment, shards), first = arith::SubIOp::create(b, part.block, back);
-  auto loop = threads.forLoop(
-      ptx.constant(0), part.segment, ptx.constant(1), Values(plan.keys / 2, ptx.number(0)),
-      [&](Value segment, ValueRange carried) {
-        Value from = gathered(ptx.add(first, ptx.mul(segment, shards)));
-        Value own =
-            LLVM::GEPOp::create(b, from.getType(), b.getI8Type(), from, ValueRange{ptx.mul(thread, 16)});
-        int64_t count = plan.keys / 2;
-        Value factor = ptx.assembly(("ld.global.f32 $0, [$1+" + Twine(count * 512) + "];").str(),
+  auto loop = threads.forLoop(ptx.constant(0), part.segment, ptx.constant(1),
+                              Values(plan.keys / 2, ptx.number(0)), [&](Value segment, ValueRange carried) {
+                                Value from = gathered(ptx.add(first, ptx.mul(segment, shards)));
+                                Value factor = ptx.assembly(
+                                    ("ld.global.f32 $0, [$1+" + Twine(stateBytes()) + "];").str(),
                                     b.getF32Type(), from)[0];
-        Values added, results;
-        for (int64_t e = 0; e < count; e += 4)
-          llvm::append_range(
-              added, ptx.assembly(("ld.global.v4.f32 {$0,$1,$2,$3}, [$4+" + Twine(e * 512) + "];").str(),
-                                  SmallVector<Type>(4, b.getF32Type()), own));
-        for (auto [entry, more] : llvm::zip(carried, added))
-          results.push_back(ptx.sum(ptx.multiply(entry, factor), more));
-        return results;
-      });
+                                Values results;
+                                for (auto [entry, more] : llvm::zip(carried, loadEntries(from)))
+                                  results.push_back(ptx.sum(ptx.multiply(entry, factor), more));
+                                return results;
+                              });
   return Values(loop.getResults());
 }
 
 void RoleEmitter::storeGathered(ValueRange entries, Value scale) {
   threads.when(ptx.compare(arith::CmpIPredicate::ult, ptx.add(part.segment, 1), part.segments), [&] {
     Value to = gathered(part.block);
-    Value own = LLVM::GEPOp::create(b, to.getType(), b.getI8Type(), to, ValueRange{ptx.mul(thread, 16)});
-    for (size_t e = 0; e < entries.size(); e += 4)
-      ptx.assembly(("st.global.v4.f32 [$0+" + Twine(e * 512) + "], {$1,$2,$3,$4};").str(), {},
-                   Values{own, entries[e], entries[e + 1], entries[e + 2], entries[e + 3]});
+    storeEntries(to, entries);
     threads.when(ptx.equal(thread, 0), [&] {
-      ptx.assembly(("st.global.f32 [$0+" + Twine(entries.size() * 512) + "], $1;").str(), {}, {to, scale});
+      ptx.assembly(("st.global.f32 [$0+" + Twine(stateBytes()) + "], $1;").str(), {}, {to, scale});
     });
   });
+}
+
+// The entries of a warpgroup's state, 16 bytes a thread at a time.
+Values RoleEmitter::loadEntries(Value from) {
+  Value own = LLVM::GEPOp::create(b, from.getType(), b.getI8Type(), from, ValueRange{ptx.mul(thread, 16)});
+  Values entries;
+  for (int64_t e = 0; e < plan.keys / 2; e += 4)
+    llvm::append_range(entries,
+                       ptx.assembly(("ld.global.v4.f32 {$0,$1,$2,$3}, [$4+" + Twine(e * 512) + "];").str(),
+                                    SmallVector<Type>(4, b.getF32Type()), own));
+  return entries;
+}
+
+void RoleEmitter::storeEntries(Value to, ValueRange entries) {
+  Value own = LLVM::GEPOp::create(b, to.getType(), b.getI8Type(), to, ValueRange{ptx.mul(thread, 16)});
+  for (size_t e = 0; e < entries.size(); e += 4)
+    ptx.assembly(("st.global.v4.f32 [$0+" + Twine(e * 512) + "], {$1,$2,$3,$4};").str(), {},
+                 Values{own, entries[e], entries[e + 1], entries[e + 2], entries[e + 3]});
 }
 
 Values RoleEmitter::givenStates() {

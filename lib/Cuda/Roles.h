@@ -27,12 +27,14 @@ struct ScoreRole {
 
 /// How a kernel takes sequences: whole, or in segments side by side. Then one kernel gathers what each
 /// segment adds to the state and what it multiplies it with, and the next begins every segment with what the
-/// ones before it make of the first state. Or, `Early`, where decays bound what is left of a state, a segment
+/// ones before it make of the first state. Or, `Passed`, where there are more blocks than processors, a
+/// segment waits for the state that the one before it leaves, so that all processors end together. Or,
+/// `Early`, where decays bound what is left of a state, a segment
 /// begins with zero as many chunks before its own as it takes to forget all before them. Where processors get
 /// several blocks, that may be few chunks, or the sequence's first block takes it whole. Or one kernel
 /// prepares, for all chunks side by side, what does not depend on the state, and leaves it in the workspace,
 /// a record for each chunk; and the next is the chain.
-enum class Phase { Whole, Gather, Segments, Early, Prepare, Chain };
+enum class Phase { Whole, Gather, Segments, Passed, Early, Prepare, Chain };
 
 /// A number for each token in shared memory: a product of factors, or the sums of a decay's binary
 /// logarithms, less the factors'; or the factors times what decays within the token's 16, from their start
@@ -420,12 +422,28 @@ private:
   mlir::Value launderedCall();
   Part find(TensorAccess &access);
   /// What a warpgroup leaves of a segment: the state's rows, and the factor.
-  int64_t gatheredBytes() const { return rowsOfSlab * plan.keys * 4 + 16; }
+  int64_t gatheredBytes() const { return stateBytes() + 16; }
+  int64_t stateBytes() const { return rowsOfSlab * plan.keys * 4; }
   Values givenState(unsigned state);
   Values givenStates();
   Values gatheredState();
   mlir::Value gathered(mlir::Value block);
   void storeGathered(mlir::ValueRange entries, mlir::Value scale);
+  Values loadEntries(mlir::Value from);
+  void storeEntries(mlir::Value to, mlir::ValueRange entries);
+
+  // Segments that pass the state on (RolePassing.cpp).
+  mlir::Value scratch();
+  mlir::Value isCut();
+  void takeNumber();
+  void shareNumber();
+  mlir::Value numberOfBlock();
+  int64_t passedBytes() const;
+  /// The state that a block's warpgroup passes on, and the word that is marked then.
+  std::pair<mlir::Value, mlir::Value> passed(mlir::Value block);
+  /// The state that the segment before leaves.
+  Values passedState();
+  void passState(mlir::ValueRange entries);
 
   Threads &threads;
   mlir::ImplicitLocOpBuilder &b;

@@ -29,11 +29,12 @@ private:
 } // namespace
 
 Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int64_t slab, int64_t grain,
-                    Value later, bool inTurn, bool lastFirst) {
+                    Value later, bool inTurn, bool lastFirst, Value block) {
   ImplicitLocOpBuilder &b = threads.b;
   Part part;
   auto i64 = [&](int64_t n) { return threads.constant(n, 64); };
-  Value block = NVVM::BlockIdXOp::create(b, b.getI32Type());
+  if (!block)
+    block = NVVM::BlockIdXOp::create(b, b.getI32Type());
   Value shard = arith::RemUIOp::create(b, block, threads.constant(shards));
   Value pair = arith::DivUIOp::create(b, block, threads.constant(shards));
   part.heads = access.word(TensorAccess::Heads);

@@ -4,6 +4,7 @@
 #include "lib/Emulate/Machine.h"
 #include "lib/Emulate/TensorMap.h"
 
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 
@@ -188,6 +189,11 @@ static int streamIsCapturing(void *, int *capturing) {
   return Success;
 }
 
+static int memsetD32Async(unsigned long long to, unsigned value, size_t count, void *) {
+  std::fill_n(reinterpret_cast<unsigned *>(to), count, value);
+  return Success;
+}
+
 static int memcpyDtoH(void *to, unsigned long long from, size_t bytes) {
   memcpy(to, reinterpret_cast<const void *>(from), bytes);
   return Success;
@@ -212,6 +218,7 @@ void *recur::emulate::findDriverFunction(const char *name) {
       {"cuTensorMapEncodeTiled", reinterpret_cast<void *>(encodeTiled)},
       {"cuLaunchKernel", reinterpret_cast<void *>(launchKernel)},
       {"cuLaunchKernelEx", reinterpret_cast<void *>(launchKernelEx)},
+      {"cuMemsetD32Async", reinterpret_cast<void *>(memsetD32Async)},
       {"cuPointerGetAttributes", reinterpret_cast<void *>(pointerGetAttributes)},
       {"cuStreamIsCapturing", reinterpret_cast<void *>(streamIsCapturing)},
       {"cuStreamSynchronize", reinterpret_cast<void *>(succeedWith)},

@@ -229,7 +229,8 @@ static void *locate(Thread &thread, const Statement &s, const OperandGroup &grou
   if (address % bytes)
     thread.fail("uses byte " + Twine(address - thread.block->shared.base()) +
                 " of shared memory, which is no multiple of " + Twine(bytes));
-  SharedMemory &shared = (s.flag && writes ? thread.cluster->blockAt(thread, address) : *thread.block).shared;
+  bool isAny = writes || s.has("shared::cluster");
+  SharedMemory &shared = (isAny ? thread.cluster->blockAt(thread, address) : *thread.block).shared;
   Access access = thread.warp->access();
   access.relaxed = s.has("relaxed");
   thread.expect(writes ? shared.write(address, bytes, access) : shared.read(address, bytes, access));
@@ -253,6 +254,13 @@ static void store(Thread &thread, const Statement &s, Slots slots) {
   }
 }
 
+static void fetchAdd(Thread &thread, const Statement &s, Slots slots) {
+  auto *at = static_cast<uint32_t *>(locate(thread, s, s.operands[1], slots, true));
+  uint32_t more = thread.word(s.operands[2], slots);
+  thread.set(s.operands[0].items[0], slots, *at);
+  *at += more;
+}
+
 static void nothing(Thread &, const Statement &, Slots) {}
 
 bool recur::emulate::decodeMemory(Statement &s) {
@@ -260,14 +268,17 @@ bool recur::emulate::decodeMemory(Statement &s) {
     s.run = nothing;
     return s.has("global") && s.operands.size() == 1;
   }
+  if (s.words == ArrayRef<StringRef>{"atom", "global", "add", "u32"} && s.operands.size() == 3) {
+    s.bytes = 4;
+    s.run = fetchAdd;
+    return true;
+  }
   if ((s.words[0] != "ld" && s.words[0] != "st") || s.operands.size() != 2 || s.words.size() < 3)
     return false;
   s.flag = any_of(s.words, [](StringRef word) { return word.starts_with("shared"); });
   if (!s.flag && !s.has("global"))
     return false;
   s.bytes = bytesOf(s.words.back());
-  if (s.has("shared::cluster") && s.words[0] == "ld")
-    return false;
   for (StringRef word : ArrayRef(s.words).drop_front().drop_back()) {
     bool hint =
         is_contained({"shared", "shared::cta", "shared::cluster", "global", "nc", "cs", "cg", "ca", "lu",

@@ -56,12 +56,15 @@ static constexpr double leastOfSegment = 256, fewTokens = 16, chunk = 64;
 
 // The segments that take all processors the least time where each gets several blocks; see the runtime.
 static double segmentsInRounds(const GpuLaunch &launch, const GpuShape &shape) {
-  constexpr double mostSegments = 4, startTokens = 320;
-  double best = 1, least = HUGE_VAL, most = std::min(mostSegments, std::floor(shape.tokens / leastOfSegment));
+  bool passes = launch.cut == GpuLaunch::Passed;
+  double startTokens = passes ? 192 : 320;
+  double best = 1, least = HUGE_VAL,
+         most = std::min(passes ? 8.0 : 4.0, std::floor(shape.tokens / leastOfSegment));
   for (double segments = 1; segments <= std::max(most, 1.0); ++segments) {
     double blocks = shape.sequences * shape.heads * segments,
            atOnce = std::max(1.0, std::floor(launch.mostBlocks / launch.blocks));
-    double time = std::ceil(blocks / atOnce) * (std::floor(shape.tokens / segments) + startTokens);
+    double rounds = std::max(std::ceil(blocks / atOnce), passes ? segments : 1.0);
+    double time = rounds * (std::floor(shape.tokens / segments) + startTokens);
     if (time < least) {
       least = time;
       best = segments;
@@ -79,6 +82,8 @@ static double segmentsOf(const GpuLaunch &launch, const GpuShape &shape) {
   if (launch.cut == GpuLaunch::Spread) // one for each processor, or a little less
     return std::clamp(launch.mostBlocks / (shape.sequences * shape.heads), 1.0,
                       std::ceil(shape.tokens / chunk));
+  if (launch.cut == GpuLaunch::Passed)
+    return segmentsInRounds(launch, shape);
   double wide = std::floor(launch.mostBlocks / launch.blocks / (shape.sequences * shape.heads));
   double segments = std::min(wide, std::floor(shape.tokens / leastOfSegment));
   if (segments >= 2)
@@ -99,7 +104,9 @@ static LaunchTime timeOf(const GpuLaunch &launch, const GpuShape &shape, const G
   double segments = segmentsOf(launch, shape),
          blocks = shape.sequences * shape.heads * launch.blocks * segments;
   double tokens = isStage ? fewTokens : std::ceil(shape.tokens / segments);
-  if ((launch.cut == GpuLaunch::SegmentsOrWhole || launch.cut == GpuLaunch::Spread) && segments > 1)
+  bool begins = launch.cut == GpuLaunch::SegmentsOrWhole || launch.cut == GpuLaunch::Spread ||
+                launch.cut == GpuLaunch::Passed;
+  if (begins && segments > 1)
     tokens += chunk;
   double together = std::max(
       1.0, std::min({std::floor(2048 / launch.threads), std::floor(65536 / launch.threads / cycles.registers),

@@ -44,9 +44,9 @@ struct GpuLaunch {
   /// Blocks for one head of one sequence, threads and bytes of shared memory of a block.
   double blocks = 1, threads = 0, sharedBytes = 0;
   /// Whether a block takes a whole sequence, one of several segments, as many as give `mostBlocks`, such a
-  /// segment or the whole sequence where there are too few, a few tokens, or segments such that all
-  /// processors have the same to do.
-  enum Cut { Whole, Segments, SegmentsOrWhole, FewTokens, Spread } cut = Whole;
+  /// segment or the whole sequence where there are too few, a few tokens, segments such that all processors
+  /// have the same to do, or segments that pass the state on, as many as take the processors the least time.
+  enum Cut { Whole, Segments, SegmentsOrWhole, FewTokens, Spread, Passed } cut = Whole;
   /// For launches of at most so many blocks; 0: of any number. Or, `takesMore`, of any number on so many
   /// processors.
   double mostBlocks = 0;

@@ -30,6 +30,7 @@ static const struct {
                {"cuTensorMapEncodeTiled", &recur_i_cuda.encode_tiled, true},
                {"cuLaunchKernel", &recur_i_cuda.launch_kernel, false},
                {"cuLaunchKernelEx", &recur_i_cuda.launch_kernel_ex, true},
+               {"cuMemsetD32Async", &recur_i_cuda.memset_d32_async, false},
                {"cuPointerGetAttributes", &recur_i_cuda.pointer_get_attributes, false},
                {"cuStreamIsCapturing", &recur_i_cuda.stream_is_capturing, false},
                {"cuStreamSynchronize", &recur_i_cuda.stream_synchronize, false},

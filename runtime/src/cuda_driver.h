@@ -66,6 +66,7 @@ typedef struct recur_i_driver {
                             CUstream, void **, void **);
   /** NULL where launches that overlap cannot be captured into a graph, before CUDA 12.3. */
   CUresult (*launch_kernel_ex)(const CUlaunchConfig *, CUfunction, void **, void **);
+  CUresult (*memset_d32_async)(unsigned long long, unsigned, size_t, CUstream);
   CUresult (*pointer_get_attributes)(unsigned, int *, void **, unsigned long long);
   CUresult (*stream_is_capturing)(CUstream, int *);
   CUresult (*stream_synchronize)(CUstream);

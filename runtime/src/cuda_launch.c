@@ -132,15 +132,20 @@ static bool has_rounds(const recur_i_call *call, const recur_cuda_entry *entry, 
 }
 
 /** The segments that take the entry's processors the least time, where each gets several blocks: a round of
- * them takes as long as one block, which begins with some tokens' time before its first output. */
+ * them takes as long as one block, which begins with some tokens' time before its first output: fewer where
+ * the state is passed on, but then no two segments of a sequence are in one round. */
 static int64_t count_in_rounds(const recur_i_call *call, const recur_cuda_entry *entry, int64_t tokens,
                                int64_t most) {
-  enum { START_TOKENS = 320, MOST_SEGMENTS = 4 };
+  const bool passes = entry->flags & RECUR_CUDA_PASSES;
+  const int64_t start = passes ? 192 : 320, most_segments = passes ? 8 : 4;
   const int64_t at_once = entry->most < entry->shards ? 1 : entry->most / entry->shards;
   int64_t best = 1, least = INT64_MAX;
-  for (int64_t segments = 1; segments == 1 || (segments <= most && segments <= MOST_SEGMENTS); ++segments) {
+  for (int64_t segments = 1; segments == 1 || (segments <= most && segments <= most_segments); ++segments) {
     const int64_t blocks = call->sequences * call->heads * segments;
-    const int64_t time = (blocks + at_once - 1) / at_once * (tokens / segments + START_TOKENS);
+    int64_t rounds = (blocks + at_once - 1) / at_once;
+    if (passes && rounds < segments)
+      rounds = segments;
+    const int64_t time = rounds * (tokens / segments + start);
     if (time < least) {
       least = time;
       best = segments;
@@ -171,7 +176,10 @@ int64_t recur_i_count_segments(const recur_i_call *call, const recur_cuda_entry 
   }
   if (!(entry->flags & RECUR_CUDA_SEGMENTS))
     return 1;
-  const int64_t tall = tokens / LEAST_TOKENS, wide = heads ? entry->most / entry->shards / heads : 0;
+  const int64_t tall = tokens / LEAST_TOKENS;
+  if (entry->flags & RECUR_CUDA_PASSES)
+    return count_in_rounds(call, entry, tokens, tall);
+  const int64_t wide = heads ? entry->most / entry->shards / heads : 0;
   const int64_t segments = wide < tall ? wide : tall;
   if (segments >= 2)
     return segments;
@@ -214,14 +222,22 @@ static int64_t blocks_of(const recur_i_call *call, const recur_cuda_entry *entry
   return overflows || blocks > INT32_MAX ? -1 : blocks;
 }
 
+/** The words of the workspace that are 0 before an entry is launched whose blocks pass states on. */
+static size_t words_of(const recur_i_call *call, const recur_cuda_entry *entry) {
+  const bool passes = entry->flags & RECUR_CUDA_PASSES && recur_i_count_segments(call, entry) > 1;
+  return passes ? 4 * (size_t)(1 + blocks_of(call, entry)) : 0;
+}
+
 /** Bytes of the workspace of a group before the temporaries. */
 static int64_t scratch_of(const recur_i_call *call, const recur_cuda_entry *group) {
   const int64_t chunks = call->cu_seqlens.argument ? call->tokens / CHUNK + call->sequences
                                                    : call->sequences * chunks_of(call->tokens);
   int64_t most = 0;
   for (int32_t i = 0; i < recur_i_count_launches(group); ++i) {
-    const int64_t bytes =
-        group[i].scratch * blocks_of(call, &group[i]) + group[i].record * chunks * call->heads;
+    const int64_t words = (int64_t)words_of(call, &group[i]);
+    int64_t bytes = group[i].record * chunks * call->heads;
+    if (words || !(group[i].flags & RECUR_CUDA_PASSES))
+      bytes += group[i].scratch * blocks_of(call, &group[i]) + (words ? 16 : 0);
     most = bytes > most ? bytes : most;
   }
   return most;
@@ -345,7 +361,10 @@ static CUresult launch(const recur_i_call *call, const recur_cuda_entry *entry, 
     parameter.cu_seqlens = (recur_cuda_index){NULL, 0, 0};
   }
   recur_i_map maps[RECUR_MAX_MAPS];
-  const CUresult result = recur_i_describe_maps(list.operands, entry, maps);
+  CUresult result = recur_i_describe_maps(list.operands, entry, maps);
+  const size_t words = words_of(call, entry);
+  if (!result && words)
+    result = recur_i_cuda.memset_d32_async((uintptr_t)workspace, 0, words, stream);
   void *parameters[] = {&parameter, maps};
   return result ? result : start(entry, function, (unsigned)blocks_of(call, entry), stream, parameters);
 }

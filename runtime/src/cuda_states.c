@@ -29,7 +29,8 @@ static bool has_tensor(const recur_cuda_entry *entry, int32_t index) {
   return !entry->tensors;
 }
 
-/** Whether several blocks read one head's entries of an initial state. Those of entries that spread their
+/** Whether several blocks read one head's entries of an initial state before it is stored over. Who waits for
+ * the state of a segment waits for the first one's blocks, too. Those of entries that spread their
  * blocks over all chunks read none, unless they say so. Of a matrix each of a head's blocks reads its own
  * part; a vector all of them may read. */
 static bool is_shared(const recur_i_call *call, const recur_cuda_entry *group, int32_t index) {
@@ -38,7 +39,8 @@ static bool is_shared(const recur_i_call *call, const recur_cuda_entry *group, i
   for (int32_t i = 0; i < recur_i_count_launches(group); ++i)
     if ((!(group[i].flags & RECUR_CUDA_SPREAD) || group[i].flags & RECUR_CUDA_INITIAL) &&
         has_tensor(&group[i], index))
-      readers += recur_i_count_segments(call, &group[i]) * (is_vector ? group[i].shards : 1);
+      readers += (group[i].flags & RECUR_CUDA_PASSES ? 1 : recur_i_count_segments(call, &group[i])) *
+                 (is_vector ? group[i].shards : 1);
   return readers > 1;
 }
 

@@ -131,7 +131,12 @@ enum {
   RECUR_CUDA_INITIAL = 256,
   /** May begin while the entry before it, which it continues, still runs: as soon as all of that one's blocks
    * have begun and let it. Blocks of all first segments come before those of the second ones. */
-  RECUR_CUDA_OVERLAPS = 512
+  RECUR_CUDA_OVERLAPS = 512,
+  /** With RECUR_CUDA_SEGMENTS: as many segments as take `most` processors the least time, where each gets
+   * several blocks, else one. A block waits for the state of the segment before. Blocks as with
+   * RECUR_CUDA_ANY. Of several segments, the workspace begins with 16 bytes, and 16 for each block, that are
+   * 0. */
+  RECUR_CUDA_PASSES = 1024
 };
 
 /** A tensor that a launch leaves in the workspace for the next: [batch, token, head, entry], as the inputs
