@@ -277,7 +277,7 @@ void RoleEmitter::emitStart() {
     init(EarlyFull, phase == Phase::Chain ? earlyPlaces : 0, 1);
     init(EarlyEmpty, earlyPlaces, 128 * (slabs + scorers.size()));
     init(Turned, scoresTurn() ? stages : 0, 128);
-    init(OutputsFull, 1, plan.countOutputs() ? 128 * slabs : 0);
+    init(OutputsFull, plan.outputPlace ? stages : 1, plan.countOutputs() ? 128 * slabs : 0);
     init(OutputsEmpty, 1, plan.countOutputs() && slabs ? 1 : 0);
     init(Summed, chunksOfSums, team > 1 && !plan.reductions.empty() ? team : 0);
     ptx.fenceBarrierInit();

@@ -23,7 +23,7 @@ void RoleEmitter::emitLoader(Value chunks) {
     if (leaves)
       leaveTiles(chunk, stage);
     else
-      copyOutputs(chunk, stage.tiles);
+      copyOutputs(chunk, stage);
   };
   auto release = [&](Value chunk, Stage stage) {
     if (leaves)

@@ -32,7 +32,7 @@ void RoleEmitter::storeOutputs(const ChainState &state, ArrayRef<Value> packed) 
     for (int64_t output = 0; output < int64_t(packed.size()) / share; ++output)
       storeRowsOfOutput(output, state.chunk, outputAt(state.stage.tiles, output, halfOfSlab()), left);
   });
-  ptx.arrive(barrier(OutputsFull, ptx.constant(0)));
+  ptx.arrive(barrier(OutputsFull, plan.outputPlace ? state.stage.index : ptx.constant(0)));
 }
 
 // A box would reach past the sequence's end: rows one by one.
@@ -79,8 +79,14 @@ Value RoleEmitter::outputAt(Value tiles, unsigned output, Value slab) {
 }
 
 // Copies a chunk's outputs to their tensors, in the thread that loads, when the chain has stored them.
-void RoleEmitter::copyOutputs(Value chunk, Value tiles) {
-  ptx.await(barrier(OutputsFull, ptx.constant(0)), ptx.bits(chunk, 1));
+// One warpgroup of the chain may be some chunks ahead of the other: a barrier of one place for all of them
+// would take its next chunk for the other's.
+void RoleEmitter::copyOutputs(Value chunk, Stage stage) {
+  if (plan.outputPlace)
+    ptx.await(barrier(OutputsFull, stage.index), stage.phase);
+  else
+    ptx.await(barrier(OutputsFull, ptx.constant(0)), ptx.bits(chunk, 1));
+  Value tiles = stage.tiles;
   ptx.fenceProxy();
   auto narrow = [&](Value x) -> Value { return arith::TruncIOp::create(b, b.getI32Type(), x); };
   TensorAccess plain(threads, call, plan.tensors, /*packed=*/true);

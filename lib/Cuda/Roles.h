@@ -401,7 +401,7 @@ private:
   mlir::Value tokensLeft(mlir::Value chunk);
   void storeOutputs(const ChainState &state, llvm::ArrayRef<mlir::Value> packed);
   void storeRowsOfOutput(unsigned output, mlir::Value chunk, mlir::Value buffer, mlir::Value left);
-  void copyOutputs(mlir::Value chunk, mlir::Value tiles);
+  void copyOutputs(mlir::Value chunk, Stage stage);
   mlir::Value outputAt(mlir::Value tiles, unsigned output, mlir::Value slab);
   Values columnNumbers(ChainState &state, int64_t offset, bool isUniform, int64_t eighths = 0);
   /// Whether a thread's entries are those of a slab of tokens, which has fewer columns than all others.
