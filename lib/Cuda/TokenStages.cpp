@@ -227,7 +227,7 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
   for (size_t rest = forms; rest > 0; --rest) {
     SmallVector<Entry> group;
     for (const auto &[own, stage] : llvm::zip(launches, stages->stages))
-      for (Entry entry : own[own.size() - std::min(rest, own.size())]) {
+      for (Entry entry : own[std::min(forms - rest, own.size() - 1)]) {
         entry.tensors = numberTensors(rule, stage.rule(), *stages);
         entry.continues = true;
         entry.form = Form::Roles; // whatever else stands beside them
