@@ -147,17 +147,28 @@ std::array<Value, 2> RoleEmitter::cascadeWeights(RowState &state, chunk::Weights
 void RoleEmitter::fillMask(RowState &state, int which, RowPart half) {
   const CoupledMask &mask = plan.masks[which];
   Transitions all = transitionsOf(state, mask.cascade);
-  std::array<Value, 2> written[2];
-  for (unsigned i : {0, 1})
-    for (auto [weight, number] : llvm::zip(mask.weights, written[i])) {
-      if (!weight)
-        continue;
-      number = ptx.number(1);
-      for (RowFactor factor : *weight)
-        number = ptx.multiply(
-            number, (factor.divides ? reciprocal(state, factor.value) : row(state, factor.value))[i]);
-    }
   Arithmetic math{ptx};
+  // Of the lane's two tokens a number for each state, null for 0.
+  std::array<Value, 2> written[2], read[2];
+  for (auto [numbers, factors] : {std::pair(written, &mask.weights), {read, &mask.reads}})
+    for (unsigned i : {0, 1})
+      for (auto [own, number] : llvm::zip(*factors, numbers[i])) {
+        if (!own)
+          continue;
+        number = ptx.number(1);
+        for (RowFactor factor : *own)
+          number = ptx.multiply(
+              number, (factor.divides ? reciprocal(state, factor.value) : row(state, factor.value))[i]);
+      }
+  auto isPlain = [&](unsigned s) { return mask.reads[s] && mask.reads[s]->empty(); };
+  // What is read of the numbers of both states.
+  auto sumOf = [&](const std::array<Value, 2> &numbers, const std::array<Value, 2> &reads) {
+    Value sum;
+    for (unsigned s : {0, 1})
+      if (mask.reads[s])
+        sum = math.sum(sum, isPlain(s) ? numbers[s] : math.multiply(numbers[s], reads[s]));
+    return sum;
+  };
   Value at = ptx.add(state.stage.rows, ptx.mul(lane, 8));
   auto store = [&](int64_t part, Value first, Value second) {
     ptx.store(at, slotOfMask(which, part) * slotPitch(), {math.known(first), math.known(second)});
@@ -170,13 +181,20 @@ void RoleEmitter::fillMask(RowState &state, int which, RowPart half) {
       for (unsigned i : {0, 1})
         reached[i] =
             math.choose(ptx.equal(inBlock, token - int64_t(i)), written[i], math.apply(own, reached[i]));
-      store(Table + token, reached[0][mask.to], reached[1][mask.to]);
+      // A row that is seen before its token is the one of the token before.
+      std::array<Value, 2> reads;
+      int64_t reader = token + (mask.reach == chunk::Reach::Before ? 1 : 0);
+      for (unsigned s : {0, 1})
+        if (mask.reads[s] && !isPlain(s) && reader < 16)
+          reads[s] = ptx.shuffle(read[reader % 2][s], ptx.add(first, reader / 2));
+      store(Table + token, sumOf(reached[0], reads), sumOf(reached[1], reads));
     }
     return;
   }
   for (unsigned s : {0, 1}) {
     auto entries = [&](int64_t part, const std::array<Transition, 2> &of) {
-      store(part + s, of[0][2 * mask.to + s], of[1][2 * mask.to + s]);
+      auto column = [&](unsigned i) { return sumOf({of[i][s], of[i][2 + s]}, read[i]); };
+      store(part + s, column(0), column(1));
     };
     entries(Through, all.throughInBlock);
     entries(Until, all.untilInBlock);

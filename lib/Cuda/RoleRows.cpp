@@ -22,9 +22,10 @@ static bool needsSums(Value value) {
 // The numbers that a mask is made of.
 static SmallVector<Value> numbersOf(const CoupledMask &mask) {
   SmallVector<Value> numbers(mask.cascade.getDefiningOp<chunk::CascadeOp>().getFactors());
-  for (const std::optional<RowFactors> &weight : mask.weights)
-    for (RowFactor factor : weight.value_or(RowFactors()))
-      numbers.push_back(factor.value);
+  for (const auto *factors : {&mask.reads, &mask.weights})
+    for (const std::optional<RowFactors> &own : *factors)
+      for (RowFactor factor : own.value_or(RowFactors()))
+        numbers.push_back(factor.value);
   return numbers;
 }
 
