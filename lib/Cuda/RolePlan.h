@@ -40,12 +40,13 @@ struct RowFactor {
 };
 using RowFactors = llvm::SmallVector<RowFactor, 2>;
 
-/// What of a token's writes reaches what a later token reads of coupled states: the product of the transitions
-/// between the two, with a number for each state that is read before it and for each that is written behind.
+/// What of a token's writes reaches what a later token reads of coupled states: the product of the
+/// transitions between the two, with a number for each state that is read before it and for each that is
+/// written behind.
 struct CoupledMask {
   mlir::Value cascade;
-  /// For each state factors of the later token, none where it does not read the state; and of the earlier one,
-  /// none where it does not write to it.
+  /// For each state factors of the later token, none where it does not read the state; and of the earlier
+  /// one, none where it does not write to it.
   llvm::SmallVector<std::optional<RowFactors>, 0> reads, weights;
   chunk::Reach reach = chunk::Reach::Inclusive;
 };
