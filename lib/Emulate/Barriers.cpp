@@ -150,6 +150,11 @@ static void arrive(Thread &thread, const Statement &s, Slots slots) {
     arrivals = thread.word(s.operands[2], slots);
   if (barrier.pending < arrivals)
     thread.fail("arrives at a barrier that awaits no more arrivals");
+  // Another thread's arrival for that phase may still be to come, and this one would count in its place.
+  uint32_t &last = barrier.arrived[&thread];
+  if (thread.warp->order.seen[barrier.actor] < last)
+    thread.fail("arrives at a barrier again, and does not know that the phase before is complete");
+  last = barrier.phase + 1;
   barrier.arriving.join(thread.warp->order);
   thread.warp->tick();
   barrier.pending -= arrivals;

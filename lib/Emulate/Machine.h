@@ -134,7 +134,8 @@ struct TransactionBarrier {
   int64_t bytes = 0;
   uint32_t phase = 0; // number of phases that are complete
   unsigned maker = 0;
-  uint32_t made = 0; // when
+  uint32_t made = 0;                          // when
+  llvm::DenseMap<Thread *, uint32_t> arrived; // phases complete with that of each thread's last arrival
   Order arriving, complete;
   llvm::SmallVector<Thread *> waiting;
 };

@@ -86,6 +86,24 @@ TEST(Order, aDeadlockNamesWhoWaitsForWhat) {
   EXPECT_SAYS(phases(1, 1), "has completed 1 phases");
 }
 
+TEST(Order, anArrivalKnowsOfTheOneBefore) {
+  auto run = [](bool awaits) {
+    return launch(64, 64, [&](Kit &kit) {
+      kit.when(kit.ptx.equal(kit.thread, 0), [&] { kit.ptx.initBarrier(kit.shared, 64); });
+      kit.ptx.meet(kit.ptx.constant(0), 64);
+      for (int64_t warp : {0, 1})
+        kit.inWarp(warp, [&] {
+          kit.ptx.arrive(kit.shared);
+          if (awaits || warp == 1)
+            kit.ptx.await(kit.shared, kit.ptx.constant(0));
+          kit.ptx.arrive(kit.shared);
+        });
+    });
+  };
+  EXPECT_SAYS(run(true), "");
+  EXPECT_SAYS(run(false), "does not know that the phase before is complete");
+}
+
 TEST(Order, aWarpStaysTogether) {
   std::string wrong = launch(32, 0, [](Kit &kit) {
     Value low = kit.ptx.below(kit.lane, kit.ptx.constant(16));
