@@ -44,6 +44,10 @@ def RecurDropAssumptions : Pass<"recur-drop-assumptions", "::recur::RuleOp"> {
   let summary = "replace assumed values by the values themselves";
 }
 
+def RecurOrient : Pass<"recur-orient", "::recur::RuleOp"> {
+  let summary = "compute columns instead of rows, as far as functions and sums go";
+}
+
 def RecurReassociate : Pass<"recur-reassociate", "::recur::RuleOp"> {
   let summary = "order the products of matrices so that they cost least";
   let description = [{

@@ -325,8 +325,9 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
       takeOutNumbers(program);
       RolePlan::findMasks(program);
       RolePlan::splitSigns(program);
-      if (rule->hasAttr(magnifiedAttr))
-        program->setAttr(magnifiedAttr, b.getUnitAttr());
+      for (StringRef name : {magnifiedAttr, followedAttr})
+        if (rule->hasAttr(name))
+          program->setAttr(name, b.getUnitAttr());
     }
     return program;
   };

@@ -19,7 +19,8 @@ bool RolePlan::keepsRest(const ChainProduct &product) const {
     bool isScaled = own.kind == ChainProduct::Depth && !asTile(own.right)->scale.empty();
     return !tile || !tile->scale.empty() || isScaled;
   };
-  return keepsRests && product.kind != ChainProduct::Rows && !sumsRows(product) &&
+  bool isFollowed = product.kind == ChainProduct::Depth && program->hasAttr(followedAttr);
+  return keepsRests && product.kind != ChainProduct::Rows && !sumsRows(product) && !isFollowed &&
          (follows(product) || (product.other >= 0 && follows(products[product.other])));
 }
 

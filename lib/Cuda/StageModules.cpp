@@ -26,8 +26,12 @@ OwningOpRef<ModuleOp> StageCutter::stage(const Names &inputs, const Names &outpu
     }
   SmallVector<Attribute> args(copy.getArgs().begin(), copy.getArgs().end()), names;
   size_t known = args.size();
+  // Stages hand rows over as columns.
+  auto isRow = [](Value value) { return isOne(matType(value).getRows()) && !isNumber(value); };
+  OpBuilder last(copy.getBodyYield());
   for (auto &[value, name] : outputs) {
-    yields.push_back(map.lookup(value));
+    Value own = map.lookup(value);
+    yields.push_back(isRow(value) ? TransposeOp::create(last, rule.getLoc(), own).getResult() : own);
     names.push_back(b.getStringAttr(name));
   }
   copy.getBodyYield()->setOperands(yields);
@@ -39,8 +43,12 @@ OwningOpRef<ModuleOp> StageCutter::stage(const Names &inputs, const Names &outpu
     args.push_back(ArgAttr::get(b.getContext(), ArgKind::Input, b.getStringAttr(name), rangeOf(like),
                                 isDividedByNorm(like), 0));
     if (bundle == bundles.end()) {
-      BlockArgument argument = block.addArgument(value.getType(), rule.getLoc());
-      map.lookup(value).replaceAllUsesWith(argument);
+      MatType type = matType(value);
+      Value given = block.addArgument(isRow(value) ? type.transposed() : type, rule.getLoc());
+      OpBuilder first = OpBuilder::atBlockBegin(&block);
+      if (isRow(value))
+        given = TransposeOp::create(first, rule.getLoc(), given);
+      map.lookup(value).replaceAllUsesWith(given);
       continue;
     }
     bool isColumn = isOne(matType(like).getCols());
@@ -263,8 +271,12 @@ std::optional<Stages> StageCutter::makeStages() {
     nameOutputs(own.outputs, outputs);
     llvm::append_range(outputs, products);
     add(given, outputs, own.states, own.isVector ? Stages::Vectors : Stages::Matrices);
-    if (Stages::Stage &made = stages.stages.back(); made.module && magnified & own.states)
-      made.rule()->setAttr(magnifiedAttr, UnitAttr::get(rule->getContext()));
+    if (Stages::Stage &made = stages.stages.back(); made.module) {
+      if (magnified & own.states)
+        made.rule()->setAttr(magnifiedAttr, UnitAttr::get(rule->getContext()));
+      if (followed & own.states)
+        made.rule()->setAttr(followedAttr, UnitAttr::get(rule->getContext()));
+    }
     llvm::append_range(ofCores, products);
   }
   if (isTwice || passing != cores.allPassing() ||

@@ -6,7 +6,10 @@
 // the two is then a core of its own.
 //
 // The first one erases what it is off by, too. The second one does not, so that what half precision rounds of
-// those vectors adds up until it decays: a state that never does stays as it is.
+// those vectors adds up until it decays. Where it never does, both states are written the same numbers: what
+// is handed over, and what it is written along as it was rounded once, before both.
+//
+// A state that its own update does not read is split all the same where what follows reads it on both sides.
 #include "lib/Algebra/Rewriting.h"
 #include "lib/Cuda/StageCutter.h"
 #include "llvm/ADT/MapVector.h"
@@ -30,19 +33,30 @@ public:
       : rule(rule), cores(cores), number(state), state(rule.argumentsOf(ArgKind::State)[state]),
         bit(uint64_t(1) << state) {}
 
-  /// What the state's own reads write to it; none where there is nothing to split, or no way to.
-  SmallVector<Value> run(StringRef name) {
+  struct Split {
+    /// What is handed over to both states: what the state's own reads write to it and, where nothing decays,
+    /// what they write along.
+    SmallVector<Value> written;
+    /// Whether that adds up as nothing decays.
+    bool addsUp = false;
+  };
+
+  /// Nothing where there is nothing to split, or no way to.
+  std::optional<Split> run(StringRef name) {
     if (!isMatrix(state) || !rule.argumentsOf(ArgKind::Stale).empty())
-      return {};
+      return std::nullopt;
     Value update = rule.yieldedStates()[number];
     SmallVector<Part> parts;
-    auto isAsItWas = [&](const Part &part) { return part.matrix == state && part.numbers.empty(); };
-    if (update == state || !takeApart(update, {}, false, parts) || llvm::any_of(parts, isAsItWas) ||
-        !findSide(parts) || !findOthers())
-      return {};
-    SmallVector<Value> written = writeAgain(update, parts);
+    if (update == state || !takeApart(update, {}, false, parts) || !findSide(parts) || !findOthers())
+      return std::nullopt;
+    Split split;
+    if (!reads.empty()) {
+      split.addsUp = llvm::any_of(
+          parts, [&](const Part &part) { return part.matrix == state && part.numbers.empty(); });
+      split.written = writeAgain(update, parts, split.addsUp);
+    }
     addState(name);
-    return written;
+    return split;
   }
 
 private:
@@ -107,10 +121,10 @@ private:
 
   // The side on which products of vectors with what the state has become read it: 0 from the right, 1 from
   // the left; nothing for other products.
-  std::optional<unsigned> sideOf(MatmulOp product) const {
+  std::optional<unsigned> sideOf(MatmulOp product) {
     for (unsigned i : {0, 1}) {
       Value matrix = product->getOperand(i), vector = product->getOperand(1 - i);
-      if (!isMatrix(matrix) || !dependsOn(matrix) || isMatrix(vector))
+      if (!isMatrix(matrix) || !reaches(matrix) || isMatrix(vector))
         continue;
       for (; matrix.getDefiningOp<TransposeOp>(); matrix = matrix.getDefiningOp()->getOperand(0))
         i = 1 - i;
@@ -152,19 +166,25 @@ private:
       }
       llvm::append_range(work, sourcesOf(op));
     }
-    return side.has_value();
+    if (!side) // it reads nothing
+      side = 0;
+    return true;
   }
 
-  // What reads the state on the other side.
+  // What reads the state on the other side, where it is read on both.
   bool findOthers() {
+    bool isReadHere = false;
     for (auto product : rule.getBody().front().getOps<MatmulOp>())
-      if (std::optional<unsigned> found = sideOf(product); found && *found != *side)
-        others.push_back(product);
-    return !others.empty();
+      if (std::optional<unsigned> found = sideOf(product)) {
+        isReadHere |= *found == *side;
+        if (*found != *side)
+          others.push_back(product);
+      }
+    return isReadHere && !others.empty();
   }
 
   // One vector for each that is written along, made of all that is written there.
-  SmallVector<Value> writeAgain(Value update, ArrayRef<Part> parts) {
+  SmallVector<Value> writeAgain(Value update, ArrayRef<Part> parts, bool withAlong) {
     OpBuilder b(rule.getContext());
     b.setInsertionPointAfterValue(update);
     Location loc = rule.getLoc();
@@ -206,8 +226,11 @@ private:
         vector = sum(vector, times(*side ? part->row : part->column, rest), part->isNegative);
       }
       vector = times(vector, common);
-      if (dependsOnAny(own))
+      if (dependsOnAny(own)) {
         vectors.push_back(vector);
+        if (withAlong)
+          vectors.push_back(stripOrientation(along));
+      }
       Value column = *side ? along : vector, row = *side ? vector : along;
       whole = sum(whole, MatmulOp::create(b, loc, column, TransposeOp::create(b, loc, row)), false);
     }
@@ -290,15 +313,19 @@ private:
 } // namespace
 
 void StageCutter::splitSides() {
+  bool isSplit = false;
   whole = ModuleOp::create(rule.getLoc());
   OpBuilder::atBlockEnd(whole->getBody()).clone(*rule);
   for (unsigned state = 0, count = rule.argumentsOf(ArgKind::State).size(); state < count; ++state) {
     std::string name = rule.getArg(rule.argumentsOf(ArgKind::State)[state]).getName().str();
-    SmallVector<Value> found = SideSplitter(rule, cores, state).run(name + secondSuffix.str());
-    written.insert_range(found);
-    if (!found.empty())
-      cores = Cores(rule, options.keepsDelayed);
+    auto split = SideSplitter(rule, cores, state).run(name + secondSuffix.str());
+    if (!split)
+      continue;
+    isSplit = true;
+    written.insert_range(split->written);
+    followed |= uint64_t(split->addsUp) << state;
+    cores = Cores(rule, options.keepsDelayed);
   }
-  if (written.empty())
+  if (!isSplit)
     whole = {};
 }

@@ -108,6 +108,7 @@ LogicalResult recur::simplifyRule(ModuleOp module) {
   rule.addPass(createRecurDropAssumptions());
   rule.addPass(createCanonicalizerPass());
   rule.addPass(createRecurReassociate());
+  rule.addPass(createRecurOrient());
   rule.addPass(createCanonicalizerPass());
   rule.addPass(createCSEPass());
   return pm.run(module);

@@ -193,9 +193,9 @@ void Sema::checkDimensions() {
 }
 
 Shape Program::perToken(const Symbol &output) {
-  if (output.level == Level::Token || output.shape.rows.symbol != tokenDim)
-    return output.shape;
-  return {output.shape.cols, Dim(), false};
+  const Shape &shape = output.shape;
+  bool isRow = shape.rows.isOne() || (output.level != Level::Token && shape.rows.symbol == tokenDim);
+  return isRow ? Shape{shape.cols, Dim(), false} : shape;
 }
 
 /// Which values may leave the statements over many tokens.

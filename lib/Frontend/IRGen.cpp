@@ -43,8 +43,11 @@ OwningOpRef<ModuleOp> IRGen::run() {
   SmallVector<Value> results;
   for (const Symbol *state : program.states)
     results.push_back(values.lookup(state));
-  for (const Symbol *output : program.outputs)
-    results.push_back(values.lookup(output));
+  for (const Symbol *output : program.outputs) {
+    Value value = values.lookup(output);
+    bool isRow = value.getType() != type(Program::perToken(*output));
+    results.push_back(isRow ? builder.createOrFold<TransposeOp>(whole, value) : value);
+  }
   YieldOp::create(builder, whole, results);
   assert(succeeded(mlir::verify(*module)) && "a checked spec gives valid IR");
   return module;

@@ -70,7 +70,7 @@ struct Program {
   int64_t blockSize = 0; // of `S@n` and `block n`; 0: none
   Spec spec;             // owns the tree
 
-  /// What one token has of an output: an attention form computes all of them as rows.
+  /// What one token has of an output: an attention form computes all of them as rows, and a row is a vector.
   static Shape perToken(const Symbol &output);
 };
 
