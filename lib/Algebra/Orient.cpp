@@ -1,6 +1,6 @@
 // Rows as transposed columns. A vector may be written as either, `qT*S` or `S.T*q`, and each use may turn it:
-// what is computed entry by entry, or summed, is computed of columns, so that later passes see one vector where
-// there is one.
+// what is computed entry by entry, or summed, is computed of columns, so that later passes see one vector
+// where there is one.
 #include "lib/Algebra/Passes.h"
 #include "mlir/Transforms/GreedyPatternRewriteDriver.h"
 
@@ -35,8 +35,7 @@ struct TurnFunction : OpInterfaceRewritePattern<ElementwiseOp> {
     for (Value operand : op->getOperands())
       columns.push_back(columnOf(b, op->getLoc(), operand));
     Type type = matType(op->getResult(0)).transposed();
-    Operation *turned =
-        b.create(op->getLoc(), op->getName().getIdentifier(), columns, type, op->getAttrs());
+    Operation *turned = b.create(op->getLoc(), op->getName().getIdentifier(), columns, type, op->getAttrs());
     b.replaceOpWithNewOp<TransposeOp>(op, turned->getResult(0));
     return success();
   }

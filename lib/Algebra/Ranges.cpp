@@ -53,9 +53,22 @@ private:
     if (auto sum = dyn_cast<AddOp>(op))
       if (RangeAttr mean = ofMean(sum))
         range = mean;
+    if (auto quotient = dyn_cast<DivOp>(op); quotient && isShare(quotient, operands[0]))
+      range = RangeAttr::closed(context, 0, 1);
     if (auto assume = dyn_cast<AssumeOp>(op); assume && assume.getUnit() && !range)
       return RangeAttr::closed(context, -1, 1);
     return range;
+  }
+
+  // Whether entries that are not negative are divided by their sum, or more, as softmax does.
+  static bool isShare(DivOp quotient, RangeAttr numerator) {
+    auto isSum = [&](Value value) {
+      auto sum = value.getDefiningOp<ReduceOp>();
+      return sum && sum.getKind() == Reduction::Sum && sum.getOperand() == quotient.getLhs();
+    };
+    auto most = quotient.getRhs().getDefiningOp<MaxOp>();
+    return numerator && numerator.getLo() >= 0 &&
+           (isSum(quotient.getRhs()) || (most && llvm::any_of(most->getOperands(), isSum)));
   }
 
   // The factors of a product.

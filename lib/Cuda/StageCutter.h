@@ -9,7 +9,7 @@ namespace recur::cuda {
 /// What the name of a state's second one ends with, of the same value, for reads on the other side.
 constexpr llvm::StringLiteral secondSuffix = ".second";
 
-/// Whether a vector is one divided by its norm.
+/// Whether a vector is one divided by its norm, or that rotated.
 bool isDividedByNorm(mlir::Value vector);
 
 /// Cuts one rule, which may be changed.

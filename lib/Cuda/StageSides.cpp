@@ -51,8 +51,8 @@ public:
       return std::nullopt;
     Split split;
     if (!reads.empty()) {
-      split.addsUp = llvm::any_of(
-          parts, [&](const Part &part) { return part.matrix == state && part.numbers.empty(); });
+      split.addsUp =
+          llvm::any_of(parts, [&](const Part &part) { return part.matrix == state && part.numbers.empty(); });
       split.written = writeAgain(update, parts, split.addsUp);
     }
     addState(name);

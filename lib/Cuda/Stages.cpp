@@ -11,8 +11,9 @@ using namespace recur::cuda;
 
 static Value strip(Value value) { return stripOrientation(value); }
 
-// Whether a vector is one divided by its norm.
 bool cuda::isDividedByNorm(Value vector) {
+  while (auto rope = vector.getDefiningOp<RopeOp>()) // turned, it is as long as it was
+    vector = strip(rope.getOperand());
   auto quotient = vector.getDefiningOp<DivOp>();
   auto root = quotient ? strip(quotient.getRhs()).getDefiningOp<SqrtOp>() : SqrtOp();
   Value square = root ? strip(root->getOperand(0)) : Value();

@@ -46,8 +46,8 @@ struct Stages {
 /// Says of the rule of a stage that what follows magnifies the errors of its reads: it divides them by what
 /// may nearly cancel, or takes exponentials. Its states are then read with twice the digits of a bf16.
 constexpr llvm::StringLiteral magnifiedAttr = "recur.magnified";
-/// Says of the rule of a stage that another state of the same value adds up for ever what this one is written,
-/// as stages hand it over. So this one is written that, too, and no more digits of it.
+/// Says of the rule of a stage that another state of the same value adds up for ever what this one is
+/// written, as stages hand it over. So this one is written that, too, and no more digits of it.
 constexpr llvm::StringLiteral followedAttr = "recur.followed";
 /// What an output's name ends with that is the rest of the one before: what rounding to bf16 takes away.
 constexpr llvm::StringLiteral restSuffix = ".rest";

@@ -84,6 +84,7 @@ TEST(Sema, InfersShapes) {
        {"input v : vector(dv)[n]", "input k : vector(dk)[n]"}},
       {"x = 0; for j in 1..3 { x = x + k }; o = x", {"local x : vector(dk)"}},
       {"input q : vector(dk)\nq = softmax(q); o = q*sum(q)", {"input q : vector(dk)"}},
+      {"S = S + k*vT; o = qT*S", {"local o : matrix(1, dv)", "output o : vector(dv)"}},
       {"O = ((Q*K.T).*decay(a))*V", {"input a : scalar", "output O : vector(dv)"}},
       {"S = S + v*kT; u = S*q; O = softmax(U*U.T + log(M))*V",
        {"local u : vector(dv)", "local O : matrix(T, dv)"}},

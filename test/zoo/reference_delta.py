@@ -85,6 +85,13 @@ def erased_by_value(x, s):
     return s.S @ x.q
 
 
+def in_rows(x, s):
+    k = l2norm(x.k)
+    s.S = exp(x.g)[:, None] * s.S
+    s.S = s.S + x.b * outer(k, x.v - s.S.T @ k)
+    return x.q @ s.S / x.q.size**0.5
+
+
 def gated_oja(x, s):
     v = l2norm(x.v)
     s.S = exp(x.g)[:, None] * s.S

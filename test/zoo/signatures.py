@@ -116,6 +116,7 @@ dense_transition            | q:query(dk) k:key(dk) v:value(dv) | R:recurrent(dk
 micro_decay                 | q:query(dk) k:key(dk)[n] v:value(dv)[n] a:gate()[n] b:gate_2()[n] \
                               r:real(dv) | | S(dv,dk)
 gated_oja                   | q:query(dk) k:key(dk) v:value(dv) g:log_decay(dv) b:gate() | | S(dv,dk)
+in_rows                     | q:query(dk) k:key(dk) v:value(dv) g:log_decay(dk) b:gate() | | S(dk,dv)
 signed_delta                | q:query(dk) k:key(dk) v:value(dv) a:sign() b:gate() | | S(dv,dk)
 erased_by_value             | q:query(dk) k:key(dk) v:value(dv) b:gate() | | S(dv,dk)
 short_convolution           | q:query(dk) k:key(dk) v:value(dv) b:gate() g:log_decay() | \
