@@ -3,6 +3,7 @@
 // change nothing where they are zero in all that is summed over them.
 #include "lib/Cuda/Cores.h"
 #include "lib/Cuda/RolePlan.h"
+#include "lib/Cuda/Stages.h"
 
 using namespace mlir;
 using namespace recur;
@@ -46,10 +47,12 @@ bool RolePlan::vanishes(Value value, bool withParams) const {
 
 // A system of more tokens than keys, whose states nothing makes smaller, is off by more than half precision
 // is in other programs (64 tokens, rates up to 1: 4.9e-3 with 96 keys, 5.4e-3 with 64, 6.3e-3 with 32; with
-// rests 3.3e-3).
+// rests 3.3e-3). With more keys it is off by too much where what follows adds to that.
 bool RolePlan::isIllConditioned() const {
   chunk::GramOp gram = system ? splitScores(system).second : chunk::GramOp();
-  return gram && states == 1 && !gram.getDecay() && keysInMemory() < tokensOfChunk;
+  int64_t least = program->hasAttr(followedAttr) ? tokensOfChunk + 1 : tokensOfChunk;
+  return gram && states == 1 && !gram.getDecay() &&
+         (keysInMemory() < least || program->hasAttr(magnifiedAttr));
 }
 
 bool RolePlan::endsInZeros() const {

@@ -205,6 +205,16 @@ static void chooseDigits(Stages &stages) {
         temporary.isWide = false;
 }
 
+// Whether matrices of other cores are written along what a core gives, so that errors of both add up. What
+// the core is written itself it erases where it is off.
+bool StageCutter::feedsOthers(const Core &own) {
+  return llvm::any_of(own.products, [&](Value given) {
+    return !isNumber(given) && !written.contains(given) && llvm::any_of(cores.cores, [&](Core &other) {
+      return !other.isVector && taken[&other].contains(stripOrientation(given));
+    });
+  });
+}
+
 // All stages, or nothing where what one of them needs cannot be handed over.
 std::optional<Stages> StageCutter::makeStages() {
   Stages stages;
@@ -272,7 +282,7 @@ std::optional<Stages> StageCutter::makeStages() {
     llvm::append_range(outputs, products);
     add(given, outputs, own.states, own.isVector ? Stages::Vectors : Stages::Matrices);
     if (Stages::Stage &made = stages.stages.back(); made.module) {
-      if (magnified & own.states)
+      if (magnified & own.states || feedsOthers(own))
         made.rule()->setAttr(magnifiedAttr, UnitAttr::get(rule->getContext()));
       if (followed & own.states)
         made.rule()->setAttr(followedAttr, UnitAttr::get(rule->getContext()));

@@ -44,7 +44,8 @@ struct Stages {
 };
 
 /// Says of the rule of a stage that what follows magnifies the errors of its reads: it divides them by what
-/// may nearly cancel, or takes exponentials. Its states are then read with twice the digits of a bf16.
+/// may nearly cancel, takes exponentials, or writes other states along them. Its states are then read with
+/// twice the digits of a bf16.
 constexpr llvm::StringLiteral magnifiedAttr = "recur.magnified";
 /// Says of the rule of a stage that another state of the same value adds up for ever what this one is
 /// written, as stages hand it over. So this one is written that, too, and no more digits of it.
