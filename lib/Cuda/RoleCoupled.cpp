@@ -217,17 +217,21 @@ int RolePlan::maskOf(Value scores) const {
   }
 }
 
+SmallVector<Value> CoupledMask::numbers() const {
+  SmallVector<Value> found(cascade.getDefiningOp<chunk::CascadeOp>().getFactors());
+  for (const auto *factors : {&reads, &weights})
+    for (const std::optional<RowFactors> &own : *factors)
+      for (RowFactor factor : own.value_or(RowFactors()))
+        found.push_back(factor.value);
+  return found;
+}
+
 LogicalResult RolePlan::needMask(const CoupledMask &mask) {
   if (states != 2 || mask.weights.size() != 2)
     return failure();
-  SmallVector<Value> numbers(mask.cascade.getDefiningOp<chunk::CascadeOp>().getFactors());
-  for (const auto *factors : {&mask.reads, &mask.weights})
-    for (const std::optional<RowFactors> &own : *factors)
-      for (RowFactor factor : own.value_or(RowFactors()))
-        numbers.push_back(factor.value);
   if (llvm::none_of(masks, [&](const CoupledMask &x) { return isSame(x, mask); }))
     masks.push_back(mask);
-  return success(llvm::all_of(numbers, [&](Value number) { return succeeded(needRow(number)); }));
+  return success(llvm::all_of(mask.numbers(), [&](Value number) { return succeeded(needRow(number)); }));
 }
 
 // Scores as what their mask is a factor of and the mask, with numbers of the later token as factors of that.

@@ -49,6 +49,9 @@ struct CoupledMask {
   /// one, none where it does not write to it.
   llvm::SmallVector<std::optional<RowFactors>, 0> reads, weights;
   chunk::Reach reach = chunk::Reach::Inclusive;
+
+  /// The numbers of tokens that it is made of.
+  llvm::SmallVector<mlir::Value> numbers() const;
 };
 
 /// The rows of an input, each times factors. With a decay of each key, each entry may be times what decays

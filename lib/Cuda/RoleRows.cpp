@@ -19,16 +19,6 @@ static bool needsSums(Value value) {
   return op && (isa<ReduceOp>(op) || llvm::any_of(op->getOperands(), needsSums));
 }
 
-// The numbers that a mask is made of.
-static SmallVector<Value> numbersOf(const CoupledMask &mask) {
-  SmallVector<Value> numbers(mask.cascade.getDefiningOp<chunk::CascadeOp>().getFactors());
-  for (const auto *factors : {&mask.reads, &mask.weights})
-    for (const std::optional<RowFactors> &own : *factors)
-      for (RowFactor factor : own.value_or(RowFactors()))
-        numbers.push_back(factor.value);
-  return numbers;
-}
-
 std::array<Value, 2> RoleEmitter::decaySums(RowState &state, Value decay, bool before) {
   auto [it, isNew] = state.sums.try_emplace(decay);
   if (isNew) {
@@ -289,7 +279,7 @@ void RoleEmitter::clearRows(Stage stage, Value tokens) {
 // Whether what is stored in a slot follows from sums over rows.
 bool RoleEmitter::waits(const Slot &slot) const {
   if (slot.mask >= 0)
-    return llvm::any_of(numbersOf(plan.masks[slot.mask]), needsSums);
+    return llvm::any_of(plan.masks[slot.mask].numbers(), needsSums);
   return (slot.decay && needsSums(RolePlan::sourceOf(slot.decay))) ||
          llvm::any_of(slot.factors, [](RowFactor factor) { return needsSums(factor.value); });
 }

@@ -1,8 +1,8 @@
 // Two states in one chain: of the two rows that a thread has of a product's sums, one is a row of the first
 // state and the other the same row of the second. So one product reads both along the same keys, and one
 // writes to both; what numbers take from the one state to the other stays in the thread. What belongs to
-// neither is in one of the rows. Where it is a left side, the other one has what rounding to bf16 takes away,
-// and the product is the sum of both.
+// neither is in one of the rows. Where it is a left side, the other one is zero, or has what rounding to bf16
+// takes away where the plan keeps rests, and the product is the sum of both.
 #include "lib/Cuda/RoleChain.h"
 
 using namespace mlir;
