@@ -99,7 +99,7 @@ void RoleEmitter::rightSteps(ChainState &state, const ChainProduct &product, Sma
   descriptor = ptx.descriptor(ptx.add(state.scoresBase, scoreOffset(place)), 0);
   advance([&](int64_t k) { return k * (turned ? 2048 : 32); });
   // The inverse's own rest.
-  if (inverse && plan.keepsRests)
+  if (inverse && plan.splitsInverse)
     for (size_t k = 0; k < count; ++k)
       steps.push_back({steps[k].left, ptx.advance(steps[k].right, tileBytes)});
 }

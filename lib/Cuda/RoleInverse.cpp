@@ -178,7 +178,7 @@ void RoleEmitter::emitInverse(ScoreState &state) {
       out.push_back(ptx.packBf16(block[e], block[e + 1]));
     }
     ptx.storeMatrices(address, 0, out, false);
-    if (plan.keepsRests)
+    if (plan.splitsInverse)
       ptx.storeMatrices(address, tileBytes, packedPairs(restOf(block, out)), false);
   };
   Value laneAt = inStrips() ? laneInStrip() : Value();

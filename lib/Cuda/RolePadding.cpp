@@ -48,11 +48,13 @@ bool RolePlan::vanishes(Value value, bool withParams) const {
 // A system of more tokens than keys, whose states nothing makes smaller, is off by more than half precision
 // is in other programs (64 tokens, rates up to 1: 4.9e-3 with 96 keys, 5.4e-3 with 64, 6.3e-3 with 32; with
 // rests 3.3e-3). With more keys it is off by too much where what follows adds to that.
-bool RolePlan::isIllConditioned() const {
+void RolePlan::keepDigits() {
   chunk::GramOp gram = system ? splitScores(system).second : chunk::GramOp();
-  int64_t least = program->hasAttr(followedAttr) ? tokensOfChunk + 1 : tokensOfChunk;
-  return gram && states == 1 && !gram.getDecay() &&
-         (keysInMemory() < least || program->hasAttr(magnifiedAttr));
+  bool staysAsItWas = gram && states == 1 && !gram.getDecay();
+  int64_t left = keysInMemory() - tokensOfChunk;
+  keepsRests |= staysAsItWas && (left < 0 || (left == 0 && program->hasAttr(followedAttr)) ||
+                                 program->hasAttr(magnifiedAttr));
+  splitsInverse = keepsRests || (staysAsItWas && left == 0);
 }
 
 bool RolePlan::endsInZeros() const {

@@ -473,7 +473,7 @@ LogicalResult RolePlan::check() {
       return failure();
   if (failed(stackProducts()) || (isPadded() && !endsInZeros()))
     return failure();
-  keepsRests |= isIllConditioned();
+  keepDigits();
   placeOutputs();
   auto isBF16 = [&](unsigned tensor) { return tensors[tensor].element.isBF16(); };
   for (unsigned output = 0; output < countOutputs(); ++output)

@@ -213,11 +213,12 @@ public:
   /// (Stages.h).
   bool isInParts(const ChainProduct &product) const;
   /// Whether what is computed of states is a product's left side in two parts, what bf16 holds of it and what
-  /// it holds of the rest; of the system's inverse there are two parts then, too. So it is where what
-  /// products are off by adds up, or is magnified by the system: a state takes in another one and never
-  /// decays, or there are more tokens than keys.
+  /// it holds of the rest. So it is where what products are off by adds up, or is magnified by the system: a
+  /// state takes in another one and never decays, or there are more tokens than keys.
   bool keepsRest(const ChainProduct &product) const;
   bool keepsRests = false;
+  /// Whether the system's inverse is in two such parts: then, and where there are as many tokens as keys.
+  bool splitsInverse = false;
   /// Whether both parts are one left side, as the other state has no part in the product: its row takes the
   /// rest, and the results are added up.
   bool sumsRows(const ChainProduct &product) const {
@@ -333,7 +334,7 @@ private:
   std::optional<RowFactors> scaleAtStart() const;
   bool addsWithoutState() const;
   bool isPadded() const;
-  bool isIllConditioned() const;
+  void keepDigits();
   bool endsInZeros() const;
   mlir::LogicalResult check();
   bool areProductsFew() const;

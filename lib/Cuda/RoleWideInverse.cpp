@@ -58,7 +58,7 @@ void RoleEmitter::emitWideInverse(ScoreState &state) {
       packed.push_back(ptx.packBf16(block[e], block[e + 1]));
     }
     ptx.storeMatrices(ptx.add(result, at), 0, packed, false);
-    if (plan.keepsRests)
+    if (plan.splitsInverse)
       ptx.storeMatrices(ptx.add(result, at), tileBytes, packedPairs(restOf(block, packed)), false);
   };
   auto block = [&](int64_t r, int64_t k) {

@@ -168,7 +168,7 @@ private:
     return tile.ofTokens ? plan.columns * rowBytes : tileBytes;
   }
   /// Of the system's inverse and, behind it, its rest.
-  int64_t inverseBytes() const { return plan.system ? (plan.keepsRests ? 2 : 1) * tileBytes : 0; }
+  int64_t inverseBytes() const { return plan.system ? (plan.splitsInverse ? 2 : 1) * tileBytes : 0; }
   /// Whether numbers take so long that those of a chunk are made before its tiles are there, as far as they
   /// go.
   bool rowsAhead() const { return !plan.masks.empty(); }
