@@ -20,7 +20,8 @@ constexpr StageText ruleStages[] = {
     {"recur", "the spec is one rule, with the text's order of evaluation"},
     {"differentiate", "no gradient is left, and declared ranges hold as far as they can be seen"},
     {"bind", "every dimension has a size"},
-    {"simplify", "products stand in their cheapest order, and nothing is computed twice"},
+    {"simplify",
+     "products stand in their cheapest order, vectors are columns, and nothing is computed twice"},
     {"chunk", "where chunks are the form, the rule's chunk program, proved, stands beside it"},
 };
 } // namespace
