@@ -2,6 +2,7 @@
 // what is computed entry by entry, or summed, is computed of columns, so that later passes see one vector
 // where there is one.
 #include "lib/Algebra/Passes.h"
+#include "lib/Algebra/Terms.h"
 #include "mlir/Transforms/GreedyPatternRewriteDriver.h"
 
 namespace recur {
@@ -14,7 +15,7 @@ using namespace recur;
 
 static bool isRow(Value value) {
   auto type = dyn_cast<MatType>(value.getType());
-  return type && isOne(type.getRows()) && !isOne(type.getCols());
+  return type && isRow(type);
 }
 
 // A row's column; anything else as it is.

@@ -1,6 +1,7 @@
 // A value of few columns or rows is a grid of parts, with one part where a dimension stays whole.
 #include "lib/Algebra/SplitColumns.h"
 #include "lib/Algebra/Passes.h"
+#include "lib/Algebra/Terms.h"
 #include "mlir/IR/IRMapping.h"
 #include "llvm/ADT/SetVector.h"
 
@@ -187,7 +188,6 @@ private:
     return b.createOrFold<MatmulOp>(loc, x, y);
   }
 
-  static bool isRow(MatType type) { return isOne(type.getRows()) && !isOne(type.getCols()); }
   Value transposed(Location loc, Value value) { return b.createOrFold<TransposeOp>(loc, value); }
   // A row as a column. What is done to rows entry by entry, and sums over them, are made of columns, as those
   // of vectors are.

@@ -37,6 +37,8 @@ std::optional<std::pair<size_t, size_t>> recur::findInnerProduct(ArrayRef<Factor
 
 bool recur::isMatrix(MatType type) { return !isOne(type.getRows()) && !isOne(type.getCols()); }
 
+bool recur::isRow(MatType type) { return isOne(type.getRows()) && !isOne(type.getCols()); }
+
 SmallVector<Term> recur::multiplyTerms(ArrayRef<Term> lhs, ArrayRef<Term> rhs) {
   SmallVector<Term> result;
   for (const Term &l : lhs)

@@ -36,6 +36,8 @@ constexpr size_t maxTerms = 32;
 
 /// True when neither dimension is the literal 1.
 bool isMatrix(MatType type);
+/// Whether it is the transpose of a vector.
+bool isRow(MatType type);
 
 /// The column of a vector that acts as a diagonal, however it is stored.
 mlir::Value diagonalColumn(mlir::Value value);

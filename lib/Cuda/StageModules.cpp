@@ -27,7 +27,7 @@ OwningOpRef<ModuleOp> StageCutter::stage(const Names &inputs, const Names &outpu
   SmallVector<Attribute> args(copy.getArgs().begin(), copy.getArgs().end()), names;
   size_t known = args.size();
   // Stages hand rows over as columns.
-  auto isRow = [](Value value) { return isOne(matType(value).getRows()) && !isNumber(value); };
+  auto isRow = [](Value value) { return recur::isRow(matType(value)); };
   OpBuilder last(copy.getBodyYield());
   for (auto &[value, name] : outputs) {
     Value own = map.lookup(value);

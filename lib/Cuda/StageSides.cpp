@@ -176,8 +176,9 @@ private:
     bool isReadHere = false;
     for (auto product : rule.getBody().front().getOps<MatmulOp>())
       if (std::optional<unsigned> found = sideOf(product)) {
-        isReadHere |= *found == *side;
-        if (*found != *side)
+        if (*found == *side)
+          isReadHere = true;
+        else
           others.push_back(product);
       }
     return isReadHere && !others.empty();

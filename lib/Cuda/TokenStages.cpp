@@ -199,9 +199,10 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
       options.symbol = symbol + (isSingle ? "" : "_core" + std::to_string(number++));
       own = addCore(stage, derive, inRoles);
       anyInRoles |= inRoles;
-      // Roles alone know of rests.
-      if (!inRoles && hasRests(stage.rule())) {
-        wantsDigits = true;
+      // Roles alone know of rests, and of states that another one has to be the same as.
+      bool needsRests = hasRests(stage.rule());
+      if (!inRoles && (needsRests || stage.rule()->hasAttr(followedAttr))) {
+        wantsDigits |= needsRests;
         for (const auto &group : own)
           eraseCode(group);
         own.clear();
