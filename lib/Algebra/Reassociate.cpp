@@ -132,9 +132,27 @@ struct Reassociate : recur::impl::RecurReassociateBase<Reassociate> {
     });
   }
 
+  // Entries times those of an outer product: its vectors scale rows and columns.
+  void scaleByVectors(IRRewriter &rewriter) {
+    getOperation().walk([&](MulOp op) {
+      for (unsigned i : {0, 1}) {
+        auto outer = op->getOperand(i).getDefiningOp<MatmulOp>();
+        Value other = op->getOperand(1 - i);
+        if (!outer || !isMatrix(op.getType()) || other.getType() != op.getType() ||
+            !isOne(matType(outer.getLhs()).getCols()))
+          continue;
+        rewriter.setInsertionPoint(op);
+        Value scaled = MulOp::create(rewriter, op.getLoc(), other, outer.getRhs());
+        rewriter.replaceOpWithNewOp<MulOp>(op, outer.getLhs(), scaled);
+        return;
+      }
+    });
+  }
+
   void runOnOperation() override {
     IRRewriter rewriter(&getContext());
     multiplyByReciprocals(rewriter);
+    scaleByVectors(rewriter);
     // Users before operands: a product that is expanded into its user is dead when its turn comes.
     SmallVector<MatmulOp> products;
     getOperation().walk([&](MatmulOp op) { products.push_back(op); });

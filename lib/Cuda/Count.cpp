@@ -147,9 +147,8 @@ GpuPart Counter::count(Operation *op) {
       })
       .Case([&](scf::IfOp branch) {
         GpuPart sum = instructions(2);
-        if (auto told = branch->getAttrOfType<IntegerAttr>(tripsAttr))
-          return sum;
-        GpuPart then = count(*branch.thenBlock());
+        bool isRare = branch->hasAttr(tripsAttr);
+        GpuPart then = isRare ? GpuPart() : count(*branch.thenBlock());
         GpuPart otherwise = branch.elseBlock() ? count(*branch.elseBlock()) : GpuPart();
         sum.add(then.instructions >= otherwise.instructions ? then : otherwise);
         return sum;

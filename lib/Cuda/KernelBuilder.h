@@ -71,6 +71,8 @@ private:
   RuleOp rule, symbolic;
   // Whether what exponentials are taken of is handed over in f32, as a core without roles knows of no rests.
   bool wantsDigits = false;
+  // Whether roles may sum over what functions make, and whether they would have to.
+  bool takesDearSums = false, hasDearSums = false;
   KernelOptions options;
   llvm::SmallVectorImpl<Entry> &entries;
   llvm::SmallVectorImpl<Temporary> &temporaries;

@@ -122,8 +122,11 @@ void KernelBuilder::addChunked(DeriveFunction derive) {
   if (!options.chip.hasWarpgroups())
     refused["roles"] = "the chip has no products of warpgroups";
   // States that do not feed one another are faster one after the other than as two of one chain.
-  else if (isWanted("roles") && !(Cores(rule).cores.size() > 1 && inStages()) && !addInRoles(derive))
-    inStages();
+  else if (isWanted("roles") && !(Cores(rule).cores.size() > 1 && inStages()) && !addInRoles(derive) &&
+           !inStages() && hasDearSums) {
+    takesDearSums = true;
+    addInRoles(derive);
+  }
   if (isWanted("chunk"))
     addPortable(derive);
 }

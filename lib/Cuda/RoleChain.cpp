@@ -179,6 +179,13 @@ static bool dependsOn(Value value, Value other) {
   return op && llvm::any_of(op->getOperands(), [&](Value operand) { return dependsOn(operand, other); });
 }
 
+// Waits for the chunk's scores, once.
+void RoleEmitter::awaitScores(ChainState &state) {
+  if (!state.waitedForScores)
+    ptx.await(barrier(ScoresFull, state.buffer), state.bufferPhase);
+  state.waitedForScores = true;
+}
+
 // Begins a product, and with it those of its stack; others of the stack begin nothing.
 LogicalResult RoleEmitter::begin(ChainState &state, Issue &issue, ArrayRef<const ChainProduct *> wave) {
   const ChainProduct &product = *issue.product;
@@ -188,10 +195,8 @@ LogicalResult RoleEmitter::begin(ChainState &state, Issue &issue, ArrayRef<const
   };
   if (*llvm::find_if(wave, inStack) != &product)
     return success();
-  if (product.kind >= ChainProduct::Scores && !state.waitedForScores) {
-    ptx.await(barrier(ScoresFull, state.buffer), state.bufferPhase);
-    state.waitedForScores = true;
-  }
+  if (product.kind >= ChainProduct::Scores)
+    awaitScores(state);
   ChainState::InFlight next;
   next.sumsRows = plan.sumsRows(product);
   int64_t columns = 0;

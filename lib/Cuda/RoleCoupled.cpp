@@ -141,6 +141,22 @@ static std::optional<CoupledMask> joinReads(CoupledMask x, const CoupledMask &y)
   return x.reach == y.reach && join(x.reads, y.reads) ? std::optional(x) : std::nullopt;
 }
 
+// The same mask of one state that is read, with constant factors as those of what is written.
+static CoupledMask withConstantsWritten(CoupledMask mask) {
+  auto isSet = [](const std::optional<RowFactors> &factors) { return factors.has_value(); };
+  if (llvm::count_if(mask.reads, isSet) != 1)
+    return mask;
+  RowFactors &read = **llvm::find_if(mask.reads, isSet);
+  auto isConstant = [](RowFactor factor) {
+    return RolePlan::trace(factor.value).getDefiningOp<ConstantOp>() != nullptr;
+  };
+  for (std::optional<RowFactors> &weight : mask.weights)
+    if (weight)
+      llvm::copy_if(read, std::back_inserter(*weight), isConstant);
+  llvm::erase_if(read, isConstant);
+  return mask;
+}
+
 std::optional<CoupledMask> RolePlan::asMask(Value value) {
   value = trace(value);
   Operation *op = value.getDefiningOp();
@@ -180,8 +196,13 @@ std::optional<CoupledMask> RolePlan::asMask(Value value) {
   std::optional<CoupledMask> y = x ? asMask(sum->getOperand(1)) : std::nullopt;
   if (!y || x->cascade != y->cascade)
     return std::nullopt;
-  if (x->reads != y->reads)
-    return joinReads(*x, *y);
+  if (x->reads != y->reads) {
+    CoupledMask own = withConstantsWritten(*x), other = withConstantsWritten(*y);
+    if (own.reads != other.reads)
+      return joinReads(*x, *y);
+    x = own;
+    y = other;
+  }
   // Whether a token sees itself is the same where it writes to other states alone.
   if (x->reach != y->reach) {
     if (x->reach == Reach::Before || y->reach == Reach::Before)

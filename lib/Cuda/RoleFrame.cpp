@@ -101,7 +101,7 @@ void RoleEmitter::placeTiles(bool apart) {
 void RoleEmitter::layOut() {
   placeTiles(/*apart=*/false);
   scoreBytes =
-      scoreOffset(plan.scores.size()) + inverseBytes() + (plan.ownSystem >= 0 ? 4 * ownLeafBytes : 0);
+      scoreOffset(plan.scores.size()) + inverseBytes() + ownLeavesBytes();
   int64_t outputBytes = plan.outputPlace ? 0 : plan.countOutputs() * slabHalves() * tileBytes;
   if (phase == Phase::Chain)
     return layOutChain(outputBytes);

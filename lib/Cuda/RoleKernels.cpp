@@ -6,6 +6,7 @@
 #include "lib/Cuda/Prepare.h"
 #include "lib/Derive/ProveRewritten.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
+#include "mlir/Transforms/GreedyPatternRewriteDriver.h"
 
 using namespace mlir;
 using namespace recur;
@@ -254,7 +255,11 @@ static OwningOpRef<ModuleOp> withNormBound(RuleOp rule) {
   copy.setOutputsAttr(ArrayAttr::get(rule.getContext(), names));
   YieldOp yield = copy.getBodyYield();
   yield->insertOperands(yield->getNumOperands(), bound);
-  eraseDead(copy.getBody().front());
+  // Of constants alone it is one, and tells of each token the same.
+  (void)applyPatternsGreedily(copy, FrozenRewritePatternSet());
+  if (auto constant = yield->getOperands().back().getDefiningOp<ConstantOp>();
+      constant && constant.getValue().convertToDouble() >= 1)
+    return {};
   return module;
 }
 
@@ -340,6 +345,11 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
     refused["roles"] = RolePlan::refusal(program, part.tensors);
   if (failed(plan) || plan->hasManyProducts() != manyProducts)
     return false;
+  // Two warps sum over rows; what functions make is cheaper in a kernel before, once for all that read it.
+  if (plan->decay && !takesDearSums && plan->sumsFunctions()) {
+    hasDearSums = true;
+    return false;
+  }
   // With a decay of each key scores are dearer than the chain.
   if (plan->decay)
     return addPrepared(program, part.tensors, part.shards);
@@ -363,7 +373,7 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
   else if (SharedOut halves = shareOut(rowsOfSlab, Rest::Padded); halves.shards % 2 == 0)
     if (chunk::ProgramOp half = derived(halves.rule())) {
       phase = addSegments(half, halves.tensors, halves.shards);
-      if (plan->hasManyProducts())
+      if (plan->hasManyProducts() && plan->ownSystem < 0)
         return addRoles(half, halves.tensors, halves.shards, "_halves", 0, phase);
       addRoles(half, halves.tensors, halves.shards, "_halves", options.chip.processors, phase);
     }

@@ -175,6 +175,14 @@ LogicalResult RolePlan::needRow(Value value) {
   return success();
 }
 
+bool RolePlan::sumsFunctions() const {
+  std::function<bool(Value)> isMade = [&](Value value) {
+    Operation *op = trace(value).getDefiningOp();
+    return op && (!isa<MulOp, AddOp, SubOp, NegOp, ConstantOp>(op) || llvm::any_of(op->getOperands(), isMade));
+  };
+  return llvm::any_of(reductions, [&](Operation *sum) { return isMade(sum->getOperand(0)); });
+}
+
 LogicalResult RolePlan::visitScores(Value value) {
   value = trace(value);
   if (isNumber(value))
@@ -460,7 +468,7 @@ LogicalResult RolePlan::check() {
       return failure();
   if (decay ? failed(checkDecay()) : !areProductsFew())
     return failure();
-  if (states > 1 && system && !isTame())
+  if ((states > 1 && system && !isTame()) || (system && ownSystem >= 0))
     return failure();
   turnScores();
   foldOutputs();

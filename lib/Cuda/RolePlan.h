@@ -322,6 +322,8 @@ public:
   /// An input that the chain alone reads, before its outputs are made, and whose place in shared memory can
   /// take them; or null.
   mlir::BlockArgument outputPlace;
+  /// Whether such sums as below are over functions of rows that take more than a multiplication.
+  bool sumsFunctions() const;
   /// Sums over rows that numbers per token follow from.
   llvm::SetVector<mlir::Operation *> reductions;
   bool statesOnly = false;

@@ -67,6 +67,8 @@ void RoleEmitter::forScores(Stage stage, Value buffer, RecordPart body) {
     piece(inverse, inverse + stripBytes / 2);
     piece(inverse + stripBytes, inverse + tileBytes);
   }
+  if (inStrips() && plan.ownSystem >= 0)
+    piece(ownLeavesAt(), ownLeavesAt() + ownLeavesBytes());
   for (auto [first, end] : pieces)
     add(ptx.add(scores, first), end - first);
   add(ptx.add(ptx.add(base, wholesAt()), ptx.mul(stage.place, 4 * plan.keys)), 4 * plan.keys);
@@ -89,6 +91,17 @@ Value RoleEmitter::blockInStrip(Value laneAt, Value row, Value column, bool ofIn
     strip = ptx.exclusiveOr(strip, ptx.constant(1));
   return ptx.add(ptx.add(ptx.mul(strip, stripBytes), ptx.mul(row, 1024)),
                  ptx.exclusiveOr(laneAt, ptx.mul(ptx.bits(column, 1), 32)));
+}
+
+// Where 16 bytes of scores are, in a block of 16 x 16: its row there, and which half of it.
+std::pair<Value, int64_t> RoleEmitter::placeInScores(Value row, Value half, int64_t blockRow,
+                                                     int64_t blockColumn) {
+  int64_t inRow = inStrips() ? blockColumn % 2 * 2 : blockColumn * 2;
+  Value swizzle = inStrips() ? ptx.bits(ptx.shiftRight(row, 1), 3) : ptx.bits(row, 7);
+  Value unit = ptx.exclusiveOr(ptx.add(half, inRow), swizzle);
+  int64_t bytes = inStrips() ? rowBytes / 2 : rowBytes;
+  int64_t strip = inStrips() ? stripAt(blockColumn / 2, /*ofInverse=*/false) : 0;
+  return {ptx.add(ptx.mul(row, bytes), ptx.mul(unit, 16)), strip + blockRow * 16 * bytes};
 }
 
 int64_t RoleEmitter::recordBytes() const {

@@ -6,6 +6,7 @@
 // block, an output with what decays from its block's reference to it; what decays in between is a number for
 // a row and two blocks. Where a row's block decays beyond f32's range, its references are the block's end and
 // start, so that no exponent is positive, and what its tokens see of each other is computed apart.
+#include "lib/Cuda/Count.h"
 #include "lib/Cuda/RoleChain.h"
 
 using namespace mlir;
@@ -159,31 +160,60 @@ Values RoleEmitter::rowWeights(ChainState &state, Span span) {
   return results;
 }
 
-// Sums of a mix's rows by its scores onto others, both relative to the references of their tokens' blocks.
-void RoleEmitter::mixOnto(ChainState &state, chunk::MixOp mix, Values &sums) {
+// A mix's rows in a block, relative to its reference.
+Values RoleEmitter::rowsOfMix(ChainState &state, chunk::MixOp mix, int64_t block) {
+  Values rows = untilReference(state, block, sumsOf(state, block)), entries;
+  for (Value pair : slabPairs(state, plan.asTile(mix.getValues())->input, block))
+    llvm::append_range(entries, ptx.unpackBf16(pair));
+  for (auto [row, entry] : llvm::zip(rows, entries))
+    row = ptx.multiply(row, entry);
+  return rows;
+}
+
+// Sums such rows by the mix's scores onto those of a block's tokens, relative to that one's reference.
+void RoleEmitter::mixOnto(ChainState &state, chunk::MixOp mix, Values rows, int64_t block, int64_t seer,
+                          MutableArrayRef<Value> sums) {
   const RowDecay &decay = rowDecay(state);
-  if (!state.waitedForScores)
-    ptx.await(barrier(ScoresFull, state.buffer), state.bufferPhase);
-  state.waitedForScores = true;
-  for (int64_t block = 0; block < 4; ++block) {
-    Values rows = untilReference(state, block, sumsOf(state, block)), entries;
-    for (Value pair : slabPairs(state, plan.asTile(mix.getValues())->input, block))
-      llvm::append_range(entries, ptx.unpackBf16(pair));
-    for (auto [row, entry] : llvm::zip(rows, entries))
-      row = ptx.multiply(row, entry);
-    for (int64_t seer = block; seer < 4; ++seer) {
-      Values own(rows);
-      if (seer > block)
-        scaleRows(ptx, own, [&](int64_t row) { return decayBetween(decay, block, seer, row); });
-      else if (!plan.isMild(plan.rowDecay))
-        scaleRows(ptx, own, [&](int64_t row) {
-          return ptx.choose(isWild(decay, block, row), ptx.number(0), ptx.number(1));
-        });
-      MutableArrayRef<Value> seen = MutableArrayRef(sums).slice(8 * seer, 8);
-      llvm::copy(ptx.multiplyBf16(seen, packedPairs(own), scoresOfBlocks(state, mix, seer, block)),
-                 seen.begin());
-    }
-  }
+  if (seer > block)
+    scaleRows(ptx, rows, [&](int64_t row) { return decayBetween(decay, block, seer, row); });
+  else if (!plan.isMild(plan.rowDecay))
+    scaleRows(ptx, rows, [&](int64_t row) {
+      return ptx.choose(isWild(decay, block, row), ptx.number(0), ptx.number(1));
+    });
+  llvm::copy(ptx.multiplyBf16(sums, packedPairs(rows), scoresOfBlocks(state, mix, seer, block)),
+             sums.begin());
+}
+
+// What a block's tokens make of such sums.
+void RoleEmitter::finishMix(ChainState &state, chunk::MixOp mix, int64_t block, MutableArrayRef<Value> sums) {
+  RowDecay &decay = rowDecay(state);
+  bool before = mix.getReach() == Reach::Before;
+  for (auto [entry, weight] : llvm::zip(sums, sinceReference(state, block, before, sumsOf(state, block))))
+    entry = ptx.multiply(entry, weight);
+  if (plan.isMild(plan.rowDecay))
+    return;
+  // Apart, as it takes many registers.
+  Value wild = ptx.any(arith::OrIOp::create(b, isWild(decay, block, 0), isWild(decay, block, 1)));
+  auto choice = scf::IfOp::create(b, ValueRange(sums).getTypes(), wild, true);
+  OpBuilder::InsertionGuard guard(b);
+  b.setInsertionPointToStart(choice.thenBlock());
+  describeRare(*choice.thenBlock());
+  Values more = wildMix(state, mix, block);
+  for (auto [x, y] : llvm::zip(more, sums))
+    x = ptx.sum(x, y);
+  scf::YieldOp::create(b, more);
+  b.setInsertionPointToStart(choice.elseBlock());
+  scf::YieldOp::create(b, sums);
+  llvm::copy(choice.getResults(), sums.begin());
+}
+
+// A mix at a block's tokens alone.
+Values RoleEmitter::sliceOfMix(ChainState &state, chunk::MixOp mix, int64_t block) {
+  Values sums(8, ptx.number(0));
+  for (int64_t from = 0; from <= block; ++from)
+    mixOnto(state, mix, rowsOfMix(state, mix, from), from, block, sums);
+  finishMix(state, mix, block, sums);
+  return sums;
 }
 
 // The scores of 16 tokens with 16 others, a warp's right operand.
@@ -202,9 +232,8 @@ unsigned RoleEmitter::scoresOf(chunk::MixOp mix) const {
 }
 
 Values RoleEmitter::scoresOfBlocks(ChainState &state, unsigned tile, int64_t seer, int64_t seen) {
-  Value unit = ptx.exclusiveOr(ptx.add(ptx.shiftRight(lane, 4), 2 * seen), ptx.bits(lane, 7));
-  Value at = ptx.add(ptx.add(ptx.mul(ptx.bits(lane, 15), 128), ptx.mul(unit, 16)), state.scoresBase);
-  return ptx.loadMatrices(at, scoreOffset(tile) + seer * 16 * 128, false);
+  auto [at, offset] = placeInScores(ptx.bits(lane, 15), ptx.shiftRight(lane, 4), seer, seen);
+  return ptx.loadMatrices(ptx.add(at, state.scoresBase), scoreOffset(tile) + offset, false);
 }
 
 // What the tokens of a block see of each other where its decay is out of f32's range. Halves of 8, 4, 2 and 1
@@ -316,28 +345,14 @@ FailureOr<Values> RoleEmitter::mixed(ChainState &state, chunk::MixOp mix, Value 
   for (int64_t block = 0; other && block < 4; ++block)
     scaleRows(ptx, MutableArrayRef(results).slice(8 * block, 8),
               [&](int64_t row) { return decayBetween(decay, -1, block, row); });
-  mixOnto(state, mix, results);
+  awaitScores(state);
   for (int64_t block = 0; block < 4; ++block) {
-    MutableArrayRef<Value> own = MutableArrayRef(results).slice(8 * block, 8);
-    bool before = mix.getReach() == Reach::Before;
-    for (auto [entry, weight] : llvm::zip(own, sinceReference(state, block, before, sumsOf(state, block))))
-      entry = ptx.multiply(entry, weight);
+    Values rows = rowsOfMix(state, mix, block);
+    for (int64_t seer = block; seer < 4; ++seer)
+      mixOnto(state, mix, rows, block, seer, MutableArrayRef(results).slice(8 * seer, 8));
   }
-  // Apart, as it takes many registers.
-  for (int64_t block = 0; block < 4 && !plan.isMild(plan.rowDecay); ++block) {
-    MutableArrayRef<Value> own = MutableArrayRef(results).slice(8 * block, 8);
-    Value wild = ptx.any(arith::OrIOp::create(b, isWild(decay, block, 0), isWild(decay, block, 1)));
-    auto choice = scf::IfOp::create(b, ValueRange(own).getTypes(), wild, true);
-    OpBuilder::InsertionGuard guard(b);
-    b.setInsertionPointToStart(choice.thenBlock());
-    Values more = wildMix(state, mix, block);
-    for (auto [x, y] : llvm::zip(more, own))
-      x = ptx.sum(x, y);
-    scf::YieldOp::create(b, more);
-    b.setInsertionPointToStart(choice.elseBlock());
-    scf::YieldOp::create(b, own);
-    llvm::copy(choice.getResults(), own.begin());
-  }
+  for (int64_t block = 0; block < 4; ++block)
+    finishMix(state, mix, block, MutableArrayRef(results).slice(8 * block, 8));
   return scaled(state, results, factors);
 }
 

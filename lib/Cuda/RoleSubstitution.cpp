@@ -8,6 +8,7 @@
 // between two tokens is a quotient of what is between them and the reference, that turns a row's system into
 // one without a decay. Rows that decay too much for it are solved for entry by entry. What is mixed of the
 // solution is made beside it, block by block, and what is left of it at the chunk's end.
+#include "lib/Cuda/Count.h"
 #include "lib/Cuda/RoleChain.h"
 #include "lib/Cuda/RoleScores.h"
 
@@ -56,11 +57,13 @@ struct RoleEmitter::Substitution {
     diagonals = ptx.add(state.scoresBase, ptx.mul(pair, 2 * ownLeafPitch + 8));
   }
 
-  /// x - factor * y; without a factor it is 1.
+  /// x - factor * y, what is given to a token taken from its right side; without a factor it is 1. Of a
+  /// system that is less the scores it is a sum.
   Value less(Value x, Value factor, Value y) {
+    bool isNegated = roles.plan.isNegated;
     if (!factor)
-      return ptx.difference(x, y);
-    return LLVM::FMAOp::create(b, ptx.negative(factor), y, x);
+      return isNegated ? ptx.sum(x, y) : ptx.difference(x, y);
+    return LLVM::FMAOp::create(b, isNegated ? factor : ptx.negative(factor), y, x);
   }
   Values less(ValueRange x, ValueRange factors, ValueRange y) {
     Values results;
@@ -138,12 +141,8 @@ struct RoleEmitter::Substitution {
       if (half)
         break;
       // What the first eight tokens give to the others is a product, too.
-      Value zero = ptx.constant(0), row = ptx.shiftRight(roles.lane, 2);
-      Value unit = ptx.exclusiveOr(row, ptx.constant(2 * block));
-      Value at =
-          ptx.add(ptx.add(state.scoresBase, ptx.mul(row, 128)), ptx.add(ptx.mul(unit, 16), ptx.mul(pair, 4)));
-      Value scores = ptx.load(at, roles.scoreOffset(roles.plan.ownSystem) + (16 * block + 8) * 128, 1,
-                              b.getI32Type())[0];
+      Value zero = ptx.constant(0), row = ptx.add(ptx.shiftRight(roles.lane, 2), 8);
+      Value scores = pairOfScores(roles.plan.ownSystem, block, row, zero, pair);
       Values left = roles.packedPairs(results);
       left.append({zero, zero});
       Values sums = ptx.multiply16By8("bf16", ArrayRef(given).drop_front(4), left, Values{scores, zero});
@@ -204,12 +203,16 @@ struct RoleEmitter::Substitution {
 
   /// A score of a block on the diagonal, from its tile of bf16.
   Value score(unsigned tile, int64_t block, Value seer, Value seen) {
-    Value unit = ptx.exclusiveOr(ptx.add(ptx.shiftRight(seen, 3), 2 * block), ptx.bits(seer, 7));
-    Value word = ptx.add(ptx.mul(unit, 16), ptx.mul(ptx.shiftRight(ptx.bits(seen, 7), 1), 4));
-    Value at = ptx.add(ptx.add(state.scoresBase, word), ptx.mul(seer, 128));
-    Values entries =
-        ptx.unpackBf16(ptx.load(at, roles.scoreOffset(tile) + block * 16 * 128, 1, b.getI32Type())[0]);
+    Value word = ptx.shiftRight(ptx.bits(seen, 7), 1);
+    Values entries = ptx.unpackBf16(pairOfScores(tile, block, seer, ptx.shiftRight(seen, 3), word));
     return ptx.choose(ptx.equal(ptx.bits(seen, 1), 1), entries[1], entries[0]);
+  }
+
+  /// Two neighbours of a row of such a block: the half of the row, and which of its four pairs.
+  Value pairOfScores(unsigned tile, int64_t block, Value row, Value half, Value pair) {
+    auto [at, offset] = roles.placeInScores(row, half, block, block);
+    Value word = ptx.add(ptx.add(state.scoresBase, at), ptx.mul(pair, 4));
+    return ptx.load(word, roles.scoreOffset(tile) + offset, 1, b.getI32Type())[0];
   }
 
   RoleEmitter &roles;
@@ -266,6 +269,9 @@ FailureOr<Values> RoleEmitter::sliceOf(ChainState &state, Value value, int64_t b
         llvm::append_range(entries, ptx.unpackBf16(pair));
     return substitution.times(entries, columnsOf(state, tile->scale, block));
   }
+  if (auto mix = value.getDefiningOp<chunk::MixOp>())
+    return substitution.times(sliceOfMix(state, mix, block),
+                              columnsOf(state, plan.splitScores(mix.getScores()).first, block));
   if (plan.isOfRows(value)) {
     Span span = value.getDefiningOp<chunk::WeightsOp>().getSpan();
     if (span != Span::Until && span != Span::Through)
@@ -323,9 +329,7 @@ LogicalResult RoleEmitter::substitute(ChainState &state, chunk::TriSolveOp solve
   std::optional<unsigned> mixedBy;
   if (mix)
     mixedBy = scoresOf(mix);
-  if (!state.waitedForScores)
-    ptx.await(barrier(ScoresFull, state.buffer), state.bufferPhase);
-  state.waitedForScores = true;
+  awaitScores(state);
   Substitution substitution(*this, state);
   // What follows from the blocks' numbers takes no register all the time.
   if (decays)
@@ -390,6 +394,7 @@ LogicalResult RoleEmitter::substitute(ChainState &state, chunk::TriSolveOp solve
         auto choice = scf::IfOp::create(b, types, wild, true);
         OpBuilder::InsertionGuard guard(b);
         b.setInsertionPointToStart(choice.thenBlock());
+        describeRare(*choice.thenBlock());
         scf::YieldOp::create(b, solveWild());
         b.setInsertionPointToStart(choice.elseBlock());
         scf::YieldOp::create(b, solveMild());

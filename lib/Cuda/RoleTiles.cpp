@@ -80,9 +80,10 @@ bool RolePlan::isOfRows(Value value) const {
 LogicalResult RolePlan::needRowDecay() {
   auto op = rowDecay.getDefiningOp<chunk::DecayOp>();
   auto input = op.getLog() ? dyn_cast<BlockArgument>(trace(op.getLog())) : BlockArgument();
-  if (decay || steps > 1 || !input || program.getArg(input.getArgNumber()).getKind() != ArgKind::Input ||
+  if (steps > 1 || !input || program.getArg(input.getArgNumber()).getKind() != ArgKind::Input ||
       matType(op.getFactors()).numCols() != independent)
     return failure();
+  plainInputs.insert(input);
   return needInput(input);
 }
 
@@ -100,7 +101,10 @@ LogicalResult RolePlan::visitMix(chunk::MixOp mix) {
 // A system that each row has for itself: the chain substitutes.
 FailureOr<unsigned> RolePlan::visitSubstitution(chunk::TriSolveOp solve) {
   Value block = trace(solve.getBlocks().front());
-  if (solve.getBlocks().size() != 1 || decay || states > 1 || steps > 1 || ownSystem >= 0 ||
+  auto negation = block.getDefiningOp<NegOp>();
+  if (negation)
+    block = trace(negation.getOperand());
+  if (solve.getBlocks().size() != 1 || states > 1 || steps > 1 || ownSystem >= 0 ||
       solve.getDecay() != rowDecay || (rowDecay && failed(needRowDecay())) || failed(visitScores(block)) ||
       !splitScores(block).second || maskOf(block) >= 0)
     return failure();
@@ -123,6 +127,7 @@ FailureOr<unsigned> RolePlan::visitSubstitution(chunk::TriSolveOp solve) {
     wave = std::max(*wave, *own);
   }
   ownSystem = scores.size();
+  isNegated = negation != nullptr;
   scores.push_back({block, {}});
   return available[solve.getResult(0)] = *wave;
 }
@@ -234,14 +239,16 @@ LogicalResult RolePlan::checkDecay() {
   }
   // Rows past the end are zero, but what follows from them might not be, and a system would take it in.
   auto vanish = [&](Value rows) { return vanishes(rows, /*withParams=*/false); };
-  if (system && !(llvm::all_of(rights, vanish) &&
-                  llvm::all_of(made, [&](const MadeTile &tile) { return vanish(tile.rows); })))
+  if ((system || ownSystem >= 0) &&
+      !(llvm::all_of(rights, vanish) &&
+        llvm::all_of(made, [&](const MadeTile &tile) { return vanish(tile.rows); })))
     return failure();
   // The system is what its warps go on with, so its product comes last.
   if (auto *last = system ? llvm::find(grams, splitScores(system).second) : grams.end(); last != grams.end())
     std::rotate(last, last + 1, grams.end());
+  auto isOwn = [&](const ScoreTile &tile) { return ownSystem >= 0 && &tile == &scores[ownSystem]; };
   return success(!plainInputs.contains(logs()) && (!system || splitScores(system).second) &&
-                 llvm::all_of(scores, [&](const ScoreTile &tile) { return tile.plainRows; }));
+                 llvm::all_of(scores, [&](const ScoreTile &tile) { return tile.plainRows || isOwn(tile); }));
 }
 
 // Where a tile of the chain lies: where its input does or, made, where an input did that only the scores

@@ -199,6 +199,8 @@ private:
     return (ofInverse ? strip : 1 - strip) * stripBytes;
   }
   mlir::Value laneInStrip();
+  std::pair<mlir::Value, int64_t> placeInScores(mlir::Value row, mlir::Value half, int64_t blockRow,
+                                                int64_t blockColumn);
   mlir::Value blockInStrip(mlir::Value laneAt, mlir::Value row, mlir::Value column, bool ofInverse);
   void leaveTiles(mlir::Value chunk, Stage stage);
   void leaveScores(mlir::Value chunk, Stage stage);
@@ -306,7 +308,8 @@ private:
   int64_t sumsAt(int64_t block) const;
   int64_t wholesAt() const;
   int64_t wholesInRecord() const {
-    return plan.made.size() * (plan.keys / 64) * tileBytes + (inStrips() ? scoreBytes / 4 * 3 : scoreBytes);
+    return plan.made.size() * (plan.keys / 64) * tileBytes + ownLeavesBytes() +
+           (scoreBytes - ownLeavesBytes()) / 4 * (inStrips() ? 3 : 4);
   }
   int64_t rightOffset(mlir::Value rows) const;
   int64_t blocksOfWalker() const { return plan.keys / 16 / form.walkers(); }
@@ -352,6 +355,7 @@ private:
   Values untilReference(ChainState &state, int64_t block, mlir::ValueRange sums);
   Values packedPairs(mlir::ValueRange entries);
   struct Issue;
+  void awaitScores(ChainState &state);
   mlir::LogicalResult begin(ChainState &state, Issue &issue, llvm::ArrayRef<const ChainProduct *> wave);
   // Products by parts of the keys (RoleKeys.cpp).
   bool isInTurns(const ChainProduct &product) const;
@@ -366,7 +370,11 @@ private:
   Values sinceReference(ChainState &state, int64_t block, bool before, mlir::ValueRange sums);
   Values rowWeights(ChainState &state, chunk::Span span);
   Values scoresOfBlocks(ChainState &state, chunk::MixOp mix, int64_t seer, int64_t seen);
-  void mixOnto(ChainState &state, chunk::MixOp mix, Values &sums);
+  Values rowsOfMix(ChainState &state, chunk::MixOp mix, int64_t block);
+  void mixOnto(ChainState &state, chunk::MixOp mix, Values rows, int64_t block, int64_t seer,
+               llvm::MutableArrayRef<mlir::Value> sums);
+  void finishMix(ChainState &state, chunk::MixOp mix, int64_t block, llvm::MutableArrayRef<mlir::Value> sums);
+  Values sliceOfMix(ChainState &state, chunk::MixOp mix, int64_t block);
   Values wildMix(ChainState &state, chunk::MixOp mix, int64_t block);
   mlir::FailureOr<Values> mixed(ChainState &state, chunk::MixOp mix, mlir::Value other);
   std::optional<mlir::FailureOr<Values>> decayedRows(ChainState &state, mlir::Operation *op);
@@ -374,6 +382,7 @@ private:
   // Systems that each row has for itself (RoleSubstitution.cpp).
   struct Substitution;
   int64_t ownLeavesAt() const { return scoreOffset(plan.scores.size()); }
+  int64_t ownLeavesBytes() const { return plan.ownSystem >= 0 ? 4 * ownLeafBytes : 0; }
   void storeOwnLeaf(ScoreState &state, mlir::ValueRange entries);
   mlir::LogicalResult substitute(ChainState &state, chunk::TriSolveOp solve);
   mlir::LogicalResult solveFor(ChainState &state, mlir::Value left);

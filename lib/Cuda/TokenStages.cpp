@@ -127,7 +127,9 @@ SmallVector<SmallVector<Entry>> KernelBuilder::addCore(const Stages::Stage &core
   size_t first = entries.size();
   auto isAny = [&] { return entries.size() > first; };
   if (core.kind == Stages::Matrices) {
+    bool hadDearSums = std::exchange(takesDearSums, true);
     inRoles = addInRoles(derive);
+    takesDearSums = hadDearSums;
     if (!inRoles) {
       eraseCode(ArrayRef(entries).drop_front(first));
       entries.truncate(first);

@@ -151,6 +151,12 @@ LogicalResult Group::findDecays() {
   return success();
 }
 
+// What a number is times another one, where that is no rounded number: proofs compare exactly.
+static std::optional<double> quotient(double of, double by) {
+  double result = of / by;
+  return std::fma(result, by, -of) == 0 ? std::optional<double>(result) : std::nullopt;
+}
+
 // What a coefficient is times another one, where it has all of that one's factors.
 static std::optional<Coefficient> quotient(Coefficient of, const Coefficient &by) {
   for (Value factor : by.factors) {
@@ -159,7 +165,10 @@ static std::optional<Coefficient> quotient(Coefficient of, const Coefficient &by
       return std::nullopt;
     of.factors.erase(found);
   }
-  of.number /= by.number;
+  std::optional<double> number = quotient(of.number, by.number);
+  if (!number)
+    return std::nullopt;
+  of.number = *number;
   return of;
 }
 
@@ -190,11 +199,31 @@ static Coefficient times(Coefficient x, const Coefficient &y) {
   return x;
 }
 
+// Has the weights take over the number that all of a payload has as a factor, where it is that of its first
+// term.
+void Group::Stream::takeNumberOut() {
+  double number = payload.front().first.number;
+  if (!llvm::all_of(payload, [&](const auto &term) { return quotient(term.first.number, number); }))
+    return;
+  for (auto &[c, column] : payload)
+    c.number /= number;
+  for (Target &target : into)
+    target.weight.number *= number;
+}
+
 // Takes another stream on, where one payload is a number times the other: then what is written to several
 // states is known, or solved for, once.
-bool Group::joinStreams(Stream &stream, const Stream &other) {
+bool Group::joinStreams(Stream &stream, Stream other) {
   if (!sameColumn(stream.key, other.key))
     return false;
+  // Numbers of which none is a multiple of the other are weights of what has none.
+  if (!quotient(other.payload, stream.payload) && !quotient(stream.payload, other.payload)) {
+    Stream plain = stream;
+    plain.takeNumberOut();
+    other.takeNumberOut();
+    if (quotient(other.payload, plain.payload) || quotient(plain.payload, other.payload))
+      stream = plain;
+  }
   if (auto weight = quotient(other.payload, stream.payload)) {
     for (const Target &target : other.into)
       stream.into.push_back({target.member, times(*weight, target.weight)});

@@ -89,6 +89,7 @@ private:
     bool goesInto(unsigned member) const {
       return llvm::any_of(into, [&](const Target &target) { return target.member == member; });
     }
+    void takeNumberOut();
   };
   struct Place { // of a row among the group's states: what it has seen
     unsigned member;
@@ -104,7 +105,7 @@ private:
   mlir::Value scanRow(unsigned member, bool before, Side side, mlir::Value vector);
   mlir::LogicalResult findDecays();
   mlir::LogicalResult findStreams();
-  bool joinStreams(Stream &stream, const Stream &other);
+  bool joinStreams(Stream &stream, Stream other);
   std::optional<Place> placeOf(const Row &row) const;
   bool sideIsKey(Side side) const { return side == keySide; }
 

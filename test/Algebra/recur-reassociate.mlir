@@ -68,3 +68,20 @@ recur.rule @outer(input "b" %b: !recur.mat<1 x 1>, input "k" %k: !recur.mat<dk x
   %1 = recur.add %0, %bwk : !recur.mat<dv x dk>, !recur.mat<dv x dk>
   recur.yield %1, %b : !recur.mat<dv x dk>, !recur.mat<1 x 1>
 }
+
+// Entries times those of an outer product: each of its vectors scales a dimension.
+// CHECK-LABEL: recur.rule @scaled_by_outer
+recur.rule @scaled_by_outer(input "a" %a: !recur.mat<dk x 1>, input "h" %h: !recur.mat<dv x 1>, state "S" %S: !recur.mat<dv x dk>) -> () init {
+  %z = recur.constant 0.0 : !recur.mat<dv x dk>
+  recur.yield %z : !recur.mat<dv x dk>
+} body {
+  // CHECK-NOT: recur.matmul
+  // CHECK: %[[AT:.*]] = recur.transpose %a
+  // CHECK: %[[C:.*]] = recur.mul %S, %[[AT]]
+  // CHECK: %[[N:.*]] = recur.mul %h, %[[C]]
+  // CHECK: recur.yield %[[N]]
+  %aT = recur.transpose %a : !recur.mat<dk x 1>
+  %ha = recur.matmul %h, %aT : !recur.mat<dv x 1>, !recur.mat<1 x dk>
+  %0 = recur.mul %ha, %S : !recur.mat<dv x dk>, !recur.mat<dv x dk>
+  recur.yield %0 : !recur.mat<dv x dk>
+}
