@@ -100,13 +100,12 @@ void RoleEmitter::placeTiles(bool apart) {
 
 void RoleEmitter::layOut() {
   placeTiles(/*apart=*/false);
-  scoreBytes =
-      scoreOffset(plan.scores.size()) + inverseBytes() + ownLeavesBytes();
+  scoreBytes = scoreOffset(plan.scores.size()) + inverseBytes() + ownLeavesBytes();
   int64_t outputBytes = plan.outputPlace ? 0 : plan.countOutputs() * slabHalves() * tileBytes;
   if (phase == Phase::Chain)
     return layOutChain(outputBytes);
   int64_t blockBytes = !plan.system    ? 0
-                       : plan.isTame() ? tileBytes
+                       : plan.isTame() ? (plan.refinesInverse ? 2 : 1) * tileBytes
                                        : partBytes,
           leavesBytes = plan.system ? 4 * leafBytes() : 0;
   // A chunk stays in the ring while it passes all roles, so the ring is as deep as there is room.
@@ -304,7 +303,7 @@ void RoleEmitter::emitStart() {
     clear(scoresAt, buffers * scoreBytes);
   // Blocks of the system above the diagonal are read, too, and not used.
   if (phase != Phase::Chain && plan.system && !plan.decay && plan.isTame())
-    clear(blocksAt, tileBytes);
+    clear(blocksAt, (plan.refinesInverse ? 2 : 1) * tileBytes);
   if (plan.steps > 1)
     clear(0, earlyAt + earlyPlaces * earlyBytes);
   ptx.fenceProxy();

@@ -3,8 +3,9 @@
 // part below them, negated, block column c of the result is X_c = D_c, X_r = sum over k < r of (D_r N_rk)
 // X_k: transposed, each step's result has the layout of the next one's left operand, so the chain stays in
 // registers. Products are f16: entries stay small where the rows of the system are those of unit vectors.
-// With two reads at one time a block has those of eight tokens, and is inverted token by token, all else
-// alike. Where nothing says so they are another way (RoleWideInverse.cpp).
+// Where what they are off by is magnified, blocks are in two parts, and products three of those. With two
+// reads at one time a block has those of eight tokens, and is inverted token by token, all else alike. Where
+// nothing says so they are another way (RoleWideInverse.cpp).
 #include "lib/Cuda/RoleScores.h"
 
 using namespace mlir;
@@ -22,7 +23,7 @@ void RoleEmitter::storeSystem(ScoreState &state) {
   bool isTame = plan.isTame();
   refreshBlocks(state);
   forBlocks(state, system, [&](ValueRange values, Value place, bool onDiagonal) {
-    Values entries, packed;
+    Values entries;
     for (Value value : values)
       entries.push_back(plan.isNegated ? value : ptx.negative(value));
     if (onDiagonal) {
@@ -39,10 +40,37 @@ void RoleEmitter::storeSystem(ScoreState &state) {
     }
     if (!isTame)
       return storeWide(wideBlock(warp, ptx.constant(state.block)), entries);
-    for (unsigned e = 0; e < 8; e += 2)
-      packed.push_back(ptx.packF16(entries[e], entries[e + 1]));
-    ptx.storeMatrices(ptx.add(tile, place), 0, packed, false);
+    storeBlock(ptx.add(tile, place), 0, inHalves(entries));
   });
+}
+
+// Entries in half precision and, where the inverse is refined, what that leaves of them.
+RoleEmitter::Halves RoleEmitter::inHalves(ValueRange entries) {
+  Halves block;
+  for (size_t e = 0; e < entries.size(); e += 2) {
+    Value pair = ptx.packF16(entries[e], entries[e + 1]);
+    block.high.push_back(pair);
+    if (!plan.refinesInverse)
+      continue;
+    Values rounded = ptx.unpackF16(pair);
+    block.low.push_back(
+        ptx.packF16(ptx.difference(entries[e], rounded[0]), ptx.difference(entries[e + 1], rounded[1])));
+  }
+  return block;
+}
+
+// A block of the tile that the inverse is made in, and of the one of rests behind it.
+RoleEmitter::Halves RoleEmitter::loadBlock(Value at, int64_t offset, bool turned) {
+  Halves block{ptx.loadMatrices(at, offset, turned), {}};
+  if (plan.refinesInverse)
+    block.low = ptx.loadMatrices(at, offset + tileBytes, turned);
+  return block;
+}
+
+void RoleEmitter::storeBlock(Value at, int64_t offset, const Halves &block, Value when) {
+  ptx.storeMatrices(at, offset, block.high, false, when);
+  if (plan.refinesInverse)
+    ptx.storeMatrices(at, offset + tileBytes, block.low, false, when);
 }
 
 // The inverse of a leaf of two reads a token, of eight tokens: none sees the other of its token, or the
@@ -125,45 +153,50 @@ void RoleEmitter::emitInverse(ScoreState &state) {
   Value toOwn = ptx.add(ptx.add(ptx.mul(ptx.bits(lane, 15), 128), state.warpRows), ptx.mul(unit, 16));
   Value ownRows = ptx.add(tile, state.warpRows), ownBlock = ptx.add(tile, toOwn);
   Value result = ptx.add(state.buffer, inverseAt - scoresAt);
-  auto packed = [&](ValueRange block) {
-    Values pairs;
-    for (unsigned e = 0; e < 8; e += 2)
-      pairs.push_back(ptx.packF16(block[e], block[e + 1]));
-    return pairs;
-  };
   // The middle registers change places where rows and columns do.
-  auto swapped = [](ValueRange r) { return Values{r[0], r[2], r[1], r[3]}; };
-  auto multiply = [&](ValueRange sum, ValueRange left, ValueRange right) {
-    Values zero(8, ptx.number(0)), results;
-    ValueRange start = sum.empty() ? ValueRange(zero) : sum;
-    for (unsigned half : {0, 1})
-      llvm::append_range(results,
-                         ptx.multiply16By8("f16", start.slice(4 * half, 4), left, right.slice(2 * half, 2)));
+  auto swapped = [](Halves block) {
+    for (Values *r : {&block.high, &block.low})
+      if (!r->empty())
+        std::swap((*r)[1], (*r)[2]);
+    return block;
+  };
+  auto multiply = [&](ValueRange sum, const Halves &left, const Halves &right) {
+    Values results(sum.empty() ? Values(8, ptx.number(0)) : Values(sum));
+    auto add = [&](ValueRange x, ValueRange y) {
+      for (unsigned half = 0; half < 2 && !x.empty() && !y.empty(); ++half)
+        llvm::copy(ptx.multiply16By8("f16", ArrayRef(results).slice(4 * half, 4), x, y.slice(2 * half, 2)),
+                   results.begin() + 4 * half);
+    };
+    add(left.high, right.high);
+    add(left.high, right.low);
+    add(left.low, right.high);
     return results;
   };
 
   auto [first, second] = invertLeaf();
   Values half;
-  for (int64_t i = 0; i < 4; ++i)
-    half.push_back(ptx.choose(ptx.equal(upper, 0), ptx.packF16(first[2 * i], first[2 * i + 1]),
-                              ptx.packF16(second[2 * i], second[2 * i + 1])));
+  for (auto [x, y] : llvm::zip(first, second))
+    half.push_back(ptx.choose(ptx.equal(upper, 0), x, y));
+  Halves leaf = inHalves(half);
   // Row c of the transposed inverse is column c.
   ptx.syncWarp();
-  ptx.store(ownBlock, 0, half);
+  ptx.store(ownBlock, 0, leaf.high);
+  if (plan.refinesInverse)
+    ptx.store(ownBlock, tileBytes, leaf.low);
   ptx.syncWarp();
-  Values transposed = ptx.loadMatrices(ownBlock, 0, false);
-  Values diagonal = swapped(ptx.loadMatrices(ownBlock, 0, true));
+  Halves transposed = loadBlock(ownBlock, 0, false);
+  Halves diagonal = swapped(loadBlock(ownBlock, 0, true));
 
   // D N in place of N, then the block columns. All warps compute three blocks side by side, so that the last
   // one waits once, and store those that there are.
-  SmallVector<Values> made;
+  SmallVector<Halves> made;
   for (int64_t k = 0; k < 3; ++k)
-    made.push_back(ptx.loadMatrices(ptx.add(ownRows, state.blocks[k]), 0, true));
-  for (Values &block : made)
-    block = packed(multiply({}, diagonal, block));
+    made.push_back(loadBlock(ptx.add(ownRows, state.blocks[k]), 0, true));
+  for (Halves &block : made)
+    block = inHalves(multiply({}, diagonal, block));
   for (int64_t k = 0; k < 3; ++k)
-    ptx.storeMatrices(ptx.add(ownRows, state.blocks[k]), 0, made[k], false,
-                      ptx.compare(arith::CmpIPredicate::ugt, warp, ptx.constant(k)));
+    storeBlock(ptx.add(ownRows, state.blocks[k]), 0, made[k],
+               ptx.compare(arith::CmpIPredicate::ugt, warp, ptx.constant(k)));
   // Rows of what is stored are the inverse's columns.
   std::array<Value, 2> scale;
   if (plan.inverseScale)
@@ -186,10 +219,13 @@ void RoleEmitter::emitInverse(ScoreState &state) {
     return ptx.add(result, laneAt ? blockInStrip(laneAt, row, column, /*ofInverse=*/true) : otherwise);
   };
   Values own;
-  for (Value pair : transposed)
+  for (Value pair : transposed.high)
     llvm::append_range(own, ptx.unpackF16(pair));
+  for (auto [i, pair] : llvm::enumerate(transposed.low))
+    for (auto [odd, rest] : llvm::enumerate(ptx.unpackF16(pair)))
+      own[2 * i + odd] = ptx.sum(own[2 * i + odd], rest);
   auto block = [&](int64_t r, int64_t k) {
-    return swapped(ptx.loadMatrices(ptx.add(tile, state.blocks[k]), 16 * 128 * r, false));
+    return swapped(loadBlock(ptx.add(tile, state.blocks[k]), 16 * 128 * r, false));
   };
   for (int64_t c = 0; c < 3; ++c)
     threads.when(ptx.equal(warp, c), [&] {
@@ -198,7 +234,7 @@ void RoleEmitter::emitInverse(ScoreState &state) {
         sums[r] = multiply({}, transposed, block(r, c));
       for (int64_t k = c + 1; k < 4; ++k) {
         if (k < 3) {
-          Values left = packed(sums[k]);
+          Halves left = inHalves(sums[k]);
           for (int64_t r = k + 1; r < 4; ++r)
             sums[r] = multiply(sums[r], left, block(r, k));
         }

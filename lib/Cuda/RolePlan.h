@@ -219,6 +219,8 @@ public:
   bool keepsRests = false;
   /// Whether the system's inverse is in two such parts: then, and where there are as many tokens as keys.
   bool splitsInverse = false;
+  /// Whether the inverse is made of blocks in two parts each, too: where two states are read back.
+  bool refinesInverse = false;
   /// Whether both parts are one left side, as the other state has no part in the product: its row takes the
   /// rest, and the results are added up.
   bool sumsRows(const ChainProduct &product) const {

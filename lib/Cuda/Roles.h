@@ -296,6 +296,13 @@ private:
   void refreshBlocks(ScoreState &state);
   void storeTiles(ScoreState &state, mlir::Operation *gram = nullptr);
   void storeSystem(ScoreState &state);
+  /// A thread's entries of a block in pairs of f16, and of the rests that these leave, or none.
+  struct Halves {
+    Values high, low;
+  };
+  Halves inHalves(mlir::ValueRange entries);
+  Halves loadBlock(mlir::Value at, int64_t offset, bool turned);
+  void storeBlock(mlir::Value at, int64_t offset, const Halves &block, mlir::Value when = {});
   void emitInverse(ScoreState &state);
   std::array<Values, 2> invertLeaf();
   Values invertStackedLeaf(mlir::Value lane, mlir::Value leaf);
