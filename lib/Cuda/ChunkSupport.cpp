@@ -73,7 +73,7 @@ static bool dividesByDifferences(chunk::ProgramOp program) {
 Precision ChunkEmitter::findPrecision(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors) {
   bool grows = dividesByDifferences(program) || RolePlan::addsUp(program);
   program.getBody().walk([&](chunk::ConjugateGradientsOp) { grows = true; }); // with each iteration
-  Precision most = grows ? Precision::Tf32 : Precision::Bf16;
+  Precision most = RolePlan::swings(program) ? Precision::Split : grows ? Precision::Tf32 : Precision::Bf16;
   auto take = [&](const TensorArgument &tensor) {
     FloatType element = tensor.element;
     Precision needed = element.isF32()   ? Precision::Split

@@ -42,11 +42,20 @@ LogicalResult RolePlan::checkStates() {
   findDecay();
   if (keys > mostKeysBeside && (independent > rowsOfSlab || states > 1 || decay || rowDecay))
     return failure();
-  // What is read back of two states may turn between them, and what it is off by with it: keys that are alike
-  // and momentum of 0.9 make 2e-1 of what halves are off by.
-  refinesInverse = states > 1 && !program.getBody().getOps<chunk::TriSolveOp>().empty();
+  refinesInverse = swings(program);
   keepsRests = refinesInverse || (states > 1 && addsUp(program));
   return success(states == 1 || !(decay || rowDecay));
+}
+
+// So do weights with momentum: 0.9 of it and keys that are alike make 2e-1 of what half precision is off by, and
+// 5e-2 of what tf32 is.
+bool RolePlan::swings(chunk::ProgramOp program) {
+  bool isCoupled = false, isReadBack = false;
+  program.getBody().walk([&](Operation *op) {
+    isCoupled |= isa<chunk::CascadeOp>(op);
+    isReadBack |= isa<chunk::TriSolveOp>(op);
+  });
+  return isCoupled && isReadBack;
 }
 
 bool RolePlan::addsUp(chunk::ProgramOp program) {

@@ -161,15 +161,21 @@ void RoleEmitter::emitInverse(ScoreState &state) {
     return block;
   };
   auto multiply = [&](ValueRange sum, const Halves &left, const Halves &right) {
-    Values results(sum.empty() ? Values(8, ptx.number(0)) : Values(sum));
-    auto add = [&](ValueRange x, ValueRange y) {
-      for (unsigned half = 0; half < 2 && !x.empty() && !y.empty(); ++half)
-        llvm::copy(ptx.multiply16By8("f16", ArrayRef(results).slice(4 * half, 4), x, y.slice(2 * half, 2)),
-                   results.begin() + 4 * half);
+    Values zero(8, ptx.number(0)), results;
+    auto product = [&](ValueRange start, ValueRange x, ValueRange y) {
+      Values entries;
+      for (unsigned half : {0, 1})
+        llvm::append_range(entries,
+                           ptx.multiply16By8("f16", start.slice(4 * half, 4), x, y.slice(2 * half, 2)));
+      return entries;
     };
-    add(left.high, right.high);
-    add(left.high, right.low);
-    add(left.low, right.high);
+    results = product(sum.empty() ? ValueRange(zero) : sum, left.high, right.high);
+    if (!plan.refinesInverse)
+      return results;
+    // Side by side: none waits for another.
+    for (const Values &rest : {product(zero, left.high, right.low), product(zero, left.low, right.high)})
+      for (auto [entry, more] : llvm::zip(results, rest))
+        entry = ptx.sum(entry, more);
     return results;
   };
 

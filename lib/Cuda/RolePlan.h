@@ -209,17 +209,20 @@ public:
   static bool areSigns(mlir::Value decay);
   /// Whether a state takes in another one and never decays, so that what products are off by adds up.
   static bool addsUp(chunk::ProgramOp program);
+  /// Whether what is read of states that numbers couple is written back: it may turn from one into the other
+  /// and back, and what products are off by with it.
+  static bool swings(chunk::ProgramOp program);
   /// Whether a product's left side is a state that is read in two parts: what follows magnifies errors
   /// (Stages.h).
   bool isInParts(const ChainProduct &product) const;
   /// Whether what is computed of states is a product's left side in two parts, what bf16 holds of it and what
   /// it holds of the rest. So it is where what products are off by adds up, or is magnified by the system: a
-  /// state takes in another one and never decays, or there are more tokens than keys.
+  /// state takes in another one and never decays, or swings, or there are more tokens than keys.
   bool keepsRest(const ChainProduct &product) const;
   bool keepsRests = false;
   /// Whether the system's inverse is in two such parts: then, and where there are as many tokens as keys.
   bool splitsInverse = false;
-  /// Whether the inverse is made of blocks in two parts each, too: where two states are read back.
+  /// Whether the inverse is made of blocks in two parts each, too.
   bool refinesInverse = false;
   /// Whether both parts are one left side, as the other state has no part in the product: its row takes the
   /// rest, and the results are added up.
