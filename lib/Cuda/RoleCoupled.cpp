@@ -47,8 +47,8 @@ LogicalResult RolePlan::checkStates() {
   return success(states == 1 || !(decay || rowDecay));
 }
 
-// So do weights with momentum: 0.9 of it and keys that are alike make 2e-1 of what half precision is off by, and
-// 5e-2 of what tf32 is.
+// As a memory with momentum does: with 0.9 of it, and keys that are alike, half precision ends 2e-1 off, tf32
+// 5e-2.
 bool RolePlan::swings(chunk::ProgramOp program) {
   bool isCoupled = false, isReadBack = false;
   program.getBody().walk([&](Operation *op) {

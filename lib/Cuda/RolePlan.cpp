@@ -178,7 +178,8 @@ LogicalResult RolePlan::needRow(Value value) {
 bool RolePlan::sumsFunctions() const {
   std::function<bool(Value)> isMade = [&](Value value) {
     Operation *op = trace(value).getDefiningOp();
-    return op && (!isa<MulOp, AddOp, SubOp, NegOp, ConstantOp>(op) || llvm::any_of(op->getOperands(), isMade));
+    return op &&
+           (!isa<MulOp, AddOp, SubOp, NegOp, ConstantOp>(op) || llvm::any_of(op->getOperands(), isMade));
   };
   return llvm::any_of(reductions, [&](Operation *sum) { return isMade(sum->getOperand(0)); });
 }
