@@ -212,10 +212,11 @@ LogicalResult RoleEmitter::begin(ChainState &state, Issue &issue, ArrayRef<const
     columns += own;
   }
   if (product.chained) {
-    auto *before = llvm::find_if(
-        state.inFlight, [&](const ChainState::InFlight &x) { return x.results[0].first == product.start; });
-    issue.start = before->pending.entries;
-    state.inFlight.erase(before);
+    auto isStart = [&](const ChainState::InFlight &x) { return x.results[0].first == product.start; };
+    issue.start.clear();
+    for (const ChainState::InFlight &part : llvm::make_filter_range(state.inFlight, isStart))
+      llvm::append_range(issue.start, part.pending.entries);
+    llvm::erase_if(state.inFlight, isStart);
   }
   if (isInTurns(product)) {
     FailureOr<Pending> sums = productInTurns(state, product, columns, issue.start, /*ofRest=*/false);

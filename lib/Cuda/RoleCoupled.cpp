@@ -40,7 +40,7 @@ LogicalResult RolePlan::checkStates() {
   if ((independent != 64 && independent != 128) || !(keys == 64 || keys == 128 || keys == mostKeys))
     return failure();
   findDecay();
-  if (keys > mostKeysBeside && (independent > rowsOfSlab || states > 1 || decay || rowDecay))
+  if (keys > mostKeysBeside && (independent > rowsOfSlab || states > 1))
     return failure();
   refinesInverse = swings(program);
   keepsRests = refinesInverse || (states > 1 && addsUp(program));

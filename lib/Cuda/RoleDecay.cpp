@@ -71,7 +71,7 @@ int64_t RoleEmitter::rightOffset(Value rows) const {
 // first has to: it is what the others wait for, and branches would part what is before them from what
 // follows.
 void RoleEmitter::storeRights(ScoreState &state, Value right, ValueRange rows, int64_t block) {
-  Value at = inHalf(state, ptx.add(base, state.blocks[block]), rightHalf), more = at;
+  Value at = ptx.add(ownBlock(state, state.blocks, block, rightHalf), base), more = at;
   int64_t offset = rightsAt + rightOffset(right);
   auto store = [&](Value where, int64_t rowsAt, const ChannelPairs &numbers, unsigned which, int64_t last) {
     Values pairs = packed(ptx, [&](unsigned e) { return ptx.multiply(rows[e], numbers.of(which, e)); });
@@ -189,7 +189,7 @@ void RoleEmitter::weighRows(ScoreState &state) {
           Values own = weigh(rows, span);
           Values pairs =
               packed(ptx, [&](unsigned e) { return ptx.multiply(own[e], scale.of(span == Span::Rest, e)); });
-          ptx.storeMatrices(inHalf(state, state.own[block], halfStride(tile.place)), tileOffset(tile.place),
+          ptx.storeMatrices(ownBlock(state, state.own, block, halfStride(tile.place)), tileOffset(tile.place),
                             pairs, false);
         }
     };
@@ -234,7 +234,7 @@ void RoleEmitter::seeBlocks(ScoreState &state) {
       for (int64_t block = 0; block < blocksOfWalker(); ++block) {
         llvm::DenseMap<Value, Values> rights;
         for (Value rows : plan.rights)
-          rights[rows] = ptx.loadMatrices(inHalf(state, ptx.add(at, state.blocks[block]), rightHalf),
+          rights[rows] = ptx.loadMatrices(ptx.add(at, ownBlock(state, state.blocks, block, rightHalf)),
                                           rightOffset(rows), false);
         for (chunk::GramOp gram : plan.grams) {
           Values &sum = sums[gram];

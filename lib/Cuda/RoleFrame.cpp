@@ -334,7 +334,7 @@ Value RoleEmitter::shardHalves(unsigned tensor) {
 
 LogicalResult RoleEmitter::emit() {
   layOut();
-  if (team > stages || slotsAt > threads.sharedLimit || entry.maps.size() > mostMaps)
+  if (team > stages || !fits() || entry.maps.size() > mostMaps)
     return failure();
   emitStart();
   // How much that is, is known when all numbers of tokens are.
@@ -364,7 +364,7 @@ LogicalResult RoleEmitter::emit() {
     few = 40, some = scorers.size() > 1 ? 112 : 216, many = 232;
   if (phase == Phase::Chain)
     few = 40, many = 232;
-  if (plan.keys > mostKeysBeside)
+  if (plan.keys > mostKeysBeside && phase != Phase::Prepare)
     few = sumsApart ? 40 : 56, some = sumsApart ? 168 : 200, many = most;
   // Masks take registers of who makes them and of the scores; without a system the chain has fewer products.
   if (plan.states > 1 && !plan.system)

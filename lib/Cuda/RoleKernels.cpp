@@ -90,6 +90,8 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
   return addRoles(*plan, entry, form);
 }
 
+static constexpr StringLiteral tooLarge = "one chunk does not fit into shared memory";
+
 // One kernel; the ring gets as many places as go.
 bool KernelBuilder::addRoles(const RolePlan &plan, Entry entry, RoleForm form) {
   entry.form = Form::Roles;
@@ -119,7 +121,7 @@ bool KernelBuilder::addRoles(const RolePlan &plan, Entry entry, RoleForm form) {
     RoleEmitter emitter(threads, plan, function.getArgument(0), function.getArgument(1), shared, made, form);
     if (failed(emitter.emit())) {
       function.erase();
-      refused["roles"] = "a step of the chain has no code";
+      refused["roles"] = emitter.fits() ? "a step of the chain has no code" : tooLarge;
       return false;
     }
     if (made.sharedBytes > options.chip.sharedBytes) {
@@ -130,7 +132,7 @@ bool KernelBuilder::addRoles(const RolePlan &plan, Entry entry, RoleForm form) {
     entries.push_back(made);
     return true;
   }
-  refused["roles"] = "one chunk does not fit into shared memory";
+  refused["roles"] = tooLarge;
   return false;
 }
 
@@ -141,6 +143,11 @@ bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgumen
   if (failed(plan))
     return false;
   size_t first = entries.size();
+  auto giveUp = [&] {
+    eraseCode(ArrayRef(entries).drop_front(first));
+    entries.truncate(first);
+    return false;
+  };
   SmallVector<RowSlot> handedOver;
   RoleForm form;
   form.phase = Phase::Chain;
@@ -162,10 +169,8 @@ bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgumen
     chain.shards = parts * shards;
     bool isFirst = entries.size() == first;
     // All find the same records.
-    if (!addRoles(*plan, chain, form) || (!isFirst && handedOver.size() != numbers)) {
-      entries.truncate(first);
-      return false;
-    }
+    if (!addRoles(*plan, chain, form) || (!isFirst && handedOver.size() != numbers))
+      return giveUp();
     numbers = handedOver.size();
   }
   form.phase = Phase::Prepare;
@@ -177,10 +182,8 @@ bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgumen
   prepare.cut = Entry::Spread;
   prepare.continues = true;
   prepare.mostBlocks = options.chip.processors;
-  if (!addRoles(*plan, prepare, form)) {
-    entries.truncate(first);
-    return false;
-  }
+  if (!addRoles(*plan, prepare, form))
+    return giveUp();
   prepare = entries.pop_back_val();
   for (size_t i = first; i < entries.size(); i += 2)
     entries.insert(entries.begin() + i, prepare);

@@ -53,10 +53,9 @@ std::string RolePlan::refusal(chunk::ProgramOp program, ArrayRef<TensorArgument>
     return "a block has " + std::to_string(plan.independent) + " independent rows of the state by " +
            std::to_string(plan.keys) + " keys, and roles take multiples of 8 up to 128 rows and " +
            std::to_string(mostKeys) + " keys";
-  if (plan.keys > mostKeysBeside && (plan.decay || plan.rowDecay || plan.states > 1))
+  if (plan.keys > mostKeysBeside && plan.states > 1)
     return "there are " + std::to_string(plan.keysInMemory()) +
-           " keys, and beside a second state, or a decay " + "of each key or value, roles take up to " +
-           std::to_string(mostKeysBeside);
+           " keys, and beside a second state roles take up to " + std::to_string(mostKeysBeside);
   if (plan.isPadded() && !plan.endsInZeros())
     return "sizes are not 64, 128 or 256, and what follows from zeros past their end is not 0, or columns of "
            "a matrix lie there";

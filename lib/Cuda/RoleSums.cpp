@@ -34,7 +34,8 @@ static BlockArgument inputOfNorm(ReduceOp op) {
 }
 
 bool RoleForm::sumsApart(const RolePlan &plan) const {
-  return phase != Phase::Chain && plan.keys > mostKeysBeside && !plan.atOnce && !plan.reductions.empty() &&
+  bool isOneLaunch = phase != Phase::Chain && phase != Phase::Prepare;
+  return isOneLaunch && plan.keys > mostKeysBeside && !plan.atOnce && !plan.reductions.empty() &&
          llvm::all_of(plan.reductions, [&](Operation *sum) {
            return matType(cast<ReduceOp>(sum).getOperand()).numRows() == plan.keys;
          });

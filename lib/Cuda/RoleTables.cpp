@@ -35,14 +35,20 @@ void RoleEmitter::beginDecayed(ScoreState &state) {
       block = ptx.exclusiveOr(block, ptx.mul(state.walker, 32 * blocksOfWalker()));
 }
 
-// An address in the half of a tile that has the warpgroup's channels.
-Value RoleEmitter::inHalf(const ScoreState &state, Value at, int64_t stride) {
-  return blocksOfWalker() < 4 ? at : ptx.add(at, ptx.mul(state.walker, stride));
+// Where a block of the warpgroup's channels is in a tile, whose rows of 64 channels are `stride` apart, by
+// the places of the four in such a row.
+Value RoleEmitter::ownBlock(const ScoreState &state, ArrayRef<Value> places, int64_t block, int64_t stride) {
+  Value at = places[block % 4];
+  if (blocksOfWalker() < 4)
+    return at;
+  Value first = ptx.mul(state.walker, blocksOfWalker() / 4 * stride);
+  return ptx.add(ptx.add(at, first), block / 4 * stride);
 }
 
 // Of an input, the warp's rows, 16 columns.
 Values RoleEmitter::inputPairs(ScoreState &state, BlockArgument input, int64_t block, bool transposed) {
-  return ptx.loadMatrices(inHalf(state, state.own[block], halfStride(input)), tileOffset(input), transposed);
+  Value at = ownBlock(state, state.own, block, halfStride(input));
+  return ptx.loadMatrices(at, tileOffset(input), transposed);
 }
 
 // The logarithms, transposed. What decays by more than 2^-199 counts as that, and sums stay precise.

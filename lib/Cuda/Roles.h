@@ -94,6 +94,8 @@ public:
 
   /// Emits everything but the function's end. Sets the entry's shared memory.
   mlir::LogicalResult emit();
+  /// Whether one chunk has room in shared memory, when it has been tried.
+  bool fits() const { return slotsAt <= threads.sharedLimit; }
 
 private:
   /// Where the block is in the ring.
@@ -320,7 +322,8 @@ private:
   }
   int64_t rightOffset(mlir::Value rows) const;
   int64_t blocksOfWalker() const { return plan.keys / 16 / form.walkers(); }
-  mlir::Value inHalf(const ScoreState &state, mlir::Value at, int64_t stride);
+  mlir::Value ownBlock(const ScoreState &state, llvm::ArrayRef<mlir::Value> places, int64_t block,
+                       int64_t stride);
   void beginDecayed(ScoreState &state);
   void emitWalk(mlir::Value chunks);
   void emitDecayed(ScoreState &state);
