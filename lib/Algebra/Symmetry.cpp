@@ -93,8 +93,9 @@ bool Symmetry::isPalindrome(ArrayRef<Term> terms) {
 
 bool Symmetry::areEqual(const Term &a, const Term &b) {
   auto sameFactor = [&](const Factor &x, const Factor &y) {
-    return x.value == y.value && x.diagonal == y.diagonal &&
-           (x.diagonal || x.transposed == y.transposed || isSymmetric(x.value));
+    if (x.diagonal || y.diagonal) // however it is stored
+      return x.diagonal == y.diagonal && diagonalColumn(x.value) == diagonalColumn(y.value);
+    return x.value == y.value && (x.transposed == y.transposed || isSymmetric(x.value));
   };
   return a.negative == b.negative &&
          std::is_permutation(a.scalars.begin(), a.scalars.end(), b.scalars.begin(), b.scalars.end()) &&

@@ -12,8 +12,8 @@ RoleEmitter::RoleEmitter(Threads &threads, const RolePlan &plan, Value call, Val
                          Entry &entry, const RoleForm &form)
     : threads(threads), b(threads.b), ptx(threads.b), plan(plan), call(call), maps(maps), entry(entry),
       form(form), phase(form.phase), shards(entry.shards), team(form.team), scorers(scoreRoles(plan, form)),
-      isRoomy(phase == Phase::Chain ||
-              (plan.independent * plan.states == rowsOfSlab && plan.keys <= mostKeysBeside)),
+      isRoomy(plan.keys <= mostKeysBeside &&
+              (phase == Phase::Chain || plan.independent * plan.states == rowsOfSlab)),
       stacks(!isRoomy || plan.waves == 1), stages(form.stages), slabs(form.slabs(plan)) {
   base = LLVM::PtrToIntOp::create(b, b.getI32Type(), shared);
   if (form.handedOver)

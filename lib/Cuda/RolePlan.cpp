@@ -175,15 +175,6 @@ LogicalResult RolePlan::needRow(Value value) {
   return success();
 }
 
-bool RolePlan::sumsFunctions() const {
-  std::function<bool(Value)> isMade = [&](Value value) {
-    Operation *op = trace(value).getDefiningOp();
-    return op &&
-           (!isa<MulOp, AddOp, SubOp, NegOp, ConstantOp>(op) || llvm::any_of(op->getOperands(), isMade));
-  };
-  return llvm::any_of(reductions, [&](Operation *sum) { return isMade(sum->getOperand(0)); });
-}
-
 LogicalResult RolePlan::visitScores(Value value) {
   value = trace(value);
   if (isNumber(value))

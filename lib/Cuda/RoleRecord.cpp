@@ -93,15 +93,14 @@ Value RoleEmitter::blockInStrip(Value laneAt, Value row, Value column, bool ofIn
                  ptx.exclusiveOr(laneAt, ptx.mul(ptx.bits(column, 1), 32)));
 }
 
-// Where 16 bytes of scores are, in a block of 16 x 16: its row there, and which half of it.
-std::pair<Value, int64_t> RoleEmitter::placeInScores(Value row, Value half, int64_t blockRow,
-                                                     int64_t blockColumn) {
-  int64_t inRow = inStrips() ? blockColumn % 2 * 2 : blockColumn * 2;
+// Where 16 bytes of scores are, of those of two blocks of 16 tokens: their row there, and which half of it.
+std::pair<Value, int64_t> RoleEmitter::scorePlace(Value row, Value half, int64_t seer, int64_t seen) {
+  int64_t inRow = inStrips() ? seen % 2 * 2 : seen * 2;
   Value swizzle = inStrips() ? ptx.bits(ptx.shiftRight(row, 1), 3) : ptx.bits(row, 7);
   Value unit = ptx.exclusiveOr(ptx.add(half, inRow), swizzle);
   int64_t bytes = inStrips() ? rowBytes / 2 : rowBytes;
-  int64_t strip = inStrips() ? stripAt(blockColumn / 2, /*ofInverse=*/false) : 0;
-  return {ptx.add(ptx.mul(row, bytes), ptx.mul(unit, 16)), strip + blockRow * 16 * bytes};
+  int64_t strip = inStrips() ? stripAt(seen / 2, /*ofInverse=*/false) : 0;
+  return {ptx.add(ptx.mul(row, bytes), ptx.mul(unit, 16)), strip + seer * 16 * bytes};
 }
 
 int64_t RoleEmitter::recordBytes() const {

@@ -232,7 +232,7 @@ unsigned RoleEmitter::scoresOf(chunk::MixOp mix) const {
 }
 
 Values RoleEmitter::scoresOfBlocks(ChainState &state, unsigned tile, int64_t seer, int64_t seen) {
-  auto [at, offset] = placeInScores(ptx.bits(lane, 15), ptx.shiftRight(lane, 4), seer, seen);
+  auto [at, offset] = scorePlace(ptx.bits(lane, 15), ptx.shiftRight(lane, 4), seer, seen);
   return ptx.loadMatrices(ptx.add(at, state.scoresBase), scoreOffset(tile) + offset, false);
 }
 

@@ -28,6 +28,15 @@ bool RolePlan::isRest(unsigned output) const {
   return cast<StringAttr>(program.getOutputs()[output]).getValue().ends_with(restSuffix);
 }
 
+bool RolePlan::sumsFunctions() const {
+  std::function<bool(Value)> isMade = [&](Value value) {
+    Operation *op = trace(value).getDefiningOp();
+    return op &&
+           (!isa<MulOp, AddOp, SubOp, NegOp, ConstantOp>(op) || llvm::any_of(op->getOperands(), isMade));
+  };
+  return llvm::any_of(reductions, [&](Operation *sum) { return isMade(sum->getOperand(0)); });
+}
+
 llvm::SetVector<Operation *> RolePlan::gramsOf(ArrayRef<Value> values) const {
   llvm::SetVector<Operation *> found, ordered;
   SmallVector<Value> work(values);

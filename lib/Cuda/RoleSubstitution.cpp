@@ -210,7 +210,7 @@ struct RoleEmitter::Substitution {
 
   /// Two neighbours of a row of such a block: the half of the row, and which of its four pairs.
   Value pairOfScores(unsigned tile, int64_t block, Value row, Value half, Value pair) {
-    auto [at, offset] = roles.placeInScores(row, half, block, block);
+    auto [at, offset] = roles.scorePlace(row, half, block, block);
     Value word = ptx.add(ptx.add(state.scoresBase, at), ptx.mul(pair, 4));
     return ptx.load(word, roles.scoreOffset(tile) + offset, 1, b.getI32Type())[0];
   }

@@ -37,7 +37,7 @@ void RoleEmitter::beginDecayed(ScoreState &state) {
 
 // Where a block of the warpgroup's channels is in a tile, whose rows of 64 channels are `stride` apart, by
 // the places of the four in such a row.
-Value RoleEmitter::ownBlock(const ScoreState &state, ArrayRef<Value> places, int64_t block, int64_t stride) {
+Value RoleEmitter::ownBlock(const ScoreState &state, ValueRange places, int64_t block, int64_t stride) {
   Value at = places[block % 4];
   if (blocksOfWalker() < 4)
     return at;

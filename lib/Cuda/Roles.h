@@ -94,8 +94,7 @@ public:
 
   /// Emits everything but the function's end. Sets the entry's shared memory.
   mlir::LogicalResult emit();
-  /// Whether one chunk has room in shared memory, when it has been tried.
-  bool fits() const { return slotsAt <= threads.sharedLimit; }
+  bool fits() const { return slotsAt <= threads.sharedLimit; } // one chunk into shared memory, as laid out
 
 private:
   /// Where the block is in the ring.
@@ -201,8 +200,7 @@ private:
     return (ofInverse ? strip : 1 - strip) * stripBytes;
   }
   mlir::Value laneInStrip();
-  std::pair<mlir::Value, int64_t> placeInScores(mlir::Value row, mlir::Value half, int64_t blockRow,
-                                                int64_t blockColumn);
+  std::pair<mlir::Value, int64_t> scorePlace(mlir::Value row, mlir::Value half, int64_t seer, int64_t seen);
   mlir::Value blockInStrip(mlir::Value laneAt, mlir::Value row, mlir::Value column, bool ofInverse);
   void leaveTiles(mlir::Value chunk, Stage stage);
   void leaveScores(mlir::Value chunk, Stage stage);
@@ -322,8 +320,7 @@ private:
   }
   int64_t rightOffset(mlir::Value rows) const;
   int64_t blocksOfWalker() const { return plan.keys / 16 / form.walkers(); }
-  mlir::Value ownBlock(const ScoreState &state, llvm::ArrayRef<mlir::Value> places, int64_t block,
-                       int64_t stride);
+  mlir::Value ownBlock(const ScoreState &state, mlir::ValueRange places, int64_t block, int64_t stride);
   void beginDecayed(ScoreState &state);
   void emitWalk(mlir::Value chunks);
   void emitDecayed(ScoreState &state);

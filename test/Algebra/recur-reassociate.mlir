@@ -71,7 +71,7 @@ recur.rule @outer(input "b" %b: !recur.mat<1 x 1>, input "k" %k: !recur.mat<dk x
 
 // Entries times those of an outer product: each of its vectors scales a dimension.
 // CHECK-LABEL: recur.rule @scaled_by_outer
-recur.rule @scaled_by_outer(input "a" %a: !recur.mat<dk x 1>, input "h" %h: !recur.mat<dv x 1>, state "S" %S: !recur.mat<dv x dk>) -> () init {
+recur.rule @scaled_by_outer(input "a" %a: !recur.mat<dk x 1>, input "h" %h: !recur.mat<dv x 1>, state "S" %S: !recur.mat<dv x dk>) -> ("o") init {
   %z = recur.constant 0.0 : !recur.mat<dv x dk>
   recur.yield %z : !recur.mat<dv x dk>
 } body {
@@ -83,5 +83,5 @@ recur.rule @scaled_by_outer(input "a" %a: !recur.mat<dk x 1>, input "h" %h: !rec
   %aT = recur.transpose %a : !recur.mat<dk x 1>
   %ha = recur.matmul %h, %aT : !recur.mat<dv x 1>, !recur.mat<1 x dk>
   %0 = recur.mul %ha, %S : !recur.mat<dv x dk>, !recur.mat<dv x dk>
-  recur.yield %0 : !recur.mat<dv x dk>
+  recur.yield %0, %h : !recur.mat<dv x dk>, !recur.mat<dv x 1>
 }

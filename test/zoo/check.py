@@ -47,8 +47,8 @@ NO_CHUNKS = {"atlas", "gru", "lstm", "slstm", "mesanet", "titans_mlp", "dense_tr
              "ttt_mlp"}
 
 # Rules with a matrix that no other state depends on, whose columns do not see each other.
-SWEPT = {"block_delta", "block_delta_rows", "comba", "convolved_layer", "delayed_delta", "deltanet",
-         "deltanet_loss", "deltaproduct", "dplr", "gated_deltanet", "gated_deltanet_loss", "gla", "gsa",
+SWEPT = {"block_delta", "block_delta_rows", "comba", "convolved_layer", "decayed_rates", "delayed_delta", "deltanet",
+         "deltanet_loss", "deltaproduct", "dplr", "erased_elsewhere", "gated_deltanet", "gated_deltanet_loss", "gla", "gsa",
          "hgrn2", "in_rows", "kda", "left_slots", "lightning", "linear_attention", "linear_attention_feature_map",
          "linear_attention_normalised", "linear_attention_rmsnorm", "longhorn", "low_rank_gate", "made_keys",
          "mamba2", "mesanet", "mesanet_cg", "micro_decay", "micro_functions", "mimo", "mimo_rows",

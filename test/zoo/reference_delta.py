@@ -72,6 +72,20 @@ def value_rates(x, s):
     return s.S @ x.q
 
 
+def decayed_rates(x, s):
+    k, q = l2norm(x.k), l2norm(x.q)
+    s.S = s.S * exp(x.g)
+    s.S = s.S - outer(x.b * (s.S @ k - x.v), k)
+    return s.S @ q
+
+
+def erased_elsewhere(x, s):
+    k, p = l2norm(x.k), l2norm(x.p)
+    decayed = exp(x.h)[:, None] * s.S
+    s.S = decayed - x.b * outer(decayed @ k, k) + x.b * outer(x.v, p)
+    return s.S @ x.q
+
+
 def value_forgetting(x, s):
     k = l2norm(x.k)
     s.S = exp(x.a)[:, None] * s.S

@@ -44,6 +44,13 @@ def titans(x, s):
     return s.S @ x.q
 
 
+def fixed_momentum(x, s):
+    k = l2norm(x.k)
+    s.M = 0.9 * s.M + 0.7 * x.b * outer(x.v - s.S @ k, k)
+    s.S = 0.99 * s.S + 1.3 * s.M
+    return s.S @ x.q
+
+
 def titans_mlp(x, s):
     z = s.W1 @ x.k
     error = s.W2 @ silu(z) - x.v

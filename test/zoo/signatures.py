@@ -86,6 +86,9 @@ one_line                    | q:query(dk) k:key(dk) v:value(dv) a:gate() b:gate(
 ema                         | x:value() a:gate() | | h()
 vector_beta                 | q:query(dk) k:unit(dk) v:value(dv) b:gate(dv) | | S(dv,dk)
 value_rates                 | q:query(dk) k:key(dk) v:value(dv) b:gate(dv) g:log_decay() | | S(dv,dk)
+decayed_rates               | q:query(dk) k:key(dk) v:value(dv) g:log_decay(dk) b:gate(dv) | | S(dv,dk)
+erased_elsewhere            | q:query(dk) k:key(dk) p:key(dk) v:value(dv) h:log_decay(dv) b:gate() | | S(dv,dk)
+fixed_momentum              | q:query(dk) k:key(dk) v:value(dv) b:half() | | S(dv,dk) M:real(dv,dk)
 value_forgetting            | q:query(dk) k:key(dk) v:value(dv) b:gate(dv) a:log_decay(dv) | | S(dv,dk)
 two_reads                   | q:query(dk) k:unit(dk) p:unit(dk) v:value(dv) b:half() c:half() \
                               g:log_decay() | | S(dv,dk)
