@@ -104,9 +104,9 @@ void RoleEmitter::layOut() {
   int64_t outputBytes = plan.outputPlace ? 0 : plan.countOutputs() * slabHalves() * tileBytes;
   if (phase == Phase::Chain)
     return layOutChain(outputBytes);
-  int64_t blockBytes = !plan.system    ? 0
-                       : plan.isTame() ? (plan.refinesInverse ? 2 : 1) * tileBytes
-                                       : partBytes,
+  int64_t blockBytes = !plan.system             ? 0
+                       : plan.invertsInHalves() ? (plan.refinesInverse ? 2 : 1) * tileBytes
+                                                : partBytes,
           leavesBytes = plan.system ? 4 * leafBytes() : 0;
   // A chunk stays in the ring while it passes all roles, so the ring is as deep as there is room.
   int64_t tablesBytes = tableBytes(), sumBytes = plan.reductions.size() * chunksOfSums * slotBytes;
@@ -302,7 +302,7 @@ void RoleEmitter::emitStart() {
   if (phase != Phase::Chain || inStrips())
     clear(scoresAt, buffers * scoreBytes);
   // Blocks of the system above the diagonal are read, too, and not used.
-  if (phase != Phase::Chain && plan.system && !plan.decay && plan.isTame())
+  if (phase != Phase::Chain && plan.system && !plan.decay && plan.invertsInHalves())
     clear(blocksAt, (plan.refinesInverse ? 2 : 1) * tileBytes);
   if (plan.steps > 1)
     clear(0, earlyAt + earlyPlaces * earlyBytes);

@@ -3,9 +3,9 @@
 // part below them, negated, block column c of the result is X_c = D_c, X_r = sum over k < r of (D_r N_rk)
 // X_k: transposed, each step's result has the layout of the next one's left operand, so the chain stays in
 // registers. Products are f16: entries stay small where the rows of the system are those of unit vectors.
-// Where what they are off by is magnified, blocks are in two parts, and products three of those. With two
-// reads at one time a block has those of eight tokens, and is inverted token by token, all else alike. Where
-// nothing says so they are another way (RoleWideInverse.cpp).
+// Where what they are off by is magnified, blocks are two parts of bf16, and products three of those. With
+// two reads at one time a block has those of eight tokens, and is inverted token by token, all else alike.
+// Where nothing says so they are another way (RoleWideInverse.cpp).
 #include "lib/Cuda/RoleScores.h"
 
 using namespace mlir;
@@ -20,7 +20,6 @@ void RoleEmitter::storeSystem(ScoreState &state) {
   system.value = plan.system;
   system.anyAbove = !plan.atOnce;
   Value tile = ptx.add(ptx.add(base, blocksAt), state.warpRows);
-  bool isTame = plan.isTame();
   refreshBlocks(state);
   forBlocks(state, system, [&](ValueRange values, Value place, bool onDiagonal) {
     Values entries;
@@ -38,24 +37,21 @@ void RoleEmitter::storeSystem(ScoreState &state) {
         ptx.store(leaf, 3 * quarterBytes + odd * 32, {entries[4 + odd]});
       return;
     }
-    if (!isTame)
+    if (!plan.invertsInHalves())
       return storeWide(wideBlock(warp, ptx.constant(state.block)), entries);
     storeBlock(ptx.add(tile, place), 0, inHalves(entries));
   });
 }
 
-// Entries in half precision and, where the inverse is refined, what that leaves of them.
+// Entries in f16 or, where the inverse is refined, in bf16 with what that leaves of them.
 RoleEmitter::Halves RoleEmitter::inHalves(ValueRange entries) {
-  Halves block;
-  for (size_t e = 0; e < entries.size(); e += 2) {
-    Value pair = ptx.packF16(entries[e], entries[e + 1]);
-    block.high.push_back(pair);
-    if (!plan.refinesInverse)
-      continue;
-    Values rounded = ptx.unpackF16(pair);
-    block.low.push_back(
-        ptx.packF16(ptx.difference(entries[e], rounded[0]), ptx.difference(entries[e + 1], rounded[1])));
+  if (plan.refinesInverse) {
+    Values high = packedPairs(entries);
+    return {high, packedPairs(restOf(entries, high))};
   }
+  Halves block;
+  for (size_t e = 0; e < entries.size(); e += 2)
+    block.high.push_back(ptx.packF16(entries[e], entries[e + 1]));
   return block;
 }
 
@@ -160,22 +156,23 @@ void RoleEmitter::emitInverse(ScoreState &state) {
         std::swap((*r)[1], (*r)[2]);
     return block;
   };
+  StringRef type = plan.refinesInverse ? "bf16" : "f16";
   auto multiply = [&](ValueRange sum, const Halves &left, const Halves &right) {
     Values zero(8, ptx.number(0)), results;
     auto product = [&](ValueRange start, ValueRange x, ValueRange y) {
       Values entries;
       for (unsigned half : {0, 1})
         llvm::append_range(entries,
-                           ptx.multiply16By8("f16", start.slice(4 * half, 4), x, y.slice(2 * half, 2)));
+                           ptx.multiply16By8(type, start.slice(4 * half, 4), x, y.slice(2 * half, 2)));
       return entries;
     };
     results = product(sum.empty() ? ValueRange(zero) : sum, left.high, right.high);
     if (!plan.refinesInverse)
       return results;
-    // Side by side: none waits for another.
-    for (const Values &rest : {product(zero, left.high, right.low), product(zero, left.low, right.high)})
-      for (auto [entry, more] : llvm::zip(results, rest))
-        entry = ptx.sum(entry, more);
+    // Beside it, so that it waits for none of these.
+    Values rest = product(product(zero, left.high, right.low), left.low, right.high);
+    for (auto [entry, more] : llvm::zip(results, rest))
+      entry = ptx.sum(entry, more);
     return results;
   };
 
@@ -224,12 +221,6 @@ void RoleEmitter::emitInverse(ScoreState &state) {
   auto at = [&](Value row, Value column, Value otherwise) {
     return ptx.add(result, laneAt ? blockInStrip(laneAt, row, column, /*ofInverse=*/true) : otherwise);
   };
-  Values own;
-  for (Value pair : transposed.high)
-    llvm::append_range(own, ptx.unpackF16(pair));
-  for (auto [i, pair] : llvm::enumerate(transposed.low))
-    for (auto [odd, rest] : llvm::enumerate(ptx.unpackF16(pair)))
-      own[2 * i + odd] = ptx.sum(own[2 * i + odd], rest);
   auto block = [&](int64_t r, int64_t k) {
     return swapped(loadBlock(ptx.add(tile, state.blocks[k]), 16 * 128 * r, false));
   };
@@ -239,13 +230,20 @@ void RoleEmitter::emitInverse(ScoreState &state) {
       for (int64_t r = c + 1; r < 4; ++r)
         sums[r] = multiply({}, transposed, block(r, c));
       for (int64_t k = c + 1; k < 4; ++k) {
-        if (k < 3) {
-          Halves left = inHalves(sums[k]);
-          for (int64_t r = k + 1; r < 4; ++r)
-            sums[r] = multiply(sums[r], left, block(r, k));
-        }
-        store(sums[k], at(ptx.constant(c), ptx.constant(k), ptx.add(state.blocks[k], 16 * 128 * c)));
+        Halves left = inHalves(sums[k]);
+        for (int64_t r = k + 1; r < 4; ++r)
+          sums[r] = multiply(sums[r], left, block(r, k));
+        Value place = at(ptx.constant(c), ptx.constant(k), ptx.add(state.blocks[k], 16 * 128 * c));
+        if (plan.refinesInverse)
+          storeBlock(place, 0, left);
+        else
+          store(sums[k], place);
       }
     });
+  if (plan.refinesInverse)
+    return storeBlock(at(warp, warp, toOwn), 0, transposed);
+  Values own;
+  for (Value pair : transposed.high)
+    llvm::append_range(own, ptx.unpackF16(pair));
   store(own, at(warp, warp, toOwn));
 }

@@ -460,7 +460,7 @@ LogicalResult RolePlan::check() {
       return failure();
   if (decay ? failed(checkDecay()) : !areProductsFew())
     return failure();
-  if ((states > 1 && system && !isTame()) || (system && ownSystem >= 0))
+  if (system && ownSystem >= 0)
     return failure();
   turnScores();
   foldOutputs();

@@ -254,6 +254,8 @@ public:
   /// Whether the system's entries are inner products of short rows, so that those of its inverse are in the
   /// range of half precision (RoleTame.cpp).
   bool isTame() const { return isTame(system); }
+  /// Whether blocks of the inverse are in half precision, in one part or two.
+  bool invertsInHalves() const { return refinesInverse || isTame(); }
   /// Whether there are more products between tokens than a warpgroup makes together.
   bool hasManyProducts() const { return !decay && grams.size() > productsTogether; }
   /// The products between tokens that some scores consist of, in the order of `grams`.

@@ -63,10 +63,6 @@ std::string RolePlan::refusal(chunk::ProgramOp program, ArrayRef<TensorArgument>
     return "there are " + std::to_string(states.size()) + " coupled states, and a chain holds two";
   if (program.argumentsOf(ArgKind::State).size() == 2 && readsSum(program))
     return "what is read and written back is of a sum of two coupled states, and a chain reads one";
-  if (plan.states > 1 && plan.system && !plan.isTame())
-    return "nothing bounds the vectors that two coupled states are read along: declare them 'unit', or "
-           "divide them by "
-           "their norm";
   return "a value of the chunk program is neither a product, nor a number for each token, nor scores between "
          "tokens";
 }

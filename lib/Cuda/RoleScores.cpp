@@ -235,7 +235,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
   // the rows past a sequence's end, too, and may turn columns.)
   bool isAhead = (team > 1 || plan.keys > mostKeysBeside) && order.size() <= productsTogether &&
                  plan.ownSystem < 0 && !sumsTurn();
-  auto invert = [&] { plan.isTame() ? emitInverse(state) : emitWideInverse(state); };
+  auto invert = [&] { plan.invertsInHalves() ? emitInverse(state) : emitWideInverse(state); };
   forOwnChunks(chunks, [&](Value chunk, Stage stage) {
     state.rowValues.clear();
     state.ownColumns.clear();

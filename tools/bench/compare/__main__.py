@@ -39,7 +39,8 @@ def warm(options):
     meanwhile is not kept."""
     import torch  # noqa: F401
     from rules import RULES
-    names = [r.name for p in options.only.split(",") for r in RULES if fnmatch.fnmatch(r.name, p)]
+    index = json.loads((options.folder / "rules.json").read_text())
+    names = [r.name for p in options.only.split(",") for r in RULES if r.name in index and fnmatch.fnmatch(r.name, p)]
     environment = {**os.environ, "FLA_CACHE_RESULTS": "0", "PYTHONUNBUFFERED": "1"}
 
     def one(name):
@@ -50,7 +51,7 @@ def warm(options):
             return f"{name}: {(done.stderr.strip().splitlines() or ['ready'])[-1]}"
         except subprocess.TimeoutExpired:
             return f"{name}: not ready after {options.warm} s"
-    with ThreadPoolExecutor(min(os.cpu_count(), len(names))) as pool:
+    with ThreadPoolExecutor(max(1, min(os.cpu_count(), len(names)))) as pool:
         for line in pool.map(one, names):
             print(f"warm {line}", flush=True)
 

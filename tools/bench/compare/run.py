@@ -293,9 +293,8 @@ def run(options):
     from own import rule_of
     ops, peer = load_peer(options.part == "peer-only", options.tuning) if options.device == "cuda" else (None, "the peer needs a GPU")
     own = [rule_of(options.folder, name, entry) for name, entry in index.items() if "flops" in entry]
-    chosen = [r for p in options.only.split(",") for r in rules.RULES + own if fnmatch.fnmatch(r.name, p)]
-    if not ops:
-        chosen = [r for r in chosen if r.name in index]
+    chosen = [r for p in options.only.split(",") for r in rules.RULES + own
+              if r.name in index and fnmatch.fnmatch(r.name, p)]
     on_gpu = options.device == "cuda"
     sides = ("peer",) if options.part == "peer-only" else ("recur", "peer")
     copy_rate, product_rate = rates() if on_gpu and options.part in ("all", "times") else (4.3e12, 7.5e14)
@@ -308,7 +307,7 @@ def run(options):
           f"{product_rate / 1e12:.0f} TFLOP/s", flush=True)
     print(HEADER)
     for rule in chosen:
-        entry = index.get(rule.name, {"problem": "was not prepared"})
+        entry = index[rule.name]
         result = report["rules"][rule.name] = {"form": entry.get("form"), "times": []}
         ours = None
         if "recur" in sides:
