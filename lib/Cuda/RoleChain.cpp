@@ -213,7 +213,6 @@ LogicalResult RoleEmitter::begin(ChainState &state, Issue &issue, ArrayRef<const
   }
   if (product.chained) {
     auto isStart = [&](const ChainState::InFlight &x) { return x.results[0].first == product.start; };
-    issue.start.clear();
     for (const ChainState::InFlight &part : llvm::make_filter_range(state.inFlight, isStart))
       llvm::append_range(issue.start, part.pending.entries);
     llvm::erase_if(state.inFlight, isStart);

@@ -105,7 +105,7 @@ void RoleEmitter::layOut() {
   if (phase == Phase::Chain)
     return layOutChain(outputBytes);
   int64_t blockBytes = !plan.system             ? 0
-                       : plan.invertsInHalves() ? (plan.refinesInverse ? 2 : 1) * tileBytes
+                       : plan.invertsInHalves() ? plan.partsOfHalves() * tileBytes
                                                 : partBytes,
           leavesBytes = plan.system ? 4 * leafBytes() : 0;
   // A chunk stays in the ring while it passes all roles, so the ring is as deep as there is room.
@@ -303,7 +303,7 @@ void RoleEmitter::emitStart() {
     clear(scoresAt, buffers * scoreBytes);
   // Blocks of the system above the diagonal are read, too, and not used.
   if (phase != Phase::Chain && plan.system && !plan.decay && plan.invertsInHalves())
-    clear(blocksAt, (plan.refinesInverse ? 2 : 1) * tileBytes);
+    clear(blocksAt, plan.partsOfHalves() * tileBytes);
   if (plan.steps > 1)
     clear(0, earlyAt + earlyPlaces * earlyBytes);
   ptx.fenceProxy();

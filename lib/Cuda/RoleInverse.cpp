@@ -207,6 +207,8 @@ void RoleEmitter::emitInverse(ScoreState &state) {
   ptx.meet(ptx.constant(3), 128);
   awaitPlace(state);
   auto store = [&](Values block, Value address) {
+    if (plan.refinesInverse)
+      return storeBlock(address, 0, inHalves(block));
     Values out;
     for (unsigned e = 0; e < 8; e += 2) {
       for (unsigned i = 0; plan.inverseScale && i < 2; ++i)
@@ -230,14 +232,10 @@ void RoleEmitter::emitInverse(ScoreState &state) {
       for (int64_t r = c + 1; r < 4; ++r)
         sums[r] = multiply({}, transposed, block(r, c));
       for (int64_t k = c + 1; k < 4; ++k) {
-        Halves left = inHalves(sums[k]);
-        for (int64_t r = k + 1; r < 4; ++r)
-          sums[r] = multiply(sums[r], left, block(r, k));
-        Value place = at(ptx.constant(c), ptx.constant(k), ptx.add(state.blocks[k], 16 * 128 * c));
-        if (plan.refinesInverse)
-          storeBlock(place, 0, left);
-        else
-          store(sums[k], place);
+        if (Halves left = k < 3 ? inHalves(sums[k]) : Halves(); k < 3)
+          for (int64_t r = k + 1; r < 4; ++r)
+            sums[r] = multiply(sums[r], left, block(r, k));
+        store(sums[k], at(ptx.constant(c), ptx.constant(k), ptx.add(state.blocks[k], 16 * 128 * c)));
       }
     });
   if (plan.refinesInverse)

@@ -1,5 +1,5 @@
 // The entry points in warp roles of a rule: for many heads and for few, in one launch or in two.
-#include "lib/Algebra/Rewriting.h"
+#include "lib/Algebra/NormalForm.h"
 #include "lib/Algebra/Spectral.h"
 #include "lib/Cuda/Cores.h"
 #include "lib/Cuda/KernelBuilder.h"
@@ -258,7 +258,7 @@ static OwningOpRef<ModuleOp> withNormBound(RuleOp rule) {
   copy.setOutputsAttr(ArrayAttr::get(rule.getContext(), names));
   YieldOp yield = copy.getBodyYield();
   yield->insertOperands(yield->getNumOperands(), bound);
-  // Of constants alone it is one, and tells of each token the same.
+  // A bound that is a constant of 1 or more forgets nothing.
   (void)applyPatternsGreedily(copy, FrozenRewritePatternSet());
   if (auto constant = yield->getOperands().back().getDefiningOp<ConstantOp>();
       constant && constant.getValue().convertToDouble() >= 1)
@@ -376,6 +376,7 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
   else if (SharedOut halves = shareOut(rowsOfSlab, Rest::Padded); halves.shards % 2 == 0)
     if (chunk::ProgramOp half = derived(halves.rule())) {
       phase = addSegments(half, halves.tensors, halves.shards);
+      // (Rows with systems of their own have no teams: of these a block takes a whole head.)
       if (plan->hasManyProducts() && plan->ownSystem < 0)
         return addRoles(half, halves.tensors, halves.shards, "_halves", 0, phase);
       addRoles(half, halves.tensors, halves.shards, "_halves", options.chip.processors, phase);

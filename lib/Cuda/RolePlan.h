@@ -209,8 +209,8 @@ public:
   static bool areSigns(mlir::Value decay);
   /// Whether a state takes in another one and never decays, so that what products are off by adds up.
   static bool addsUp(chunk::ProgramOp program);
-  /// Whether what is read of states that numbers couple is written back: it may turn from one into the other
-  /// and back, and what products are off by with it.
+  /// Whether what is read of a state is written to one that feeds it: it may turn from one into the other and
+  /// back, and what products are off by with it.
   static bool swings(chunk::ProgramOp program);
   /// Whether a product's left side is a state that is read in two parts: what follows magnifies errors
   /// (Stages.h).
@@ -254,8 +254,9 @@ public:
   /// Whether the system's entries are inner products of short rows, so that those of its inverse are in the
   /// range of half precision (RoleTame.cpp).
   bool isTame() const { return isTame(system); }
-  /// Whether blocks of the inverse are in half precision, in one part or two.
+  /// Whether blocks of the inverse are in f16 or, with two parts, in bf16, and how many.
   bool invertsInHalves() const { return refinesInverse || isTame(); }
+  int64_t partsOfHalves() const { return refinesInverse ? 2 : 1; }
   /// Whether there are more products between tokens than a warpgroup makes together.
   bool hasManyProducts() const { return !decay && grams.size() > productsTogether; }
   /// The products between tokens that some scores consist of, in the order of `grams`.

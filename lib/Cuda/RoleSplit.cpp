@@ -311,7 +311,8 @@ SmallVector<Value> RolePlan::factorsOf(Value value) const {
 // of the inverse's columns it is a few for each warp.
 void RolePlan::moveFactor() {
   auto solve = [](const ChainProduct &p) { return p.kind == ChainProduct::Inverse; };
-  // (Parts of the inverse are what its blocks are made of.)
+  // (A refined inverse is stored as the parts that its blocks are made of, which no factor is multiplied
+  // into.)
   if (decay || refinesInverse || llvm::count_if(products, solve) != 1)
     return;
   ChainProduct &product = *llvm::find_if(products, solve);

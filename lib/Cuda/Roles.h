@@ -296,7 +296,7 @@ private:
   void refreshBlocks(ScoreState &state);
   void storeTiles(ScoreState &state, mlir::Operation *gram = nullptr);
   void storeSystem(ScoreState &state);
-  /// A thread's entries of a block in pairs of f16, and of the rests that these leave, or none.
+  /// A thread's entries of a block in pairs of f16, or of bf16 and of the rests that these leave.
   struct Halves {
     Values high, low;
   };

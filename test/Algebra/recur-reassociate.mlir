@@ -75,10 +75,10 @@ recur.rule @scaled_by_outer(input "a" %a: !recur.mat<dk x 1>, input "h" %h: !rec
   %z = recur.constant 0.0 : !recur.mat<dv x dk>
   recur.yield %z : !recur.mat<dv x dk>
 } body {
-  // CHECK-NOT: recur.matmul
   // CHECK: %[[AT:.*]] = recur.transpose %a
   // CHECK: %[[C:.*]] = recur.mul %S, %[[AT]]
   // CHECK: %[[N:.*]] = recur.mul %h, %[[C]]
+  // CHECK-NOT: recur.matmul
   // CHECK: recur.yield %[[N]]
   %aT = recur.transpose %a : !recur.mat<dk x 1>
   %ha = recur.matmul %h, %aT : !recur.mat<dv x 1>, !recur.mat<1 x dk>

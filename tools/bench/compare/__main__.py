@@ -15,7 +15,6 @@ minutes: `--tuning few` leaves them four each, as the first line of the table th
 be faster.
 """
 import argparse
-import fnmatch
 import json
 import os
 import shutil
@@ -37,10 +36,9 @@ def prepare(options):
 def warm(options):
     """Lets the peer compile its kernels, many rules side by side: that takes it a minute or two each. What it measures
     meanwhile is not kept."""
-    import torch  # noqa: F401
-    from rules import RULES
+    from rules import RULES, chosen
     index = json.loads((options.folder / "rules.json").read_text())
-    names = [r.name for p in options.only.split(",") for r in RULES if r.name in index and fnmatch.fnmatch(r.name, p)]
+    names = [rule.name for rule in chosen(RULES, index, options.only)]
     environment = {**os.environ, "FLA_CACHE_RESULTS": "0", "PYTHONUNBUFFERED": "1"}
 
     def one(name):

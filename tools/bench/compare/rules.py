@@ -4,6 +4,7 @@ Tensors are [batch, token, head, dim] and named as in the spec. A reference is o
 [batch, head, value, key]; it is written from the definition, not from the spec. A peer's function returns the output
 and the final states in the order of the spec, value rows by key columns.
 """
+import fnmatch
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Callable
@@ -340,6 +341,11 @@ RULES = [
          lambda ops, x, states: hgrn(ops, x, True, states[0].flatten(1)), states=((D,),),
          products=(0, 0, 0)),
 ]
+
+
+def chosen(all_rules, index, patterns):
+    """The rules that a folder has and the patterns name."""
+    return [r for p in patterns.split(",") for r in all_rules if r.name in index and fnmatch.fnmatch(r.name, p)]
 
 
 def inputs_of(rule, draw, dtype=torch.bfloat16):

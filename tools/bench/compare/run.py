@@ -293,8 +293,9 @@ def run(options):
     from own import rule_of
     ops, peer = load_peer(options.part == "peer-only", options.tuning) if options.device == "cuda" else (None, "the peer needs a GPU")
     own = [rule_of(options.folder, name, entry) for name, entry in index.items() if "flops" in entry]
-    chosen = [r for p in options.only.split(",") for r in rules.RULES + own
-              if r.name in index and fnmatch.fnmatch(r.name, p)]
+    chosen = rules.chosen(rules.RULES + own, index, options.only)
+    if not chosen:
+        sys.exit(f"no rule in the folder is named {options.only}; there is {', '.join(index) or 'none'}")
     on_gpu = options.device == "cuda"
     sides = ("peer",) if options.part == "peer-only" else ("recur", "peer")
     copy_rate, product_rate = rates() if on_gpu and options.part in ("all", "times") else (4.3e12, 7.5e14)
