@@ -296,6 +296,11 @@ SmallVector<chunk::OutputPart> chunk::outputParts(ProgramOp program) {
   return parts;
 }
 
+unsigned chunk::numOutputs(ProgramOp program) {
+  SmallVector<OutputPart> parts = outputParts(program);
+  return parts.empty() ? 0 : parts.back().output + 1;
+}
+
 void chunk::setOutputParts(ProgramOp program, ArrayRef<OutputPart> parts) {
   Builder b(program.getContext());
   if (llvm::any_of(parts, [](const OutputPart &part) { return part.count > 1; }))

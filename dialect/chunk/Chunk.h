@@ -24,6 +24,8 @@ struct OutputPart {
 
 /// The parts that a program's outputs are, in order. Those of one output of the rule stand together.
 llvm::SmallVector<OutputPart> outputParts(ProgramOp program);
+/// How many outputs of the rule they make up; none where an earlier stage has computed them all.
+unsigned numOutputs(ProgramOp program);
 void setOutputParts(ProgramOp program, llvm::ArrayRef<OutputPart> parts);
 
 } // namespace recur::chunk

@@ -92,6 +92,54 @@ bool recur::isSquareOf(Value value, Value vector) {
   return transposed && transposed.getOperand() == vector && product.getRhs() == vector;
 }
 
+// The factors of a product of entries that stand where its own do.
+static SmallVector<Value> factorsInPlace(Value value) {
+  SmallVector<Value> factors, work{value};
+  while (!work.empty()) {
+    Value next = work.pop_back_val();
+    if (auto product = next.getDefiningOp<MulOp>())
+      llvm::append_range(work, product->getOperands());
+    else
+      factors.push_back(next);
+  }
+  return factors;
+}
+
+RangeAttr recur::rangeOfMean(AddOp sum, llvm::function_ref<RangeAttr(Value)> rangeOf) {
+  auto ofProduct = [&](ArrayRef<Value> factors) -> std::optional<Interval> {
+    Interval product{1, 1};
+    for (Value factor : factors) {
+      RangeAttr range = rangeOf(factor);
+      if (!range || !std::isfinite(range.getLo()) || !std::isfinite(range.getHi()))
+        return std::nullopt;
+      product = product * Interval{range.getLo(), range.getHi()};
+    }
+    return product;
+  };
+  for (unsigned side : {0, 1}) {
+    SmallVector<Value> own = factorsInPlace(sum->getOperand(side));
+    SmallVector<Value> others = factorsInPlace(sum->getOperand(1 - side));
+    for (auto *rest = own.begin(); rest != own.end(); ++rest) {
+      auto difference = rest->getDefiningOp<SubOp>();
+      auto one = difference ? difference.getLhs().getDefiningOp<ConstantOp>() : ConstantOp();
+      if (!one || one.getValue().convertToDouble() != 1)
+        continue;
+      Value weight = difference.getRhs();
+      RangeAttr range = rangeOf(weight);
+      auto *same = llvm::find(others, weight);
+      if (same == others.end() || !range || range.getLo() < 0 || range.getHi() > 1)
+        continue;
+      own.erase(rest);
+      others.erase(same);
+      std::optional<Interval> x = ofProduct(own), y = ofProduct(others);
+      if (!x || !y)
+        return {};
+      return RangeAttr::closed(sum.getContext(), std::min(x->lo, y->lo), std::max(x->hi, y->hi));
+    }
+  }
+  return {};
+}
+
 void recur::flattenProduct(Value value, SmallVectorImpl<Value> &factors) {
   Operation *op = value.getDefiningOp();
   if (isa_and_nonnull<TransposeOp, BroadcastOp>(op))

@@ -22,6 +22,10 @@ struct Interval {
   }
 };
 
+/// The range of what lies between two values, as a*x + (1 - a)*y does with a in [0, 1]: that of both; null
+/// where a sum is none such. `rangeOf` gives the ranges of values that it is made of, or null.
+RangeAttr rangeOfMean(AddOp sum, llvm::function_ref<RangeAttr(mlir::Value)> rangeOf);
+
 /// Bounds of the Euclidean norm of a vector; operations below `depth` are not looked at.
 Interval normOf(mlir::Value value, unsigned depth = 8);
 

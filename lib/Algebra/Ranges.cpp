@@ -1,4 +1,5 @@
 // Intervals of values: what declarations promise and what follows from it.
+#include "lib/Algebra/Bounds.h"
 #include "lib/Algebra/Passes.h"
 
 #include <cmath>
@@ -51,7 +52,7 @@ private:
       operands.push_back(of(operand));
     RangeAttr range = known.inferRange(operands);
     if (auto sum = dyn_cast<AddOp>(op))
-      if (RangeAttr mean = ofMean(sum))
+      if (RangeAttr mean = rangeOfMean(sum, [&](Value value) { return of(value); }))
         range = mean;
     if (auto quotient = dyn_cast<DivOp>(op); quotient && isShare(quotient, operands[0]))
       range = RangeAttr::closed(context, 0, 1);
@@ -69,59 +70,6 @@ private:
     auto most = quotient.getRhs().getDefiningOp<MaxOp>();
     return numerator && numerator.getLo() >= 0 &&
            (isSum(quotient.getRhs()) || (most && llvm::any_of(most->getOperands(), isSum)));
-  }
-
-  // The factors of a product.
-  static SmallVector<Value> factorsOf(Value value) {
-    SmallVector<Value> factors, work{value};
-    while (!work.empty()) {
-      Value next = work.pop_back_val();
-      if (auto product = next.getDefiningOp<MulOp>())
-        llvm::append_range(work, product->getOperands());
-      else
-        factors.push_back(next);
-    }
-    return factors;
-  }
-
-  RangeAttr ofProduct(ArrayRef<Value> factors, MLIRContext *context) {
-    double lo = 1, hi = 1;
-    for (Value factor : factors) {
-      RangeAttr range = of(factor);
-      if (!range || !std::isfinite(range.getLo()) || !std::isfinite(range.getHi()))
-        return {};
-      double ends[] = {lo * range.getLo(), lo * range.getHi(), hi * range.getLo(), hi * range.getHi()};
-      lo = *llvm::min_element(ends);
-      hi = *llvm::max_element(ends);
-    }
-    return RangeAttr::closed(context, lo, hi);
-  }
-
-  // What lies between two values, as a*x + (1 - a)*y does, lies in the range of both.
-  RangeAttr ofMean(AddOp sum) {
-    MLIRContext *context = sum.getContext();
-    for (unsigned side : {0, 1}) {
-      SmallVector<Value> own = factorsOf(sum->getOperand(side));
-      SmallVector<Value> others = factorsOf(sum->getOperand(1 - side));
-      for (auto *rest = own.begin(); rest != own.end(); ++rest) {
-        auto difference = rest->getDefiningOp<SubOp>();
-        auto one = difference ? difference.getLhs().getDefiningOp<ConstantOp>() : ConstantOp();
-        if (!one || one.getValue().convertToDouble() != 1)
-          continue;
-        Value weight = difference.getRhs();
-        RangeAttr range = of(weight);
-        auto *same = llvm::find(others, weight);
-        if (same == others.end() || !range || range.getLo() < 0 || range.getHi() > 1)
-          continue;
-        own.erase(rest);
-        others.erase(same);
-        RangeAttr x = ofProduct(own, context), y = ofProduct(others, context);
-        if (!x || !y)
-          return {};
-        return RangeAttr::closed(context, std::min(x.getLo(), y.getLo()), std::max(x.getHi(), y.getHi()));
-      }
-    }
-    return {};
   }
 
   DenseMap<Value, RangeAttr> ranges;

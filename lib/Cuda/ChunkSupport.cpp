@@ -87,8 +87,7 @@ Precision ChunkEmitter::findPrecision(chunk::ProgramOp program, ArrayRef<TensorA
                      [](Operation *user) { return !isa<chunk::MapOp, chunk::DecayOp>(user); }))
       take(tensor);
   unsigned states = program.argumentsOf(ArgKind::State).size();
-  unsigned outputs = chunk::outputParts(program).back().output + 1;
-  for (const TensorArgument &tensor : tensors.drop_back(states).take_back(outputs))
+  for (const TensorArgument &tensor : tensors.drop_back(states).take_back(chunk::numOutputs(program)))
     take(tensor);
   return most;
 }

@@ -165,6 +165,11 @@ SharedOut KernelBuilder::shareOut(int64_t slab, Rest rest) {
       first.set(OpBuilder(constant).clone(*constant)->getResult(0));
   IndexClasses classes(partRule);
   unsigned shared = findShared(partRule, classes);
+  // Of a state that nothing reads both dimensions are independent: derived programs take the rows.
+  auto states = partRule.argumentsOf(ArgKind::State);
+  if (unsigned rows = states.size() == 1 ? classes.classOf(states[0], 0) : 0;
+      rest == Rest::Padded && rows && classes.isIndependent(rows))
+    shared = rows;
   int64_t size = shared ? classes.sizeOf(shared) : 0;
   // The tiles' size of each other dimension of a state that can grow.
   llvm::MapVector<unsigned, int64_t> tiles;

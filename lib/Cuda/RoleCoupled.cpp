@@ -32,6 +32,8 @@ LogicalResult RolePlan::checkStates() {
         llvm::any_of(state.getUsers(), [](Operation *user) { return isa<MatmulOp>(user); }))
       return failure();
   independentDim = dimOf(all[0]);
+  if (int shared = tensors[initialTensor()].shardedDim; shared >= 0 && shared != independentDim)
+    return failure();
   MatType type = matType(all[0]);
   for (auto [i, state] : llvm::enumerate(all))
     if (matType(state) != type || dimOf(state) != independentDim || !firstStateOf(program, i))

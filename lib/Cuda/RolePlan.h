@@ -251,9 +251,9 @@ public:
   mlir::BlockArgument logs() const { return logsOf(decay); }
   /// Whether a value is what the decay of each row leaves over some span.
   bool isOfRows(mlir::Value value) const;
-  /// Whether the system's entries are inner products of short rows, so that those of its inverse are in the
-  /// range of half precision (RoleTame.cpp).
-  bool isTame() const { return isTame(system); }
+  /// Whether the system's entries are inner products of short rows, times numbers of at most 2 and what only
+  /// shrinks, so that those of its inverse are in the range of half precision (RoleTame.cpp).
+  bool isTame() const { return mostOf(system) <= 2; }
   /// Whether blocks of the inverse are in f16 or, with two parts, in bf16, and how many.
   bool invertsInHalves() const { return refinesInverse || isTame(); }
   int64_t partsOfHalves() const { return refinesInverse ? 2 : 1; }
@@ -358,9 +358,12 @@ private:
                                          bool chained, unsigned leastWave = 0);
   mlir::LogicalResult visitScores(mlir::Value value);
   mlir::LogicalResult needMask(const CoupledMask &mask);
+  /// The range of a value's entries, as far as declared ranges say; and whether none is beyond 1.
+  RangeAttr rangeOf(mlir::Value value) const;
   bool isWithinOne(mlir::Value value) const;
   bool hasShortRows(const TokenTile &tile) const;
-  bool isTame(mlir::Value scores) const;
+  bool shrinks(mlir::Value decay) const;
+  double mostOf(mlir::Value scores) const;
   mlir::LogicalResult needRow(mlir::Value value);
   mlir::LogicalResult needInput(mlir::BlockArgument input);
   mlir::LogicalResult needTile(const TokenTile &tile);

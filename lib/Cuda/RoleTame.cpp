@@ -39,11 +39,35 @@ bool RolePlan::hasShortRows(const TokenTile &tile) const {
   return product && trace(product->getOperand(0)) == input && trace(product->getOperand(1)) == input;
 }
 
-// Whether all products between tokens that scores consist of are those of short rows.
-bool RolePlan::isTame(Value scores) const {
+// Whether what decays only shrinks, as ranges say: of coupled states each number by itself.
+bool RolePlan::shrinks(Value decay) const {
+  if (auto cascade = decay.getDefiningOp<chunk::CascadeOp>())
+    return llvm::all_of(cascade.getFactors(), [&](Value factor) { return isWithinOne(factor); });
+  auto op = decay.getDefiningOp<chunk::DecayOp>();
+  RangeAttr logs = op.getLog() ? rangeOf(op.getLog()) : RangeAttr();
+  return areSigns(decay) || (op.getLog() ? logs && logs.getHi() <= 0 : isWithinOne(op.getFactors()));
+}
+
+// What no entry of some scores is beyond: products between tokens are of short rows, decays only shrink them.
+double RolePlan::mostOf(Value scores) const {
+  constexpr double unbounded = std::numeric_limits<double>::infinity();
   scores = trace(scores);
-  if (auto gram = scores.getDefiningOp<chunk::GramOp>())
-    return hasShortRows(*asRows(gram.getLhs())) && hasShortRows(*asRows(gram.getRhs()));
-  return llvm::all_of(scores.getDefiningOp()->getOperands(),
-                      [&](Value operand) { return !isScores(operand) || isTame(operand); });
+  if (!isScores(scores)) {
+    RangeAttr range = rangeOf(scores);
+    return range ? std::max(std::abs(range.getLo()), std::abs(range.getHi())) : unbounded;
+  }
+  Operation *op = scores.getDefiningOp();
+  if (auto gram = dyn_cast<chunk::GramOp>(op)) {
+    bool isShort = hasShortRows(*asRows(gram.getLhs())) && hasShortRows(*asRows(gram.getRhs()));
+    return isShort && (!gram.getDecay() || shrinks(gram.getDecay())) ? 1 : unbounded;
+  }
+  if (auto mask = dyn_cast<chunk::MaskOp>(op))
+    return shrinks(mask.getDecay()) ? 1 : unbounded;
+  if (isa<NegOp, TransposeOp>(op))
+    return mostOf(op->getOperand(0));
+  if (isa<MulOp>(op))
+    return mostOf(op->getOperand(0)) * mostOf(op->getOperand(1));
+  if (isa<AddOp, SubOp>(op))
+    return mostOf(op->getOperand(0)) + mostOf(op->getOperand(1));
+  return unbounded;
 }

@@ -1,13 +1,14 @@
 // The part of a plan that concerns decays: what ranges say of them, and the tiles that a decay of each key
 // makes.
+#include "lib/Algebra/Bounds.h"
 #include "lib/Cuda/RolePlan.h"
 
 using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-static RangeAttr rangeOf(chunk::ProgramOp program, Value value) {
-  value = RolePlan::trace(value);
+RangeAttr RolePlan::rangeOf(Value value) const {
+  value = trace(value);
   MLIRContext *context = value.getContext();
   if (auto argument = dyn_cast<BlockArgument>(value)) {
     if (argument.getOwner()->getParentOp() != program)
@@ -18,23 +19,25 @@ static RangeAttr rangeOf(chunk::ProgramOp program, Value value) {
     return RangeAttr::get(context, arg.getKind() == ArgKind::Heads ? 1 : 0,
                           std::numeric_limits<double>::infinity(), false, false);
   }
+  if (auto sum = value.getDefiningOp<AddOp>())
+    if (RangeAttr mean = rangeOfMean(sum, [&](Value part) { return rangeOf(part); }))
+      return mean;
   auto known = value.getDefiningOp<RangeOp>();
   if (!known)
     return {};
   SmallVector<RangeAttr> operands;
   for (Value operand : known->getOperands())
-    operands.push_back(rangeOf(program, operand));
+    operands.push_back(rangeOf(operand));
   return known.inferRange(operands);
 }
 
 bool RolePlan::isNotNegative(Value value) const {
-  RangeAttr range = rangeOf(program, value);
+  RangeAttr range = rangeOf(value);
   return range && range.getLo() >= 0;
 }
 
-// Whether no entry of a value is beyond 1, as ranges say.
 bool RolePlan::isWithinOne(Value value) const {
-  RangeAttr range = rangeOf(program, value);
+  RangeAttr range = rangeOf(value);
   return range && range.getLo() >= -1 && range.getHi() <= 1;
 }
 
@@ -58,7 +61,7 @@ BlockArgument RolePlan::logsOf(Value decay) {
 }
 
 bool RolePlan::isMild(Value decay) const {
-  RangeAttr range = rangeOf(program, logsOf(decay));
+  RangeAttr range = rangeOf(logsOf(decay));
   return range && range.getLo() >= -mostOfBlock / (16 * llvm::numbers::log2e);
 }
 
