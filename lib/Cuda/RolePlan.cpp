@@ -299,23 +299,16 @@ RowFactors RolePlan::resultScaleOf(MatmulOp product) const {
 // The wave that a value of the chain can be used in.
 FailureOr<unsigned> RolePlan::visit(Value value) {
   value = strip(value);
-  if (auto known = available.find(value); known != available.end())
-    return known->second;
-  if (isNumber(value)) {
-    if (failed(needRow(value)))
-      return failure();
-    return 0;
-  }
-  if (isOfRows(value)) {
-    if (failed(needRowDecay()))
-      return failure();
-    return 0;
-  }
-  if (isWholeOfKeys(value)) {
-    if (failed(needDecay(trace(value).getDefiningOp<chunk::WeightsOp>().getDecay())))
-      return failure();
-    return 0;
-  }
+  for (Value name : {value, trace(value)})
+    if (auto known = available.find(name); known != available.end())
+      return known->second;
+  auto none = [](LogicalResult needed) { return failed(needed) ? FailureOr<unsigned>(failure()) : 0u; };
+  if (isNumber(value))
+    return none(needRow(value));
+  if (isOfRows(value))
+    return none(needRowDecay());
+  if (isWholeOfKeys(value))
+    return none(needDecay(trace(value).getDefiningOp<chunk::WeightsOp>().getDecay()));
   if (std::optional<TokenTile> tile = asTile(value)) {
     if (tile->span || tile->decayed || tile->made || failed(needInput(tile->input)))
       return failure();

@@ -29,8 +29,8 @@ struct RoleEmitter::RowState {
   llvm::DenseMap<mlir::Value, Transitions> transitions;
   llvm::DenseMap<mlir::Value, std::array<mlir::Value, 3>>
       sums; // of a decay's logarithms: both tokens', the chunk's
-  /// Of signs, as bits: their products until the first token, between both, through the second, of all.
-  llvm::DenseMap<mlir::Value, std::array<mlir::Value, 4>> signs;
+  /// Of signs, as bits: their products through both tokens, until both, of all.
+  llvm::DenseMap<mlir::Value, std::array<mlir::Value, 5>> signs;
 };
 
 } // namespace recur::cuda

@@ -69,7 +69,8 @@ void RolePlan::splitSigns(chunk::ProgramOp program) {
   }
 }
 
-// The products of the signs through both tokens, or until them, after them, or of all.
+// The products of the signs through both tokens, or until them, after them, or of all: as decaySums adds up
+// logarithms.
 std::array<Value, 2> RoleEmitter::signWeights(RowState &state, chunk::WeightsOp weights) {
   Value decay = weights.getDecay();
   constexpr int64_t signBit = std::numeric_limits<int32_t>::min();
@@ -81,20 +82,34 @@ std::array<Value, 2> RoleEmitter::signWeights(RowState &state, chunk::WeightsOp 
       Value sign = ptx.bits(arith::BitcastOp::create(b, i32, bits[i]), signBit);
       bits[i] = ptx.choose(state.valid[i], sign, ptx.constant(0));
     }
-    Value both = ptx.exclusiveOr(bits[0], bits[1]), all = both;
+    // Of rows at one time the first ones count.
+    auto ofFirst = [&](unsigned i, Value x) {
+      return ptx.choose(ptx.equal(state.steps[i], 0), x, ptx.constant(0));
+    };
+    std::array<Value, 2> counted = bits;
+    for (unsigned i : {0, 1})
+      if (plan.atOnce)
+        counted[i] = ofFirst(i, bits[i]);
+    Value all = ptx.exclusiveOr(counted[0], counted[1]);
+    if (plan.isStacked())
+      all = ofFirst(0, all);
     for (int64_t distance = 1; distance < 32; distance *= 2) {
       Value other = NVVM::ShflOp::create(b, i32, ptx.constant(-1), all, ptx.constant(distance),
                                          ptx.constant(0), NVVM::ShflKind::up, UnitAttr());
       Value exists = ptx.compare(arith::CmpIPredicate::uge, lane, ptx.constant(distance));
       all = ptx.choose(exists, ptx.exclusiveOr(all, other), all);
     }
-    Value until = ptx.exclusiveOr(all, both);
-    state.signs[decay] = {until, ptx.exclusiveOr(until, bits[0]), all, ptx.shuffle(all, ptx.constant(31))};
+    Value whole = ptx.shuffle(all, ptx.constant(31)), first = ptx.exclusiveOr(all, counted[1]);
+    for (Value *x : {&first, &all})
+      if (plan.isStacked())
+        *x = ptx.shuffle(*x, ptx.bits(lane, 27));
+    Value second = plan.atOnce ? ptx.exclusiveOr(all, bits[1]) : first;
+    state.signs[decay] = {first, all, ptx.exclusiveOr(first, bits[0]), second, whole};
   }
-  auto [until, between, through, whole] = state.signs.lookup(decay);
-  std::array<Value, 2> results{between, through};
+  auto [first, second, beforeFirst, beforeSecond, whole] = state.signs.lookup(decay);
+  std::array<Value, 2> results{first, second};
   if (weights.getSpan() == Span::Until)
-    results = {until, between};
+    results = {beforeFirst, beforeSecond};
   for (Value &x : results) {
     if (weights.getSpan() == Span::Whole)
       x = whole;
