@@ -303,6 +303,7 @@ def Recur_RopeOp : Recur_AlgebraOp<"rope"> {
   let arguments = (ins Recur_Mat:$operand, Recur_Scalar:$position, DefaultValuedAttr<F64Attr, "10000.0">:$base);
   let results = (outs Recur_Mat:$result);
   let assemblyFormat = "$operand `,` $position attr-dict `:` type($operand)";
+  let hasFolder = 1;
 }
 
 //===----------------------------------------------------------------------===//

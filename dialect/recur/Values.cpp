@@ -287,6 +287,8 @@ INFER(RopeOp) {
   results.push_back(operands[0].getType());
   return success();
 }
+// A single entry has none to turn with.
+OpFoldResult RopeOp::fold(FoldAdaptor) { return getType().isScalar() ? getOperand() : OpFoldResult(); }
 // A rotation's adjoint is the rotation back. The position is an integer: it has no derivative.
 Value RopeOp::buildAdjoint(OpBuilder &b, Value cotangent, unsigned index) {
   if (index == 1)

@@ -305,8 +305,7 @@ LogicalResult ChunkEmitter::emitAhead() {
 }
 
 ArrayRef<TensorArgument> ChunkEmitter::outputs() {
-  return tensors.drop_back(program.argumentsOf(ArgKind::State).size())
-      .take_back(chunk::numOutputs(program));
+  return tensors.drop_back(program.argumentsOf(ArgKind::State).size()).take_back(chunk::numOutputs(program));
 }
 
 unsigned ChunkEmitter::digitsOf(Value value) {

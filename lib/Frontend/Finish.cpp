@@ -23,8 +23,9 @@ void Sema::finishShapes() {
       symbol.shape = finish(shape->second);
   for (Expr *expr : inferred) {
     expr->shape = finish(exprShapes[expr]);
-    if (expr->is(ExprKind::Transpose) && expr->shape.isScalar())
-      checkTranspose(*expr);
+    bool isRope = expr->is(ExprKind::Call) && expr->primitive && expr->primitive->op == PrimitiveOp::Rope;
+    if ((isRope || expr->is(ExprKind::Transpose)) && expr->shape.isScalar())
+      needVector(*expr);
   }
   markDiagonals();
   checkDiagonals();
@@ -32,8 +33,8 @@ void Sema::finishShapes() {
   checkLevels();
 }
 
-/// A transposed scalar is a sign that a declaration or a name is wrong.
-void Sema::checkTranspose(const Expr &expr) {
+/// A scalar that is transposed or rotated is a sign that a declaration or a name is wrong.
+void Sema::needVector(const Expr &expr) {
   const Expr &operand = *expr.operand();
   if (!operand.is(ExprKind::Name) || operand.symbol->is(SymbolKind::Argument)) {
     diags.error(expr.range,

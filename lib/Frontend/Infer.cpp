@@ -209,7 +209,7 @@ ShapeVar Sema::inferKind(Expr &expr) {
       solver.add(Default{Convention::TransposedIsVector, operand});
     if (!solver.isScalar(operand))
       return operand.transposed();
-    checkTranspose(expr);
+    needVector(expr);
     return solver.errorShape();
   }
   case ExprKind::Norm:

@@ -107,7 +107,7 @@ private:
   // Finish.cpp: shapes into the tree, and the checks that need them.
   void finishShapes();
   Shape finish(ShapeVar shape);
-  void checkTranspose(const Expr &expr);
+  void needVector(const Expr &expr);
   bool isDiag(const Expr &expr);
   void markDiagonals();
   void checkDiagonals();

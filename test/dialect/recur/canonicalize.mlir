@@ -19,10 +19,12 @@ recur.rule @folds(input "x" %x: !recur.mat<d x 1>, input "m" %m: !recur.mat<d x 
   // Numbers fold.
   %two = recur.add %1, %1 : !recur.mat<1 x 1>, !recur.mat<1 x 1>
   %four = recur.pow %two, %two : !recur.mat<1 x 1>, !recur.mat<1 x 1>
+  // A single entry has none to turn with.
+  %turned = recur.rope %four, %two : !recur.mat<1 x 1>
   // CHECK-DAG: %[[Z:.*]] = recur.constant 0.000000e+00 : <d x 1>
   // CHECK-DAG: %[[FOUR:.*]] = recur.constant 4.000000e+00 : <1 x 1>
   // CHECK: recur.yield %x, %[[Z]], %[[FOUR]]
-  recur.yield %f, %z, %four : !recur.mat<d x 1>, !recur.mat<d x 1>, !recur.mat<1 x 1>
+  recur.yield %f, %z, %turned : !recur.mat<d x 1>, !recur.mat<d x 1>, !recur.mat<1 x 1>
 }
 
 // A number that is not finite stays an expression.
