@@ -1,5 +1,6 @@
 // The entries of the chain's slabs: what is computed from products, tiles and numbers, entry by entry.
 #include "lib/Cuda/RoleChain.h"
+#include "lib/Cuda/Sequential.h"
 
 using namespace mlir;
 using namespace recur;
@@ -194,12 +195,18 @@ FailureOr<Values> RoleEmitter::entriesOf(ChainState &state, Value value) {
   for (auto [operand, entries] : llvm::zip(op->getOperands(), operands))
     if (entries.empty())
       entries = scaled(state, Values(count, ptx.number(1)), {{operand}});
+  // What comes of functions is rounded to bf16, or two of them, before anything reads it.
+  struct Relax : OpBuilder::Listener {
+    void notifyOperationInserted(Operation *op, OpBuilder::InsertPoint) override { relax(op); }
+  } listener;
+  OpBuilder relaxed(b.getContext(), &listener);
+  relaxed.setInsertionPoint(b.getInsertionBlock(), b.getInsertionPoint());
   Values results;
   for (size_t e = 0; e < count; ++e) {
     Values arguments;
     for (const Values &entries : operands)
       arguments.push_back(entries[entries.size() == 1 ? 0 : e]);
-    results.push_back(op.lower(b, b.getLoc(), arguments));
+    results.push_back(op.lower(relaxed, b.getLoc(), arguments));
   }
   return results;
 }

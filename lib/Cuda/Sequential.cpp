@@ -232,11 +232,11 @@ void cuda::relaxMath(LLVM::LLVMFuncOp function, ArrayRef<TensorArgument> tensors
   if (!isNarrow)
     return;
   function.setDenormalFpMathF32("preserve-sign,preserve-sign");
-  auto relaxed = arith::FastMathFlagsAttr::get(function.getContext(), arith::FastMathFlags::afn);
-  function.walk([&](Operation *op) {
-    bool isAngle = op->hasAttr(BodyEmitter::withinTurnAttr);
-    if (isAngle ||
-        isa<math::ExpOp, math::LogOp, math::Log1pOp, math::TanhOp, math::SqrtOp, arith::DivFOp>(op))
-      op->setAttr("fastmath", relaxed);
-  });
+  function.walk(relax);
+}
+
+void cuda::relax(Operation *op) {
+  if (op->hasAttr(BodyEmitter::withinTurnAttr) ||
+      isa<math::ExpOp, math::LogOp, math::Log1pOp, math::TanhOp, math::SqrtOp, arith::DivFOp>(op))
+    op->setAttr("fastmath", arith::FastMathFlagsAttr::get(op->getContext(), arith::FastMathFlags::afn));
 }

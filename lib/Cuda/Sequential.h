@@ -28,5 +28,7 @@ mlir::LogicalResult emitTiles(mlir::LLVM::LLVMFuncOp function, RuleOp rule,
 
 /// Where vectors have 11 bits at most, lets exponentials, quotients and roots have little more than 20.
 void relaxMath(mlir::LLVM::LLVMFuncOp function, llvm::ArrayRef<TensorArgument> tensors);
+/// The same of one operation.
+void relax(mlir::Operation *op);
 
 } // namespace recur::cuda
