@@ -125,9 +125,9 @@ RangeAttr recur::rangeOfMean(AddOp sum, llvm::function_ref<RangeAttr(Value)> ran
       if (!one || one.getValue().convertToDouble() != 1)
         continue;
       Value weight = difference.getRhs();
-      RangeAttr range = rangeOf(weight);
       auto *same = llvm::find(others, weight);
-      if (same == others.end() || !range || range.getLo() < 0 || range.getHi() > 1)
+      RangeAttr range = same == others.end() ? RangeAttr() : rangeOf(weight);
+      if (!range || range.getLo() < 0 || range.getHi() > 1)
         continue;
       own.erase(rest);
       others.erase(same);
