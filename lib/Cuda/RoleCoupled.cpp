@@ -32,6 +32,7 @@ LogicalResult RolePlan::checkStates() {
         llvm::any_of(state.getUsers(), [](Operation *user) { return isa<MatmulOp>(user); }))
       return failure();
   independentDim = dimOf(all[0]);
+  // Blocks have shares of what the chain takes for independent, or none.
   if (int shared = tensors[initialTensor()].shardedDim; shared >= 0 && shared != independentDim)
     return failure();
   MatType type = matType(all[0]);

@@ -37,8 +37,9 @@ void Sema::finishShapes() {
 void Sema::needVector(const Expr &expr) {
   const Expr &operand = *expr.operand();
   if (!operand.is(ExprKind::Name) || operand.symbol->is(SymbolKind::Argument)) {
-    diags.error(expr.range,
-                shown(expr) + " needs a vector or a matrix, but " + shown(operand) + " is a scalar");
+    diags.error(expr.range, shown(expr) + " needs a vector" +
+                                (expr.is(ExprKind::Transpose) ? " or a matrix" : "") + ", but " +
+                                shown(operand) + " is a scalar");
     return;
   }
   const Symbol &symbol = *operand.symbol;

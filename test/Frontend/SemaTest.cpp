@@ -156,7 +156,7 @@ TEST(Sema, ExplainsErrors) {
        {"'S' is a matrix(dv, dk), but it is assigned a vector(dv)"}},
       {"o = q/v", {"'/' divides by a scalar ('./' entry by entry), but 'v' is a vector(dv)"}},
       {"o = q^2", {"'^' is the power of a scalar ('.^' entry by entry), but 'q' is a vector(dk)"}},
-      {"o = rope(1)", {"'rope(1)' needs a vector or a matrix, but '1' is a scalar"}},
+      {"o = rope(1)", {"'rope(1)' needs a vector, but '1' is a scalar"}},
       {"o = l2norm(1)", {"needs a vector or a matrix of rows, but its argument is a scalar"}},
       {"input k : vector(dk)[n]\no = k", {"'k' has n values per token: write k[j] in a loop"}},
       {"input k : vector(dk)\no = k[1]",
