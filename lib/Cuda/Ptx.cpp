@@ -221,15 +221,28 @@ Value Ptx::transpose(Value registers) {
   return assembly("movmatrix.sync.aligned.m8n8.trans.b16 $0, $1;", b.getI32Type(), registers)[0];
 }
 
-Value Ptx::packBf16(Value low, Value high) {
-  return assembly("cvt.rn.bf16x2.f32 $0, $1, $2;", b.getI32Type(), {high, low}, false)[0];
+Value Ptx::pack(Value low, Value high, bool saturates) {
+  const char *text = !isF16      ? "cvt.rn.bf16x2.f32 $0, $1, $2;"
+                     : saturates ? "cvt.rn.satfinite.f16x2.f32 $0, $1, $2;"
+                                 : "cvt.rn.f16x2.f32 $0, $1, $2;";
+  return assembly(text, b.getI32Type(), {high, low}, false)[0];
+}
+
+uint32_t Ptx::bitsOf(double number) const {
+  llvm::APFloat half(number);
+  bool isInexact;
+  half.convert(isF16 ? llvm::APFloat::IEEEhalf() : llvm::APFloat::BFloat(), llvm::APFloat::rmNearestTiesToEven,
+               &isInexact);
+  return half.bitcastToAPInt().getZExtValue();
 }
 
 Value Ptx::packF16(Value low, Value high) {
   return assembly("cvt.rn.f16x2.f32 $0, $1, $2;", b.getI32Type(), {high, low}, false)[0];
 }
 
-Values Ptx::unpackBf16(Value pair) {
+Values Ptx::unpack(Value pair) {
+  if (isF16)
+    return unpackF16(pair);
   // A bf16 is the upper half of an f32.
   Value low = arith::ShLIOp::create(b, pair, constant(16)), high = bits(pair, int32_t(0xffff0000));
   return {arith::BitcastOp::create(b, b.getF32Type(), low),
@@ -249,8 +262,9 @@ Value Ptx::addProducts(Value sum, Value x, Value y) {
   return assembly("fma.rn.f16x2 $0, $1, $2, $3;", b.getI32Type(), {x, y, sum}, false)[0];
 }
 
-Value Ptx::greaterBf16(Value x, Value y) {
-  return assembly("max.bf16x2 $0, $1, $2;", b.getI32Type(), {x, y}, false)[0];
+Value Ptx::greater(Value x, Value y) {
+  return assembly(isF16 ? "max.f16x2 $0, $1, $2;" : "max.bf16x2 $0, $1, $2;", b.getI32Type(), {x, y},
+                  false)[0];
 }
 
 void Ptx::syncWarp() { assembly("bar.warp.sync 0xffffffff;", {}, {}); }
@@ -287,6 +301,8 @@ Value Ptx::descriptor(Value address, int64_t leading, int64_t rowBytes) {
 Pending Ptx::product(int64_t columns, ValueRange start, ArrayRef<Step> steps, bool leftByDepth,
                      bool rightByDepth, StringRef type) {
   size_t count = columns / 2;
+  if (type.empty())
+    type = half();
   std::string text =
       "{ .reg .pred no, yes; setp.ne.b32 no, 0, 0; setp.eq.b32 yes, 0, 0; wgmma.fence.sync.aligned; ";
   Values operands(start);
@@ -335,11 +351,11 @@ Values Ptx::multiply16By8(StringRef type, ValueRange sum, ValueRange left, Value
                   SmallVector<Type>(4, b.getF32Type()), operands, false);
 }
 
-Values Ptx::multiplyBf16(ValueRange sum, ValueRange left, ValueRange right) {
+Values Ptx::multiplyPacked(ValueRange sum, ValueRange left, ValueRange right) {
   Values results;
   for (unsigned half : {0, 1})
     llvm::append_range(
-        results, multiply16By8("bf16", sum.slice(4 * half, 4), left, Values{right[half], right[2 + half]}));
+        results, multiply16By8(this->half(), sum.slice(4 * half, 4), left, Values{right[half], right[2 + half]}));
   return results;
 }
 

@@ -42,7 +42,8 @@ private:
 /// Builds the instructions.
 class Ptx {
 public:
-  explicit Ptx(mlir::ImplicitLocOpBuilder &b) : b(b) {}
+  /// `isF16`: what is packed is f16, and not bf16.
+  explicit Ptx(mlir::ImplicitLocOpBuilder &b, bool isF16 = false) : b(b), isF16(isF16) {}
 
   mlir::Value constant(int64_t value, unsigned bits = 32) {
     return mlir::arith::ConstantIntOp::create(b, value, bits);
@@ -140,16 +141,20 @@ public:
   /// An 8 x 8 matrix that a warp holds, transposed.
   mlir::Value transpose(mlir::Value registers);
 
-  // Conversions of pairs; the first is the low half.
-  mlir::Value packBf16(mlir::Value low, mlir::Value high);
+  // Conversions of pairs; the first is the low half. `saturates`: what is beyond f16's range is its largest
+  // number.
+  mlir::Value pack(mlir::Value low, mlir::Value high, bool saturates = true);
   mlir::Value packF16(mlir::Value low, mlir::Value high);
-  Values unpackBf16(mlir::Value pair);
+  /// What is packed, as products name it; and the bits of a number.
+  llvm::StringRef half() const { return isF16 ? "f16" : "bf16"; }
+  uint32_t bitsOf(double number) const;
+  Values unpack(mlir::Value pair);
   Values unpackF16(mlir::Value pair);
   /// Products of pairs of f16, and sums with them.
   mlir::Value multiplyPairs(mlir::Value x, mlir::Value y);
   mlir::Value addProducts(mlir::Value sum, mlir::Value x, mlir::Value y);
   /// The greater of each two.
-  mlir::Value greaterBf16(mlir::Value x, mlir::Value y);
+  mlir::Value greater(mlir::Value x, mlir::Value y);
 
   // What the threads of a block, or of a warp, do together.
   /// A barrier of all threads. Whether a condition holds for any of them.
@@ -166,22 +171,23 @@ public:
   /// The descriptor of what lies `bytes` further.
   mlir::Value advance(mlir::Value descriptor, int64_t bytes) { return add(descriptor, bytes >> 4); }
   /// Issues 64 x `columns` sums of products as a group of its own, onto `start` or, where that is empty,
-  /// zero.
+  /// zero. `type` is f16 or bf16, or what is packed.
   Pending product(int64_t columns, mlir::ValueRange start, llvm::ArrayRef<Step> steps, bool leftByDepth,
-                  bool rightByDepth, llvm::StringRef type = "bf16");
+                  bool rightByDepth, llvm::StringRef type = {});
   /// Waits until at most `left` groups are in flight and gives the entries of those that have landed.
   llvm::SmallVector<Values> await(int64_t left, llvm::ArrayRef<Pending> landed);
   /// sum + left * right, 16 x 8 by one warp, 16 deep; `type` is f16 or bf16.
   Values multiply16By8(llvm::StringRef type, mlir::ValueRange sum, mlir::ValueRange left,
                        mlir::ValueRange right);
-  /// The same, 16 x 16 in bf16; the right operand is laid out like a left one, transposed.
-  Values multiplyBf16(mlir::ValueRange sum, mlir::ValueRange left, mlir::ValueRange right);
+  /// The same, 16 x 16 of what is packed; the right operand is laid out like a left one, transposed.
+  Values multiplyPacked(mlir::ValueRange sum, mlir::ValueRange left, mlir::ValueRange right);
   /// The same of f32 entries, of which tf32 keeps 10 bits: the others are cut off.
   Values multiplyTf32(mlir::ValueRange sum, mlir::ValueRange left, mlir::ValueRange right);
   /// Entries as the nearest numbers that tf32 holds.
   Values roundTf32(mlir::ValueRange entries);
 
   mlir::ImplicitLocOpBuilder &b;
+  bool isF16;
 
 private:
   mlir::Value like(mlir::Value x, int64_t value) {

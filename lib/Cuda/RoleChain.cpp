@@ -12,7 +12,8 @@ RowFactors cuda::factorsOfDepth(const RolePlan &plan, const ChainProduct &produc
 }
 
 // A product's left side in pairs, those of its rest behind, before they are pinned.
-FailureOr<Values> RoleEmitter::packedLeft(ChainState &state, const ChainProduct &product, Value left) {
+FailureOr<RoleEmitter::PackedLeft> RoleEmitter::packedLeft(ChainState &state, const ChainProduct &product,
+                                                           Value left) {
   RowFactors factors = factorsOfDepth(plan, product);
   std::optional<TokenTile> tile = plan.asTile(left);
   if (tile) // both factors in one
@@ -21,47 +22,50 @@ FailureOr<Values> RoleEmitter::packedLeft(ChainState &state, const ChainProduct 
   if (failed(solveFor(state, left)))
     return failure();
   if (auto known = state.solved.find(&product); known != state.solved.end())
-    return known->second;
+    return PackedLeft{known->second, {}};
   FailureOr<Values> plain = tile ? entriesOf(state, tile->input) : slab(state, left);
   state.without = {};
   if (failed(plain))
     return failure();
-  Values entries = scaled(state, *plain, factors), pairs = packedPairs(entries);
+  Values entries = scaled(state, *plain, factors);
+  RowScale scale = rowScale(entries);
+  applyScale(entries, scale);
+  Values pairs = packedPairs(entries);
   if (plan.keepsRest(product) || plan.sumsRows(product))
     llvm::append_range(pairs, packedPairs(restOf(entries, pairs)));
-  return pairs;
+  return PackedLeft{pairs, scale};
 }
 
-FailureOr<SmallVector<Step>> RoleEmitter::leftSteps(ChainState &state, const ChainProduct &product,
-                                                    bool &byDepth) {
-  SmallVector<Step> steps;
-  byDepth = false;
+// The left sides of a product's steps.
+LogicalResult RoleEmitter::findLeft(ChainState &state, Issue &issue) {
+  const ChainProduct &product = *issue.product;
   RowFactors factors = factorsOfDepth(plan, product);
   std::optional<TokenTile> tile = plan.asTile(product.left);
   if (tile && tile->scale.empty() && factors.empty() && plan.states == 1) {
     // A tile as it is needs no registers.
-    byDepth = true;
+    issue.byDepth = true;
     Value at = ptx.add(ptx.add(state.stage.tiles, tileOffset(tile->input)),
                        ptx.mul(slabIndex, halfStride(tile->input)));
     Value descriptor = ptx.descriptor(at, 0);
     for (int64_t k = 0; k < tokensOfChunk / 16; ++k)
-      steps.push_back({{ptx.advance(descriptor, k * 2048)}, {}});
-    return steps;
+      issue.steps.push_back({{ptx.advance(descriptor, k * 2048)}, {}});
+    return success();
   }
   std::pair<Value, Value> key(product.left, factors.empty() ? Value() : product.right);
   if (plan.stateOf(product.left) < 0 && product.other >= 0)
     key.second = product.result;
-  Values &packed = state.packed[key];
-  if (packed.empty()) {
-    FailureOr<Values> pairs =
+  PackedLeft &packed = state.packed[key];
+  if (packed.pairs.empty()) {
+    FailureOr<PackedLeft> left =
         plan.states > 1 ? leftInTurns(state, product) : packedLeft(state, product, product.left);
-    if (failed(pairs))
+    if (failed(left))
       return failure();
-    packed = ptx.pin(*pairs);
+    packed = {ptx.pin(left->pairs), left->scale};
   }
-  for (size_t i = 0; i < packed.size(); i += 4)
-    steps.push_back({Values(ArrayRef(packed).slice(i, 4)), {}});
-  return steps;
+  issue.scale = packed.scale;
+  for (size_t i = 0; i < packed.pairs.size(); i += 4)
+    issue.steps.push_back({Values(ArrayRef(packed.pairs).slice(i, 4)), {}});
+  return success();
 }
 
 // Whether the rows of scores are what is summed over.
@@ -124,7 +128,8 @@ FailureOr<Values> RoleEmitter::startEntries(ChainState &state, const ChainProduc
 }
 
 // What a product is summed onto, as it may be handed to it.
-FailureOr<Values> RoleEmitter::startOf(ChainState &state, const ChainProduct &product) {
+FailureOr<Values> RoleEmitter::startOf(ChainState &state, const Issue &issue) {
+  const ChainProduct &product = *issue.product;
   if (!product.start || product.chained)
     return Values();
   if (auto known = state.starts.find(&product); known != state.starts.end())
@@ -132,6 +137,7 @@ FailureOr<Values> RoleEmitter::startOf(ChainState &state, const ChainProduct &pr
   FailureOr<Values> start = plan.states > 1 ? startInTurns(state, product) : startEntries(state, product);
   if (failed(start))
     return failure();
+  applyScale(*start, issue.scale);
   return state.starts[&product] = ptx.pin(*start);
 }
 
@@ -150,7 +156,8 @@ void RoleEmitter::land(ChainState &state, size_t count) {
   for (const auto &product : ArrayRef(state.inFlight).take_front(count))
     pending.push_back(product.pending);
   SmallVector<Values> landed = ptx.await(state.inFlight.size() - count, pending);
-  for (auto [product, entries] : llvm::zip(state.inFlight, landed))
+  for (auto [product, entries] : llvm::zip(state.inFlight, landed)) {
+    applyScale(entries, product.scale, /*divides=*/true);
     for (auto [i, own] : llvm::enumerate(product.results)) {
       auto [result, count] = own;
       if (plan.states == 1)
@@ -159,6 +166,7 @@ void RoleEmitter::land(ChainState &state, size_t count) {
         takeTurns(state, product.ofRows[i], ArrayRef(entries).take_front(count), product.sumsRows);
       entries.erase(entries.begin(), entries.begin() + count);
     }
+  }
   state.inFlight.erase(state.inFlight.begin(), state.inFlight.begin() + count);
 }
 
@@ -199,6 +207,7 @@ LogicalResult RoleEmitter::begin(ChainState &state, Issue &issue, ArrayRef<const
     awaitScores(state);
   ChainState::InFlight next;
   next.sumsRows = plan.sumsRows(product);
+  next.scale = issue.scale;
   int64_t columns = 0;
   for (const ChainProduct *other : llvm::make_filter_range(wave, inStack)) {
     int64_t own = product.kind == ChainProduct::Depth ? matType(plan.asTile(product.right)->input).numCols()
@@ -218,7 +227,7 @@ LogicalResult RoleEmitter::begin(ChainState &state, Issue &issue, ArrayRef<const
     llvm::erase_if(state.inFlight, isStart);
   }
   if (isInTurns(product)) {
-    FailureOr<Pending> sums = productInTurns(state, product, columns, issue.start, /*ofRest=*/false);
+    FailureOr<Pending> sums = productInTurns(state, issue, columns, /*ofRest=*/false);
     if (failed(sums))
       return failure();
     next.pending = *sums;
@@ -283,14 +292,15 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
       if (!plan.isInParts(*product))
         continue;
       wait();
-      FailureOr<Values> sums = productOfRest(state, *product);
+      Issue issue{product};
+      FailureOr<Values> sums = productOfRest(state, issue);
       if (failed(sums))
         return failure();
       rests[product] = *sums;
     }
     auto takeStart = [&](Issue &issue) {
       FailureOr<Values> start =
-          rests.count(issue.product) ? rests.lookup(issue.product) : startOf(state, *issue.product);
+          rests.count(issue.product) ? rests.lookup(issue.product) : startOf(state, issue);
       if (succeeded(start))
         issue.start = *start;
       return start;
@@ -305,7 +315,7 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
         continue;
       }
       wait();
-      if (failed(takeStart(issue)) || failed(begin(state, issue, products)))
+      if (failed(findScale(state, issue)) || failed(takeStart(issue)) || failed(begin(state, issue, products)))
         return failure();
     }
     // Left sides and what products are summed onto come first: no sum may be touched while a product that
@@ -313,10 +323,8 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
     for (Issue &issue : issues) {
       if (!isa<BlockArgument>(issue.product->left) || plan.asTile(issue.product->left))
         wait();
-      FailureOr<SmallVector<Step>> left = leftSteps(state, *issue.product, issue.byDepth);
-      if (failed(left))
+      if (failed(findLeft(state, issue)))
         return failure();
-      issue.steps = *left;
     }
     wait();
     for (Issue &issue : issues)
@@ -330,10 +338,10 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
     land(state, older);
     leaveEarly();
     if (wave + 1 < plan.waves) {
-      if (!stacks)
+      if (!stacks && !plan.isF16) // the left side of that product tells what it is multiplied with
         for (const ChainProduct *next : waves[wave + 1])
           if (next->start && !next->chained && plan.available.lookup(next->start) <= wave &&
-              failed(startOf(state, *next)))
+              failed(startOf(state, {next})))
             return failure();
       size_t count = state.inFlight.size();
       while (!stacks && count &&
@@ -352,8 +360,7 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
       FailureOr<Values> entries = slab(state, output);
       if (failed(entries))
         return failure();
-      Values packed = packedPairs(*entries);
-      llvm::append_range(outputs, plan.isRest(i) ? packedPairs(restOf(*entries, packed)) : packed);
+      llvm::append_range(outputs, packedOutput(i, *entries));
     }
     if (!outputs.empty())
       storeOutputs(state, outputs);

@@ -18,12 +18,20 @@ struct RoleEmitter::RowDecay {
   mlir::Value sum[4][2]; // of its two rows the binary logarithm of what a block takes away
 };
 
-/// A product of the chain about to begin: the steps that have their left sides, and what it is summed onto.
+/// A product of the chain about to begin: the steps that have their left sides, what rows of those are
+/// multiplied with, and what it is summed onto.
 struct RoleEmitter::Issue {
   const ChainProduct *product;
   llvm::SmallVector<Step> steps = {};
   bool byDepth = false;
+  RowScale scale = {};
   Values start = {};
+};
+
+/// A left side in pairs, and what its rows are multiplied with.
+struct RoleEmitter::PackedLeft {
+  Values pairs;
+  RowScale scale;
 };
 
 struct RoleEmitter::ChainState {
@@ -32,7 +40,7 @@ struct RoleEmitter::ChainState {
   mlir::Value columns; // address of the stage's numbers at the thread's first column
   // Entries of what is known; raw: before the factors of their columns.
   llvm::DenseMap<mlir::Value, Values> slabs, raw;
-  llvm::DenseMap<std::pair<mlir::Value, mlir::Value>, Values> packed;
+  llvm::DenseMap<std::pair<mlir::Value, mlir::Value>, PackedLeft> packed;
   // What products are summed onto, where that was made ready ahead of their wave.
   llvm::DenseMap<const ChainProduct *, Values> starts;
   // Products, oldest first; several results where they are stacked.
@@ -42,6 +50,7 @@ struct RoleEmitter::ChainState {
     // With two states, the result in each of the thread's two rows, or null; or it is the sum of both.
     llvm::SmallVector<std::array<mlir::Value, 2>> ofRows;
     bool sumsRows = false;
+    RowScale scale = {}; // what the sums' rows are to be divided by
   };
   llvm::SmallVector<InFlight> inFlight;
   // Numbers per column in registers, and which to fetch before which wait, as a rehearsal found.

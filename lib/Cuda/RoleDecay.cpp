@@ -37,7 +37,7 @@ static Values packed(Ptx &ptx, llvm::function_ref<Value(unsigned)> entry) {
   Values pairs;
   for (unsigned e = 0; e < 8; e += 2) {
     Value low = entry(e);
-    pairs.push_back(ptx.packBf16(low, entry(e + 1)));
+    pairs.push_back(ptx.pack(low, entry(e + 1)));
   }
   return pairs;
 }
@@ -88,7 +88,7 @@ Values RoleEmitter::rowsOf(Value rows, llvm::function_ref<ValueRange(BlockArgume
   llvm::DenseMap<BlockArgument, Values> entries;
   for (BlockArgument leaf : RolePlan::leavesOf(rows))
     for (Value pair : pairs(leaf))
-      llvm::append_range(entries[leaf], ptx.unpackBf16(pair));
+      llvm::append_range(entries[leaf], ptx.unpack(pair));
   Values results;
   for (unsigned e = 0; e < 8; ++e)
     results.push_back(vectorEntry(rows, e, [&](BlockArgument leaf) { return entries[leaf][e]; }));
@@ -240,7 +240,7 @@ void RoleEmitter::seeBlocks(ScoreState &state) {
           Values &sum = sums[gram];
           ArrayRef<Value> lefts =
               state.lefts[{plan.asRows(gram.getLhs())->rows(), unsigned(leftSpan(plan, gram))}];
-          sum = ptx.multiplyBf16(sum.empty() ? Values(8, ptx.number(0)) : sum, lefts.slice(4 * block, 4),
+          sum = ptx.multiplyPacked(sum.empty() ? Values(8, ptx.number(0)) : sum, lefts.slice(4 * block, 4),
                                  rights[plan.asRows(gram.getRhs())->rows()]);
         }
       }

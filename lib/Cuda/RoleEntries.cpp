@@ -109,7 +109,7 @@ FailureOr<Values> RoleEmitter::entriesOf(ChainState &state, Value value) {
   if (std::optional<TokenTile> tile = plan.asTile(value)) {
     Values entries;
     for (Value pair : tilePairs(state, tile->input))
-      llvm::append_range(entries, ptx.unpackBf16(pair));
+      llvm::append_range(entries, ptx.unpack(pair));
     return scaled(state, entries, tile->scale);
   }
   if (plan.rowDecay)

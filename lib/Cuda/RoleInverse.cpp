@@ -3,7 +3,7 @@
 // part below them, negated, block column c of the result is X_c = D_c, X_r = sum over k < r of (D_r N_rk)
 // X_k: transposed, each step's result has the layout of the next one's left operand, so the chain stays in
 // registers. Products are f16: entries stay small where the rows of the system are those of unit vectors.
-// Where what they are off by is magnified, blocks are two parts of bf16, and products three of those. With
+// Where what they are off by is magnified, blocks are two parts, and products three of those. With
 // two reads at one time a block has those of eight tokens, and is inverted token by token, all else alike.
 // Where nothing says so they are another way (RoleWideInverse.cpp).
 #include "lib/Cuda/RoleScores.h"
@@ -43,7 +43,7 @@ void RoleEmitter::storeSystem(ScoreState &state) {
   });
 }
 
-// Entries in f16 or, where the inverse is refined, in bf16 with what that leaves of them.
+// Entries in f16 or, where the inverse is refined, as all else is packed with what that leaves of them.
 RoleEmitter::Halves RoleEmitter::inHalves(ValueRange entries) {
   if (plan.refinesInverse) {
     Values high = packedPairs(entries);
@@ -156,7 +156,7 @@ void RoleEmitter::emitInverse(ScoreState &state) {
         std::swap((*r)[1], (*r)[2]);
     return block;
   };
-  StringRef type = plan.refinesInverse ? "bf16" : "f16";
+  StringRef type = plan.refinesInverse ? ptx.half() : "f16";
   auto multiply = [&](ValueRange sum, const Halves &left, const Halves &right) {
     Values zero(8, ptx.number(0)), results;
     auto product = [&](ValueRange start, ValueRange x, ValueRange y) {
@@ -213,7 +213,7 @@ void RoleEmitter::emitInverse(ScoreState &state) {
     for (unsigned e = 0; e < 8; e += 2) {
       for (unsigned i = 0; plan.inverseScale && i < 2; ++i)
         block[e + i] = ptx.multiply(block[e + i], scale[e / 2 % 2]);
-      out.push_back(ptx.packBf16(block[e], block[e + 1]));
+      out.push_back(ptx.pack(block[e], block[e + 1]));
     }
     ptx.storeMatrices(address, 0, out, false);
     if (plan.splitsInverse)

@@ -17,8 +17,9 @@ static constexpr size_t stepsOfTurn = 2;
 
 // A product that sums over keys, of which some are packed at a time: those of the turn before the last are
 // done with by then.
-FailureOr<Pending> RoleEmitter::productInTurns(ChainState &state, const ChainProduct &product,
-                                               int64_t columns, Values start, bool ofRest) {
+FailureOr<Pending> RoleEmitter::productInTurns(ChainState &state, const Issue &issue, int64_t columns,
+                                               bool ofRest) {
+  const ChainProduct &product = *issue.product;
   FailureOr<Values> entries = slab(state, product.left);
   if (failed(entries))
     return failure();
@@ -26,12 +27,13 @@ FailureOr<Pending> RoleEmitter::productInTurns(ChainState &state, const ChainPro
   SmallVector<Step> steps(entries->size() / entriesOfStep);
   rightSteps(state, product, steps);
   size_t turn = isInTurns(product) ? stepsOfTurn : steps.size();
-  Pending sums{start};
+  Pending sums{ofRest ? Values() : issue.start};
   for (size_t first = 0; first < steps.size(); first += turn) {
     if (first >= 2 * turn)
       ptx.await(1, {});
     auto own = MutableArrayRef(steps).slice(first, turn);
-    ValueRange part = ValueRange(*entries).slice(first * entriesOfStep, turn * entriesOfStep);
+    Values part(ValueRange(*entries).slice(first * entriesOfStep, turn * entriesOfStep));
+    applyScale(part, issue.scale);
     Values pairs = packedPairs(part);
     pairs = ptx.pin(ofRest ? packedPairs(restOf(part, pairs)) : pairs);
     for (auto [i, step] : llvm::enumerate(own))
@@ -45,16 +47,18 @@ FailureOr<Pending> RoleEmitter::productInTurns(ChainState &state, const ChainPro
 Values RoleEmitter::restOf(ValueRange entries, ValueRange pairs) {
   Values rests;
   for (auto [i, pair] : llvm::enumerate(pairs))
-    for (auto [entry, rounded] : llvm::zip(entries.slice(2 * i, 2), ptx.unpackBf16(pair)))
+    for (auto [entry, rounded] : llvm::zip(entries.slice(2 * i, 2), ptx.unpack(pair)))
       rests.push_back(ptx.difference(entry, rounded));
   return rests;
 }
 
 // What a product is summed onto whose left side is in two parts: that of the second. It is waited for here,
 // so that its registers are free for the first.
-FailureOr<Values> RoleEmitter::productOfRest(ChainState &state, const ChainProduct &product) {
-  int64_t columns = product.ofTokens ? plan.columns : tokensOfChunk;
-  FailureOr<Pending> sums = productInTurns(state, product, columns, {}, /*ofRest=*/true);
+FailureOr<Values> RoleEmitter::productOfRest(ChainState &state, Issue &issue) {
+  int64_t columns = issue.product->ofTokens ? plan.columns : tokensOfChunk;
+  FailureOr<Pending> sums = failure();
+  if (succeeded(findScale(state, issue)))
+    sums = productInTurns(state, issue, columns, /*ofRest=*/true);
   if (failed(sums))
     return failure();
   return ptx.await(0, *sums)[0];

@@ -380,6 +380,9 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
       // What two states take in waits for what is read of them.
       if (states > 1)
         bestWave = std::max({bestWave, *when, 1u});
+      // Sums that are on their way have the scale of another left side's rows.
+      if (isF16)
+        bestWave = std::max(bestWave, *when);
       bool chained = factors.empty() && *when == bestWave + 1 && !products.empty() &&
                      products.back().result == other && products.back().resultScale.empty() &&
                      other.hasOneUse() && (states == 1 || stateOf(products.back().left) < 0);
@@ -444,6 +447,9 @@ LogicalResult RolePlan::stackProducts() {
 }
 
 LogicalResult RolePlan::check() {
+  isF16 = llvm::any_of(program.argumentsOf(ArgKind::Input), [&](BlockArgument input) {
+    return asTile(input) && tensors[tensorOf(input)].element.isF16();
+  });
   if (failed(checkStates()))
     return failure();
   auto yielded = program.getBodyYield().getValues().take_front(states + countOutputs());
@@ -468,15 +474,7 @@ LogicalResult RolePlan::check() {
     return failure();
   keepDigits();
   placeOutputs();
-  auto isBF16 = [&](unsigned tensor) { return tensors[tensor].element.isBF16(); };
-  for (unsigned output = 0; output < countOutputs(); ++output)
-    if (!isBF16(outputTensor(output)))
-      return failure();
-  return success(llvm::all_of(neededInputs, [&](BlockArgument input) {
-    return llvm::all_of(tensorsOf(input), [&](auto tensor) {
-      return !tensor || (isBF16(*tensor) && (atOnce || !tensors[*tensor].stepsLast));
-    });
-  }));
+  return success(areTensorsPacked() && (!isF16 || isInRangeOfF16()));
 }
 
 FailureOr<RolePlan> RolePlan::make(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors,

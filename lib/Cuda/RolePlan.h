@@ -254,6 +254,8 @@ public:
   /// Whether the system's entries are inner products of short rows, times numbers of at most 2 and what only
   /// shrinks, so that those of its inverse are in the range of half precision (RoleTame.cpp).
   bool isTame() const { return mostOf(system) <= 2; }
+  /// Whether vectors are f16, and not bf16: then so is what products read.
+  bool isF16 = false;
   /// Whether blocks of the inverse are in f16 or, with two parts, in bf16, and how many.
   bool invertsInHalves() const { return refinesInverse || isTame(); }
   int64_t partsOfHalves() const { return refinesInverse ? 2 : 1; }
@@ -364,6 +366,9 @@ private:
   bool hasShortRows(const TokenTile &tile) const;
   bool shrinks(mlir::Value decay) const;
   double mostOf(mlir::Value scores) const;
+  bool isPacked(unsigned tensor) const;
+  bool areTensorsPacked() const;
+  bool isInRangeOfF16() const;
   mlir::LogicalResult needRow(mlir::Value value);
   mlir::LogicalResult needInput(mlir::BlockArgument input);
   mlir::LogicalResult needTile(const TokenTile &tile);

@@ -41,8 +41,8 @@ std::string RolePlan::refusal(chunk::ProgramOp program, ArrayRef<TensorArgument>
     if (!type || isOne(type.getCols()))
       continue;
     std::string name = program.getArg(input.getArgNumber()).getName().str();
-    if (!tensors[plan.tensorOf(input)].element.isBF16())
-      return "'" + name + "' is no bf16";
+    if (!plan.isPacked(plan.tensorOf(input)))
+      return "'" + name + "' is no " + (plan.isF16 ? "f16" : "bf16");
     if (int64_t size = type.numCols(); !isKnownSize(size))
       return "'" + name + "' has " + std::to_string(size) + " entries, " +
              (size % 8 || size > mostKeys
@@ -59,6 +59,9 @@ std::string RolePlan::refusal(chunk::ProgramOp program, ArrayRef<TensorArgument>
   if (plan.isPadded() && !plan.endsInZeros())
     return "sizes are not 64, 128 or 256, and what follows from zeros past their end is not 0, or columns of "
            "a matrix lie there";
+  if (plan.isF16 && !plan.isInRangeOfF16())
+    return "products of f16 would leave its range: with a decay of each key or value, or a system that ranges "
+           "do not bound, roles take bf16";
   if (auto states = program.argumentsOf(ArgKind::State); states.size() > 2)
     return "there are " + std::to_string(states.size()) + " coupled states, and a chain holds two";
   if (program.argumentsOf(ArgKind::State).size() == 2 && readsSum(program))

@@ -27,25 +27,25 @@ Values RoleEmitter::slabPairs(ChainState &state, BlockArgument input, int64_t bl
 Values RoleEmitter::packedPairs(ValueRange entries) {
   Values pairs;
   for (size_t e = 0; e < entries.size(); e += 2)
-    pairs.push_back(ptx.packBf16(entries[e], entries[e + 1]));
+    pairs.push_back(ptx.pack(entries[e], entries[e + 1]));
   return pairs;
 }
 
 // The logarithms of 16 tokens, packed and not. What decays by more than 2^-199 counts as that, and sums stay
 // precise.
 Values RoleEmitter::logPairs(ChainState &state, int64_t block) {
-  constexpr int32_t least = 0xc30ac30a; // -138 twice
+  int32_t least = ptx.bitsOf(-138) * 0x10001; // twice
   Values pairs = slabPairs(state, RolePlan::logsOf(plan.rowDecay), block);
   if (!plan.isMild(plan.rowDecay))
     for (Value &pair : pairs)
-      pair = ptx.greaterBf16(pair, ptx.constant(least));
+      pair = ptx.greater(pair, ptx.constant(least));
   return pairs;
 }
 
 Values RoleEmitter::rowLogs(ChainState &state, int64_t block) {
   Values entries;
   for (Value pair : logPairs(state, block))
-    llvm::append_range(entries, ptx.unpackBf16(pair));
+    llvm::append_range(entries, ptx.unpack(pair));
   return entries;
 }
 
@@ -53,13 +53,13 @@ Values RoleEmitter::rowLogs(ChainState &state, int64_t block) {
 Values RoleEmitter::blockSums(ChainState &state, int64_t block) {
   // A triangle of ones, laid out like a left operand.
   Value distance = arith::SubIOp::create(b, ptx.shiftRight(lane, 2), ptx.mul(ptx.bits(lane, 3), 2));
-  constexpr int64_t one = 0x3f80;
+  int64_t one = ptx.bitsOf(1);
   auto half = [&](int64_t more, int64_t bits) {
     Value holds = ptx.compare(arith::CmpIPredicate::sge, distance, ptx.constant(more));
     return ptx.choose(holds, ptx.constant(bits), ptx.constant(0));
   };
   Value ends = ptx.add(half(0, one), half(1, one << 16));
-  return ptx.multiplyBf16(Values(8, ptx.number(0)), logPairs(state, block),
+  return ptx.multiplyPacked(Values(8, ptx.number(0)), logPairs(state, block),
                           {ends, ptx.constant(one << 16 | one), ptx.constant(0), ends});
 }
 
@@ -164,7 +164,7 @@ Values RoleEmitter::rowWeights(ChainState &state, Span span) {
 Values RoleEmitter::rowsOfMix(ChainState &state, chunk::MixOp mix, int64_t block) {
   Values rows = untilReference(state, block, sumsOf(state, block)), entries;
   for (Value pair : slabPairs(state, plan.asTile(mix.getValues())->input, block))
-    llvm::append_range(entries, ptx.unpackBf16(pair));
+    llvm::append_range(entries, ptx.unpack(pair));
   for (auto [row, entry] : llvm::zip(rows, entries))
     row = ptx.multiply(row, entry);
   return rows;
@@ -180,7 +180,7 @@ void RoleEmitter::mixOnto(ChainState &state, chunk::MixOp mix, Values rows, int6
     scaleRows(ptx, rows, [&](int64_t row) {
       return ptx.choose(isWild(decay, block, row), ptx.number(0), ptx.number(1));
     });
-  llvm::copy(ptx.multiplyBf16(sums, packedPairs(rows), scoresOfBlocks(state, mix, seer, block)),
+  llvm::copy(ptx.multiplyPacked(sums, packedPairs(rows), scoresOfBlocks(state, mix, seer, block)),
              sums.begin());
 }
 
@@ -245,7 +245,7 @@ Values RoleEmitter::wildMix(ChainState &state, chunk::MixOp mix, int64_t block) 
   Value zero = ptx.number(0), pair = ptx.mul(ptx.bits(lane, 3), 2), seer = ptx.shiftRight(lane, 2);
   Values scores = scoresOfBlocks(state, mix, block, block), rows;
   for (Value two : slabPairs(state, plan.asTile(mix.getValues())->input, block))
-    llvm::append_range(rows, ptx.unpackBf16(two));
+    llvm::append_range(rows, ptx.unpack(two));
   Values sums = blockSums(state, block), since(sums);
   if (before)
     for (auto [e, log] : llvm::enumerate(rowLogs(state, block)))
@@ -271,7 +271,7 @@ Values RoleEmitter::wildMix(ChainState &state, chunk::MixOp mix, int64_t block) 
     return results;
   };
   // A token's own write has not decayed.
-  Values own = ptx.multiplyBf16(Values(8, zero), packedPairs(rows), scoresWithin({}));
+  Values own = ptx.multiplyPacked(Values(8, zero), packedPairs(rows), scoresWithin({}));
   Value levels = ptx.assembly("mov.b32 $0, 4;", b.getI32Type(), {})[0];
   auto loop =
       threads.forLoop(ptx.constant(0), levels, ptx.constant(1), own, [&](Value level, ValueRange carried) {
@@ -291,7 +291,7 @@ Values RoleEmitter::wildMix(ChainState &state, chunk::MixOp mix, int64_t block) 
           earlier.push_back(ptx.choose(isLater, zero, seen));
           later.push_back(ptx.choose(isLater, power(ptx.difference(since[e], end)), zero));
         }
-        Values found = ptx.multiplyBf16(Values(8, zero), packedPairs(earlier), scoresWithin(size)), results;
+        Values found = ptx.multiplyPacked(Values(8, zero), packedPairs(earlier), scoresWithin(size)), results;
         for (size_t e = 0; e < found.size(); ++e)
           results.push_back(ptx.sum(carried[e], ptx.multiply(found[e], later[e])));
         return results;

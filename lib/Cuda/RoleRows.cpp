@@ -73,9 +73,9 @@ Value RoleEmitter::slowestKey(RowState &state, Value decay, unsigned row) {
     SmallVector<Type> types(4, b.getI32Type());
     Values pairs = ptx.assembly("ld.global.v4.b32 {$0,$1,$2,$3}, [$4];", types, at);
     for (Value pair : pairs)
-      most = most ? ptx.greaterBf16(most, pair) : pair;
+      most = most ? ptx.greater(most, pair) : pair;
   }
-  Values pair = ptx.unpackBf16(most);
+  Values pair = ptx.unpack(most);
   Value log = ptx.multiply(arith::MaximumFOp::create(b, pair[0], pair[1]), ptx.number(llvm::numbers::log2e));
   log = arith::MaximumFOp::create(b, log, ptx.number(-200));
   return ptx.choose(state.valid[row], log, ptx.number(0));

@@ -156,7 +156,7 @@ void RoleEmitter::storeTiles(ScoreState &state, Operation *gram) {
     forBlocks(state, tile, [&](ValueRange entries, Value place, bool onDiagonal) {
       Values packed;
       for (unsigned e = 0; e < 8; e += 2)
-        packed.push_back(ptx.packBf16(entries[e], entries[e + 1]));
+        packed.push_back(ptx.pack(entries[e], entries[e + 1]));
       Value at = ptx.add(state.warpRows, place);
       if (inStrips())
         at = blockInStrip(laneAt, warp, onDiagonal ? warp : ptx.constant(state.block), /*ofInverse=*/false);

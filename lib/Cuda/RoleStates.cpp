@@ -11,6 +11,21 @@ Value RoleEmitter::tokensLeft(Value chunk) {
   return arith::SubIOp::create(b, tokens, ptx.mul(numberOf(chunk), plan.tokens));
 }
 
+// An output's entries in pairs of what its tensor is.
+Values RoleEmitter::packedOutput(unsigned output, ValueRange entries) {
+  Ptx own(b, plan.tensors[plan.outputTensor(output)].element.isF16());
+  Values pairs;
+  for (size_t e = 0; e < entries.size(); e += 2) {
+    Value pair = own.pack(entries[e], entries[e + 1], /*saturates=*/false);
+    if (plan.isRest(output)) {
+      Values rounded = own.unpack(pair);
+      pair = own.pack(own.difference(entries[e], rounded[0]), own.difference(entries[e + 1], rounded[1]));
+    }
+    pairs.push_back(pair);
+  }
+  return pairs;
+}
+
 // Hands a chunk's outputs to the warp that copies. Rows of a chunk that is not whole are stored here.
 void RoleEmitter::storeOutputs(const ChainState &state, ArrayRef<Value> packed) {
   int64_t rows = plan.rowsOfOutput(), share = rows / 4 / plan.states, steps = rows / 16 / plan.states;

@@ -98,7 +98,7 @@ struct RoleEmitter::Substitution {
                                      roles.reference(*decay, /*isRight=*/true, from - 1, row));
           return ptx.exp2(ptx.sum(log, roles.reference(*decay, /*isRight=*/true, from, row)));
         });
-      sums = ptx.multiplyBf16(sums, pairs.slice(4 * from, 4), roles.scoresOfBlocks(state, tile, block, from));
+      sums = ptx.multiplyPacked(sums, pairs.slice(4 * from, 4), roles.scoresOfBlocks(state, tile, block, from));
     }
     if (decay && block)
       sums = scaled(sums, [&](int64_t row) { return roles.decayBetween(*decay, block - 1, block, row); });
@@ -145,7 +145,7 @@ struct RoleEmitter::Substitution {
       Value scores = pairOfScores(roles.plan.ownSystem, block, row, zero, pair);
       Values left = roles.packedPairs(results);
       left.append({zero, zero});
-      Values sums = ptx.multiply16By8("bf16", ArrayRef(given).drop_front(4), left, Values{scores, zero});
+      Values sums = ptx.multiply16By8(ptx.half(), ArrayRef(given).drop_front(4), left, Values{scores, zero});
       llvm::copy(sums, given.begin() + 4);
     }
     return results;
@@ -204,7 +204,7 @@ struct RoleEmitter::Substitution {
   /// A score of a block on the diagonal, from its tile of bf16.
   Value score(unsigned tile, int64_t block, Value seer, Value seen) {
     Value word = ptx.shiftRight(ptx.bits(seen, 7), 1);
-    Values entries = ptx.unpackBf16(pairOfScores(tile, block, seer, ptx.shiftRight(seen, 3), word));
+    Values entries = ptx.unpack(pairOfScores(tile, block, seer, ptx.shiftRight(seen, 3), word));
     return ptx.choose(ptx.equal(ptx.bits(seen, 1), 1), entries[1], entries[0]);
   }
 
@@ -266,7 +266,7 @@ FailureOr<Values> RoleEmitter::sliceOf(ChainState &state, Value value, int64_t b
     Values &entries = state.slices[tile->input];
     if (entries.empty())
       for (Value pair : slabPairs(state, tile->input, block))
-        llvm::append_range(entries, ptx.unpackBf16(pair));
+        llvm::append_range(entries, ptx.unpack(pair));
     return substitution.times(entries, columnsOf(state, tile->scale, block));
   }
   if (auto mix = value.getDefiningOp<chunk::MixOp>())
@@ -366,7 +366,7 @@ LogicalResult RoleEmitter::substitute(ChainState &state, chunk::TriSolveOp solve
         Values found = substitution.solve(block, substitution.times(*sides, until), weights, given);
         if (mix)
           llvm::append_range(
-              found, substitution.times(ptx.multiplyBf16(seen, packedPairs(found),
+              found, substitution.times(ptx.multiplyPacked(seen, packedPairs(found),
                                                          scoresOfBlocks(state, *mixedBy, block, block)),
                                         sinceOfMix));
         return found;

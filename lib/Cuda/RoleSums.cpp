@@ -63,7 +63,7 @@ void RoleEmitter::sumSquares(Stage stage, Value sums, Value first, BlockArgument
         };
         auto sum = [&](int64_t i) {
           for (auto [at, pair] : llvm::enumerate(packets[i]))
-            for (auto [side, entry] : llvm::enumerate(ptx.unpackBf16(pair))) {
+            for (auto [side, entry] : llvm::enumerate(ptx.unpack(pair))) {
               Value &own = partial[(8 * i + 2 * at + side) % partial.size()];
               own = ptx.sum(own, ptx.multiply(entry, entry));
             }
@@ -140,7 +140,7 @@ void RoleEmitter::sumRows(TensorAccess &access, Stage stage, Value sums, Value f
         if (!tileOffsets.contains(input))
           return paramEntry(access, input, ptx.add(ptx.mul(packetAt(round), 8), e));
         int64_t first = (llvm::find(inputs, input) - inputs.begin()) * together * 4;
-        return ptx.unpackBf16(pairs[first + e / 2])[e % 2];
+        return ptx.unpack(pairs[first + e / 2])[e % 2];
       });
       partial[e % 4] = ptx.sum(partial[e % 4], entry);
     }

@@ -23,7 +23,7 @@ void RoleEmitter::beginDecayed(ScoreState &state) {
       Value holds = ptx.compare(arith::CmpIPredicate::sge, distance, ptx.constant(least + more));
       return ptx.choose(holds, ptx.constant(one), ptx.constant(0));
     };
-    constexpr int64_t one = 0x3f80;
+    int64_t one = ptx.bitsOf(1);
     Value ends = ptx.add(half(0, one), half(1, one << 16));
     return Values{ends, ptx.constant(one << 16 | one), ptx.constant(0), ends};
   };
@@ -53,17 +53,17 @@ Values RoleEmitter::inputPairs(ScoreState &state, BlockArgument input, int64_t b
 
 // The logarithms, transposed. What decays by more than 2^-199 counts as that, and sums stay precise.
 Values RoleEmitter::logPairs(ScoreState &state, int64_t block) {
-  constexpr int32_t least = 0xc30ac30a; // -138 twice
+  int32_t least = ptx.bitsOf(-138) * 0x10001; // twice
   Values pairs = inputPairs(state, plan.logs(), block, true);
   if (!plan.isMild())
     for (Value &pair : pairs)
-      pair = ptx.greaterBf16(pair, ptx.constant(least));
+      pair = ptx.greater(pair, ptx.constant(least));
   return {pairs[0], pairs[2], pairs[1], pairs[3]};
 }
 
 // Sums of natural logarithms from the first of the warp's tokens, with each token's own or without.
 Values RoleEmitter::logSums(ScoreState &state, ValueRange pairs, bool before) {
-  return ptx.multiplyBf16(Values(8, ptx.number(0)), before ? state.strict : state.inclusive, pairs);
+  return ptx.multiplyPacked(Values(8, ptx.number(0)), before ? state.strict : state.inclusive, pairs);
 }
 
 // What each block of 16 tokens takes away from each channel.

@@ -1,9 +1,31 @@
-// Whether the inverse of a plan's system keeps within the range of half precision.
+// What keeps within the range of half precision.
 #include "lib/Cuda/RolePlan.h"
 
 using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
+
+bool RolePlan::isPacked(unsigned tensor) const {
+  FloatType element = tensors[tensor].element;
+  return isF16 ? element.isF16() : element.isBF16();
+}
+
+// Whether tiles are of the one type that products read; outputs may have bf16's range in any case.
+bool RolePlan::areTensorsPacked() const {
+  auto isOutput = [&](unsigned tensor) { return isPacked(tensor) || tensors[tensor].element.isBF16(); };
+  return llvm::all_of(llvm::seq(countOutputs()), [&](unsigned i) { return isOutput(outputTensor(i)); }) &&
+         llvm::all_of(neededInputs, [&](BlockArgument input) {
+           return llvm::all_of(tensorsOf(input), [&](auto tensor) {
+             return !tensor || (isPacked(*tensor) && (atOnce || !tensors[*tensor].stepsLast));
+           });
+         });
+}
+
+// Whether products of f16 do: left sides of the chain are scaled (RoleScale.cpp), the others are not. Rows
+// times what decays from a reference before or behind them may be anything.
+bool RolePlan::isInRangeOfF16() const {
+  return !decay && !rowDecay && ownSystem < 0 && (!system || isTame());
+}
 
 // Whether rows have a norm of at most 1, as the spec declares or because they are divided by theirs.
 bool RolePlan::hasShortRows(const TokenTile &tile) const {

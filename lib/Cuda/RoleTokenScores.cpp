@@ -62,7 +62,7 @@ void RoleEmitter::storeTokenScores(ScoreState &state) {
           entries.push_back(ptx.choose(reached, x, ptx.number(0)));
         }
         for (unsigned e = 0; e < 8; e += 2)
-          packed.push_back(ptx.packBf16(entries[e], entries[e + 1]));
+          packed.push_back(ptx.pack(entries[e], entries[e + 1]));
         ptx.storeMatrices(at, scoreOffset(i) + block * 16 * rowBytes, packed, true);
       };
       // What no token of the block sees is zero.

@@ -21,13 +21,16 @@ static Values inTurns(ArrayRef<Value> first, ArrayRef<Value> second, Value zero,
   return all;
 }
 
-FailureOr<Values> RoleEmitter::leftInTurns(ChainState &state, const ChainProduct &product) {
+FailureOr<RoleEmitter::PackedLeft> RoleEmitter::leftInTurns(ChainState &state, const ChainProduct &product) {
   Values rows[2];
+  RowScale scale;
   auto set = [&](unsigned row, const ChainProduct &own, Value left) {
-    FailureOr<Values> packed = packedLeft(state, own, left);
-    if (succeeded(packed))
-      rows[row] = *packed;
-    return succeeded(packed);
+    FailureOr<PackedLeft> packed = packedLeft(state, own, left);
+    if (failed(packed))
+      return false;
+    rows[row] = packed->pairs;
+    scale[row] = packed->scale[0];
+    return true;
   };
   bool done;
   if (plan.stateOf(product.left) >= 0) {
@@ -39,6 +42,7 @@ FailureOr<Values> RoleEmitter::leftInTurns(ChainState &state, const ChainProduct
       Values &both = rows[product.row];
       rows[1 - product.row] = Values(ArrayRef(both).take_back(both.size() / 2));
       both.truncate(both.size() / 2);
+      scale[1 - product.row] = scale[product.row];
     }
     if (product.other >= 0) {
       const ChainProduct &other = plan.products[product.other];
@@ -47,7 +51,7 @@ FailureOr<Values> RoleEmitter::leftInTurns(ChainState &state, const ChainProduct
   }
   if (!done)
     return failure();
-  return inTurns(rows[0], rows[1], ptx.constant(0), 1);
+  return PackedLeft{inTurns(rows[0], rows[1], ptx.constant(0), 1), scale};
 }
 
 FailureOr<Values> RoleEmitter::startInTurns(ChainState &state, const ChainProduct &product) {

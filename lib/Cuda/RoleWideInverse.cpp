@@ -55,7 +55,7 @@ void RoleEmitter::emitWideInverse(ScoreState &state) {
     for (unsigned e = 0; e < 8; e += 2) {
       for (unsigned i = 0; plan.inverseScale && i < 2; ++i)
         block[e + i] = ptx.multiply(block[e + i], scale[e / 2 % 2]);
-      packed.push_back(ptx.packBf16(block[e], block[e + 1]));
+      packed.push_back(ptx.pack(block[e], block[e + 1]));
     }
     ptx.storeMatrices(ptx.add(result, at), 0, packed, false);
     if (plan.splitsInverse)

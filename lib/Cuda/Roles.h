@@ -366,9 +366,8 @@ private:
   mlir::LogicalResult begin(ChainState &state, Issue &issue, llvm::ArrayRef<const ChainProduct *> wave);
   // Products by parts of the keys (RoleKeys.cpp).
   bool isInTurns(const ChainProduct &product) const;
-  mlir::FailureOr<Pending> productInTurns(ChainState &state, const ChainProduct &product, int64_t columns,
-                                          Values start, bool ofRest);
-  mlir::FailureOr<Values> productOfRest(ChainState &state, const ChainProduct &product);
+  mlir::FailureOr<Pending> productInTurns(ChainState &state, const Issue &issue, int64_t columns, bool ofRest);
+  mlir::FailureOr<Values> productOfRest(ChainState &state, Issue &issue);
   Values restOf(mlir::ValueRange entries, mlir::ValueRange pairs);
   Values blockSums(ChainState &state, int64_t block);
   Values slabPairs(ChainState &state, mlir::BlockArgument input, int64_t block);
@@ -400,12 +399,17 @@ private:
   mlir::FailureOr<Values> startOfMix(ChainState &state, mlir::Value other, RowFactors factors);
   Values scoresOfBlocks(ChainState &state, unsigned tile, int64_t seer, int64_t seen);
 
-  mlir::FailureOr<Values> packedLeft(ChainState &state, const ChainProduct &product, mlir::Value left);
-  mlir::FailureOr<Values> leftInTurns(ChainState &state, const ChainProduct &product);
-  mlir::FailureOr<llvm::SmallVector<Step>> leftSteps(ChainState &state, const ChainProduct &product,
-                                                     bool &byDepth);
+  struct PackedLeft;
+  mlir::FailureOr<PackedLeft> packedLeft(ChainState &state, const ChainProduct &product, mlir::Value left);
+  mlir::FailureOr<PackedLeft> leftInTurns(ChainState &state, const ChainProduct &product);
+  mlir::LogicalResult findLeft(ChainState &state, Issue &issue);
   void rightSteps(ChainState &state, const ChainProduct &product, llvm::SmallVectorImpl<Step> &steps);
-  mlir::FailureOr<Values> startOf(ChainState &state, const ChainProduct &product);
+  // What a left side's rows are multiplied with, of a thread's two each (RoleScale.cpp).
+  using RowScale = std::array<mlir::Value, 2>;
+  RowScale rowScale(mlir::ValueRange entries);
+  mlir::LogicalResult findScale(ChainState &state, Issue &issue);
+  void applyScale(llvm::MutableArrayRef<mlir::Value> entries, const RowScale &scale, bool divides = false);
+  mlir::FailureOr<Values> startOf(ChainState &state, const Issue &issue);
   mlir::FailureOr<Values> startEntries(ChainState &state, const ChainProduct &product);
   mlir::FailureOr<Values> startInTurns(ChainState &state, const ChainProduct &product);
   mlir::LogicalResult sumStarts(ChainState &state, unsigned wave);
@@ -415,6 +419,7 @@ private:
   bool liesTurned(const ChainProduct &product) const;
   bool isStacked(const ChainProduct &product) const { return stacks && product.stack >= 0; }
   mlir::Value tokensLeft(mlir::Value chunk);
+  Values packedOutput(unsigned output, mlir::ValueRange entries);
   void storeOutputs(const ChainState &state, llvm::ArrayRef<mlir::Value> packed);
   void storeRowsOfOutput(unsigned output, mlir::Value chunk, mlir::Value buffer, mlir::Value left);
   void copyOutputs(mlir::Value chunk, Stage stage);

@@ -68,6 +68,7 @@ void StageCutter::addRests(Stages &stages) {
     std::string rest = name + restSuffix.str();
     auto *temporary = llvm::find_if(stages.temporaries, [&](const auto &t) { return t.name == name; });
     Stages::Temporary added{rest, temporary->type, /*isWide=*/false};
+    added.isInParts = true;
     for (const Stages::Stage &stage : stages.stages) {
       RuleOp part = stage.rule();
       SmallVector<Attribute> names(part.getOutputs().begin(), part.getOutputs().end());

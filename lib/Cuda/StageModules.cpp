@@ -271,11 +271,13 @@ std::optional<Stages> StageCutter::makeStages() {
     });
     for (Value value : own.products) {
       name(value, products);
-      if (own.isVector || !exponents.contains(value) || isNumber(value))
+      if (own.isVector || isNumber(value))
         continue;
-      stages.temporaries.back().isExponent = true;
-      if (options.withRests)
-        wanted.push_back(products.back().second);
+      Stages::Temporary &temporary = stages.temporaries.back();
+      temporary.isExponent = exponents.contains(value);
+      temporary.isInParts = options.withAllRests || (options.withRests && temporary.isExponent);
+      if (temporary.isInParts)
+        wanted.push_back(temporary.name);
     }
     outputs.clear();
     nameOutputs(own.outputs, outputs);

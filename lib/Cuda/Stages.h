@@ -37,6 +37,8 @@ struct Stages {
     bool areNumbers = false;
     /// Exponentials are taken of it.
     bool isExponent = false;
+    /// It is handed over with its rest, as two bf16; or it is that rest.
+    bool isInParts = false;
     bool isNumber() const { return isOne(type.getRows()) && isOne(type.getCols()); }
   };
   llvm::SmallVector<Stage> stages;
@@ -58,6 +60,8 @@ struct CutOptions {
   /// What exponentials are taken of is handed over by stages of matrices with its rest, which they then must
   /// know how to make.
   bool withRests = false;
+  /// So is all that stages of matrices hand over: it may leave the range of what vectors are, f16.
+  bool withAllRests = false;
   /// What is handed over for each of a token's micro-steps is one temporary, which stages take as
   /// micro-steps, too; nothing where that is not possible.
   bool ofColumns = false;

@@ -106,16 +106,19 @@ std::optional<Entry> KernelBuilder::addTiles(RuleOp bound, ArrayRef<TensorArgume
   return entry;
 }
 
-// Whether a caller's vectors are bf16, as what stages hand over is.
-static bool isInHalves(RuleOp rule, const KernelOptions &options) {
-  auto isHalf = [&](StringRef name, Value value) {
-    FloatType element = options.elements.lookup(name);
-    return entryType(value.getType()).numElements() == 1 || (element && element.isBF16());
+// What a caller's vectors are, bf16 or f16, and so what stages hand over; null where they differ.
+static FloatType halvesOf(RuleOp rule, const KernelOptions &options) {
+  llvm::SetVector<FloatType> found;
+  auto add = [&](StringRef name, Value value) {
+    if (entryType(value.getType()).numElements() > 1)
+      found.insert(options.elements.lookup(name));
   };
-  return llvm::all_of(rule.argumentsOf(ArgKind::Input),
-                      [&](BlockArgument input) { return isHalf(rule.getArg(input).getName(), input); }) &&
-         llvm::all_of(llvm::zip(rule.getOutputs().getAsRange<StringAttr>(), rule.yieldedOutputs()),
-                      [&](const auto &output) { return isHalf(std::get<0>(output), std::get<1>(output)); });
+  for (BlockArgument input : rule.argumentsOf(ArgKind::Input))
+    add(rule.getArg(input).getName(), input);
+  for (auto [name, output] : llvm::zip(rule.getOutputs().getAsRange<StringAttr>(), rule.yieldedOutputs()))
+    add(name, output);
+  FloatType half = found.size() == 1 ? found[0] : FloatType();
+  return half && half.getWidth() == 16 ? half : FloatType();
 }
 
 // The launches of a stage with states, best first: groups of entries that continue one another.
@@ -175,7 +178,9 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
   constexpr size_t mostTemporaries = 12, mostEntries = 14; // two that take token by token follow
   wantsDigits &= !cut.withRests;
   std::optional<Stages> stages;
-  if (options.chip.hasWarpgroups() && isInHalves(rule, options))
+  FloatType half = halvesOf(rule, options);
+  cut.withAllRests = half && half.isF16();
+  if (options.chip.hasWarpgroups() && half)
     stages = cutIntoStages(rule, cut);
   if (!stages || stages->temporaries.size() > mostTemporaries)
     return false;
@@ -189,7 +194,7 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
     temporary.isWide |= wantsDigits && temporary.isExponent;
   for (const Stages::Temporary &temporary : stages->temporaries)
     if (!temporary.isWide && !temporary.isNumber() && !temporary.areNumbers)
-      options.elements[temporary.name] = BFloat16Type::get(b.getContext());
+      options.elements[temporary.name] = temporary.isInParts ? b.getBF16Type() : half;
   auto isCore = [](const Stages::Stage &stage) { return stage.kind != Stages::Tokens; };
   bool isSingle = llvm::count_if(stages->stages, isCore) == 1, anyInRoles = false;
   size_t forms = 1, number = 0;

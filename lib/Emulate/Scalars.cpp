@@ -42,8 +42,12 @@ static void move(Thread &thread, const Statement &s, Slots slots) {
 
 static void packPair(Thread &thread, const Statement &s, Slots slots) {
   uint16_t (*round)(float) = s.flag ? roundToBf16 : roundToF16;
-  uint32_t high = round(thread.number(s.operands[1], slots)),
-           low = round(thread.number(s.operands[2], slots));
+  auto rounded = [&](unsigned operand) {
+    float x = thread.number(s.operands[operand], slots);
+    constexpr float most = 65504; // of f16
+    return uint32_t(round(s.kind && !std::isnan(x) ? std::clamp(x, -most, most) : x));
+  };
+  uint32_t high = rounded(1), low = rounded(2);
   thread.set(s.operands[0].items[0], slots, high << 16 | low);
 }
 
@@ -92,12 +96,14 @@ static void unit(Thread &thread, const Statement &s, Slots slots) {
   thread.set(s.operands[0].items[0], slots, bit_cast<uint32_t>(flush(y, s.flag)));
 }
 
-// Of two bf16 in a register; of a number and none, the number.
+// Of two bf16 or f16 in a register; of a number and none, the number.
 static void extremeOfPairs(Thread &thread, const Statement &s, Slots slots) {
   uint32_t x = thread.word(s.operands[1], slots), y = thread.word(s.operands[2], slots), result = 0;
   for (unsigned shift : {0, 16}) {
-    float a = fromBf16(x >> shift), b = fromBf16(y >> shift);
-    result |= uint32_t(roundToBf16(s.flag ? std::fmax(a, b) : std::fmin(a, b))) << shift;
+    float (*widen)(uint16_t) = s.kind ? fromF16 : fromBf16;
+    float a = widen(x >> shift), b = widen(y >> shift);
+    uint16_t (*round)(float) = s.kind ? roundToF16 : roundToBf16;
+    result |= uint32_t(round(s.flag ? std::fmax(a, b) : std::fmin(a, b))) << shift;
   }
   thread.set(s.operands[0].items[0], slots, result);
 }
@@ -150,8 +156,9 @@ bool recur::emulate::decodeScalar(Statement &s) {
   if (s.words[0] == "cvt" && count >= 2) {
     std::string kind = join(ArrayRef(s.words).drop_front(), ".");
     s.flag = StringRef(kind).contains("bf16");
+    s.kind = s.has("satfinite");
     s.run = StringSwitch<decltype(s.run)>(kind)
-                .Cases({"rn.bf16x2.f32", "rn.f16x2.f32"}, packPair)
+                .Cases({"rn.bf16x2.f32", "rn.f16x2.f32", "rn.satfinite.f16x2.f32"}, packPair)
                 .Cases({"rn.bf16.f32", "rn.f16.f32"}, roundOne)
                 .Case("f32.f16", widenF16)
                 .Default(nullptr);
@@ -182,9 +189,10 @@ bool recur::emulate::decodeScalar(Statement &s) {
     s.run = multiplyPairs;
     return true;
   }
-  if ((s.words[0] == "max" || s.words[0] == "min") && s.words.size() == 2 && s.words[1] == "bf16x2" &&
+  if ((s.words[0] == "max" || s.words[0] == "min") && s.words.size() == 2 && s.words[1].ends_with("f16x2") &&
       count == 3) {
     s.flag = s.words[0] == "max";
+    s.kind = s.words[1] == "f16x2";
     s.run = extremeOfPairs;
     return true;
   }

@@ -150,7 +150,7 @@ static std::string copyBox(bool waits, std::vector<float> &sums) {
         Value row = kit.ptx.add(kit.shared, kit.ptx.mul(kit.thread, 128)), sum = kit.ptx.number(0);
         for (int64_t i = 0; i < 128; i += 16)
           for (Value pair : kit.ptx.load(row, i, 4, kit.b.getI32Type()))
-            for (Value x : kit.ptx.unpackBf16(pair))
+            for (Value x : kit.ptx.unpack(pair))
               sum = kit.ptx.sum(sum, x);
         kit.storeFloat(kit.thread, sum);
       },
