@@ -1,13 +1,14 @@
 // A decay of each key, by warpgroups that share out the channels: each warp has 16 of the chunk's tokens.
 //
 // Logarithms are summed within the warp's tokens, by a product with a triangle of ones, which is exact as
-// they are bf16. All else is relative to them: a token's row on the left of a product is multiplied with what
+// they have 16 bits. All else is relative to them: a token's row on the left of a product is multiplied with what
 // has decayed since its block's middle, one on the right divided by that; what decays in between is
 // multiplied into the rows on the right, once for each block that they are seen from. Where a block's decay
 // is beyond f32's range, references are its start and its end, so that no exponent is positive, and what its
 // tokens see of each other is computed apart (RoleWildDecay.cpp).
 //
-// Most of what a token sees is in its own block, where rows are tf32; further away they are bf16.
+// Most of what a token sees is in its own block, where rows are tf32; further away they are bf16, or f16, which
+// has no room for powers from the middle of a block on: there rows that see others are relative to its start.
 #include "lib/Cuda/RoleDecay.h"
 #include "lib/Cuda/Count.h"
 
@@ -181,6 +182,13 @@ void RoleEmitter::weighRows(ScoreState &state) {
       }
       return result;
     };
+    // In f16 rows on the left are relative to the block's start: from its middle they might be too large.
+    Values starts(8);
+    auto untilReference = [&](unsigned e) {
+      if (!starts[e])
+        starts[e] = ptx.exp2(ptx.negative(reference.of(0, e)));
+      return starts[e];
+    };
     // No warp reads another's rows of inputs, so tiles take their place.
     ChannelPairs scale = loadChannels(ptx, state.ownChannels, scales * 8 * plan.keys, block);
     auto storeTiles = [&](Value rows, Span span) {
@@ -207,7 +215,9 @@ void RoleEmitter::weighRows(ScoreState &state) {
           Values x = weigh(rows, span), y = weigh(plan.asRows(gram.getRhs())->rows(), Span::Rest);
           Values &lefts = state.lefts[{rows, unsigned(span)}];
           if (lefts.size() / 4 <= size_t(block))
-            llvm::append_range(lefts, packed(ptx, [&](unsigned e) { return x[e]; }));
+            llvm::append_range(lefts, packed(ptx, [&](unsigned e) {
+                                 return plan.isF16 ? ptx.multiply(x[e], untilReference(e)) : x[e];
+                               }));
           Values &diagonal = state.diagonals[gram];
           diagonal = ptx.multiplyTf32(diagonal.empty() ? Values(8, ptx.number(0)) : diagonal, x, y);
         }

@@ -9,7 +9,8 @@ namespace recur::cuda {
 constexpr int64_t references = 0;
 /// What has decayed from the chunk's start to a block's reference, and from there to the chunk's end.
 constexpr int64_t scales = 4;
-/// What decays from a block's reference to those of the next two, and to that of the third.
+/// What decays from a block's reference to those of the next two, and to that of the third; in f16, to the
+/// starts of those blocks.
 constexpr int64_t nearRights = 8, farRight = 11;
 constexpr int64_t pairTables = 12;
 

@@ -125,7 +125,7 @@ void RoleEmitter::makeTables(ScoreState &state) {
     for (int64_t block = 0; block < 3; ++block) {
       Value between = inside[block];
       for (int64_t seer = block + 1; seer < 4; ++seer) {
-        Value number = ptx.exp2(ptx.sum(between, left[seer]));
+        Value number = ptx.exp2(plan.isF16 ? between : ptx.sum(between, left[seer]));
         if (seer < block + 3)
           store(nearRights + block, seer - block - 1, number);
         else

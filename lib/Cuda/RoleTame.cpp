@@ -24,7 +24,7 @@ bool RolePlan::areTensorsPacked() const {
 // Whether products of f16 do: left sides of the chain are scaled (RoleScale.cpp), the others are not. Rows
 // times what decays from a reference before or behind them may be anything.
 bool RolePlan::isInRangeOfF16() const {
-  return !decay && !rowDecay && ownSystem < 0 && (!system || isTame());
+  return !rowDecay && ownSystem < 0 && (!system || isTame());
 }
 
 // Whether rows have a norm of at most 1, as the spec declares or because they are divided by theirs.
