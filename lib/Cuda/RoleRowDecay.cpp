@@ -2,7 +2,7 @@
 // it.
 //
 // Logarithms are summed within blocks of 16 tokens, by a product with a triangle of ones, which is exact as
-// they are bf16. A token's entry of a tile is multiplied with what decays from it to a reference in its
+// they have 16 bits. A token's entry of a tile is multiplied with what decays from it to a reference in its
 // block, an output with what decays from its block's reference to it; what decays in between is a number for
 // a row and two blocks. Where a row's block decays beyond f32's range, its references are the block's end and
 // start, so that no exponent is positive, and what its tokens see of each other is computed apart.
@@ -29,6 +29,17 @@ Values RoleEmitter::packedPairs(ValueRange entries) {
   for (size_t e = 0; e < entries.size(); e += 2)
     pairs.push_back(ptx.pack(entries[e], entries[e + 1]));
   return pairs;
+}
+
+// 16 x 16 entries times scores, onto sums. Entries relative to a block's middle are all of f32's range, so
+// that beside f16 they are tf32.
+Values RoleEmitter::timesScores(ValueRange sums, ValueRange entries, ValueRange scores) {
+  if (!plan.isF16)
+    return ptx.multiplyPacked(sums, packedPairs(entries), scores);
+  Values right;
+  for (Value pair : scores)
+    llvm::append_range(right, ptx.unpack(pair));
+  return ptx.multiplyTf32(sums, ptx.roundTf32(entries), right);
 }
 
 // The logarithms of 16 tokens, packed and not. What decays by more than 2^-199 counts as that, and sums stay
@@ -180,8 +191,7 @@ void RoleEmitter::mixOnto(ChainState &state, chunk::MixOp mix, Values rows, int6
     scaleRows(ptx, rows, [&](int64_t row) {
       return ptx.choose(isWild(decay, block, row), ptx.number(0), ptx.number(1));
     });
-  llvm::copy(ptx.multiplyPacked(sums, packedPairs(rows), scoresOfBlocks(state, mix, seer, block)),
-             sums.begin());
+  llvm::copy(timesScores(sums, rows, scoresOfBlocks(state, mix, seer, block)), sums.begin());
 }
 
 // What a block's tokens make of such sums.
@@ -271,7 +281,7 @@ Values RoleEmitter::wildMix(ChainState &state, chunk::MixOp mix, int64_t block) 
     return results;
   };
   // A token's own write has not decayed.
-  Values own = ptx.multiplyPacked(Values(8, zero), packedPairs(rows), scoresWithin({}));
+  Values own = timesScores(Values(8, zero), rows, scoresWithin({}));
   Value levels = ptx.assembly("mov.b32 $0, 4;", b.getI32Type(), {})[0];
   auto loop =
       threads.forLoop(ptx.constant(0), levels, ptx.constant(1), own, [&](Value level, ValueRange carried) {
@@ -291,7 +301,7 @@ Values RoleEmitter::wildMix(ChainState &state, chunk::MixOp mix, int64_t block) 
           earlier.push_back(ptx.choose(isLater, zero, seen));
           later.push_back(ptx.choose(isLater, power(ptx.difference(since[e], end)), zero));
         }
-        Values found = ptx.multiplyPacked(Values(8, zero), packedPairs(earlier), scoresWithin(size)), results;
+        Values found = timesScores(Values(8, zero), earlier, scoresWithin(size)), results;
         for (size_t e = 0; e < found.size(); ++e)
           results.push_back(ptx.sum(carried[e], ptx.multiply(found[e], later[e])));
         return results;

@@ -379,6 +379,7 @@ private:
   Values rowsOfMix(ChainState &state, chunk::MixOp mix, int64_t block);
   void mixOnto(ChainState &state, chunk::MixOp mix, Values rows, int64_t block, int64_t seer,
                llvm::MutableArrayRef<mlir::Value> sums);
+  Values timesScores(mlir::ValueRange sums, mlir::ValueRange entries, mlir::ValueRange scores);
   void finishMix(ChainState &state, chunk::MixOp mix, int64_t block, llvm::MutableArrayRef<mlir::Value> sums);
   Values sliceOfMix(ChainState &state, chunk::MixOp mix, int64_t block);
   Values wildMix(ChainState &state, chunk::MixOp mix, int64_t block);
