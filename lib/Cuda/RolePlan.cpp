@@ -261,7 +261,7 @@ FailureOr<unsigned> RolePlan::visitProduct(Operation *op, Value result, Value st
       // Factors of the tokens that are summed over are the scores' as well as the tile's, and there cost no
       // register.
       RowFactors columnScale;
-      if (std::optional<TokenTile> tile = asTile(product.left)) {
+      if (std::optional<TokenTile> tile = asTile(product.left); tile && keepsRange(tile->scale)) {
         product.left = tile->input;
         columnScale = tile->scale;
       }

@@ -256,6 +256,9 @@ public:
   bool isTame() const { return mostOf(system) <= 2; }
   /// Whether vectors are f16, and not bf16: then so is what products read.
   bool isF16 = false;
+  /// Whether scores may be multiplied with factors: in f16 with norms, and constants that are not too large
+  /// or small.
+  bool keepsRange(llvm::ArrayRef<RowFactor> factors) const;
   /// Whether blocks of the inverse are in f16 or, with two parts, in bf16, and how many.
   bool invertsInHalves() const { return refinesInverse || isTame(); }
   int64_t partsOfHalves() const { return refinesInverse ? 2 : 1; }

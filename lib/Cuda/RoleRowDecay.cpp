@@ -171,11 +171,21 @@ Values RoleEmitter::rowWeights(ChainState &state, Span span) {
   return results;
 }
 
+// A mix's values in a block. Their factors are the scores', where those have room for them.
+Values RoleEmitter::valuesOfMix(ChainState &state, chunk::MixOp mix, int64_t block) {
+  TokenTile tile = *plan.asTile(mix.getValues());
+  Values entries;
+  for (Value pair : slabPairs(state, tile.input, block))
+    llvm::append_range(entries, ptx.unpack(pair));
+  if (!plan.keepsRange(tile.scale))
+    for (auto [entry, number] : llvm::zip(entries, columnsOf(state, tile.scale, block)))
+      entry = ptx.multiply(entry, number);
+  return entries;
+}
+
 // A mix's rows in a block, relative to its reference.
 Values RoleEmitter::rowsOfMix(ChainState &state, chunk::MixOp mix, int64_t block) {
-  Values rows = untilReference(state, block, sumsOf(state, block)), entries;
-  for (Value pair : slabPairs(state, plan.asTile(mix.getValues())->input, block))
-    llvm::append_range(entries, ptx.unpack(pair));
+  Values rows = untilReference(state, block, sumsOf(state, block)), entries = valuesOfMix(state, mix, block);
   for (auto [row, entry] : llvm::zip(rows, entries))
     row = ptx.multiply(row, entry);
   return rows;
@@ -234,7 +244,7 @@ Values RoleEmitter::scoresOfBlocks(ChainState &state, chunk::MixOp mix, int64_t 
 unsigned RoleEmitter::scoresOf(chunk::MixOp mix) const {
   Value plain = plan.splitScores(mix.getScores()).second;
   std::optional<TokenTile> values = plan.asTile(mix.getValues());
-  RowFactors columnScale = values ? values->scale : RowFactors();
+  RowFactors columnScale = values && plan.keepsRange(values->scale) ? values->scale : RowFactors();
   const auto *tile = llvm::find_if(plan.scores, [&](const ScoreTile &x) {
     return x.plainRows && x.value == plain && x.columnScale == columnScale;
   });
@@ -253,9 +263,7 @@ Values RoleEmitter::wildMix(ChainState &state, chunk::MixOp mix, int64_t block) 
   const RowDecay &decay = rowDecay(state);
   bool before = mix.getReach() == Reach::Before;
   Value zero = ptx.number(0), pair = ptx.mul(ptx.bits(lane, 3), 2), seer = ptx.shiftRight(lane, 2);
-  Values scores = scoresOfBlocks(state, mix, block, block), rows;
-  for (Value two : slabPairs(state, plan.asTile(mix.getValues())->input, block))
-    llvm::append_range(rows, ptx.unpack(two));
+  Values scores = scoresOfBlocks(state, mix, block, block), rows = valuesOfMix(state, mix, block);
   Values sums = blockSums(state, block), since(sums);
   if (before)
     for (auto [e, log] : llvm::enumerate(rowLogs(state, block)))

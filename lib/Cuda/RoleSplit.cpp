@@ -260,7 +260,7 @@ void RolePlan::foldOutputs() {
     auto gram = trace(tile.value).getDefiningOp<chunk::GramOp>();
     llvm::append_range(factors, sum->resultScale);
     if (other == products.end() || isShared || !gram || !gram.getDecay() || factors.empty() ||
-        !llvm::all_of(factors, isPositive))
+        !llvm::all_of(factors, isPositive) || !keepsRange(factors))
       continue;
     RowFactors rest = sum->startScale ? *sum->startScale : other->resultScale;
     llvm::append_range(rest, factors);
@@ -308,12 +308,12 @@ SmallVector<Value> RolePlan::factorsOf(Value value) const {
 }
 
 // A factor of what the system is solved for costs the chain an instruction for each entry of its slab; as one
-// of the inverse's columns it is a few for each warp.
+// of the inverse's columns it is a few for each warp. (f16 has no room for one that may be very small.)
 void RolePlan::moveFactor() {
   auto solve = [](const ChainProduct &p) { return p.kind == ChainProduct::Inverse; };
   // (A refined inverse is stored as the parts that its blocks are made of, which no factor is multiplied
   // into.)
-  if (decay || refinesInverse || llvm::count_if(products, solve) != 1)
+  if (decay || refinesInverse || isF16 || llvm::count_if(products, solve) != 1)
     return;
   ChainProduct &product = *llvm::find_if(products, solve);
   SmallVector<Value> factors = factorsOf(product.left);

@@ -5,6 +5,18 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
+bool RolePlan::keepsRange(ArrayRef<RowFactor> factors) const {
+  return !isF16 || llvm::all_of(factors, [](RowFactor factor) {
+    Operation *op = trace(factor.value).getDefiningOp();
+    if (auto constant = dyn_cast_if_present<ConstantOp>(op)) {
+      constexpr double most = 256;
+      double size = std::abs(constant.getValue().convertToDouble());
+      return size >= 1 / most && size <= most;
+    }
+    return factor.divides && isa_and_present<SqrtOp>(op);
+  });
+}
+
 bool RolePlan::isPacked(unsigned tensor) const {
   FloatType element = tensors[tensor].element;
   return isF16 ? element.isF16() : element.isBF16();

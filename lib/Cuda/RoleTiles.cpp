@@ -97,7 +97,7 @@ LogicalResult RolePlan::visitMix(chunk::MixOp mix) {
   if (mix.getDecay() != rowDecay || !(tile || isSolved) || failed(needRowDecay()) ||
       failed(visitScores(mix.getScores())) || failed(visit(mix.getValues())))
     return failure();
-  needScores(mix.getScores(), tile ? tile->scale : RowFactors());
+  needScores(mix.getScores(), tile && keepsRange(tile->scale) ? tile->scale : RowFactors());
   return success();
 }
 

@@ -376,6 +376,7 @@ private:
   Values sinceReference(ChainState &state, int64_t block, bool before, mlir::ValueRange sums);
   Values rowWeights(ChainState &state, chunk::Span span);
   Values scoresOfBlocks(ChainState &state, chunk::MixOp mix, int64_t seer, int64_t seen);
+  Values valuesOfMix(ChainState &state, chunk::MixOp mix, int64_t block);
   Values rowsOfMix(ChainState &state, chunk::MixOp mix, int64_t block);
   void mixOnto(ChainState &state, chunk::MixOp mix, Values rows, int64_t block, int64_t seer,
                llvm::MutableArrayRef<mlir::Value> sums);
