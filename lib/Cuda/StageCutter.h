@@ -56,6 +56,7 @@ private:
   bool bundle(llvm::SetVector<mlir::Value> &values, int64_t count);
   void findMagnified();
   bool feedsOthers(const Core &own);
+  void keepWhole(Stages &stages);
   void addRests(Stages &stages);
   std::optional<Stages> makeStages();
   mlir::OwningOpRef<mlir::ModuleOp> stage(const Names &inputs, const Names &outputs, uint64_t states);

@@ -205,6 +205,18 @@ static void chooseDigits(Stages &stages) {
         temporary.isWide = false;
 }
 
+// What another stage of matrices reads is one number an entry, of what its other vectors are.
+void StageCutter::keepWhole(Stages &stages) {
+  for (Stages::Temporary &temporary : stages.temporaries)
+    if (options.withAllRests && !(options.withRests && temporary.isExponent) &&
+        llvm::any_of(stages.stages, [&](const Stages::Stage &stage) {
+          return stage.kind == Stages::Matrices && stage.rule().findArgument(ArgKind::Input, temporary.name);
+        })) {
+      temporary.isInParts = false;
+      llvm::erase(wanted, temporary.name);
+    }
+}
+
 // Whether matrices of other cores are written along what a core gives, so that errors of both add up. What
 // the core is written itself it erases where it is off.
 bool StageCutter::feedsOthers(const Core &own) {
@@ -303,6 +315,7 @@ std::optional<Stages> StageCutter::makeStages() {
     return std::nullopt;
   }
   chooseDigits(stages);
+  keepWhole(stages);
   addRests(stages);
   return stages;
 }

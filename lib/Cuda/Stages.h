@@ -60,7 +60,8 @@ struct CutOptions {
   /// What exponentials are taken of is handed over by stages of matrices with its rest, which they then must
   /// know how to make.
   bool withRests = false;
-  /// So is all that stages of matrices hand over: it may leave the range of what vectors are, f16.
+  /// So is all that stages of matrices hand over to stages of tokens: it may leave the range of what vectors
+  /// are, f16.
   bool withAllRests = false;
   /// What is handed over for each of a token's micro-steps is one temporary, which stages take as
   /// micro-steps, too; nothing where that is not possible.
