@@ -359,26 +359,24 @@ Values Ptx::multiplyPacked(ValueRange sum, ValueRange left, ValueRange right) {
   return results;
 }
 
-Values Ptx::multiplyTf32(ValueRange sum, ValueRange left, ValueRange right) {
-  Values results(sum), bits[2];
-  for (auto [side, entries] : {std::pair(0, left), std::pair(1, right)})
-    for (Value entry : entries)
-      bits[side].push_back(arith::BitcastOp::create(b, b.getI32Type(), entry));
+Values Ptx::multiply16By8Tf32(ValueRange sum, ValueRange left, ValueRange right) {
   // Which of the columns is which step of depth does not matter, if it is the same on both sides: a thread's
   // neighbouring columns are four steps apart.
+  Values operands(sum);
+  for (Value entry : {left[0], left[2], left[1], left[3], right[0], right[1]})
+    operands.push_back(arith::BitcastOp::create(b, b.getI32Type(), entry));
+  return assembly("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {$0,$1,$2,$3}, {$8,$9,$10,$11}, "
+                  "{$12,$13}, {$4,$5,$6,$7};",
+                  SmallVector<Type>(4, b.getF32Type()), operands, false);
+}
+
+Values Ptx::multiplyTf32(ValueRange sum, ValueRange left, ValueRange right) {
+  Values results(sum);
   for (unsigned first : {0, 4})
-    for (unsigned half : {0, 1}) {
-      Values operands(ArrayRef(results).slice(4 * half, 4));
-      for (unsigned i : {0, 2, 1, 3})
-        operands.push_back(bits[0][first + i]);
-      for (unsigned i : {0, 1})
-        operands.push_back(bits[1][first + 2 * half + i]);
-      Values sums = assembly(
-          "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {$0,$1,$2,$3}, {$8,$9,$10,$11}, {$12,$13}, "
-          "{$4,$5,$6,$7};",
-          SmallVector<Type>(4, b.getF32Type()), operands, false);
-      llvm::copy(sums, results.begin() + 4 * half);
-    }
+    for (unsigned half : {0, 1})
+      llvm::copy(multiply16By8Tf32(ArrayRef(results).slice(4 * half, 4), left.slice(first, 4),
+                                   right.slice(first + 2 * half, 2)),
+                 results.begin() + 4 * half);
   return results;
 }
 

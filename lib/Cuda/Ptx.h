@@ -181,7 +181,8 @@ public:
                        mlir::ValueRange right);
   /// The same, 16 x 16 of what is packed; the right operand is laid out like a left one, transposed.
   Values multiplyPacked(mlir::ValueRange sum, mlir::ValueRange left, mlir::ValueRange right);
-  /// The same of f32 entries, of which tf32 keeps 10 bits: the others are cut off.
+  /// The same of f32 entries, of which tf32 keeps 10 bits: the others are cut off. And 16 x 8, eight deep.
+  Values multiply16By8Tf32(mlir::ValueRange sum, mlir::ValueRange left, mlir::ValueRange right);
   Values multiplyTf32(mlir::ValueRange sum, mlir::ValueRange left, mlir::ValueRange right);
   /// Entries as the nearest numbers that tf32 holds.
   Values roundTf32(mlir::ValueRange entries);

@@ -21,13 +21,18 @@ FailureOr<RoleEmitter::PackedLeft> RoleEmitter::packedLeft(ChainState &state, co
   state.without = tile ? Value() : product.leftFactor;
   if (failed(solveFor(state, left)))
     return failure();
-  if (auto known = state.solved.find(&product); known != state.solved.end())
-    return PackedLeft{known->second, {}};
-  FailureOr<Values> plain = tile ? entriesOf(state, tile->input) : slab(state, left);
-  state.without = {};
-  if (failed(plain))
-    return failure();
-  Values entries = scaled(state, *plain, factors);
+  Values entries;
+  if (auto known = state.solved.find(&product); known != state.solved.end()) {
+    if (!plan.isF16)
+      return PackedLeft{known->second, {}};
+    entries = known->second;
+  } else {
+    FailureOr<Values> plain = tile ? entriesOf(state, tile->input) : slab(state, left);
+    state.without = {};
+    if (failed(plain))
+      return failure();
+    entries = scaled(state, *plain, factors);
+  }
   RowScale scale = rowScale(entries);
   applyScale(entries, scale);
   Values pairs = packedPairs(entries);

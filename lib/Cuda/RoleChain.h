@@ -65,7 +65,8 @@ struct RoleEmitter::ChainState {
   bool waitedForScores = false;
 
   std::optional<RowDecay> rowDecay;
-  // Left sides of products that are made of the solution of systems that rows have for themselves.
+  // Left sides of products that are made of the solution of systems that rows have for themselves: pairs or,
+  // with f16, entries.
   llvm::DenseMap<const ChainProduct *, Values> solved;
   llvm::DenseMap<mlir::Value, Values> slices; // of inputs, at the block that is being solved for
 

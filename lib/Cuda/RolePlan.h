@@ -371,7 +371,6 @@ private:
   double mostOf(mlir::Value scores) const;
   bool isPacked(unsigned tensor) const;
   bool areTensorsPacked() const;
-  bool isInRangeOfF16() const;
   mlir::LogicalResult needRow(mlir::Value value);
   mlir::LogicalResult needInput(mlir::BlockArgument input);
   mlir::LogicalResult needTile(const TokenTile &tile);

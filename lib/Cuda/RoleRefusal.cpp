@@ -59,9 +59,6 @@ std::string RolePlan::refusal(chunk::ProgramOp program, ArrayRef<TensorArgument>
   if (plan.isPadded() && !plan.endsInZeros())
     return "sizes are not 64, 128 or 256, and what follows from zeros past their end is not 0, or columns of "
            "a matrix lie there";
-  if (plan.isF16 && !plan.isInRangeOfF16())
-    return "f16 has no room for the inverse of a system that ranges do not bound, or that each value has for "
-           "itself: roles take bf16 then";
   if (auto states = program.argumentsOf(ArgKind::State); states.size() > 2)
     return "there are " + std::to_string(states.size()) + " coupled states, and a chain holds two";
   if (program.argumentsOf(ArgKind::State).size() == 2 && readsSum(program))

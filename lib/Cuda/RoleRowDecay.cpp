@@ -31,15 +31,20 @@ Values RoleEmitter::packedPairs(ValueRange entries) {
   return pairs;
 }
 
-// 16 x 16 entries times scores, onto sums. Entries relative to a block's middle are all of f32's range, so
-// that beside f16 they are tf32.
-Values RoleEmitter::timesScores(ValueRange sums, ValueRange entries, ValueRange scores) {
+// What products by a warp have as their left side: pairs. Entries relative to a block's middle are all of
+// f32's range, so that beside f16 they are tf32.
+Values RoleEmitter::sideOf(ValueRange entries) {
+  return plan.isF16 ? ptx.roundTf32(entries) : packedPairs(entries);
+}
+
+// 16 x 16 such entries times scores, onto sums.
+Values RoleEmitter::timesScores(ValueRange sums, ValueRange side, ValueRange scores) {
   if (!plan.isF16)
-    return ptx.multiplyPacked(sums, packedPairs(entries), scores);
+    return ptx.multiplyPacked(sums, side, scores);
   Values right;
   for (Value pair : scores)
     llvm::append_range(right, ptx.unpack(pair));
-  return ptx.multiplyTf32(sums, ptx.roundTf32(entries), right);
+  return ptx.multiplyTf32(sums, side, right);
 }
 
 // The logarithms of 16 tokens, packed and not. What decays by more than 2^-199 counts as that, and sums stay
@@ -201,7 +206,7 @@ void RoleEmitter::mixOnto(ChainState &state, chunk::MixOp mix, Values rows, int6
     scaleRows(ptx, rows, [&](int64_t row) {
       return ptx.choose(isWild(decay, block, row), ptx.number(0), ptx.number(1));
     });
-  llvm::copy(timesScores(sums, rows, scoresOfBlocks(state, mix, seer, block)), sums.begin());
+  llvm::copy(timesScores(sums, sideOf(rows), scoresOfBlocks(state, mix, seer, block)), sums.begin());
 }
 
 // What a block's tokens make of such sums.
@@ -289,7 +294,7 @@ Values RoleEmitter::wildMix(ChainState &state, chunk::MixOp mix, int64_t block) 
     return results;
   };
   // A token's own write has not decayed.
-  Values own = timesScores(Values(8, zero), rows, scoresWithin({}));
+  Values own = timesScores(Values(8, zero), sideOf(rows), scoresWithin({}));
   Value levels = ptx.assembly("mov.b32 $0, 4;", b.getI32Type(), {})[0];
   auto loop =
       threads.forLoop(ptx.constant(0), levels, ptx.constant(1), own, [&](Value level, ValueRange carried) {
@@ -309,7 +314,7 @@ Values RoleEmitter::wildMix(ChainState &state, chunk::MixOp mix, int64_t block) 
           earlier.push_back(ptx.choose(isLater, zero, seen));
           later.push_back(ptx.choose(isLater, power(ptx.difference(since[e], end)), zero));
         }
-        Values found = timesScores(Values(8, zero), earlier, scoresWithin(size)), results;
+        Values found = timesScores(Values(8, zero), sideOf(earlier), scoresWithin(size)), results;
         for (size_t e = 0; e < found.size(); ++e)
           results.push_back(ptx.sum(carried[e], ptx.multiply(found[e], later[e])));
         return results;

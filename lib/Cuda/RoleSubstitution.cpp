@@ -86,11 +86,12 @@ struct RoleEmitter::Substitution {
     return results;
   }
 
-  /// What blocks before give to a block's tokens, by rows that are solved, in pairs: onto sums that are
-  /// relative to the block's reference on the left.
-  Values earlier(unsigned tile, int64_t block, ArrayRef<Value> pairs, ValueRange start) {
+  /// What blocks before give to a block's tokens, by rows that are solved: onto sums that are relative to the
+  /// block's reference on the left.
+  Values earlier(unsigned tile, int64_t block, ArrayRef<Value> solved, ValueRange start) {
     Values sums(8, ptx.number(0));
     const RowDecay *decay = state.rowDecay ? &*state.rowDecay : nullptr;
+    size_t size = roles.plan.isF16 ? 8 : 4;
     for (int64_t from = 0; from < block; ++from) {
       if (decay && from)
         sums = scaled(sums, [&](int64_t row) {
@@ -98,7 +99,8 @@ struct RoleEmitter::Substitution {
                                      roles.reference(*decay, /*isRight=*/true, from - 1, row));
           return ptx.exp2(ptx.sum(log, roles.reference(*decay, /*isRight=*/true, from, row)));
         });
-      sums = ptx.multiplyPacked(sums, pairs.slice(4 * from, 4), roles.scoresOfBlocks(state, tile, block, from));
+      sums = roles.timesScores(sums, solved.slice(size * from, size),
+                               roles.scoresOfBlocks(state, tile, block, from));
     }
     if (decay && block)
       sums = scaled(sums, [&](int64_t row) { return roles.decayBetween(*decay, block - 1, block, row); });
@@ -143,10 +145,11 @@ struct RoleEmitter::Substitution {
       // What the first eight tokens give to the others is a product, too.
       Value zero = ptx.constant(0), row = ptx.add(ptx.shiftRight(roles.lane, 2), 8);
       Value scores = pairOfScores(roles.plan.ownSystem, block, row, zero, pair);
-      Values left = roles.packedPairs(results);
+      Values left = roles.sideOf(results), later(ArrayRef(given).drop_front(4));
       left.append({zero, zero});
-      Values sums = ptx.multiply16By8(ptx.half(), ArrayRef(given).drop_front(4), left, Values{scores, zero});
-      llvm::copy(sums, given.begin() + 4);
+      llvm::copy(roles.plan.isF16 ? ptx.multiply16By8Tf32(later, left, ptx.unpack(scores))
+                                  : ptx.multiply16By8("bf16", later, left, Values{scores, zero}),
+                 given.begin() + 4);
     }
     return results;
   }
@@ -201,7 +204,7 @@ struct RoleEmitter::Substitution {
     return {less(sides, factors, ArrayRef(results).take_front(8)), Values(ArrayRef(results).drop_front(8))};
   }
 
-  /// A score of a block on the diagonal, from its tile of bf16.
+  /// A score of a block on the diagonal, from its tile of pairs.
   Value score(unsigned tile, int64_t block, Value seer, Value seen) {
     Value word = ptx.shiftRight(ptx.bits(seen, 7), 1);
     Values entries = ptx.unpack(pairOfScores(tile, block, seer, ptx.shiftRight(seen, 3), word));
@@ -336,7 +339,7 @@ LogicalResult RoleEmitter::substitute(ChainState &state, chunk::TriSolveOp solve
     for (auto &numbers : rowDecay(state).sum)
       for (Value &number : numbers)
         number = ptx.assembly("mov.b32 $0, $1;", b.getF32Type(), number)[0];
-  Values pairs, mixed, plain;
+  Values known, mixed, plain;
   for (int64_t block = 0; block < 4; ++block) {
     FailureOr<Values> sides = sliceOf(state, solve.getRhs().front(), block), factors = Values();
     if (!solve.getFactors().empty())
@@ -344,7 +347,7 @@ LogicalResult RoleEmitter::substitute(ChainState &state, chunk::TriSolveOp solve
     state.slices.clear();
     if (failed(sides) || failed(factors))
       return failure();
-    Values given = substitution.earlier(plan.ownSystem, block, pairs, {}), results, left;
+    Values given = substitution.earlier(plan.ownSystem, block, known, {}), results, left;
     if (!decays) {
       results = left = substitution.solve(block, *sides, *factors, given);
     } else {
@@ -358,7 +361,7 @@ LogicalResult RoleEmitter::substitute(ChainState &state, chunk::TriSolveOp solve
         if (!start->empty())
           begin = substitution.scaled(ArrayRef(*start).slice(8 * block, 8),
                                       [&](int64_t row) { return decayBetween(decay, -1, block, row); });
-        seen = substitution.earlier(*mixedBy, block, pairs, begin);
+        seen = substitution.earlier(*mixedBy, block, known, begin);
       }
       auto solveMild = [&] {
         // From a token to the reference and back is 1, but for the token's own factor.
@@ -366,8 +369,8 @@ LogicalResult RoleEmitter::substitute(ChainState &state, chunk::TriSolveOp solve
         Values found = substitution.solve(block, substitution.times(*sides, until), weights, given);
         if (mix)
           llvm::append_range(
-              found, substitution.times(ptx.multiplyPacked(seen, packedPairs(found),
-                                                         scoresOfBlocks(state, *mixedBy, block, block)),
+              found, substitution.times(timesScores(seen, sideOf(found),
+                                                    scoresOfBlocks(state, *mixedBy, block, block)),
                                         sinceOfMix));
         return found;
       };
@@ -404,13 +407,14 @@ LogicalResult RoleEmitter::substitute(ChainState &state, chunk::TriSolveOp solve
       results.resize(8);
       left = substitution.scaled(results, [&](int64_t row) { return decayBetween(decay, block, 4, row); });
     }
-    llvm::append_range(pairs, packedPairs(results));
+    llvm::append_range(known, sideOf(results));
     llvm::append_range(plain, results);
     for (const ChainProduct &product : plan.products) {
       auto made = product.left.getDefiningOp<MulOp>();
       if (product.left == solution || (made && llvm::is_contained(made->getOperands(), solution))) {
         Values factors = columnsOf(state, factorsOfDepth(plan, product), block);
-        llvm::append_range(state.solved[&product], packedPairs(substitution.times(left, factors)));
+        Values side = substitution.times(left, factors);
+        llvm::append_range(state.solved[&product], plan.isF16 ? side : packedPairs(side));
       }
     }
   }

@@ -33,10 +33,6 @@ bool RolePlan::areTensorsPacked() const {
          });
 }
 
-// Whether products of f16 do: left sides of the chain are scaled (RoleScale.cpp), an inverse is not. Nor is
-// what systems that each row has for itself give, block by block of tokens.
-bool RolePlan::isInRangeOfF16() const { return ownSystem < 0 && (!system || isTame()); }
-
 // Whether rows have a norm of at most 1, as the spec declares or because they are divided by theirs.
 bool RolePlan::hasShortRows(const TokenTile &tile) const {
   // What rows are multiplied with, entry by entry, may shorten them.

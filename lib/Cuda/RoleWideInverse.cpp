@@ -1,4 +1,5 @@
-// The inverse of a system that nothing bounds, as that of RoleInverse.cpp but in tf32, which has f32's range.
+// The inverse of a system that nothing bounds, as that of RoleInverse.cpp but in tf32, which has f32's range;
+// beside f16, which has as many digits, in two parts each.
 // A block lies as a thread has the entries of sums, two pieces of four, so that any block is either side of a
 // product, the right one transposed. With N the system's part below the diagonal, negated, and D the inverses
 // of the blocks on it, block column c of the result is X_c = D_c, X_r = D_r (sum over k < r of N_rk X_k);
@@ -16,9 +17,14 @@ Value RoleEmitter::wideBlock(Value row, Value column) {
   return ptx.add(block, ptx.mul(lane, 16));
 }
 
+// Entries as products read them; where those are of two parts each, as they are.
+Values RoleEmitter::inTf32(ValueRange entries) {
+  return plan.isF16 ? Values(entries) : ptx.roundTf32(entries);
+}
+
 void RoleEmitter::storeWide(Value at, ValueRange entries) {
   for (int64_t half : {0, 1})
-    ptx.store(at, 512 * half, ptx.roundTf32(entries.slice(4 * half, 4)));
+    ptx.store(at, 512 * half, inTf32(entries.slice(4 * half, 4)));
 }
 
 void RoleEmitter::emitWideInverse(ScoreState &state) {
@@ -33,7 +39,7 @@ void RoleEmitter::emitWideInverse(ScoreState &state) {
   };
   Value at = ptx.add(ptx.add(diagonal, toColumn(ptx.bits(lane, 15))), ptx.mul(upper, 8));
   for (int64_t i = 0; i < 8; ++i)
-    ptx.store(at, 64 * i, ptx.roundTf32({ptx.choose(ptx.equal(upper, 0), first[i], second[i])}));
+    ptx.store(at, 64 * i, inTf32({ptx.choose(ptx.equal(upper, 0), first[i], second[i])}));
   ptx.syncWarp();
   Value row = ptx.mul(ptx.bits(lane, 3), 128), column = ptx.shiftRight(lane, 2);
   Value turned = ptx.add(ptx.add(diagonal, toColumn(column)), row);
@@ -68,6 +74,23 @@ void RoleEmitter::emitWideInverse(ScoreState &state) {
     return entries;
   };
   Values zero(8, ptx.number(0));
+  // What tf32 holds of entries, and what it leaves.
+  auto cut = [&](ValueRange entries, bool isRest) {
+    Values results;
+    for (Value entry : entries) {
+      Value bits = ptx.bits(arith::BitcastOp::create(b, b.getI32Type(), entry), int32_t(0xffffe000));
+      Value held = arith::BitcastOp::create(b, b.getF32Type(), bits);
+      results.push_back(isRest ? ptx.difference(entry, held) : held);
+    }
+    return results;
+  };
+  auto multiply = [&](Values sum, ValueRange x, ValueRange y) {
+    if (!plan.isF16)
+      return ptx.multiplyTf32(sum, x, y);
+    Values left = cut(x, false), right = cut(y, false);
+    sum = ptx.multiplyTf32(ptx.multiplyTf32(sum, cut(x, true), right), left, cut(y, true));
+    return ptx.multiplyTf32(sum, left, right);
+  };
   for (int64_t c = 0; c < 3; ++c)
     threads.when(ptx.equal(warp, c), [&] {
       Values x[4];
@@ -75,8 +98,8 @@ void RoleEmitter::emitWideInverse(ScoreState &state) {
       for (int64_t r = c + 1; r < 4; ++r) {
         Values sum = zero;
         for (int64_t k = c; k < r; ++k)
-          sum = ptx.multiplyTf32(sum, x[k], block(r, k));
-        x[r] = ptx.roundTf32(ptx.multiplyTf32(zero, ptx.roundTf32(sum), block(r, r)));
+          sum = multiply(sum, x[k], block(r, k));
+        x[r] = inTf32(multiply(zero, inTf32(sum), block(r, r)));
         store(x[r], ptx.constant(c), ptx.constant(r), ptx.add(state.blocks[r], 16 * 128 * c));
       }
     });

@@ -307,6 +307,7 @@ private:
   std::array<Values, 2> invertLeaf();
   Values invertStackedLeaf(mlir::Value lane, mlir::Value leaf);
   mlir::Value wideBlock(mlir::Value row, mlir::Value column);
+  Values inTf32(mlir::ValueRange entries);
   void storeWide(mlir::Value at, mlir::ValueRange entries);
   void emitWideInverse(ScoreState &state);
 
@@ -380,7 +381,8 @@ private:
   Values rowsOfMix(ChainState &state, chunk::MixOp mix, int64_t block);
   void mixOnto(ChainState &state, chunk::MixOp mix, Values rows, int64_t block, int64_t seer,
                llvm::MutableArrayRef<mlir::Value> sums);
-  Values timesScores(mlir::ValueRange sums, mlir::ValueRange entries, mlir::ValueRange scores);
+  Values sideOf(mlir::ValueRange entries);
+  Values timesScores(mlir::ValueRange sums, mlir::ValueRange side, mlir::ValueRange scores);
   void finishMix(ChainState &state, chunk::MixOp mix, int64_t block, llvm::MutableArrayRef<mlir::Value> sums);
   Values sliceOfMix(ChainState &state, chunk::MixOp mix, int64_t block);
   Values wildMix(ChainState &state, chunk::MixOp mix, int64_t block);
