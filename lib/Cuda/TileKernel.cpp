@@ -23,6 +23,7 @@ namespace {
 // A product of a param, perhaps transposed, and a vector, perhaps as rows.
 struct Product {
   unsigned tensor = 0;
+  FloatType element;         // of both sides: bf16 or f16
   bool isTransposed = false; // the param's rows are summed over
   int64_t rows = 0, depth = 0;
   Value vector;
@@ -37,7 +38,8 @@ public:
   TileEmitter(ImplicitLocOpBuilder &b, RuleOp rule, ArrayRef<TensorArgument> tensors, const Grid &grid,
               const Placement &placement, Entry &entry)
       : RuleFrame(b, rule, tensors, grid, placement), entry(entry), fragments(threads),
-        later(threads, placement), memory(passingStates(rule).memory), delays(delaysOf(rule)) {}
+        ofF16(threads, Precision::Tf32), later(threads, placement), memory(passingStates(rule).memory),
+        delays(delaysOf(rule)) {}
 
   LogicalResult run(LLVM::LLVMFuncOp function);
 
@@ -60,7 +62,7 @@ private:
   const Image *imageOf(const Product &product) const;
 
   Entry &entry;
-  Fragments fragments;
+  Fragments fragments, ofF16;
   BodyEmitter later; // of the token eight later
   int64_t memory;
   SmallVector<Delay> delays; // of each state
@@ -81,9 +83,11 @@ static std::optional<Product> productOf(MatmulOp op, ArrayRef<TensorArgument> te
     product.isTransposed ^= true;
   }
   auto *tensor = llvm::find_if(tensors, [&](const auto &t) { return t.argument == matrix; });
-  if (isMatrix(product.vector) || tensor == tensors.end() || tensor->hasToken || !tensor->element.isBF16())
+  if (isMatrix(product.vector) || tensor == tensors.end() || tensor->hasToken ||
+      tensor->element.isF32())
     return std::nullopt;
   product.tensor = tensor - tensors.begin();
+  product.element = tensor->element;
   MatType type = matType(matrix);
   product.rows = product.isTransposed ? type.numCols() : type.numRows();
   product.depth = product.isTransposed ? type.numRows() : type.numCols();
@@ -147,7 +151,7 @@ void TileEmitter::fill(TensorAccess &access, const Image &image) {
   auto below = [&](Value x, int64_t n) -> Value {
     return arith::CmpIOp::create(b, arith::CmpIPredicate::ult, x, constant(n));
   };
-  Type element = b.getBF16Type();
+  FloatType element = product.element;
   Value zero = arith::ConstantOp::create(b, b.getFloatAttr(element, 0));
   bool inPackets = !product.isTransposed && product.depth % 4 == 0;
   int64_t all = product.lanes();
@@ -235,9 +239,9 @@ void TileEmitter::emitProduct(MatmulOp op, const Product &product) {
     for (int64_t half : {0, 2})
       for (BodyEmitter *each : bodies) {
         const Tile tile = each->get(product.vector, 1);
-        Value pair = LLVM::PoisonOp::create(b, VectorType::get(2, Type(b.getBF16Type())));
+        Value pair = LLVM::PoisonOp::create(b, VectorType::get(2, Type(product.element)));
         for (int64_t k : {0, 1}) {
-          Value narrow = arith::TruncFOp::create(b, b.getBF16Type(), entryOf(tile, i + half + k));
+          Value narrow = arith::TruncFOp::create(b, product.element, entryOf(tile, i + half + k));
           pair = LLVM::InsertElementOp::create(b, pair, narrow, threads.constant(k));
         }
         step.push_back(LLVM::BitcastOp::create(b, b.getI32Type(), pair));
@@ -247,6 +251,7 @@ void TileEmitter::emitProduct(MatmulOp op, const Product &product) {
   Value ofLane = arith::MulIOp::create(b, fragments.lane, threads.constant(bytesOfLane));
   base = LLVM::GEPOp::create(b, base.getType(), b.getI8Type(), base, ValueRange{ofLane});
   SmallVector<SmallVector<Value>> sums(product.tiles(), SmallVector<Value>(4, threads.number(0)));
+  Fragments &own = product.element.isF16() ? ofF16 : fragments;
   // Tiles of rows in fours, so that no sum waits for its last term.
   constexpr int64_t together = 4;
   for (int64_t first = 0; first < product.tiles(); first += together)
@@ -261,7 +266,7 @@ void TileEmitter::emitProduct(MatmulOp op, const Product &product) {
           words.push_back(LLVM::ExtractElementOp::create(b, right, threads.constant(i)));
         for (int64_t half : {0, 1})
           if (size_t(2 * step + half) < left.size())
-            fragments.multiply(sums[tile], left[2 * step + half], ArrayRef(words).slice(2 * half, 2));
+            own.multiply(sums[tile], left[2 * step + half], ArrayRef(words).slice(2 * half, 2));
       }
   for (int64_t which : {0, 1}) {
     Tile result = threads.shape(op.getType(), 1);
