@@ -231,8 +231,8 @@ Value Ptx::pack(Value low, Value high, bool saturates) {
 uint32_t Ptx::bitsOf(double number) const {
   llvm::APFloat half(number);
   bool isInexact;
-  half.convert(isF16 ? llvm::APFloat::IEEEhalf() : llvm::APFloat::BFloat(), llvm::APFloat::rmNearestTiesToEven,
-               &isInexact);
+  half.convert(isF16 ? llvm::APFloat::IEEEhalf() : llvm::APFloat::BFloat(),
+               llvm::APFloat::rmNearestTiesToEven, &isInexact);
   return half.bitcastToAPInt().getZExtValue();
 }
 
@@ -354,8 +354,8 @@ Values Ptx::multiply16By8(StringRef type, ValueRange sum, ValueRange left, Value
 Values Ptx::multiplyPacked(ValueRange sum, ValueRange left, ValueRange right) {
   Values results;
   for (unsigned half : {0, 1})
-    llvm::append_range(
-        results, multiply16By8(this->half(), sum.slice(4 * half, 4), left, Values{right[half], right[2 + half]}));
+    llvm::append_range(results, multiply16By8(this->half(), sum.slice(4 * half, 4), left,
+                                              Values{right[half], right[2 + half]}));
   return results;
 }
 

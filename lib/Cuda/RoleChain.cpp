@@ -320,7 +320,8 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
         continue;
       }
       wait();
-      if (failed(findScale(state, issue)) || failed(takeStart(issue)) || failed(begin(state, issue, products)))
+      if (failed(findScale(state, issue)) || failed(takeStart(issue)) ||
+          failed(begin(state, issue, products)))
         return failure();
     }
     // Left sides and what products are summed onto come first: no sum may be touched while a product that

@@ -1,14 +1,15 @@
 // A decay of each key, by warpgroups that share out the channels: each warp has 16 of the chunk's tokens.
 //
 // Logarithms are summed within the warp's tokens, by a product with a triangle of ones, which is exact as
-// they have 16 bits. All else is relative to them: a token's row on the left of a product is multiplied with what
-// has decayed since its block's middle, one on the right divided by that; what decays in between is
+// they have 16 bits. All else is relative to them: a token's row on the left of a product is multiplied with
+// what has decayed since its block's middle, one on the right divided by that; what decays in between is
 // multiplied into the rows on the right, once for each block that they are seen from. Where a block's decay
 // is beyond f32's range, references are its start and its end, so that no exponent is positive, and what its
 // tokens see of each other is computed apart (RoleWildDecay.cpp).
 //
-// Most of what a token sees is in its own block, where rows are tf32; further away they are bf16, or f16, which
-// has no room for powers from the middle of a block on: there rows that see others are relative to its start.
+// Most of what a token sees is in its own block, where rows are tf32; further away they are bf16, or f16,
+// which has no room for powers from the middle of a block on: there rows that see others are relative to its
+// start.
 #include "lib/Cuda/RoleDecay.h"
 #include "lib/Cuda/Count.h"
 
@@ -251,7 +252,7 @@ void RoleEmitter::seeBlocks(ScoreState &state) {
           ArrayRef<Value> lefts =
               state.lefts[{plan.asRows(gram.getLhs())->rows(), unsigned(leftSpan(plan, gram))}];
           sum = ptx.multiplyPacked(sum.empty() ? Values(8, ptx.number(0)) : sum, lefts.slice(4 * block, 4),
-                                 rights[plan.asRows(gram.getRhs())->rows()]);
+                                   rights[plan.asRows(gram.getRhs())->rows()]);
         }
       }
       Values results;

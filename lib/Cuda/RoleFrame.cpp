@@ -10,8 +10,9 @@ using namespace recur::cuda;
 
 RoleEmitter::RoleEmitter(Threads &threads, const RolePlan &plan, Value call, Value maps, Value shared,
                          Entry &entry, const RoleForm &form)
-    : threads(threads), b(threads.b), ptx(threads.b, plan.isF16), plan(plan), call(call), maps(maps), entry(entry),
-      form(form), phase(form.phase), shards(entry.shards), team(form.team), scorers(scoreRoles(plan, form)),
+    : threads(threads), b(threads.b), ptx(threads.b, plan.isF16), plan(plan), call(call), maps(maps),
+      entry(entry), form(form), phase(form.phase), shards(entry.shards), team(form.team),
+      scorers(scoreRoles(plan, form)),
       isRoomy(plan.keys <= mostKeysBeside &&
               (phase == Phase::Chain || plan.independent * plan.states == rowsOfSlab)),
       stacks(!isRoomy || plan.waves == 1), stages(form.stages), slabs(form.slabs(plan)) {

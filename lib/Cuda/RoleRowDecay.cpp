@@ -76,7 +76,7 @@ Values RoleEmitter::blockSums(ChainState &state, int64_t block) {
   };
   Value ends = ptx.add(half(0, one), half(1, one << 16));
   return ptx.multiplyPacked(Values(8, ptx.number(0)), logPairs(state, block),
-                          {ends, ptx.constant(one << 16 | one), ptx.constant(0), ends});
+                            {ends, ptx.constant(one << 16 | one), ptx.constant(0), ends});
 }
 
 RoleEmitter::RowDecay &RoleEmitter::rowDecay(ChainState &state) {

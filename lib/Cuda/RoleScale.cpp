@@ -1,8 +1,8 @@
-// Rows in the range of f16. What follows from a state may be as large as f32 allows, or as small, and products
-// of f16 take their left sides from 2^-24 to 65504. So each row of a left side is multiplied with the power of
-// two that makes its largest entry 2^14 or a little more, what the product is summed onto with the same, and
-// the sums with its inverse. A product's rows are those of its left side, and threads that share a row lie
-// side by side: nobody else need know.
+// Rows in the range of f16. What follows from a state may be as large as f32 allows, or as small, and
+// products of f16 take their left sides from 2^-24 to 65504. So each row of a left side is multiplied with
+// the power of two that makes its largest entry 2^14 or a little more, what the product is summed onto with
+// the same, and the sums with its inverse. A product's rows are those of its left side, and threads that
+// share a row lie side by side: nobody else need know.
 #include "lib/Cuda/RoleChain.h"
 
 using namespace mlir;
@@ -33,15 +33,16 @@ RoleEmitter::RowScale RoleEmitter::rowScale(ValueRange entries) {
       if (more)
         all = arith::MaxNumFOp::create(b, all, more);
     for (int64_t distance : {1, 2})
-      all = arith::MaxNumFOp::create(b, all,
-                                     ptx.shuffle(all, ptx.exclusiveOr(lane, ptx.constant(distance))));
-    // 2^14 over the power of two that is in the number: f32's exponents count from 127. Rows of next to
-    // nothing are multiplied with 2^24, so that no sum leaves f32's range.
-    constexpr int64_t exponentBits = 23, bias = 127, top = 14, mostPower = 24;
+      all = arith::MaxNumFOp::create(b, all, ptx.shuffle(all, ptx.exclusiveOr(lane, ptx.constant(distance))));
+    // 2^14 over the power of two that is in the number: f32's exponents count from 127. Rows of nothing stay,
+    // and those of next to nothing are multiplied with no more than leaves sums in f32's range.
+    constexpr int64_t exponentBits = 23, bias = 127, top = 14, mostPower = 110;
     Value power = ptx.bits(arith::BitcastOp::create(b, b.getI32Type(), all), int64_t(0xff) << exponentBits);
-    Value quotient = arith::SubIOp::create(b, ptx.constant(int32_t(uint32_t(2 * bias + top) << exponentBits)), power);
+    Value quotient =
+        arith::SubIOp::create(b, ptx.constant(int32_t(uint32_t(2 * bias + top) << exponentBits)), power);
     Value bits = arith::MinUIOp::create(b, quotient, ptx.constant((bias + mostPower) << exponentBits));
-    scale[row] = arith::BitcastOp::create(b, b.getF32Type(), bits);
+    scale[row] =
+        ptx.choose(ptx.equal(power, 0), ptx.number(1), arith::BitcastOp::create(b, b.getF32Type(), bits));
   }
   if (rows == 1)
     scale[1] = scale[0];

@@ -368,10 +368,10 @@ LogicalResult RoleEmitter::substitute(ChainState &state, chunk::TriSolveOp solve
         Values weights = isBefore ? substitution.times(substitution.times(until, since), *factors) : *factors;
         Values found = substitution.solve(block, substitution.times(*sides, until), weights, given);
         if (mix)
-          llvm::append_range(
-              found, substitution.times(timesScores(seen, sideOf(found),
-                                                    scoresOfBlocks(state, *mixedBy, block, block)),
-                                        sinceOfMix));
+          llvm::append_range(found,
+                             substitution.times(timesScores(seen, sideOf(found),
+                                                            scoresOfBlocks(state, *mixedBy, block, block)),
+                                                sinceOfMix));
         return found;
       };
       auto solveWild = [&] {

@@ -83,8 +83,7 @@ static std::optional<Product> productOf(MatmulOp op, ArrayRef<TensorArgument> te
     product.isTransposed ^= true;
   }
   auto *tensor = llvm::find_if(tensors, [&](const auto &t) { return t.argument == matrix; });
-  if (isMatrix(product.vector) || tensor == tensors.end() || tensor->hasToken ||
-      tensor->element.isF32())
+  if (isMatrix(product.vector) || tensor == tensors.end() || tensor->hasToken || tensor->element.isF32())
     return std::nullopt;
   product.tensor = tensor - tensors.begin();
   product.element = tensor->element;

@@ -1,0 +1,69 @@
+// What a kernel in roles is to be: which part of a program it takes, in how many blocks and warpgroups.
+#pragma once
+#include "lib/Cuda/Chunked.h"
+#include "lib/Cuda/RolePlan.h"
+
+namespace recur::cuda {
+
+/// The scores that one warpgroup computes: some of the plan's tiles, the inverse of its system, or both.
+struct ScoreRole {
+  llvm::SmallVector<unsigned> tiles;
+  bool system = false;
+};
+
+/// How a kernel takes sequences: whole, or in segments side by side. Then one kernel gathers what each
+/// segment adds to the state and what it multiplies it with, and the next begins every segment with what the
+/// ones before it make of the first state. Or, `Passed`, where there are more blocks than processors, a
+/// segment waits for the state that the one before it leaves, so that all processors end together. Or,
+/// `Early`, where decays bound what is left of a state, a segment
+/// begins with zero as many chunks before its own as it takes to forget all before them. Where processors get
+/// several blocks, that may be few chunks, or the sequence's first block takes it whole. Or one kernel
+/// prepares, for all chunks side by side, what does not depend on the state, and leaves it in the workspace,
+/// a record for each chunk; and the next is the chain.
+enum class Phase { Whole, Gather, Segments, Passed, Early, Prepare, Chain };
+
+/// A number for each token in shared memory: a product of factors, or the sums of a decay's binary
+/// logarithms, less the factors'; or the factors times what decays within the token's 16, from their start
+/// or to their end. Or one of the numbers that a mask of coupled states is made of.
+struct RowSlot {
+  enum Within { Nothing, Start, End };
+  RowFactors factors;
+  mlir::Value decay;
+  bool before = false;   // without the token's own factor of the decay
+  bool ofTokens = false; // that of each token's last micro-step
+  Within within = Nothing;
+  int mask = -1;
+  int64_t maskPart = 0;
+};
+
+/// What a kernel is to be.
+struct RoleForm {
+  Phase phase = Phase::Whole;
+  /// Blocks that are a cluster; those that share out the chain's warpgroups; the most places of the ring.
+  int64_t team = 1, parts = 1, stages = 4;
+  /// Of a chain: it begins segments where what was before them is forgotten, too.
+  bool forgets = false;
+  bool isEarly() const { return phase == Phase::Early || (phase == Phase::Chain && forgets); }
+  /// The warpgroups that share out the channels of a decay of each key.
+  int64_t walkers() const { return phase == Phase::Prepare ? 2 : 0; }
+  /// Whether sums over rows are a warpgroup's work, the last one's: many keys take two warps longer than the
+  /// ring is deep.
+  bool sumsApart(const RolePlan &plan) const;
+  /// The numbers per token of a record: a chain adds those that it needs, and what prepares them comes after.
+  llvm::SmallVectorImpl<RowSlot> *handedOver = nullptr;
+
+  /// The chain's warpgroups in a block.
+  int64_t slabs(const RolePlan &plan) const {
+    return phase == Phase::Prepare ? 0 : plan.independent * plan.states / rowsOfSlab / parts;
+  }
+};
+
+/// The inputs that the copy engine brings to shared memory, in its order; and their tensors, then those that
+/// it writes, each t as -1 - t where boxes are of eight tokens.
+llvm::SmallVector<mlir::BlockArgument> copiedInputs(const RolePlan &plan, Phase phase);
+llvm::SmallVector<int32_t> mappedTensors(const RolePlan &plan, Phase phase);
+
+/// Which warpgroups compute scores: one, or in a team that has a system, one for that and one for the rest.
+llvm::SmallVector<ScoreRole> scoreRoles(const RolePlan &plan, const RoleForm &form);
+
+} // namespace recur::cuda
