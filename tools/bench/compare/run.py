@@ -94,10 +94,12 @@ class Ours:
 
     def __init__(self, folder, name, entry):
         import recur
+        from own import TYPES
         if "problem" in entry:
             raise RuntimeError(entry["problem"])
         self.rule = getattr(recur.load(folder / entry["library"]), name)
         about = self.rule.metadata["tensors"]
+        self.types = {n: TYPES[t] for n, t in self.rule.metadata["variants"][0]["dtypes"].items()}
         self.states = [t["name"] for t in about if t["role"] == "state"]
         self.outputs = [t["name"] for t in about if t["role"] == "output"]
 
@@ -314,6 +316,7 @@ def run(options):
         if "recur" in sides:
             try:
                 ours = Ours(options.folder, rule.name, entry)
+                rule.types.update(ours.types)
             except Exception as problem:
                 result["problem"] = brief(problem)
         # Times come first, so that the peer tunes itself for what is timed.
