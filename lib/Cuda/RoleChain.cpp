@@ -33,12 +33,7 @@ FailureOr<RoleEmitter::PackedLeft> RoleEmitter::packedLeft(ChainState &state, co
       return failure();
     entries = scaled(state, *plain, factors);
   }
-  RowScale scale = rowScale(entries);
-  applyScale(entries, scale);
-  Values pairs = packedPairs(entries);
-  if (plan.keepsRest(product) || plan.sumsRows(product))
-    llvm::append_range(pairs, packedPairs(restOf(entries, pairs)));
-  return PackedLeft{pairs, scale};
+  return packLeft(entries, plan.keepsRest(product) || plan.sumsRows(product));
 }
 
 // The left sides of a product's steps.

@@ -220,7 +220,10 @@ void RoleEmitter::weighRows(ScoreState &state) {
                                  return plan.isF16 ? ptx.multiply(x[e], untilReference(e)) : x[e];
                                }));
           Values &diagonal = state.diagonals[gram];
-          diagonal = ptx.multiplyTf32(diagonal.empty() ? Values(8, ptx.number(0)) : diagonal, x, y);
+          Values start = diagonal.empty() ? Values(8, ptx.number(0)) : diagonal;
+          // f16 has as many digits, and rounds.
+          diagonal = plan.isF16 ? ptx.multiplyTf32(start, ptx.roundTf32(x), ptx.roundTf32(y))
+                                : ptx.multiplyTf32(start, x, y);
         }
         storeTiles(rows, span);
       }
@@ -308,7 +311,7 @@ void RoleEmitter::emitDecayed(ScoreState &state) {
         return stored;
       });
     // Bits that were cut off on both sides, on average.
-    for (Value &sum : sums)
+    for (Value &sum : plan.isF16 ? MutableArrayRef<Value>() : MutableArrayRef<Value>(sums))
       sum = ptx.multiply(sum, ptx.number(1 + 0.7 / 1024));
   }
   // The rows on the right are read by other warps, and tiles may leave.

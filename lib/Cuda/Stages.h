@@ -60,15 +60,15 @@ struct CutOptions {
   /// What exponentials are taken of is handed over by stages of matrices with its rest, which they then must
   /// know how to make.
   bool withRests = false;
-  /// So is all that stages of matrices hand over to stages of tokens: it may leave the range of what vectors
-  /// are, f16.
-  bool withAllRests = false;
   /// What is handed over for each of a token's micro-steps is one temporary, which stages take as
   /// micro-steps, too; nothing where that is not possible.
   bool ofColumns = false;
   /// A stage of matrices keeps what it writes of the token before, and its rule can be rotated
   /// (RotatedUpdate.h); nothing where none does.
   bool keepsDelayed = false;
+  /// All that stages of matrices hand over to stages of tokens comes with its rest: it may leave the range of
+  /// what vectors are, f16.
+  bool withAllRests = false;
 };
 
 /// Cuts a bound and simplified rule into stages, or nothing where there is nothing to cut off, or where a
