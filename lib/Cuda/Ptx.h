@@ -57,7 +57,6 @@ public:
   mlir::Value mul(mlir::Value x, int64_t y) { return mul(x, like(x, y)); }
   mlir::Value bits(mlir::Value x, int64_t mask) { return mlir::arith::AndIOp::create(b, x, like(x, mask)); }
   mlir::Value shiftRight(mlir::Value x, int64_t n) { return mlir::arith::ShRUIOp::create(b, x, like(x, n)); }
-  mlir::Value shiftLeft(mlir::Value x, int64_t n) { return mlir::arith::ShLIOp::create(b, x, like(x, n)); }
   mlir::Value exclusiveOr(mlir::Value x, mlir::Value y) { return mlir::arith::XOrIOp::create(b, x, y); }
   mlir::Value compare(mlir::arith::CmpIPredicate how, mlir::Value x, mlir::Value y) {
     return mlir::arith::CmpIOp::create(b, how, x, y);

@@ -33,7 +33,7 @@ FailureOr<Pending> RoleEmitter::productInTurns(ChainState &state, const Issue &i
       ptx.await(1, {});
     auto own = MutableArrayRef(steps).slice(first, turn);
     Values part(ValueRange(*entries).slice(first * entriesOfStep, turn * entriesOfStep));
-    applyScale(part, {issue.scale.rows, {}});
+    applyScale(part, issue.scale);
     Values pairs = packedPairs(part);
     pairs = ptx.pin(ofRest ? packedPairs(restOf(part, pairs)) : pairs);
     for (auto [i, step] : llvm::enumerate(own))

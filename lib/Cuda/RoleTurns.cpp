@@ -29,7 +29,7 @@ FailureOr<RoleEmitter::PackedLeft> RoleEmitter::leftInTurns(ChainState &state, c
     if (failed(packed))
       return false;
     rows[row] = packed->pairs;
-    scale.rows[row] = packed->scale.rows[0];
+    scale[row] = packed->scale[0];
     return true;
   };
   bool done;
@@ -42,7 +42,7 @@ FailureOr<RoleEmitter::PackedLeft> RoleEmitter::leftInTurns(ChainState &state, c
       Values &both = rows[product.row];
       rows[1 - product.row] = Values(ArrayRef(both).take_back(both.size() / 2));
       both.truncate(both.size() / 2);
-      scale.rows[1 - product.row] = scale.rows[product.row];
+      scale[1 - product.row] = scale[product.row];
     }
     if (product.other >= 0) {
       const ChainProduct &other = plan.products[product.other];

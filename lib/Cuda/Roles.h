@@ -347,17 +347,10 @@ private:
   mlir::FailureOr<PackedLeft> leftInTurns(ChainState &state, const ChainProduct &product);
   mlir::LogicalResult findLeft(ChainState &state, Issue &issue);
   void rightSteps(ChainState &state, const ChainProduct &product, llvm::SmallVectorImpl<Step> &steps);
-  // What a left side's rows are multiplied with, of a thread's two each, and whether that is not 1; without
-  // rows nothing (RoleScale.cpp).
-  struct RowScale {
-    std::array<mlir::Value, 2> rows;
-    mlir::Value isNeeded;
-  };
-  mlir::Value leavesRange(mlir::ValueRange pairs);
+  // What a left side's rows are multiplied with, of a thread's two each; nothing without (RoleScale.cpp).
+  using RowScale = std::array<mlir::Value, 2>;
   PackedLeft packLeft(mlir::ValueRange entries, bool withRest);
-  Values whenRare(mlir::Value condition, mlir::ValueRange otherwise, llvm::function_ref<Values()> body);
-  Values rowScale(mlir::ValueRange entries);
-  RowScale scaleFor(mlir::ValueRange entries);
+  RowScale rowScale(mlir::ValueRange entries);
   mlir::LogicalResult findScale(ChainState &state, Issue &issue);
   void applyScale(llvm::MutableArrayRef<mlir::Value> entries, const RowScale &scale, bool divides = false);
   mlir::FailureOr<Values> startOf(ChainState &state, const Issue &issue);
