@@ -185,7 +185,7 @@ void RoleEmitter::weighRows(ScoreState &state) {
     };
     // In f16 rows on the left are relative to the block's start: from its middle they might be too large.
     Values starts(8);
-    auto untilReference = [&](unsigned e) {
+    auto fromStart = [&](unsigned e) {
       if (!starts[e])
         starts[e] = ptx.exp2(ptx.negative(reference.of(0, e)));
       return starts[e];
@@ -217,7 +217,7 @@ void RoleEmitter::weighRows(ScoreState &state) {
           Values &lefts = state.lefts[{rows, unsigned(span)}];
           if (lefts.size() / 4 <= size_t(block))
             llvm::append_range(lefts, packed(ptx, [&](unsigned e) {
-                                 return plan.isF16 ? ptx.multiply(x[e], untilReference(e)) : x[e];
+                                 return plan.isF16 ? ptx.multiply(x[e], fromStart(e)) : x[e];
                                }));
           Values &diagonal = state.diagonals[gram];
           Values start = diagonal.empty() ? Values(8, ptx.number(0)) : diagonal;

@@ -195,7 +195,7 @@ FailureOr<Values> RoleEmitter::entriesOf(ChainState &state, Value value) {
   for (auto [operand, entries] : llvm::zip(op->getOperands(), operands))
     if (entries.empty())
       entries = scaled(state, Values(count, ptx.number(1)), {{operand}});
-  // What comes of functions is rounded to bf16, or two of them, before anything reads it.
+  // What comes of functions is rounded to 16 bits, or two bf16, before anything reads it.
   struct Relax : OpBuilder::Listener {
     void notifyOperationInserted(Operation *op, OpBuilder::InsertPoint) override { relax(op); }
   } listener;

@@ -4,8 +4,7 @@
 // the same, and the sums with its inverse. A product's rows are those of its left side, and threads that
 // share a row lie side by side: nobody else need know.
 //
-// (Branches around that, which rows within range would not take, cost as much as it: all roles' code shares
-// one small cache.)
+// (Measured, branches around that for rows within range were as dear as it: tools/bench/NOTES.md.)
 #include "lib/Cuda/RoleChain.h"
 
 using namespace mlir;
