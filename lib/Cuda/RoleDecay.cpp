@@ -93,7 +93,8 @@ Values RoleEmitter::rowsOf(Value rows, llvm::function_ref<ValueRange(BlockArgume
       llvm::append_range(entries[leaf], ptx.unpack(pair));
   Values results;
   for (unsigned e = 0; e < 8; ++e)
-    results.push_back(vectorEntry(rows, e, [&](BlockArgument leaf) { return entries[leaf][e]; }));
+    results.push_back(
+        vectorEntry(rows, e, [&](Value leaf) { return entries[cast<BlockArgument>(leaf)][e]; }));
   return results;
 }
 
@@ -281,6 +282,8 @@ void RoleEmitter::emitDecayed(ScoreState &state) {
   state.ownChannels = ptx.add(state.channels, ptx.mul(warp, 8 * plan.keys));
   state.lefts.clear();
   state.diagonals.clear();
+  if (plan.haveLogsNumbers())
+    ptx.await(barrier(Full, state.stage.index), state.stage.phase);
   storeSums(state);
   ptx.meet(state.meeting, 128);
   makeTables(state);

@@ -333,6 +333,7 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
       takeOutNumbers(program);
       RolePlan::findMasks(program);
       RolePlan::splitSigns(program);
+      RolePlan::takeLogs(program);
       for (StringRef name : {magnifiedAttr, followedAttr})
         if (rule->hasAttr(name))
           program->setAttr(name, b.getUnitAttr());

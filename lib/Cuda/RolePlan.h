@@ -243,12 +243,18 @@ public:
   static bool isWholeOfKeys(mlir::Value value);
   /// The tile that is made for one of the chain's.
   const MadeTile &madeOf(const TokenTile &tile) const;
-  /// Whether no block of 16 tokens decays by more than `mostOfBlock`, as ranges say, and the input that holds
-  /// the logarithms: of a decay of each key or row.
+  /// Whether no block of 16 tokens decays by more than `mostOfBlock`, as ranges say, and the logarithms: of a
+  /// decay of each key or row. Those of rows are an input, those of keys follow from some and numbers of the
+  /// token (RoleLogs.cpp).
   bool isMild(mlir::Value decay) const;
-  static mlir::BlockArgument logsOf(mlir::Value decay);
+  static mlir::Value logsOf(mlir::Value decay);
   bool isMild() const { return isMild(decay); }
-  mlir::BlockArgument logs() const { return logsOf(decay); }
+  mlir::Value logs() const { return logsOf(decay); }
+  /// The inputs that the logarithms of keys follow from; and whether numbers of the token are among them.
+  llvm::SetVector<mlir::BlockArgument> tilesOfLogs() const;
+  bool haveLogsNumbers() const;
+  /// Writes decays of keys by numbers and exponentials as exponentials.
+  static void takeLogs(chunk::ProgramOp program);
   /// Whether a value is what the decay of each row leaves over some span.
   bool isOfRows(mlir::Value value) const;
   /// Whether the system's entries are inner products of short rows, times numbers of at most 2 and what only
@@ -381,6 +387,9 @@ private:
   bool isOfDecay(mlir::Value value) const;
   static std::optional<TokenTile> decayed(std::optional<TokenTile> tile, mlir::Value value);
   mlir::LogicalResult needDecay(mlir::Value value);
+  mlir::LogicalResult needLogs(mlir::Value logs);
+  bool isNumberOfLogs(mlir::Value value) const;
+  bool vanishLogs(mlir::Value logs) const;
   mlir::LogicalResult needRowDecay();
   mlir::LogicalResult visitMix(chunk::MixOp mix);
   mlir::FailureOr<unsigned> visitSubstitution(chunk::TriSolveOp solve);

@@ -51,7 +51,7 @@ Values RoleEmitter::timesScores(ValueRange sums, ValueRange side, ValueRange sco
 // precise.
 Values RoleEmitter::logPairs(ChainState &state, int64_t block) {
   int32_t least = ptx.bitsOf(-138) * 0x10001; // twice
-  Values pairs = slabPairs(state, RolePlan::logsOf(plan.rowDecay), block);
+  Values pairs = slabPairs(state, cast<BlockArgument>(RolePlan::logsOf(plan.rowDecay)), block);
   if (!plan.isMild(plan.rowDecay))
     for (Value &pair : pairs)
       pair = ptx.greater(pair, ptx.constant(least));

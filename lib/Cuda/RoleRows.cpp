@@ -64,23 +64,6 @@ std::array<Value, 2> RoleEmitter::decaySums(RowState &state, Value decay, bool b
   return {ptx.difference(sums[0], logs[0]), second};
 }
 
-// The binary logarithm of the largest of a row's factors of a decay of each key.
-Value RoleEmitter::slowestKey(RowState &state, Value decay, unsigned row) {
-  unsigned tensor = plan.tensorOf(RolePlan::logsOf(decay));
-  Value most;
-  for (int64_t key = 0; key < plan.keysInMemory(); key += 8) {
-    Value at = state.access.entryOfToken(tensor, state.tokens[row], ptx.constant(key));
-    SmallVector<Type> types(4, b.getI32Type());
-    Values pairs = ptx.assembly("ld.global.v4.b32 {$0,$1,$2,$3}, [$4];", types, at);
-    for (Value pair : pairs)
-      most = most ? ptx.greater(most, pair) : pair;
-  }
-  Values pair = ptx.unpack(most);
-  Value log = ptx.multiply(arith::MaximumFOp::create(b, pair[0], pair[1]), ptx.number(llvm::numbers::log2e));
-  log = arith::MaximumFOp::create(b, log, ptx.number(-200));
-  return ptx.choose(state.valid[row], log, ptx.number(0));
-}
-
 // The binary logarithm of what the decays that the state forgets by leave of it in a chunk.
 Value RoleEmitter::decayOfChunk(TensorAccess &access, Value chunk) {
   RowState state(access, {});

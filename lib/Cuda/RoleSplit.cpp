@@ -64,7 +64,7 @@ bool RolePlan::isForScores(BlockArgument input) const {
   for (Operation *sum : reductions)
     add(sum->getOperand(0));
   if (decay)
-    found.insert(logs());
+    found.insert_range(tilesOfLogs());
   return found.contains(input);
 }
 

@@ -6,18 +6,19 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-Value RoleEmitter::vectorEntry(Value value, unsigned entry, llvm::function_ref<Value(BlockArgument)> leaf) {
+// An entry of a vector, of what inputs, params and numbers of the token have there.
+Value RoleEmitter::vectorEntry(Value value, unsigned entry, llvm::function_ref<Value(Value)> leaf) {
   value = RolePlan::trace(value);
-  if (auto argument = dyn_cast<BlockArgument>(value))
-    return leaf(argument);
   Operation *op = value.getDefiningOp();
-  SpecPlace place(b, op);
-  if (auto constant = dyn_cast<ConstantOp>(op))
+  if (auto constant = dyn_cast_if_present<ConstantOp>(op))
     return ptx.number(constant.getValue().convertToDouble());
+  if (!op || plan.isRow(value))
+    return leaf(value);
+  SpecPlace place(b, op);
   Values operands;
   for (Value operand : op->getOperands())
     operands.push_back(vectorEntry(operand, entry, leaf));
-  return cast<ElementwiseOp>(op).lower(b, b.getLoc(), operands);
+  return isa<BroadcastOp>(op) ? operands[0] : cast<ElementwiseOp>(op).lower(b, b.getLoc(), operands);
 }
 
 // An entry of a param that is a vector.
@@ -136,7 +137,8 @@ void RoleEmitter::sumRows(TensorAccess &access, Stage stage, Value sums, Value f
   Value count = ptx.add(ptx.shiftRight(lane, 5), ownRounds), zero = ptx.constant(0);
   auto sum = [&](Values &partial, ValueRange pairs, Value round) {
     for (int64_t e = 0; e < together * 8; ++e) {
-      Value entry = vectorEntry(op.getOperand(), e, [&](BlockArgument input) -> Value {
+      Value entry = vectorEntry(op.getOperand(), e, [&](Value leaf) -> Value {
+        auto input = cast<BlockArgument>(leaf);
         if (!tileOffsets.contains(input))
           return paramEntry(access, input, ptx.add(ptx.mul(packetAt(round), 8), e));
         int64_t first = (llvm::find(inputs, input) - inputs.begin()) * together * 4;

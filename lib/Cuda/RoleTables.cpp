@@ -51,16 +51,6 @@ Values RoleEmitter::inputPairs(ScoreState &state, BlockArgument input, int64_t b
   return ptx.loadMatrices(at, tileOffset(input), transposed);
 }
 
-// The logarithms, transposed. What decays by more than 2^-199 counts as that, and sums stay precise.
-Values RoleEmitter::logPairs(ScoreState &state, int64_t block) {
-  int32_t least = ptx.bitsOf(-138) * 0x10001; // twice
-  Values pairs = inputPairs(state, plan.logs(), block, true);
-  if (!plan.isMild())
-    for (Value &pair : pairs)
-      pair = ptx.greater(pair, ptx.constant(least));
-  return {pairs[0], pairs[2], pairs[1], pairs[3]};
-}
-
 // Sums of natural logarithms from the first of the warp's tokens, with each token's own or without.
 Values RoleEmitter::logSums(ScoreState &state, ValueRange pairs, bool before) {
   return ptx.multiplyPacked(Values(8, ptx.number(0)), before ? state.strict : state.inclusive, pairs);

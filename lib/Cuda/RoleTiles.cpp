@@ -56,9 +56,7 @@ bool RolePlan::isWholeOfKeys(Value value) {
   return weights && weights.getSpan() == chunk::Span::Whole && isOfKeys(weights.getDecay());
 }
 
-BlockArgument RolePlan::logsOf(Value decay) {
-  return cast<BlockArgument>(trace(decay.getDefiningOp<chunk::DecayOp>().getLog()));
-}
+Value RolePlan::logsOf(Value decay) { return trace(decay.getDefiningOp<chunk::DecayOp>().getLog()); }
 
 bool RolePlan::isMild(Value decay) const {
   RangeAttr range = rangeOf(logsOf(decay));
@@ -193,10 +191,7 @@ LogicalResult RolePlan::needDecay(Value value) {
   auto op = value.getDefiningOp<chunk::DecayOp>();
   if (decay != value || !op.getLog() || matType(op.getFactors()).numCols() != keys)
     return failure();
-  auto input = dyn_cast<BlockArgument>(trace(op.getLog()));
-  if (!input || program.getArg(input.getArgNumber()).getKind() != ArgKind::Input)
-    return failure();
-  return needInput(input);
+  return success(vanishLogs(logs()) && succeeded(needLogs(logs())));
 }
 
 // What a tile at the right of one of the chain's products needs.
@@ -250,7 +245,8 @@ LogicalResult RolePlan::checkDecay() {
   if (auto *last = system ? llvm::find(grams, splitScores(system).second) : grams.end(); last != grams.end())
     std::rotate(last, last + 1, grams.end());
   auto isOwn = [&](const ScoreTile &tile) { return ownSystem >= 0 && &tile == &scores[ownSystem]; };
-  return success(!plainInputs.contains(logs()) && (!system || splitScores(system).second) &&
+  auto isPlain = [&](BlockArgument input) { return plainInputs.contains(input); };
+  return success(llvm::none_of(tilesOfLogs(), isPlain) && (!system || splitScores(system).second) &&
                  llvm::all_of(scores, [&](const ScoreTile &tile) { return tile.plainRows || isOwn(tile); }));
 }
 

@@ -209,7 +209,7 @@ private:
   mlir::Value decayOfChunk(TensorAccess &access, mlir::Value chunk);
   mlir::Value slowestKey(RowState &state, mlir::Value decay, unsigned row);
   mlir::Value vectorEntry(mlir::Value value, unsigned entry,
-                          llvm::function_ref<mlir::Value(mlir::BlockArgument)> leaf);
+                          llvm::function_ref<mlir::Value(mlir::Value)> leaf);
 
   // Scores between tokens (RoleScores.cpp, RoleFactors.cpp, RoleInverse.cpp, RoleWideInverse.cpp).
   void emitScores(mlir::Value chunks, unsigned which);

@@ -156,11 +156,11 @@ void StageCutter::findDecays() {
     takeLogs(decay);
 }
 
-// The logarithm of a value between 0 and 1, as a function that loses no digits where there is one.
-static Value logarithm(OpBuilder &b, Location loc, Value value) {
+Value cuda::logarithmOf(OpBuilder &b, Location loc, Value value,
+                        llvm::function_ref<RangeAttr(Value)> rangeOf) {
   value = strip(value);
   Operation *op = value.getDefiningOp();
-  auto isDecay = [](Value x) {
+  auto isDecay = [&](Value x) {
     RangeAttr range = rangeOf(x);
     return range && range.getLo() >= 0 && range.getHi() <= 1;
   };
@@ -169,7 +169,13 @@ static Value logarithm(OpBuilder &b, Location loc, Value value) {
   if (auto sigmoid = dyn_cast_if_present<SigmoidOp>(op))
     return NegOp::create(b, loc, SoftplusOp::create(b, loc, NegOp::create(b, loc, sigmoid.getOperand())));
   if (auto power = dyn_cast_if_present<PowOp>(op); power && isDecay(power.getLhs()))
-    return MulOp::create(b, loc, power.getRhs(), logarithm(b, loc, power.getLhs()));
+    return MulOp::create(b, loc, power.getRhs(), logarithmOf(b, loc, power.getLhs(), rangeOf));
+  if (auto product = dyn_cast_if_present<MulOp>(op)) {
+    Value lhs = logarithmOf(b, loc, product.getLhs(), rangeOf);
+    Value rhs = lhs ? logarithmOf(b, loc, product.getRhs(), rangeOf) : Value();
+    if (rhs)
+      return AddOp::create(b, loc, lhs, rhs);
+  }
   if (!isDecay(value))
     return {};
   constexpr double least = -1000; // its exponential is 0
@@ -187,7 +193,7 @@ void StageCutter::takeLogs(Value decay) {
     b.setInsertionPointAfter(op);
   else
     b.setInsertionPointToStart(&body);
-  Value log = logarithm(b, rule.getLoc(), decay);
+  Value log = logarithmOf(b, rule.getLoc(), decay, [](Value value) { return rangeOf(value); });
   if (!log || isInput(log))
     return;
   if (!isa_and_present<ExpOp>(op)) {

@@ -71,6 +71,11 @@ struct CutOptions {
   bool withAllRests = false;
 };
 
+/// The logarithm of a value between 0 and 1, as a function that loses no digits where there is one; null
+/// where ranges do not tell that it is that.
+mlir::Value logarithmOf(mlir::OpBuilder &b, mlir::Location loc, mlir::Value value,
+                        llvm::function_ref<RangeAttr(mlir::Value)> rangeOf);
+
 /// Cuts a bound and simplified rule into stages, or nothing where there is nothing to cut off, or where a
 /// function of the token cannot be told from the rest.
 std::optional<Stages> cutIntoStages(RuleOp rule, CutOptions options);

@@ -242,7 +242,9 @@ std::optional<RowValue> Group::rowValue(unsigned index, function_ref<Value(unsig
   }
   if (std::optional<Place> place = placeOf(row); place && sideIsKey(row.side)) {
     (place->after ? readsAfter : readsBefore) = true;
-    return rowCache[index] = readValue(cx.tokens.rows(row.vector), place->member, place->after, place->seen);
+    Value decayed = decayedRows.lookup(index);
+    return rowCache[index] = readValue(cx.tokens.rows(decayed ? decayed : row.vector), place->member,
+                                       place->after, place->seen);
   }
   if (!row.inOldReads) {
     (void)cx.fail("what is read from '" + notation(cx.nf.states[states[0]]) +
@@ -251,7 +253,8 @@ std::optional<RowValue> Group::rowValue(unsigned index, function_ref<Value(unsig
   }
   for (const RowTerm &term : row.terms) {
     std::optional<RowValue> part = termValue(term, known);
-    if (!part || failed(addRow(result, term.c, term.c, *part)))
+    Coefficient c = withoutDecay(term.c, term.column);
+    if (!part || failed(addRow(result, c, c, *part)))
       return std::nullopt;
   }
   return rowCache[index] = result;
@@ -309,9 +312,9 @@ LogicalResult Group::solve(function_ref<Value(unsigned)> known) {
         continue;
       }
       std::optional<RowValue> row = rowValue(column.index, known);
-      Coefficient negated = c;
-      negated.number = -c.number;
-      if (!row || failed(addRow(sum, c, negated, *row)))
+      Coefficient own = withoutDecay(c, column), negated = own;
+      negated.number = -own.number;
+      if (!row || failed(addRow(sum, own, negated, *row)))
         return failure();
     }
     rhs.push_back(sum.base);

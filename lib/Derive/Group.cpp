@@ -104,10 +104,11 @@ static std::pair<Value, Value> productOf(OpBuilder &b, Location loc, const Coeff
 LogicalResult Group::findDecays() {
   const NormalForm &nf = cx.nf;
   OpBuilder atToken(RuleOp(nf.rule).getBody().front().getTerminator());
+  Value product, log;
   auto decayOf = [&](const Coefficient &c, ArrayRef<Value> columns) -> Value {
     if (c.isOne() && columns.empty())
       return {};
-    auto [product, log] = productOf(atToken, cx.loc, c, columns);
+    std::tie(product, log) = productOf(atToken, cx.loc, c, columns);
     Value factors = cx.tokens.rows(product);
     return chunk::DecayOp::create(cx.b(), cx.loc, factors, log ? cx.tokens.rows(log) : Value());
   };
@@ -121,6 +122,8 @@ LogicalResult Group::findDecays() {
     for (Value diagonal : keySide == Side::Right ? decay->left : decay->right)
       value.push_back(diagonalColumn(diagonal));
     keyDecay = decayOf(decay->c, key);
+    if (keyDecay)
+      findDecayedRows(product);
     valueDecay = decayOf({}, value);
     valueFactors.assign(value.begin(), value.end());
     return success();
@@ -170,6 +173,72 @@ static std::optional<Coefficient> quotient(Coefficient of, const Coefficient &by
     return std::nullopt;
   of.number = *number;
   return of;
+}
+
+// Whether all that a row is used for is times the numbers of the key decay.
+bool Group::isTimesDecay(unsigned row) const {
+  const NormalForm &nf = cx.nf;
+  auto isRow = [&](const Column &column) { return column.kind == Column::RowOf && column.index == row; };
+  auto isTimes = [&](const Coefficient &c) { return quotient(c, decayNumber).has_value(); };
+  for (unsigned state = 0; state < nf.states.size(); ++state)
+    for (const Write &write : nf.ahead[state] ? std::vector<Write>() : nf.update(state).writes)
+      if ((isRow(write.column) || isRow(write.row)) && !(state == states[0] && isTimes(write.c)))
+        return false;
+  for (const Row &other : nf.rows)
+    for (const RowTerm &term : other.terms)
+      if (isRow(term.column) && !isTimes(term.c))
+        return false;
+  return llvm::none_of(nf.readouts, [&](const Readout &readout) { return readout.row == row; });
+}
+
+// The factors of a product of vectors, entry by entry, and numbers.
+static SmallVector<Value> factorsOf(Value product) {
+  SmallVector<Value> factors, work{product};
+  while (!work.empty()) {
+    Value value = work.pop_back_val();
+    if (auto inner = value.getDefiningOp<MulOp>())
+      llvm::append_range(work, llvm::reverse(inner->getOperands()));
+    else
+      factors.push_back(value);
+  }
+  return factors;
+}
+
+// With a decay by numbers and channels, c*S*diag(d), what reads the state after it is S*(d.*k) times c. It is
+// told from other reads as S*((c*d).*k).
+void Group::findDecayedRows(Value decay) {
+  SmallVector<Value> channels;
+  for (Value factor : factorsOf(decay)) {
+    if (auto constant = factor.getDefiningOp<ConstantOp>())
+      decayNumber.number *= constant.getValue().convertToDouble();
+    else if (matType(factor).isScalar())
+      decayNumber.factors.push_back(factor);
+    else
+      channels.push_back(factor);
+  }
+  if (decayNumber.isOne() || channels.empty())
+    return;
+  OpBuilder atToken(RuleOp(cx.nf.rule).getBody().front().getTerminator());
+  for (auto [index, row] : llvm::enumerate(cx.nf.rows)) {
+    std::optional<Place> place = placeOf(row);
+    if (!place || place->after || !sideIsKey(row.side) || !isTimesDecay(index))
+      continue;
+    SmallVector<Value> factors = factorsOf(row.vector);
+    bool hasAll = llvm::all_of(channels, [&](Value channel) {
+      auto *own = llvm::find(factors, channel);
+      return own != factors.end() && factors.erase(own);
+    });
+    if (!hasAll || factors.empty())
+      continue;
+    Value rest = factors.front();
+    for (Value factor : ArrayRef(factors).drop_front())
+      rest = MulOp::create(atToken, cx.loc, rest, factor);
+    decayedRows[index] = MulOp::create(atToken, cx.loc, decay, rest);
+  }
+}
+
+Coefficient Group::withoutDecay(const Coefficient &c, const Column &column) const {
+  return column.kind == Column::RowOf && decayedRows.contains(column.index) ? *quotient(c, decayNumber) : c;
 }
 
 static bool sameColumn(const Column &x, const Column &y) {

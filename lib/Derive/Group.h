@@ -104,6 +104,10 @@ private:
   chunk::ScanOp scan(bool before);
   mlir::Value scanRow(unsigned member, bool before, Side side, mlir::Value vector);
   mlir::LogicalResult findDecays();
+  void findDecayedRows(mlir::Value decay);
+  bool isTimesDecay(unsigned row) const;
+  /// What a column is times, without the decay's numbers where its row has them.
+  Coefficient withoutDecay(const Coefficient &c, const Column &column) const;
   mlir::LogicalResult findStreams();
   bool joinStreams(Stream &stream, Stream other);
   std::optional<Place> placeOf(const Row &row) const;
@@ -137,10 +141,12 @@ private:
   llvm::SmallVector<unsigned> states;
   Side keySide = Side::Right;
   std::vector<Stream> streams;
-  mlir::Value keyDecay, valueDecay;               // !chunk.decay, C x 1 or with channels; null: none
-  llvm::SmallVector<mlir::Value, 1> valueFactors; // whose product is the value decay's factors
-  mlir::Value cascade;                            // for several states
-  llvm::SmallVector<mlir::Value> initial;         // keys x values
+  mlir::Value keyDecay, valueDecay;                  // !chunk.decay, C x 1 or with channels; null: none
+  Coefficient decayNumber;                           // of the key decay, beside its channels
+  llvm::SmallVector<mlir::Value, 1> valueFactors;    // whose product is the value decay's factors
+  llvm::DenseMap<unsigned, mlir::Value> decayedRows; // what reads them, with the decay's numbers
+  mlir::Value cascade;                               // for several states
+  llvm::SmallVector<mlir::Value> initial;            // keys x values
   llvm::DenseMap<unsigned, RowValue> rowCache;
   llvm::SmallVector<mlir::Value> scanFactors, scanWrites; // of a scan
   chunk::ScanOp scans[2];

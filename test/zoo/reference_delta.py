@@ -216,6 +216,11 @@ def trained_start(x, s):
     return s.S @ x.q
 
 
+def paced_keys(x, s):
+    s.S = delta_step(x.a * s.S * exp(x.g), l2norm(x.k), x.v, x.b)
+    return s.S @ x.q
+
+
 def two_keys(x, s):
     k = l2norm(x.k)
     S = exp(x.g) * s.S
