@@ -6,6 +6,7 @@
 // Where what they are off by is magnified, blocks are two parts, and products three of those. With
 // two reads at one time a block has those of eight tokens, and is inverted token by token, all else alike.
 // Where nothing says so they are another way (RoleWideInverse.cpp).
+#include "lib/Cuda/Count.h"
 #include "lib/Cuda/RoleScores.h"
 
 using namespace mlir;
@@ -60,6 +61,14 @@ RoleEmitter::Halves RoleEmitter::loadBlock(Value at, int64_t offset, bool turned
   Halves block{ptx.loadMatrices(at, offset, turned), {}};
   if (plan.refinesInverse)
     block.low = ptx.loadMatrices(at, offset + tileBytes, turned);
+  return block;
+}
+
+// The middle registers change places where rows and columns do.
+RoleEmitter::Halves RoleEmitter::swapped(Halves block) {
+  for (Values *r : {&block.high, &block.low})
+    if (!r->empty())
+      std::swap((*r)[1], (*r)[2]);
   return block;
 }
 
@@ -141,6 +150,51 @@ std::array<Values, 2> RoleEmitter::invertLeaf() {
   return {first, second};
 }
 
+// What follows from the diagonal's inverses, of blocks in two parts, in loops: what a quarter of the
+// processor runs of all roles is to fit into its cache of 32 KB, and a team's scores, which are those of
+// every second chunk, have the time. A step of the second loop stores a block, its left side for those of the
+// next columns.
+void RoleEmitter::emitRefined(
+    ScoreState &state, const Halves &diagonal, const Halves &transposed,
+    llvm::function_ref<Values(ValueRange, const Halves &, const Halves &)> multiply) {
+  Value tile = ptx.add(base, blocksAt), zero = ptx.constant(0), one = ptx.constant(1);
+  Value result = ptx.add(ptx.add(state.buffer, inverseAt - scoresAt), state.warpRows);
+  auto column = [&](Value block) { return ptx.exclusiveOr(state.blocks[0], ptx.mul(block, 32)); };
+  auto made = threads.forLoop(zero, warp, one, {}, [&](Value k, ValueRange) {
+    Value at = ptx.add(ptx.add(tile, state.warpRows), column(k));
+    storeBlock(at, 0, inHalves(multiply({}, diagonal, loadBlock(at, 0, true))));
+    return Values();
+  });
+  describeTrips(made, 3);
+  ptx.meet(ptx.constant(3), 128);
+  awaitPlace(state);
+  // Rows of what is stored are the inverse's columns.
+  constexpr unsigned ahead = 3;
+  Values first(transposed.high);
+  llvm::append_range(first, transposed.low);
+  first.append(8 * (ahead - 1), ptx.number(0));
+  auto solved = threads.forLoop(warp, ptx.constant(4), one, first, [&](Value k, ValueRange carried) {
+    Halves left{Values(carried.take_front(4)), Values(carried.slice(4, 4))};
+    Value blocks = ptx.add(tile, column(k));
+    storeBlock(ptx.add(result, column(k)), 0, left);
+    SmallVector<Values> sums;
+    for (unsigned i = 0; i < ahead; ++i) {
+      // What is past the last row is not used.
+      Value row = arith::MinUIOp::create(b, ptx.add(k, i + 1), ptx.constant(3));
+      Value at = ptx.add(blocks, ptx.mul(row, 16 * 128));
+      Halves block = swapped(loadBlock(at, 0, false));
+      sums.push_back(multiply(i + 1 < ahead ? carried.slice(8 + 8 * i, 8) : ValueRange(), left, block));
+    }
+    Halves next = inHalves(sums[0]);
+    Values yielded(next.high);
+    llvm::append_range(yielded, next.low);
+    llvm::append_range(yielded, sums[1]);
+    llvm::append_range(yielded, sums[2]);
+    return yielded;
+  });
+  describeTrips(solved, 4);
+}
+
 void RoleEmitter::emitInverse(ScoreState &state) {
   Value tile = ptx.add(base, blocksAt);
   Value lane = freshLane(), upper = ptx.shiftRight(lane, 4), eighth = ptx.bits(lane, 7);
@@ -149,13 +203,6 @@ void RoleEmitter::emitInverse(ScoreState &state) {
   Value toOwn = ptx.add(ptx.add(ptx.mul(ptx.bits(lane, 15), 128), state.warpRows), ptx.mul(unit, 16));
   Value ownRows = ptx.add(tile, state.warpRows), ownBlock = ptx.add(tile, toOwn);
   Value result = ptx.add(state.buffer, inverseAt - scoresAt);
-  // The middle registers change places where rows and columns do.
-  auto swapped = [](Halves block) {
-    for (Values *r : {&block.high, &block.low})
-      if (!r->empty())
-        std::swap((*r)[1], (*r)[2]);
-    return block;
-  };
   StringRef type = plan.refinesInverse ? ptx.half() : "f16";
   auto multiply = [&](ValueRange sum, const Halves &left, const Halves &right) {
     Values zero(8, ptx.number(0)), results;
@@ -190,6 +237,8 @@ void RoleEmitter::emitInverse(ScoreState &state) {
   Halves transposed = loadBlock(ownBlock, 0, false);
   Halves diagonal = swapped(loadBlock(ownBlock, 0, true));
 
+  if (plan.refinesInverse && team > 1)
+    return emitRefined(state, diagonal, transposed, multiply);
   // D N in place of N, then the block columns. All warps compute three blocks side by side, so that the last
   // one waits once, and store those that there are.
   SmallVector<Halves> made;

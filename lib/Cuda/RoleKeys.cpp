@@ -48,7 +48,7 @@ Values RoleEmitter::restOf(ValueRange entries, ValueRange pairs) {
   Values rests;
   for (auto [i, pair] : llvm::enumerate(pairs))
     for (auto [entry, rounded] : llvm::zip(entries.slice(2 * i, 2), ptx.unpack(pair)))
-      rests.push_back(ptx.difference(entry, rounded));
+      rests.push_back(ptx.sum(entry, ptx.negative(rounded)));
   return rests;
 }
 
