@@ -340,12 +340,16 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
         invert();
       return handOver(state, which);
     }
-    for (Operation *op : order)
+    // With two states a team's blocks make the inverse of every second chunk, too: that needs no place until
+    // its last steps.
+    bool invertsFirst = team > 1 && plan.states > 1 && role.system && ofSystem < order.size();
+    ArrayRef<Operation *> others = ArrayRef(order).drop_front(invertsFirst ? ofSystem : order.size());
+    for (Operation *op : ArrayRef(order).drop_back(others.size()))
       multiplyOf(op);
     if (isAhead)
       awaitNumbers();
     auto land = [&](size_t from, size_t to) {
-      SmallVector<Values> landed = ptx.await(order.size() - to, ArrayRef(products).slice(from, to - from));
+      SmallVector<Values> landed = ptx.await(products.size() - to, ArrayRef(products).slice(from, to - from));
       for (auto [gram, sums] : llvm::zip(ArrayRef(order).slice(from, to - from), landed))
         state.sums[gram] = sums;
     };
@@ -353,6 +357,10 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
       land(0, ofSystem);
       storeSystem(state);
     }
+    if (invertsFirst)
+      invert();
+    for (Operation *op : others)
+      multiplyOf(op);
     for (unsigned tile : role.tiles)
       if (!plan.scores[tile].ofTokens)
         fetchColumns(state, plan.scores[tile]);
@@ -364,7 +372,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
       ptx.arrive(barrier(EarlyEmpty, earlyOf(chunk).first));
     storeTiles(state);
     storeTokenScores(state);
-    if (role.system)
+    if (role.system && !invertsFirst)
       invert();
     handOver(state, which);
   });
