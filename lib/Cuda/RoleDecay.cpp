@@ -282,7 +282,7 @@ void RoleEmitter::emitDecayed(ScoreState &state) {
   state.ownChannels = ptx.add(state.channels, ptx.mul(warp, 8 * plan.keys));
   state.lefts.clear();
   state.diagonals.clear();
-  if (plan.haveLogsNumbers())
+  if (llvm::any_of(plan.leavesOfLogs(), [&](Value leaf) { return plan.isRow(leaf); }))
     ptx.await(barrier(Full, state.stage.index), state.stage.phase);
   storeSums(state);
   ptx.meet(state.meeting, 128);

@@ -75,29 +75,25 @@ bool RolePlan::vanishLogs(Value logs) const {
   return llvm::all_of(op->getOperands(), vanish);
 }
 
-llvm::SetVector<BlockArgument> RolePlan::tilesOfLogs() const {
-  llvm::SetVector<BlockArgument> tiles;
+llvm::SetVector<Value> RolePlan::leavesOfLogs() const {
+  llvm::SetVector<Value> leaves;
   SmallVector<Value> work{logs()};
   while (!work.empty()) {
     Value value = trace(work.pop_back_val());
-    if (auto argument = dyn_cast<BlockArgument>(value); argument && asTile(argument))
-      tiles.insert(argument);
-    else if (Operation *op = value.getDefiningOp(); op && !isNumberOfLogs(value))
-      llvm::append_range(work, op->getOperands());
+    if (isa<BlockArgument>(value) || isNumberOfLogs(value))
+      leaves.insert(value);
+    else
+      llvm::append_range(work, value.getDefiningOp()->getOperands());
   }
-  return tiles;
+  return leaves;
 }
 
-bool RolePlan::haveLogsNumbers() const {
-  SmallVector<Value> work{logs()};
-  while (!work.empty()) {
-    Value value = trace(work.pop_back_val());
-    if (isNumberOfLogs(value))
-      return true;
-    if (Operation *op = value.getDefiningOp())
-      llvm::append_range(work, op->getOperands());
-  }
-  return false;
+llvm::SetVector<BlockArgument> RolePlan::tilesOfLogs() const {
+  llvm::SetVector<BlockArgument> tiles;
+  for (Value leaf : leavesOfLogs())
+    if (!isRow(leaf))
+      tiles.insert(cast<BlockArgument>(leaf));
+  return tiles;
 }
 
 // The logarithms of 16 channels at the warp's tokens, in pairs of tokens, so that they are the right side of

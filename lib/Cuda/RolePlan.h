@@ -250,9 +250,9 @@ public:
   static mlir::Value logsOf(mlir::Value decay);
   bool isMild() const { return isMild(decay); }
   mlir::Value logs() const { return logsOf(decay); }
-  /// The inputs that the logarithms of keys follow from; and whether numbers of the token are among them.
+  /// What the logarithms of keys follow from: inputs, and numbers of the token; and the inputs alone.
+  llvm::SetVector<mlir::Value> leavesOfLogs() const;
   llvm::SetVector<mlir::BlockArgument> tilesOfLogs() const;
-  bool haveLogsNumbers() const;
   /// Writes decays of keys by numbers and exponentials as exponentials.
   static void takeLogs(chunk::ProgramOp program);
   /// Whether a value is what the decay of each row leaves over some span.
@@ -272,6 +272,8 @@ public:
   bool hasManyProducts() const { return !decay && grams.size() > productsTogether; }
   /// The products between tokens that some scores consist of, in the order of `grams`.
   llvm::SetVector<mlir::Operation *> gramsOf(llvm::ArrayRef<mlir::Value> scores) const;
+  /// Whether a number, or a vector of functions, follows from sums over rows.
+  static bool needsSums(mlir::Value value);
   /// Whether such a number is the same for all tokens of a chunk.
   static bool isUniform(mlir::Value value);
   /// Whether a vector of a map follows, entry by entry, from inputs and params alone.

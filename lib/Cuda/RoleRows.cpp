@@ -8,17 +8,6 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-// Whether a number follows from sums over rows.
-static bool needsSums(Value value) {
-  Operation *op = RolePlan::trace(value).getDefiningOp();
-  if (auto weights = dyn_cast_if_present<chunk::WeightsOp>(op)) {
-    if (auto cascade = weights.getDecay().getDefiningOp<chunk::CascadeOp>())
-      return llvm::any_of(cascade.getFactors(), needsSums);
-    return needsSums(RolePlan::sourceOf(weights.getDecay()));
-  }
-  return op && (isa<ReduceOp>(op) || llvm::any_of(op->getOperands(), needsSums));
-}
-
 std::array<Value, 2> RoleEmitter::decaySums(RowState &state, Value decay, bool before) {
   auto [it, isNew] = state.sums.try_emplace(decay);
   if (isNew) {
@@ -262,9 +251,9 @@ void RoleEmitter::clearRows(Stage stage, Value tokens) {
 // Whether what is stored in a slot follows from sums over rows.
 bool RoleEmitter::waits(const Slot &slot) const {
   if (slot.mask >= 0)
-    return llvm::any_of(plan.masks[slot.mask].numbers(), needsSums);
-  return (slot.decay && needsSums(RolePlan::sourceOf(slot.decay))) ||
-         llvm::any_of(slot.factors, [](RowFactor factor) { return needsSums(factor.value); });
+    return llvm::any_of(plan.masks[slot.mask].numbers(), RolePlan::needsSums);
+  return (slot.decay && RolePlan::needsSums(RolePlan::sourceOf(slot.decay))) ||
+         llvm::any_of(slot.factors, [](RowFactor factor) { return RolePlan::needsSums(factor.value); });
 }
 
 // Stores a part of the masks that need sums, or of the others, in the block that makes the chunk's scores.

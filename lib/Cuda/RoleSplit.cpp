@@ -166,6 +166,11 @@ std::optional<RowFactors> RolePlan::stateScale() const {
   return factors && addsWithoutState() ? factors : std::nullopt;
 }
 
+bool RolePlan::needsSums(Value value) {
+  Operation *op = trace(value).getDefiningOp();
+  return op && (isa<ReduceOp>(op) || llvm::any_of(op->getOperands(), needsSums));
+}
+
 RolePlan::Forgetting RolePlan::forgettingOfKeys() const {
   const ChainProduct &last = products.back();
   auto scaled = decay && last.start && !last.chained ? strip(last.start).getDefiningOp<MulOp>() : MulOp();
@@ -177,20 +182,16 @@ RolePlan::Forgetting RolePlan::forgettingOfKeys() const {
     return Forgetting::Never;
   if (addsWithoutState())
     return Forgetting::ByKey;
-  return program->hasAttr(contractionAttr) ? Forgetting::BySlowestKey : Forgetting::Never;
-}
-
-// Whether a number follows from sums over rows.
-static bool needsSums(Value value) {
-  Operation *op = RolePlan::trace(value).getDefiningOp();
-  return op && (isa<ReduceOp>(op) || llvm::any_of(op->getOperands(), needsSums));
+  // Before any chunk is there, no sums are.
+  bool isKnown = program->hasAttr(contractionAttr) && !needsSums(logs());
+  return isKnown ? Forgetting::BySlowestKey : Forgetting::Never;
 }
 
 // What the rule says that bounds a token's map, where that can be told from the inputs alone.
 static Value normBoundOf(chunk::ProgramOp program) {
   Value bound;
   program.getBody().walk([&](Operation *op) {
-    if (op->hasAttr(normBoundAttr) && !needsSums(op->getResult(0)))
+    if (op->hasAttr(normBoundAttr) && !RolePlan::needsSums(op->getResult(0)))
       bound = op->getResult(0);
   });
   return bound;
