@@ -1,6 +1,7 @@
 // A loop over micro-steps as a rule of its own: its body runs once, and what comes before it counts at the
 // first micro-step alone.
 #include "lib/Algebra/MicroSteps.h"
+#include "lib/Algebra/Passes.h"
 #include "lib/Algebra/Rewriting.h"
 
 using namespace mlir;
@@ -19,15 +20,19 @@ static ForOp loopOf(RuleOp rule) {
   return loops[0];
 }
 
-// The numbers that multiply a state until it is `value`; false if anything else is done to it.
+// What multiplies a state until it is `value`, the last one first: numbers, and vectors along its rows or
+// columns. False if anything else is done to it.
 static bool findScales(Value value, Value state, SmallVectorImpl<Value> &scales) {
+  auto isScale = [&](Value x) {
+    return matType(x).isScalar() || (isMatrix(matType(state)) && !isMatrix(matType(x)));
+  };
   while (value != state) {
     auto product = value.getDefiningOp<MulOp>();
-    unsigned number = product && matType(product.getLhs()).isScalar() ? 0 : 1;
-    if (!product || !matType(product->getOperand(number)).isScalar())
+    unsigned scale = product && isScale(product.getLhs()) ? 0 : 1;
+    if (!product || !isScale(product->getOperand(scale)))
       return false;
-    scales.push_back(product->getOperand(number));
-    value = product->getOperand(1 - number);
+    scales.push_back(product->getOperand(scale));
+    value = product->getOperand(1 - scale);
   }
   return true;
 }
@@ -45,7 +50,27 @@ static bool readsOwnStep(RuleOp rule, ForOp loop) {
   return true;
 }
 
-OwningOpRef<ModuleOp> recur::ruleOfMicroStep(RuleOp rule) {
+// A factor as it counts at a token's first micro-step alone.
+static Value onceOf(OpBuilder &b, Location loc, Value factor, Value isFirst, Value isLater, bool inLogs) {
+  if (auto row = factor.getDefiningOp<TransposeOp>())
+    return TransposeOp::create(b, loc, onceOf(b, loc, row.getOperand(), isFirst, isLater, inLogs));
+  if (auto product = factor.getDefiningOp<MulOp>())
+    return MulOp::create(b, loc, onceOf(b, loc, product.getLhs(), isFirst, isLater, inLogs),
+                         onceOf(b, loc, product.getRhs(), isFirst, isLater, inLogs));
+  if (auto exp = factor.getDefiningOp<ExpOp>(); exp && inLogs)
+    return ExpOp::create(b, loc, MulOp::create(b, loc, isFirst, exp.getOperand()));
+  Value later = isLater;
+  if (!matType(factor).isScalar())
+    later = BroadcastOp::create(b, loc, factor.getType(), isLater);
+  Value once = AddOp::create(b, loc, MulOp::create(b, loc, isFirst, factor), later);
+  // As a sum, a decay is not known to be one.
+  RangeAttr range = rangeOf(factor);
+  if (inLogs && range && range.getLo() >= 0 && range.getHi() <= 1)
+    once = MinOp::create(b, loc, once, ConstantOp::create(b, loc, 1.0));
+  return once;
+}
+
+OwningOpRef<ModuleOp> recur::ruleOfMicroStep(RuleOp rule, bool inLogs) {
   OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
   auto copy = cast<RuleOp>(OpBuilder::atBlockEnd(module->getBody()).clone(*rule));
   ForOp loop = loopOf(copy);
@@ -65,10 +90,8 @@ OwningOpRef<ModuleOp> recur::ruleOfMicroStep(RuleOp rule) {
     if (!findScales(init, state, scales))
       return {};
     Value scaled = state;
-    for (Value scale : scales) {
-      Value once = AddOp::create(b, loc, MulOp::create(b, loc, isFirst, scale), isLater);
-      scaled = MulOp::create(b, loc, once, scaled);
-    }
+    for (Value scale : llvm::reverse(scales))
+      scaled = MulOp::create(b, loc, onceOf(b, loc, scale, isFirst, isLater, inLogs), scaled);
     carried.replaceAllUsesWith(scaled);
   }
   SmallVector<Value> yielded(loop.getYield().getValues());

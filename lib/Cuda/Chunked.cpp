@@ -10,9 +10,6 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-// The tokens that have a record; see recur_cuda_entry.
-static constexpr int64_t chunkOfRecords = 64;
-
 std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::ProgramOp program,
                                              ArrayRef<TensorArgument> tensors, const ChunkShape &shape,
                                              int64_t part, ChunkTask task, Entry &entry,
@@ -30,7 +27,7 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
   tokenThreads.begin({}, {});
   auto i64 = [&](int64_t n) { return threads.constant(n, 64); };
   Part tokens =
-      findPart(threads, access, entry.shards, part, task == ChunkTask::Outputs ? chunkOfRecords : 0);
+      findPart(threads, access, entry.shards, part, task == ChunkTask::Outputs ? tokensOfRecord : 0);
   SmallVector<BlockArgument> arguments = program.argumentsOf(ArgKind::State);
   unsigned inputs = program.argumentsOf(ArgKind::Input).size(),
            params = program.argumentsOf(ArgKind::Param).size();
@@ -100,8 +97,8 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
     auto recordAt = [&](Value first, int64_t bytes) {
       if (task == ChunkTask::States)
         entry.recordBytes = bytes;
-      Value chunk = arith::DivUIOp::create(b, first, i64(chunkOfRecords));
-      return recordOf(threads, access, tokens, chunkOfRecords,
+      Value chunk = arith::DivUIOp::create(b, first, i64(tokensOfRecord));
+      return recordOf(threads, access, tokens, tokensOfRecord,
                       arith::TruncIOp::create(b, b.getI32Type(), chunk), i64(bytes));
     };
     // A record is what the threads have of all states, number by number.
@@ -126,9 +123,9 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
                                  ValueRange{arith::MulIOp::create(b, tokens.shard, i64(bytes))});
     };
     if (stored)
-      stored->open(arith::CeilDivUIOp::create(b, tokens.tokens, i64(chunkOfRecords)), [&](Value chunk) {
+      stored->open(arith::CeilDivUIOp::create(b, tokens.tokens, i64(tokensOfRecord)), [&](Value chunk) {
         Value wide = arith::ExtUIOp::create(b, b.getI64Type(), chunk);
-        return imagesAt(arith::MulIOp::create(b, wide, i64(chunkOfRecords)));
+        return imagesAt(arith::MulIOp::create(b, wide, i64(tokensOfRecord)));
       });
     threads.barrier();
     auto split = [&](ValueRange entries) {
@@ -151,7 +148,7 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
       stored->store(emitter, chosen, imagesAt(first));
     };
     auto startsRecord = [&](Value first) -> Value {
-      Value within = arith::RemUIOp::create(b, first, i64(chunkOfRecords));
+      Value within = arith::RemUIOp::create(b, first, i64(tokensOfRecord));
       return arith::CmpIOp::create(b, arith::CmpIPredicate::eq, within, i64(0));
     };
     auto loop = threads.forLoop(

@@ -28,8 +28,11 @@ struct Part {
 Part findPart(Threads &threads, TensorAccess &access, int64_t shards, int64_t slab, int64_t grain = 0,
               mlir::Value later = {}, bool inTurn = false, bool lastFirst = false, mlir::Value block = {});
 
-/// Where in the workspace a part's chunk (i32, from 0) of `grain` tokens has a record of so many bytes (i64);
-/// see recur_cuda_entry.
+/// The tokens that the workspace has a record for (recur_cuda_entry).
+constexpr int64_t tokensOfRecord = 64;
+
+/// Where in the workspace a part's chunk (i32, from 0) of `grain` tokens has a record of so many bytes (i64).
+/// Chunks of fewer tokens than 64 share one, which is that much larger.
 mlir::Value recordOf(Threads &threads, TensorAccess &access, const Part &part, int64_t grain,
                      mlir::Value chunk, mlir::Value bytes);
 

@@ -1,4 +1,5 @@
 #include "lib/Cuda/Count.h"
+#include "lib/Cuda/Chunked.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
@@ -257,7 +258,6 @@ std::vector<GpuCandidate> cuda::listCandidates(const Kernel &kernel, StringRef s
   constexpr GpuLaunch::Cut cuts[] = {GpuLaunch::Whole,     GpuLaunch::Segments, GpuLaunch::SegmentsOrWhole,
                                      GpuLaunch::FewTokens, GpuLaunch::Spread,   GpuLaunch::SegmentsOrWhole,
                                      GpuLaunch::Spread,    GpuLaunch::Passed};
-  constexpr double tokensOfRecord = 64;
   double temporary = 0;
   for (const Temporary &one : kernel.temporaries) // written and read
     temporary += 2 * std::max<int64_t>(one.rows, 1) * std::max<int64_t>(one.entries, 1) * one.bits / 8;

@@ -186,14 +186,24 @@ Values Ptx::load(Value address, int64_t offset, unsigned count, Type type) {
                   SmallVector<Type>(count, type), address);
 }
 
-void Ptx::store(Value address, int64_t offset, ValueRange values, bool relaxed) {
+// An instruction where a condition, its last operand, holds.
+static std::string when(ImplicitLocOpBuilder &b, Value condition, const std::string &text, Values &operands) {
+  if (!condition)
+    return text;
+  operands.push_back(arith::ExtUIOp::create(b, b.getI32Type(), condition));
+  return "{ .reg .pred on; setp.ne.b32 on, $" + std::to_string(operands.size() - 1) + ", 0; @on " + text +
+         " }";
+}
+
+void Ptx::store(Value address, int64_t offset, ValueRange values, bool relaxed, Value condition) {
   Values operands{address};
   llvm::append_range(operands, values);
   std::string from = values.size() == 1 ? "$1" : braced(1, values.size());
-  assembly((Twine(relaxed ? "st.relaxed.cta" : "st") + ".shared" +
-            vectorSuffix(values.size(), values[0].getType()) + " [$0+" + Twine(offset) + "], " + from + ";")
-               .str(),
-           {}, operands);
+  std::string text =
+      (Twine(relaxed ? "st.relaxed.cta" : "st") + ".shared" +
+       vectorSuffix(values.size(), values[0].getType()) + " [$0+" + Twine(offset) + "], " + from + ";")
+          .str();
+  assembly(when(b, condition, text, operands), {}, operands);
 }
 
 Values Ptx::loadMatrices(Value address, int64_t offset, bool transposed) {
@@ -210,11 +220,7 @@ void Ptx::storeMatrices(Value address, int64_t offset, ValueRange registers, boo
   std::string text = (Twine("stmatrix.sync.aligned.m8n8.x4") + (transposed ? ".trans" : "") +
                       ".shared.b16 [$0+" + Twine(offset) + "], {$1,$2,$3,$4};")
                          .str();
-  if (condition) {
-    operands.push_back(arith::ExtUIOp::create(b, b.getI32Type(), condition));
-    text = "{ .reg .pred on; setp.ne.b32 on, $5, 0; @on " + text + " }";
-  }
-  assembly(text, {}, operands);
+  assembly(when(b, condition, text, operands), {}, operands);
 }
 
 Value Ptx::transpose(Value registers) {

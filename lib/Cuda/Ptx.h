@@ -130,8 +130,10 @@ public:
   Values loadFloats(mlir::Value address, int64_t offset, unsigned count) {
     return load(address, offset, count, b.getF32Type());
   }
-  /// `relaxed`: others may read it meanwhile, and do not mind what they get.
-  void store(mlir::Value address, int64_t offset, mlir::ValueRange values, bool relaxed = false);
+  /// `relaxed`: others may read it meanwhile, and do not mind what they get. `condition`: only where that
+  /// holds.
+  void store(mlir::Value address, int64_t offset, mlir::ValueRange values, bool relaxed = false,
+             mlir::Value condition = {});
   /// Four 8 x 8 matrices of 16-bit entries.
   Values loadMatrices(mlir::Value address, int64_t offset, bool transposed);
   /// `condition`: only where that holds, which is the same in a warp.

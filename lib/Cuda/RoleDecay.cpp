@@ -199,8 +199,17 @@ void RoleEmitter::weighRows(ScoreState &state) {
           Values own = weigh(rows, span);
           Values pairs =
               packed(ptx, [&](unsigned e) { return ptx.multiply(own[e], scale.of(span == Span::Rest, e)); });
-          ptx.storeMatrices(ownBlock(state, state.own, block, halfStride(tile.place)), tileOffset(tile.place),
-                            pairs, false);
+          int64_t offset = tileOffset(tile.place) + rowsBefore(tile) * rowBytes,
+                  half = halfStride(tile.place);
+          if (plan.isOfTokens(tile.rows))
+            storeLast(
+                state.lastRows, pairs,
+                [&](Value place) {
+                  return ptx.add(state.stage.tiles, ownBlock(state, blocksFrom(state, place), block, half));
+                },
+                offset);
+          else
+            ptx.storeMatrices(ownBlock(state, state.own, block, half), offset, pairs, false);
         }
     };
     for (Value rows : plan.rights)
@@ -277,6 +286,7 @@ void RoleEmitter::emitDecayed(ScoreState &state) {
   state.own.clear();
   for (Value block : state.blocks)
     state.own.push_back(ptx.add(ptx.add(state.stage.tiles, state.warpRows), block));
+  findTokens(state);
   state.channels = ptx.add(ptx.add(base, tablesAt), ptx.mul(ptx.bits(lane, 3), 16));
   state.channels = ptx.add(state.channels, ptx.mul(state.walker, 128 * blocksOfWalker()));
   state.ownChannels = ptx.add(state.channels, ptx.mul(warp, 8 * plan.keys));

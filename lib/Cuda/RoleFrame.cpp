@@ -66,6 +66,18 @@ Value RoleEmitter::firstHalf(BlockArgument input, unsigned tensor) {
   return form.parts > 1 && plan.isSlab(input) ? firstSlab : shardHalves(tensor);
 }
 
+int64_t RoleEmitter::rowsOfPlace(BlockArgument input) const {
+  const MadeTile *tile = llvm::find_if(plan.made, [&](const MadeTile &x) { return x.place == input; });
+  return tile == plan.made.end() ? plan.rowsOf(input) : rowsBefore(*tile) + plan.rowsOf(*tile);
+}
+
+int64_t RoleEmitter::madeBytes() const {
+  int64_t rows = 0;
+  for (const MadeTile &tile : plan.made)
+    rows += plan.rowsOf(tile);
+  return rows * (plan.keys / 64) * rowBytes;
+}
+
 // Places tiles in a stage; those that the chain has done with early in a chunk, where that is asked for,
 // apart.
 void RoleEmitter::placeTiles(bool apart) {
@@ -86,12 +98,12 @@ void RoleEmitter::placeTiles(bool apart) {
     int64_t &total = isEarly ? earlyBytes : stageBytes;
     int64_t halves = halvesOf(together.front()), at = total, bytes = 0;
     for (BlockArgument input : together)
-      bytes += rowBytes * plan.rowsOf(input);
+      bytes += rowBytes * rowsOfPlace(input);
     for (BlockArgument input : together) {
       if (isEarly)
         earlyTiles.insert(input);
       tileOffsets[input] = {at, bytes};
-      at += rowBytes * plan.rowsOf(input);
+      at += rowBytes * rowsOfPlace(input);
       if (llvm::is_contained(copied, input))
         loadedBytes += halves * rowBytes * plan.filledRows(input);
     }
@@ -463,7 +475,7 @@ LogicalResult RoleEmitter::emit() {
   if (phase == Phase::Chain)
     form.handedOver->assign(slots.begin(), slots.end());
   if (phase == Phase::Prepare)
-    entry.recordBytes = recordBytes();
+    entry.recordBytes = recordBytes() * llvm::divideCeil(tokensOfRecord, plan.tokens);
   if (form.handedOver)
     recordPitch.getDefiningOp<arith::ConstantOp>().setValueAttr(b.getI64IntegerAttr(recordBytes()));
   entry.sharedBytes = slotsAt + std::max<int64_t>(slots.size() * slotPitch(), slotBytes);

@@ -134,12 +134,15 @@ Values RoleEmitter::logPairs(ScoreState &state, int64_t block) {
       pairs.push_back(ptx.pack(two[0], two[1]));
     }
   }
+  if (plan.decaysAtFirst())
+    for (unsigned i = 0; i < 4; ++i)
+      pairs[i] = arith::AndIOp::create(b, pairs[i], state.firsts[i % 2]);
   return {pairs[0], pairs[2], pairs[1], pairs[3]};
 }
 
 // The binary logarithm of the largest of a row's factors of a decay of each key.
-Value RoleEmitter::slowestKey(RowState &state, Value decay, unsigned row) {
-  Value logs = RolePlan::logsOf(decay), most;
+Value RoleEmitter::slowestKey(RowState &state, unsigned row) {
+  Value logs = plan.logs(), most;
   auto greater = [&](Value x) { most = most ? arith::MaximumFOp::create(b, most, x).getResult() : x; };
   auto packets = [&](BlockArgument input, int64_t key) {
     Value at = state.access.entryOfToken(plan.tensorOf(input), state.tokens[row], ptx.constant(key));
@@ -167,5 +170,7 @@ Value RoleEmitter::slowestKey(RowState &state, Value decay, unsigned row) {
   }
   Value log = ptx.multiply(most, ptx.number(llvm::numbers::log2e));
   log = arith::MaximumFOp::create(b, log, ptx.number(-200));
+  if (plan.decaysAtFirst())
+    log = ptx.choose(ptx.equal(state.steps[row], 0), log, ptx.number(0));
   return ptx.choose(state.valid[row], log, ptx.number(0));
 }

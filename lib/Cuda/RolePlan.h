@@ -178,6 +178,10 @@ public:
   /// it.
   bool isForChain(mlir::BlockArgument input) const { return plainInputs.contains(input); }
   bool isForScores(mlir::BlockArgument input) const;
+  /// The rows of a made tile; and whether it lies behind the rows of the input whose place it takes, as other
+  /// warps may still read those.
+  int64_t rowsOf(const MadeTile &tile) const { return isOfTokens(tile.rows) ? columns : tokensOfChunk; }
+  bool isBehind(const MadeTile &tile, mlir::BlockArgument place) const;
   /// Whether a made tile lies in the place of an input, and whether only products that need no other read it.
   bool isPlace(mlir::BlockArgument input) const;
   bool isReadFirst(mlir::BlockArgument place) const;
@@ -249,7 +253,9 @@ public:
   bool isMild(mlir::Value decay) const;
   static mlir::Value logsOf(mlir::Value decay);
   bool isMild() const { return isMild(decay); }
-  mlir::Value logs() const { return logsOf(decay); }
+  mlir::Value logs() const;
+  /// Whether they count at a token's first row alone, and those of others do not.
+  bool decaysAtFirst() const;
   /// What the logarithms of keys follow from: inputs, and numbers of the token; and the inputs alone.
   llvm::SetVector<mlir::Value> leavesOfLogs() const;
   llvm::SetVector<mlir::BlockArgument> tilesOfLogs() const;

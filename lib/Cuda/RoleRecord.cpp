@@ -39,14 +39,16 @@ void RoleEmitter::layOutChain(int64_t outputBytes) {
 // Call `body` for each part of a record, with where it is in shared memory: first tiles, then all else.
 void RoleEmitter::forTiles(Stage stage, bool early, RecordPart body) {
   int64_t offset = 0;
-  for (const MadeTile &tile : plan.made)
-    for (int64_t half = 0; half < plan.keys / 64; ++half, offset += tileBytes)
+  for (const MadeTile &tile : plan.made) {
+    int64_t bytes = rowBytes * plan.rowsOf(tile), first = rowBytes * rowsBefore(tile);
+    for (int64_t half = 0; half < plan.keys / 64; ++half, offset += bytes)
       if (isEarly(tile.place) == early)
-        body(offset, ptx.add(tileAt(stage, tile.place), half * halfStride(tile.place)), tileBytes);
+        body(offset, ptx.add(tileAt(stage, tile.place), first + half * halfStride(tile.place)), bytes);
+  }
 }
 
 void RoleEmitter::forScores(Stage stage, Value buffer, RecordPart body) {
-  int64_t offset = plan.made.size() * (plan.keys / 64) * tileBytes;
+  int64_t offset = madeBytes();
   auto add = [&](Value address, int64_t bytes) {
     body(offset, address, bytes);
     offset += bytes;
@@ -136,10 +138,10 @@ void RoleEmitter::leaveTiles(Value chunk, Stage stage) {
   ptx.await(barrier(TilesFull, stage.index), stage.phase);
   Value record = recordAt(chunk);
   // Each is a group: inputs come in the order in which tiles leave.
-  int64_t tile = plan.keys / 64 * tileBytes;
+  int64_t pieces = 0;
   forTiles(stage, /*early=*/false, [&](int64_t offset, Value address, int64_t bytes) {
     ptx.storeBytes(at(b, record, offset), address, bytes);
-    if ((offset + bytes) % tile == 0)
+    if (++pieces % (plan.keys / 64) == 0)
       ptx.commitStores();
   });
 }

@@ -60,7 +60,7 @@ Value RoleEmitter::decayOfChunk(TensorAccess &access, Value chunk) {
   Value sum = ptx.number(0);
   if (plan.decay) {
     for (unsigned i : {0, 1})
-      sum = ptx.sum(sum, slowestKey(state, plan.decay, i));
+      sum = ptx.sum(sum, slowestKey(state, i));
     for (int64_t distance = 1; distance < 32; distance *= 2)
       sum = ptx.sum(sum, ptx.shuffle(sum, ptx.exclusiveOr(lane, ptx.constant(distance))));
     return sum;
@@ -221,7 +221,8 @@ void RoleEmitter::clearRows(Stage stage, Value tokens) {
   auto clear = [&](bool hasSteps, bool early) {
     SmallVector<int64_t> tiles;
     for (auto [input, place] : tileOffsets)
-      if (auto own = cast<BlockArgument>(input); plan.hasSteps(own) == hasSteps && isEarly(own) == early)
+      if (auto own = cast<BlockArgument>(input); plan.hasSteps(own) == hasSteps && isEarly(own) == early &&
+                                                 !(phase == Phase::Chain && plan.isPlace(own)))
         for (int64_t half = 0; half < halvesOf(own); ++half)
           tiles.push_back(place.first + half * place.second);
     if (tiles.empty())

@@ -38,7 +38,7 @@ void RoleEmitter::collectRows(ScoreState &state) {
       collectRows(state, tile, tile.value, {});
   };
   for (unsigned i : state.role->tiles)
-    if (!plan.scores[i].ofTokens)
+    if (!plan.scores[i].ofTokens || plan.decay)
       collect(plan.scores[i]);
   if (state.role->system) {
     collect({plan.system, {}});
@@ -147,9 +147,10 @@ void RoleEmitter::refreshBlocks(ScoreState &state) {
 void RoleEmitter::storeTiles(ScoreState &state, Operation *gram) {
   refreshBlocks(state);
   Value laneAt = inStrips() ? laneInStrip() : Value();
+  LastRows rows = plan.decay && plan.steps > 1 ? lastRows() : LastRows();
   for (unsigned i : state.role->tiles) {
     const ScoreTile &tile = plan.scores[i];
-    if (tile.ofTokens || (gram && plan.splitScores(tile.value).second != gram))
+    if ((tile.ofTokens && !plan.decay) || (gram && plan.splitScores(tile.value).second != gram))
       continue;
     if (plan.decay)
       takeParts(state, tile.value);
@@ -157,6 +158,12 @@ void RoleEmitter::storeTiles(ScoreState &state, Operation *gram) {
       Values packed;
       for (unsigned e = 0; e < 8; e += 2)
         packed.push_back(ptx.pack(entries[e], entries[e + 1]));
+      // With a decay of each key, a token's scores are those of its last micro-step.
+      if (tile.ofTokens) {
+        Value column = onDiagonal ? ptx.mul(warp, 32) : ptx.constant(32 * state.block);
+        auto at = [&](Value place) { return ptx.add(state.buffer, ptx.exclusiveOr(place, column)); };
+        return storeLast(rows, packed, at, scoreOffset(i));
+      }
       Value at = ptx.add(state.warpRows, place);
       if (inStrips())
         at = blockInStrip(laneAt, warp, onDiagonal ? warp : ptx.constant(state.block), /*ofInverse=*/false);

@@ -28,6 +28,10 @@ struct RoleEmitter::ScoreState {
   mlir::Value wild, channels, ownChannels;
   Values own;
   Values inclusive, strict; // left operands that sum over earlier tokens
+  // With micro-steps: addresses of the rows of the warp's tokens, and of what these decay by; places of those
+  // in a tile whose last micro-steps the thread's rows are; and which rows are first ones, as bits of pairs.
+  Values ofTokens, ofLogs, firsts;
+  LastRows lastRows;
   // Rows on the left of products, by input and span, packed; what blocks see of themselves, by product.
   llvm::DenseMap<std::pair<mlir::Value, unsigned>, Values> lefts;
   llvm::DenseMap<mlir::Operation *, Values> diagonals;

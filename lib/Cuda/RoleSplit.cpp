@@ -182,8 +182,9 @@ RolePlan::Forgetting RolePlan::forgettingOfKeys() const {
     return Forgetting::Never;
   if (addsWithoutState())
     return Forgetting::ByKey;
-  // Before any chunk is there, no sums are.
-  bool isKnown = program->hasAttr(contractionAttr) && !needsSums(logs());
+  // Before any chunk is there, no sums are. What each micro-step has is not looked at.
+  bool isKnown = program->hasAttr(contractionAttr) && !needsSums(logs()) &&
+                 (steps == 1 || llvm::none_of(tilesOfLogs(), [&](auto input) { return hasSteps(input); }));
   return isKnown ? Forgetting::BySlowestKey : Forgetting::Never;
 }
 

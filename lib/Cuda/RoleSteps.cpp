@@ -89,7 +89,7 @@ bool RolePlan::isOf(bool ofTokens, Value value) const {
   if (std::optional<TokenTile> tile = asTile(value))
     return isOf(ofTokens, tile->input);
   Operation *op = value.getDefiningOp();
-  if (!op || isRow(value))
+  if (!op || isRow(value) || isOfDecay(value) || isWholeOfKeys(value))
     return true;
   if (auto gram = dyn_cast<chunk::GramOp>(op))
     return isOf(ofTokens, gram.getLhs()) && isOf(false, gram.getRhs());
@@ -111,7 +111,7 @@ LogicalResult RolePlan::findSteps() {
   for (unsigned output = 0; output < countOutputs(); ++output)
     if (!isOf(!rowOutputs, outputs[output]) || tensors[outputTensor(output)].own[2] != rowOutputs)
       return failure();
-  if (decay || states > 1 || !isOf(false, yielded[0]))
+  if ((decay && isStacked()) || states > 1 || !isOf(false, yielded[0]))
     return failure();
   // A sum over two inputs' rows is that of one kind of rows.
   for (Operation *op : reductions)

@@ -29,10 +29,32 @@ void RoleEmitter::beginDecayed(ScoreState &state) {
   };
   state.inclusive = triangle(0);
   state.strict = triangle(1);
-  // With few channels two warpgroups share a row of 128 bytes.
+  state.blocks = blocksFrom(state, state.blocks.front());
+  if (plan.steps == 1)
+    return;
+  auto isFirst = [&](Value row) {
+    Value token = arith::DivUIOp::create(b, row, ptx.constant(plan.steps));
+    return ptx.compare(arith::CmpIPredicate::eq, row, ptx.mul(token, plan.steps));
+  };
+  Value pair = ptx.add(ptx.mul(warp, 16), ptx.mul(ptx.bits(lane, 3), 2));
+  for (int64_t eight : {0, 8}) {
+    Value mask = ptx.constant(0);
+    for (int64_t i : {0, 1})
+      mask = ptx.add(mask, ptx.choose(isFirst(ptx.add(pair, eight + i)),
+                                      ptx.constant(i ? 0xffff0000 : 0xffff), ptx.constant(0)));
+    state.firsts.push_back(mask);
+  }
+}
+
+// The places of the warpgroup's four blocks of 16 columns in a row of 128 bytes, by that of the first.
+Values RoleEmitter::blocksFrom(const ScoreState &state, Value first) {
+  // With few channels two warpgroups share such a row.
   if (blocksOfWalker() < 4)
-    for (Value &block : state.blocks)
-      block = ptx.exclusiveOr(block, ptx.mul(state.walker, 32 * blocksOfWalker()));
+    first = ptx.exclusiveOr(first, ptx.mul(state.walker, 32 * blocksOfWalker()));
+  Values blocks;
+  for (int64_t block = 0; block < 4; ++block)
+    blocks.push_back(ptx.exclusiveOr(first, ptx.constant(32 * block)));
+  return blocks;
 }
 
 // Where a block of the warpgroup's channels is in a tile, whose rows of 64 channels are `stride` apart, by
@@ -45,9 +67,33 @@ Value RoleEmitter::ownBlock(const ScoreState &state, ValueRange places, int64_t 
   return ptx.add(ptx.add(at, first), block / 4 * stride);
 }
 
-// Of an input, the warp's rows, 16 columns.
+// Where the rows of the warp's tokens are. What decays is that of all, else that of those whose last
+// micro-step is the warp's, as tiles take the place of others: for these there is a row that is none's.
+void RoleEmitter::findTokens(ScoreState &state) {
+  if (plan.steps == 1)
+    return;
+  Value lane = freshLane(), row = ptx.add(ptx.mul(warp, 16), ptx.bits(lane, 15));
+  Value token = arith::DivUIOp::create(b, row, ptx.constant(plan.steps));
+  auto placesOf = [&](Value token) {
+    Value unit = ptx.exclusiveOr(ptx.shiftRight(lane, 4), ptx.bits(token, 7));
+    Values places = blocksFrom(state, ptx.add(ptx.mul(token, rowBytes), ptx.mul(unit, 16)));
+    for (Value &place : places)
+      place = ptx.add(state.stage.tiles, place);
+    return places;
+  };
+  state.ofLogs = state.ofTokens = placesOf(token);
+  state.lastRows = lastRows();
+  if (16 % plan.steps == 0)
+    return;
+  Value isLast = ptx.equal(arith::SubIOp::create(b, row, ptx.mul(token, plan.steps)), plan.steps - 1);
+  state.ofTokens = placesOf(ptx.choose(isLast, token, ptx.constant(plan.columns - 1)));
+}
+
+// Of an input, the warp's rows, or those of their tokens, 16 columns; transposed, those of logarithms.
 Values RoleEmitter::inputPairs(ScoreState &state, BlockArgument input, int64_t block, bool transposed) {
-  Value at = ownBlock(state, state.own, block, halfStride(input));
+  bool ofTokens = plan.steps > 1 && !plan.hasSteps(input);
+  const Values &rows = !ofTokens ? state.own : transposed ? state.ofLogs : state.ofTokens;
+  Value at = ownBlock(state, rows, block, halfStride(input));
   return ptx.loadMatrices(at, tileOffset(input), transposed);
 }
 

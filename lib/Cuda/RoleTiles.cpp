@@ -58,9 +58,27 @@ bool RolePlan::isWholeOfKeys(Value value) {
 
 Value RolePlan::logsOf(Value decay) { return trace(decay.getDefiningOp<chunk::DecayOp>().getLog()); }
 
+// Which operand of a product of logarithms with the number that is 1 at a token's first row these are, or -1.
+static int besideFirst(Value logs, BlockArgument isFirst) {
+  auto product = logs.getDefiningOp<MulOp>();
+  for (int i : {0, 1})
+    if (product && isFirst && RolePlan::trace(product->getOperand(1 - i)) == isFirst)
+      return i;
+  return -1;
+}
+
+Value RolePlan::logs() const {
+  Value logs = logsOf(decay);
+  int own = besideFirst(logs, isFirst);
+  return own < 0 ? logs : trace(logs.getDefiningOp()->getOperand(own));
+}
+
+bool RolePlan::decaysAtFirst() const { return besideFirst(logsOf(decay), isFirst) >= 0; }
+
 bool RolePlan::isMild(Value decay) const {
   RangeAttr range = rangeOf(logsOf(decay));
-  return range && range.getLo() >= -mostOfBlock / (16 * llvm::numbers::log2e);
+  int64_t tokens = decay == this->decay && decaysAtFirst() ? llvm::divideCeil(16, steps) : 16;
+  return range && range.getLo() >= -mostOfBlock / (tokens * llvm::numbers::log2e);
 }
 
 // The decay of each key and that of each row, which values have between tokens; where there are several, the
@@ -169,9 +187,11 @@ llvm::SetVector<BlockArgument> RolePlan::leavesOf(Value rows) {
   return leaves;
 }
 
+// What follows from several inputs has all their rows.
 LogicalResult RolePlan::needTile(const TokenTile &tile) {
-  return success(
-      llvm::all_of(leavesOf(tile.rows()), [&](BlockArgument input) { return succeeded(needInput(input)); }));
+  return success(llvm::all_of(leavesOf(tile.rows()), [&](BlockArgument input) {
+    return isOfTokens(input) == isOfTokens(tile.input) && succeeded(needInput(input));
+  }));
 }
 
 // A tile times such a value, as far as tiles can be that.
@@ -250,18 +270,22 @@ LogicalResult RolePlan::checkDecay() {
                  llvm::all_of(scores, [&](const ScoreTile &tile) { return tile.plainRows || isOwn(tile); }));
 }
 
+// A warp takes the place of the rows that it alone has read; those of a token may be several warps'.
+bool RolePlan::isBehind(const MadeTile &tile, BlockArgument place) const {
+  return steps > 1 && (rowsOf(place) != rowsOf(tile) || (!hasSteps(place) && tilesOfLogs().contains(place)));
+}
+
 // Where a tile of the chain lies: where its input does or, made, where an input did that only the scores
 // read.
 BlockArgument RolePlan::place(const TokenTile &tile) {
   if (!tile.span)
     return tile.input;
   auto &own = const_cast<MadeTile &>(madeOf(tile));
-  for (BlockArgument input : neededInputs) {
-    if (own.place)
-      break;
-    if (!plainInputs.contains(input) && matType(input).numCols() == keys &&
-        llvm::none_of(made, [&](const MadeTile &x) { return x.place == input; }))
-      own.place = input;
-  }
+  for (bool behind : {false, true})
+    for (BlockArgument input : neededInputs)
+      if (!own.place && !plainInputs.contains(input) && matType(input).numCols() == keys &&
+          isBehind(own, input) == behind &&
+          llvm::none_of(made, [&](const MadeTile &x) { return x.place == input; }))
+        own.place = input;
   return own.place;
 }

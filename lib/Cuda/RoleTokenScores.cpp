@@ -7,6 +7,30 @@ using namespace recur;
 using namespace recur::cuda;
 using chunk::Reach;
 
+// Where rows of tokens are in a tile, for a warp that has 16 micro-steps as rows.
+RoleEmitter::LastRows RoleEmitter::lastRows() {
+  LastRows rows;
+  Value lane = freshLane(), first = ptx.add(ptx.mul(warp, 16), ptx.shiftRight(lane, 2));
+  for (int64_t i : {0, 1}) {
+    Value row = ptx.add(first, 8 * i), token = arith::DivUIOp::create(b, row, ptx.constant(plan.steps));
+    Value swizzle = ptx.mul(ptx.bits(token, 7), 16), step = ptx.mul(token, plan.steps);
+    rows.place[i] = ptx.add(ptx.add(ptx.mul(token, rowBytes), swizzle), ptx.mul(ptx.bits(lane, 3), 4));
+    rows.isLast[i] = ptx.equal(arith::SubIOp::create(b, row, step), plan.steps - 1);
+  }
+  return rows;
+}
+
+// Stores a block of 16 columns of such rows, where micro-steps are their tokens' last ones. `at` has a
+// block's address by the row's place.
+void RoleEmitter::storeLast(const LastRows &rows, ValueRange pairs, llvm::function_ref<Value(Value)> at,
+                            int64_t offset) {
+  for (unsigned i : {0, 1}) {
+    Value left = at(rows.place[i]), right = ptx.exclusiveOr(left, ptx.constant(16));
+    ptx.store(left, offset, pairs[i], /*relaxed=*/false, rows.isLast[i]);
+    ptx.store(right, offset, pairs[i + 2], /*relaxed=*/false, rows.isLast[i]);
+  }
+}
+
 // Stores the role's scores of tokens. Each warp has 16 micro-steps as rows.
 void RoleEmitter::storeTokenScores(ScoreState &state) {
   for (unsigned i : state.role->tiles) {

@@ -86,6 +86,14 @@ private:
   void findBegin();
   int64_t tileOffset(mlir::BlockArgument input) const { return tileOffsets.lookup(input).first; }
   int64_t halfStride(mlir::BlockArgument input) const { return tileOffsets.lookup(input).second; }
+  /// The rows that an input's place has room for; of a made tile that lies behind the input's, those before
+  /// it.
+  int64_t rowsOfPlace(mlir::BlockArgument input) const;
+  int64_t rowsBefore(const MadeTile &tile) const {
+    return phase != Phase::Chain && plan.isBehind(tile, tile.place) ? plan.rowsOf(tile.place) : 0;
+  }
+  /// The made tiles together.
+  int64_t madeBytes() const;
   /// Where the scores of a chunk go, and that place's phase.
   std::pair<mlir::Value, mlir::Value> bufferOf(mlir::Value chunk, Stage stage);
   mlir::BlockArgument placeOf(const TokenTile &tile) const;
@@ -157,6 +165,11 @@ private:
   struct RowState;
   struct PlainScore;
   struct ScoreState;
+  // Of a thread's two rows, where their tokens' rows are in a tile, but for the columns, and whether they are
+  // the tokens' last ones.
+  struct LastRows {
+    mlir::Value place[2], isLast[2];
+  };
   enum class RowPart { Numbers, Tables, Sides };
   void emitRows(mlir::Value chunks, RowPart which);
   void emitSums(mlir::Value chunks);
@@ -207,7 +220,7 @@ private:
   std::array<mlir::Value, 2> decaySums(RowState &state, mlir::Value decay, bool before);
   std::array<mlir::Value, 2> signWeights(RowState &state, chunk::WeightsOp weights);
   mlir::Value decayOfChunk(TensorAccess &access, mlir::Value chunk);
-  mlir::Value slowestKey(RowState &state, mlir::Value decay, unsigned row);
+  mlir::Value slowestKey(RowState &state, unsigned row);
   mlir::Value vectorEntry(mlir::Value value, unsigned entry,
                           llvm::function_ref<mlir::Value(mlir::Value)> leaf);
 
@@ -220,6 +233,9 @@ private:
                     RowFactors factors);
   void collectRows(ScoreState &state, const ScoreTile &tile, mlir::Value value, RowFactors factors);
   void storeTokenScores(ScoreState &state);
+  LastRows lastRows();
+  void storeLast(const LastRows &rows, mlir::ValueRange pairs,
+                 llvm::function_ref<mlir::Value(mlir::Value place)> at, int64_t offset);
   std::optional<PlainScore> asPlain(const ScoreTile &tile) const;
   void collectFactors(ScoreState &state, const ScoreTile &tile, const PlainScore &plain);
   void fetchColumns(ScoreState &state, const ScoreTile &tile);
@@ -257,13 +273,14 @@ private:
   int64_t sumsAt(int64_t block) const;
   int64_t wholesAt() const;
   int64_t wholesInRecord() const {
-    return plan.made.size() * (plan.keys / 64) * tileBytes + ownLeavesBytes() +
-           (scoreBytes - ownLeavesBytes()) / 4 * (inStrips() ? 3 : 4);
+    return madeBytes() + ownLeavesBytes() + (scoreBytes - ownLeavesBytes()) / 4 * (inStrips() ? 3 : 4);
   }
   int64_t rightOffset(mlir::Value rows) const;
   int64_t blocksOfWalker() const { return plan.keys / 16 / form.walkers(); }
   mlir::Value ownBlock(const ScoreState &state, mlir::ValueRange places, int64_t block, int64_t stride);
   void beginDecayed(ScoreState &state);
+  void findTokens(ScoreState &state);
+  Values blocksFrom(const ScoreState &state, mlir::Value first);
   void emitWalk(mlir::Value chunks);
   void emitDecayed(ScoreState &state);
   void awaitParts(const ScoreState &state);

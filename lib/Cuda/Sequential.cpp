@@ -120,15 +120,17 @@ Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int6
 Value cuda::recordOf(Threads &threads, TensorAccess &access, const Part &part, int64_t tokens, Value chunk,
                      Value bytes) {
   ImplicitLocOpBuilder &b = threads.b;
-  Value zero = threads.constant(0, 64), grain = threads.constant(tokens, 64);
+  Value zero = threads.constant(0, 64), whole = threads.constant(tokensOfRecord, 64);
   Value isPacked =
       arith::CmpIOp::create(b, arith::CmpIPredicate::ne, access.word(TensorAccess::CuSeqlens + 2), zero);
   Value before = part.before ? part.before : zero;
   Value begin = arith::SubIOp::create(b, part.begin, before);
-  Value packed = arith::AddIOp::create(b, arith::DivUIOp::create(b, begin, grain), part.sequence);
-  Value each = arith::CeilDivUIOp::create(b, access.word(TensorAccess::Tokens), grain);
+  Value packed = arith::AddIOp::create(b, arith::DivUIOp::create(b, begin, whole), part.sequence);
+  Value each = arith::CeilDivUIOp::create(b, access.word(TensorAccess::Tokens), whole);
   Value first = arith::SelectOp::create(b, isPacked, packed, arith::MulIOp::create(b, part.sequence, each));
-  first = arith::AddIOp::create(b, first, arith::DivUIOp::create(b, before, grain));
+  // Smaller chunks have parts of such a record.
+  first = arith::MulIOp::create(b, first, threads.constant(llvm::divideCeil(tokensOfRecord, tokens), 64));
+  first = arith::AddIOp::create(b, first, arith::DivUIOp::create(b, before, threads.constant(tokens, 64)));
   Value number = arith::AddIOp::create(b, first, arith::ExtUIOp::create(b, b.getI64Type(), chunk));
   number = arith::AddIOp::create(b, arith::MulIOp::create(b, number, part.heads), part.head);
   Value scratch = access.pointer(TensorAccess::Scratch);

@@ -57,13 +57,16 @@ static FailureOr<OwningOpRef<ModuleOp>> emitForGpu(Session &session, RuleOp rule
   std::string missing;
   auto deriveProgram = [&](RuleOp part, bool ofMicroStep) -> chunk::ProgramOp {
     derivation = {};
-    copy = ofMicroStep ? ruleOfMicroStep(part) : cpu::isolateRule(part);
+    copy = ofMicroStep ? ruleOfMicroStep(part, /*inLogs=*/true) : cpu::isolateRule(part);
     if (!copy)
       return {};
     RuleOp derived = *copy->getOps<RuleOp>().begin();
-    if (std::string defect = ofMicroStep ? proveMicroStep(part, derived) : ""; !defect.empty()) {
-      warnOfDefect(session, defect);
-      return {};
+    if (ofMicroStep) {
+      OwningOpRef<ModuleOp> plain = ruleOfMicroStep(part, /*inLogs=*/false);
+      if (std::string defect = proveMicroStep(part, *plain->getOps<RuleOp>().begin()); !defect.empty()) {
+        warnOfDefect(session, defect);
+        return {};
+      }
     }
     if (failed(unrollSteps(derived)))
       return {};

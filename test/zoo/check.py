@@ -51,7 +51,7 @@ SWEPT = {"block_delta", "block_delta_rows", "comba", "convolved_layer", "decayed
          "deltanet_loss", "deltaproduct", "dplr", "erased_elsewhere", "gated_deltanet", "gated_deltanet_loss", "gla", "gsa",
          "hgrn2", "in_rows", "kda", "left_slots", "lightning", "linear_attention", "linear_attention_feature_map",
          "linear_attention_normalised", "linear_attention_rmsnorm", "longhorn", "low_rank_gate", "made_keys",
-         "mamba2", "mesanet", "mesanet_cg", "micro_decay", "micro_functions", "mimo", "mimo_rows",
+         "mamba2", "mesanet", "mesanet_cg", "micro_decay", "micro_functions", "micro_keys", "mimo", "mimo_rows",
          "mixed_projections", "mlstm", "one_line", "outer_decay", "paced_keys", "penalised", "projected", "projected_output",
          "refined_gate", "retnet", "rls", "rwkv6", "rwkv7", "scaled_keys", "shifted_tokens",
          "short_convolution", "signed_decay", "signed_delta", "simple_gla", "tempered_gate", "three_memories",

@@ -205,6 +205,13 @@ def micro_decay(x, s):
     return sigmoid(x.r) * (s.S @ x.q)
 
 
+def micro_keys(x, s):
+    s.S = x.a * s.S * exp(x.g)
+    for k, v, b in zip(x.k, x.v, x.b):
+        s.S = delta_step(s.S, l2norm(k), v, b)
+    return s.S @ x.q
+
+
 def penalised(x, s):
     k, rate = l2norm(x.k), sigmoid(x.th)
     s.S = s.S - rate * (outer(s.S @ k - x.v, k) + sigmoid(x.al) * s.S)

@@ -119,6 +119,8 @@ second_moment               | q:query(dk) k:unit(dk) v:value(dv) b:gate() r:gate
 dense_transition            | q:query(dk) k:key(dk) v:value(dv) | R:recurrent(dk,dk) | S(dv,dk)
 micro_decay                 | q:query(dk) k:key(dk)[n] v:value(dv)[n] a:gate()[n] b:gate_2()[n] \
                               r:real(dv) | | S(dv,dk)
+micro_keys                  | q:query(dk) k:key(dk)[n] v:value(dv)[n] g:log_decay(dk) a:gate() \
+                              b:gate_2()[n] | | S(dv,dk)
 gated_oja                   | q:query(dk) k:key(dk) v:value(dv) g:log_decay(dv) b:gate() | | S(dv,dk)
 in_rows                     | q:query(dk) k:key(dk) v:value(dv) g:log_decay(dk) b:gate() | | S(dk,dv)
 signed_delta                | q:query(dk) k:key(dk) v:value(dv) a:sign() b:gate() | | S(dv,dk)
