@@ -57,7 +57,8 @@ static Value onceOf(OpBuilder &b, Location loc, Value factor, Value isFirst, Val
   if (auto product = factor.getDefiningOp<MulOp>())
     return MulOp::create(b, loc, onceOf(b, loc, product.getLhs(), isFirst, isLater, inLogs),
                          onceOf(b, loc, product.getRhs(), isFirst, isLater, inLogs));
-  if (auto exp = factor.getDefiningOp<ExpOp>(); exp && inLogs)
+  // (Of a number, an infinite exponent would count as no number where it is 0 times that.)
+  if (auto exp = factor.getDefiningOp<ExpOp>(); exp && inLogs && !matType(factor).isScalar())
     return ExpOp::create(b, loc, MulOp::create(b, loc, isFirst, exp.getOperand()));
   Value later = isLater;
   if (!matType(factor).isScalar())

@@ -11,6 +11,9 @@ namespace recur::cuda {
 /// between.
 constexpr int64_t tokensWorthChunk = 8;
 
+// Has rows of a program that are the same for all tokens follow from params by a map (SharedRows.cpp).
+void mapSharedRows(chunk::ProgramOp program);
+
 // The part of a rule that one of a head's blocks computes.
 struct SharedOut {
   mlir::OwningOpRef<mlir::ModuleOp> module;

@@ -143,7 +143,7 @@ void RoleEmitter::weighRows(ScoreState &state) {
       result.pairs = pairsOf(block);
     for (bool before : {false, true})
       if (sumsNeeded[before])
-        result.sums[before] = logSums(state, logs, before);
+        result.sums[before] = logSums(state, block, logs, before);
     return result;
   };
   Fetched next = fetch(0);
@@ -287,6 +287,8 @@ void RoleEmitter::emitDecayed(ScoreState &state) {
   for (Value block : state.blocks)
     state.own.push_back(ptx.add(ptx.add(state.stage.tiles, state.warpRows), block));
   findTokens(state);
+  if (!plan.vanishLogs(plan.logs()))
+    countRows(state);
   state.channels = ptx.add(ptx.add(base, tablesAt), ptx.mul(ptx.bits(lane, 3), 16));
   state.channels = ptx.add(state.channels, ptx.mul(state.walker, 128 * blocksOfWalker()));
   state.ownChannels = ptx.add(state.channels, ptx.mul(warp, 8 * plan.keys));

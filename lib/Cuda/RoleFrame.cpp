@@ -58,7 +58,7 @@ SmallVector<ScoreRole> cuda::scoreRoles(const RolePlan &plan, const RoleForm &fo
 }
 
 int64_t RoleEmitter::halvesOf(BlockArgument input) const {
-  int64_t halves = matType(input).numCols() / 64;
+  int64_t halves = (plan.isSpare(input) ? plan.keys : matType(input).numCols()) / 64;
   return form.parts > 1 && plan.isSlab(input) ? halves / form.parts : halves;
 }
 
@@ -88,7 +88,8 @@ void RoleEmitter::placeTiles(bool apart) {
     // The chain finds made tiles where inputs would be.
     SmallVector<BlockArgument> together;
     llvm::copy_if(inputs, std::back_inserter(together), [&](BlockArgument input) {
-      return llvm::is_contained(copied, input) || (phase == Phase::Chain && plan.isPlace(input));
+      return llvm::is_contained(copied, input) ||
+             ((phase == Phase::Chain || plan.isSpare(input)) && plan.isPlace(input));
     });
     if (together.empty())
       continue;

@@ -81,7 +81,7 @@ void RoleEmitter::emitLoader(Value chunks) {
   };
   bool prefetches = plan.system && !plan.decay && stageBytes + earlyBytes > muchOfRing;
   // Inputs by number, each with how many tiles may still be on their way when it comes: those in whose places
-  // tiles are made last, in the order in which they leave.
+  // tiles are made last, in the order in which they leave. A place of no input is waited for alone.
   SmallVector<std::pair<unsigned, int64_t>> order;
   for (unsigned own = 0; own < inputs.size(); ++own)
     if (!leaves || !plan.isPlace(inputs[own]))
@@ -99,6 +99,11 @@ void RoleEmitter::emitLoader(Value chunks) {
           token = ptx.add(first, ptx.mul(numberOf(chunk), plan.tokens));
     auto load = [&](bool toOutputs, bool early = false) {
       for (auto [own, left] : order) {
+        if (own == inputs.size()) {
+          if (!toOutputs && !early)
+            ptx.awaitStores(/*written=*/false, left);
+          continue;
+        }
         BlockArgument input = inputs[own];
         if ((input == plan.outputPlace) != toOutputs || isEarly(input) != early)
           continue;

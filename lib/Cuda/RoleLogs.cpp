@@ -9,6 +9,9 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
+// What decays by more than 2^-199 counts as that, so that sums stay precise.
+constexpr double leastLog = -138;
+
 // What a decay without logarithms decays by is a value of a map: a map of its own has the logarithm.
 void RolePlan::takeLogs(chunk::ProgramOp program) {
   RolePlan plan;
@@ -41,11 +44,24 @@ bool RolePlan::isNumberOfLogs(Value value) const {
   return isRow(value) && !trace(value).getDefiningOp<ConstantOp>();
 }
 
-// Functions that take long are left to a kernel before.
+bool RolePlan::isOfParams(Value vector) const {
+  vector = trace(vector);
+  if (auto argument = dyn_cast<BlockArgument>(vector))
+    return argument.getOwner()->getParentOp() == program.getOperation() &&
+           program.getArg(argument.getArgNumber()).getKind() == ArgKind::Param &&
+           isOne(matType(argument).getCols());
+  Operation *op = vector.getDefiningOp();
+  return isa<ConstantOp, BroadcastOp, ElementwiseOp>(op) &&
+         llvm::all_of(op->getOperands(), [&](Value operand) { return isOfParams(operand); });
+}
+
+// Functions that take long are left to a kernel before, where tokens have some.
 LogicalResult RolePlan::needLogs(Value logs) {
   logs = trace(logs);
   if (isNumberOfLogs(logs))
     return needRow(logs);
+  if (isOfParams(logs))
+    return success();
   if (auto argument = dyn_cast<BlockArgument>(logs))
     return asTile(argument) ? needInput(argument) : failure();
   Operation *op = logs.getDefiningOp();
@@ -58,7 +74,11 @@ LogicalResult RolePlan::needLogs(Value logs) {
 bool RolePlan::vanishLogs(Value logs) const {
   logs = trace(logs);
   Operation *op = logs.getDefiningOp();
-  if (!op || isNumberOfLogs(logs))
+  if (isNumberOfLogs(logs))
+    return true;
+  if (isOfParams(logs) && !matchPattern(logs, m_Constant()))
+    return false;
+  if (!op)
     return true;
   if (auto constant = dyn_cast<ConstantOp>(op))
     return constant.getValue().isZero();
@@ -78,35 +98,105 @@ bool RolePlan::vanishLogs(Value logs) const {
 llvm::SetVector<Value> RolePlan::leavesOfLogs() const {
   llvm::SetVector<Value> leaves;
   SmallVector<Value> work{logs()};
+  if (isOfParams(logs()))
+    leaves.insert(work.pop_back_val());
   while (!work.empty()) {
     Value value = trace(work.pop_back_val());
-    if (isa<BlockArgument>(value) || isNumberOfLogs(value))
+    bool isOfTokens = isa<BlockArgument>(value) || isNumberOfLogs(value);
+    if (isOfTokens || (isOfParams(value) && !matchPattern(value, m_Constant())))
       leaves.insert(value);
-    else
+    else if (!matchPattern(value, m_Constant()))
       llvm::append_range(work, value.getDefiningOp()->getOperands());
   }
   return leaves;
 }
 
+llvm::SetVector<Value> RolePlan::vectorsOfLogs() const {
+  llvm::SetVector<Value> vectors;
+  for (Value leaf : leavesOfLogs())
+    if (!isRow(leaf) && isOfParams(leaf))
+      vectors.insert(leaf);
+  return vectors;
+}
+
 llvm::SetVector<BlockArgument> RolePlan::tilesOfLogs() const {
   llvm::SetVector<BlockArgument> tiles;
   for (Value leaf : leavesOfLogs())
-    if (!isRow(leaf))
+    if (!isRow(leaf) && !isOfParams(leaf))
       tiles.insert(cast<BlockArgument>(leaf));
   return tiles;
 }
 
+// An entry of the logarithms, of those that they follow from.
+Value RoleEmitter::logEntry(Value value, const llvm::SetVector<Value> &leaves,
+                            llvm::function_ref<Value(Value)> leaf) {
+  value = RolePlan::trace(value);
+  if (leaves.contains(value))
+    return leaf(value);
+  Operation *op = value.getDefiningOp();
+  if (auto constant = dyn_cast<ConstantOp>(op))
+    return ptx.number(constant.getValue().convertToDouble());
+  SpecPlace place(b, op);
+  // What counts at a token's first row alone may be infinite there.
+  if (int own = RolePlan::besideFirst(value, plan.isFirst); own >= 0) {
+    Value isFirst = logEntry(op->getOperand(1 - own), leaves, leaf);
+    Value holds = arith::CmpFOp::create(b, arith::CmpFPredicate::UNE, isFirst, ptx.number(0));
+    return ptx.choose(holds, logEntry(op->getOperand(own), leaves, leaf), ptx.number(0));
+  }
+  Values operands;
+  for (Value operand : op->getOperands())
+    operands.push_back(logEntry(operand, leaves, leaf));
+  return isa<BroadcastOp>(op) ? operands[0] : cast<ElementwiseOp>(op).lower(b, b.getLoc(), operands);
+}
+
+// An entry of a vector that follows from params.
+Value RoleEmitter::entryOfParams(TensorAccess &access, Value vector, Value at) {
+  llvm::SetVector<Value> params;
+  for (BlockArgument param : plan.program.argumentsOf(ArgKind::Param))
+    params.insert(param);
+  return logEntry(vector, params, [&](Value value) {
+    auto param = cast<BlockArgument>(value);
+    return paramEntry(access, param, matType(param).isScalar() ? ptx.constant(0) : at);
+  });
+}
+
+int64_t RoleEmitter::vectorAt(Value vector) const {
+  auto vectors = plan.vectorsOfLogs();
+  int64_t which = llvm::find(vectors, vector) - vectors.begin();
+  return tablesAt + tableBytes() - (vectors.size() - which) * 4 * plan.keys;
+}
+
+// Computes the vectors that are the same for all tokens: a thread takes a channel.
+void RoleEmitter::storeVectors(const ScoreState &state) {
+  auto vectors = plan.vectorsOfLogs();
+  if (vectors.empty())
+    return;
+  TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
+  access.locate(part.sequence, part.sequence, part.begin, part.head, part.shard, plan.independent);
+  Value channel = ptx.add(ptx.mul(state.walker, 128), thread);
+  threads.when(ptx.below(channel, ptx.constant(plan.keys)), [&] {
+    for (Value vector : vectors) {
+      Value entry = entryOfParams(access, vector, channel);
+      if (vector == plan.logs())
+        entry = arith::MaximumFOp::create(b, entry, ptx.number(leastLog));
+      ptx.store(ptx.add(base, ptx.mul(channel, 4)), vectorAt(vector), {entry});
+    }
+  });
+  meetWalkers();
+}
+
 // The logarithms of 16 channels at the warp's tokens, in pairs of tokens, so that they are the right side of
-// a product with what sums over these. What decays by more than 2^-199 counts as that, and sums stay precise.
+// a product with what sums over these.
 Values RoleEmitter::logPairs(ScoreState &state, int64_t block) {
-  constexpr double least = -138;
+  if (plan.isOfParams(plan.logs()))
+    return {};
   llvm::MapVector<Value, Values> known;
   for (BlockArgument input : plan.tilesOfLogs())
     known[input] = inputPairs(state, input, block, true);
   Values pairs;
-  if (auto input = dyn_cast<BlockArgument>(plan.logs())) {
-    pairs = known[input];
-    int32_t twice = ptx.bitsOf(least) * 0x10001;
+  if (Value logs = plan.logs(); known.contains(logs)) {
+    pairs = known[logs];
+    int32_t twice = ptx.bitsOf(leastLog) * 0x10001;
     for (Value &pair : plan.isMild() ? MutableArrayRef<Value>() : MutableArrayRef<Value>(pairs))
       pair = ptx.greater(pair, ptx.constant(twice));
   } else {
@@ -116,6 +206,11 @@ Values RoleEmitter::logPairs(ScoreState &state, int64_t block) {
         llvm::append_range(unpacked, ptx.unpack(pair));
       entries = unpacked;
     }
+    Value channels = ptx.add(base, ptx.mul(ptx.shiftRight(lane, 2), 4));
+    channels = ptx.add(channels, ptx.mul(state.walker, 64 * blocksOfWalker()));
+    for (Value vector : plan.vectorsOfLogs())
+      for (int64_t eight : {0, 1})
+        known[vector].append(4, ptx.loadFloats(channels, vectorAt(vector) + block * 64 + eight * 32, 1)[0]);
     Value columns = ptx.add(ptx.add(state.stage.rows, ptx.mul(warp, 64)), ptx.mul(ptx.bits(lane, 3), 8));
     auto entryOf = [&](Value value, unsigned e) {
       Values &entries = known[value];
@@ -125,48 +220,78 @@ Values RoleEmitter::logPairs(ScoreState &state, int64_t block) {
           llvm::append_range(entries, ptx.loadFloats(columns, slotOffset({{{value}}, {}}) + eight * 32, 2));
       return entries[e];
     };
+    auto leaves = plan.leavesOfLogs();
     for (unsigned e = 0; e < 8; e += 2) {
       Values two;
       for (unsigned i : {e, e + 1}) {
-        Value log = vectorEntry(plan.logs(), i, [&](Value value) { return entryOf(value, i); });
-        two.push_back(plan.isMild() ? log : arith::MaximumFOp::create(b, log, ptx.number(least)).getResult());
+        Value log = logEntry(plan.logs(), leaves, [&](Value value) { return entryOf(value, i); });
+        two.push_back(plan.isMild() ? log
+                                    : arith::MaximumFOp::create(b, log, ptx.number(leastLog)).getResult());
       }
       pairs.push_back(ptx.pack(two[0], two[1]));
     }
   }
-  if (plan.decaysAtFirst())
-    for (unsigned i = 0; i < 4; ++i)
-      pairs[i] = arith::AndIOp::create(b, pairs[i], state.firsts[i % 2]);
+  for (unsigned i = 0; plan.masksLogs() && i < 4; ++i)
+    pairs[i] = arith::AndIOp::create(b, pairs[i], state.counted[i % 2]);
   return {pairs[0], pairs[2], pairs[1], pairs[3]};
+}
+
+// Sums of natural logarithms from the first of the warp's tokens, with each token's own or without. Of those
+// that are the same for all tokens there are no pairs: they are counted.
+Values RoleEmitter::logSums(ScoreState &state, int64_t block, ValueRange pairs, bool before) {
+  if (!pairs.empty())
+    return ptx.multiplyPacked(Values(8, ptx.number(0)), before ? state.strict : state.inclusive, pairs);
+  Value at =
+      ptx.add(ptx.add(base, ptx.mul(ptx.bits(lane, 3), 8)), ptx.mul(state.walker, 64 * blocksOfWalker()));
+  Values logs, sums;
+  for (int64_t eight : {0, 1})
+    llvm::append_range(logs, ptx.loadFloats(at, vectorAt(plan.logs()) + block * 64 + eight * 32, 2));
+  for (unsigned e = 0; e < 8; ++e)
+    sums.push_back(ptx.multiply(logs[e / 4 * 2 + e % 2], state.counts[before][e / 2 % 2]));
+  return sums;
 }
 
 // The binary logarithm of the largest of a row's factors of a decay of each key.
 Value RoleEmitter::slowestKey(RowState &state, unsigned row) {
   Value logs = plan.logs(), most;
-  auto greater = [&](Value x) { most = most ? arith::MaximumFOp::create(b, most, x).getResult() : x; };
-  auto packets = [&](BlockArgument input, int64_t key) {
-    Value at = state.access.entryOfToken(plan.tensorOf(input), state.tokens[row], ptx.constant(key));
+  auto packets = [&](BlockArgument input, Value key) {
+    Value at = state.access.entryOfToken(plan.tensorOf(input), state.tokens[row], key);
     SmallVector<Type> types(4, b.getI32Type());
     return ptx.assembly("ld.global.v4.b32 {$0,$1,$2,$3}, [$4];", types, at);
   };
-  if (auto input = dyn_cast<BlockArgument>(logs)) {
+  auto greater = [&](Value x, Value y) -> Value { return arith::MaximumFOp::create(b, x, y); };
+  if (auto input = dyn_cast<BlockArgument>(logs); input && !plan.isOfParams(logs)) {
     Value pairs;
     for (int64_t key = 0; key < plan.keysInMemory(); key += 8)
-      for (Value pair : packets(input, key))
+      for (Value pair : packets(input, ptx.constant(key)))
         pairs = pairs ? ptx.greater(pairs, pair) : pair;
-    llvm::for_each(ptx.unpack(pairs), greater);
+    Values two = ptx.unpack(pairs);
+    most = greater(two[0], two[1]);
   } else {
-    for (int64_t key = 0; key < plan.keysInMemory(); key += 8) {
-      llvm::DenseMap<Value, Values> entries;
-      for (BlockArgument input : plan.tilesOfLogs())
-        for (Value pair : packets(input, key))
-          llvm::append_range(entries[input], ptx.unpack(pair));
-      for (unsigned e = 0; e < 8; ++e)
-        greater(vectorEntry(logs, e, [&](Value value) {
-          auto own = entries.find(value);
-          return own == entries.end() ? this->row(state, value)[row] : own->second[e];
-        }));
-    }
+    llvm::DenseMap<Value, Value> numbers;
+    auto leaves = plan.leavesOfLogs();
+    for (Value leaf : leaves)
+      if (plan.isRow(leaf))
+        numbers[leaf] = this->row(state, leaf)[row];
+    Value count = ptx.constant(plan.keysInMemory() / 8), least = ptx.number(-3e38);
+    auto loop =
+        threads.forLoop(ptx.constant(0), count, ptx.constant(1), least, [&](Value eight, ValueRange carried) {
+          Value key = ptx.mul(eight, 8), greatest = carried[0];
+          llvm::DenseMap<Value, Values> entries;
+          for (BlockArgument input : plan.tilesOfLogs())
+            for (Value pair : packets(input, key))
+              llvm::append_range(entries[input], ptx.unpack(pair));
+          for (Value vector : plan.vectorsOfLogs())
+            for (int64_t e = 0; e < 8; ++e)
+              entries[vector].push_back(entryOfParams(state.access, vector, ptx.add(key, e)));
+          for (unsigned e = 0; e < 8; ++e)
+            greatest = greater(greatest, logEntry(logs, leaves, [&](Value leaf) {
+                                 Value number = numbers.lookup(leaf);
+                                 return number ? number : entries.lookup(leaf)[e];
+                               }));
+          return Values{greatest};
+        });
+    most = loop.getResult(0);
   }
   Value log = ptx.multiply(most, ptx.number(llvm::numbers::log2e));
   log = arith::MaximumFOp::create(b, log, ptx.number(-200));

@@ -440,7 +440,10 @@ LogicalResult RolePlan::stackProducts() {
   for (const ChainProduct &p : products)
     if (p.kind <= ChainProduct::Depth && !place(*asTile(p.right)))
       return failure();
-  for (BlockArgument input : neededInputs)
+  llvm::SetVector<BlockArgument> rest = neededInputs;
+  for (const MadeTile &tile : made)
+    rest.insert(tile.place);
+  for (BlockArgument input : rest)
     if (!isPlaced(input))
       inputs.push_back({input});
   return success();

@@ -182,6 +182,10 @@ public:
   /// warps may still read those.
   int64_t rowsOf(const MadeTile &tile) const { return isOfTokens(tile.rows) ? columns : tokensOfChunk; }
   bool isBehind(const MadeTile &tile, mlir::BlockArgument place) const;
+  /// Whether a place is no input's: it goes by the state's name.
+  bool isSpare(mlir::BlockArgument place) const {
+    return program.getArg(place.getArgNumber()).getKind() == ArgKind::State;
+  }
   /// Whether a made tile lies in the place of an input, and whether only products that need no other read it.
   bool isPlace(mlir::BlockArgument input) const;
   bool isReadFirst(mlir::BlockArgument place) const;
@@ -254,11 +258,20 @@ public:
   static mlir::Value logsOf(mlir::Value decay);
   bool isMild() const { return isMild(decay); }
   mlir::Value logs() const;
+  /// Which operand of a product of logarithms with the number that is 1 at a token's first row these are, or
+  /// -1.
+  static int besideFirst(mlir::Value logs, mlir::BlockArgument isFirst);
   /// Whether they count at a token's first row alone, and those of others do not.
   bool decaysAtFirst() const;
-  /// What the logarithms of keys follow from: inputs, and numbers of the token; and the inputs alone.
+  /// What the logarithms of keys follow from: inputs, numbers of the token, and vectors that are the same for
+  /// all tokens, which follow from params; the inputs alone, and such vectors.
   llvm::SetVector<mlir::Value> leavesOfLogs() const;
   llvm::SetVector<mlir::BlockArgument> tilesOfLogs() const;
+  llvm::SetVector<mlir::Value> vectorsOfLogs() const;
+  bool isOfParams(mlir::Value vector) const;
+  /// Whether rows past a sequence's end, or those of later micro-steps, have logarithms that do not count.
+  bool masksLogs() const { return decaysAtFirst() || !vanishLogs(logs()); }
+  bool vanishLogs(mlir::Value logs) const;
   /// Writes decays of keys by numbers and exponentials as exponentials.
   static void takeLogs(chunk::ProgramOp program);
   /// Whether a value is what the decay of each row leaves over some span.
@@ -397,7 +410,6 @@ private:
   mlir::LogicalResult needDecay(mlir::Value value);
   mlir::LogicalResult needLogs(mlir::Value logs);
   bool isNumberOfLogs(mlir::Value value) const;
-  bool vanishLogs(mlir::Value logs) const;
   mlir::LogicalResult needRowDecay();
   mlir::LogicalResult visitMix(chunk::MixOp mix);
   mlir::FailureOr<unsigned> visitSubstitution(chunk::TriSolveOp solve);

@@ -220,11 +220,10 @@ void RoleEmitter::clearRows(Stage stage, Value tokens) {
   Value zero = ptx.number(0), packet = ptx.mul(ptx.bits(lane, 7), 16);
   auto clear = [&](bool hasSteps, bool early) {
     SmallVector<int64_t> tiles;
-    for (auto [input, place] : tileOffsets)
-      if (auto own = cast<BlockArgument>(input); plan.hasSteps(own) == hasSteps && isEarly(own) == early &&
-                                                 !(phase == Phase::Chain && plan.isPlace(own)))
-        for (int64_t half = 0; half < halvesOf(own); ++half)
-          tiles.push_back(place.first + half * place.second);
+    for (BlockArgument input : copiedInputs(plan, phase))
+      if (plan.hasSteps(input) == hasSteps && isEarly(input) == early)
+        for (int64_t half = 0; half < halvesOf(input); ++half)
+          tiles.push_back(tileOffset(input) + half * halfStride(input));
     if (tiles.empty())
       return;
     llvm::sort(tiles);

@@ -29,8 +29,10 @@ struct RoleEmitter::ScoreState {
   Values own;
   Values inclusive, strict; // left operands that sum over earlier tokens
   // With micro-steps: addresses of the rows of the warp's tokens, and of what these decay by; places of those
-  // in a tile whose last micro-steps the thread's rows are; and which rows are first ones, as bits of pairs.
-  Values ofTokens, ofLogs, firsts;
+  // in a tile whose last micro-steps the thread's rows are. Which rows decay, as bits of pairs, where not all
+  // do; or how many up to the thread's rows, and before them.
+  Values ofTokens, ofLogs, counted;
+  mlir::Value counts[2][2];
   LastRows lastRows;
   // Rows on the left of products, by input and span, packed; what blocks see of themselves, by product.
   llvm::DenseMap<std::pair<mlir::Value, unsigned>, Values> lefts;

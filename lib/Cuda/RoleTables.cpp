@@ -6,7 +6,10 @@ using namespace recur;
 using namespace recur::cuda;
 
 int64_t RoleEmitter::tableBytes() const {
-  return plan.decay ? pairTables * 8 * plan.keys + (5 + form.stages) * 4 * plan.keys : 0;
+  if (!plan.decay)
+    return 0;
+  int64_t numbers = 5 + form.stages + plan.vectorsOfLogs().size();
+  return pairTables * 8 * plan.keys + numbers * 4 * plan.keys;
 }
 
 int64_t RoleEmitter::sumsAt(int64_t block) const {
@@ -30,19 +33,46 @@ void RoleEmitter::beginDecayed(ScoreState &state) {
   state.inclusive = triangle(0);
   state.strict = triangle(1);
   state.blocks = blocksFrom(state, state.blocks.front());
-  if (plan.steps == 1)
+  storeVectors(state);
+  if (plan.masksLogs() && plan.vanishLogs(plan.logs()))
+    countRows(state);
+}
+
+// Finds which of the warp's rows decay: those of tokens that there are or, of micro-steps, their first ones;
+// and, for each of the thread's rows, how many do up to it, and before it.
+void RoleEmitter::countRows(ScoreState &state) {
+  int64_t every = plan.decaysAtFirst() ? plan.steps : 1;
+  Value first = ptx.mul(warp, 16), end;
+  if (!plan.vanishLogs(plan.logs()))
+    end = ptx.mul(arith::MinSIOp::create(b, tokensLeft(state.chunk), ptx.constant(plan.tokens)), plan.steps);
+  if (plan.isOfParams(plan.logs())) {
+    auto countTo = [&](Value row) {
+      row = arith::MaxSIOp::create(b, first, arith::MinSIOp::create(b, row, end));
+      return arith::DivUIOp::create(b, ptx.add(row, every - 1), ptx.constant(every));
+    };
+    for (int64_t eight : {0, 8})
+      for (bool before : {false, true}) {
+        Value row = ptx.add(ptx.add(first, ptx.shiftRight(lane, 2)), eight + (before ? 0 : 1));
+        Value count = arith::SubIOp::create(b, countTo(row), countTo(first));
+        state.counts[before][eight / 8] = arith::SIToFPOp::create(b, b.getF32Type(), count);
+      }
     return;
-  auto isFirst = [&](Value row) {
-    Value token = arith::DivUIOp::create(b, row, ptx.constant(plan.steps));
-    return ptx.compare(arith::CmpIPredicate::eq, row, ptx.mul(token, plan.steps));
+  }
+  auto counts = [&](Value row) {
+    Value holds = end ? ptx.compare(arith::CmpIPredicate::slt, row, end) : Value();
+    if (every == 1)
+      return holds;
+    Value token = arith::DivUIOp::create(b, row, ptx.constant(every));
+    Value isFirst = ptx.compare(arith::CmpIPredicate::eq, row, ptx.mul(token, every));
+    return holds ? arith::AndIOp::create(b, holds, isFirst).getResult() : isFirst;
   };
-  Value pair = ptx.add(ptx.mul(warp, 16), ptx.mul(ptx.bits(lane, 3), 2));
+  state.counted.clear();
   for (int64_t eight : {0, 8}) {
-    Value mask = ptx.constant(0);
+    Value mask = ptx.constant(0), row = ptx.add(ptx.add(first, ptx.mul(ptx.bits(lane, 3), 2)), eight);
     for (int64_t i : {0, 1})
-      mask = ptx.add(mask, ptx.choose(isFirst(ptx.add(pair, eight + i)),
-                                      ptx.constant(i ? 0xffff0000 : 0xffff), ptx.constant(0)));
-    state.firsts.push_back(mask);
+      mask = ptx.add(
+          mask, ptx.choose(counts(ptx.add(row, i)), ptx.constant(i ? 0xffff0000 : 0xffff), ptx.constant(0)));
+    state.counted.push_back(mask);
   }
 }
 
@@ -97,17 +127,12 @@ Values RoleEmitter::inputPairs(ScoreState &state, BlockArgument input, int64_t b
   return ptx.loadMatrices(at, tileOffset(input), transposed);
 }
 
-// Sums of natural logarithms from the first of the warp's tokens, with each token's own or without.
-Values RoleEmitter::logSums(ScoreState &state, ValueRange pairs, bool before) {
-  return ptx.multiplyPacked(Values(8, ptx.number(0)), before ? state.strict : state.inclusive, pairs);
-}
-
 // What each block of 16 tokens takes away from each channel.
 void RoleEmitter::storeSums(ScoreState &state) {
   SmallVector<Values> sums;
   Value lowest = ptx.number(0);
   for (int64_t block = 0; block < blocksOfWalker(); ++block) {
-    sums.push_back(logSums(state, logPairs(state, block), false));
+    sums.push_back(logSums(state, block, logPairs(state, block), false));
     for (unsigned e : {2, 3, 6, 7})
       lowest = arith::MinNumFOp::create(b, lowest, sums.back()[e]);
   }

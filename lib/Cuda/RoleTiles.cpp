@@ -58,11 +58,10 @@ bool RolePlan::isWholeOfKeys(Value value) {
 
 Value RolePlan::logsOf(Value decay) { return trace(decay.getDefiningOp<chunk::DecayOp>().getLog()); }
 
-// Which operand of a product of logarithms with the number that is 1 at a token's first row these are, or -1.
-static int besideFirst(Value logs, BlockArgument isFirst) {
+int RolePlan::besideFirst(Value logs, BlockArgument isFirst) {
   auto product = logs.getDefiningOp<MulOp>();
   for (int i : {0, 1})
-    if (product && isFirst && RolePlan::trace(product->getOperand(1 - i)) == isFirst)
+    if (product && isFirst && trace(product->getOperand(1 - i)) == isFirst)
       return i;
   return -1;
 }
@@ -151,14 +150,27 @@ FailureOr<unsigned> RolePlan::visitSubstitution(chunk::TriSolveOp solve) {
   return available[solve.getResult(0)] = *wave;
 }
 
-// Whether a value is weights of the decay of each key, or its factors.
+// Whether two values follow from the same ones by the same operations.
+static bool areAlike(Value x, Value y) {
+  x = RolePlan::trace(x), y = RolePlan::trace(y);
+  Operation *op = x.getDefiningOp(), *other = y.getDefiningOp();
+  if (x == y || !op || !other)
+    return x == y;
+  return op->getName() == other->getName() && x.getType() == y.getType() &&
+         op->getAttrDictionary() == other->getAttrDictionary() && isPure(op) &&
+         llvm::all_of_zip(op->getOperands(), other->getOperands(), areAlike);
+}
+
+// Whether a value is weights of the decay of each key, or its factors. Those that are the same for all tokens
+// may be computed in several places.
 bool RolePlan::isOfDecay(Value value) const {
   if (!decay)
     return false;
   value = trace(value);
-  auto weights = value.getDefiningOp<chunk::WeightsOp>();
-  return weights ? weights.getDecay() == decay && weights.getSpan() != chunk::Span::Whole
-                 : value == trace(decay.getDefiningOp<chunk::DecayOp>().getFactors());
+  if (auto weights = value.getDefiningOp<chunk::WeightsOp>())
+    return weights.getDecay() == decay && weights.getSpan() != chunk::Span::Whole;
+  Value factors = trace(decay.getDefiningOp<chunk::DecayOp>().getFactors());
+  return value == factors || (isOfParams(value) && areAlike(value, factors));
 }
 
 std::optional<TokenTile> RolePlan::asRows(Value value) const {
@@ -211,7 +223,7 @@ LogicalResult RolePlan::needDecay(Value value) {
   auto op = value.getDefiningOp<chunk::DecayOp>();
   if (decay != value || !op.getLog() || matType(op.getFactors()).numCols() != keys)
     return failure();
-  return success(vanishLogs(logs()) && succeeded(needLogs(logs())));
+  return needLogs(logs());
 }
 
 // What a tile at the right of one of the chain's products needs.
@@ -272,11 +284,12 @@ LogicalResult RolePlan::checkDecay() {
 
 // A warp takes the place of the rows that it alone has read; those of a token may be several warps'.
 bool RolePlan::isBehind(const MadeTile &tile, BlockArgument place) const {
-  return steps > 1 && (rowsOf(place) != rowsOf(tile) || (!hasSteps(place) && tilesOfLogs().contains(place)));
+  return steps > 1 && !isSpare(place) &&
+         (rowsOf(place) != rowsOf(tile) || (!hasSteps(place) && tilesOfLogs().contains(place)));
 }
 
 // Where a tile of the chain lies: where its input does or, made, where an input did that only the scores
-// read.
+// read, or in a place of its own.
 BlockArgument RolePlan::place(const TokenTile &tile) {
   if (!tile.span)
     return tile.input;
@@ -287,5 +300,8 @@ BlockArgument RolePlan::place(const TokenTile &tile) {
           isBehind(own, input) == behind &&
           llvm::none_of(made, [&](const MadeTile &x) { return x.place == input; }))
         own.place = input;
+  BlockArgument spare = program.argumentsOf(ArgKind::State).front();
+  if (!own.place && llvm::none_of(made, [&](const MadeTile &x) { return x.place == spare; }))
+    own.place = spare;
   return own.place;
 }

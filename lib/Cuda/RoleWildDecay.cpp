@@ -33,8 +33,8 @@ Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
         Value isLargest = ptx.equal(size, 8);
         Values sums(8, zero);
         for (int64_t block = 0; block < blocksOfWalker(); ++block) {
-          Values pairs = logPairs(state, block), logs = logSums(state, pairs, false);
-          Values since = before ? logSums(state, pairs, true) : logs;
+          Values pairs = logPairs(state, block), logs = logSums(state, block, pairs, false);
+          Values since = before ? logSums(state, block, pairs, true) : logs;
           Values x = rows(left, block), y = rows(right, block);
           for (unsigned e = 0; e < 8; ++e) {
             // Of halves of 8 the middle is the upper row's for both.

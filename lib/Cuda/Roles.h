@@ -293,7 +293,13 @@ private:
   Values inputPairs(ScoreState &state, mlir::BlockArgument input, int64_t block, bool transposed);
   Values rowsOf(mlir::Value rows, llvm::function_ref<mlir::ValueRange(mlir::BlockArgument)> pairs);
   Values logPairs(ScoreState &state, int64_t block);
-  Values logSums(ScoreState &state, mlir::ValueRange pairs, bool before);
+  Values logSums(ScoreState &state, int64_t block, mlir::ValueRange pairs, bool before);
+  mlir::Value logEntry(mlir::Value value, const llvm::SetVector<mlir::Value> &leaves,
+                       llvm::function_ref<mlir::Value(mlir::Value)> leaf);
+  mlir::Value entryOfParams(TensorAccess &access, mlir::Value vector, mlir::Value at);
+  int64_t vectorAt(mlir::Value vector) const;
+  void storeVectors(const ScoreState &state);
+  void countRows(ScoreState &state);
   void storeSums(ScoreState &state);
   void makeTables(ScoreState &state);
   void weighRows(ScoreState &state);

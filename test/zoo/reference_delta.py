@@ -228,6 +228,11 @@ def paced_keys(x, s):
     return s.S @ x.q
 
 
+def stepped_rates(x, s):
+    s.S = delta_step(s.S * exp(-x.a * exp(x.w)), l2norm(x.k), x.v, x.b)
+    return s.S @ x.q
+
+
 def two_keys(x, s):
     k = l2norm(x.k)
     S = exp(x.g) * s.S

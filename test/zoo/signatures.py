@@ -88,6 +88,7 @@ vector_beta                 | q:query(dk) k:unit(dk) v:value(dv) b:gate(dv) | | 
 value_rates                 | q:query(dk) k:key(dk) v:value(dv) b:gate(dv) g:log_decay() | | S(dv,dk)
 decayed_rates               | q:query(dk) k:key(dk) v:value(dv) g:log_decay(dk) b:gate(dv) | | S(dv,dk)
 paced_keys                  | q:query(dk) k:key(dk) v:value(dv) g:log_decay(dk) a:gate() b:gate() | | S(dv,dk)
+stepped_rates               | q:query(dk) k:key(dk) v:value(dv) a:gate() b:gate() | w:real(dk) | S(dv,dk)
 erased_elsewhere            | q:query(dk) k:key(dk) p:key(dk) v:value(dv) h:log_decay(dv) b:gate() | | S(dv,dk)
 fixed_momentum              | q:query(dk) k:key(dk) v:value(dv) b:half() | | S(dv,dk) M:real(dv,dk)
 value_forgetting            | q:query(dk) k:key(dk) v:value(dv) b:gate(dv) a:log_decay(dv) | | S(dv,dk)
@@ -120,7 +121,7 @@ dense_transition            | q:query(dk) k:key(dk) v:value(dv) | R:recurrent(dk
 micro_decay                 | q:query(dk) k:key(dk)[n] v:value(dv)[n] a:gate()[n] b:gate_2()[n] \
                               r:real(dv) | | S(dv,dk)
 micro_keys                  | q:query(dk) k:key(dk)[n] v:value(dv)[n] g:log_decay(dk) a:gate() \
-                              b:gate_2()[n] | | S(dv,dk)
+                              b:gate()[n] | | S(dv,dk)
 gated_oja                   | q:query(dk) k:key(dk) v:value(dv) g:log_decay(dv) b:gate() | | S(dv,dk)
 in_rows                     | q:query(dk) k:key(dk) v:value(dv) g:log_decay(dk) b:gate() | | S(dk,dv)
 signed_delta                | q:query(dk) k:key(dk) v:value(dv) a:sign() b:gate() | | S(dv,dk)
