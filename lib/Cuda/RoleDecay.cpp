@@ -1,4 +1,6 @@
-// A decay of each key, by warpgroups that share out the channels: each warp has 16 of the chunk's tokens.
+// A decay of each key, by warpgroups that share out the channels: each warp has 16 of the chunk's tokens, or
+// of their micro-steps. Then what a token has is that of all its micro-steps, its decay counts at the first
+// one, and what it reads is what the last one does.
 //
 // Logarithms are summed within the warp's tokens, by a product with a triangle of ones, which is exact as
 // they have 16 bits. All else is relative to them: a token's row on the left of a product is multiplied with
@@ -287,7 +289,7 @@ void RoleEmitter::emitDecayed(ScoreState &state) {
   for (Value block : state.blocks)
     state.own.push_back(ptx.add(ptx.add(state.stage.tiles, state.warpRows), block));
   findTokens(state);
-  if (!plan.vanishLogs(plan.logs()))
+  if (plan.outlastRows())
     countRows(state);
   state.channels = ptx.add(ptx.add(base, tablesAt), ptx.mul(ptx.bits(lane, 3), 16));
   state.channels = ptx.add(state.channels, ptx.mul(state.walker, 128 * blocksOfWalker()));

@@ -1,6 +1,6 @@
-// Logarithms of a decay of each key that are no input: sums, products and the like of inputs and of numbers
-// of each token, so that a*S*diag(exp(g)) needs no kernel that writes log(a) + g to memory. Who walks the
-// channels computes them entry by entry, rounded to 16 bits as an input would be.
+// Logarithms of a decay of each key that are no input: sums, products and the like of inputs, of params and
+// of numbers of each token, so that a*S*diag(exp(g)) needs no kernel that writes log(a) + g to memory. Who
+// walks the channels computes them entry by entry, rounded to 16 bits as an input would be.
 #include "lib/Cuda/RoleRowState.h"
 #include "lib/Cuda/RoleScores.h"
 #include "lib/Cuda/Stages.h"

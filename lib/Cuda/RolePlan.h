@@ -269,9 +269,10 @@ public:
   llvm::SetVector<mlir::BlockArgument> tilesOfLogs() const;
   llvm::SetVector<mlir::Value> vectorsOfLogs() const;
   bool isOfParams(mlir::Value vector) const;
-  /// Whether rows past a sequence's end, or those of later micro-steps, have logarithms that do not count.
-  bool masksLogs() const { return decaysAtFirst() || !vanishLogs(logs()); }
-  bool vanishLogs(mlir::Value logs) const;
+  /// Whether rows past a sequence's end, or those of later micro-steps, have logarithms that do not count;
+  /// and whether the former have.
+  bool masksLogs() const { return decaysAtFirst() || outlastRows(); }
+  bool outlastRows() const { return isOfParams(logs()) || !vanishLogs(logs()); }
   /// Writes decays of keys by numbers and exponentials as exponentials.
   static void takeLogs(chunk::ProgramOp program);
   /// Whether a value is what the decay of each row leaves over some span.
@@ -410,6 +411,7 @@ private:
   mlir::LogicalResult needDecay(mlir::Value value);
   mlir::LogicalResult needLogs(mlir::Value logs);
   bool isNumberOfLogs(mlir::Value value) const;
+  bool vanishLogs(mlir::Value logs) const;
   mlir::LogicalResult needRowDecay();
   mlir::LogicalResult visitMix(chunk::MixOp mix);
   mlir::FailureOr<unsigned> visitSubstitution(chunk::TriSolveOp solve);

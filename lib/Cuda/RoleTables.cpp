@@ -34,7 +34,7 @@ void RoleEmitter::beginDecayed(ScoreState &state) {
   state.strict = triangle(1);
   state.blocks = blocksFrom(state, state.blocks.front());
   storeVectors(state);
-  if (plan.masksLogs() && plan.vanishLogs(plan.logs()))
+  if (plan.masksLogs() && !plan.outlastRows())
     countRows(state);
 }
 
@@ -43,7 +43,7 @@ void RoleEmitter::beginDecayed(ScoreState &state) {
 void RoleEmitter::countRows(ScoreState &state) {
   int64_t every = plan.decaysAtFirst() ? plan.steps : 1;
   Value first = ptx.mul(warp, 16), end;
-  if (!plan.vanishLogs(plan.logs()))
+  if (plan.outlastRows())
     end = ptx.mul(arith::MinSIOp::create(b, tokensLeft(state.chunk), ptx.constant(plan.tokens)), plan.steps);
   if (plan.isOfParams(plan.logs())) {
     auto countTo = [&](Value row) {
