@@ -123,7 +123,7 @@ void RoleEmitter::layOut() {
                                                 : partBytes,
           leavesBytes = plan.system ? 4 * leafBytes() : 0;
   // A chunk stays in the ring while it passes all roles, so the ring is as deep as there is room.
-  int64_t tablesBytes = tableBytes(), sumBytes = plan.reductions.size() * chunksOfSums * slotBytes;
+  int64_t tablesBytes = tableBytes(), sumBytes = bytesOfSums();
   int64_t rightBytes = plan.rights.size() * (plan.keys / 64) * rightHalf, exchangeBytes = 0;
   // With a decay of each key, the system's blocks lie where its sums did.
   if (plan.decay)

@@ -365,8 +365,9 @@ public:
   mlir::BlockArgument outputPlace;
   /// Whether such sums as below are over functions of rows that take more than a multiplication.
   bool sumsFunctions() const;
-  /// Sums over rows that numbers per token follow from.
+  /// Sums over rows that numbers per token follow from; and the params in them.
   llvm::SetVector<mlir::Operation *> reductions;
+  llvm::SetVector<mlir::BlockArgument> paramsOfSums() const;
   bool statesOnly = false;
   /// The wave that a value of the chain can be used in.
   llvm::DenseMap<mlir::Value, unsigned> available;

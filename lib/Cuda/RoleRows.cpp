@@ -294,6 +294,8 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
       llvm::append_range(fetched, row(state, input));
     return fetched;
   };
+  if (which != RowPart::Numbers && phase != Phase::Chain)
+    storeParams(access);
   // Registers are few.
   Value sameLane = lane;
   Value last = ptx.add(chunks, -1);
@@ -312,7 +314,7 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
       fillMasks(state, which, /*late=*/false);
       ptx.await(barrier(scoresTurn() ? Turned : Loaded, stage.index), stage.phase);
       if (!plan.reductions.empty() || sumsTurn())
-        sumChunk(access, chunk, stage);
+        sumChunk(chunk, stage);
       if (team > 1 && !plan.reductions.empty())
         awaitSums(chunk);
       fillMasks(state, which, /*late=*/true);

@@ -26,6 +26,57 @@ Value RoleEmitter::paramEntry(TensorAccess &access, BlockArgument param, Value a
   return access.loadEntry(plan.tensorOf(param), at, ptx.constant(0));
 }
 
+// The params that sums over rows have entries of.
+llvm::SetVector<BlockArgument> RolePlan::paramsOfSums() const {
+  llvm::SetVector<BlockArgument> params;
+  SmallVector<Value> work;
+  for (Operation *sum : reductions)
+    work.push_back(sum->getOperand(0));
+  while (!work.empty()) {
+    Value value = trace(work.pop_back_val());
+    if (Operation *op = value.getDefiningOp())
+      llvm::append_range(work, op->getOperands());
+    else if (program.getArg(cast<BlockArgument>(value).getArgNumber()).getKind() == ArgKind::Param)
+      params.insert(cast<BlockArgument>(value));
+  }
+  return params;
+}
+
+int64_t RoleEmitter::bytesOfSums() const {
+  int64_t bytes = plan.reductions.size() * chunksOfSums * slotBytes;
+  for (BlockArgument param : plan.paramsOfSums())
+    bytes += llvm::alignTo(4 * matType(param).numRows(), 16);
+  return bytes;
+}
+
+// Where a param's entries are: behind the sums.
+int64_t RoleEmitter::paramAt(BlockArgument param) const {
+  int64_t at = normsAt + plan.reductions.size() * chunksOfSums * slotBytes;
+  for (BlockArgument before : plan.paramsOfSums()) {
+    if (before == param)
+      break;
+    at += llvm::alignTo(4 * matType(before).numRows(), 16);
+  }
+  return at;
+}
+
+// Fetches the params of sums, by the warps that sum: from device memory each entry would be asked for again
+// for each row.
+void RoleEmitter::storeParams(TensorAccess &access) {
+  if (plan.paramsOfSums().empty())
+    return;
+  int64_t count = 32 * sumWarps();
+  Value own = ptx.add(ptx.mul(ptx.bits(warp, sumWarps() - 1), 32), lane);
+  for (BlockArgument param : plan.paramsOfSums())
+    for (int64_t size = matType(param).numRows(), first = 0; first < size; first += count) {
+      Value at = ptx.add(own, first);
+      threads.when(ptx.below(at, ptx.constant(size)), [&] {
+        ptx.store(ptx.add(base, ptx.mul(at, 4)), paramAt(param), {paramEntry(access, param, at)});
+      });
+    }
+  ptx.meet(ptx.constant(14), count);
+}
+
 // The input that a sum is the squared norm of, or null.
 static BlockArgument inputOfNorm(ReduceOp op) {
   auto product = RolePlan::trace(op.getOperand()).getDefiningOp<MulOp>();
@@ -92,7 +143,7 @@ void RoleEmitter::storeSum(Value sums, Value row, Value whole, int64_t rows) {
 }
 
 // A lane or more sum over a row, 32 bytes at a time, which are fetched while those before are summed.
-void RoleEmitter::sumRows(TensorAccess &access, Stage stage, Value sums, Value first, ReduceOp op) {
+void RoleEmitter::sumRows(Stage stage, Value sums, Value first, ReduceOp op) {
   if (BlockArgument input = inputOfNorm(op); input && tileOffsets.contains(input))
     return sumSquares(stage, sums, first, input);
   constexpr int64_t together = 2;
@@ -136,11 +187,21 @@ void RoleEmitter::sumRows(TensorAccess &access, Stage stage, Value sums, Value f
   // once, so that packets need not change registers.
   Value count = ptx.add(ptx.shiftRight(lane, 5), ownRounds), zero = ptx.constant(0);
   auto sum = [&](Values &partial, ValueRange pairs, Value round) {
+    Value params = ptx.add(base, ptx.mul(packetAt(round), 32));
+    llvm::DenseMap<Value, Values> four;
     for (int64_t e = 0; e < together * 8; ++e) {
+      if (e % 4 == 0)
+        four.clear();
       Value entry = vectorEntry(op.getOperand(), e, [&](Value leaf) -> Value {
         auto input = cast<BlockArgument>(leaf);
-        if (!tileOffsets.contains(input))
-          return paramEntry(access, input, ptx.add(ptx.mul(packetAt(round), 8), e));
+        if (!tileOffsets.contains(input)) {
+          bool isOne = matType(input).isScalar();
+          Values &own = four[input];
+          if (own.empty())
+            own = isOne ? ptx.loadFloats(base, paramAt(input), 1)
+                        : ptx.loadFloats(params, paramAt(input) + e * 4, 4);
+          return own[isOne ? 0 : e % 4];
+        }
         int64_t first = (llvm::find(inputs, input) - inputs.begin()) * together * 4;
         return ptx.unpack(pairs[first + e / 2])[e % 2];
       });
@@ -185,15 +246,16 @@ void RoleEmitter::emitSums(Value chunks) {
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
   // Of the part that is known: finding it again would keep more in registers. No state is read here.
   access.locate(part.sequence, part.sequence, part.begin, part.head, part.shard, plan.independent);
+  storeParams(access);
   forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
     ptx.await(barrier(scoresTurn() ? Turned : Loaded, stage.index), stage.phase);
-    sumChunk(access, chunk, stage);
+    sumChunk(chunk, stage);
     return Values();
   });
 }
 
 // The same of a chunk that is there.
-void RoleEmitter::sumChunk(TensorAccess &access, Value chunk, Stage stage) {
+void RoleEmitter::sumChunk(Value chunk, Stage stage) {
   Value first = ptx.mul(ptx.bits(warp, sumWarps() - 1), rowsOfSumWarp());
   int64_t own = 32 * sumWarps(), all = own + 32;
   if (team > 1)
@@ -206,7 +268,7 @@ void RoleEmitter::sumChunk(TensorAccess &access, Value chunk, Stage stage) {
     ptx.meet(ptx.constant(14), own);
   }
   for (Operation *op : plan.reductions)
-    sumRows(access, stage, sumsOf(chunk, op), first, cast<ReduceOp>(op));
+    sumRows(stage, sumsOf(chunk, op), first, cast<ReduceOp>(op));
   if (team == 1)
     return ptx.meet(ptx.constant(4), all);
   ptx.fenceProxy();

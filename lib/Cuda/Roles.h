@@ -173,7 +173,10 @@ private:
   enum class RowPart { Numbers, Tables, Sides };
   void emitRows(mlir::Value chunks, RowPart which);
   void emitSums(mlir::Value chunks);
-  void sumChunk(TensorAccess &access, mlir::Value chunk, Stage stage);
+  void sumChunk(mlir::Value chunk, Stage stage);
+  int64_t bytesOfSums() const;
+  int64_t paramAt(mlir::BlockArgument param) const;
+  void storeParams(TensorAccess &access);
   int64_t sumWarps() const { return form.sumsApart(plan) ? 4 : 2; }
   /// The rows that such a warp sums over, side by side.
   int64_t rowsOfSumWarp() const { return tokensOfChunk / sumWarps() / team; }
@@ -185,7 +188,7 @@ private:
   void forPeers(llvm::function_ref<void(mlir::Value rank)> body);
   void sumSquares(Stage stage, mlir::Value sums, mlir::Value first, mlir::BlockArgument input);
   void storeSum(mlir::Value sums, mlir::Value row, mlir::Value whole, int64_t rows);
-  void sumRows(TensorAccess &access, Stage stage, mlir::Value sums, mlir::Value first, ReduceOp op);
+  void sumRows(Stage stage, mlir::Value sums, mlir::Value first, ReduceOp op);
   mlir::Value paramEntry(TensorAccess &access, mlir::BlockArgument param, mlir::Value at);
   std::array<mlir::Value, 2> row(RowState &state, mlir::Value value);
   // Coupled states (RoleCascade.cpp).
