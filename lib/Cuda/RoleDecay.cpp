@@ -89,14 +89,16 @@ void RoleEmitter::storeRights(ScoreState &state, Value right, ValueRange rows, i
 
 // A thread's entries of rows, in the order of the pairs that it has of the inputs.
 Values RoleEmitter::rowsOf(Value rows, llvm::function_ref<ValueRange(BlockArgument)> pairs) {
-  llvm::DenseMap<BlockArgument, Values> entries;
+  llvm::DenseMap<Value, Values> entries;
   for (BlockArgument leaf : RolePlan::leavesOf(rows))
     for (Value pair : pairs(leaf))
       llvm::append_range(entries[leaf], ptx.unpack(pair));
   Values results;
   for (unsigned e = 0; e < 8; ++e)
-    results.push_back(
-        vectorEntry(rows, e, [&](Value leaf) { return entries[cast<BlockArgument>(leaf)][e]; }));
+    results.push_back(vectorEntry(rows, [&](Value leaf) {
+      auto known = entries.find(leaf);
+      return known == entries.end() ? Value() : known->second[e];
+    }));
   return results;
 }
 

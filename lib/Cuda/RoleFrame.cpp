@@ -123,13 +123,13 @@ void RoleEmitter::layOut() {
                                                 : partBytes,
           leavesBytes = plan.system ? 4 * leafBytes() : 0;
   // A chunk stays in the ring while it passes all roles, so the ring is as deep as there is room.
-  int64_t tablesBytes = tableBytes(), sumBytes = bytesOfSums();
+  int64_t tablesBytes = tableBytes(), sumBytes = plan.reductions.size() * chunksOfSums * slotBytes;
   int64_t rightBytes = plan.rights.size() * (plan.keys / 64) * rightHalf, exchangeBytes = 0;
   // With a decay of each key, the system's blocks lie where its sums did.
   if (plan.decay)
     exchangeBytes = plan.grams.size() * partBytes, blockBytes = rightBytes;
-  int64_t others = outputBytes + blockBytes + leavesBytes + tablesBytes + sumBytes + exchangeBytes +
-                   Barriers * barrierPitch + beginBytes + 256;
+  int64_t others = outputBytes + blockBytes + leavesBytes + tablesBytes + sumBytes + vectorBytes() +
+                   exchangeBytes + Barriers * barrierPitch + beginBytes + 256;
   // Where there is room for one chunk's inputs, its scores wait for the chain anyway.
   constexpr int64_t numbersBytes = 2048;
   buffers = others + 2 * scoreBytes + stageBytes + numbersBytes > threads.sharedLimit ? 1 : 2;
@@ -170,6 +170,7 @@ void RoleEmitter::layOut() {
   take(leavesAt, leavesBytes);
   take(tablesAt, tablesBytes);
   take(normsAt, sumBytes);
+  take(vectorsAt, vectorBytes());
   take(barriersAt, Barriers * barrierPitch);
   take(beginAt, beginBytes);
   slotsAt = llvm::alignTo(at, 256);
@@ -362,6 +363,7 @@ LogicalResult RoleEmitter::emit() {
     if (form.parts == 1)
       firstSlab = ptx.constant(0);
   }
+  storeVectors();
   Value chunks = arith::TruncIOp::create(
       b, b.getI32Type(),
       arith::DivUIOp::create(b, arith::AddIOp::create(b, part.tokens, ptx.constant(plan.tokens - 1, 64)),

@@ -74,14 +74,14 @@ LogicalResult RolePlan::needLogs(Value logs) {
 bool RolePlan::vanishLogs(Value logs) const {
   logs = trace(logs);
   Operation *op = logs.getDefiningOp();
+  if (auto constant = dyn_cast_if_present<ConstantOp>(op))
+    return constant.getValue().isZero();
   if (isNumberOfLogs(logs))
     return true;
-  if (isOfParams(logs) && !matchPattern(logs, m_Constant()))
+  if (isOfParams(logs))
     return false;
   if (!op)
     return true;
-  if (auto constant = dyn_cast<ConstantOp>(op))
-    return constant.getValue().isZero();
   auto vanish = [&](Value operand) { return vanishLogs(operand); };
   if (isa<MulOp>(op))
     return llvm::any_of(op->getOperands(), vanish);
@@ -102,10 +102,11 @@ llvm::SetVector<Value> RolePlan::leavesOfLogs() const {
     leaves.insert(work.pop_back_val());
   while (!work.empty()) {
     Value value = trace(work.pop_back_val());
-    bool isOfTokens = isa<BlockArgument>(value) || isNumberOfLogs(value);
-    if (isOfTokens || (isOfParams(value) && !matchPattern(value, m_Constant())))
+    if (value.getDefiningOp<ConstantOp>())
+      continue;
+    if (isa<BlockArgument>(value) || isNumberOfLogs(value) || isOfParams(value))
       leaves.insert(value);
-    else if (!matchPattern(value, m_Constant()))
+    else
       llvm::append_range(work, value.getDefiningOp()->getOperands());
   }
   return leaves;
@@ -125,64 +126,6 @@ llvm::SetVector<BlockArgument> RolePlan::tilesOfLogs() const {
     if (!isRow(leaf) && !isOfParams(leaf))
       tiles.insert(cast<BlockArgument>(leaf));
   return tiles;
-}
-
-// An entry of the logarithms, of those that they follow from.
-Value RoleEmitter::logEntry(Value value, const llvm::SetVector<Value> &leaves,
-                            llvm::function_ref<Value(Value)> leaf) {
-  value = RolePlan::trace(value);
-  if (leaves.contains(value))
-    return leaf(value);
-  Operation *op = value.getDefiningOp();
-  if (auto constant = dyn_cast<ConstantOp>(op))
-    return ptx.number(constant.getValue().convertToDouble());
-  SpecPlace place(b, op);
-  // What counts at a token's first row alone may be infinite there.
-  if (int own = RolePlan::besideFirst(value, plan.isFirst); own >= 0) {
-    Value isFirst = logEntry(op->getOperand(1 - own), leaves, leaf);
-    Value holds = arith::CmpFOp::create(b, arith::CmpFPredicate::UNE, isFirst, ptx.number(0));
-    return ptx.choose(holds, logEntry(op->getOperand(own), leaves, leaf), ptx.number(0));
-  }
-  Values operands;
-  for (Value operand : op->getOperands())
-    operands.push_back(logEntry(operand, leaves, leaf));
-  return isa<BroadcastOp>(op) ? operands[0] : cast<ElementwiseOp>(op).lower(b, b.getLoc(), operands);
-}
-
-// An entry of a vector that follows from params.
-Value RoleEmitter::entryOfParams(TensorAccess &access, Value vector, Value at) {
-  llvm::SetVector<Value> params;
-  for (BlockArgument param : plan.program.argumentsOf(ArgKind::Param))
-    params.insert(param);
-  return logEntry(vector, params, [&](Value value) {
-    auto param = cast<BlockArgument>(value);
-    return paramEntry(access, param, matType(param).isScalar() ? ptx.constant(0) : at);
-  });
-}
-
-int64_t RoleEmitter::vectorAt(Value vector) const {
-  auto vectors = plan.vectorsOfLogs();
-  int64_t which = llvm::find(vectors, vector) - vectors.begin();
-  return tablesAt + tableBytes() - (vectors.size() - which) * 4 * plan.keys;
-}
-
-// Computes the vectors that are the same for all tokens: a thread takes a channel.
-void RoleEmitter::storeVectors(const ScoreState &state) {
-  auto vectors = plan.vectorsOfLogs();
-  if (vectors.empty())
-    return;
-  TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
-  access.locate(part.sequence, part.sequence, part.begin, part.head, part.shard, plan.independent);
-  Value channel = ptx.add(ptx.mul(state.walker, 128), thread);
-  threads.when(ptx.below(channel, ptx.constant(plan.keys)), [&] {
-    for (Value vector : vectors) {
-      Value entry = entryOfParams(access, vector, channel);
-      if (vector == plan.logs())
-        entry = arith::MaximumFOp::create(b, entry, ptx.number(leastLog));
-      ptx.store(ptx.add(base, ptx.mul(channel, 4)), vectorAt(vector), {entry});
-    }
-  });
-  meetWalkers();
 }
 
 // The logarithms of 16 channels at the warp's tokens, in pairs of tokens, so that they are the right side of
@@ -212,7 +155,10 @@ Values RoleEmitter::logPairs(ScoreState &state, int64_t block) {
       for (int64_t eight : {0, 1})
         known[vector].append(4, ptx.loadFloats(channels, vectorAt(vector) + block * 64 + eight * 32, 1)[0]);
     Value columns = ptx.add(ptx.add(state.stage.rows, ptx.mul(warp, 64)), ptx.mul(ptx.bits(lane, 3), 8));
+    auto leaves = plan.leavesOfLogs();
     auto entryOf = [&](Value value, unsigned e) {
+      if (!leaves.contains(value))
+        return Value();
       Values &entries = known[value];
       // Of a number those of both eights of tokens, for both eights of channels.
       if (entries.empty())
@@ -220,11 +166,10 @@ Values RoleEmitter::logPairs(ScoreState &state, int64_t block) {
           llvm::append_range(entries, ptx.loadFloats(columns, slotOffset({{{value}}, {}}) + eight * 32, 2));
       return entries[e];
     };
-    auto leaves = plan.leavesOfLogs();
     for (unsigned e = 0; e < 8; e += 2) {
       Values two;
       for (unsigned i : {e, e + 1}) {
-        Value log = logEntry(plan.logs(), leaves, [&](Value value) { return entryOf(value, i); });
+        Value log = vectorEntry(plan.logs(), [&](Value value) { return entryOf(value, i); });
         two.push_back(plan.isMild() ? log
                                     : arith::MaximumFOp::create(b, log, ptx.number(leastLog)).getResult());
       }
@@ -246,6 +191,8 @@ Values RoleEmitter::logSums(ScoreState &state, int64_t block, ValueRange pairs, 
   Values logs, sums;
   for (int64_t eight : {0, 1})
     llvm::append_range(logs, ptx.loadFloats(at, vectorAt(plan.logs()) + block * 64 + eight * 32, 2));
+  for (Value &log : plan.isMild() ? MutableArrayRef<Value>() : MutableArrayRef<Value>(logs))
+    log = arith::MaximumFOp::create(b, log, ptx.number(leastLog));
   for (unsigned e = 0; e < 8; ++e)
     sums.push_back(ptx.multiply(logs[e / 4 * 2 + e % 2], state.counts[before][e / 2 % 2]));
   return sums;
@@ -269,8 +216,7 @@ Value RoleEmitter::slowestKey(RowState &state, unsigned row) {
     most = greater(two[0], two[1]);
   } else {
     llvm::DenseMap<Value, Value> numbers;
-    auto leaves = plan.leavesOfLogs();
-    for (Value leaf : leaves)
+    for (Value leaf : plan.leavesOfLogs())
       if (plan.isRow(leaf))
         numbers[leaf] = this->row(state, leaf)[row];
     Value count = ptx.constant(plan.keysInMemory() / 8), least = ptx.number(-3e38);
@@ -285,9 +231,9 @@ Value RoleEmitter::slowestKey(RowState &state, unsigned row) {
             for (int64_t e = 0; e < 8; ++e)
               entries[vector].push_back(entryOfParams(state.access, vector, ptx.add(key, e)));
           for (unsigned e = 0; e < 8; ++e)
-            greatest = greater(greatest, logEntry(logs, leaves, [&](Value leaf) {
-                                 Value number = numbers.lookup(leaf);
-                                 return number ? number : entries.lookup(leaf)[e];
+            greatest = greater(greatest, vectorEntry(logs, [&](Value leaf) {
+                                 auto own = entries.find(leaf);
+                                 return own == entries.end() ? numbers.lookup(leaf) : own->second[e];
                                }));
           return Values{greatest};
         });

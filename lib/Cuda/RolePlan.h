@@ -365,9 +365,11 @@ public:
   mlir::BlockArgument outputPlace;
   /// Whether such sums as below are over functions of rows that take more than a multiplication.
   bool sumsFunctions() const;
-  /// Sums over rows that numbers per token follow from; and the params in them.
+  /// Sums over rows that numbers per token follow from.
   llvm::SetVector<mlir::Operation *> reductions;
-  llvm::SetVector<mlir::BlockArgument> paramsOfSums() const;
+  /// The vectors that are the same for all tokens and lie in shared memory: params of such sums, and those of
+  /// logarithms.
+  llvm::SetVector<mlir::Value> sharedVectors() const;
   bool statesOnly = false;
   /// The wave that a value of the chain can be used in.
   llvm::DenseMap<mlir::Value, unsigned> available;

@@ -294,8 +294,6 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
       llvm::append_range(fetched, row(state, input));
     return fetched;
   };
-  if (which != RowPart::Numbers && phase != Phase::Chain)
-    storeParams(access);
   // Registers are few.
   Value sameLane = lane;
   Value last = ptx.add(chunks, -1);

@@ -1,34 +1,50 @@
 // Sums over the rows of inputs, which norms are made of.
 #include "lib/Cuda/Count.h"
 #include "lib/Cuda/Roles.h"
+#include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
 using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-// An entry of a vector, of what inputs, params and numbers of the token have there.
-Value RoleEmitter::vectorEntry(Value value, unsigned entry, llvm::function_ref<Value(Value)> leaf) {
+// An entry of a vector, of what those that `leaf` knows have there; of others it gives null.
+Value RoleEmitter::vectorEntry(Value value, llvm::function_ref<Value(Value)> leaf) {
   value = RolePlan::trace(value);
+  if (Value known = leaf(value))
+    return known;
   Operation *op = value.getDefiningOp();
-  if (auto constant = dyn_cast_if_present<ConstantOp>(op))
+  if (auto constant = dyn_cast<ConstantOp>(op))
     return ptx.number(constant.getValue().convertToDouble());
-  if (!op || plan.isRow(value))
-    return leaf(value);
   SpecPlace place(b, op);
+  // What counts at a token's first row alone may be infinite there.
+  if (int own = RolePlan::besideFirst(value, plan.isFirst); own >= 0) {
+    Value isFirst = vectorEntry(op->getOperand(1 - own), leaf);
+    Value holds = arith::CmpFOp::create(b, arith::CmpFPredicate::UNE, isFirst, ptx.number(0));
+    return ptx.choose(holds, vectorEntry(op->getOperand(own), leaf), ptx.number(0));
+  }
   Values operands;
   for (Value operand : op->getOperands())
-    operands.push_back(vectorEntry(operand, entry, leaf));
+    operands.push_back(vectorEntry(operand, leaf));
   return isa<BroadcastOp>(op) ? operands[0] : cast<ElementwiseOp>(op).lower(b, b.getLoc(), operands);
 }
 
-// An entry of a param that is a vector.
-Value RoleEmitter::paramEntry(TensorAccess &access, BlockArgument param, Value at) {
-  return access.loadEntry(plan.tensorOf(param), at, ptx.constant(0));
+// An entry of what follows from params alone.
+Value RoleEmitter::entryOfParams(TensorAccess &access, Value vector, Value at) {
+  return vectorEntry(vector, [&](Value value) -> Value {
+    auto param = dyn_cast<BlockArgument>(value);
+    if (!param)
+      return {};
+    Value row = matType(param).isScalar() ? ptx.constant(0) : at;
+    return access.loadEntry(plan.tensorOf(param), row, ptx.constant(0));
+  });
 }
 
-// The params that sums over rows have entries of.
-llvm::SetVector<BlockArgument> RolePlan::paramsOfSums() const {
-  llvm::SetVector<BlockArgument> params;
+// The vectors that are the same for all tokens and that roles read entry by entry: sums over rows params, who
+// walks the channels what logarithms follow from.
+llvm::SetVector<Value> RolePlan::sharedVectors() const {
+  llvm::SetVector<Value> vectors;
+  if (decay)
+    vectors = vectorsOfLogs();
   SmallVector<Value> work;
   for (Operation *sum : reductions)
     work.push_back(sum->getOperand(0));
@@ -36,45 +52,45 @@ llvm::SetVector<BlockArgument> RolePlan::paramsOfSums() const {
     Value value = trace(work.pop_back_val());
     if (Operation *op = value.getDefiningOp())
       llvm::append_range(work, op->getOperands());
-    else if (program.getArg(cast<BlockArgument>(value).getArgNumber()).getKind() == ArgKind::Param)
-      params.insert(cast<BlockArgument>(value));
+    else if (isOfParams(value))
+      vectors.insert(value);
   }
-  return params;
+  return vectors;
 }
 
-int64_t RoleEmitter::bytesOfSums() const {
-  int64_t bytes = plan.reductions.size() * chunksOfSums * slotBytes;
-  for (BlockArgument param : plan.paramsOfSums())
-    bytes += llvm::alignTo(4 * matType(param).numRows(), 16);
+static int64_t bytesOfVector(Value vector) { return llvm::alignTo(4 * matType(vector).numRows(), 16); }
+
+int64_t RoleEmitter::vectorBytes() const {
+  int64_t bytes = 0;
+  for (Value vector : plan.sharedVectors())
+    bytes += bytesOfVector(vector);
   return bytes;
 }
 
-// Where a param's entries are: behind the sums.
-int64_t RoleEmitter::paramAt(BlockArgument param) const {
-  int64_t at = normsAt + plan.reductions.size() * chunksOfSums * slotBytes;
-  for (BlockArgument before : plan.paramsOfSums()) {
-    if (before == param)
+int64_t RoleEmitter::vectorAt(Value vector) const {
+  int64_t at = vectorsAt;
+  for (Value before : plan.sharedVectors()) {
+    if (before == vector)
       break;
-    at += llvm::alignTo(4 * matType(before).numRows(), 16);
+    at += bytesOfVector(before);
   }
   return at;
 }
 
-// Fetches the params of sums, by the warps that sum: from device memory each entry would be asked for again
+// Puts them into shared memory, once for all chunks: from device memory each entry would be asked for again
 // for each row.
-void RoleEmitter::storeParams(TensorAccess &access) {
-  if (plan.paramsOfSums().empty())
+void RoleEmitter::storeVectors() {
+  auto vectors = plan.sharedVectors();
+  if (phase == Phase::Chain || vectors.empty())
     return;
-  int64_t count = 32 * sumWarps();
-  Value own = ptx.add(ptx.mul(ptx.bits(warp, sumWarps() - 1), 32), lane);
-  for (BlockArgument param : plan.paramsOfSums())
-    for (int64_t size = matType(param).numRows(), first = 0; first < size; first += count) {
-      Value at = ptx.add(own, first);
-      threads.when(ptx.below(at, ptx.constant(size)), [&] {
-        ptx.store(ptx.add(base, ptx.mul(at, 4)), paramAt(param), {paramEntry(access, param, at)});
-      });
-    }
-  ptx.meet(ptx.constant(14), count);
+  TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
+  access.locate(part.sequence, part.sequence, part.begin, part.head, part.shard, plan.independent);
+  Value own = ptx.add(ptx.mul(group, 128), thread);
+  for (Value vector : vectors)
+    threads.when(ptx.below(own, ptx.constant(matType(vector).numRows())), [&] {
+      ptx.store(ptx.add(base, ptx.mul(own, 4)), vectorAt(vector), {entryOfParams(access, vector, own)});
+    });
+  NVVM::Barrier0Op::create(b);
 }
 
 // The input that a sum is the squared norm of, or null.
@@ -192,18 +208,20 @@ void RoleEmitter::sumRows(Stage stage, Value sums, Value first, ReduceOp op) {
     for (int64_t e = 0; e < together * 8; ++e) {
       if (e % 4 == 0)
         four.clear();
-      Value entry = vectorEntry(op.getOperand(), e, [&](Value leaf) -> Value {
-        auto input = cast<BlockArgument>(leaf);
-        if (!tileOffsets.contains(input)) {
-          bool isOne = matType(input).isScalar();
-          Values &own = four[input];
-          if (own.empty())
-            own = isOne ? ptx.loadFloats(base, paramAt(input), 1)
-                        : ptx.loadFloats(params, paramAt(input) + e * 4, 4);
-          return own[isOne ? 0 : e % 4];
+      Value entry = vectorEntry(op.getOperand(), [&](Value leaf) -> Value {
+        auto input = dyn_cast<BlockArgument>(leaf);
+        if (!input)
+          return {};
+        if (tileOffsets.contains(input)) {
+          int64_t first = (llvm::find(inputs, input) - inputs.begin()) * together * 4;
+          return ptx.unpack(pairs[first + e / 2])[e % 2];
         }
-        int64_t first = (llvm::find(inputs, input) - inputs.begin()) * together * 4;
-        return ptx.unpack(pairs[first + e / 2])[e % 2];
+        bool isOne = matType(input).isScalar();
+        Values &own = four[input];
+        if (own.empty())
+          own = isOne ? ptx.loadFloats(base, vectorAt(input), 1)
+                      : ptx.loadFloats(params, vectorAt(input) + e * 4, 4);
+        return own[isOne ? 0 : e % 4];
       });
       partial[e % 4] = ptx.sum(partial[e % 4], entry);
     }
@@ -243,10 +261,6 @@ llvm::SetVector<Operation *> RoleEmitter::gramsOf(const ScoreRole &role) const {
 // Sums over rows, by two warps or a warpgroup, which may turn what lies as columns before. The blocks of a
 // team share the rows out.
 void RoleEmitter::emitSums(Value chunks) {
-  TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
-  // Of the part that is known: finding it again would keep more in registers. No state is read here.
-  access.locate(part.sequence, part.sequence, part.begin, part.head, part.shard, plan.independent);
-  storeParams(access);
   forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
     ptx.await(barrier(scoresTurn() ? Turned : Loaded, stage.index), stage.phase);
     sumChunk(chunk, stage);

@@ -6,10 +6,7 @@ using namespace recur;
 using namespace recur::cuda;
 
 int64_t RoleEmitter::tableBytes() const {
-  if (!plan.decay)
-    return 0;
-  int64_t numbers = 5 + form.stages + plan.vectorsOfLogs().size();
-  return pairTables * 8 * plan.keys + numbers * 4 * plan.keys;
+  return plan.decay ? pairTables * 8 * plan.keys + (5 + form.stages) * 4 * plan.keys : 0;
 }
 
 int64_t RoleEmitter::sumsAt(int64_t block) const {
@@ -33,7 +30,6 @@ void RoleEmitter::beginDecayed(ScoreState &state) {
   state.inclusive = triangle(0);
   state.strict = triangle(1);
   state.blocks = blocksFrom(state, state.blocks.front());
-  storeVectors(state);
   if (plan.masksLogs() && !plan.outlastRows())
     countRows(state);
 }

@@ -174,9 +174,9 @@ private:
   void emitRows(mlir::Value chunks, RowPart which);
   void emitSums(mlir::Value chunks);
   void sumChunk(mlir::Value chunk, Stage stage);
-  int64_t bytesOfSums() const;
-  int64_t paramAt(mlir::BlockArgument param) const;
-  void storeParams(TensorAccess &access);
+  int64_t vectorBytes() const;
+  int64_t vectorAt(mlir::Value vector) const;
+  void storeVectors();
   int64_t sumWarps() const { return form.sumsApart(plan) ? 4 : 2; }
   /// The rows that such a warp sums over, side by side.
   int64_t rowsOfSumWarp() const { return tokensOfChunk / sumWarps() / team; }
@@ -189,7 +189,7 @@ private:
   void sumSquares(Stage stage, mlir::Value sums, mlir::Value first, mlir::BlockArgument input);
   void storeSum(mlir::Value sums, mlir::Value row, mlir::Value whole, int64_t rows);
   void sumRows(Stage stage, mlir::Value sums, mlir::Value first, ReduceOp op);
-  mlir::Value paramEntry(TensorAccess &access, mlir::BlockArgument param, mlir::Value at);
+  mlir::Value entryOfParams(TensorAccess &access, mlir::Value vector, mlir::Value at);
   std::array<mlir::Value, 2> row(RowState &state, mlir::Value value);
   // Coupled states (RoleCascade.cpp).
   struct Transitions;
@@ -224,8 +224,7 @@ private:
   std::array<mlir::Value, 2> signWeights(RowState &state, chunk::WeightsOp weights);
   mlir::Value decayOfChunk(TensorAccess &access, mlir::Value chunk);
   mlir::Value slowestKey(RowState &state, unsigned row);
-  mlir::Value vectorEntry(mlir::Value value, unsigned entry,
-                          llvm::function_ref<mlir::Value(mlir::Value)> leaf);
+  mlir::Value vectorEntry(mlir::Value value, llvm::function_ref<mlir::Value(mlir::Value)> leaf);
 
   // Scores between tokens (RoleScores.cpp, RoleFactors.cpp, RoleInverse.cpp, RoleWideInverse.cpp).
   void emitScores(mlir::Value chunks, unsigned which);
@@ -297,11 +296,6 @@ private:
   Values rowsOf(mlir::Value rows, llvm::function_ref<mlir::ValueRange(mlir::BlockArgument)> pairs);
   Values logPairs(ScoreState &state, int64_t block);
   Values logSums(ScoreState &state, int64_t block, mlir::ValueRange pairs, bool before);
-  mlir::Value logEntry(mlir::Value value, const llvm::SetVector<mlir::Value> &leaves,
-                       llvm::function_ref<mlir::Value(mlir::Value)> leaf);
-  mlir::Value entryOfParams(TensorAccess &access, mlir::Value vector, mlir::Value at);
-  int64_t vectorAt(mlir::Value vector) const;
-  void storeVectors(const ScoreState &state);
   void countRows(ScoreState &state);
   void storeSums(ScoreState &state);
   void makeTables(ScoreState &state);
@@ -459,8 +453,8 @@ private:
                            beginBytes = 16, stripBytes = tileBytes / 2;
   int64_t stages, slabs, buffers = 2, stageBytes = 0, loadedBytes = 0, earlyBytes = 0, earlyAt = 0,
                          earlyPlaces = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0, blocksAt = 0,
-                         leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, normsAt = 0, tablesAt = 0,
-                         rightsAt = 0, beginAt = 0, exchangeAt = 0;
+                         leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, normsAt = 0, vectorsAt = 0,
+                         tablesAt = 0, rightsAt = 0, beginAt = 0, exchangeAt = 0;
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> tileOffsets;
   llvm::DenseSet<mlir::Value> earlyTiles;
   llvm::SmallVector<Slot> slots;
