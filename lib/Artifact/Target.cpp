@@ -112,13 +112,19 @@ Expected<SmallVector<Target>> parseTargets(StringRef list) {
   SmallVector<Target> targets;
   SmallVector<StringRef> names;
   list.split(names, ',');
+  std::string ofNative; // whatever it is, it may be named, too
   for (const StringRef name : names) {
     Expected<Target> target = lookupTarget(name.trim());
     if (!target)
       return target.takeError();
-    if (any_of(targets, [&](const Target &other) { return other.name == target->name; }))
+    bool isNative = name.trim() == "native";
+    bool isKnown = any_of(targets, [&](const Target &other) { return other.name == target->name; });
+    if (isKnown && !(isNative ? ofNative.empty() : ofNative == target->name))
       return createStringError("target '" + target->name + "' is given twice");
-    targets.push_back(std::move(*target));
+    if (isNative)
+      ofNative = target->name;
+    if (!isKnown)
+      targets.push_back(std::move(*target));
   }
   return targets;
 }

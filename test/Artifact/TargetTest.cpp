@@ -63,6 +63,10 @@ TEST(Target, Lists) {
   ASSERT_EQ(targets->size(), 2u);
   EXPECT_GT((*targets)[0].rank, (*targets)[1].rank);
   EXPECT_EQ(errorText(parseTargets("x86-64,x86-64").takeError()), "target 'x86-64' is given twice");
+  std::string native = lookupTarget("native")->name;
+  for (const std::string &list : {native + ",native", "native," + native})
+    EXPECT_EQ(parseTargets(list)->size(), 1u);
+  EXPECT_EQ(errorText(parseTargets("native,native").takeError()), "target '" + native + "' is given twice");
 }
 
 TEST(Target, Errors) {
