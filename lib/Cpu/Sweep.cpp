@@ -15,7 +15,7 @@ public:
   // `isRest`: for the few tokens that are left over.
   SweepEmitter(VectorBuilder &b, SweepRule &rule, const SweepOptions &options, int64_t group, bool isRest,
                Value tokens, Value scratch, SweepBlocks blocks)
-      : b(b), rule(rule), shape(rule.shape), layout(shape, options), group{shape, group},
+      : b(b), rule(rule), shape(rule.shape), options(options), layout(shape, options), group{shape, group},
         packer(b, rule.shape, layout, this->group, scratch),
         requests(b, shape, options, layout, group,
                  options.pairs || isRest ? 0 : SweepRequests::sharesOfRows(shape), scratch),
@@ -151,7 +151,8 @@ private:
       factor = b.splat(factor);
     if (pairs)
       return pairs->rows(base, pending.writes, pending.first, reads, factor, factors);
-    int64_t count = reads ? group.group * group.reads() * vectors : 0, partials = group.partialSums();
+    int64_t count = reads ? group.group * group.reads() * vectors : 0,
+            partials = options.partialSums(shape, group.group);
     int64_t atOnce = reads && requests.isQueue() ? SweepRequests::rowsOfShare : partials;
     Values sums(count * partials, reads ? b.splat(0.0) : Value());
     Value packedReads = reads ? packer.rowsAt(reads) : Value();
@@ -272,6 +273,7 @@ private:
   VectorBuilder &b;
   SweepRule &rule;
   const SweepShape &shape;
+  const SweepOptions &options;
   const SweepLayout layout;
   const SweepGroup group;
   SweepPacker packer;
@@ -343,6 +345,8 @@ Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &opti
     Value left = arith::SubIOp::create(b, tokens, begin);
     Value count = arith::MinUIOp::create(b, left, b.index(options.chunk));
     rule.pack(b, layout, scratch, begin, count);
+    if (options.pages)
+      rule.lookAhead(b, begin);
     // The few tokens after the last whole group go one by one.
     Value rest = arith::RemUIOp::create(b, count, b.index(group));
     Value whole = arith::SubIOp::create(b, count, rest);
@@ -371,16 +375,33 @@ Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &opti
   return front(last);
 }
 
+// What a sweep of the rows keeps in registers: sums, writes, the decay of the columns, a row of the state,
+// and an entry of a packed row.
+static int64_t registersOf(const SweepShape &shape, int64_t group, int64_t vectors, int64_t partials) {
+  int64_t perToken = partials * shape.reads.size() + shape.writes.size();
+  return vectors * (group * perToken + shape.columnDecay + 1) + 1;
+}
+
+int64_t SweepOptions::partialSums(const SweepShape &shape, int64_t group) const {
+  // Two products begin in a cycle, and end four later.
+  int64_t cyclesOfRow = group * vectors * (shape.reads.size() + shape.writes.size()) / 2;
+  bool fits = registersOf(shape, group, vectors, 2) <= registers;
+  return shape.rows % 2 == 0 && cyclesOfRow < 4 && fits ? 2 : 1;
+}
+
 SweepOptions SweepOptions::choose(const SweepShape &shape, int64_t lanes, int64_t registers, bool pairs,
                                   bool tiles, bool spread) {
   SweepOptions best;
   best.spread = spread;
   best.lanes = lanes;
+  best.registers = registers;
+  // Cores without AVX-512 that wait for a page at a request gain a tenth; those with it lose as much.
+  best.pages = registers == 16;
   int64_t perVector = shape.reads.size() + shape.writes.size();
   int64_t most = (shape.columns + lanes - 1) / lanes;
+  // Where there are many registers some are left to the scheduler.
   auto fits = [&](int64_t group, int64_t vectors) {
-    int64_t factors = shape.columnDecay ? vectors : 0;
-    return vectors <= most && group * vectors * perVector + vectors + factors + 2 <= registers - 2;
+    return vectors <= most && registersOf(shape, group, vectors, 1) <= registers - (registers > 16 ? 3 : 0);
   };
   if (tiles && SweepTiles::fit(shape, lanes)) {
     best.tiles = true;
@@ -413,6 +434,7 @@ SweepOptions SweepOptions::choose(const SweepShape &shape, int64_t lanes, int64_
   // rows are to stay in the first.
   int64_t slots = 2 * std::max(shape.rowSlots, 1u) + (best.pairs ? perVector : 0);
   int64_t bytes = 2 * roundUp(shape.rows, lanes) * slots;
-  best.chunk = spread ? 16 : std::clamp<int64_t>((48 << 10) / bytes / 8 * 8, 16, 32);
+  int64_t room = (registers > 16 ? 48 : 36) << 10; // cores without AVX-512 have less
+  best.chunk = spread ? 16 : std::clamp<int64_t>(room / bytes / 8 * 8, 16, 32);
   return best;
 }

@@ -26,10 +26,6 @@ struct SweepGroup {
   }
   /// The room for one group.
   int64_t size() const { return roundUp(gram(group, 0, 0, 0), 16); }
-
-  /// How many sums a read is split into, over rows that are swept together: a lone token has few sums in
-  /// flight, and each takes one addition per row, whose latency others have to hide.
-  int64_t partialSums() const { return group == 1 && shape.rows % 2 == 0 ? 2 : 1; }
 };
 
 } // namespace recur::cpu

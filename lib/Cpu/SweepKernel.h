@@ -32,6 +32,7 @@ public:
 
   void pack(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch, mlir::Value begin,
             mlir::Value count) override;
+  void lookAhead(VectorBuilder &b, mlir::Value begin) override;
   void enter(VectorBuilder &b, const SweepLayout &layout, SweepRequests &requests, const ColumnStep &at,
              mlir::Value block) override;
   llvm::SmallVector<mlir::Value> step(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch,

@@ -152,19 +152,18 @@ FormCost recur::predictSequential(const RuleWork &work, const CpuModel &cpu) {
   return cost;
 }
 
-// The share of the multiply-adds' rate that a sweep reaches: less where the registers hold the sums and
-// writes of one token only, or not even those.
-static double sweepRate(const StateWork &state, const CpuModel &cpu) {
-  double registers = cpu.lanes == 16 ? 32 : 16, perToken = 2 * (state.reads + state.writes);
-  return 2 * perToken + 4 <= registers - 2 ? 0.95 : perToken + 4 < registers - 2 ? 0.7 : 0.45;
+// How many tokens a sweep takes together: as many as have room for the sums and writes of two vectors of
+// columns in registers, up to two. 0: not even one has.
+static int sweptTokens(const StateWork &state, const CpuModel &cpu) {
+  double spare = cpu.lanes == 16 ? 32 - 6 : 16 - 3, perToken = 2 * (state.reads + state.writes);
+  return 2 * perToken <= spare ? 2 : perToken <= spare;
 }
 
 FormCost recur::predictSweep(const RuleWork &work, const CpuModel &cpu) {
-  // Groups of two tokens and blocks of two vectors (CpuModel's lanes are one): each block of a group ends in
-  // a solve of about 50 cycles, and a token is packed in about as many; a decay of each row is multiplied in
+  // Groups of tokens and blocks of two vectors (CpuModel's lanes are one): each block of a group ends in a
+  // solve of about 50 cycles, and a token is packed in about as many; a decay of each row is multiplied in
   // there. A second matrix is worked on token by token, by way of memory.
-  constexpr double group = 2, vectors = 2, solveCycles = 52, packCycles = 48, scaleCycles = 40,
-                   sideCycles = 400;
+  constexpr double vectors = 2, solveCycles = 52, packCycles = 48, scaleCycles = 40, sideCycles = 400;
   FormCost cost;
   double rate = flopRate(cpu) * (cpu.pairs ? 2 : 1);
   if (work.states.empty())
@@ -174,8 +173,9 @@ FormCost recur::predictSweep(const RuleWork &work, const CpuModel &cpu) {
   auto *swept = llvm::max_element(
       others, [](const StateWork &a, const StateWork &b) { return a.rows * a.columns < b.rows * b.columns; });
   if (swept != others.end()) {
-    double entries = swept->rows * swept->columns;
-    cost.arithmetic += 2 * entries * (swept->reads + swept->writes) / (sweepRate(*swept, cpu) * rate);
+    double entries = swept->rows * swept->columns, share = sweptTokens(*swept, cpu) ? 0.95 : 0.45;
+    int group = std::max(sweptTokens(*swept, cpu), 1);
+    cost.arithmetic += 2 * entries * (swept->reads + swept->writes) / (share * rate);
     cost.overhead += swept->rowDecay ? scaleCycles / cpu.gigahertz : 0;
     cost.overhead += std::ceil(swept->columns / (vectors * cpu.lanes)) / group * solveCycles / cpu.gigahertz;
     others.erase(swept);

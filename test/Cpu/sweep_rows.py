@@ -23,12 +23,12 @@ def count(loop, pattern):
 
 
 def fused(loop):
-    return count(loop, r"v(fmadd\w*|dpbf16)ps\b.*zmm")
+    return count(loop, r"v(fmadd\w*|dpbf16)ps\b.*[yz]mm")
 
 
 def is_row(loop):
     """Two vectors are stored for each row, or for each of two rows of pairs. A store's last operand is memory."""
-    stores = count(loop, r"vmov[au]ps\s+%zmm\d+, .*\(")
+    stores = count(loop, r"vmov[au]ps\s+%[yz]mm\d+, .*\(")
     return stores and stores * operations == fused(loop) * (4 if any("dpbf16" in line for line in loop) else 2)
 
 
