@@ -21,7 +21,8 @@ using namespace recur::emulate;
 
 extern "C" void recur_emulate(const Program *program, Slots slots);
 extern "C" void recur_emulate_access(uint64_t address, uint32_t bytes, bool writes);
-extern "C" uint16_t recur_emulate_to_bf16(float x) { return roundToBf16(x); }
+// What code for hosts without an instruction calls. A bf16 is returned in the register of a float.
+extern "C" float recur_emulate_to_bf16(float x) { return llvm::bit_cast<float>(uint32_t(roundToBf16(x))); }
 
 static std::vector<std::unique_ptr<Program>> &programs() {
   static std::vector<std::unique_ptr<Program>> all;
