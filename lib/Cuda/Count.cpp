@@ -284,8 +284,9 @@ std::vector<GpuCandidate> cuda::listCandidates(const Kernel &kernel, StringRef s
 }
 
 StringRef cuda::fastestForm(const Kernel &kernel, StringRef chip) {
-  // The order of forms is what measurements say; another one has to be better than the model may err. A scan
-  // of states that have other forms has not been measured.
+  // The order of forms is what measurements say; another one has to be better than the model may err. Scans
+  // of matrices that others couple are up to 14 times slower than token by token, as their maps leave the
+  // registers, of which the model does not know.
   constexpr double clearly = 0.7;
   llvm::StringMap<double> times;
   for (const GpuCandidate &candidate : listCandidates(kernel, "")) {
@@ -296,8 +297,14 @@ StringRef cuda::fastestForm(const Kernel &kernel, StringRef chip) {
     known->second = std::min(known->second, time.microseconds);
   }
   StringRef best = formName(kernel.entries.front().form);
-  for (StringRef form : {"roles", "chunk"})
-    if (times.contains(form) && times.contains(best) && times.lookup(form) < clearly * times.lookup(best))
+  for (StringRef form : {"roles", "chunk", "sequential"})
+    if ((form != "sequential" || best == "scan") && times.contains(form) && times.contains(best) &&
+        times.lookup(form) < clearly * times.lookup(best))
       best = form;
   return best;
+}
+
+bool cuda::isTaken(const GpuCandidate &candidate, StringRef fastest) {
+  return candidate.form == fastest || (fastest == "sequential" && candidate.form == "scan" &&
+                                       candidate.launches.front().cut == GpuLaunch::Segments);
 }

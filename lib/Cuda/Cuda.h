@@ -146,6 +146,10 @@ std::vector<GpuCandidate> listCandidates(const Kernel &kernel, llvm::StringRef s
 /// The form that the model finds fastest for a large call, of those that there are kernels of.
 llvm::StringRef fastestForm(const Kernel &kernel, llvm::StringRef chip);
 
+/// Whether the compiler takes a way to launch kernels where that form is the fastest: ways of that form, and
+/// beside one token after the other a scan in segments, which is for few heads.
+bool isTaken(const GpuCandidate &candidate, llvm::StringRef fastest);
+
 /// Lowers a module of entry points to ops of llvm and nvvm.
 mlir::LogicalResult lowerToLlvm(mlir::ModuleOp module);
 

@@ -265,11 +265,13 @@ std::optional<ScanShape> cuda::chooseScanShape(RuleOp rule, const ScanForm &form
       shape.grid = {32, 1, 16};
     }
   } else {
-    // Rows of several entries: enough of them for all threads without other groups.
+    // Rows of several entries: enough of them for all threads without other groups. More threads would have
+    // too few registers for maps of two states.
     int64_t lanes = std::clamp<int64_t>(llvm::PowerOf2Ceil(cols) / 4, 1, 32);
+    int64_t threads = std::clamp<int64_t>(lanes * 16, 32, 256);
     shape.run = 8;
-    shape.slab = partOf(rows, 32);
-    shape.grid = {std::max<int64_t>(lanes * 16, 32), lanes, 1};
+    shape.slab = partOf(rows, std::min<int64_t>(2 * threads / lanes, 32));
+    shape.grid = {threads, lanes, 1};
   }
   int64_t entries = shape.grid.owned(shape.slab, 0) * shape.grid.owned(cols, 1);
   if (entries > mostEntries)
