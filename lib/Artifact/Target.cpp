@@ -112,18 +112,16 @@ Expected<SmallVector<Target>> parseTargets(StringRef list) {
   SmallVector<Target> targets;
   SmallVector<StringRef> names;
   list.split(names, ',');
-  std::string ofNative; // whatever it is, it may be named, too
-  for (const StringRef name : names) {
-    Expected<Target> target = lookupTarget(name.trim());
+  for (StringRef &name : names)
+    name = name.trim();
+  for (const auto &[index, name] : enumerate(names)) {
+    Expected<Target> target = lookupTarget(name);
     if (!target)
       return target.takeError();
-    bool isNative = name.trim() == "native";
-    bool isKnown = any_of(targets, [&](const Target &other) { return other.name == target->name; });
-    if (isKnown && !(isNative ? ofNative.empty() : ofNative == target->name))
-      return createStringError("target '" + target->name + "' is given twice");
-    if (isNative)
-      ofNative = target->name;
-    if (!isKnown)
+    if (is_contained(ArrayRef(names).take_front(index), name))
+      return createStringError("target '" + name + "' is given twice");
+    // What native is may be named, too.
+    if (none_of(targets, [&](const Target &other) { return other.name == target->name; }))
       targets.push_back(std::move(*target));
   }
   return targets;
