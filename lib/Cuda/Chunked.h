@@ -20,13 +20,15 @@ struct Part {
   mlir::Value block, segment, segments, before, all, isLast;
 };
 
+/// Which blocks stand together: those of a sequence's segments; those of all first segments, before those of
+/// the second ones or, `LastFirst`, after them; or those of all heads.
+enum class BlockOrder { OfSequence, InTurn, LastFirst, HeadsFirst };
+
 /// Finds a block's part and points the tensors at it. Where the call's segments count, they are whole numbers
 /// of `grain` tokens, the last ones shorter; the block then begins `later` tokens (i64, or null) after its
-/// segment, or before it. Blocks of a sequence's segments stand together or, `inTurn`, all first segments
-/// before the second ones or, `lastFirst`, after them; with grains of `tokensTogether` those of all heads
-/// stand together. `block` is the block's number where that is not the launch's.
+/// segment, or before it. `block` is the block's number where that is not the launch's.
 Part findPart(Threads &threads, TensorAccess &access, int64_t shards, int64_t slab, int64_t grain = 0,
-              mlir::Value later = {}, bool inTurn = false, bool lastFirst = false, mlir::Value block = {});
+              BlockOrder order = BlockOrder::OfSequence, mlir::Value later = {}, mlir::Value block = {});
 
 /// The tokens that the workspace has a record for (recur_cuda_entry).
 constexpr int64_t tokensOfRecord = 64;

@@ -16,14 +16,16 @@ constexpr int64_t mostFew = 4, mostCuts = 3;
 
 Part RoleEmitter::find(TensorAccess &access) {
   int64_t grain = phase == Phase::Whole || (phase == Phase::Chain && !form.forgets) ? 0 : plan.tokens;
-  bool lastFirst = endsWithFirst(), inTurn = form.isEarly() || phase == Phase::Passed || lastFirst;
+  BlockOrder order = endsWithFirst()                            ? BlockOrder::LastFirst
+                     : form.isEarly() || phase == Phase::Passed ? BlockOrder::InTurn
+                                                                : BlockOrder::OfSequence;
   Value block = phase == Phase::Passed ? numberOfBlock() : Value();
   if (!hasBegin)
-    return findPart(threads, access, shards, plan.independent, grain, {}, inTurn, lastFirst, block);
+    return findPart(threads, access, shards, plan.independent, grain, order, {}, block);
   // Read from where it was left, so that it takes no registers.
   Values begin = ptx.load(ptx.add(base, beginAt), 0, 2, b.getI32Type());
   Value later = arith::ExtSIOp::create(b, b.getI64Type(), ptx.mul(begin[0], plan.tokens));
-  Part found = findPart(threads, access, shards, plan.independent, grain, later, inTurn);
+  Part found = findPart(threads, access, shards, plan.independent, grain, order, later);
   if (form.isEarly()) {
     Value isWhole = ptx.equal(begin[1], 1), isFirst = ptx.equal(found.segment, 0);
     found.tokens = ptx.choose(isWhole, ptx.choose(isFirst, found.all, ptx.constant(0, 64)), found.tokens);
@@ -37,7 +39,7 @@ Part RoleEmitter::findFromStart(TensorAccess &access) {
   TensorAccess segment(threads, call, plan.tensors, /*packed=*/true);
   Part own = find(segment);
   Value back = arith::SubIOp::create(b, ptx.constant(0, 64), own.before);
-  Part whole = findPart(threads, access, shards, plan.independent, plan.tokens, back, /*inTurn=*/true);
+  Part whole = findPart(threads, access, shards, plan.independent, plan.tokens, BlockOrder::InTurn, back);
   whole.tokens = whole.all;
   return whole;
 }

@@ -29,7 +29,7 @@ private:
 } // namespace
 
 Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int64_t slab, int64_t grain,
-                    Value later, bool inTurn, bool lastFirst, Value block) {
+                    BlockOrder order, Value later, Value block) {
   ImplicitLocOpBuilder &b = threads.b;
   Part part;
   auto i64 = [&](int64_t n) { return threads.constant(n, 64); };
@@ -48,17 +48,15 @@ Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int6
     Value head = take(arith::TruncIOp::create(b, b.getI32Type(), part.heads));
     part.head = arith::ExtUIOp::create(b, b.getI64Type(), head);
   };
-  // Of few tokens, blocks that run together take all heads: what those read lies together.
-  bool headsFirst = grain == tokensTogether;
-  if (headsFirst)
+  if (order == BlockOrder::HeadsFirst)
     takeHead();
   if (grain) {
     part.block = block;
     part.segments = arith::TruncIOp::create(b, b.getI32Type(), access.word(TensorAccess::Segments));
-    if (inTurn) {
+    if (order == BlockOrder::InTurn || order == BlockOrder::LastFirst) {
       Value own = take(arith::TruncIOp::create(b, b.getI32Type(), access.word(TensorAccess::Pairs)));
       part.segment = pair;
-      if (lastFirst)
+      if (order == BlockOrder::LastFirst)
         part.segment =
             arith::SubIOp::create(b, threads.constant(-1), arith::SubIOp::create(b, pair, part.segments));
       pair = own;
@@ -66,7 +64,7 @@ Part cuda::findPart(Threads &threads, TensorAccess &access, int64_t shards, int6
       part.segment = take(part.segments);
     }
   }
-  if (!headsFirst)
+  if (order != BlockOrder::HeadsFirst)
     takeHead();
   Value sequence = arith::ExtUIOp::create(b, b.getI64Type(), pair);
   // Index tensors are in device memory, so nobody has looked at them: a sequence stays within the tokens, and

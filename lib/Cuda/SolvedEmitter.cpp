@@ -455,7 +455,7 @@ std::optional<std::string> cuda::emitSolved(LLVM::LLVMFuncOp function, chunk::Pr
   tokenThreads.begin({}, {});
   auto i64 = [&](int64_t n) { return threads.constant(n, 64); };
   // All first segments before the second ones: states come one after the other.
-  Part tokens = findPart(threads, access, entry.shards, part, tokensOfBlock, {}, /*inTurn=*/true);
+  Part tokens = findPart(threads, access, entry.shards, part, tokensOfBlock, BlockOrder::InTurn);
   SharedArena arena(0);
   ChunkEmitter chunk(threads, program, access, tensors, shape, arena);
   SolvedEmitter solved(threads, plan, chunk, access, tensors, shared);

@@ -266,7 +266,8 @@ LogicalResult TokenEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLimit) 
   TensorAccess access(threads, function.getArgument(0), tensors, entry.packed);
   access.statesApart = true;
   begin(function, access);
-  Part part = findPart(threads, access, entry.shards, slab, tokensTogether);
+  // Blocks that run together take all heads: what those read of few tokens lies together.
+  Part part = findPart(threads, access, entry.shards, slab, tokensTogether, BlockOrder::HeadsFirst);
   head = part.head;
   heads = part.heads;
   tokens = part.tokens;
