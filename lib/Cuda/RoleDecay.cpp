@@ -130,7 +130,7 @@ void RoleEmitter::weighRows(ScoreState &state) {
   // What takes long until it is of use is loaded a block ahead, before anything of this one is stored.
   struct Fetched {
     llvm::DenseMap<BlockArgument, Values> pairs;
-    Values sums[2];
+    LogSums sums[2];
   };
   auto pairsOf = [&](int64_t block) {
     llvm::DenseMap<BlockArgument, Values> pairs;
@@ -142,7 +142,7 @@ void RoleEmitter::weighRows(ScoreState &state) {
   bool isWide = inputs.size() > 3;
   auto fetch = [&](int64_t block) {
     Fetched result;
-    Values logs = logPairs(state, block);
+    LogPairs logs = logPairs(state, block);
     if (!isWide)
       result.pairs = pairsOf(block);
     for (bool before : {false, true})
@@ -161,11 +161,14 @@ void RoleEmitter::weighRows(ScoreState &state) {
     ChannelPairs reference = loadChannels(ptx, state.ownChannels, references * 8 * plan.keys, block);
     auto powers = [&](Span span) {
       bool isRight = span == Span::Rest;
+      const LogSums &sums = now.sums[span == Span::Until];
       Values results;
-      for (unsigned e = 0; e < 8; ++e)
-        results.push_back(ptx.exp2(LLVM::FMAOp::create(
-            b, now.sums[span == Span::Until][e],
-            ptx.number(isRight ? -llvm::numbers::log2e : llvm::numbers::log2e), reference.of(isRight, e))));
+      for (unsigned e = 0; e < 8; ++e) {
+        Value log = LLVM::FMAOp::create(b, sums.logs[e],
+                                        ptx.number(isRight ? -llvm::numbers::log2e : llvm::numbers::log2e),
+                                        reference.of(isRight, e));
+        results.push_back(withSign(ptx.exp2(log), sums.signs.empty() ? Value() : sums.signs[e]));
+      }
       return results;
     };
     auto weigh = [&](Value rows, Span span) -> Values & {

@@ -118,6 +118,8 @@ Value RoleEmitter::countToForgetKeys(Value end, Value most) {
                                      ValueRange{ptx.add(ptx.mul(own, 4), wholesInRecord())});
       Value whole = LLVM::LoadOp::create(b, b.getF32Type(), at);
       Value isBefore = ptx.compare(arith::CmpIPredicate::slt, chunk, zero);
+      if (plan.signedFactors())
+        whole = LLVM::FAbsOp::create(b, whole);
       logs.push_back(ptx.log2(ptx.choose(isBefore, ptx.number(1), whole)));
     }
     return logs;

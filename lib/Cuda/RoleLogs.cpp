@@ -1,6 +1,10 @@
 // Logarithms of a decay of each key that are no input: sums, products and the like of inputs, of params and
-// of numbers of each token, so that a*S*diag(exp(g)) needs no kernel that writes log(a) + g to memory. Who
-// walks the channels computes them entry by entry, rounded to 16 bits as an input would be.
+// of numbers of each token, so that a*S*diag(exp(g)) needs no kernel that writes log(a) + g to memory, and
+// S*diag(a) none that writes log(a). Who walks the channels computes them entry by entry, rounded to 16 bits
+// as an input would be.
+//
+// Decays that may be negative have the logarithms of their sizes. How many of those up to a token are
+// negative is a sum, too, by the same product; whether it is odd is a bit that turns what decays by them.
 #include "lib/Cuda/RoleRowState.h"
 #include "lib/Cuda/RoleScores.h"
 #include "lib/Cuda/Stages.h"
@@ -11,26 +15,53 @@ using namespace recur::cuda;
 
 // What decays by more than 2^-199 counts as that, so that sums stay precise.
 constexpr double leastLog = -138;
+constexpr int64_t signBit = std::numeric_limits<int32_t>::min();
 
-// What a decay without logarithms decays by is a value of a map: a map of its own has the logarithm.
+static constexpr llvm::StringLiteral sizesAttr = "recur.log_of_size";
+
+Value RolePlan::signedFactors() const {
+  auto op = decay ? decay.getDefiningOp<chunk::DecayOp>() : chunk::DecayOp();
+  if (!op || !op->hasAttr(sizesAttr))
+    return {};
+  auto size = trace(logs().getDefiningOp<LogOp>().getOperand()).getDefiningOp<AbsOp>();
+  return trace(size.getOperand());
+}
+
+// Those of what decays by a value of a map are a map's, too.
 void RolePlan::takeLogs(chunk::ProgramOp program) {
   RolePlan plan;
   plan.program = program;
   for (auto decay : program.getBody().getOps<chunk::DecayOp>()) {
-    auto factors = dyn_cast<OpResult>(decay.getFactors());
-    auto map = factors ? dyn_cast<chunk::MapOp>(factors.getOwner()) : chunk::MapOp();
     bool ofRows = llvm::any_of(decay->getUsers(), [](Operation *user) { return isa<chunk::MixOp>(user); });
-    if (decay.getLog() || ofRows || !isOfKeys(decay) || !map || !map.getCarried().empty())
+    if (decay.getLog() || ofRows || !isOfKeys(decay))
       continue;
     OpBuilder b(decay);
+    Value factors = decay.getFactors();
+    // As a function that loses no digits, where there is one.
+    auto logOf = [&](Value value) -> Value {
+      Value log = logarithmOf(b, decay.getLoc(), value, [&](Value operand) { return plan.rangeOf(operand); });
+      if (log || !plan.isWithinOne(value))
+        return log;
+      decay->setAttr(sizesAttr, b.getUnitAttr());
+      Value size = AbsOp::create(b, decay.getLoc(), value);
+      return LogOp::create(b, decay.getLoc(), size);
+    };
+    auto result = dyn_cast<OpResult>(factors);
+    auto map = result ? dyn_cast<chunk::MapOp>(result.getOwner()) : chunk::MapOp();
+    if (!map) {
+      if (Value log = logOf(factors))
+        decay.getLogMutable().assign(log);
+      continue;
+    }
+    if (!map.getCarried().empty())
+      continue;
     auto own = chunk::MapOp::create(b, decay.getLoc(), TypeRange(), TypeRange(factors.getType()),
                                     ValueRange(), map.getRows(), map.getShared());
     IRMapping mapping;
     map.getBody().cloneInto(&own.getBody(), mapping);
     chunk::YieldOp yield = own.getYield();
     b.setInsertionPoint(yield);
-    Value log = logarithmOf(b, decay.getLoc(), yield.getValues()[factors.getResultNumber()],
-                            [&](Value value) { return plan.rangeOf(value); });
+    Value log = logOf(yield.getValues()[result.getResultNumber()]);
     if (!log) {
       own.erase();
       continue;
@@ -66,7 +97,7 @@ LogicalResult RolePlan::needLogs(Value logs) {
     return asTile(argument) ? needInput(argument) : failure();
   Operation *op = logs.getDefiningOp();
   return success(
-      isa<ConstantOp, AddOp, SubOp, NegOp, MulOp, MaxOp, MinOp, BroadcastOp>(op) &&
+      isa<ConstantOp, AddOp, SubOp, NegOp, MulOp, MaxOp, MinOp, BroadcastOp, AbsOp, LogOp>(op) &&
       llvm::all_of(op->getOperands(), [&](Value operand) { return succeeded(needLogs(operand)); }));
 }
 
@@ -78,7 +109,7 @@ bool RolePlan::vanishLogs(Value logs) const {
     return constant.getValue().isZero();
   if (isNumberOfLogs(logs))
     return true;
-  if (isOfParams(logs))
+  if (isOfParams(logs) || isa_and_present<LogOp>(op))
     return false;
   if (!op)
     return true;
@@ -129,14 +160,15 @@ llvm::SetVector<BlockArgument> RolePlan::tilesOfLogs() const {
 }
 
 // The logarithms of 16 channels at the warp's tokens, in pairs of tokens, so that they are the right side of
-// a product with what sums over these.
-Values RoleEmitter::logPairs(ScoreState &state, int64_t block) {
+// a product with what sums over these; and ones where decays are negative, likewise.
+RoleEmitter::LogPairs RoleEmitter::logPairs(ScoreState &state, int64_t block) {
   if (plan.isOfParams(plan.logs()))
     return {};
   llvm::MapVector<Value, Values> known;
   for (BlockArgument input : plan.tilesOfLogs())
     known[input] = inputPairs(state, input, block, true);
-  Values pairs;
+  Value factors = plan.signedFactors();
+  Values pairs, negatives;
   if (Value logs = plan.logs(); known.contains(logs)) {
     pairs = known[logs];
     int32_t twice = ptx.bitsOf(leastLog) * 0x10001;
@@ -167,35 +199,101 @@ Values RoleEmitter::logPairs(ScoreState &state, int64_t block) {
       return entries[e];
     };
     for (unsigned e = 0; e < 8; e += 2) {
-      Values two;
+      Values two, signs;
       for (unsigned i : {e, e + 1}) {
-        Value log = vectorEntry(plan.logs(), [&](Value value) { return entryOf(value, i); });
+        auto entry = [&](Value value) {
+          return vectorEntry(value, [&](Value leaf) { return entryOf(leaf, i); });
+        };
+        Value log = entry(plan.logs());
         two.push_back(plan.isMild() ? log
                                     : arith::MaximumFOp::create(b, log, ptx.number(leastLog)).getResult());
+        if (factors)
+          signs.push_back(entry(factors));
       }
       pairs.push_back(ptx.pack(two[0], two[1]));
+      if (factors) {
+        Value ones = ptx.bits(ptx.shiftRight(ptx.pack(signs[0], signs[1]), 15), 0x10001);
+        negatives.push_back(ptx.mul(ones, ptx.bitsOf(1)));
+      }
     }
   }
-  for (unsigned i = 0; plan.masksLogs() && i < 4; ++i)
-    pairs[i] = arith::AndIOp::create(b, pairs[i], state.counted[i % 2]);
-  return {pairs[0], pairs[2], pairs[1], pairs[3]};
+  // What decays at channels that no key has is nothing.
+  int64_t channels = plan.outlastRows() ? plan.keysInMemory() : plan.keys;
+  Value channel = ptx.add(ptx.mul(state.walker, 16 * blocksOfWalker()), ptx.shiftRight(lane, 2));
+  for (unsigned i = 0; channels < plan.keys && i < 4; ++i) {
+    Value isKey = ptx.below(ptx.add(channel, block * 16 + i / 2 * 8), ptx.constant(channels));
+    pairs[i] = ptx.choose(isKey, pairs[i], ptx.constant(0));
+  }
+  auto ordered = [&](Values own) {
+    for (unsigned i = 0; plan.masksLogs() && i < own.size(); ++i)
+      own[i] = arith::AndIOp::create(b, own[i], state.counted[i % 2]);
+    return own.empty() ? own : Values{own[0], own[2], own[1], own[3]};
+  };
+  return {ordered(pairs), ordered(negatives)};
 }
 
-// Sums of natural logarithms from the first of the warp's tokens, with each token's own or without. Of those
-// that are the same for all tokens there are no pairs: they are counted.
-Values RoleEmitter::logSums(ScoreState &state, int64_t block, ValueRange pairs, bool before) {
-  if (!pairs.empty())
-    return ptx.multiplyPacked(Values(8, ptx.number(0)), before ? state.strict : state.inclusive, pairs);
+// The last bit of a small count, as a sign.
+Value RoleEmitter::lastBit(Value count) {
+  constexpr double inLastPlace = 1 << 23;
+  Value bits = arith::BitcastOp::create(b, b.getI32Type(), ptx.sum(count, ptx.number(inLastPlace)));
+  return arith::ShLIOp::create(b, bits, ptx.constant(31));
+}
+
+// Sums of natural logarithms from the first of the warp's tokens, with each token's own or without, and the
+// signs of what decays. Of logarithms that are the same for all tokens there are no pairs: they are counted.
+RoleEmitter::LogSums RoleEmitter::logSums(ScoreState &state, int64_t block, const LogPairs &pairs,
+                                          bool before) {
+  auto summed = [&](ValueRange own) {
+    return ptx.multiplyPacked(Values(8, ptx.number(0)), before ? state.strict : state.inclusive, own);
+  };
+  if (!pairs.logs.empty()) {
+    LogSums result{summed(pairs.logs), {}};
+    if (pairs.negatives.empty())
+      return result;
+    for (Value count : summed(pairs.negatives))
+      result.signs.push_back(lastBit(count));
+    return result;
+  }
   Value at =
       ptx.add(ptx.add(base, ptx.mul(ptx.bits(lane, 3), 8)), ptx.mul(state.walker, 64 * blocksOfWalker()));
   Values logs, sums;
   for (int64_t eight : {0, 1})
     llvm::append_range(logs, ptx.loadFloats(at, vectorAt(plan.logs()) + block * 64 + eight * 32, 2));
-  for (Value &log : plan.isMild() ? MutableArrayRef<Value>() : MutableArrayRef<Value>(logs))
-    log = arith::MaximumFOp::create(b, log, ptx.number(leastLog));
-  for (unsigned e = 0; e < 8; ++e)
-    sums.push_back(ptx.multiply(logs[e / 4 * 2 + e % 2], state.counts[before][e / 2 % 2]));
-  return sums;
+  Values signs, signsOfSums;
+  for (Value &log : logs) {
+    auto [own, sign] = takeMark(log);
+    log = plan.isMild() ? own : arith::MaximumFOp::create(b, own, ptx.number(leastLog)).getResult();
+    signs.push_back(sign);
+  }
+  for (unsigned e = 0; e < 8; ++e) {
+    Value count = state.counts[before][e / 2 % 2], sign = signs[e / 4 * 2 + e % 2];
+    sums.push_back(ptx.multiply(logs[e / 4 * 2 + e % 2], count));
+    if (sign)
+      signsOfSums.push_back(arith::AndIOp::create(b, sign, lastBit(count)));
+  }
+  return {sums, signsOfSums};
+}
+
+Value RoleEmitter::withSign(Value entry, Value sign) {
+  if (!sign)
+    return entry;
+  Value bits = ptx.exclusiveOr(arith::BitcastOp::create(b, b.getI32Type(), entry), sign);
+  return arith::BitcastOp::create(b, b.getF32Type(), bits);
+}
+
+// A logarithm is never positive, so that its sign can be that of the decay: then that of -0 is 1.
+Value RoleEmitter::marked(Value log, Value sign) {
+  return sign ? withSign(ptx.negative(LLVM::FAbsOp::create(b, log)), sign) : log;
+}
+
+std::pair<Value, Value> RoleEmitter::takeMark(Value log) {
+  if (!plan.signedFactors())
+    return {log, Value()};
+  return {ptx.negative(LLVM::FAbsOp::create(b, log)), ptx.exclusiveOr(signOf(log), ptx.constant(signBit))};
+}
+
+Value RoleEmitter::signOf(Value number) {
+  return ptx.bits(arith::BitcastOp::create(b, b.getI32Type(), number), signBit);
 }
 
 // The binary logarithm of the largest of a row's factors of a decay of each key.

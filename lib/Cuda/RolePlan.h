@@ -273,8 +273,10 @@ public:
   /// and whether the former have.
   bool masksLogs() const { return decaysAtFirst() || outlastRows(); }
   bool outlastRows() const { return isOfParams(logs()) || !vanishLogs(logs()); }
-  /// Writes decays of keys by numbers and exponentials as exponentials.
+  /// Gives decays of keys their logarithms, as far as these can be taken: of those that may be negative,
+  /// which `signedFactors` are then, else null, those of their sizes.
   static void takeLogs(chunk::ProgramOp program);
+  mlir::Value signedFactors() const;
   /// Whether a value is what the decay of each row leaves over some span.
   bool isOfRows(mlir::Value value) const;
   /// Whether the system's entries are inner products of short rows, times numbers of at most 2 and what only

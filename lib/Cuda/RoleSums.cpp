@@ -25,6 +25,9 @@ Value RoleEmitter::vectorEntry(Value value, llvm::function_ref<Value(Value)> lea
   Values operands;
   for (Value operand : op->getOperands())
     operands.push_back(vectorEntry(operand, leaf));
+  // Of logarithms those of the special function unit have digits enough.
+  if (isa<LogOp>(op))
+    return ptx.multiply(ptx.log2(operands[0]), ptx.number(llvm::numbers::ln2));
   return isa<BroadcastOp>(op) ? operands[0] : cast<ElementwiseOp>(op).lower(b, b.getLoc(), operands);
 }
 
@@ -86,9 +89,16 @@ void RoleEmitter::storeVectors() {
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
   access.locate(part.sequence, part.sequence, part.begin, part.head, part.shard, plan.independent);
   Value own = ptx.add(ptx.mul(group, 128), thread);
+  Value factors = plan.signedFactors();
   for (Value vector : vectors)
     threads.when(ptx.below(own, ptx.constant(matType(vector).numRows())), [&] {
-      ptx.store(ptx.add(base, ptx.mul(own, 4)), vectorAt(vector), {entryOfParams(access, vector, own)});
+      Value entry = entryOfParams(access, vector, own);
+      // What decays at channels that no key has is nothing.
+      if (plan.decay && vector == plan.logs() && plan.keysInMemory() < plan.keys)
+        entry = ptx.choose(ptx.below(own, ptx.constant(plan.keysInMemory())), entry, ptx.number(0));
+      if (factors && vector == plan.logs())
+        entry = marked(entry, signOf(entryOfParams(access, factors, own)));
+      ptx.store(ptx.add(base, ptx.mul(own, 4)), vectorAt(vector), {entry});
     });
   NVVM::Barrier0Op::create(b);
 }

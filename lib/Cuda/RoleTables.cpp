@@ -128,9 +128,12 @@ void RoleEmitter::storeSums(ScoreState &state) {
   SmallVector<Values> sums;
   Value lowest = ptx.number(0);
   for (int64_t block = 0; block < blocksOfWalker(); ++block) {
-    sums.push_back(logSums(state, block, logPairs(state, block), false));
-    for (unsigned e : {2, 3, 6, 7})
-      lowest = arith::MinNumFOp::create(b, lowest, sums.back()[e]);
+    LogSums own = logSums(state, block, logPairs(state, block), false);
+    Values &stored = sums.emplace_back(8);
+    for (unsigned e : {2, 3, 6, 7}) {
+      stored[e] = marked(own.logs[e], own.signs.empty() ? Value() : own.signs[e]);
+      lowest = arith::MinNumFOp::create(b, lowest, own.logs[e]);
+    }
   }
   // The last of the rows.
   threads.when(ptx.compare(arith::CmpIPredicate::uge, lane, ptx.constant(28)), [&] {
@@ -154,9 +157,12 @@ void RoleEmitter::makeTables(ScoreState &state) {
     Value single = ptx.add(base, ptx.mul(channel, 4));
     Value pair = ptx.add(ptx.add(ptx.add(base, tablesAt), ptx.mul(ptx.shiftRight(channel, 1), 16)),
                          ptx.mul(ptx.bits(channel, 1), 4));
-    Values sums, left, right, inside; // a block's decay, its references, what of it the right one leaves
+    // A block's decay, its references, what of it the right one leaves; and the decay's sign.
+    Values sums, left, right, inside, signs;
     for (int64_t block = 0; block < 4; ++block) {
-      Value sum = ptx.multiply(ptx.loadFloats(single, sumsAt(block), 1)[0], ptx.number(llvm::numbers::log2e));
+      auto [natural, sign] = takeMark(ptx.loadFloats(single, sumsAt(block), 1)[0]);
+      Value sum = ptx.multiply(natural, ptx.number(llvm::numbers::log2e));
+      signs.push_back(sign);
       Value half = ptx.multiply(sum, ptx.number(0.5)), zero = ptx.number(0);
       Value isWild = arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, sum, ptx.number(-mostOfBlock));
       sums.push_back(sum);
@@ -167,12 +173,15 @@ void RoleEmitter::makeTables(ScoreState &state) {
     auto store = [&](int64_t table, unsigned which, Value number) {
       ptx.store(pair, table * 8 * plan.keys + which * 8, {number});
     };
-    Value before = ptx.number(0), rest = ptx.number(0);
+    auto both = [&](Value x, Value y) { return x ? ptx.exclusiveOr(x, y) : y; };
+    // Signs are those from a block's start to a token, so what is on the right has those of all its block.
+    Value before = ptx.number(0), rest = ptx.number(0), signBefore, signOfRest;
     for (int64_t block = 0, back = 3; block < 4; ++block, --back) {
       store(references + block, 0, arith::NegFOp::create(b, left[block]));
       store(references + block, 1, right[block]);
-      store(scales + block, 0, ptx.exp2(ptx.sum(before, left[block])));
-      store(scales + back, 1, ptx.exp2(ptx.sum(rest, inside[back])));
+      store(scales + block, 0, withSign(ptx.exp2(ptx.sum(before, left[block])), signBefore));
+      signBefore = both(signBefore, signs[block]), signOfRest = both(signOfRest, signs[back]);
+      store(scales + back, 1, withSign(ptx.exp2(ptx.sum(rest, inside[back])), signOfRest));
       before = ptx.sum(before, sums[block]);
       rest = ptx.sum(rest, sums[back]);
     }
@@ -180,17 +189,19 @@ void RoleEmitter::makeTables(ScoreState &state) {
     store(nearRights + 2, 1, ptx.number(0));
     store(farRight, 1, ptx.number(0));
     for (int64_t block = 0; block < 3; ++block) {
-      Value between = inside[block];
+      Value between = inside[block], sign = signs[block];
       for (int64_t seer = block + 1; seer < 4; ++seer) {
-        Value number = ptx.exp2(plan.isF16 ? between : ptx.sum(between, left[seer]));
+        Value number = withSign(ptx.exp2(plan.isF16 ? between : ptx.sum(between, left[seer])), sign);
         if (seer < block + 3)
           store(nearRights + block, seer - block - 1, number);
         else
           store(farRight, 0, number);
         between = ptx.sum(between, sums[seer]);
+        sign = both(sign, signs[seer]);
       }
     }
-    ptx.store(ptx.add(single, ptx.mul(state.stage.place, 4 * plan.keys)), wholesAt(), {ptx.exp2(before)});
+    ptx.store(ptx.add(single, ptx.mul(state.stage.place, 4 * plan.keys)), wholesAt(),
+              {withSign(ptx.exp2(before), signBefore)});
   });
 }
 

@@ -33,16 +33,19 @@ Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
         Value isLargest = ptx.equal(size, 8);
         Values sums(8, zero);
         for (int64_t block = 0; block < blocksOfWalker(); ++block) {
-          Values pairs = logPairs(state, block), logs = logSums(state, block, pairs, false);
-          Values since = before ? logSums(state, block, pairs, true) : logs;
+          LogPairs pairs = logPairs(state, block);
+          auto [logs, signs] = logSums(state, block, pairs, false);
+          LogSums since = before ? logSums(state, block, pairs, true) : LogSums{logs, signs};
           Values x = rows(left, block), y = rows(right, block);
           for (unsigned e = 0; e < 8; ++e) {
             // Of halves of 8 the middle is the upper row's for both.
             Value from = e / 2 % 2 ? ptx.choose(isLargest, logs[e - 2], logs[e]) : logs[e];
             Value end = ptx.shuffle(from, source);
             Value isLater = isSet(arith::AndIOp::create(b, rowOf(e), size));
-            Value later = ptx.multiply(x[e], power(ptx.difference(since[e], end)));
+            Value later = ptx.multiply(x[e], power(ptx.difference(since.logs[e], end)));
             Value earlier = ptx.multiply(y[e], power(ptx.difference(end, logs[e])));
+            if (!signs.empty())
+              later = withSign(later, since.signs[e]), earlier = withSign(earlier, signs[e]);
             x[e] = ptx.choose(isLater, later, zero);
             y[e] = ptx.choose(isLater, zero, earlier);
           }

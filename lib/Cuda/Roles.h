@@ -294,8 +294,21 @@ private:
   void takeParts(ScoreState &state, mlir::Value scores);
   Values inputPairs(ScoreState &state, mlir::BlockArgument input, int64_t block, bool transposed);
   Values rowsOf(mlir::Value rows, llvm::function_ref<mlir::ValueRange(mlir::BlockArgument)> pairs);
-  Values logPairs(ScoreState &state, int64_t block);
-  Values logSums(ScoreState &state, int64_t block, mlir::ValueRange pairs, bool before);
+  struct LogPairs {
+    Values logs, negatives; // the latter where decays may be negative
+  };
+  struct LogSums {
+    Values logs, signs; // bits that turn what has decayed
+  };
+  LogPairs logPairs(ScoreState &state, int64_t block);
+  LogSums logSums(ScoreState &state, int64_t block, const LogPairs &pairs, bool before);
+  /// An entry, turned by such a bit, if there is one.
+  mlir::Value withSign(mlir::Value entry, mlir::Value sign);
+  mlir::Value signOf(mlir::Value number);
+  mlir::Value lastBit(mlir::Value count);
+  /// A logarithm that has the decay's sign for its own, where that counts; and both of them again.
+  mlir::Value marked(mlir::Value log, mlir::Value sign);
+  std::pair<mlir::Value, mlir::Value> takeMark(mlir::Value log);
   void countRows(ScoreState &state);
   void storeSums(ScoreState &state);
   void makeTables(ScoreState &state);

@@ -69,8 +69,9 @@ private:
   llvm::DenseSet<mlir::Value> seen; // looked at by need()
   // What is handed over for each micro-step, by what has all as its rows; each thing's number of them.
   llvm::DenseMap<mlir::Value, llvm::SmallVector<mlir::Value>> bundles;
-  llvm::SetVector<mlir::Value> early;       // functions of the token that become temporaries
-  llvm::DenseSet<mlir::Value> decays, logs; // vectors that states decay by; of early ones, logarithms of such
+  llvm::SetVector<mlir::Value> early; // functions of the token that become temporaries
+  // Vectors that states decay by; of early ones, logarithms of such or, of those that may be negative, these.
+  llvm::DenseSet<mlir::Value> decays, logs;
   llvm::DenseMap<Core *, llvm::DenseSet<mlir::Value>> taken; // what each core has of other stages
   llvm::SmallVector<unsigned> late;                          // outputs that no core computes
   mlir::OwningOpRef<mlir::ModuleOp> whole; // the rule as it was, where states have second ones

@@ -183,7 +183,7 @@ Value cuda::logarithmOf(OpBuilder &b, Location loc, Value value,
 }
 
 // Decays of each key or value are handed over as their logarithms: rounded to half precision, those of long
-// memories keep their digits.
+// memories keep their digits. What may be negative is handed over as it is.
 void StageCutter::takeLogs(Value decay) {
   if (!decays.insert(decay).second)
     return;
@@ -194,6 +194,11 @@ void StageCutter::takeLogs(Value decay) {
   else
     b.setInsertionPointToStart(&body);
   Value log = logarithmOf(b, rule.getLoc(), decay, [](Value value) { return rangeOf(value); });
+  RangeAttr range = rangeOf(decay);
+  if (!log && isa_and_present<ElementwiseOp>(op) && range && range.getLo() >= -1 && range.getHi() <= 1) {
+    early.insert(decay);
+    logs.insert(decay);
+  }
   if (!log || isInput(log))
     return;
   if (!isa_and_present<ExpOp>(op)) {

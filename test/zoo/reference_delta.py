@@ -118,6 +118,11 @@ def signed_delta(x, s):
     return s.S @ x.q
 
 
+def signed_keys(x, s):
+    s.S = delta_step(s.S * x.a, l2norm(x.k), x.v, x.b)
+    return s.S @ x.q
+
+
 def short_convolution(x, s):
     c = l2norm(silu(x.c0 * x.k + x.c1 * s.k1 + x.c2 * s.k2))
     s.k1, s.k2 = x.k, s.k1

@@ -125,6 +125,7 @@ micro_keys                  | q:query(dk) k:key(dk)[n] v:value(dv)[n] g:log_deca
 gated_oja                   | q:query(dk) k:key(dk) v:value(dv) g:log_decay(dv) b:gate() | | S(dv,dk)
 in_rows                     | q:query(dk) k:key(dk) v:value(dv) g:log_decay(dk) b:gate() | | S(dk,dv)
 signed_delta                | q:query(dk) k:key(dk) v:value(dv) a:sign() b:gate() | | S(dv,dk)
+signed_keys                 | q:query(dk) k:key(dk) v:value(dv) a:sign(dk) b:gate() | | S(dv,dk)
 erased_by_value             | q:query(dk) k:key(dk) v:value(dv) b:gate() | | S(dv,dk)
 short_convolution           | q:query(dk) k:key(dk) v:value(dv) b:gate() g:log_decay() | \
                               c0:real(dk) c1:real(dk) c2:real(dk) | S(dv,dk) k1:key(dk) k2:key(dk)
