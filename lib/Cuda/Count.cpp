@@ -257,7 +257,7 @@ std::vector<GpuPart> cuda::countParts(Operation *function) {
 std::vector<GpuCandidate> cuda::listCandidates(const Kernel &kernel, StringRef symbol) {
   constexpr GpuLaunch::Cut cuts[] = {GpuLaunch::Whole,     GpuLaunch::Segments, GpuLaunch::SegmentsOrWhole,
                                      GpuLaunch::FewTokens, GpuLaunch::Spread,   GpuLaunch::SegmentsOrWhole,
-                                     GpuLaunch::Spread,    GpuLaunch::Passed};
+                                     GpuLaunch::Spread,    GpuLaunch::Passed,   GpuLaunch::Segments};
   double temporary = 0;
   for (const Temporary &one : kernel.temporaries) // written and read
     temporary += 2 * std::max<int64_t>(one.rows, 1) * std::max<int64_t>(one.entries, 1) * one.bits / 8;
@@ -274,6 +274,7 @@ std::vector<GpuCandidate> cuda::listCandidates(const Kernel &kernel, StringRef s
     launch.threads = entry.threads;
     launch.sharedBytes = entry.sharedBytes;
     launch.cut = cuts[entry.cut];
+    launch.leastSegments = entry.cut == Entry::SeveralSegments ? 3 : 2;
     launch.mostBlocks = entry.mostBlocks;
     launch.takesMore = entry.takesMore;
     launch.leastTokens = entry.leastTokens;
@@ -284,9 +285,8 @@ std::vector<GpuCandidate> cuda::listCandidates(const Kernel &kernel, StringRef s
 }
 
 StringRef cuda::fastestForm(const Kernel &kernel, StringRef chip) {
-  // The order of forms is what measurements say; another one has to be better than the model may err. Scans
-  // of matrices that others couple are up to 14 times slower than token by token, as their maps leave the
-  // registers, of which the model does not know.
+  // The order of forms is what measurements say; another one has to be better than the model may err. Beside
+  // a scan tokens in turn never were by far, though the model has them 1.5 times too fast.
   constexpr double clearly = 0.7;
   llvm::StringMap<double> times;
   for (const GpuCandidate &candidate : listCandidates(kernel, "")) {
@@ -297,14 +297,8 @@ StringRef cuda::fastestForm(const Kernel &kernel, StringRef chip) {
     known->second = std::min(known->second, time.microseconds);
   }
   StringRef best = formName(kernel.entries.front().form);
-  for (StringRef form : {"roles", "chunk", "sequential"})
-    if ((form != "sequential" || best == "scan") && times.contains(form) && times.contains(best) &&
-        times.lookup(form) < clearly * times.lookup(best))
+  for (StringRef form : {"roles", "chunk"})
+    if (times.contains(form) && times.contains(best) && times.lookup(form) < clearly * times.lookup(best))
       best = form;
   return best;
-}
-
-bool cuda::isTaken(const GpuCandidate &candidate, StringRef fastest) {
-  return candidate.form == fastest || (fastest == "sequential" && candidate.form == "scan" &&
-                                       candidate.launches.front().cut == GpuLaunch::Segments);
 }

@@ -82,8 +82,9 @@ struct Entry {
   /// Works on segments of sequences: as many as `mostBlocks` lets be, at least two; as many as take those
   /// processors the least time; short ones whatever their number; such that blocks, of which `mostBlocks` run
   /// at a time, end together; as many as `mostBlocks` lets be, of which there may be one; such that blocks
-  /// end together, of which the first ones read initial states; or as many as take those processors the least
-  /// time, each of which waits for the state that the one before leaves.
+  /// end together, of which the first ones read initial states; as many as take those processors the least
+  /// time, each of which waits for the state that the one before leaves; or as many as `mostBlocks` lets be,
+  /// at least three.
   enum Cut {
     Whole,
     Segments,
@@ -92,7 +93,8 @@ struct Entry {
     Spread,
     SegmentsOrWhole,
     SpreadTokens,
-    PassedSegments
+    PassedSegments,
+    SeveralSegments
   } cut = Whole;
   /// The next entry is launched after this one, and finds the workspace as this one left it.
   bool continues = false;
@@ -145,10 +147,6 @@ std::vector<GpuCandidate> listCandidates(const Kernel &kernel, llvm::StringRef s
 
 /// The form that the model finds fastest for a large call, of those that there are kernels of.
 llvm::StringRef fastestForm(const Kernel &kernel, llvm::StringRef chip);
-
-/// Whether the compiler takes a way to launch kernels where that form is the fastest: ways of that form, and
-/// beside one token after the other a scan in segments, which is for few heads.
-bool isTaken(const GpuCandidate &candidate, llvm::StringRef fastest);
 
 /// Lowers a module of entry points to ops of llvm and nvvm.
 mlir::LogicalResult lowerToLlvm(mlir::ModuleOp module);

@@ -229,14 +229,9 @@ FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic,
     kernel.parts[entry.name] = countParts(module->lookupSymbol(entry.name));
   if (options.everyForm)
     return module;
-  // A form that is asked for is taken; for what it lacks there are kernels that take token by token.
-  StringRef best = builder.isWanted("sequential") ? fastestForm(kernel, options.chip.name)
-                                                  : formName(kernel.entries.front().form);
-  std::vector<GpuCandidate> ways = listCandidates(kernel, "");
-  auto way = ways.begin();
+  StringRef best = fastestForm(kernel, options.chip.name);
   llvm::erase_if(kernel.entries, [&](const Entry &entry) {
-    bool isLeft = isTaken(*way, best) || entry.form == Form::Sequential;
-    way += !entry.continues;
+    bool isLeft = formName(entry.form) == best || entry.form == Form::Sequential;
     // One function may be part of several ways to launch.
     if (Operation *function = module->lookupSymbol(entry.name); function && !isLeft)
       function->erase();

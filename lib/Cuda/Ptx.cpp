@@ -158,7 +158,11 @@ void Ptx::copyPacket(Value to, int64_t offset, Value from, int64_t bytes) {
            {}, {to, from});
 }
 
-void Ptx::awaitPackets() { assembly("cp.async.wait_all;", {}, {}); }
+void Ptx::commitPackets() { assembly("cp.async.commit_group;", {}, {}); }
+
+void Ptx::awaitPackets(std::optional<int64_t> left) {
+  assembly(left ? ("cp.async.wait_group " + Twine(*left) + ";").str() : "cp.async.wait_all;", {}, {});
+}
 
 void Ptx::copyThere(Value to, Value from, int64_t bytes, Value barrier) {
   assembly("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];", {},

@@ -116,9 +116,10 @@ public:
   void storeBytes(mlir::Value to, mlir::Value from, int64_t bytes);
   void commitStores();
   /// Copies 4, 8 or 16 bytes from device memory, which the thread itself waits for, all that it has asked
-  /// for.
+  /// for, or but for those of the last `left` groups.
   void copyPacket(mlir::Value to, int64_t offset, mlir::Value from, int64_t bytes);
-  void awaitPackets();
+  void commitPackets();
+  void awaitPackets(std::optional<int64_t> left = std::nullopt);
   /// Copies shared memory to where it may be another block's, for that block's barrier.
   void copyThere(mlir::Value to, mlir::Value from, int64_t bytes, mlir::Value barrier);
   /// Waits until the stores' reads are done or, `written`, the stores, but for those of the last `left`

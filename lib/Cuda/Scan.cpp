@@ -47,6 +47,27 @@ LogicalResult ScanEmitter::runShort(TensorAccess &access) {
   return status;
 }
 
+// A part of the sequence tile by tile: a body is given the first token of each, what is carried on, and the
+// thread's inputs. What is carried at last.
+SmallVector<Value> ScanEmitter::forTiles(TensorAccess &access, ArrayRef<Value> inits, BeginFunction beginOf,
+                                         TileBody body) {
+  if (makeRing(access))
+    return forTilesInRing(access, inits, beginOf, body);
+  size_t kept = inits.size();
+  SmallVector<Value> all(inits);
+  llvm::append_range(all, fetchRun(access, beginOf(i64(0)), shape.run));
+  int64_t tile = shape.tokens();
+  auto loop = threads.forLoop(i64(0), tokens, i64(tile), all, [&](Value first, ValueRange values) {
+    // The next tile's inputs are on their way while this one is worked on.
+    Value next = arith::AddIOp::create(b, first, i64(tile));
+    SmallVector<Value> ahead = fetchRun(access, beginOf(next), shape.run);
+    SmallVector<Value> results = body(first, values.take_front(kept), values.drop_front(kept));
+    llvm::append_range(results, ahead);
+    return results;
+  });
+  return SmallVector<Value>(loop.getResults().take_front(kept));
+}
+
 LogicalResult ScanEmitter::runTiles(TensorAccess &access) {
   int64_t count = shape.run, tile = shape.tokens();
   if (isGrouped() && task == ScanTask::Gather) {
@@ -73,13 +94,11 @@ LogicalResult ScanEmitter::runTiles(TensorAccess &access) {
   if (!isGrouped())
     inits = carried();
   size_t kept = inits.size();
-  llvm::append_range(inits, fetchRun(access, clamped(runOf(i64(0))), count));
   LogicalResult status = success();
-  auto loop = threads.forLoop(i64(0), tokens, i64(tile), inits, [&](Value first, ValueRange values) {
+  auto beginOf = [&](Value first) { return clamped(runOf(first)); };
+  auto loop = forTiles(access, inits, beginOf, [&](Value first, ValueRange values, ValueRange fetched) {
     Value from = runOf(first), begin = clamped(from);
     Value next = arith::AddIOp::create(b, first, i64(tile));
-    // The next tile's inputs are on their way while this one is worked on.
-    SmallVector<Value> ahead = fetchRun(access, clamped(runOf(next)), count);
     SmallVector<Type> types(kept, b.getF32Type());
     Value isFull = arith::CmpIOp::create(b, arith::CmpIPredicate::sle, next, tokens);
     auto branch = scf::IfOp::create(b, types, isFull, true);
@@ -91,8 +110,8 @@ LogicalResult ScanEmitter::runTiles(TensorAccess &access) {
       else
         b.setInsertionPoint(block->getTerminator());
       if (kept)
-        setAllCarried(values.take_front(kept));
-      Run run = startRun(access, values.drop_front(kept), full ? from : begin, count);
+        setAllCarried(values);
+      Run run = startRun(access, fetched, full ? from : begin, count);
       for (int64_t i = 0; i < count && !full; ++i)
         run.valid[i] = arith::CmpIOp::create(b, arith::CmpIPredicate::sge,
                                              arith::AddIOp::create(b, begin, i64(i)), from);
@@ -101,12 +120,10 @@ LogicalResult ScanEmitter::runTiles(TensorAccess &access) {
       if (kept)
         scf::YieldOp::create(b, carried());
     }
-    SmallVector<Value> results(branch.getResults());
-    llvm::append_range(results, ahead);
-    return results;
+    return SmallVector<Value>(branch.getResults());
   });
   if (!isGrouped())
-    setAllCarried(loop.getResults().take_front(kept));
+    setAllCarried(loop);
   else if (task != ScanTask::Gather)
     loadCarried();
   else
@@ -265,11 +282,12 @@ std::optional<ScanShape> cuda::chooseScanShape(RuleOp rule, const ScanForm &form
       shape.grid = {32, 1, 16};
     }
   } else {
-    // Rows of several entries: enough of them for all threads without other groups. More threads would have
-    // too few registers for maps of two states.
-    int64_t lanes = std::clamp<int64_t>(llvm::PowerOf2Ceil(cols) / 4, 1, 32);
-    int64_t threads = std::clamp<int64_t>(lanes * 16, 32, 256);
-    shape.run = 8;
+    // Rows of several entries: enough of them for all threads without other groups. Of wide ones a thread has
+    // twice as many, so that fewer threads share a sum, and runs are short, as registers are few.
+    bool isWide = cols > 16;
+    int64_t lanes = std::clamp<int64_t>(llvm::PowerOf2Ceil(cols) / (isWide ? 8 : 4), 1, 32);
+    int64_t threads = std::clamp<int64_t>(lanes * (isWide ? 8 : 16), 32, 256);
+    shape.run = isWide ? 4 : 8;
     shape.slab = partOf(rows, std::min<int64_t>(2 * threads / lanes, 32));
     shape.grid = {threads, lanes, 1};
   }

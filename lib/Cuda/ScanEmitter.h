@@ -38,6 +38,18 @@ private:
   void makeBoards();
   Run startRun(TensorAccess &access, mlir::ValueRange fetched, mlir::Value begin, int64_t count);
   llvm::SmallVector<mlir::Value> fetchRun(TensorAccess &access, mlir::Value begin, int64_t count);
+  // Inputs of tiles to come in shared memory (ScanRing.cpp).
+  bool makeRing(TensorAccess &access);
+  mlir::Value inRing(mlir::Value place, int64_t offset);
+  void askTile(TensorAccess &access, mlir::Value begin, mlir::Value place);
+  llvm::SmallVector<mlir::Value> takeTile(TensorAccess &access, mlir::Value place);
+  using TileBody = llvm::function_ref<llvm::SmallVector<mlir::Value>(
+      mlir::Value first, mlir::ValueRange carried, mlir::ValueRange fetched)>;
+  using BeginFunction = llvm::function_ref<mlir::Value(mlir::Value first)>;
+  llvm::SmallVector<mlir::Value> forTilesInRing(TensorAccess &access, llvm::ArrayRef<mlir::Value> inits,
+                                                BeginFunction beginOf, TileBody body);
+  llvm::SmallVector<mlir::Value> forTiles(TensorAccess &access, llvm::ArrayRef<mlir::Value> inits,
+                                          BeginFunction beginOf, TileBody body);
   mlir::LogicalResult emitOps(BodyEmitter &token, std::optional<unsigned> stage);
   mlir::LogicalResult walkAlone(TensorAccess &access, Run &run, mlir::Value writes);
   mlir::LogicalResult walkGroups(TensorAccess &access, Run &run);
@@ -70,6 +82,15 @@ private:
   llvm::DenseMap<mlir::Operation *, unsigned> stages;
   mlir::Value group; // of this thread; null if there is one
   mlir::Value scratch;
+  // The ring, the bytes of one of its places, and where in it a tensor's tokens are, each of so many bytes.
+  Staged ring;
+  int64_t ringBytes = 0;
+  struct Ringed {
+    unsigned tensor;
+    int64_t bytes, at;
+  };
+  llvm::SmallVector<Ringed> ringed;
+  llvm::DenseMap<std::pair<unsigned, Axis>, llvm::SmallVector<mlir::Value>> ringOffsets;
 };
 
 } // namespace recur::cuda

@@ -41,7 +41,8 @@ void KernelBuilder::addScan(RuleOp bound) {
 
 bool KernelBuilder::addScan(RuleOp part, const ScanForm &form, ArrayRef<TensorArgument> tensors,
                             const ScanShape &shape, int64_t shards, ScanTask task) {
-  constexpr int64_t blocksOfProcessor = 2;
+  // Of few threads more blocks than two are busy on a processor.
+  constexpr int64_t fewest = 2, threadsOfProcessor = 256;
   Entry entry;
   entry.name = options.symbol + (task == ScanTask::Whole    ? "_scan"
                                  : task == ScanTask::Gather ? "_scan_gather"
@@ -49,12 +50,13 @@ bool KernelBuilder::addScan(RuleOp part, const ScanForm &form, ArrayRef<TensorAr
   entry.form = Form::Scan;
   entry.packed = true;
   entry.leastTokens = task == ScanTask::Whole ? 2 * shape.run : 8 * shape.tokens();
-  entry.cut = task == ScanTask::Whole ? Entry::Whole : Entry::Segments;
+  // Of two, each of which is walked twice, not much is gained.
+  entry.cut = task == ScanTask::Whole ? Entry::Whole : Entry::SeveralSegments;
   entry.continues = task == ScanTask::Gather;
-  if (task != ScanTask::Whole)
-    entry.mostBlocks = blocksOfProcessor * options.chip.processors;
   entry.shards = shards;
   entry.threads = shape.grid.threads * shape.grid.groups;
+  if (task != ScanTask::Whole)
+    entry.mostBlocks = std::max(fewest, threadsOfProcessor / entry.threads) * options.chip.processors;
   LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
   if (failed(emitScan(function, part, form, tensors, shape, task, options.chip.sharedBytes, entry))) {
     function.erase();

@@ -247,13 +247,24 @@ SmallVector<Value> TensorAccess::next(unsigned index, ArrayRef<Value> addresses)
   return moved;
 }
 
-SmallVector<Value> TensorAccess::fetch(unsigned index, Axis axis, ArrayRef<Value> addresses) {
+Type TensorAccess::packetType(unsigned index, Axis axis) const {
   FloatType element = tensors[index].element;
   int64_t width = packetWidth(tensors[index], layoutOf(tensors[index].entry(), axis));
-  Type type = width == 1 ? Type(element) : VectorType::get(width, element);
-  return llvm::map_to_vector(addresses, [&](Value address) -> Value {
-    return LLVM::LoadOp::create(b, type, address, width * element.getWidth() / 8);
-  });
+  return width == 1 ? Type(element) : VectorType::get(width, element);
+}
+
+int64_t TensorAccess::bytesOfPacket(unsigned index, Axis axis) const {
+  Type type = packetType(index, axis);
+  auto vector = dyn_cast<VectorType>(type);
+  FloatType element = tensors[index].element;
+  return element.getWidth() / 8 * (vector ? vector.getNumElements() : 1);
+}
+
+SmallVector<Value> TensorAccess::fetch(unsigned index, Axis axis, ArrayRef<Value> addresses) {
+  Type type = packetType(index, axis);
+  int64_t bytes = bytesOfPacket(index, axis);
+  return llvm::map_to_vector(
+      addresses, [&](Value address) -> Value { return LLVM::LoadOp::create(b, type, address, bytes); });
 }
 
 SmallVector<Value> TensorAccess::fetch(unsigned index, Axis axis, Value token, Value step) {

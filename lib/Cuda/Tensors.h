@@ -99,6 +99,8 @@ public:
   llvm::SmallVector<mlir::Value> addresses(unsigned tensor, Axis axis, mlir::Value token);
   llvm::SmallVector<mlir::Value> next(unsigned tensor, llvm::ArrayRef<mlir::Value> addresses);
   size_t countPackets(unsigned tensor, Axis axis) const;
+  mlir::Type packetType(unsigned tensor, Axis axis) const;
+  int64_t bytesOfPacket(unsigned tensor, Axis axis) const;
   llvm::SmallVector<mlir::Value> fetch(unsigned tensor, Axis axis, llvm::ArrayRef<mlir::Value> addresses);
   void store(unsigned tensor, const Tile &tile, llvm::ArrayRef<mlir::Value> addresses);
   /// The address of one entry of a state.

@@ -60,7 +60,20 @@ struct ExpOnUnit : OpRewritePattern<math::ExpOp> {
     auto number = [&](double x) { return ::number(b, x); };
     constexpr float high = float(log2e), low = float(log2e - high);
     if (bitEnumContainsAll(op.getFastmath(), arith::FastMathFlags::afn)) {
-      Value exponent = arith::MulFOp::create(b, op.getOperand(), number(high));
+      Value exponent;
+      // Of a product the side that others share, or that no round of the loop changes, takes the factor.
+      if (auto product = op.getOperand().getDefiningOp<arith::MulFOp>()) {
+        auto loop = op->getParentOfType<scf::ForOp>();
+        auto rank = [&](Value side) {
+          return loop && loop.isDefinedOutsideOfLoop(side) ? 2 : side.hasOneUse() ? 0 : 1;
+        };
+        bool isLeft = rank(product.getLhs()) > rank(product.getRhs());
+        Value own = product->getOperand(isLeft ? 0 : 1), other = product->getOperand(isLeft ? 1 : 0);
+        if (rank(own))
+          exponent = arith::MulFOp::create(b, arith::MulFOp::create(b, own, number(high)), other);
+      }
+      if (!exponent)
+        exponent = arith::MulFOp::create(b, op.getOperand(), number(high));
       rewriter.replaceOp(op, onUnit(b, "ex2.approx.ftz.f32", exponent));
       return success();
     }

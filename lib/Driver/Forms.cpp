@@ -65,7 +65,7 @@ std::vector<FormEntry> recur::compareGpuForms(RuleOp rule, const ModelInfo &info
     FormEntry entry{candidate.form, {}, time.bound, time.launches, time.why};
     if (time.why.empty()) {
       entry.microseconds = time.microseconds;
-      entry.chosen = cuda::isTaken(candidate, chosen) && !std::exchange(found, true);
+      entry.chosen = candidate.form == chosen && !std::exchange(found, true);
     } else {
       for (const GpuLaunch &launch : candidate.launches)
         entry.launches += (entry.launches.empty() ? "" : ", ") + launch.name;

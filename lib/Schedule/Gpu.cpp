@@ -86,7 +86,7 @@ static double segmentsOf(const GpuLaunch &launch, const GpuShape &shape) {
     return segmentsInRounds(launch, shape);
   double wide = std::floor(launch.mostBlocks / launch.blocks / (shape.sequences * shape.heads));
   double segments = std::min(wide, std::floor(shape.tokens / leastOfSegment));
-  if (segments >= 2)
+  if (segments >= launch.leastSegments)
     return segments;
   return launch.cut == GpuLaunch::SegmentsOrWhole ? segmentsInRounds(launch, shape) : 0;
 }

@@ -47,6 +47,8 @@ struct GpuLaunch {
   /// segment or the whole sequence where there are too few, a few tokens, segments such that all processors
   /// have the same to do, or segments that pass the state on, as many as take the processors the least time.
   enum Cut { Whole, Segments, SegmentsOrWhole, FewTokens, Spread, Passed } cut = Whole;
+  /// The fewest segments, where there are to be several.
+  double leastSegments = 2;
   /// For launches of at most so many blocks; 0: of any number. Or, `takesMore`, of any number on so many
   /// processors.
   double mostBlocks = 0;

@@ -181,7 +181,7 @@ int64_t recur_i_count_segments(const recur_i_call *call, const recur_cuda_entry 
     return count_in_rounds(call, entry, tokens, tall);
   const int64_t wide = heads ? entry->most / entry->shards / heads : 0;
   const int64_t segments = wide < tall ? wide : tall;
-  if (segments >= 2)
+  if (segments >= (entry->flags & RECUR_CUDA_SEVERAL ? 3 : 2))
     return segments;
   if (entry->flags & RECUR_CUDA_ANY)
     return count_in_rounds(call, entry, tokens, tall);

@@ -136,7 +136,9 @@ enum {
    * several blocks, else one. A block waits for the state of the segment before. Blocks as with
    * RECUR_CUDA_ANY. Of several segments, the workspace begins with 16 bytes, and 16 for each block, that are
    * 0. */
-  RECUR_CUDA_PASSES = 1024
+  RECUR_CUDA_PASSES = 1024,
+  /** With RECUR_CUDA_SEGMENTS: where that is less than three the entry does not fit. */
+  RECUR_CUDA_SEVERAL = 2048
 };
 
 /** A tensor that a launch leaves in the workspace for the next: [batch, token, head, entry], as the inputs
