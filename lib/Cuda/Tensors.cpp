@@ -254,10 +254,8 @@ Type TensorAccess::packetType(unsigned index, Axis axis) const {
 }
 
 int64_t TensorAccess::bytesOfPacket(unsigned index, Axis axis) const {
-  Type type = packetType(index, axis);
-  auto vector = dyn_cast<VectorType>(type);
   FloatType element = tensors[index].element;
-  return element.getWidth() / 8 * (vector ? vector.getNumElements() : 1);
+  return packetWidth(tensors[index], layoutOf(tensors[index].entry(), axis)) * element.getWidth() / 8;
 }
 
 SmallVector<Value> TensorAccess::fetch(unsigned index, Axis axis, ArrayRef<Value> addresses) {

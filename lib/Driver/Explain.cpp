@@ -137,9 +137,6 @@ private:
     shape.heads = options.heads.value_or(shape.heads);
     result.form = cuda::fastestForm(*kernel, target.name).str();
     result.forms = compareGpuForms(rule, info, types, *kernel, result.form, shape, gpu);
-    for (const FormEntry &entry : result.forms)
-      if (entry.chosen) // for few heads it may be another one
-        result.form = entry.form;
     result.place = formatv(
         "on {0} ({1}, {2} processors at {3:f2} GHz), times of a call with {4} x {5} tokens and {6} heads",
         target.name, gpu.board, int64_t(gpu.processors), gpu.gigahertz, int64_t(shape.sequences),
