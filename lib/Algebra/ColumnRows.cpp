@@ -118,10 +118,13 @@ public:
     if (!nf.affine || nf.states.size() != 1 || nf.updates[0] == Row::none)
       return failure();
     std::optional<Decay> decay = nf.decay(0);
-    if (!decay || decay->c.number == 0 || !decay->left.empty() || !decay->right.empty() ||
-        !decay->elementwise.empty() || nf.update(0).old.size() != 1)
+    if (!decay || decay->c.number == 0 || !decay->elementwise.empty() || nf.update(0).old.size() != 1)
       return failure();
     Value old = scaled(decay->c, nf.states[0]);
+    for (Value factors : decay->left)
+      old = recur::scaled(b, loc, diagonalColumn(factors), old);
+    for (Value factors : decay->right)
+      old = recur::scaled(b, loc, TransposeOp::create(b, loc, diagonalColumn(factors)), old);
     Value update;
     for (const Write &write : nf.update(0).writes) {
       if (write.matrix)

@@ -11,13 +11,13 @@
 
 namespace recur {
 
-/// The rule of one row, in a module of its own, or null. The rule must have one matrix state that numbers
-/// decay, and change it by a sum of as many parts as its inputs have micro-steps, of which each looks at one.
-/// A token's rows are simultaneous: it changes the decayed state by the sum of what its rows each do to it,
-/// and what is read of the new state is read of the sum. The rule's inputs are those of a row or, where the
-/// token has only one, of the token; its last input, a number, is 1 at a token's first row and else 0. An
-/// output of one row for each micro-step (a joined one) is that of the row; others are those of
-/// the token.
+/// The rule of one row, in a module of its own, or null. The rule must have one matrix state that numbers,
+/// and factors of its rows and columns, decay, and change it by a sum of as many parts as its inputs have
+/// micro-steps, of which each looks at one. A token's rows are simultaneous: it changes the decayed state by
+/// the sum of what its rows each do to it, and what is read of the new state is read of the sum. The rule's
+/// inputs are those of a row or, where the token has only one, of the token; its last input, a number, is 1
+/// at a token's first row and else 0. An output of one row for each micro-step (a joined one) is that of the
+/// row; others are those of the token.
 ///
 /// That all parts are alike is not looked at: areColumnsAlike and proveColumns tell.
 mlir::OwningOpRef<mlir::ModuleOp> ruleOfColumn(RuleOp rule);

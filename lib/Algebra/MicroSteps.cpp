@@ -1,7 +1,6 @@
 // A loop over micro-steps as a rule of its own: its body runs once, and what comes before it counts at the
 // first micro-step alone.
 #include "lib/Algebra/MicroSteps.h"
-#include "lib/Algebra/Passes.h"
 #include "lib/Algebra/Rewriting.h"
 
 using namespace mlir;
@@ -50,27 +49,6 @@ static bool readsOwnStep(RuleOp rule, ForOp loop) {
   return true;
 }
 
-// A factor as it counts at a token's first micro-step alone.
-static Value onceOf(OpBuilder &b, Location loc, Value factor, Value isFirst, Value isLater, bool inLogs) {
-  if (auto row = factor.getDefiningOp<TransposeOp>())
-    return TransposeOp::create(b, loc, onceOf(b, loc, row.getOperand(), isFirst, isLater, inLogs));
-  if (auto product = factor.getDefiningOp<MulOp>())
-    return MulOp::create(b, loc, onceOf(b, loc, product.getLhs(), isFirst, isLater, inLogs),
-                         onceOf(b, loc, product.getRhs(), isFirst, isLater, inLogs));
-  // (Of a number, an infinite exponent would count as no number where it is 0 times that.)
-  if (auto exp = factor.getDefiningOp<ExpOp>(); exp && inLogs && !matType(factor).isScalar())
-    return ExpOp::create(b, loc, MulOp::create(b, loc, isFirst, exp.getOperand()));
-  Value later = isLater;
-  if (!matType(factor).isScalar())
-    later = BroadcastOp::create(b, loc, factor.getType(), isLater);
-  Value once = AddOp::create(b, loc, MulOp::create(b, loc, isFirst, factor), later);
-  // As a sum, a decay is not known to be one.
-  RangeAttr range = rangeOf(factor);
-  if (inLogs && range && range.getLo() >= 0 && range.getHi() <= 1)
-    once = MinOp::create(b, loc, once, ConstantOp::create(b, loc, 1.0));
-  return once;
-}
-
 OwningOpRef<ModuleOp> recur::ruleOfMicroStep(RuleOp rule, bool inLogs) {
   OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
   auto copy = cast<RuleOp>(OpBuilder::atBlockEnd(module->getBody()).clone(*rule));
@@ -84,7 +62,6 @@ OwningOpRef<ModuleOp> recur::ruleOfMicroStep(RuleOp rule, bool inLogs) {
                            MatType::scalar(context));
 
   OpBuilder b(loop);
-  Value one = ConstantOp::create(b, loc, 1.0), isLater = SubOp::create(b, loc, one, isFirst);
   for (auto [init, carried, state] :
        llvm::zip(loop.getInits(), loop.getCarried(), copy.argumentsOf(ArgKind::State))) {
     SmallVector<Value> scales;
@@ -92,7 +69,7 @@ OwningOpRef<ModuleOp> recur::ruleOfMicroStep(RuleOp rule, bool inLogs) {
       return {};
     Value scaled = state;
     for (Value scale : llvm::reverse(scales))
-      scaled = MulOp::create(b, loc, onceOf(b, loc, scale, isFirst, isLater, inLogs), scaled);
+      scaled = MulOp::create(b, loc, onceOf(b, loc, scale, isFirst, inLogs), scaled);
     carried.replaceAllUsesWith(scaled);
   }
   SmallVector<Value> yielded(loop.getYield().getValues());

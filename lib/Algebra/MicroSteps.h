@@ -11,8 +11,7 @@ namespace recur {
 /// only scaled before it, by numbers and vectors. Then n micro-steps are n tokens of the rule that is
 /// returned: its inputs are those of the micro-step or, where the token has only one, of the token; its last
 /// input, a number, is 1 at a token's first micro-step and else 0; and the outputs of a token's last
-/// micro-step are the token's. `inLogs` has exponentials of vectors count at the first micro-step by their
-/// exponents, x^first, and not as first*x + 1 - first, which is the same.
+/// micro-step are the token's. `inLogs` is as in onceOf (Rewriting.h).
 mlir::OwningOpRef<mlir::ModuleOp> ruleOfMicroStep(RuleOp rule, bool inLogs);
 
 } // namespace recur

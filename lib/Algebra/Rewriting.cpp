@@ -1,4 +1,5 @@
 #include "lib/Algebra/Rewriting.h"
+#include "lib/Algebra/Passes.h"
 #include "mlir/IR/IRMapping.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 
@@ -40,6 +41,30 @@ Value recur::readOf(OpBuilder &b, Location loc, Value matrix, Side side, Value v
 
 Value recur::scaled(OpBuilder &b, Location loc, Value number, Value value) {
   return number ? MulOp::create(b, loc, value.getType(), number, value).getResult() : value;
+}
+
+Value recur::onceOf(OpBuilder &b, Location loc, Value factor, Value isFirst, bool inLogs) {
+  auto part = [&](Value operand) { return onceOf(b, loc, operand, isFirst, inLogs); };
+  if (auto row = factor.getDefiningOp<TransposeOp>())
+    return TransposeOp::create(b, loc, part(row.getOperand()));
+  if (auto product = factor.getDefiningOp<MulOp>()) {
+    Value left = part(product.getLhs());
+    return MulOp::create(b, loc, left, part(product.getRhs()));
+  }
+  // (Of a number, an infinite exponent would count as no number where it is 0 times that.)
+  if (auto exp = factor.getDefiningOp<ExpOp>(); exp && inLogs && !matType(factor).isScalar())
+    return ExpOp::create(b, loc, MulOp::create(b, loc, isFirst, exp.getOperand()));
+  Value later = SubOp::create(b, loc, ConstantOp::create(b, loc, 1.0), isFirst);
+  if (!matType(factor).isScalar())
+    later = BroadcastOp::create(b, loc, factor.getType(), later);
+  Value once = AddOp::create(b, loc, MulOp::create(b, loc, isFirst, factor), later);
+  // As a sum, a decay is not known to be one.
+  RangeAttr range = rangeOf(factor);
+  if (!inLogs || !range || range.getLo() < -1 || range.getHi() > 1)
+    return once;
+  if (range.getLo() < 0)
+    once = MaxOp::create(b, loc, once, ConstantOp::create(b, loc, -1.0));
+  return MinOp::create(b, loc, once, ConstantOp::create(b, loc, 1.0));
 }
 
 Value Rebuilder::of(Value value) {

@@ -37,8 +37,9 @@ struct Stream {
 
 class Stacker {
 public:
-  explicit Stacker(RuleOp rule)
-      : rule(rule), body(rule.getBody().front()), b(body.getTerminator()), loc(rule.getLoc()) {}
+  Stacker(RuleOp rule, bool inLogs)
+      : rule(rule), body(rule.getBody().front()), b(body.getTerminator()), loc(rule.getLoc()),
+        inLogs(inLogs) {}
 
   LogicalResult run() {
     for (BlockArgument input : rule.argumentsOf(ArgKind::Input))
@@ -50,7 +51,8 @@ public:
     if (!nf.affine || nf.states.size() != 1 || nf.updates[0] == Row::none || failed(findStreams()))
       return failure();
     std::optional<Decay> decay = nf.decay(0);
-    if (!decay || decay->c.number == 0 || !decay->left.empty() || !decay->right.empty() ||
+    bool onRight = keySide == Side::Right;
+    if (!decay || decay->c.number == 0 || !(onRight ? decay->left : decay->right).empty() ||
         !decay->elementwise.empty())
       return failure();
     if (failed(findReads()))
@@ -59,7 +61,15 @@ public:
     if (scale && isInTurn)
       scale = choose(scale, ConstantOp::create(b, loc, 1.0));
     Value old = scaled(b, loc, scale, state);
-    Value update = updateOfRow(isInTurn ? old : nf.versions[parts[0].version].value);
+    for (Value factors : onRight ? decay->right : decay->left) {
+      factors = diagonalColumn(factors);
+      if (isInTurn)
+        factors = onceOf(b, loc, factors, row(), inLogs);
+      if (onRight)
+        factors = TransposeOp::create(b, loc, factors);
+      old = scaled(b, loc, factors, old);
+    }
+    Value update = updateOfRow(!isInTurn ? nf.versions[parts[0].version].value : readsOlder ? state : old);
     if (!update)
       return failure();
     Operation *terminator = body.getTerminator();
@@ -163,9 +173,27 @@ private:
                return write.c == other.c && same(write.column, other.column) && same(write.row, other.row);
              });
     };
-    return own.old.size() == 1 && update.old.size() == 1 && own.old[0].isScalar() &&
-           own.old[0].c == update.old[0].c && llvm::all_of(own.writes, isOfUpdate) &&
+    if (own.old.size() != 1 || update.old.size() != 1)
+      return false;
+    const OldTerm &old = own.old[0], &all = update.old[0];
+    return old.c == all.c && old.left == all.left && old.right == all.right &&
+           old.elementwise == all.elementwise && old.transposed == all.transposed &&
+           llvm::all_of(own.writes, isOfUpdate) &&
            int64_t(own.writes.size()) == llvm::count_if(update.writes, isAlong);
+  }
+
+  // Without the numbers that the state decays by, where it is times all of them and nothing else decays.
+  std::optional<Coefficient> withoutDecay(Coefficient c) {
+    Decay decay = *nf.decay(0);
+    if (decay.c.number != 1 || !decay.left.empty() || !decay.right.empty())
+      return std::nullopt;
+    for (Value factor : decay.c.factors) {
+      auto *found = llvm::find(c.factors, factor);
+      if (found == c.factors.end())
+        return std::nullopt;
+      c.factors.erase(found);
+    }
+    return c;
   }
 
   // What the rows read: one version that has no write yet, or the second row what the first one leaves.
@@ -178,20 +206,16 @@ private:
     for (auto [part, stream] : llvm::zip(parts, streams))
       if (!stream.reads.empty())
         part = stream.reads[0];
-    // What reads the old state, times all that it decays by, reads what decayed.
+    // What reads the old state, times all that it decays by, reads what decayed. Else rows read the state
+    // that they find, which the second one finds decayed.
     if (const Part &own = parts[0];
         isInTurn && own.version != Row::none && !isDecayed(own.version, nullptr)) {
-      const Version &version = nf.versions[own.version];
-      Coefficient decay = nf.decay(0)->c, rest = own.c;
-      for (Value factor : decay.factors) {
-        auto *found = llvm::find(rest.factors, factor);
-        if (found == rest.factors.end())
-          return failure();
-        rest.factors.erase(found);
-      }
-      if (version.value != nf.states[0] || decay.number != 1)
+      if (nf.versions[own.version].value != nf.states[0])
         return failure();
-      parts[0] = {rest, own.vector, parts[1].version};
+      if (std::optional<Coefficient> rest = withoutDecay(own.c))
+        parts[0] = {*rest, own.vector, parts[1].version};
+      else
+        readsOlder = true;
     }
     if (isInTurn && (parts[1].version == Row::none || !isDecayed(parts[1].version, &streams[0])))
       return failure();
@@ -369,13 +393,15 @@ private:
   Side keySide = Side::Right;
   SmallVector<Stream, 2> streams;
   Part parts[2]; // what the rows read
-  bool isInTurn = false;
+  // Whether the second row reads what the first one leaves; then, whether the first one reads what has not
+  // decayed.
+  bool isInTurn = false, readsOlder = false, inLogs;
   SmallVector<Attribute> stacked;
   Value isFirst;
   DenseMap<std::pair<Value, Value>, Value> stacks, inputs;
 };
 } // namespace
 
-OwningOpRef<ModuleOp> recur::stackReads(RuleOp rule) {
-  return rewritten(rule, [](RuleOp copy) { return Stacker(copy).run(); });
+OwningOpRef<ModuleOp> recur::stackReads(RuleOp rule, bool inLogs) {
+  return rewritten(rule, [&](RuleOp copy) { return Stacker(copy, inLogs).run(); });
 }

@@ -460,7 +460,7 @@ LogicalResult RoleEmitter::emit() {
       if (rowsAhead()) {
         rows(0, RowPart::Sides);
         rows(1, RowPart::Tables);
-      } else if (!sumsApart && ((!plan.reductions.empty() && phase != Phase::Chain) || sumsTurn())) {
+      } else if (!sumsApart && (hasSums() || sumsTurn())) {
         threads.when(ptx.below(warp, ptx.constant(2)), [&] {
           emitSums(chunks);
           counted("sums", 2);

@@ -209,14 +209,17 @@ Phase KernelBuilder::addSegments(chunk::ProgramOp program, ArrayRef<TensorArgume
 // The chunk program of a rule whose rows are a token's two reads, or columns, if there is one.
 static chunk::ProgramOp deriveRows(DeriveFunction derive, RuleOp rule, RowKind rows) {
   bool ofColumns = rows == RowKind::Column;
-  OwningOpRef<ModuleOp> module = ofColumns ? ruleOfColumn(rule) : stackReads(rule);
+  OwningOpRef<ModuleOp> module = ofColumns ? ruleOfColumn(rule) : stackReads(rule, /*inLogs=*/true);
   if (!module)
     return {};
   if (ofColumns && !areColumnsAlike(rule))
     return {};
   RuleOp stacked = *module->getOps<RuleOp>().begin();
-  if (std::string defect = ofColumns ? proveColumns(rule, stacked) : proveStacked(rule, stacked);
-      !defect.empty()) {
+  auto defectOfReads = [&] {
+    OwningOpRef<ModuleOp> plain = stackReads(rule, /*inLogs=*/false);
+    return proveStacked(rule, *plain->getOps<RuleOp>().begin());
+  };
+  if (std::string defect = ofColumns ? proveColumns(rule, stacked) : defectOfReads(); !defect.empty()) {
     mlir::emitWarning(rule.getLoc()) << "internal error: the rule of one " << (ofColumns ? "column" : "read")
                                      << " is not the rule: " << defect;
     return {};

@@ -339,7 +339,7 @@ Value RoleEmitter::slowestKey(RowState &state, unsigned row) {
   }
   Value log = ptx.multiply(most, ptx.number(llvm::numbers::log2e));
   log = arith::MaximumFOp::create(b, log, ptx.number(-200));
-  if (plan.decaysAtFirst())
+  if (plan.decaysAtFirst() || plan.decaysByToken())
     log = ptx.choose(ptx.equal(state.steps[row], 0), log, ptx.number(0));
   return ptx.choose(state.valid[row], log, ptx.number(0));
 }

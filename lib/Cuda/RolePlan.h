@@ -271,7 +271,7 @@ public:
   bool isOfParams(mlir::Value vector) const;
   /// Whether rows past a sequence's end, or those of later micro-steps, have logarithms that do not count;
   /// and whether the former have.
-  bool masksLogs() const { return decaysAtFirst() || outlastRows(); }
+  bool masksLogs() const { return (decaysAtFirst() && !isStacked()) || outlastRows(); }
   bool outlastRows() const { return isOfParams(logs()) || !vanishLogs(logs()); }
   /// Gives decays of keys their logarithms, as far as these can be taken: of those that may be negative,
   /// which `signedFactors` are then, else null, those of their sizes.
@@ -331,6 +331,8 @@ public:
   /// A token's rows are simultaneous, as those that stand for two are, but lie together as micro-steps do;
   /// and whether outputs have such rows, too.
   bool atOnce = false, rowOutputs = false;
+  /// Whether a decay, which all of a token's rows have, counts at the first one.
+  bool decaysByToken() const { return isStacked() || atOnce; }
   /// Whether the rows of an input, or output, lie in memory as the columns of a token's matrix.
   bool areColumns(mlir::BlockArgument input) const { return atOnce && tensors[tensorOf(input)].stepsLast; }
   bool areColumns(unsigned output) const {

@@ -311,7 +311,7 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
     if (which != RowPart::Numbers) {
       fillMasks(state, which, /*late=*/false);
       ptx.await(barrier(scoresTurn() ? Turned : Loaded, stage.index), stage.phase);
-      if (!plan.reductions.empty() || sumsTurn())
+      if (hasSums() || sumsTurn())
         sumChunk(chunk, stage);
       if (team > 1 && !plan.reductions.empty())
         awaitSums(chunk);
@@ -361,7 +361,7 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
         await();
       if (late && scoresTurn())
         ptx.await(barrier(Turned, stage.index), stage.phase);
-      if (late && phase != Phase::Chain)
+      if (late)
         awaitSums(chunk);
       for (unsigned i = 0; i < count; ++i)
         if (slots[i].mask < 0 && waits(slots[i]) == late)

@@ -111,7 +111,7 @@ LogicalResult RolePlan::findSteps() {
   for (unsigned output = 0; output < countOutputs(); ++output)
     if (!isOf(!rowOutputs, outputs[output]) || tensors[outputTensor(output)].own[2] != rowOutputs)
       return failure();
-  if ((decay && (isStacked() || atOnce)) || states > 1 || !isOf(false, yielded[0]))
+  if (states > 1 || !isOf(false, yielded[0]))
     return failure();
   // A sum over two inputs' rows is that of one kind of rows.
   for (Operation *op : reductions)

@@ -287,7 +287,7 @@ void RoleEmitter::sumChunk(Value chunk, Stage stage) {
   if (sumsTurn()) {
     turnColumns(stage);
     ptx.fenceProxy();
-    if (plan.reductions.empty())
+    if (!hasSums())
       return ptx.meet(ptx.constant(4), all);
     ptx.meet(ptx.constant(14), own);
   }
@@ -302,9 +302,9 @@ void RoleEmitter::sumChunk(Value chunk, Stage stage) {
 
 // Waits, in the warp that makes numbers of them, for a chunk's sums, and for columns to be turned.
 void RoleEmitter::awaitSums(Value chunk) {
-  if (plan.reductions.empty() && !sumsTurn())
+  if (!hasSums() && !sumsTurn())
     return;
-  if (team == 1 || plan.reductions.empty())
+  if (team == 1 || !hasSums())
     ptx.meet(ptx.constant(4), 32 * (sumWarps() + 1));
   else
     ptx.await(barrier(Summed, ptx.bits(chunk, chunksOfSums - 1)),

@@ -16,31 +16,47 @@ int64_t RoleEmitter::sumsAt(int64_t block) const {
 // What decays in a chunk, for each place of numbers.
 int64_t RoleEmitter::wholesAt() const { return phase == Phase::Chain ? tablesAt : sumsAt(4); }
 
+// The left sides that sum over a warp's rows: those up to a row, or before it. Of simultaneous rows the first
+// of each token count, and what is before them is so for all; by eights, these are the first eight. What the
+// second one of a token finds in turn has decayed.
 void RoleEmitter::beginDecayed(ScoreState &state) {
-  Value distance = arith::SubIOp::create(b, state.rowLessColumn, ptx.mul(warp, 16));
-  auto triangle = [&](int64_t least) {
-    auto half = [&](int64_t more, int64_t one) {
-      Value holds = ptx.compare(arith::CmpIPredicate::sge, distance, ptx.constant(least + more));
-      return ptx.choose(holds, ptx.constant(one), ptx.constant(0));
-    };
-    int64_t one = ptx.bitsOf(1);
-    Value ends = ptx.add(half(0, one), half(1, one << 16));
-    return Values{ends, ptx.constant(one << 16 | one), ptx.constant(0), ends};
+  Value row = ptx.shiftRight(lane, 2), pair = ptx.mul(ptx.bits(lane, 3), 2), zero = ptx.constant(0);
+  auto ones = [&](llvm::function_ref<Value(Value column)> holds) -> Value {
+    Value lower = ptx.choose(holds(pair), ptx.constant(ptx.bitsOf(1)), zero);
+    return ptx.add(lower, ptx.choose(holds(ptx.add(pair, 1)), ptx.constant(ptx.bitsOf(1) << 16), zero));
   };
-  state.inclusive = triangle(0);
-  state.strict = triangle(1);
+  auto counts = [&](Value column) {
+    return ptx.equal(ptx.bits(column, plan.atOnce ? plan.steps - 1 : 0), 0);
+  };
+  auto upTo = [&](int64_t least) {
+    return ones([&](Value column) -> Value {
+      Value distance = arith::SubIOp::create(b, placeInEight(row), placeInEight(column));
+      Value reaches = ptx.compare(arith::CmpIPredicate::sge, distance, ptx.constant(least));
+      return arith::AndIOp::create(b, reaches, counts(column));
+    });
+  };
+  Value all = ones(counts), through = upTo(0), until = upTo(1);
+  if (plan.isStacked()) {
+    state.inclusive = {through, through, zero, zero};
+    state.strict = {until, plan.inTurn ? through : until, zero, zero};
+  } else {
+    state.inclusive = {through, all, zero, through};
+    state.strict = {until, all, zero, until};
+  }
   state.blocks = blocksFrom(state, state.blocks.front());
   if (plan.masksLogs() && !plan.outlastRows())
     countRows(state);
 }
 
 // Finds which of the warp's rows decay: those of tokens that there are or, of micro-steps, their first ones;
-// and, for each of the thread's rows, how many do up to it, and before it.
+// and, for each of the thread's rows, how many do up to it, and before it. By eights, both count tokens.
 void RoleEmitter::countRows(ScoreState &state) {
-  int64_t every = plan.decaysAtFirst() ? plan.steps : 1;
-  Value first = ptx.mul(warp, 16), end;
+  bool byEights = plan.isStacked();
+  int64_t every = !byEights && (plan.atOnce || plan.decaysAtFirst()) ? plan.steps : 1;
+  Value first = ptx.mul(warp, byEights ? 8 : 16), end;
   if (plan.outlastRows())
-    end = ptx.mul(arith::MinSIOp::create(b, tokensLeft(state.chunk), ptx.constant(plan.tokens)), plan.steps);
+    end = ptx.mul(arith::MinSIOp::create(b, tokensLeft(state.chunk), ptx.constant(plan.tokens)),
+                  byEights ? 1 : plan.steps);
   if (plan.isOfParams(plan.logs())) {
     auto countTo = [&](Value row) {
       row = arith::MaxSIOp::create(b, first, arith::MinSIOp::create(b, row, end));
@@ -48,7 +64,11 @@ void RoleEmitter::countRows(ScoreState &state) {
     };
     for (int64_t eight : {0, 8})
       for (bool before : {false, true}) {
-        Value row = ptx.add(ptx.add(first, ptx.shiftRight(lane, 2)), eight + (before ? 0 : 1));
+        bool withOwn = !before || (eight && plan.inTurn);
+        Value row = ptx.shiftRight(lane, 2);
+        if (before && plan.atOnce)
+          row = ptx.bits(row, -plan.steps);
+        row = ptx.add(ptx.add(first, row), (byEights ? 0 : eight) + (withOwn ? 1 : 0));
         Value count = arith::SubIOp::create(b, countTo(row), countTo(first));
         state.counts[before][eight / 8] = arith::SIToFPOp::create(b, b.getF32Type(), count);
       }
@@ -56,7 +76,7 @@ void RoleEmitter::countRows(ScoreState &state) {
   }
   auto counts = [&](Value row) {
     Value holds = end ? ptx.compare(arith::CmpIPredicate::slt, row, end) : Value();
-    if (every == 1)
+    if (every == 1 || plan.atOnce)
       return holds;
     Value token = arith::DivUIOp::create(b, row, ptx.constant(every));
     Value isFirst = ptx.compare(arith::CmpIPredicate::eq, row, ptx.mul(token, every));
@@ -64,7 +84,8 @@ void RoleEmitter::countRows(ScoreState &state) {
   };
   state.counted.clear();
   for (int64_t eight : {0, 8}) {
-    Value mask = ptx.constant(0), row = ptx.add(ptx.add(first, ptx.mul(ptx.bits(lane, 3), 2)), eight);
+    Value mask = ptx.constant(0), row = ptx.add(first, ptx.mul(ptx.bits(lane, 3), 2));
+    row = ptx.add(row, byEights ? 0 : eight);
     for (int64_t i : {0, 1})
       mask = ptx.add(
           mask, ptx.choose(counts(ptx.add(row, i)), ptx.constant(i ? 0xffff0000 : 0xffff), ptx.constant(0)));
@@ -99,7 +120,8 @@ void RoleEmitter::findTokens(ScoreState &state) {
   if (plan.steps == 1)
     return;
   Value lane = freshLane(), row = ptx.add(ptx.mul(warp, 16), ptx.bits(lane, 15));
-  Value token = arith::DivUIOp::create(b, row, ptx.constant(plan.steps));
+  Value token = plan.isStacked() ? ptx.add(ptx.mul(warp, 8), ptx.bits(lane, 7))
+                                 : arith::DivUIOp::create(b, row, ptx.constant(plan.steps)).getResult();
   auto placesOf = [&](Value token) {
     Value unit = ptx.exclusiveOr(ptx.shiftRight(lane, 4), ptx.bits(token, 7));
     Values places = blocksFrom(state, ptx.add(ptx.mul(token, rowBytes), ptx.mul(unit, 16)));

@@ -76,7 +76,8 @@ bool RolePlan::decaysAtFirst() const { return besideFirst(logsOf(decay), isFirst
 
 bool RolePlan::isMild(Value decay) const {
   RangeAttr range = rangeOf(logsOf(decay));
-  int64_t tokens = decay == this->decay && decaysAtFirst() ? llvm::divideCeil(16, steps) : 16;
+  bool byToken = decay == this->decay && (decaysAtFirst() || decaysByToken());
+  int64_t tokens = byToken ? llvm::divideCeil(16, steps) : 16;
   return range && range.getLo() >= -mostOfBlock / (tokens * llvm::numbers::log2e);
 }
 

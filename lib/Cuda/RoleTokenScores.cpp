@@ -10,12 +10,19 @@ using chunk::Reach;
 // Where rows of tokens are in a tile, for a warp that has 16 micro-steps as rows.
 RoleEmitter::LastRows RoleEmitter::lastRows() {
   LastRows rows;
-  Value lane = freshLane(), first = ptx.add(ptx.mul(warp, 16), ptx.shiftRight(lane, 2));
+  Value lane = freshLane(), eighth = ptx.shiftRight(lane, 2), first = ptx.add(ptx.mul(warp, 16), eighth);
+  auto placeOf = [&](Value token) {
+    Value swizzle = ptx.mul(ptx.bits(token, 7), 16);
+    return ptx.add(ptx.add(ptx.mul(token, rowBytes), swizzle), ptx.mul(ptx.bits(lane, 3), 4));
+  };
+  if (plan.isStacked()) {
+    rows.place[1] = placeOf(ptx.add(ptx.mul(warp, 8), eighth));
+    return rows;
+  }
   for (int64_t i : {0, 1}) {
     Value row = ptx.add(first, 8 * i), token = arith::DivUIOp::create(b, row, ptx.constant(plan.steps));
-    Value swizzle = ptx.mul(ptx.bits(token, 7), 16), step = ptx.mul(token, plan.steps);
-    rows.place[i] = ptx.add(ptx.add(ptx.mul(token, rowBytes), swizzle), ptx.mul(ptx.bits(lane, 3), 4));
-    rows.isLast[i] = ptx.equal(arith::SubIOp::create(b, row, step), plan.steps - 1);
+    rows.place[i] = placeOf(token);
+    rows.isLast[i] = ptx.equal(arith::SubIOp::create(b, row, ptx.mul(token, plan.steps)), plan.steps - 1);
   }
   return rows;
 }
@@ -25,6 +32,8 @@ RoleEmitter::LastRows RoleEmitter::lastRows() {
 void RoleEmitter::storeLast(const LastRows &rows, ValueRange pairs, llvm::function_ref<Value(Value)> at,
                             int64_t offset) {
   for (unsigned i : {0, 1}) {
+    if (!rows.place[i])
+      continue;
     Value left = at(rows.place[i]), right = ptx.exclusiveOr(left, ptx.constant(16));
     ptx.store(left, offset, pairs[i], /*relaxed=*/false, rows.isLast[i]);
     ptx.store(right, offset, pairs[i + 2], /*relaxed=*/false, rows.isLast[i]);

@@ -1,6 +1,7 @@
 // Scores within 16 tokens whose decay of a key is out of f32's range. Halves of 8, 4, 2 and 1 tokens in turn:
 // what the later half of a pair of halves sees of the earlier one is a product whose rows are relative to the
-// end of the earlier, so no exponent is positive.
+// end of the earlier, so no exponent is positive. Rows by eights are those of 8 tokens; other simultaneous
+// ones are of one half.
 #include "lib/Cuda/RoleScores.h"
 
 using namespace mlir;
@@ -12,8 +13,9 @@ Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
   Value left = plan.asRows(gram.getLhs())->rows(), right = plan.asRows(gram.getRhs())->rows();
   bool before = gram.getReach() == Reach::Before && !plan.asRows(gram.getLhs())->decayed;
   Value zero = ptx.number(0), row = ptx.shiftRight(lane, 2), pair = ptx.mul(ptx.bits(lane, 3), 2);
-  auto rowOf = [&](unsigned e) { return ptx.add(row, e / 2 % 2 * 8); };
-  auto columnOf = [&](unsigned e) { return ptx.add(pair, e % 2 + e / 4 * 8); };
+  bool byEights = plan.isStacked();
+  auto rowOf = [&](unsigned e) { return ptx.add(row, byEights ? 0 : e / 2 % 2 * 8); };
+  auto columnOf = [&](unsigned e) { return ptx.add(pair, e % 2 + (byEights ? 0 : e / 4 * 8)); };
   auto rows = [&](Value rows, int64_t block) {
     llvm::DenseMap<BlockArgument, Values> pairs;
     for (BlockArgument leaf : RolePlan::leavesOf(rows))
@@ -22,10 +24,12 @@ Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
   };
   auto power = [&](Value log) { return ptx.exp2(ptx.multiply(log, ptx.number(llvm::numbers::log2e))); };
   auto isSet = [&](Value x) { return ptx.compare(arith::CmpIPredicate::ne, x, ptx.constant(0)); };
-  Value levels = ptx.assembly("mov.b32 $0, 4;", b.getI32Type(), {})[0];
+  int64_t halvings = plan.decaysByToken() ? 4 - llvm::Log2_64(plan.steps) : 4;
+  std::string count = "mov.b32 $0, " + std::to_string(halvings) + ";";
+  Value levels = ptx.assembly(count, b.getI32Type(), {})[0];
   auto loop = threads.forLoop(
       ptx.constant(0), levels, ptx.constant(1), Values(8, zero), [&](Value level, ValueRange carried) {
-        Value size = arith::ShRUIOp::create(b, ptx.constant(8), level);
+        Value size = arith::ShRUIOp::create(b, ptx.constant(byEights ? 4 : 8), level);
         // The bits of a token's number that tell the pair of halves.
         Value others = arith::SubIOp::create(b, ptx.constant(0), ptx.mul(size, 2));
         Value middle = arith::OrIOp::create(b, arith::AndIOp::create(b, row, others), ptx.add(size, -1));
@@ -39,7 +43,7 @@ Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
           Values x = rows(left, block), y = rows(right, block);
           for (unsigned e = 0; e < 8; ++e) {
             // Of halves of 8 the middle is the upper row's for both.
-            Value from = e / 2 % 2 ? ptx.choose(isLargest, logs[e - 2], logs[e]) : logs[e];
+            Value from = e / 2 % 2 && !byEights ? ptx.choose(isLargest, logs[e - 2], logs[e]) : logs[e];
             Value end = ptx.shuffle(from, source);
             Value isLater = isSet(arith::AndIOp::create(b, rowOf(e), size));
             Value later = ptx.multiply(x[e], power(ptx.difference(since.logs[e], end)));
@@ -58,14 +62,14 @@ Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
         return sums;
       });
   Values results(loop.getResults());
-  if (gram.getReach() != Reach::Inclusive)
+  if (gram.getReach() != Reach::Inclusive && !plan.inTurn)
     return results;
-  // A token's own write has not decayed.
+  // A token's own write has not decayed, nor has what its second row sees of its first one in turn.
   Values own(8, zero);
   for (int64_t block = 0; block < blocksOfWalker(); ++block)
     own = ptx.multiplyTf32(own, rows(left, block), rows(right, block));
   for (unsigned e = 0; e < 8; ++e) {
-    Value isOwn = ptx.compare(arith::CmpIPredicate::eq, rowOf(e), columnOf(e));
+    Value isOwn = ptx.compare(arith::CmpIPredicate::eq, placeInEight(rowOf(e)), placeInEight(columnOf(e)));
     results[e] = ptx.choose(isOwn, own[e], results[e]);
   }
   return results;

@@ -166,7 +166,7 @@ private:
   struct PlainScore;
   struct ScoreState;
   // Of a thread's two rows, where their tokens' rows are in a tile, but for the columns, and whether they are
-  // the tokens' last ones.
+  // the tokens' last ones, which those without a place never are and those without a condition always.
   struct LastRows {
     mlir::Value place[2], isLast[2];
   };
@@ -178,6 +178,8 @@ private:
   int64_t vectorAt(mlir::Value vector) const;
   void storeVectors();
   int64_t sumWarps() const { return form.sumsApart(plan) ? 4 : 2; }
+  /// Sums come to a chain in records.
+  bool hasSums() const { return !plan.reductions.empty() && phase != Phase::Chain; }
   /// The rows that such a warp sums over, side by side.
   int64_t rowsOfSumWarp() const { return tokensOfChunk / sumWarps() / team; }
   bool waits(const Slot &slot) const;
@@ -208,7 +210,9 @@ private:
   }
   /// Who turns them: the warpgroup of scores, where it sees all chunks and has no system to solve; else the
   /// two warps that sum over rows.
-  bool scoresTurn() const { return turnsColumns() && team == 1 && !scorers.empty() && !plan.system; }
+  bool scoresTurn() const {
+    return turnsColumns() && team == 1 && !scorers.empty() && !plan.system && !plan.decay;
+  }
   bool sumsTurn() const { return turnsColumns() && !scoresTurn(); }
   void turnColumns(Stage stage);
   void storeColumns(mlir::Value at, mlir::ValueRange pairs);

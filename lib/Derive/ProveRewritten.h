@@ -10,7 +10,7 @@ namespace recur {
 /// With the rule of its micro-step (ruleOfMicroStep).
 std::string proveMicroStep(RuleOp rule, RuleOp step);
 
-/// With the rule of one of its rows (stackReads).
+/// With the rule of one of its rows (stackReads, without logarithms).
 std::string proveStacked(RuleOp rule, RuleOp stacked);
 
 /// With its rotated one (rotateUpdate, without logarithms).

@@ -160,6 +160,13 @@ def block_delta(x, s):
     return s.S @ x.q
 
 
+def keyed_block(x, s):
+    K = l2norm(x.K.T).T
+    S = s.S * exp(x.g)
+    s.S = S - x.b / K.shape[1] * (S @ K - x.V) @ K.T
+    return s.S @ x.q
+
+
 def block_delta_rows(x, s):
     S = exp(x.g) * s.S
     s.S = S + sum(b * outer(v - S @ k, k) for b, k, v in zip(x.b, x.K, x.V))
@@ -183,6 +190,17 @@ def two_deltas(x, s):
     k, p = l2norm(x.k), l2norm(x.p)
     S = exp(x.g) * s.S
     s.S = S + x.b * outer(x.v - S @ k, k) + x.c * outer(x.u - S @ p, p)
+    return s.S @ x.q
+
+
+def deltas_in_turn(x, s):
+    S = delta_step(s.S * exp(x.g), l2norm(x.k), x.v, x.b)
+    s.S = delta_step(S, l2norm(x.p), x.u, x.c)
+    return s.S @ x.q
+
+
+def keyed_reads(x, s):
+    s.S = s.S * exp(x.g) - x.b * outer(s.S @ x.k, x.k) - x.c * outer(s.S @ x.p, x.p) + outer(x.v, x.k)
     return s.S @ x.q
 
 

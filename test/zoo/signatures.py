@@ -96,6 +96,10 @@ two_reads                   | q:query(dk) k:unit(dk) p:unit(dk) v:value(dv) b:ha
                               g:log_decay() | | S(dv,dk)
 two_deltas                  | q:query(dk) k:key(dk) p:key(dk) v:value(dv) u:value(dv) b:half() c:half() \
                               g:log_decay() | | S(dv,dk)
+deltas_in_turn              | q:query(dk) k:key(dk) p:key(dk) v:value(dv) u:value(dv) g:log_decay(dk) \
+                              b:gate() c:gate() | | S(dv,dk)
+keyed_reads                 | q:query(dk) k:unit(dk) p:unit(dk) v:value(dv) g:log_decay(dk) b:half() c:half() \
+                              | | S(dv,dk)
 two_outputs                 | q:query(dk) k:unit(dk) v:value(dv) b:gate() g:log_decay() | | S(dv,dk)
 two_sided                   | q:query(dk) k:unit(dk) v:value(dv) w:unit(dv) b:gate() c:gate() | | S(dv,dk)
 value_decay                 | q:query(dk) k:key(dk) v:value(dv) g:log_decay_5(dk) h:log_decay(dv) | | S(dv,dk)
@@ -166,6 +170,7 @@ mimo                        | X:value(dv,n) B:value(dk,n) C:value(dk,n) g:log_de
 mimo_rows                   | x:value(dv) B:key(n,dk) C:key(n,dk) g:log_decay() | W:real(n,dv) Z:real(n,dv) | \
                               S(dv,dk)
 block_delta                 | q:query(dk) K:real(dk,n) V:value(dv,n) b:gate() g:log_decay() | | S(dv,dk)
+keyed_block                 | q:query(dk) K:real(dk,n) V:value(dv,n) b:gate() g:log_decay(dk) | | S(dv,dk)
 block_delta_rows            | Q:key(n,dk) K:key(n,dk) V:value(n,dv) b:quarter(n) g:log_decay() | | S(dv,dk)
 projected_output            | q:query(dk) k:key(dk) v:value(dv) g:log_decay() | W:weights(d,dv) | S(dv,dk)
 """
