@@ -1,4 +1,5 @@
 #include "lib/Cuda/Ptx.h"
+#include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
 using namespace mlir;
 using namespace recur;
@@ -291,6 +292,8 @@ static Value ask(Ptx &ptx, const char *instruction, Value condition) {
 Value Ptx::any(Value condition) { return ask(*this, "vote.sync.any.pred q, p, 0xffffffff;", condition); }
 
 Value Ptx::meetForAny(Value condition) { return ask(*this, "bar.red.or.pred q, 0, p;", condition); }
+
+Value Ptx::isElected() { return NVVM::ElectSyncOp::create(b, b.getI1Type(), Value()); }
 
 Value Ptx::shuffle(Value x, Value lane) {
   return assembly("shfl.sync.idx.b32 $0, $1, $2, 31, 0xffffffff;", x.getType(), {x, lane})[0];

@@ -166,6 +166,10 @@ public:
   /// Whether a condition holds for any of them.
   mlir::Value any(mlir::Value condition);
   mlir::Value shuffle(mlir::Value x, mlir::Value lane);
+  /// Whether the lane is one that is elected of its warp, which is here as a whole. What copy engines are
+  /// told has to be the same for all lanes: of one that is lane 0 by its number the assembler does not see
+  /// that, and asks lane by lane, in a loop for each copy.
+  mlir::Value isElected();
 
   // Products.
   /// The descriptor of an operand in swizzled rows of 128 bytes, or 64; `leading` bytes lie between blocks of

@@ -443,7 +443,7 @@ LogicalResult RoleEmitter::emit() {
       });
     role(choice.thenBlock(), few, [&] {
       threads.when(ptx.equal(warp, 3), [&] {
-        threads.when(ptx.equal(lane, 0), [&] {
+        threads.when(ptx.isElected(), [&] {
           emitLoader(chunks);
           counted("loader", 1);
         });

@@ -193,7 +193,7 @@ void RoleEmitter::handOver(const ScoreState &state, unsigned which) {
     tiles.push_back({inverseAt - scoresAt, inverseBytes()});
   for (auto [offset, size] : tiles)
     bytes += size;
-  threads.when(ptx.equal(thread, 0), [&] {
+  inOneThread([&] {
     Value full = barrier(ScoresFull, state.index);
     ptx.arrive(full);
     forPeers([&](Value rank) {
@@ -274,7 +274,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
       if (role.system)
         invert();
       handOver(state, which);
-      return threads.when(ptx.equal(thread, 0), [&] { ptx.arrive(barrier(PartsEmpty, ptx.constant(0))); });
+      return inOneThread([&] { ptx.arrive(barrier(PartsEmpty, ptx.constant(0))); });
     }
     if (scoresTurn()) {
       ptx.await(barrier(Loaded, stage.index), stage.phase);

@@ -297,7 +297,7 @@ void RoleEmitter::sumChunk(Value chunk, Stage stage) {
     return ptx.meet(ptx.constant(4), all);
   ptx.fenceProxy();
   ptx.meet(ptx.constant(4), own);
-  threads.when(ptx.equal(thread, 0), [&] { handOverSums(chunk); });
+  inOneThread([&] { handOverSums(chunk); });
 }
 
 // Waits, in the warp that makes numbers of them, for a chunk's sums, and for columns to be turned.

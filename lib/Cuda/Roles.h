@@ -234,6 +234,10 @@ private:
   void emitScores(mlir::Value chunks, unsigned which);
   void awaitPlace(ScoreState &state);
   void handOver(const ScoreState &state, unsigned which);
+  /// In one of a warpgroup's threads, which are all here.
+  void inOneThread(llvm::function_ref<void()> body) {
+    threads.when(ptx.equal(warp, 0), [&] { threads.when(ptx.isElected(), body); });
+  }
   mlir::Value score(ScoreState &state, const ScoreTile &tile, unsigned entry);
   mlir::Value score(ScoreState &state, const ScoreTile &tile, mlir::Value value, unsigned entry,
                     RowFactors factors);

@@ -54,9 +54,13 @@ SolvedEmitter::Image SolvedEmitter::allocate(int64_t rows, int64_t cols) {
   return {ptx.add(base, llvm::alignTo(*offset, alignment)), rows, cols, chunk.arena.own(*offset, bytes)};
 }
 
+void SolvedEmitter::inOneThread(llvm::function_ref<void()> body) {
+  threads.when(ptx.below(thread, ptx.constant(32)), [&] { threads.when(ptx.isElected(), body); });
+}
+
 // One thread asks for a state. All have done with the one before.
 void SolvedEmitter::loadImage(const Image &image, Value record, int64_t offset) {
-  threads.when(ptx.equal(thread, 0), [&] {
+  inOneThread([&] {
     int64_t bytes = image.rows * image.cols * 2;
     ptx.arriveExpecting(barrier, bytes);
     ptx.loadBytes(image.base,
@@ -74,7 +78,7 @@ void SolvedEmitter::loadRecord(Value record) {
     return LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record,
                                ArrayRef<LLVM::GEPArg>{int32_t(offset)});
   };
-  threads.when(ptx.equal(thread, 0), [&] {
+  inOneThread([&] {
     awaitMark(ptx, StateImages::markOf(ptx, b, record, recordBytes(plan)));
     ptx.arriveExpecting(barrier, bytes + unitBytes);
     ptx.loadBytes(state.base, record, bytes, barrier);

@@ -53,6 +53,7 @@ private:
   };
 
   Image allocate(int64_t rows, int64_t cols);
+  void inOneThread(llvm::function_ref<void()> body);
   void loadImage(const Image &image, mlir::Value record, int64_t offset);
   void loadRecord(mlir::Value record);
   mlir::Value unitOf(size_t state);

@@ -80,6 +80,8 @@ std::optional<AsAssembly> Rewriter::assemblyOf(Operation *op) {
     return AsAssembly{"bar.sync 0;", ""};
   if (isa<NVVM::SyncWarpOp>(op))
     return AsAssembly{"bar.warp.sync $0;", "r"};
+  if (isa<NVVM::ElectSyncOp>(op))
+    return AsAssembly{"elect.sync _|$0, 0xffffffff;", "=b"};
   if (auto shuffle = dyn_cast<NVVM::ShflOp>(op))
     return AsAssembly{
         ("shfl.sync." + NVVM::stringifyShflKind(shuffle.getKind()) + ".b32 $0, $2, $3, $4, $1;").str(),

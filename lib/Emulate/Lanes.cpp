@@ -61,6 +61,17 @@ static void vote(Thread &thread, const Statement &s, const Slots *slots) {
                                 : !~ballot);
 }
 
+// Which lane that is nothing says: not the first one, in which most would work.
+static void elect(Thread &thread, const Statement &s, const Slots *slots) {
+  constexpr unsigned elected = 31;
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    if (thread.word(s.operands[1], slots[lane]) != 0xffffffff)
+      thread.fail("is for some of the lanes");
+    thread.set(s.operands[0].items[0], slots[lane], elected);
+    thread.set(s.operands[0].items[1], slots[lane], lane == elected);
+  }
+}
+
 // The address of a row of a matrix, which a lane of each names.
 static uint32_t rowAddress(Thread &thread, const Statement &s, const Slots *slots, unsigned matrix,
                            unsigned row) {
@@ -139,6 +150,10 @@ bool recur::emulate::decodeLanes(Statement &s) {
                  .Default(-1);
     s.runWarp = vote;
     return s.kind >= 0;
+  }
+  if (s.words[0] == "elect" && s.has("sync") && s.operands.size() == 2 && s.operands[0].items.size() == 2) {
+    s.runWarp = elect;
+    return true;
   }
   if ((s.words[0] == "ldmatrix" || s.words[0] == "stmatrix") && s.has("m8n8") && s.operands.size() == 2) {
     s.count = s.has("x4") ? 4 : s.has("x2") ? 2 : 1;
