@@ -1,5 +1,5 @@
-// Rules whose tokens read a state twice at one time, or read and write along two vectors, as rules of one
-// read with two rows a token.
+// Rules whose tokens read a state several times, or read and write along several vectors, as rules of one
+// read with a row for each.
 #pragma once
 
 #include "dialect/recur/Recur.h"
@@ -8,21 +8,21 @@
 
 namespace recur {
 
-/// An input of a stacked rule: which of its arguments the first of a token's rows is, and the second; or none
-/// where that row is zero.
+/// An input of a stacked rule: which of its arguments each of a token's rows is; none where that row is zero.
 struct StackedInput {
   unsigned argument;
-  std::optional<unsigned> rows[2];
+  llvm::SmallVector<std::optional<unsigned>, 2> rows;
 };
 
 /// The rule of one row, in a module of its own, or null. The rule must have one matrix state that numbers and
-/// factors of its keys decay, and write along two vectors; each time, or one of the times, also what it reads
-/// of the state along a vector. A token's rows are simultaneous: it changes the decayed state by the sum of
-/// what its two rows each do to it. Or (`inTurnAttr`) the second one reads what the first one has written:
-/// they are two steps, and the decay is the first one's (onceOf, in Rewriting.h, of `inLogs`). The rule has
-/// the other one's arguments, then the stacked inputs, which stand for two of them, and at last a number that
-/// is 1 at the first row and 0 at the second.
-mlir::OwningOpRef<mlir::ModuleOp> stackReads(RuleOp rule, bool inLogs);
+/// factors of its keys decay, and write along at least two and at most `mostRows` vectors; each time, or some
+/// of the times, also what it reads of the state along a vector. A token's rows are simultaneous: it changes
+/// the decayed state by the sum of what its rows each do to it. More than two are filled up with rows of
+/// zeros to a power of two (`rowsAttr`, in ColumnRows.h). Or (`inTurnAttr`) each row reads what those before
+/// it have written: they are steps, and the decay is the first one's (onceOf, in Rewriting.h, of `inLogs`).
+/// The rule has the other one's arguments, then the stacked inputs, which stand for several of them, and at
+/// last a number for each row but the last one, that is 1 at this row and 0 at others.
+mlir::OwningOpRef<mlir::ModuleOp> stackReads(RuleOp rule, bool inLogs, size_t mostRows);
 
 /// The attribute of such a rule, and of its chunk program, that lists the stacked inputs.
 constexpr llvm::StringLiteral stackedAttr = "chunk.stacked";

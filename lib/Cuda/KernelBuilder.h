@@ -28,9 +28,9 @@ struct TokenPart {
   int64_t shards = 1, slab = 0;
 };
 
-// What a row of a chunk in roles is: a token, one of its micro-steps, or what it does along one of the two
-// vectors that it writes along (stackReads), or the columns of its matrices (ruleOfColumn).
-enum class RowKind { Token, MicroStep, Read, Column };
+// What a row of a chunk in roles is: a token, one of its micro-steps, or what it does along one of the two,
+// or more, vectors that it writes along (stackReads), or the columns of its matrices (ruleOfColumn).
+enum class RowKind { Token, MicroStep, Read, Reads, Column };
 
 // What blocks do with indices that are no multiple of a block's: one block takes all; or blocks take fewer,
 // in packets of eight; or the last one has some that do not exist, and other dimensions of states, too.

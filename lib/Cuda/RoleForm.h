@@ -58,8 +58,11 @@ struct RoleForm {
   }
 };
 
+/// Of a tensor in an entry's list, what the tokens of a box are times (RECUR_MAP_BOX).
+constexpr int32_t mapBox = 1 << 16;
+
 /// The inputs that the copy engine brings to shared memory, in its order; and their tensors, then those that
-/// it writes, each t as -1 - t where boxes are of eight tokens.
+/// it writes, as recur_cuda_entry lists them.
 llvm::SmallVector<mlir::BlockArgument> copiedInputs(const RolePlan &plan, Phase phase);
 llvm::SmallVector<int32_t> mappedTensors(const RolePlan &plan, Phase phase);
 

@@ -34,13 +34,13 @@ SmallVector<BlockArgument> cuda::copiedInputs(const RolePlan &plan, Phase phase)
 
 SmallVector<int32_t> cuda::mappedTensors(const RolePlan &plan, Phase phase) {
   SmallVector<int32_t> tensors;
-  auto add = [&](int32_t tensor) { tensors.push_back(plan.isStacked() ? -1 - tensor : tensor); };
+  auto add = [&](int64_t tensor, int64_t box) { tensors.push_back(tensor + box * mapBox); };
   for (BlockArgument input : copiedInputs(plan, phase))
     for (std::optional<unsigned> tensor : plan.tensorsOf(input))
       if (tensor)
-        add(*tensor);
+        add(*tensor, plan.tokensOfBox(input));
   for (unsigned output = 0; phase != Phase::Prepare && output < plan.countOutputs(); ++output)
-    add(plan.outputTensor(output));
+    add(plan.outputTensor(output), plan.tokensOfBox());
   return tensors;
 }
 

@@ -206,17 +206,23 @@ Phase KernelBuilder::addSegments(chunk::ProgramOp program, ArrayRef<TensorArgume
   return Phase::Whole;
 }
 
-// The chunk program of a rule whose rows are a token's two reads, or columns, if there is one.
+static bool areStacked(RowKind rows) {
+  return rows == RowKind::Read || rows == RowKind::Reads || rows == RowKind::Column;
+}
+
+// The chunk program of a rule whose rows are a token's reads, or columns, if there is one.
 static chunk::ProgramOp deriveRows(DeriveFunction derive, RuleOp rule, RowKind rows) {
+  constexpr size_t most = 8;
   bool ofColumns = rows == RowKind::Column;
-  OwningOpRef<ModuleOp> module = ofColumns ? ruleOfColumn(rule) : stackReads(rule, /*inLogs=*/true);
+  auto stack = [&](bool inLogs) { return stackReads(rule, inLogs, rows == RowKind::Read ? 2 : most); };
+  OwningOpRef<ModuleOp> module = ofColumns ? ruleOfColumn(rule) : stack(/*inLogs=*/true);
   if (!module)
     return {};
   if (ofColumns && !areColumnsAlike(rule))
     return {};
   RuleOp stacked = *module->getOps<RuleOp>().begin();
   auto defectOfReads = [&] {
-    OwningOpRef<ModuleOp> plain = stackReads(rule, /*inLogs=*/false);
+    OwningOpRef<ModuleOp> plain = stack(/*inLogs=*/false);
     return proveStacked(rule, *plain->getOps<RuleOp>().begin());
   };
   if (std::string defect = ofColumns ? proveColumns(rule, stacked) : defectOfReads(); !defect.empty()) {
@@ -299,18 +305,16 @@ static chunk::ProgramOp deriveRotated(DeriveFunction derive, RuleOp rule) {
 // Whether there are roles for any number of blocks. Two rows a token cost less than four products between
 // tokens.
 bool KernelBuilder::addInRoles(DeriveFunction derive) {
-  constexpr std::pair<RowKind, bool> tries[] = {{RowKind::MicroStep, false},
-                                                {RowKind::Column, false},
-                                                {RowKind::Token, false},
-                                                {RowKind::Read, false},
-                                                {RowKind::Token, true}};
+  constexpr std::pair<RowKind, bool> tries[] = {{RowKind::MicroStep, false}, {RowKind::Column, false},
+                                                {RowKind::Token, false},     {RowKind::Read, false},
+                                                {RowKind::Token, true},      {RowKind::Reads, false}};
   for (auto [rows, manyProducts] : tries) {
     size_t before = entries.size();
     if (addInRoles(derive, rows, manyProducts)) {
       refused.erase("roles");
       return true;
     }
-    if (rows == RowKind::Read || rows == RowKind::Column) {
+    if (areStacked(rows)) {
       eraseCode(ArrayRef(entries).drop_front(before));
       entries.truncate(before);
     }
@@ -321,13 +325,12 @@ bool KernelBuilder::addInRoles(DeriveFunction derive) {
 // The same, for one kind of rows, and plans that have many products between tokens or not.
 bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyProducts) {
   auto derived = [&](RuleOp rule) {
-    bool isStacked = rows == RowKind::Read || rows == RowKind::Column;
     chunk::ProgramOp program = rows == RowKind::Token ? deriveRotated(derive, rule) : chunk::ProgramOp();
     if (!program) {
-      bool isBounded = rows == RowKind::Token || rows == RowKind::Read;
+      bool isBounded = rows != RowKind::MicroStep && rows != RowKind::Column;
       OwningOpRef<ModuleOp> bounded = isBounded ? withNormBound(rule) : nullptr;
       RuleOp own = bounded ? *bounded->getOps<RuleOp>().begin() : rule;
-      program = isStacked ? deriveRows(derive, own, rows) : derive(own, rows == RowKind::MicroStep);
+      program = areStacked(rows) ? deriveRows(derive, own, rows) : derive(own, rows == RowKind::MicroStep);
       if (program && bounded)
         takeNormBound(program);
     }
@@ -348,7 +351,7 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
   FailureOr<RolePlan> plan = failure();
   if (program)
     plan = RolePlan::make(program, part.tensors);
-  if (program && failed(plan) && rows != RowKind::Read && rows != RowKind::Column)
+  if (program && failed(plan) && !areStacked(rows))
     refused["roles"] = RolePlan::refusal(program, part.tensors);
   if (failed(plan) || plan->hasManyProducts() != manyProducts)
     return false;

@@ -1,4 +1,5 @@
 // The thread that copies: inputs and records into the ring, outputs and made tiles out of it.
+#include "lib/Cuda/Count.h"
 #include "lib/Cuda/Roles.h"
 
 using namespace mlir;
@@ -34,28 +35,38 @@ void RoleEmitter::emitLoader(Value chunks) {
   };
   SmallVector<BlockArgument> inputs = copiedInputs(plan, phase);
   // The boxes of an input, by number, from a token on: where they go in its tile, and their coordinates.
-  using BoxBody = llvm::function_ref<void(int64_t offset, Value map, ValueRange coordinates)>;
-  // Those of a tensor, its map by number: whole ones, or of eight tokens each, every `pitch` rows.
-  auto forBoxesOf = [&](BlockArgument input, unsigned number, int64_t row, int64_t pitch, Value token,
-                        BoxBody body) {
+  using BoxBody = llvm::function_ref<void(Value offset, Value map, ValueRange coordinates)>;
+  // Those of a tensor, its map by number, which is the one of a token's rows: whole ones, or of eight tokens
+  // each, or of one.
+  auto forBoxesOf = [&](BlockArgument input, unsigned number, int64_t row, Value token, BoxBody body) {
     Value map = LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps,
                                     ArrayRef<LLVM::GEPArg>{int32_t(number * 128)});
     Value head = arith::DivUIOp::create(b, narrow(part.head),
                                         narrow(access.word(tensorOfMap(number), TensorAccess::Group)));
+    int64_t rows = plan.tensorsOf(input).size();
     for (int64_t half = 0; half < halvesOf(input); ++half) {
       Value block = ptx.add(firstHalf(input, tensorOfMap(number)), half), zero = ptx.constant(0);
-      int64_t offset = half * halfStride(input) + row * rowBytes;
-      for (int64_t eight = 0; pitch && eight < plan.tokens / 8; ++eight)
-        body(offset + eight * pitch * rowBytes, map,
-             {ptx.mul(block, 64), ptx.add(token, 8 * eight), zero, head, batch});
-      if (pitch)
-        continue;
-      if (plan.areColumns(input))
-        body(offset, map, {zero, ptx.mul(block, plan.steps), token, head, batch});
-      else if (plan.hasSteps(input))
-        body(offset, map, {ptx.mul(block, 64), zero, token, head, batch});
-      else
-        body(offset, map, {ptx.mul(block, 64), token, zero, head, batch});
+      int64_t offset = half * halfStride(input);
+      if (plan.isStacked()) {
+        for (int64_t eight = 0; eight < plan.tokens / 8; ++eight)
+          body(ptx.constant(offset + 8 * (eight * rows + row) * rowBytes), map,
+               {ptx.mul(block, 64), ptx.add(token, 8 * eight), zero, head, batch});
+      } else if (rows > 1) {
+        auto ofTokens = threads.forLoop(zero, ptx.constant(plan.tokens), ptx.constant(1), {},
+                                        [&](Value own, ValueRange) -> Values {
+                                          Value at = ptx.mul(own, plan.steps * rowBytes);
+                                          body(ptx.add(at, offset + row * rowBytes), map,
+                                               {ptx.mul(block, 64), ptx.add(token, own), zero, head, batch});
+                                          return {};
+                                        });
+        describeTrips(ofTokens, plan.tokens);
+      } else if (plan.areColumns(input)) {
+        body(ptx.constant(offset), map, {zero, ptx.mul(block, plan.steps), token, head, batch});
+      } else if (plan.hasSteps(input)) {
+        body(ptx.constant(offset), map, {ptx.mul(block, 64), zero, token, head, batch});
+      } else {
+        body(ptx.constant(offset), map, {ptx.mul(block, 64), token, zero, head, batch});
+      }
     }
   };
   SmallVector<unsigned> firstMaps; // of each input
@@ -69,7 +80,7 @@ void RoleEmitter::emitLoader(Value chunks) {
     unsigned number = firstMaps[own];
     for (auto [i, tensor] : llvm::enumerate(rows))
       if (tensor)
-        forBoxesOf(inputs[own], number++, 8 * i, plan.isStacked() ? 8 * rows.size() : 0, token, body);
+        forBoxesOf(inputs[own], number++, i, token, body);
   };
   // Where the ring has room for few chunks, those after them come to the cache meanwhile. Else the copy
   // engine has better things to do.
@@ -77,7 +88,7 @@ void RoleEmitter::emitLoader(Value chunks) {
   auto prefetch = [&](Value chunk, Value token) {
     Value next = ptx.add(token, ahead * plan.tokens), exists = ptx.below(ptx.add(chunk, ahead), chunks);
     for (unsigned own = 0; own < inputs.size(); ++own)
-      forBoxes(own, next, [&](int64_t, Value map, ValueRange at) { ptx.prefetchBox(map, at, exists); });
+      forBoxes(own, next, [&](Value, Value map, ValueRange at) { ptx.prefetchBox(map, at, exists); });
   };
   bool prefetches = plan.system && !plan.decay && stageBytes + earlyBytes > muchOfRing;
   // Inputs by number, each with how many tiles may still be on their way when it comes: those in whose places
@@ -109,7 +120,7 @@ void RoleEmitter::emitLoader(Value chunks) {
           continue;
         if (left >= 0)
           ptx.awaitStores(/*written=*/false, left);
-        forBoxes(own, token, [&](int64_t offset, Value map, ValueRange at) {
+        forBoxes(own, token, [&](Value offset, Value map, ValueRange at) {
           ptx.loadBox(ptx.add(tileAt(stage, input), offset), map, loaded, at);
         });
       }

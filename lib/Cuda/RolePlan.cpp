@@ -41,8 +41,10 @@ Value RolePlan::trace(Value value) {
 }
 
 unsigned RolePlan::tensorOf(BlockArgument argument) const {
-  if (const StackedInput *own = stackedOf(argument))
-    return tensorOf(program.getBody().getArgument(own->rows[0] ? *own->rows[0] : *own->rows[1]));
+  if (const StackedInput *own = stackedOf(argument)) {
+    auto any = llvm::find_if(own->rows, [](std::optional<unsigned> row) { return row.has_value(); });
+    return tensorOf(program.getBody().getArgument(**any));
+  }
   // Tensors begin with the inputs and params, in order.
   auto inputs = program.argumentsOf(ArgKind::Input), params = program.argumentsOf(ArgKind::Param);
   if (auto at = llvm::find(inputs, argument); at != inputs.end())

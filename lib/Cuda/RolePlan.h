@@ -145,12 +145,17 @@ public:
   Forgetting forgettingOfKeys() const;
   /// The tensor of an input or param, and the first of the initial states.
   unsigned tensorOf(mlir::BlockArgument argument) const;
-  /// The tensors of an input: of a stacked one, those of the first rows and of the second, where there are
-  /// such.
+  /// The tensors of an input: of a stacked one, those of each row, where there are such.
   llvm::SmallVector<std::optional<unsigned>, 2> tensorsOf(mlir::BlockArgument input) const;
   /// Whether a token's rows are two reads at one time, or in turn. They lie by eights: those of eight tokens'
-  /// first rows, then those of their second ones.
-  bool isStacked() const { return !stacked.empty(); }
+  /// first rows, then those of their second ones. Of more than two, a token's rows lie together.
+  bool isStacked() const { return !stacked.empty() && stacked.front().rows.size() == 2; }
+  /// The tokens of a box of an input's, or an output's, tensor that the copy engine brings; 0: those of a
+  /// chunk, as tensors with micro-steps tell.
+  int64_t tokensOfBox(mlir::BlockArgument input) const {
+    return isStacked() ? 8 : stackedOf(input) ? 1 : tokensOfBox();
+  }
+  int64_t tokensOfBox() const { return isStacked() ? 8 : stacked.empty() ? 0 : tokens; }
   unsigned initialTensor() const;
   /// Whether a token has a row of an input for each of its micro-steps.
   bool hasSteps(mlir::BlockArgument input) const {
@@ -321,9 +326,12 @@ public:
   /// A chunk's rows are the micro-steps of some tokens. What belongs to a token, not to a micro-step, is a
   /// slab of fewer columns, a multiple of 16, which may be more than there are tokens.
   int64_t steps = 1, tokens = tokensOfChunk, columns = tokensOfChunk;
-  /// The input without a tensor that is 1 at a token's first micro-step, or row, and else 0; or null.
+  /// The input without a tensor that is 1 at a token's first micro-step, or row, and else 0; or null. And all
+  /// such inputs: those of stacked rows, but for the last one.
   mlir::BlockArgument isFirst;
-  /// Inputs that stand for two; and whether a token's second row sees what its first one wrote.
+  llvm::SmallVector<mlir::BlockArgument> rowNumbers;
+  /// Inputs that stand for several; and whether a token's second row, by eights, sees what its first one
+  /// wrote.
   llvm::SmallVector<StackedInput> stacked;
   bool inTurn = false;
   /// What the program's rule is to the kernel's, where it is a rotated one.
@@ -334,7 +342,9 @@ public:
   /// Whether a decay, which all of a token's rows have, counts at the first one.
   bool decaysByToken() const { return isStacked() || atOnce; }
   /// Whether the rows of an input, or output, lie in memory as the columns of a token's matrix.
-  bool areColumns(mlir::BlockArgument input) const { return atOnce && tensors[tensorOf(input)].stepsLast; }
+  bool areColumns(mlir::BlockArgument input) const {
+    return atOnce && !stackedOf(input) && tensors[tensorOf(input)].stepsLast;
+  }
   bool areColumns(unsigned output) const {
     return rowOutputs && tensors[outputTensor(output)].entry().numRows() == independent;
   }

@@ -115,8 +115,9 @@ std::array<Value, 2> RoleEmitter::row(RowState &state, Value value) {
     ArgKind kind = program.getArg(argument.getArgNumber()).getKind();
     for (int i : {0, 1}) {
       if (kind == ArgKind::Input || kind == ArgKind::Param) {
-        if (argument == plan.isFirst) {
-          result[i] = ptx.choose(ptx.equal(state.steps[i], 0), ptx.number(1), ptx.number(0));
+        if (auto *own = llvm::find(plan.rowNumbers, argument); own != plan.rowNumbers.end()) {
+          Value isRow = ptx.equal(state.steps[i], own - plan.rowNumbers.begin());
+          result[i] = ptx.choose(isRow, ptx.number(1), ptx.number(0));
           continue;
         }
         Value token = kind == ArgKind::Input ? state.tokens[i] : Value();

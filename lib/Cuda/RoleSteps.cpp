@@ -9,7 +9,7 @@ using namespace recur::cuda;
 
 unsigned RolePlan::initialTensor() const {
   return program.argumentsOf(ArgKind::Input).size() + program.argumentsOf(ArgKind::Param).size() -
-         (isFirst ? 1 : 0) - stacked.size() - nextNumbers();
+         rowNumbers.size() - stacked.size() - nextNumbers();
 }
 
 Value RolePlan::ofToken(BlockArgument input) const {
@@ -31,28 +31,32 @@ bool RolePlan::isForNextAlone(BlockArgument input) const {
          });
 }
 
-// What a chunk's rows are: tokens, or the micro-steps of some, or their two reads.
+// What a chunk's rows are: tokens, or the micro-steps of some, or their reads.
 LogicalResult RolePlan::findRows() {
   // A program of micro-steps has an input more than the rule.
   auto inputs = program.argumentsOf(ArgKind::Input);
   stacked = stackedInputs(program);
   rotated = rotatedUpdate(program);
-  if (isStacked()) {
-    isFirst = inputs.back();
-    inTurn = program->hasAttr(inTurnAttr);
-    steps = 2;
+  if (!stacked.empty()) {
+    size_t rows = stacked.front().rows.size();
+    llvm::append_range(rowNumbers, ArrayRef(inputs).take_back(rows - 1));
+    inTurn = isStacked() && program->hasAttr(inTurnAttr);
+    atOnce = program->hasAttr(rowsAttr);
+    steps = atOnce ? llvm::PowerOf2Ceil(rows) : rows;
   } else if (inputs.size() - nextNumbers() > size_t(llvm::count_if(tensors, [](const TensorArgument &tensor) {
                return tensor.argument && tensor.hasToken;
              }))) {
-    isFirst = inputs.back();
+    rowNumbers.push_back(inputs.back());
     atOnce = program->hasAttr(rowsAttr);
     for (const TensorArgument &tensor : tensors)
       if (auto type = dyn_cast<StepsType>(tensor.type))
         steps = cast<IntegerAttr>(type.getCount()).getInt();
-    // Blocks of eight rows are whole tokens'.
-    if (atOnce && 8 % steps)
-      return failure();
   }
+  // Blocks of eight rows are whole tokens'.
+  if (atOnce && 8 % steps)
+    return failure();
+  if (!rowNumbers.empty())
+    isFirst = rowNumbers.front();
   if (steps > tokensOfChunk)
     return failure();
   tokens = tokensOfChunk / steps;
@@ -70,7 +74,7 @@ SmallVector<std::optional<unsigned>, 2> RolePlan::tensorsOf(BlockArgument input)
   const StackedInput *own = stackedOf(input);
   if (!own)
     return {tensorOf(input)};
-  SmallVector<std::optional<unsigned>, 2> tensors(2);
+  SmallVector<std::optional<unsigned>, 2> tensors(own->rows.size());
   for (auto [tensor, row] : llvm::zip(tensors, own->rows))
     if (row)
       tensor = tensorOf(program.getBody().getArgument(*row));

@@ -16,7 +16,7 @@ namespace recur::cuda {
 constexpr llvm::StringLiteral tilesSymbol = "recur_tiles";
 
 /// The most tensors that a kernel copies in boxes (RECUR_MAX_MAPS).
-constexpr size_t mostMaps = 8;
+constexpr size_t mostMaps = 12;
 
 /// Emits the body of an entry point in roles.
 class RoleEmitter {
@@ -127,9 +127,7 @@ private:
   /// The blocks of 64 columns that this block has of an input, and the first of them.
   int64_t halvesOf(mlir::BlockArgument input) const;
   mlir::Value firstHalf(mlir::BlockArgument input, unsigned tensor);
-  unsigned tensorOfMap(unsigned map) const {
-    return entry.maps[map] < 0 ? -1 - entry.maps[map] : entry.maps[map];
-  }
+  unsigned tensorOfMap(unsigned map) const { return entry.maps[map] % mapBox; }
 
   // Records of chunks (RoleRecord.cpp).
   int64_t recordBytes() const;

@@ -65,15 +65,18 @@ static LogicalResult runStackedRow(RuleOp row, const Call<Fp> &whole, int64_t t,
     return llvm::find_if(inputs, [&](BlockArgument input) { return input.getArgNumber() == argument; }) -
            inputs.begin();
   };
-  call.inputs.assign(inputs.size(), std::vector<std::vector<Dense<Fp>>>(1, {asMatrix(Fp(which == 0))}));
+  SmallVector<StackedInput> stacked = stackedInputs(row);
+  call.inputs.assign(inputs.size(), std::vector<std::vector<Dense<Fp>>>(1, {asMatrix(Fp(0))}));
   for (auto [own, values] : llvm::zip(call.inputs, whole.inputs))
     own[0] = values[t];
-  for (const StackedInput &input : stackedInputs(row)) {
+  for (const StackedInput &input : stacked) {
     std::optional<unsigned> from = input.rows[which];
     auto type = cast<MatType>(row.getBody().getArgument(input.argument).getType());
     call.inputs[numberOf(input.argument)][0][0] =
         from ? whole.inputs[numberOf(*from)][t][0] : Dense<Fp>(type.numRows(), type.numCols());
   }
+  if (which + 1 < stacked.front().rows.size())
+    call.inputs[whole.inputs.size() + stacked.size() + which][0][0] = asMatrix(Fp(1));
   if (newState)
     call.inputs.back()[0][0] = *newState;
   return runRule(row, call);
@@ -103,29 +106,31 @@ std::string recur::proveStacked(RuleOp rule, RuleOp stacked) {
   for (RuleOp small : {*whole, *row, *none, *reads})
     shrinker.shrink(small);
   bool inTurn = stacked->hasAttr(inTurnAttr);
+  unsigned rows = stackedInputs(stacked).front().rows.size();
   constexpr int64_t tokens = 4;
   return compareRuns(*whole, tokens, [&](Call<Fp> &call) -> LogicalResult {
     call.outputs.assign(whole->getOutputs().size(), {});
     for (int64_t t = 0; t < tokens; ++t) {
-      // In turn, the second row follows the first. Else what both make of the state, added up, less what it
+      // In turn, each row follows the one before. Else what all make of the state, added up, less what it
       // would be without them.
-      Call<Fp> first = callOfToken(call, t), second = first, without = first, read = first;
-      LogicalResult done = runStackedRow(*row, call, t, 0, first);
-      if (inTurn)
-        second.states = first.states;
-      if (failed(done) || failed(runStackedRow(*row, call, t, 1, second)) ||
-          failed(runStackedRow(*none, call, t, 0, without)))
+      Call<Fp> without = callOfToken(call, t), read = without;
+      if (failed(runStackedRow(*none, call, t, 0, without)))
         return failure();
-      if (inTurn) {
-        read = second;
-      } else {
-        Dense<Fp> &sum = second.states[0];
-        for (size_t entry = 0; entry < sum.data.size(); ++entry)
-          sum.data[entry] = first.states[0].data[entry] + sum.data[entry] - without.states[0].data[entry];
-        if (failed(runStackedRow(*reads, call, t, 0, read, &sum)))
+      Dense<Fp> sum = without.states[0];
+      for (unsigned which = 0; which < rows; ++which) {
+        Call<Fp> own = callOfToken(call, t);
+        if (inTurn && which)
+          own.states = read.states;
+        if (failed(runStackedRow(*row, call, t, which, own)))
           return failure();
+        for (size_t entry = 0; entry < sum.data.size(); ++entry)
+          sum.data[entry] = sum.data[entry] + own.states[0].data[entry] - without.states[0].data[entry];
+        if (inTurn)
+          read = own;
       }
-      call.states = second.states;
+      if (!inTurn && failed(runStackedRow(*reads, call, t, 0, read, &sum)))
+        return failure();
+      call.states = inTurn ? read.states : std::vector<Dense<Fp>>{sum};
       for (auto [i, output] : llvm::enumerate(call.outputs))
         output.push_back(read.outputs[i][0]);
     }

@@ -5,7 +5,6 @@
 enum {
   BOX_ENTRIES = 64,
   BOX_ROWS = 64,
-  SMALL_BOX_ROWS = 8,
   MAP_RANK = 5,
   MAP_UINT16 = 1,
   MAP_SWIZZLE_128B = 3,
@@ -24,8 +23,9 @@ static int64_t count_steps(const recur_i_operand *operand) {
   return argument->ndim < 5 ? 1 : argument->shape[are_columns(argument) ? 4 : 3];
 }
 
-/** The tensor of a map, and whether its boxes are small. */
-static int32_t tensor_of(int32_t map) { return map < 0 ? -1 - map : map; }
+/** The tensor of a map, and the tokens of a box, where they are told. */
+static int32_t tensor_of(int32_t map) { return map % RECUR_MAP_BOX; }
+static int32_t tokens_of(int32_t map) { return map / RECUR_MAP_BOX; }
 
 /** Whether a tensor can be copied in boxes. */
 static bool can_map(const recur_i_operand *operand) {
@@ -86,8 +86,9 @@ CUresult recur_i_describe_maps(const recur_i_operand *const *operands, const rec
     const int64_t most = BOX_ROWS / count_steps(operands[tensor_of(entry->maps[i])]);
     tokens = most < tokens ? (uint32_t)most : tokens;
   }
-  for (int32_t i = 0; i < entry->map_count && !result; ++i)
-    result = describe_map(operands[tensor_of(entry->maps[i])], entry->maps[i] < 0 ? SMALL_BOX_ROWS : tokens,
-                          &out[i]);
+  for (int32_t i = 0; i < entry->map_count && !result; ++i) {
+    const int32_t own = tokens_of(entry->maps[i]);
+    result = describe_map(operands[tensor_of(entry->maps[i])], own ? (uint32_t)own : tokens, &out[i]);
+  }
   return result;
 }

@@ -56,9 +56,9 @@ SWEPT = {"block_delta", "block_delta_rows", "comba", "convolved_layer", "decayed
          "mimo_rows", "mixed_projections", "mlstm", "one_line", "outer_decay", "paced_keys", "penalised",
          "projected", "projected_output", "refined_gate", "retnet", "rls", "rwkv6", "rwkv7", "scaled_keys",
          "shifted_tokens", "short_convolution", "signed_decay", "signed_delta", "signed_keys", "simple_gla",
-         "stepped_rates", "tempered_gate", "three_memories", "trapezoid", "trapezoid_turned", "two_deltas",
-         "two_keys", "two_outputs", "two_reads", "value_decay", "value_forgetting", "value_rates",
-         "vector_beta", "weighted_loss"}
+         "stepped_rates", "tempered_gate", "three_in_turn", "three_memories", "trapezoid", "trapezoid_turned",
+         "two_deltas", "two_keys", "two_outputs", "two_reads", "two_removals", "value_decay",
+         "value_forgetting", "value_rates", "vector_beta", "weighted_loss"}
 
 
 class Failure(Exception):

@@ -204,6 +204,18 @@ def keyed_reads(x, s):
     return s.S @ x.q
 
 
+def three_in_turn(x, s):
+    s.S = exp(x.g) * s.S
+    for k, v, b in (x.k1, x.v1, x.b1), (x.k2, x.v2, x.b2), (x.k3, x.v3, x.b3):
+        s.S = delta_step(s.S, l2norm(k), v, b)
+    return s.S @ x.q
+
+
+def two_removals(x, s):
+    s.S = s.S * exp(x.g) - x.r * outer(s.S @ x.a, x.a) - x.s * outer(s.S @ x.c, x.c) + outer(x.v, x.k)
+    return s.S @ x.q
+
+
 def two_outputs(x, s):
     S = exp(x.g) * s.S
     s.S = delta_step(S, x.k, x.v, x.b)

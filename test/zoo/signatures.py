@@ -100,6 +100,10 @@ deltas_in_turn              | q:query(dk) k:key(dk) p:key(dk) v:value(dv) u:valu
                               b:gate() c:gate() | | S(dv,dk)
 keyed_reads                 | q:query(dk) k:unit(dk) p:unit(dk) v:value(dv) g:log_decay(dk) b:half() c:half() \
                               | | S(dv,dk)
+three_in_turn               | q:query(dk) k1:key(dk) k2:key(dk) k3:key(dk) v1:value(dv) v2:value(dv) v3:value(dv) \
+                              b1:gate() b2:gate() b3:gate() g:log_decay() | | S(dv,dk)
+two_removals                | q:query(dk) k:key(dk) a:unit(dk) c:unit(dk) v:value(dv) g:log_decay(dk) \
+                              r:half() s:half() | | S(dv,dk)
 two_outputs                 | q:query(dk) k:unit(dk) v:value(dv) b:gate() g:log_decay() | | S(dv,dk)
 two_sided                   | q:query(dk) k:unit(dk) v:value(dv) w:unit(dv) b:gate() c:gate() | | S(dv,dk)
 value_decay                 | q:query(dk) k:key(dk) v:value(dv) g:log_decay_5(dk) h:log_decay(dv) | | S(dv,dk)

@@ -99,7 +99,7 @@ typedef struct recur_cuda_call {
 } recur_cuda_call;
 
 /** The most tensors that one kernel copies in boxes, temporaries, and entry points. */
-enum { RECUR_MAX_MAPS = 8, RECUR_MAX_TEMPORARIES = 12, RECUR_MAX_ENTRIES = 16 };
+enum { RECUR_MAX_MAPS = 12, RECUR_MAP_BOX = 1 << 16, RECUR_MAX_TEMPORARIES = 12, RECUR_MAX_ENTRIES = 16 };
 
 /** Bits of recur_cuda_entry.flags. */
 enum {
@@ -160,9 +160,10 @@ typedef struct recur_cuda_entry {
   int64_t tokens;   /**< for calls of at least so many tokens */
   /** Tensors, of 16 bits and with a token dimension, that the kernel copies in boxes of 64 tokens by 64
    * entries: their descriptors are its second parameter, an array of CUtensorMap. Where some have n
-   * micro-steps, a box has 64 / n tokens, with all micro-steps; of a tensor t listed as -1 - t, 8 tokens. The
-   * first entries, and all strides but the last, which is 1, must lie at multiples of 16 bytes. Micro-steps
-   * that are the last dimension, fewer than 64, lie without gaps, and a box has them as they lie. */
+   * micro-steps, a box has 64 / n tokens, with all micro-steps; of a tensor t listed as t + RECUR_MAP_BOX *
+   * m, m tokens. The first entries, and all strides but the last, which is 1, must lie at multiples of 16
+   * bytes. Micro-steps that are the last dimension, fewer than 64, lie without gaps, and a box has them as
+   * they lie. */
   const int32_t *maps;
   int32_t map_count; /**< at most RECUR_MAX_MAPS */
   int32_t most;      /**< for launches of at most so many blocks; 0: of any number */

@@ -1,0 +1,194 @@
+// What the rows of a token have in common is told once; what tells them apart are inputs that stand for
+// several, and numbers of the row.
+#include "lib/Algebra/StackedRows.h"
+#include "lib/Algebra/Rewriting.h"
+#include "lib/Algebra/StackedReads.h"
+
+using namespace mlir;
+using namespace recur;
+
+static bool isNumber(Value value) { return matType(value).isScalar(); }
+
+bool StackedRows::isInput(Value value) const {
+  auto argument = dyn_cast<BlockArgument>(value);
+  return argument && RuleOp(rule).getArg(argument).getKind() == ArgKind::Input;
+}
+
+// Whether a vector of the token is what a value follows from.
+bool StackedRows::followsFromVector(Value value) const {
+  if (isInput(value))
+    return !isNumber(value);
+  Operation *op = value.getDefiningOp();
+  return op && llvm::any_of(op->getOperands(), [&](Value operand) { return followsFromVector(operand); });
+}
+
+Value StackedRows::one() { return ConstantOp::create(b, loc, 1.0); }
+
+Value StackedRows::isRow(unsigned row) {
+  if (!rows[row])
+    rows[row] = one();
+  return rows[row];
+}
+
+Value StackedRows::once(Value number) {
+  SmallVector<Value> numbers(2, one());
+  numbers[0] = number;
+  return choose(numbers);
+}
+
+// Rows after the last of the numbers have that one.
+Value StackedRows::choose(ValueRange numbers) {
+  Value sum, rest = one();
+  for (unsigned row = 0; row + 1 < numbers.size(); ++row) {
+    Value own = MulOp::create(b, loc, isRow(row), numbers[row]);
+    sum = sum ? AddOp::create(b, loc, sum, own).getResult() : own;
+    rest = SubOp::create(b, loc, rest, isRow(row));
+  }
+  return AddOp::create(b, loc, sum, MulOp::create(b, loc, rest, numbers.back()));
+}
+
+static Value *lookUp(SmallVectorImpl<std::pair<SmallVector<Value>, Value>> &known, ArrayRef<Value> values) {
+  auto *found = llvm::find_if(known, [&](const auto &entry) { return ArrayRef(entry.first) == values; });
+  return found == known.end() ? nullptr : &found->second;
+}
+
+Value StackedRows::of(ValueRange values) {
+  if (llvm::all_equal(values) && !followsFromVector(values[0]))
+    return values[0];
+  SmallVector<Value> key(values);
+  if (Value *value = lookUp(known, key))
+    return *value;
+  Value value = ofOperands(values);
+  if (!value)
+    value = llvm::all_of(values, isNumber) ? choose(values) : ofScaled(values);
+  known.push_back({key, value});
+  return value;
+}
+
+// Of those that are the same function, that of their operands.
+Value StackedRows::ofOperands(ValueRange values) {
+  Value first = values[0];
+  auto isSame = [&](Value value) { return value.getType() == first.getType(); };
+  if (!llvm::all_of(values, isSame))
+    return {};
+  if (!isNumber(first) && llvm::all_of(values, [&](Value value) { return isInput(value); }))
+    return inputOf(SmallVector<Value>(values));
+  Operation *op = first.getDefiningOp();
+  auto isAlike = [&](Value value) {
+    Operation *other = value.getDefiningOp();
+    return other && other->getName() == op->getName() && other->getNumOperands() == op->getNumOperands() &&
+           other->getAttrDictionary() == op->getAttrDictionary();
+  };
+  if (!op || op->getNumResults() != 1 || op->getNumRegions() || !llvm::all_of(values, isAlike))
+    return {};
+  if (isa<ConstantOp>(op))
+    return first;
+  SmallVector<Value> operands;
+  for (unsigned i = 0; i < op->getNumOperands(); ++i) {
+    SmallVector<Value> own;
+    for (Value value : values)
+      own.push_back(value.getDefiningOp()->getOperand(i));
+    auto fits = [&](Value value) { return value.getType() == own[0].getType(); };
+    operands.push_back(llvm::all_of(own, fits) ? of(own) : Value());
+    if (!operands.back())
+      return {};
+  }
+  if (operands.empty())
+    return {};
+  Operation *copy = b.clone(*op);
+  copy->setOperands(operands);
+  return copy->getResult(0);
+}
+
+// A vector without the numbers that it is times.
+Value StackedRows::unscaled(Value vector, Value &number) {
+  while (Operation *op = vector.getDefiningOp()) {
+    unsigned at = isa<MulOp>(op) && isNumber(op->getOperand(0)) ? 0 : 1;
+    if (!isa<MulOp, DivOp>(op) || !isNumber(op->getOperand(at)) || isNumber(op->getOperand(1 - at)))
+      break;
+    Value factor = op->getOperand(at);
+    if (isa<DivOp>(op))
+      factor = DivOp::create(b, loc, one(), factor);
+    number = number ? MulOp::create(b, loc, number, factor).getResult() : factor;
+    vector = op->getOperand(1 - at);
+  }
+  return vector;
+}
+
+// Inputs, each times numbers of its own.
+Value StackedRows::ofScaled(ValueRange values) {
+  SmallVector<Value> vectors, numbers;
+  for (Value value : values) {
+    Value number, vector = unscaled(value, number);
+    if (!isInput(vector))
+      return {};
+    vectors.push_back(vector), numbers.push_back(number);
+  }
+  if (llvm::none_of(numbers, [](Value number) { return bool(number); }))
+    return {};
+  for (Value &number : numbers)
+    number = number ? number : one();
+  Value number = of(numbers);
+  return MulOp::create(b, loc, number, inputOf(vectors));
+}
+
+Value StackedRows::numberOf(ArrayRef<Value> vectors, ArrayRef<Value> numbers) {
+  SmallVector<Value> own;
+  for (auto [vector, number] : llvm::zip(vectors, numbers))
+    if (vector)
+      own.push_back(number);
+  // Of what is zero any will do.
+  if (own.size() == 1)
+    return own[0];
+  own.assign(numbers.begin(), numbers.end());
+  return of(own);
+}
+
+Value StackedRows::ofSome(ArrayRef<Value> vectors) {
+  if (llvm::all_of(vectors, [](Value vector) { return bool(vector); }))
+    return of(vectors);
+  SmallVector<Value> inputs, numbers;
+  bool isScaled = false;
+  for (Value vector : vectors) {
+    Value number;
+    inputs.push_back(vector ? unscaled(vector, number) : Value());
+    if (vector && !isInput(inputs.back()))
+      return {};
+    isScaled |= bool(number);
+    numbers.push_back(number ? number : one());
+  }
+  Value rows = inputOf(inputs);
+  return isScaled ? scaled(b, loc, numberOf(inputs, numbers), rows) : rows;
+}
+
+// An input that stands for several; or for some, where the other rows are zero.
+Value StackedRows::inputOf(ArrayRef<Value> vectors) {
+  if (Value *value = lookUp(inputs, vectors))
+    return *value;
+  auto argOf = [&](Value input) { return rule.getArg(cast<BlockArgument>(input)); };
+  Value any = *llvm::find_if(vectors, [](Value vector) { return bool(vector); });
+  std::string name;
+  SmallVector<int32_t> numbers{int32_t(rule.getBody().getNumArguments())};
+  bool isUnit = true, isSame = true;
+  for (Value own : vectors) {
+    name += (name.empty() ? "" : " over ") + (own ? argOf(own).getName().str() : std::string("0"));
+    isUnit &= !own || argOf(own).getUnit();
+    isSame &= own && argOf(own).getRange() == argOf(any).getRange();
+    numbers.push_back(own ? int32_t(cast<BlockArgument>(own).getArgNumber()) : -1);
+  }
+  stacked.push_back(b.getDenseI32ArrayAttr(numbers));
+  Value input = addInput(rule, name, isSame ? argOf(any).getRange() : RangeAttr(), isUnit, any.getType());
+  inputs.push_back({SmallVector<Value>(vectors), input});
+  return input;
+}
+
+void StackedRows::finish() {
+  MLIRContext *context = rule.getContext();
+  for (auto [i, row] : llvm::enumerate(rows)) {
+    Value input = addInput(rule, "row " + Twine(i + 1), RangeAttr::closed(context, 0, 1), /*isUnit=*/false,
+                           MatType::scalar(context));
+    if (row)
+      row.replaceAllUsesWith(input);
+  }
+  rule->setAttr(stackedAttr, b.getArrayAttr(stacked));
+}

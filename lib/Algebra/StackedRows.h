@@ -1,0 +1,49 @@
+// Values of a rule that differ from row to row of a token.
+#pragma once
+
+#include "dialect/recur/Recur.h"
+#include "llvm/ADT/DenseMap.h"
+
+namespace recur {
+
+/// Builds them, for the rule of one row (stackReads).
+class StackedRows {
+public:
+  /// Values are built where `b` stands, in the rule's body.
+  StackedRows(RuleOp rule, mlir::OpBuilder &b, unsigned count)
+      : rule(rule), b(b), loc(rule.getLoc()), rows(count - 1) {}
+
+  /// A value that is one of these at each row, in order; null where there is none.
+  mlir::Value of(mlir::ValueRange values);
+  /// The same of vectors, of which some are null: those rows are zero.
+  mlir::Value ofSome(llvm::ArrayRef<mlir::Value> vectors);
+  /// The same of numbers that such vectors are times.
+  mlir::Value numberOf(llvm::ArrayRef<mlir::Value> vectors, llvm::ArrayRef<mlir::Value> numbers);
+  /// A number that counts at the first row; at others it is 1.
+  mlir::Value once(mlir::Value number);
+  /// The number that is 1 at a row, which is not the last one, and 0 at others: what stands for it until all
+  /// inputs are known.
+  mlir::Value isRow(unsigned row);
+  /// Gives the rule these numbers as its last inputs, and lists the stacked ones.
+  void finish();
+
+private:
+  bool isInput(mlir::Value value) const;
+  bool followsFromVector(mlir::Value value) const;
+  mlir::Value one();
+  mlir::Value choose(mlir::ValueRange numbers);
+  mlir::Value ofOperands(mlir::ValueRange values);
+  mlir::Value unscaled(mlir::Value vector, mlir::Value &number);
+  mlir::Value ofScaled(mlir::ValueRange values);
+  mlir::Value inputOf(llvm::ArrayRef<mlir::Value> vectors);
+
+  RuleOp rule;
+  mlir::OpBuilder &b;
+  mlir::Location loc;
+  llvm::SmallVector<mlir::Value> rows;
+  llvm::SmallVector<mlir::Attribute> stacked;
+  using Known = llvm::SmallVector<std::pair<llvm::SmallVector<mlir::Value>, mlir::Value>>;
+  Known known, inputs;
+};
+
+} // namespace recur
