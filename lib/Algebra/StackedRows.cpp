@@ -36,15 +36,15 @@ Value StackedRows::once(Value number) {
   return choose(numbers);
 }
 
-// Rows after the last of the numbers have that one.
+// Rows after the last of the numbers have that one. As means of two, whose ranges are known.
 Value StackedRows::choose(ValueRange numbers) {
-  Value sum, rest = one();
-  for (unsigned row = 0; row + 1 < numbers.size(); ++row) {
-    Value own = MulOp::create(b, loc, isRow(row), numbers[row]);
-    sum = sum ? AddOp::create(b, loc, sum, own).getResult() : own;
-    rest = SubOp::create(b, loc, rest, isRow(row));
+  Value chosen = numbers.back();
+  for (unsigned row = numbers.size() - 1; row-- > 0;) {
+    Value others = SubOp::create(b, loc, one(), isRow(row));
+    chosen = AddOp::create(b, loc, MulOp::create(b, loc, isRow(row), numbers[row]),
+                           MulOp::create(b, loc, others, chosen));
   }
-  return AddOp::create(b, loc, sum, MulOp::create(b, loc, rest, numbers.back()));
+  return chosen;
 }
 
 static Value *lookUp(SmallVectorImpl<std::pair<SmallVector<Value>, Value>> &known, ArrayRef<Value> values) {

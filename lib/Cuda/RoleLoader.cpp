@@ -47,7 +47,7 @@ void RoleEmitter::emitLoader(Value chunks) {
     for (int64_t half = 0; half < halvesOf(input); ++half) {
       Value block = ptx.add(firstHalf(input, tensorOfMap(number)), half), zero = ptx.constant(0);
       int64_t offset = half * halfStride(input);
-      if (plan.isStacked()) {
+      if (rows > 1 && plan.isStacked()) {
         for (int64_t eight = 0; eight < plan.tokens / 8; ++eight)
           body(ptx.constant(offset + 8 * (eight * rows + row) * rowBytes), map,
                {ptx.mul(block, 64), ptx.add(token, 8 * eight), zero, head, batch});

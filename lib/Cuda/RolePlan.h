@@ -153,9 +153,9 @@ public:
   /// The tokens of a box of an input's, or an output's, tensor that the copy engine brings; 0: those of a
   /// chunk, as tensors with micro-steps tell.
   int64_t tokensOfBox(mlir::BlockArgument input) const {
-    return isStacked() ? 8 : stackedOf(input) ? 1 : tokensOfBox();
+    return !stackedOf(input) ? tokensOfBox() : isStacked() ? 8 : 1;
   }
-  int64_t tokensOfBox() const { return isStacked() ? 8 : stacked.empty() ? 0 : tokens; }
+  int64_t tokensOfBox() const { return stacked.empty() ? 0 : tokens; }
   unsigned initialTensor() const;
   /// Whether a token has a row of an input for each of its micro-steps.
   bool hasSteps(mlir::BlockArgument input) const {

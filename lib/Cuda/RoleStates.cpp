@@ -117,17 +117,14 @@ void RoleEmitter::copyOutputs(Value chunk, Stage stage) {
     Value address = LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps,
                                         ArrayRef<LLVM::GEPArg>{int32_t(map * 128)});
     Value first = form.parts > 1 ? firstSlab : shardHalves(tensorOfMap(map));
-    int64_t box = plan.isStacked() ? 8 : plan.tokens;
     Value zero = ptx.constant(0), head = narrow(part.head);
-    for (int64_t slab = 0; slab < slabHalves(); ++slab)
-      for (int64_t row = 0; row < plan.tokens; row += box) {
-        Value half = ptx.add(first, slab);
-        Values at = plan.areColumns(output) ? Values{zero, ptx.mul(half, plan.steps), token, head, batch}
-                    : plan.rowOutputs ? Values{ptx.mul(half, 64), zero, token, head, batch}
-                                      : Values{ptx.mul(half, 64), ptx.add(token, row), zero, head, batch};
-        ptx.storeBox(address, ptx.add(outputAt(tiles, output, ptx.constant(slab)), row * rowBytes), at,
-                     whole);
-      }
+    for (int64_t slab = 0; slab < slabHalves(); ++slab) {
+      Value half = ptx.add(first, slab);
+      Values at = plan.areColumns(output) ? Values{zero, ptx.mul(half, plan.steps), token, head, batch}
+                  : plan.rowOutputs       ? Values{ptx.mul(half, 64), zero, token, head, batch}
+                                          : Values{ptx.mul(half, 64), token, zero, head, batch};
+      ptx.storeBox(address, outputAt(tiles, output, ptx.constant(slab)), at, whole);
+    }
   }
 }
 
