@@ -2,7 +2,6 @@
 #pragma once
 
 #include "dialect/recur/Recur.h"
-#include "llvm/ADT/DenseMap.h"
 
 namespace recur {
 
