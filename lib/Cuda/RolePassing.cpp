@@ -87,7 +87,7 @@ std::pair<Value, Value> RoleEmitter::passed(Value block) {
 Values RoleEmitter::passedState() {
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
   Value pairs = arith::TruncIOp::create(b, b.getI32Type(), access.word(TensorAccess::Pairs));
-  auto [state, word] = passed(arith::SubIOp::create(b, part.block, ptx.mul(pairs, shards)));
+  auto [state, word] = passed(arith::SubIOp::create(b, numberOfBlock(), ptx.mul(pairs, shards)));
   awaitMark(ptx, word);
   return loadEntries(state);
 }
@@ -95,7 +95,8 @@ Values RoleEmitter::passedState() {
 // Also behind a sequence's last token, as segments of none may follow.
 void RoleEmitter::passState(ValueRange entries) {
   threads.when(ptx.compare(arith::CmpIPredicate::ult, ptx.add(part.segment, 1), part.segments), [&] {
-    auto [state, word] = passed(part.block);
+    // Read again, so that it takes no register meanwhile.
+    auto [state, word] = passed(numberOfBlock());
     storeEntries(state, entries);
     ptx.meet(ptx.add(slabIndex, firstBarrier), 128);
     threads.when(ptx.equal(thread, 0), [&, word = word] { mark(ptx, word); });
