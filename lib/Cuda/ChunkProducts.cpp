@@ -143,16 +143,25 @@ LogicalResult ChunkEmitter::emitMatmul(MatmulOp op, ArrayRef<Value> start, Value
   bool hasRows = lhs.scale.base && !byDepth, scaled = hasRows || slab.unit;
   if (!start.empty() && !scaled)
     sum.entries.assign(start.begin(), start.end());
-  for (int64_t col = 0; col < columns; col += 16)
-    for (auto [step, operand] : llvm::enumerate(packed)) {
-      // Scores are zero where the column's token comes before the row's.
-      if (hasScores && int64_t(step) * 16 > col)
-        continue;
-      auto right = fragments.loadRight(tile, threads.constant(col), step * 16, byDepth);
-      for (int64_t i : {0, 1})
-        fragments.multiply(MutableArrayRef(sum.entries).slice(col / 2 + 4 * i, 4), operand,
-                           Fragments::half(right, i));
-    }
+  auto multiply16 = [&](Value at, ValueRange left, int64_t col, MutableArrayRef<Value> sums) {
+    auto right = fragments.loadRight(tile, threads.constant(col), at, byDepth);
+    for (int64_t i : {0, 1})
+      fragments.multiply(sums.slice(col / 2 + 4 * i, 4), left, Fragments::half(right, i));
+  };
+  if (hasScores) { // they are zero where the column's token comes before the row's
+    for (auto [step, operand] : llvm::enumerate(packed))
+      for (int64_t col = step * 16; col < columns; col += 16)
+        multiply16(threads.constant(step * 16), operand, col, sum.entries);
+  } else {
+    SmallVector<Value> left;
+    for (ArrayRef<Value> operand : packed)
+      llvm::append_range(left, operand);
+    fragments.forDepth(packed.size() * 16, left, sum.entries,
+                       [&](Value at, ValueRange operand, MutableArrayRef<Value> sums) {
+                         for (int64_t col = 0; col < columns; col += 16)
+                           multiply16(at, operand, col, sums);
+                       });
+  }
   if (scaled)
     for (auto [e, entry] : llvm::enumerate(sum.entries)) {
       Value factor = hasRows ? rowAt(lhs.scale, fragments.column(e)) : slab.unit;

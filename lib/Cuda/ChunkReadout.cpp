@@ -55,7 +55,8 @@ LogicalResult ChunkEmitter::emitMix(chunk::MixOp op) {
       Value row = threads.constant((from + 1) * (blocks() + 1) + from);
       for (int64_t e = 0; from && e < 8; ++e)
         part[e] = multiply(part[e], load(decay.between, row, add(first, fragments.row(e))));
-      auto right = fragments.loadRight(*scores, threads.constant(block * 16), from * 16, false);
+      auto right =
+          fragments.loadRight(*scores, threads.constant(block * 16), threads.constant(from * 16), false);
       for (int64_t i : {0, 1})
         fragments.multiply(part.slice(4 * i, 4), packed[from], Fragments::half(right, i));
     }

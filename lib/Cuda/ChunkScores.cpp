@@ -31,15 +31,15 @@ Value ChunkEmitter::maskScore(Value entry, Value t, Value j, Reach reach) {
 SmallVector<Value> ChunkEmitter::multiplyRows(const ChunkValue &lhs, const ChunkValue &rhs) {
   Value block = times(scoreBlock(), 16), part = times(scorePart(), scoreColumns);
   Fragment sum = fragments.zero(scoreColumns);
-  for (int64_t depth = 0; depth < lhs.memory.cols; depth += 16) {
-    auto left = fragments.loadLeft(lhs.memory, block, depth);
-    for (int64_t col = 0; col < scoreColumns; col += 16) {
-      auto right = fragments.loadRight(rhs.memory, add(part, col), depth, false);
-      for (int64_t i : {0, 1})
-        fragments.multiply(MutableArrayRef(sum.entries).slice(col / 2 + 4 * i, 4), left,
-                           Fragments::half(right, i));
-    }
-  }
+  fragments.forDepth(
+      padded(lhs.memory.cols), {}, sum.entries, [&](Value depth, ValueRange, MutableArrayRef<Value> entries) {
+        auto left = fragments.loadLeft(lhs.memory, block, depth);
+        for (int64_t col = 0; col < scoreColumns; col += 16) {
+          auto right = fragments.loadRight(rhs.memory, add(part, col), depth, false);
+          for (int64_t i : {0, 1})
+            fragments.multiply(entries.slice(col / 2 + 4 * i, 4), left, Fragments::half(right, i));
+        }
+      });
   for (auto [e, entry] : llvm::enumerate(sum.entries)) {
     if (lhs.scale.base)
       entry = multiply(entry, rowAt(lhs.scale, scoreRow(e)));
@@ -56,32 +56,39 @@ SmallVector<Value> ChunkEmitter::multiplyDecaying(const ChunkValue &lhs, const C
   SharedTile columns = weigh(decay, &rhs, Span::Rest, /*local=*/true, false);
   SharedTile diagonal = emitDiagonal(lhs, rhs, decay, reach);
   sync();
-  Value block = scoreBlock(), part = scorePart();
+  Value block = scoreBlock(), part = times(scorePart(), scoreColumns / 16);
   Value pair = times(modulo(fragments.lane, 4), 2);
   Fragment sum = fragments.zero(scoreColumns);
-  for (int64_t col = 0; col < scoreColumns; col += 16) {
-    Value column = add(times(part, scoreColumns / 16), col / 16);
-    Value row = add(add(times(block, blocks() + 1), column), 1);
-    for (int64_t depth = 0; depth < rows.cols; depth += 16) {
-      auto left = fragments.loadLeft(rows, times(block, 16), depth);
-      for (int64_t half : {0, 1}) {
-        std::array<Value, 2> weight = loadPair(decay.between, row, add(pair, depth + 8 * half));
-        if (rows.isF32) {
-          for (int64_t i = 0; i < 4; ++i)
-            left[4 * half + i] = multiply(left[4 * half + i], weight[i / 2]);
-          continue;
-        }
-        for (Value &both : MutableArrayRef(left).slice(2 * half, 2)) {
-          std::array<Value, 2> entries = fragments.unpack(both);
-          both = fragments.pack(multiply(entries[0], weight[0]), multiply(entries[1], weight[1]));
-        }
+  auto weighLeft = [&](ValueRange left, Value row, Value depth) {
+    SmallVector<Value> weighed(left);
+    for (int64_t half : {0, 1}) {
+      std::array<Value, 2> weight = loadPair(decay.between, row, add(add(pair, depth), 8 * half));
+      if (rows.isF32) {
+        for (int64_t i = 0; i < 4; ++i)
+          weighed[4 * half + i] = multiply(left[4 * half + i], weight[i / 2]);
+        continue;
       }
-      auto right = fragments.loadRight(columns, times(column, 16), depth, false);
-      for (int64_t i : {0, 1})
-        fragments.multiply(MutableArrayRef(sum.entries).slice(col / 2 + 4 * i, 4), left,
-                           Fragments::half(right, i));
+      for (Value &both : MutableArrayRef(weighed).slice(2 * half, 2)) {
+        std::array<Value, 2> entries = fragments.unpack(both);
+        both = fragments.pack(multiply(entries[0], weight[0]), multiply(entries[1], weight[1]));
+      }
     }
-    Value isDiagonal = equal(column, block);
+    return weighed;
+  };
+  fragments.forDepth(
+      padded(rows.cols), {}, sum.entries, [&](Value depth, ValueRange, MutableArrayRef<Value> sums) {
+        auto left = fragments.loadLeft(rows, times(block, 16), depth);
+        for (int64_t col = 0; col < scoreColumns; col += 16) {
+          Value column = add(part, col / 16);
+          Value row = add(add(times(block, blocks() + 1), column), 1);
+          SmallVector<Value> weighed = weighLeft(left, row, depth);
+          auto right = fragments.loadRight(columns, times(column, 16), depth, false);
+          for (int64_t i : {0, 1})
+            fragments.multiply(sums.slice(col / 2 + 4 * i, 4), weighed, Fragments::half(right, i));
+        }
+      });
+  for (int64_t col = 0; col < scoreColumns; col += 16) {
+    Value isDiagonal = equal(add(part, col / 16), block);
     for (int64_t e = col / 2; e < col / 2 + 8; ++e)
       sum.entries[e] =
           choose(isDiagonal, load(diagonal, scoreRow(e), fragments.column(e - col / 2)), sum.entries[e]);

@@ -40,6 +40,25 @@ SmallVector<Value, 4> Fragments::assembly(TypeRange results, ValueRange operands
   return values;
 }
 
+// A place without what is constant in it (null, where all of it is), and that. LLVM would make as many sums
+// of the rest as there are constants, and compare all of them with one another before it sees that they are
+// the same.
+static std::pair<Value, int64_t> splitConstant(Value place) {
+  APInt number;
+  if (matchPattern(place, m_ConstantInt(&number)))
+    return {Value(), number.getSExtValue()};
+  auto sum = place.getDefiningOp<arith::AddIOp>();
+  if (!sum)
+    return {place, 0};
+  auto [x, more] = splitConstant(sum.getLhs());
+  auto [y, most] = splitConstant(sum.getRhs());
+  if (!more && !most)
+    return {place, 0};
+  OpBuilder b(sum);
+  Value rest = x && y ? arith::AddIOp::create(b, sum.getLoc(), x, y).getResult() : x ? x : y;
+  return {rest, more + most};
+}
+
 Value Fragments::address(const SharedTile &tile, Value row, Value col) {
   if (tile.isSwizzled) {
     auto constant = [&](int64_t n) { return threads.constant(n); };
@@ -51,9 +70,16 @@ Value Fragments::address(const SharedTile &tile, Value row, Value col) {
     at = arith::AddIOp::create(b, at, arith::RemUIOp::create(b, col, constant(8)));
     return LLVM::GEPOp::create(b, tile.base.getType(), narrow(), tile.base, at);
   }
-  Value at = arith::AddIOp::create(b, arith::MulIOp::create(b, row, threads.constant(tile.pitch)), col);
-  Type element = tile.isF32 ? b.getF32Type() : narrow();
-  return LLVM::GEPOp::create(b, tile.base.getType(), element, tile.base, at);
+  auto [line, rows] = splitConstant(row);
+  auto [at, cols] = splitConstant(col);
+  if (line) {
+    line = arith::MulIOp::create(b, line, threads.constant(tile.pitch));
+    at = at ? arith::AddIOp::create(b, line, at).getResult() : line;
+  }
+  Type type = tile.base.getType(), element = tile.isF32 ? b.getF32Type() : narrow();
+  Value base = at ? LLVM::GEPOp::create(b, type, element, tile.base, at).getResult() : tile.base;
+  LLVM::GEPArg constant(rows * tile.pitch + cols);
+  return LLVM::GEPOp::create(b, type, element, base, constant);
 }
 
 SmallVector<Value, 4> Fragments::loadMatrices(Value address, bool transposed) {
@@ -65,11 +91,11 @@ SmallVector<Value, 4> Fragments::loadMatrices(Value address, bool transposed) {
                   "=r,=r,=r,=r,r,~{memory}", /*effects=*/true);
 }
 
-SmallVector<Value, 4> Fragments::loadLeft(const SharedTile &tile, Value row, int64_t col) {
+SmallVector<Value, 4> Fragments::loadLeft(const SharedTile &tile, Value row, Value col) {
   if (tile.isF32) {
     SmallVector<Value, 4> operand;
     for (int64_t step : {0, 8}) {
-      Value c = arith::AddIOp::create(b, column(0), threads.constant(col + step));
+      Value c = arith::AddIOp::create(b, arith::AddIOp::create(b, column(0), col), threads.constant(step));
       Value low = loadPair(tile, arith::AddIOp::create(b, row, this->row(0)), c);
       Value high = loadPair(tile, arith::AddIOp::create(b, row, this->row(2)), c);
       for (int64_t i : {0, 1})
@@ -81,18 +107,18 @@ SmallVector<Value, 4> Fragments::loadLeft(const SharedTile &tile, Value row, int
   // Lanes 0-15 name the rows, 16-31 the same rows 8 columns on.
   Value r = arith::AddIOp::create(b, row, arith::RemUIOp::create(b, lane, threads.constant(16)));
   Value half = arith::DivUIOp::create(b, lane, threads.constant(16));
-  Value c =
-      arith::AddIOp::create(b, arith::MulIOp::create(b, half, threads.constant(8)), threads.constant(col));
+  Value c = arith::AddIOp::create(b, arith::MulIOp::create(b, half, threads.constant(8)), col);
   return loadMatrices(address(tile, r, c), false);
 }
 
-SmallVector<Value, 4> Fragments::loadRight(const SharedTile &tile, Value col, int64_t depth, bool byDepth) {
+SmallVector<Value, 4> Fragments::loadRight(const SharedTile &tile, Value col, Value depth, bool byDepth) {
   if (tile.isF32) {
     SmallVector<Value, 4> operand;
     for (int64_t group : {0, 8})
       for (int64_t step : {0, 8}) {
         Value n = arith::AddIOp::create(b, arith::AddIOp::create(b, col, row(0)), threads.constant(group));
-        Value k = arith::AddIOp::create(b, column(0), threads.constant(depth + step));
+        Value k =
+            arith::AddIOp::create(b, arith::AddIOp::create(b, column(0), depth), threads.constant(step));
         Value pair = byDepth ? Value() : loadPair(tile, n, k);
         for (int64_t i : {0, 1}) {
           if (!byDepth) {
@@ -111,7 +137,7 @@ SmallVector<Value, 4> Fragments::loadRight(const SharedTile &tile, Value col, in
     return arith::DivUIOp::create(b, on, threads.constant(bit / 8));
   };
   Value n = arith::AddIOp::create(b, col, eights(16));
-  Value k = arith::AddIOp::create(b, eights(8), threads.constant(depth));
+  Value k = arith::AddIOp::create(b, eights(8), depth);
   if (byDepth)
     return loadMatrices(address(tile, arith::AddIOp::create(b, k, eighth), n), true);
   return loadMatrices(address(tile, arith::AddIOp::create(b, n, eighth), k), false);
@@ -184,6 +210,27 @@ SmallVector<SmallVector<Value, 4>> Fragments::packed(const Fragment &f) {
                       pack(f.entries[i + 4], f.entries[i + 5]), pack(f.entries[i + 6], f.entries[i + 7])});
   }
   return result;
+}
+
+// Of f32 a product of 16 x 16 x 16 is a hundred instructions, of 16 bits three.
+void Fragments::forDepth(int64_t depth, ValueRange left, MutableArrayRef<Value> sums,
+                         llvm::function_ref<void(Value, ValueRange, MutableArrayRef<Value>)> body) {
+  const size_t share = left.size() * 16 / depth, count = sums.size();
+  if (isNarrow || depth <= 32) {
+    for (int64_t step = 0; step < depth / 16; ++step)
+      body(threads.constant(step * 16), left.slice(step * share, share), sums);
+    return;
+  }
+  SmallVector<Value> carried(sums);
+  llvm::append_range(carried, left);
+  auto loop = threads.forLoop(threads.constant(0), threads.constant(depth), threads.constant(16), carried,
+                              [&](Value at, ValueRange values) {
+                                SmallVector<Value> next(values);
+                                body(at, values.slice(count, share), MutableArrayRef(next).take_front(count));
+                                std::rotate(next.begin() + count, next.begin() + count + share, next.end());
+                                return next;
+                              });
+  llvm::copy(loop.getResults().take_front(count), sums.begin());
 }
 
 void Fragments::multiply(MutableArrayRef<Value> sum, ValueRange left, ValueRange right) {

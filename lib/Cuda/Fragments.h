@@ -53,10 +53,10 @@ public:
 
   /// 16 x 16 values of a tile as a left operand: rows from `row`, columns from `col`. Of an f32 tile in two
   /// steps of depth of 8, of which a thread has neighbouring columns.
-  llvm::SmallVector<mlir::Value, 4> loadLeft(const SharedTile &tile, mlir::Value row, int64_t col);
+  llvm::SmallVector<mlir::Value, 4> loadLeft(const SharedTile &tile, mlir::Value row, mlir::Value col);
   /// Right operands of two neighbouring products: 16 deep from `depth`, 16 columns from `col`. The tile holds
   /// a row for each column of the operand or, `byDepth`, for each step of depth.
-  llvm::SmallVector<mlir::Value, 4> loadRight(const SharedTile &tile, mlir::Value col, int64_t depth,
+  llvm::SmallVector<mlir::Value, 4> loadRight(const SharedTile &tile, mlir::Value col, mlir::Value depth,
                                               bool byDepth);
   /// The operand of one of the two.
   static llvm::ArrayRef<mlir::Value> half(llvm::ArrayRef<mlir::Value> right, int64_t i) {
@@ -74,6 +74,13 @@ public:
   std::array<mlir::Value, 2> unpack(mlir::Value pair, bool isBf16 = false);
   /// A fragment as left operands, 16 columns each.
   llvm::SmallVector<llvm::SmallVector<mlir::Value, 4>> packed(const Fragment &fragment);
+  /// Runs the body for each 16 of the depth of products, with as many of the left operands (of none, where
+  /// they are not in registers): unrolled or, where products of 16 bits are not all there is to do, in a
+  /// loop, whose turns bring the next operands to the registers that come first.
+  void forDepth(
+      int64_t depth, mlir::ValueRange left, llvm::MutableArrayRef<mlir::Value> sums,
+      llvm::function_ref<void(mlir::Value at, mlir::ValueRange left, llvm::MutableArrayRef<mlir::Value> sums)>
+          body);
   /// sum += left * right for 8 columns.
   void multiply(llvm::MutableArrayRef<mlir::Value> sum, mlir::ValueRange left, mlir::ValueRange right);
   /// The same in tf32, 8 deep.
