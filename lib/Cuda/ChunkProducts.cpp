@@ -144,9 +144,7 @@ LogicalResult ChunkEmitter::emitMatmul(MatmulOp op, ArrayRef<Value> start, Value
   if (!start.empty() && !scaled)
     sum.entries.assign(start.begin(), start.end());
   auto multiply16 = [&](Value at, ValueRange left, int64_t col, MutableArrayRef<Value> sums) {
-    auto right = fragments.loadRight(tile, threads.constant(col), at, byDepth);
-    for (int64_t i : {0, 1})
-      fragments.multiply(sums.slice(col / 2 + 4 * i, 4), left, Fragments::half(right, i));
+    fragments.multiply(sums.slice(col / 2, 8), left, tile, threads.constant(col), at, byDepth);
   };
   if (hasScores) { // they are zero where the column's token comes before the row's
     for (auto [step, operand] : llvm::enumerate(packed))

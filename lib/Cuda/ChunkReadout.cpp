@@ -55,10 +55,9 @@ LogicalResult ChunkEmitter::emitMix(chunk::MixOp op) {
       Value row = threads.constant((from + 1) * (blocks() + 1) + from);
       for (int64_t e = 0; from && e < 8; ++e)
         part[e] = multiply(part[e], load(decay.between, row, add(first, fragments.row(e))));
-      auto right =
-          fragments.loadRight(*scores, threads.constant(block * 16), threads.constant(from * 16), false);
-      for (int64_t i : {0, 1})
-        fragments.multiply(part.slice(4 * i, 4), packed[from], Fragments::half(right, i));
+      fragments.multiply(part, packed[from], *scores, threads.constant(block * 16),
+                         threads.constant(from * 16),
+                         /*byDepth=*/false);
     }
     for (int64_t e = 0; e < 8; ++e) {
       Value token = fragments.column(block * 8 + e), channel = add(first, fragments.row(e));

@@ -31,15 +31,13 @@ Value ChunkEmitter::maskScore(Value entry, Value t, Value j, Reach reach) {
 SmallVector<Value> ChunkEmitter::multiplyRows(const ChunkValue &lhs, const ChunkValue &rhs) {
   Value block = times(scoreBlock(), 16), part = times(scorePart(), scoreColumns);
   Fragment sum = fragments.zero(scoreColumns);
-  fragments.forDepth(
-      padded(lhs.memory.cols), {}, sum.entries, [&](Value depth, ValueRange, MutableArrayRef<Value> entries) {
-        auto left = fragments.loadLeft(lhs.memory, block, depth);
-        for (int64_t col = 0; col < scoreColumns; col += 16) {
-          auto right = fragments.loadRight(rhs.memory, add(part, col), depth, false);
-          for (int64_t i : {0, 1})
-            fragments.multiply(entries.slice(col / 2 + 4 * i, 4), left, Fragments::half(right, i));
-        }
-      });
+  fragments.forDepth(padded(lhs.memory.cols), {}, sum.entries,
+                     [&](Value depth, ValueRange, MutableArrayRef<Value> sums) {
+                       auto left = fragments.loadLeft(lhs.memory, block, depth);
+                       for (int64_t col = 0; col < scoreColumns; col += 16)
+                         fragments.multiply(sums.slice(col / 2, 8), left, rhs.memory, add(part, col), depth,
+                                            /*byDepth=*/false);
+                     });
   for (auto [e, entry] : llvm::enumerate(sum.entries)) {
     if (lhs.scale.base)
       entry = multiply(entry, rowAt(lhs.scale, scoreRow(e)));
@@ -75,18 +73,16 @@ SmallVector<Value> ChunkEmitter::multiplyDecaying(const ChunkValue &lhs, const C
     }
     return weighed;
   };
-  fragments.forDepth(
-      padded(rows.cols), {}, sum.entries, [&](Value depth, ValueRange, MutableArrayRef<Value> sums) {
-        auto left = fragments.loadLeft(rows, times(block, 16), depth);
-        for (int64_t col = 0; col < scoreColumns; col += 16) {
-          Value column = add(part, col / 16);
-          Value row = add(add(times(block, blocks() + 1), column), 1);
-          SmallVector<Value> weighed = weighLeft(left, row, depth);
-          auto right = fragments.loadRight(columns, times(column, 16), depth, false);
-          for (int64_t i : {0, 1})
-            fragments.multiply(sums.slice(col / 2 + 4 * i, 4), weighed, Fragments::half(right, i));
-        }
-      });
+  fragments.forDepth(padded(rows.cols), {}, sum.entries,
+                     [&](Value depth, ValueRange, MutableArrayRef<Value> sums) {
+                       auto left = fragments.loadLeft(rows, times(block, 16), depth);
+                       for (int64_t col = 0; col < scoreColumns; col += 16) {
+                         Value column = add(part, col / 16);
+                         Value row = add(add(times(block, blocks() + 1), column), 1);
+                         fragments.multiply(sums.slice(col / 2, 8), weighLeft(left, row, depth), columns,
+                                            times(column, 16), depth, /*byDepth=*/false);
+                       }
+                     });
   for (int64_t col = 0; col < scoreColumns; col += 16) {
     Value isDiagonal = equal(add(part, col / 16), block);
     for (int64_t e = col / 2; e < col / 2 + 8; ++e)

@@ -50,13 +50,13 @@ static std::pair<Value, int64_t> splitConstant(Value place) {
   auto sum = place.getDefiningOp<arith::AddIOp>();
   if (!sum)
     return {place, 0};
-  auto [x, more] = splitConstant(sum.getLhs());
-  auto [y, most] = splitConstant(sum.getRhs());
-  if (!more && !most)
+  auto [x, ofX] = splitConstant(sum.getLhs());
+  auto [y, ofY] = splitConstant(sum.getRhs());
+  if (!ofX && !ofY)
     return {place, 0};
   OpBuilder b(sum);
   Value rest = x && y ? arith::AddIOp::create(b, sum.getLoc(), x, y).getResult() : x ? x : y;
-  return {rest, more + most};
+  return {rest, ofX + ofY};
 }
 
 Value Fragments::address(const SharedTile &tile, Value row, Value col) {
@@ -78,7 +78,7 @@ Value Fragments::address(const SharedTile &tile, Value row, Value col) {
   }
   Type type = tile.base.getType(), element = tile.isF32 ? b.getF32Type() : narrow();
   Value base = at ? LLVM::GEPOp::create(b, type, element, tile.base, at).getResult() : tile.base;
-  LLVM::GEPArg constant(rows * tile.pitch + cols);
+  LLVM::GEPArg constant(int32_t(rows * tile.pitch + cols));
   return LLVM::GEPOp::create(b, type, element, base, constant);
 }
 
@@ -212,7 +212,8 @@ SmallVector<SmallVector<Value, 4>> Fragments::packed(const Fragment &f) {
   return result;
 }
 
-// Of f32 a product of 16 x 16 x 16 is a hundred instructions, of 16 bits three.
+// Of f32 a product of 16 x 16 x 16 is some forty instructions, of 16 bits three: unrolled, they are most of a
+// kernel, and of the time to compile it. Two turns are not worth a loop.
 void Fragments::forDepth(int64_t depth, ValueRange left, MutableArrayRef<Value> sums,
                          llvm::function_ref<void(Value, ValueRange, MutableArrayRef<Value>)> body) {
   const size_t share = left.size() * 16 / depth, count = sums.size();
@@ -231,6 +232,13 @@ void Fragments::forDepth(int64_t depth, ValueRange left, MutableArrayRef<Value> 
                                 return next;
                               });
   llvm::copy(loop.getResults().take_front(count), sums.begin());
+}
+
+void Fragments::multiply(MutableArrayRef<Value> sums, ValueRange left, const SharedTile &tile, Value col,
+                         Value depth, bool byDepth) {
+  SmallVector<Value, 4> right = loadRight(tile, col, depth, byDepth);
+  for (size_t i : {0, 1})
+    multiply(sums.slice(4 * i, 4), left, ArrayRef(right).slice(i * right.size() / 2, right.size() / 2));
 }
 
 void Fragments::multiply(MutableArrayRef<Value> sum, ValueRange left, ValueRange right) {

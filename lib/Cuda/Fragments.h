@@ -58,10 +58,6 @@ public:
   /// a row for each column of the operand or, `byDepth`, for each step of depth.
   llvm::SmallVector<mlir::Value, 4> loadRight(const SharedTile &tile, mlir::Value col, mlir::Value depth,
                                               bool byDepth);
-  /// The operand of one of the two.
-  static llvm::ArrayRef<mlir::Value> half(llvm::ArrayRef<mlir::Value> right, int64_t i) {
-    return right.slice(i * right.size() / 2, right.size() / 2);
-  }
   /// The transposed tile as a fragment: rows from `row` among the tile's columns, a column for each of its
   /// rows.
   Fragment loadTransposed(const SharedTile &tile, mlir::Value row);
@@ -81,6 +77,9 @@ public:
       int64_t depth, mlir::ValueRange left, llvm::MutableArrayRef<mlir::Value> sums,
       llvm::function_ref<void(mlir::Value at, mlir::ValueRange left, llvm::MutableArrayRef<mlir::Value> sums)>
           body);
+  /// sums += left * right for 16 columns of a tile, 16 deep: those of loadRight.
+  void multiply(llvm::MutableArrayRef<mlir::Value> sums, mlir::ValueRange left, const SharedTile &tile,
+                mlir::Value col, mlir::Value depth, bool byDepth);
   /// sum += left * right for 8 columns.
   void multiply(llvm::MutableArrayRef<mlir::Value> sum, mlir::ValueRange left, mlir::ValueRange right);
   /// The same in tf32, 8 deep.
