@@ -88,28 +88,27 @@ Constant *Descriptor::dtype(DType type) {
 }
 
 Constant *Descriptor::gpuCode(const GpuCode &code) {
-  SmallVector<Constant *> entries;
+  SmallVector<Constant *> cubins, entries;
+  for (const std::string &cubin : code.cubins) {
+    GlobalVariable *bytes =
+        global(ConstantDataArray::getString(context, cubin, /*AddNull=*/false), "recur.cubin");
+    bytes->setAlignment(Align(64));
+    cubins.push_back(bytes);
+  }
   for (const GpuEntry &entry : code.entries) {
     entries.push_back(structure(
-        {string(entry.name), i32(entry.threads), i32(entry.shards), i64(entry.shared), i64(entry.scratch),
-         i64(entry.flags | (entry.packed ? RECUR_CUDA_PACKED : 0)), i64(entry.leastTokens),
-         numbers(entry.maps), i32(int64_t(entry.maps.size())), i32(entry.mostBlocks), numbers(entry.tensors),
-         i64(int64_t(entry.tensors.size())), i64(entry.record)},
+        {string(entry.name), cubins[entry.cubin], i32(entry.threads), i32(entry.shards), i64(entry.shared),
+         i64(entry.scratch), i64(entry.flags | (entry.packed ? RECUR_CUDA_PACKED : 0)),
+         i64(entry.leastTokens), numbers(entry.maps), i32(int64_t(entry.maps.size())), i32(entry.mostBlocks),
+         numbers(entry.tensors), i64(int64_t(entry.tensors.size())), i64(entry.record)},
         sizeof(recur_cuda_entry)));
   }
   SmallVector<Constant *> temporaries;
   for (const GpuTemporary &one : code.temporaries)
     temporaries.push_back(
         structure({i64(one.rows), i64(one.entries), i64(one.bits)}, sizeof(recur_cuda_temporary)));
-  Constant *cubin = null;
-  if (!code.cubin.empty()) {
-    GlobalVariable *bytes =
-        global(ConstantDataArray::getString(context, code.cubin, /*AddNull=*/false), "recur.cubin");
-    bytes->setAlignment(Align(64));
-    cubin = bytes;
-  }
-  return global(structure({cubin, code.ptx.empty() ? null : string(code.ptx), i32(code.capability),
-                           i32(code.exact), i32(int64_t(entries.size())), i32(int64_t(temporaries.size())),
+  return global(structure({code.ptx.empty() ? null : string(code.ptx), i32(code.capability), i32(code.exact),
+                           i32(int64_t(entries.size())), i32(int64_t(temporaries.size())),
                            array(entries, "recur.entries"), array(temporaries, "recur.temporaries")},
                           sizeof(recur_cuda_kernel)),
                 "recur.gpu");

@@ -39,6 +39,8 @@ struct TensorInfo {
 /// One entry point of a GPU's module, as recur_cuda_entry.
 struct GpuEntry {
   std::string name;
+  /// Which of GpuCode::cubins has it.
+  size_t cubin = 0;
   int64_t threads = 0, shards = 1, shared = 0, scratch = 0;
   /// Needs tensors that are aligned and contiguous in their last dimension.
   bool packed = false;
@@ -63,8 +65,10 @@ struct GpuTemporary {
 
 /// The code of a variant for a GPU, as recur_cuda_kernel.
 struct GpuCode {
-  /// Machine code, and PTX for later chips; either may be empty.
-  std::string cubin, ptx;
+  /// Machine code, each of some entries.
+  std::vector<std::string> cubins;
+  /// For later chips; may be empty.
+  std::string ptx;
   /// Ten times the compute capability, and whether nothing else runs it.
   int capability = 0;
   bool exact = false;

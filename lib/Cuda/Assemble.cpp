@@ -28,7 +28,7 @@ Expected<Chip> cuda::lookupChip(StringRef name) {
   return createStringError("unknown chip '" + name + "', known are " + known);
 }
 
-static Expected<std::string> findPtxas() {
+Expected<std::string> cuda::findPtxas() {
   for (const char *variable : {"CUDA_HOME", "CUDA_PATH"})
     if (std::optional<std::string> home = sys::Process::GetEnv(variable)) {
       SmallString<128> path(*home);
@@ -69,10 +69,7 @@ static Error systemError(const Twine &what, std::error_code code) {
   return createStringError(what + ": " + code.message());
 }
 
-Expected<Cubin> cuda::assemble(StringRef ptx, const Chip &chip, bool lineInfo) {
-  Expected<std::string> ptxas = findPtxas();
-  if (!ptxas)
-    return ptxas.takeError();
+Error cuda::assemble(StringRef ptxas, StringRef ptx, const Chip &chip, bool lineInfo, Cubin &cubin) {
   SmallString<128> input, output, report;
   for (auto [path, suffix] :
        {std::pair(&input, "ptx"), std::pair(&output, "cubin"), std::pair(&report, "log")})
@@ -88,13 +85,12 @@ Expected<Cubin> cuda::assemble(StringRef ptx, const Chip &chip, bool lineInfo) {
       return systemError("cannot write '" + input + "'", file.error());
   }
   std::string arch = ("-arch=" + chip.name).str();
-  // Kernels side by side, on all processors: the same code, sooner.
-  SmallVector<StringRef> arguments{*ptxas, "-v", "--split-compile=0", arch, input, "-o", output};
+  SmallVector<StringRef> arguments{ptxas, "-v", arch, input, "-o", output};
   if (lineInfo)
     arguments.push_back("-lineinfo");
   std::optional<StringRef> redirects[] = {StringRef(""), StringRef(report), StringRef(report)};
   std::string message;
-  int status = sys::ExecuteAndWait(*ptxas, arguments, std::nullopt, redirects, 0, 0, &message);
+  int status = sys::ExecuteAndWait(ptxas, arguments, std::nullopt, redirects, 0, 0, &message);
   auto read = [](StringRef path) -> Expected<std::string> {
     auto buffer = MemoryBuffer::getFile(path, /*IsText=*/false, /*RequiresNullTerminator=*/false);
     if (!buffer)
@@ -110,5 +106,7 @@ Expected<Cubin> cuda::assemble(StringRef ptx, const Chip &chip, bool lineInfo) {
   Expected<std::string> code = read(output);
   if (!code)
     return code.takeError();
-  return Cubin{std::move(*code), std::move(*log)};
+  cubin.code = std::move(*code);
+  cubin.report = std::move(*log);
+  return Error::success();
 }

@@ -154,12 +154,10 @@ mlir::LogicalResult lowerToLlvm(mlir::ModuleOp module);
 /// Runs LLVM's passes of a level.
 void optimize(llvm::Module &module, llvm::TargetMachine &machine, llvm::OptimizationLevel level);
 
-/// Lowers a module of entry points to PTX, always optimised: kernels are planned for the registers that
-/// takes. With `lines`, it says which places of the spec instructions come from.
-mlir::FailureOr<std::string> translateToPtx(mlir::ModuleOp module, const Chip &chip, bool lines = false);
-
-/// What ptxas made of a module.
+/// What ptxas made of some kernels.
 struct Cubin {
+  /// Their names.
+  llvm::SmallVector<std::string> kernels;
   std::string code;
   /// ptxas' report: registers, spills, warnings.
   std::string report;
@@ -170,8 +168,22 @@ struct Cubin {
   bool serialisesProducts() const;
 };
 
-/// Runs ptxas, which is looked for in CUDA_HOME/bin, then CUDA_PATH/bin, then PATH, then /usr/local/cuda/bin.
-llvm::Expected<Cubin> assemble(llvm::StringRef ptx, const Chip &chip, bool lineInfo = false);
+/// The code of a module's kernels: for one chip, and all of it as PTX.
+struct Code {
+  std::vector<Cubin> cubins;
+  std::string ptx;
+};
+
+/// Lowers a module of entry points and assembles them side by side, always optimised: kernels are planned for
+/// the registers that takes. With `lines`, the code says which places of the spec instructions come from.
+llvm::Expected<Code> generateCode(mlir::ModuleOp module, const Chip &chip, bool lines = false);
+
+/// Looks for ptxas in CUDA_HOME/bin, then CUDA_PATH/bin, then PATH, then /usr/local/cuda/bin.
+llvm::Expected<std::string> findPtxas();
+
+/// Runs ptxas, which sets the code and the report.
+llvm::Error assemble(llvm::StringRef ptxas, llvm::StringRef ptx, const Chip &chip, bool lineInfo,
+                     Cubin &cubin);
 
 /// Makes everything known that this folder needs: dialects, their interfaces and translations.
 void registerCudaDialects(mlir::DialectRegistry &registry);

@@ -23,12 +23,20 @@ static int64_t flagsOf(const cuda::Entry &entry) {
   return cut | (entry.continues ? RECUR_CUDA_CONTINUES : 0) | (entry.overlaps ? RECUR_CUDA_OVERLAPS : 0);
 }
 
-static GpuCode launchable(const cuda::Chip &chip, std::string code, const cuda::Kernel &kernel) {
-  GpuCode gpu{std::move(code), "", chip.capability, chip.exact, {}, {}};
+static GpuCode launchable(const cuda::Chip &chip, cuda::Code code, const cuda::Kernel &kernel) {
+  // What only this chip runs needs no PTX for later ones.
+  GpuCode gpu{{}, chip.exact ? "" : std::move(code.ptx), chip.capability, chip.exact, {}, {}};
+  llvm::StringMap<size_t> cubins;
+  for (cuda::Cubin &cubin : code.cubins) {
+    for (StringRef name : cubin.kernels)
+      cubins[name] = gpu.cubins.size();
+    gpu.cubins.push_back(std::move(cubin.code));
+  }
   for (const cuda::Temporary &temporary : kernel.temporaries)
     gpu.temporaries.push_back({temporary.rows, temporary.entries, temporary.bits});
   for (const cuda::Entry &entry : kernel.entries)
     gpu.entries.push_back({entry.name,
+                           cubins.at(entry.name),
                            entry.threads,
                            entry.shards,
                            entry.sharedBytes,
@@ -104,27 +112,27 @@ FailureOr<GpuCode> recur::compileForGpu(Session &session, RuleOp rule, const Mod
     if (failed(code))
       return failure();
     recur_rt_find_driver_with(emulate::findDriverFunction);
-    return launchable(options.chip, std::move(*code), kernel);
+    cuda::Cubin all{{}, std::move(*code), ""};
+    for (const cuda::Entry &entry : kernel.entries)
+      all.kernels.push_back(entry.name);
+    return launchable(options.chip, {{std::move(all)}, ""}, kernel);
   }
-  FailureOr<std::string> ptx = cuda::translateToPtx(**module, *chip, session.options.lines);
-  if (failed(ptx))
+  llvm::Expected<cuda::Code> code = cuda::generateCode(**module, *chip, session.options.lines);
+  if (failed(report(session, code.takeError())))
     return failure();
-  llvm::Expected<cuda::Cubin> cubin = cuda::assemble(*ptx, *chip, session.options.lines);
-  if (failed(report(session, cubin.takeError())))
-    return failure();
-  if (int64_t bytes = cubin->spilledBytes())
+  int64_t spilled = 0;
+  for (const cuda::Cubin &cubin : code->cubins)
+    spilled = std::max(spilled, cubin.spilledBytes());
+  if (spilled)
     session.diags.warning(
         frontend::WarningClass::Perf, {},
         llvm::Twine("the state and what is computed with it do not fit into the registers of ") +
-            target.name + ": " + llvm::Twine(bytes) + " bytes of a thread are kept in memory");
-  if (cubin->serialisesProducts())
+            target.name + ": " + llvm::Twine(spilled) + " bytes of a thread are kept in memory");
+  if (llvm::any_of(code->cubins, std::mem_fn(&cuda::Cubin::serialisesProducts)))
     session.diags.warning(frontend::WarningClass::Perf, {},
                           llvm::Twine("matrix products on ") + target.name +
                               " wait for one another: ptxas found no other way");
-  GpuCode code = launchable(*chip, std::move(cubin->code), kernel);
-  if (!chip->exact)
-    code.ptx = std::move(*ptx);
-  return code;
+  return launchable(*chip, std::move(*code), kernel);
 }
 
 FailureOr<cuda::Kernel> recur::planForGpu(Session &session, RuleOp rule, const ModelInfo &info,

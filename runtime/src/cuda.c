@@ -10,8 +10,8 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
 /** Machine code runs on the same major capability and later minors. */
 static bool runs_code(const recur_cuda_kernel *kernel, int32_t capability) {
-  if (!kernel->cubin || kernel->exact)
-    return kernel->cubin && capability == kernel->capability;
+  if (kernel->exact)
+    return capability == kernel->capability;
   return capability / 10 == kernel->capability / 10 && capability >= kernel->capability;
 }
 
@@ -48,11 +48,17 @@ static int32_t load_code(const recur_i_call *call, unsigned long long context, c
   /* Loading is no work on a stream: it must not break a capture that is under way. */
   int mode = CU_CAPTURE_RELAXED;
   recur_i_cuda.exchange_capture_mode(&mode);
-  CUmodule module = NULL;
   const bool code = runs_code(kernel, call->capability);
-  CUresult result = recur_i_cuda.module_load_data(&module, code ? kernel->cubin : (const void *)kernel->ptx);
+  const void *loaded = NULL;
+  CUmodule module = NULL;
+  CUresult result = 0;
   for (int32_t e = 0; e < kernel->entry_count && e < RECUR_MAX_ENTRIES && !result; ++e) {
-    result = recur_i_cuda.module_get_function(&n->functions[e], module, kernel->entries[e].name);
+    const void *image = code ? kernel->entries[e].cubin : (const void *)kernel->ptx;
+    if (image != loaded)
+      result = recur_i_cuda.module_load_data(&module, image);
+    loaded = image;
+    if (!result)
+      result = recur_i_cuda.module_get_function(&n->functions[e], module, kernel->entries[e].name);
     if (!result && kernel->entries[e].shared)
       result = recur_i_cuda.func_set_attribute(n->functions[e], CU_MAX_DYNAMIC_SHARED,
                                                (int)kernel->entries[e].shared);

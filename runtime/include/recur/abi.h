@@ -149,15 +149,16 @@ typedef struct recur_cuda_temporary {
   int64_t bits;    /**< of an entry: 16 or 32 */
 } recur_cuda_temporary;
 
-/** One entry point of a module and how it is launched. */
+/** One entry point and how it is launched. */
 typedef struct recur_cuda_entry {
-  const char *name; /**< in the module */
-  int32_t threads;  /**< of a block */
-  int32_t shards;   /**< blocks of one head of one sequence */
-  int64_t shared;   /**< bytes of shared memory of a block */
-  int64_t scratch;  /**< bytes of the workspace of a block */
-  int64_t flags;    /**< RECUR_CUDA_* */
-  int64_t tokens;   /**< for calls of at least so many tokens */
+  const char *name;  /**< in its code */
+  const void *cubin; /**< machine code that has it; entries of one code follow one another */
+  int32_t threads;   /**< of a block */
+  int32_t shards;    /**< blocks of one head of one sequence */
+  int64_t shared;    /**< bytes of shared memory of a block */
+  int64_t scratch;   /**< bytes of the workspace of a block */
+  int64_t flags;     /**< RECUR_CUDA_* */
+  int64_t tokens;    /**< for calls of at least so many tokens */
   /** Tensors, of 16 bits and with a token dimension, that the kernel copies in boxes of 64 tokens by 64
    * entries: their descriptors are its second parameter, an array of CUtensorMap. Where some have n
    * micro-steps, a box has 64 / n tokens, with all micro-steps; of a tensor t listed as t + RECUR_MAP_BOX *
@@ -179,7 +180,6 @@ typedef struct recur_cuda_entry {
 
 /** The code of one variant for GPUs. */
 typedef struct recur_cuda_kernel {
-  const void *cubin;               /**< machine code, or NULL */
   const char *ptx;                 /**< text for later chips, or NULL */
   int32_t capability;              /**< ten times the compute capability it was compiled for: 90 */
   int32_t exact;                   /**< 1: runs on no other capability */
