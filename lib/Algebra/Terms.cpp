@@ -96,6 +96,31 @@ SmallVector<Term> leaf(Value value) {
 
 SmallVector<Term> expand(Value value);
 
+bool dependsOnState(Value value) {
+  SmallVector<Value> work{value};
+  llvm::DenseSet<Value> seen;
+  while (!work.empty()) {
+    Value next = work.pop_back_val();
+    if (!seen.insert(next).second)
+      continue;
+    auto argument = dyn_cast<BlockArgument>(next);
+    auto rule = argument ? dyn_cast<RuleOp>(argument.getOwner()->getParentOp()) : RuleOp();
+    if (rule && rule.getArg(argument).getKind() == ArgKind::State)
+      return true;
+    if (Operation *op = next.getDefiningOp())
+      llvm::append_range(work, op->getOperands());
+  }
+  return false;
+}
+
+// Whether a matrix is what a state becomes. Reads of it see all that the token does with the state, decays
+// after the last write among them: they are no factors of what is read.
+bool isNewState(Value value) {
+  auto rule = dyn_cast_if_present<RuleOp>(value.getParentBlock()->getParentOp());
+  return rule && isMatrix(matType(value)) && llvm::is_contained(rule.yieldedStates(), value) &&
+         dependsOnState(value);
+}
+
 // The terms of a product with an entrywise factor: a scalar, or a vector along one side of a matrix.
 SmallVector<Term> expandScaled(MulOp op, Value scale, Value scaled) {
   MatType type = matType(scale), to = matType(scaled);
@@ -116,7 +141,7 @@ SmallVector<Term> expandScaled(MulOp op, Value scale, Value scaled) {
 // The value as a sum of terms.
 SmallVector<Term> expand(Value value) {
   Operation *op = value.getDefiningOp();
-  if (!op)
+  if (!op || isNewState(value))
     return leaf(value);
   if (isa<IdentityOp>(op))
     return {Term()};

@@ -36,13 +36,17 @@ private:
   }
   bool isOwn(mlir::Value value) { return cores.reachOf(value) & core->states; }
   bool isPlainNumber(mlir::Value value);
-  mlir::Value base(mlir::Value vector);
+  mlir::Value base(mlir::Value vector, bool withoutDecays = true);
   void distributeReads();
+  void readBeforeUpdates();
   void splitSides();
+  mlir::Value decayedSum(mlir::OpBuilder &b, mlir::Value value, mlir::Value factor);
+  void distributeDecays();
   void findDecays();
   void takeLogs(mlir::Value decay);
   bool take(mlir::Value value);
   bool need(mlir::Value value);
+  bool needVector(mlir::Value value, bool withoutDecays);
   bool needOperands(mlir::Operation *op);
   bool needNumber(mlir::Value value);
   bool needEntries(mlir::Value value);

@@ -2,7 +2,6 @@
 #include "lib/Algebra/Passes.h"
 #include "lib/Algebra/RotatedUpdate.h"
 #include "lib/Cuda/StageCutter.h"
-#include "mlir/IR/IRMapping.h"
 #include "llvm/ADT/SetVector.h"
 
 using namespace mlir;
@@ -47,15 +46,17 @@ bool StageCutter::isPlainNumber(Value value) {
           }));
 }
 
-// What is left of a vector without factors that are plain numbers or decays, or that is handed over with
-// them.
-Value StageCutter::base(Value vector) {
+// What is left of a vector without factors that are plain numbers or, if wanted, decays, or that is handed
+// over with them.
+Value StageCutter::base(Value vector, bool withoutDecays) {
   for (vector = strip(vector);;) {
     Operation *op = vector.getDefiningOp();
     if (!isa_and_present<MulOp, DivOp>(op) || written.contains(vector))
       return vector;
     Value lhs = op->getOperand(0), rhs = op->getOperand(1);
-    auto isFactor = [&](Value x) { return isNumber(x) ? isPlainNumber(x) : decays.contains(strip(x)); };
+    auto isFactor = [&](Value x) {
+      return isNumber(x) ? isPlainNumber(x) : withoutDecays && decays.contains(strip(x));
+    };
     if (isFactor(rhs))
       vector = strip(lhs);
     else if (isa<MulOp>(op) && isFactor(lhs))
@@ -103,10 +104,15 @@ bool StageCutter::need(Value value) {
   if (isMatrix(value)) // products of vectors, perhaps with the identity
     return op && isa<MatmulOp, MulOp, DivOp, AddOp, SubOp, NegOp, IdentityOp, ConstantOp>(op) &&
            needOperands(op);
-  // A number that it is times or divided by is handed over beside it, in f32, but for the norm that makes it
-  // short.
-  Value left = base(value);
-  for (Operation *factors; !isInput(left) && !isDividedByNorm(left); left = base(left)) {
+  return needVector(value, /*withoutDecays=*/true);
+}
+
+// A number that a vector is times or divided by is handed over beside it, in f32, but for the norm that makes
+// it short.
+bool StageCutter::needVector(Value value, bool withoutDecays) {
+  auto baseOf = [&](Value vector) { return base(vector, withoutDecays); };
+  Value left = baseOf(value);
+  for (Operation *factors; !isInput(left) && !isDividedByNorm(left); left = baseOf(left)) {
     factors = left.getDefiningOp();
     if (!isa_and_present<MulOp, DivOp>(factors) || isProduct(left) || written.contains(left))
       break;
@@ -136,80 +142,18 @@ bool StageCutter::needEntries(Value value) {
 }
 
 bool StageCutter::needOperands(Operation *op) {
+  // What reads a state decays on its way; what is written has decayed.
+  bool isWrite =
+      isa<MatmulOp>(op) && isMatrix(op->getResult(0)) && llvm::none_of(op->getOperands(), isMatrix);
   return llvm::all_of(sourcesOf(op), [&](Value operand) {
     if (isOwn(operand))
       return true;
-    return core->isVector ? needEntries(operand) : decays.contains(strip(operand)) || need(operand);
+    if (core->isVector)
+      return needEntries(operand);
+    if (isWrite && !isNumber(operand))
+      return needVector(strip(operand), /*withoutDecays=*/false);
+    return decays.contains(strip(operand)) || need(operand);
   });
-}
-
-// Vectors that scale the rows or columns of a state.
-void StageCutter::findDecays() {
-  SmallVector<Value> found;
-  for (auto product : body.getOps<MulOp>())
-    for (unsigned i : {0, 1})
-      if (Value state = product->getOperand(i), factor = product->getOperand(1 - i);
-          isMatrix(state) && !isMatrix(factor) && !isNumber(factor))
-        if (Core *own = cores.coreOf(state); own && !(cores.reachOf(factor) & own->states))
-          found.push_back(strip(factor));
-  for (Value decay : found)
-    takeLogs(decay);
-}
-
-Value cuda::logarithmOf(OpBuilder &b, Location loc, Value value,
-                        llvm::function_ref<RangeAttr(Value)> rangeOf) {
-  value = strip(value);
-  Operation *op = value.getDefiningOp();
-  auto isDecay = [&](Value x) {
-    RangeAttr range = rangeOf(x);
-    return range && range.getLo() >= 0 && range.getHi() <= 1;
-  };
-  if (auto exp = dyn_cast_if_present<ExpOp>(op))
-    return strip(exp.getOperand());
-  if (auto sigmoid = dyn_cast_if_present<SigmoidOp>(op))
-    return NegOp::create(b, loc, SoftplusOp::create(b, loc, NegOp::create(b, loc, sigmoid.getOperand())));
-  if (auto power = dyn_cast_if_present<PowOp>(op); power && isDecay(power.getLhs()))
-    return MulOp::create(b, loc, power.getRhs(), logarithmOf(b, loc, power.getLhs(), rangeOf));
-  if (auto product = dyn_cast_if_present<MulOp>(op)) {
-    Value lhs = logarithmOf(b, loc, product.getLhs(), rangeOf);
-    Value rhs = lhs ? logarithmOf(b, loc, product.getRhs(), rangeOf) : Value();
-    if (rhs)
-      return AddOp::create(b, loc, lhs, rhs);
-  }
-  if (!isDecay(value))
-    return {};
-  constexpr double least = -1000; // its exponential is 0
-  return MaxOp::create(b, loc, LogOp::create(b, loc, value), ConstantOp::create(b, loc, least));
-}
-
-// Decays of each key or value are handed over as their logarithms: rounded to half precision, those of long
-// memories keep their digits. What may be negative is handed over as it is.
-void StageCutter::takeLogs(Value decay) {
-  if (!decays.insert(decay).second)
-    return;
-  Operation *op = decay.getDefiningOp();
-  OpBuilder b(rule.getContext());
-  if (op)
-    b.setInsertionPointAfter(op);
-  else
-    b.setInsertionPointToStart(&body);
-  Value log = logarithmOf(b, rule.getLoc(), decay, [](Value value) { return rangeOf(value); });
-  RangeAttr range = rangeOf(decay);
-  if (!log && isa_and_present<ElementwiseOp>(op) && range && range.getLo() >= -1 && range.getHi() <= 1) {
-    early.insert(decay);
-    logs.insert(decay);
-  }
-  if (!log || isInput(log))
-    return;
-  if (!isa_and_present<ExpOp>(op)) {
-    auto exp = ExpOp::create(b, rule.getLoc(), log);
-    decays.insert(exp);
-    decay.replaceUsesWithIf(exp, [&](OpOperand &use) {
-      return use.getOwner()->getBlock() == &body && exp->isBeforeInBlock(use.getOwner());
-    });
-  }
-  early.insert(log);
-  logs.insert(log);
 }
 
 // Whether the chain of roles computes an output.
@@ -298,35 +242,6 @@ bool StageCutter::findNeeds() {
   return true;
 }
 
-// A sum of several cores' matrices is read as the sum of what is read of each.
-void StageCutter::distributeReads() {
-  SmallVector<MatmulOp> work(body.getOps<MatmulOp>());
-  while (!work.empty()) {
-    MatmulOp product = work.pop_back_val();
-    unsigned side = isMatrix(product.getLhs()) ? 0 : 1;
-    Value matrix = product->getOperand(side), vector = product->getOperand(1 - side);
-    Operation *op = matrix.getDefiningOp();
-    if (isMatrix(vector) || !cores.reachOf(matrix) || cores.coreOf(matrix) ||
-        !isa_and_present<AddOp, SubOp, MulOp>(op))
-      continue;
-    OpBuilder b(product);
-    IRMapping map;
-    for (Value part : op->getOperands())
-      if (isMatrix(part)) {
-        auto own = MatmulOp::create(b, product.getLoc(), side ? vector : part, side ? part : vector);
-        work.push_back(own);
-        map.map(part, own.getResult());
-      } else if (!isNumber(part)) {
-        return;
-      }
-    auto parts = llvm::map_to_vector(op->getOperands(), [&](Value x) { return map.lookupOrDefault(x); });
-    Operation *sum = b.create(op->getLoc(), op->getName().getIdentifier(), parts, product->getResultTypes());
-    product.replaceAllUsesWith(sum->getResult(0));
-    product.erase();
-    cores.findReach();
-  }
-}
-
 std::optional<Stages> StageCutter::run() {
   auto isUnknown = [](Operation &op) { return op.getNumRegions() != 0 && !isa<ForOp>(op); };
   if (llvm::any_of(body, isUnknown) || rule.argumentsOf(ArgKind::State).empty() ||
@@ -334,6 +249,8 @@ std::optional<Stages> StageCutter::run() {
     return std::nullopt;
   distributeReads();
   splitSides();
+  readBeforeUpdates();
+  distributeDecays();
   findDecays();
   cores.findReach();
   if (!cores.order() || !findOutputs() || !findNeeds() ||

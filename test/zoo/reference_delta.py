@@ -167,6 +167,13 @@ def keyed_block(x, s):
     return s.S @ x.q
 
 
+def decayed_last(x, s):
+    k = l2norm(x.k)
+    S = s.S - x.b * outer(s.S @ k - x.v, k)
+    s.S = S * exp(x.g)
+    return S @ x.q
+
+
 def block_delta_rows(x, s):
     S = exp(x.g) * s.S
     s.S = S + sum(b * outer(v - S @ k, k) for b, k, v in zip(x.b, x.K, x.V))

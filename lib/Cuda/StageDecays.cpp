@@ -1,0 +1,133 @@
+// Vectors that scale the rows or columns of a state: what they are to the stage that has it.
+#include "lib/Algebra/Passes.h"
+#include "lib/Algebra/Rewriting.h"
+#include "lib/Cuda/StageCutter.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+static Value strip(Value value) { return stripOrientation(value); }
+
+// The terms of a sum times a vector's entries, which an outer product's vector takes; null where that one
+// follows from the state.
+Value StageCutter::decayedSum(OpBuilder &b, Value value, Value factor) {
+  Operation *op = value.getDefiningOp();
+  Location loc = value.getLoc();
+  auto part = [&](unsigned i) { return decayedSum(b, op->getOperand(i), factor); };
+  if (isa_and_present<AddOp, SubOp>(op) && llvm::all_of(op->getOperands(), isMatrix)) {
+    Value lhs = part(0), rhs = part(1);
+    if (!lhs || !rhs)
+      return {};
+    return isa<AddOp>(op) ? AddOp::create(b, loc, lhs, rhs).getResult()
+                          : SubOp::create(b, loc, lhs, rhs).getResult();
+  }
+  if (isa_and_present<NegOp>(op)) {
+    Value inner = part(0);
+    return inner ? NegOp::create(b, loc, inner).getResult() : inner;
+  }
+  for (unsigned i : {0, 1})
+    if (isa_and_present<MulOp>(op) && isNumber(op->getOperand(i))) {
+      Value inner = part(1 - i);
+      return inner ? MulOp::create(b, loc, op->getOperand(i), inner).getResult() : inner;
+    }
+  auto outer = dyn_cast_if_present<MatmulOp>(op);
+  if (!outer || llvm::any_of(outer->getOperands(), isMatrix))
+    return MulOp::create(b, loc, value, factor);
+  unsigned side = isOne(matType(factor).getRows()) ? 1 : 0;
+  if (cores.reachOf(outer->getOperand(side)))
+    return {};
+  Value own = MulOp::create(b, loc, outer->getOperand(side), factor);
+  return MatmulOp::create(b, loc, side ? outer.getLhs() : own, side ? own : outer.getRhs());
+}
+
+// A sum that decays is one of what has decayed: `(S + v*kT)*diag(a)` writes along a.*k.
+void StageCutter::distributeDecays() {
+  bool changed = false;
+  for (MulOp product : llvm::make_early_inc_range(body.getOps<MulOp>()))
+    for (unsigned i : {0, 1}) {
+      Value sum = product->getOperand(i), factor = product->getOperand(1 - i);
+      if (!isMatrix(sum) || isMatrix(factor) || isNumber(factor) || !cores.coreOf(sum) ||
+          cores.reachOf(factor) || !isa_and_present<AddOp, SubOp>(sum.getDefiningOp()))
+        continue;
+      OpBuilder b(product);
+      if (Value decayed = decayedSum(b, sum, factor)) {
+        product.replaceAllUsesWith(decayed);
+        changed = true;
+      }
+      break;
+    }
+  if (changed) {
+    eraseDead(body);
+    cores.findReach();
+  }
+}
+
+// Vectors that scale the rows or columns of a state.
+void StageCutter::findDecays() {
+  SmallVector<Value> found;
+  for (auto product : body.getOps<MulOp>())
+    for (unsigned i : {0, 1})
+      if (Value state = product->getOperand(i), factor = product->getOperand(1 - i);
+          isMatrix(state) && !isMatrix(factor) && !isNumber(factor))
+        if (Core *own = cores.coreOf(state); own && !(cores.reachOf(factor) & own->states))
+          found.push_back(strip(factor));
+  for (Value decay : found)
+    takeLogs(decay);
+}
+
+Value cuda::logarithmOf(OpBuilder &b, Location loc, Value value,
+                        llvm::function_ref<RangeAttr(Value)> rangeOf) {
+  value = strip(value);
+  Operation *op = value.getDefiningOp();
+  auto isDecay = [&](Value x) {
+    RangeAttr range = rangeOf(x);
+    return range && range.getLo() >= 0 && range.getHi() <= 1;
+  };
+  if (auto exp = dyn_cast_if_present<ExpOp>(op))
+    return strip(exp.getOperand());
+  if (auto sigmoid = dyn_cast_if_present<SigmoidOp>(op))
+    return NegOp::create(b, loc, SoftplusOp::create(b, loc, NegOp::create(b, loc, sigmoid.getOperand())));
+  if (auto power = dyn_cast_if_present<PowOp>(op); power && isDecay(power.getLhs()))
+    return MulOp::create(b, loc, power.getRhs(), logarithmOf(b, loc, power.getLhs(), rangeOf));
+  if (auto product = dyn_cast_if_present<MulOp>(op)) {
+    Value lhs = logarithmOf(b, loc, product.getLhs(), rangeOf);
+    Value rhs = lhs ? logarithmOf(b, loc, product.getRhs(), rangeOf) : Value();
+    if (rhs)
+      return AddOp::create(b, loc, lhs, rhs);
+  }
+  if (!isDecay(value))
+    return {};
+  constexpr double least = -1000; // its exponential is 0
+  return MaxOp::create(b, loc, LogOp::create(b, loc, value), ConstantOp::create(b, loc, least));
+}
+
+// Decays of each key or value are handed over as their logarithms: rounded to half precision, those of long
+// memories keep their digits. What may be negative is handed over as it is.
+void StageCutter::takeLogs(Value decay) {
+  if (!decays.insert(decay).second)
+    return;
+  Operation *op = decay.getDefiningOp();
+  OpBuilder b(rule.getContext());
+  if (op)
+    b.setInsertionPointAfter(op);
+  else
+    b.setInsertionPointToStart(&body);
+  Value log = logarithmOf(b, rule.getLoc(), decay, [](Value value) { return rangeOf(value); });
+  RangeAttr range = rangeOf(decay);
+  if (!log && isa_and_present<ElementwiseOp>(op) && range && range.getLo() >= -1 && range.getHi() <= 1) {
+    early.insert(decay);
+    logs.insert(decay);
+  }
+  if (!log || isInput(log))
+    return;
+  if (!isa_and_present<ExpOp>(op)) {
+    auto exp = ExpOp::create(b, rule.getLoc(), log);
+    decays.insert(exp);
+    decay.replaceUsesWithIf(exp, [&](OpOperand &use) {
+      return use.getOwner()->getBlock() == &body && exp->isBeforeInBlock(use.getOwner());
+    });
+  }
+  early.insert(log);
+  logs.insert(log);
+}
