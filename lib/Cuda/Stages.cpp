@@ -156,11 +156,23 @@ bool StageCutter::needOperands(Operation *op) {
   });
 }
 
+// An input, perhaps with numbers that it is times or divided by, which are handed over.
+static Value withoutNumbers(Value vector) {
+  for (;;) {
+    vector = strip(vector);
+    Operation *op = vector.getDefiningOp();
+    bool isScaled = isa_and_present<MulOp, DivOp>(op) && cuda::isNumber(op->getOperand(1));
+    if (!isScaled && !(isa_and_present<MulOp>(op) && cuda::isNumber(op->getOperand(0))))
+      return vector;
+    vector = op->getOperand(isScaled ? 0 : 1);
+  }
+}
+
 // Whether the chain of roles computes an output.
 bool StageCutter::isForRoles(Value value) {
   value = strip(value);
   if (!isOwn(value))
-    return isNumber(value) || isInput(base(value));
+    return isNumber(value) || isInput(withoutNumbers(value));
   Operation *op = value.getDefiningOp();
   if (!op || isNumber(value) || isMatrix(value))
     return false;
