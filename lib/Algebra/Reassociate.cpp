@@ -161,7 +161,7 @@ struct Reassociate : recur::impl::RecurReassociateBase<Reassociate> {
         rewriter.eraseOp(op);
         continue;
       }
-      SmallVector<Term> terms = multiplyTerms(expandTerms(op.getLhs()), expandTerms(op.getRhs()));
+      SmallVector<Term> terms = expandProduct(op.getLhs(), op.getRhs());
       bool asIs = terms.size() == 1 && terms[0].chain.size() == 2 && terms[0].scalars.empty() &&
                   !terms[0].negative &&
                   !llvm::any_of(terms[0].chain, [](const Factor &f) { return f.diagonal; });

@@ -38,9 +38,11 @@ struct Stream {
 
 class Stacker {
 public:
-  Stacker(RuleOp rule, bool inLogs, size_t mostRows)
+  // `apart`: what is known and what is read are rows of their own where both are written along one vector, as
+  // others read what is erased before it is written again.
+  Stacker(RuleOp rule, bool inLogs, size_t mostRows, bool apart)
       : rule(rule), body(rule.getBody().front()), b(body.getTerminator()), loc(rule.getLoc()),
-        mostRows(mostRows), inLogs(inLogs) {}
+        mostRows(mostRows), inLogs(inLogs), apart(apart) {}
 
   LogicalResult run() {
     for (BlockArgument input : rule.argumentsOf(ArgKind::Input))
@@ -119,13 +121,14 @@ private:
       const Column &payload = keySide == Side::Right ? write.column : write.row;
       if (write.matrix || key.kind != Column::Known)
         return failure();
-      auto stream = llvm::find_if(streams, [&](const Stream &s) { return s.key == key.value; });
+      auto stream = llvm::find_if(streams, [&](const Stream &s) { return isAlong(write, s); });
       if (stream == streams.end())
         stream = streams.insert(stream, Stream{key.value, {}, {}});
       if (failed(add(*stream, write.c, payload)))
         return failure();
     }
-    return success(streams.size() > 1 && streams.size() <= mostRows &&
+    auto isOther = [&](const Stream &stream) { return stream.key != streams[0].key; };
+    return success(llvm::any_of(streams, isOther) && streams.size() <= mostRows &&
                    llvm::all_of(streams, [](const Stream &stream) {
                      return stream.reads.size() <= 1 && stream.known.size() <= 1;
                    }));
@@ -161,7 +164,8 @@ private:
   }
 
   bool isAlong(const Write &write, const Stream &stream) const {
-    return (keySide == Side::Right ? write.row : write.column).value == stream.key;
+    const Column &key = keySide == Side::Right ? write.row : write.column;
+    return key.value == stream.key && (!apart || write.isErase() != stream.reads.empty());
   }
 
   // Whether a version is the state as it decays in the update, with all that is written along some vectors.
@@ -238,6 +242,8 @@ private:
     isInTurn = llvm::any_of(streams, isLater);
     if (isInTurn)
       orderStreams();
+    else if (apart)
+      return failure();
     for (Stream &stream : streams)
       parts.push_back(stream.reads.empty() ? Part() : stream.reads[0]);
     auto reads = [](const Part &part) { return part.version != Row::none; };
@@ -303,10 +309,14 @@ private:
   std::vector<Stream> streams;
   SmallVector<Part> parts; // what the rows read
   // Whether rows read what those before them leave; then, whether the first one reads what has not decayed.
-  bool isInTurn = false, readsOlder = false, inLogs;
+  bool isInTurn = false, readsOlder = false, inLogs, apart;
 };
 } // namespace
 
 OwningOpRef<ModuleOp> recur::stackReads(RuleOp rule, bool inLogs, size_t mostRows) {
-  return rewritten(rule, [&](RuleOp copy) { return Stacker(copy, inLogs, mostRows).run(); });
+  for (bool apart : {false, true})
+    if (auto stacked =
+            rewritten(rule, [&](RuleOp copy) { return Stacker(copy, inLogs, mostRows, apart).run(); }))
+      return stacked;
+  return {};
 }

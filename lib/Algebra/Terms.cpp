@@ -188,7 +188,7 @@ SmallVector<Term> expand(Value value) {
     return areCheap(terms) ? terms : leaf(value);
   }
   if (auto matmul = dyn_cast<MatmulOp>(op)) {
-    SmallVector<Term> terms = multiplyTerms(expand(matmul.getLhs()), expand(matmul.getRhs()));
+    SmallVector<Term> terms = expandProduct(matmul.getLhs(), matmul.getRhs());
     // A vector or a matrix that others use too is computed once, unless the chain is cheaper.
     if (matmul->hasOneUse() || (isMatrix(matmul.getType()) && areCheap(terms)))
       return terms.size() <= maxTerms ? terms : leaf(value);
@@ -316,6 +316,14 @@ private:
   std::pair<size_t, size_t> scaleAt;
 };
 } // namespace
+
+SmallVector<Term> recur::expandProduct(Value lhs, Value rhs) {
+  SmallVector<Term> left = expand(lhs), right = expand(rhs);
+  if (left.size() > 1 && right.size() > 1 && isMatrix(matType(lhs)) && isMatrix(matType(rhs)) &&
+      dependsOnState(lhs))
+    left = leaf(lhs);
+  return multiplyTerms(left, right);
+}
 
 SmallVector<Term> recur::expandTerms(Value value) { return expand(value); }
 
