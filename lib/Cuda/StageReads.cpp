@@ -37,7 +37,7 @@ void StageCutter::distributeReads() {
   }
 }
 
-static bool isOfMatrix(Value value) { return isMatrix(value); } // one of two of that name
+static bool isOfMatrix(Value value) { return isMatrix(value); } // isMatrix has overloads
 
 namespace {
 // A vector that follows linearly from matrices: what each of them is read along, and a vector of the token.
@@ -57,10 +57,10 @@ public:
     if (isa_and_present<NegOp>(op))
       return addRead(op->getOperand(0), transposed, vector, negated(number));
     for (unsigned i : {0, 1}) {
-      Value factor = isa_and_present<MulOp>(op) ? op->getOperand(i) : Value(), rest;
+      Value factor = isa_and_present<MulOp>(op) ? op->getOperand(i) : Value();
       if (!factor || isMatrix(factor) || !isOfToken(factor))
         continue;
-      rest = op->getOperand(1 - i);
+      Value rest = op->getOperand(1 - i);
       if (isNumber(factor))
         return addRead(rest, transposed, vector, times(number, factor));
       bool isOfColumns = isOne(matType(factor).getRows());
@@ -146,7 +146,7 @@ static bool feedsState(RuleOp rule, Operation *op) {
   return false;
 }
 
-// Whether a matrix becomes the new state by a decay alone.
+// Whether a matrix becomes the new state by a factor alone.
 static bool isBeforeDecay(RuleOp rule, Value matrix) {
   return llvm::any_of(matrix.getUsers(), [&](Operation *user) {
     return isa<MulOp>(user) && llvm::is_contained(rule.yieldedStates(), user->getResult(0));
@@ -156,7 +156,6 @@ static bool isBeforeDecay(RuleOp rule, Value matrix) {
 // A state that decays last is read before it decays as it was before the token: of
 // `T = S - b*(S*k - v)*kT; o = T*q; S = a*T` the output is S*(q - b*(kT*q)*k) + b*(kT*q)*v.
 void StageCutter::readBeforeUpdates() {
-  bool changed = false;
   for (MatmulOp read : llvm::make_early_inc_range(body.getOps<MatmulOp>())) {
     Value matrix = stripOrientation(read.getLhs());
     if (!isMatrix(matrix) || isMatrix(read.getRhs()) || !isBeforeDecay(rule, matrix) ||
@@ -165,13 +164,9 @@ void StageCutter::readBeforeUpdates() {
     OpBuilder b(read);
     auto isOfToken = [&](Value value) { return !cores.reachOf(stripOrientation(value)); };
     LinearReads reads(b, read.getLoc(), isOfToken);
-    if (!reads.addRead(read.getLhs(), /*transposed=*/false, read.getRhs(), {}))
-      continue;
-    read.replaceAllUsesWith(reads.result());
-    changed = true;
+    if (reads.addRead(read.getLhs(), /*transposed=*/false, read.getRhs(), {}))
+      read.replaceAllUsesWith(reads.result());
   }
-  if (changed) {
-    eraseDead(body);
-    cores.findReach();
-  }
+  eraseDead(body);
+  cores.findReach();
 }
