@@ -3,6 +3,7 @@
 // Expanding a sum inside a product pays only when its terms are cheaper than their sum: identities,
 // diagonals, products through a dimension of 1. A sum with a dense term stays one factor.
 #include "lib/Algebra/Terms.h"
+#include "mlir/Analysis/SliceAnalysis.h"
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/Matchers.h"
 
@@ -97,20 +98,12 @@ SmallVector<Term> leaf(Value value) {
 SmallVector<Term> expand(Value value);
 
 bool dependsOnState(Value value) {
-  SmallVector<Value> work{value};
-  llvm::DenseSet<Value> seen;
-  while (!work.empty()) {
-    Value next = work.pop_back_val();
-    if (!seen.insert(next).second)
-      continue;
-    auto argument = dyn_cast<BlockArgument>(next);
-    auto rule = argument ? dyn_cast<RuleOp>(argument.getOwner()->getParentOp()) : RuleOp();
-    if (rule && rule.getArg(argument).getKind() == ArgKind::State)
-      return true;
-    if (Operation *op = next.getDefiningOp())
-      llvm::append_range(work, op->getOperands());
-  }
-  return false;
+  auto rule = value.getParentRegion()->getParentOfType<RuleOp>();
+  return rule && llvm::any_of(rule.argumentsOf(ArgKind::State), [&](BlockArgument state) {
+           SetVector<Operation *> slice;
+           getForwardSlice(state, &slice);
+           return value == state || slice.contains(value.getDefiningOp());
+         });
 }
 
 // Whether a matrix is what a state becomes. Reads of it see all that the token does with the state, decays

@@ -49,8 +49,8 @@ mlir::Value normalisedVector(mlir::Value value);
 /// identities, diagonals, products through a dimension of 1.
 llvm::SmallVector<Term> expandTerms(mlir::Value value);
 
-/// The product of two values as a sum of terms. A state that several terms follow from, times several, is one
-/// factor: they read what it has become.
+/// The product of two values as a sum of terms. Of several terms with a state times several others the left
+/// side stays one factor: the right one reads what the state has become.
 llvm::SmallVector<Term> expandProduct(mlir::Value lhs, mlir::Value rhs);
 
 /// All products of a term of `lhs` with one of `rhs`.

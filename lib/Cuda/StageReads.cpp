@@ -1,6 +1,7 @@
 // Reads that are written another way, so that a core is read as it was or as it is.
 #include "lib/Algebra/Rewriting.h"
 #include "lib/Cuda/StageCutter.h"
+#include "mlir/Analysis/SliceAnalysis.h"
 #include "mlir/IR/IRMapping.h"
 #include "llvm/ADT/MapVector.h"
 
@@ -136,14 +137,10 @@ private:
 } // namespace
 
 static bool feedsState(RuleOp rule, Operation *op) {
-  SmallVector<Operation *> work{op};
-  while (!work.empty())
-    for (Value result : work.pop_back_val()->getResults()) {
-      if (llvm::is_contained(rule.yieldedStates(), result))
-        return true;
-      llvm::append_range(work, result.getUsers());
-    }
-  return false;
+  SetVector<Operation *> slice;
+  getForwardSlice(op, &slice);
+  slice.insert(op);
+  return llvm::any_of(rule.yieldedStates(), [&](Value next) { return slice.contains(next.getDefiningOp()); });
 }
 
 // Whether a matrix becomes the new state by a factor alone.
