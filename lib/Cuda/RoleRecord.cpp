@@ -74,9 +74,8 @@ void RoleEmitter::forScores(Stage stage, Value buffer, RecordPart body) {
   for (auto [first, end] : pieces)
     add(ptx.add(scores, first), end - first);
   add(ptx.add(ptx.add(base, wholesAt()), ptx.mul(stage.place, 4 * plan.keys)), 4 * plan.keys);
-  size_t numbers = phase == Phase::Chain ? slots.size() : form.handedOver->size();
-  for (size_t i = 0; i < numbers; ++i)
-    add(ptx.add(stage.rows, i * slotPitch()), slotBytes);
+  for (auto [i, slot] : llvm::enumerate(slotsInRecord()))
+    add(ptx.add(stage.rows, i * slotPitch()), bytesInRecord(slot));
 }
 
 // A lane's place in a block of 16 x 16 of a strip whose column is even.
@@ -105,9 +104,20 @@ std::pair<Value, int64_t> RoleEmitter::scorePlace(Value row, Value half, int64_t
   return {ptx.add(ptx.mul(row, bytes), ptx.mul(unit, 16)), strip + seer * 16 * bytes};
 }
 
+ArrayRef<RoleEmitter::Slot> RoleEmitter::slotsInRecord() const {
+  return phase == Phase::Chain ? ArrayRef(slots) : ArrayRef(*form.handedOver);
+}
+
+// Of numbers of tokens, those that there are.
+int64_t RoleEmitter::bytesInRecord(const Slot &slot) const {
+  return slot.ofTokens ? 4 * plan.columns : slotBytes;
+}
+
 int64_t RoleEmitter::recordBytes() const {
-  size_t numbers = phase == Phase::Chain ? slots.size() : form.handedOver->size();
-  return wholesInRecord() + 4 * plan.keys + numbers * slotBytes;
+  int64_t bytes = wholesInRecord() + 4 * plan.keys;
+  for (const Slot &slot : slotsInRecord())
+    bytes += bytesInRecord(slot);
+  return bytes;
 }
 
 // The first chunks of sequences are prepared last, those of all heads together: what the cache still has of

@@ -47,9 +47,10 @@ std::array<Value, 2> RoleEmitter::decaySums(RowState &state, Value decay, bool b
   std::array<Value, 3> sums = state.sums.lookup(decay);
   if (!before)
     return {sums[0], sums[1]};
-  // The second row's token comes after the first one's, or is the same one.
+  // The second row's token comes after the first one's, or is the same one; or it is a token's second row in
+  // turn, before which the token has decayed.
   std::array<Value, 2> logs = state.known.lookup(decay);
-  Value second = plan.atOnce ? ptx.difference(sums[1], logs[1]) : sums[0];
+  Value second = plan.atOnce || plan.inTurn ? ptx.difference(sums[1], logs[1]) : sums[0];
   return {ptx.difference(sums[0], logs[0]), second};
 }
 

@@ -130,6 +130,8 @@ private:
   unsigned tensorOfMap(unsigned map) const { return entry.maps[map] % mapBox; }
 
   // Records of chunks (RoleRecord.cpp).
+  llvm::ArrayRef<Slot> slotsInRecord() const;
+  int64_t bytesInRecord(const Slot &slot) const;
   int64_t recordBytes() const;
   mlir::Value recordAt(mlir::Value chunk);
   bool endsWithFirst() const;
