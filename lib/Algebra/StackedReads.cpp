@@ -80,11 +80,15 @@ public:
       return failure();
     Operation *terminator = body.getTerminator();
     Value next = AddOp::create(b, loc, old, update), ofRule = rule.yieldedStates()[0];
+    Value beforeLast = isInTurn ? beforeLastRow() : Value();
     Rebuilder rebuilder(b, nf, [&](Value value) -> std::optional<Value> {
       if (value == ofRule)
         return next;
-      // In turn, rows after the first find another state than the old one.
-      return value == state && !isInTurn ? std::optional(state) : std::nullopt;
+      // In turn, rows after the first find another state than the old one. Outputs are those of the last
+      // row, to which the old one is what decayed at the first.
+      if (isInTurn)
+        return value == beforeLast ? std::optional(old) : std::nullopt;
+      return value == state ? std::optional(state) : std::nullopt;
     });
     SmallVector<Value> yielded;
     for (Value value : terminator->getOperands()) {
@@ -189,6 +193,14 @@ private:
            old.elementwise == all.elementwise && old.transposed == all.transposed &&
            llvm::all_of(own.writes, isOfUpdate) &&
            int64_t(own.writes.size()) == llvm::count_if(update.writes, isAlong);
+  }
+
+  // What the last one of several rows in turn finds; null where nothing reads it.
+  Value beforeLastRow() {
+    for (auto [i, version] : llvm::enumerate(nf.versions))
+      if (isDecayed(i, ArrayRef(streams).drop_back()))
+        return version.value;
+    return {};
   }
 
   // Without the numbers that the state decays by, where it is times all of them and nothing else decays.

@@ -20,8 +20,8 @@ std::optional<RoleEmitter::PlainScore> RoleEmitter::asPlain(const ScoreTile &til
   plain.earlier = plan.asRows(gram.getRhs())->scale;
   llvm::append_range(plain.earlier, tile.columnScale);
   plain.mask = plan.maskOf(tile.value);
-  plain.before = gram.getReach() == Reach::Before;
-  plain.inclusive = gram.getReach() == Reach::Inclusive;
+  plain.reach = gram.getReach();
+  plain.before = plain.reach == Reach::Before;
   // Factors go into the exponent where they have logarithms.
   plain.inExponent = plain.decay && llvm::all_of(plain.earlier, RolePlan::isPositive);
   plain.laterInExponent = plain.decay && llvm::all_of(plain.later, RolePlan::isPositive);
@@ -99,9 +99,11 @@ Values RoleEmitter::scoresOn(ScoreState &state, const ScoreTile &tile, const Pla
           x, ptx.exp2(ptx.difference(number(plain.laterLog(), true), number(plain.earlierLog(), false))));
     if (!tile.anyAbove) {
       Value offset = ptx.constant(placeOfRow(8 * (e / 4) + e % 2) - placeOfRow(8 * which));
-      auto order = tile.turned       ? plain.inclusive ? arith::CmpIPredicate::sge : arith::CmpIPredicate::sgt
-                   : plain.inclusive ? arith::CmpIPredicate::sle
-                                     : arith::CmpIPredicate::slt;
+      bool seesOwn =
+          tile.turned ? plan.seesOwn(plain.reach, e / 4, which) : plan.seesOwn(plain.reach, which, e / 4);
+      auto order = tile.turned ? seesOwn ? arith::CmpIPredicate::sge : arith::CmpIPredicate::sgt
+                   : seesOwn   ? arith::CmpIPredicate::sle
+                               : arith::CmpIPredicate::slt;
       x = ptx.choose(ptx.compare(order, offset, rowLessColumn), x, ptx.number(0));
     }
     entries.push_back(x);

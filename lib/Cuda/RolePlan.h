@@ -334,6 +334,10 @@ public:
   /// wrote.
   llvm::SmallVector<StackedInput> stacked;
   bool inTurn = false;
+  /// Whether a token's row sees what a row of its own writes; by number.
+  bool seesOwn(chunk::Reach reach, unsigned later, unsigned earlier) const {
+    return reach == chunk::Reach::Inclusive || (inTurn && later > earlier);
+  }
   /// What the program's rule is to the kernel's, where it is a rotated one.
   std::optional<RotatedUpdate> rotated;
   /// A token's rows are simultaneous, as those that stand for two are, but lie together as micro-steps do;

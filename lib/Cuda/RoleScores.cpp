@@ -82,7 +82,8 @@ Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, Value value, 
       return x;
     // The entry's column less its row, but for what the thread adds.
     int64_t offset = placeOfRow(8 * ((state.block * 8 + entry) / 4) + entry % 2) - placeOfRow(8 * which);
-    auto order = gram.getReach() == Reach::Inclusive ? arith::CmpIPredicate::sle : arith::CmpIPredicate::slt;
+    auto order = plan.seesOwn(gram.getReach(), which, entry / 4) ? arith::CmpIPredicate::sle
+                                                                 : arith::CmpIPredicate::slt;
     Value reached = ptx.compare(order, ptx.constant(offset), state.rowLessColumn);
     return ptx.choose(reached, x, ptx.number(0));
   }

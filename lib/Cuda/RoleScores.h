@@ -45,7 +45,7 @@ struct RoleEmitter::PlainScore {
   mlir::Value decay;         // or null
   RowFactors later, earlier; // numbers of the token that sees and of the one that is seen
   bool before = false;       // whether a token does not see its own decay
-  bool inclusive = false;    // whether it sees itself
+  chunk::Reach reach = chunk::Reach::Inclusive;
   // Whether the earlier token's logarithm is less its numbers', and the later one's more by them.
   bool inExponent = false, laterInExponent = false;
   int mask = -1; // what reaches a coupled state

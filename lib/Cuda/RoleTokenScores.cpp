@@ -64,11 +64,12 @@ void RoleEmitter::storeTokenScores(ScoreState &state) {
       factors = ofRows({right, {}, false});
     if (decay)
       logs = ofRows({inExponent ? right : RowFactors(), decay, false});
-    // A token sees micro-steps up to its last one; reads at one time have one place.
+    // A token sees micro-steps up to its last one. Reads at one time have one place, and so have two in turn,
+    // of which the first is seen by what is read before the second.
     int64_t places = plan.isStacked() || plan.atOnce ? 1 : plan.steps;
     Value row = ptx.add(ptx.mul(warp, placeOfRow(16)), placeInEight(ptx.shiftRight(lane, 2)));
     Value distance = arith::SubIOp::create(b, row, ptx.mul(ptx.bits(lane, 3), 2 * places));
-    int64_t reach = places - (gram.getReach() == Reach::Inclusive ? 0 : 1);
+    auto reachOf = [&](unsigned which) { return places - (plan.seesOwn(gram.getReach(), 1, which) ? 0 : 1); };
     Value eighth = ptx.bits(lane, 7), to = ptx.add(eighth, ptx.mul(ptx.shiftRight(lane, 4), 8));
     Value unit = ptx.exclusiveOr(ptx.add(ptx.mul(warp, 2), ptx.bits(ptx.shiftRight(lane, 3), 1)), eighth);
     Value at = ptx.add(ptx.add(state.buffer, ptx.mul(to, rowBytes)), ptx.mul(unit, 16));
@@ -91,7 +92,7 @@ void RoleEmitter::storeTokenScores(ScoreState &state) {
             x = ptx.multiply(x, ptx.exp2(ptx.difference(before[column], logs[which])));
           int64_t token = block * 16 + e / 4 * 8 + e % 2;
           Value reached = ptx.compare(arith::CmpIPredicate::slt, distance,
-                                      ptx.constant(token * places + reach - placeOfRow(8 * which)));
+                                      ptx.constant(token * places + reachOf(which) - placeOfRow(8 * which)));
           entries.push_back(ptx.choose(reached, x, ptx.number(0)));
         }
         for (unsigned e = 0; e < 8; e += 2)
