@@ -99,7 +99,7 @@ public:
     if (!rule.getBody().getOps<ForOp>().empty() || !rule.argumentsOf(ArgKind::Stale).empty())
       return failure();
     for (BlockArgument input : rule.argumentsOf(ArgKind::Input))
-      if (auto steps = dyn_cast<StepsType>(input.getType())) {
+      if (auto steps = dyn_cast<StepsType>(input.getType()); steps && !input.use_empty()) {
         int64_t own = cast<IntegerAttr>(steps.getCount()).getInt();
         if (count && own != count)
           return failure();
@@ -130,7 +130,7 @@ public:
       if (write.matrix)
         return failure();
       FailureOr<int64_t> which = columnOf(write);
-      if (failed(which))
+      if (failed(which) || *which == 0) // of no column: of none of the rows
         return failure();
       if (*which != 1)
         continue;

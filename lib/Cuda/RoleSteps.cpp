@@ -48,8 +48,8 @@ LogicalResult RolePlan::findRows() {
              }))) {
     rowNumbers.push_back(inputs.back());
     atOnce = program->hasAttr(rowsAttr);
-    for (const TensorArgument &tensor : tensors)
-      if (auto type = dyn_cast<StepsType>(tensor.type))
+    for (BlockArgument input : ArrayRef(inputs).drop_back(1 + nextNumbers()))
+      if (auto type = dyn_cast<StepsType>(tensors[tensorOf(input)].type); type && !input.use_empty())
         steps = cast<IntegerAttr>(type.getCount()).getInt();
   }
   // Blocks of eight rows are whole tokens'.
