@@ -5,6 +5,7 @@
 // a dense term stays one factor.
 #include "lib/Algebra/Passes.h"
 #include "lib/Algebra/Terms.h"
+#include "mlir/Analysis/SliceAnalysis.h"
 #include "mlir/Transforms/GreedyPatternRewriteDriver.h"
 #include "llvm/ADT/MapVector.h"
 
@@ -38,18 +39,18 @@ public:
     }
   }
 
+  // Equal vectors that were transposed twice are two values.
+  static Value vectorOf(Value value) {
+    auto transposed = value.getDefiningOp<TransposeOp>();
+    return transposed ? transposed.getOperand() : value;
+  }
+
 private:
   // One summand: scale * column * row, or anything else as `whole`. A null scale is 1.
   struct Part {
     bool negative;
     Value whole, scale, column, row;
   };
-
-  // Equal vectors that were transposed twice are two values.
-  static Value vectorOf(Value value) {
-    auto transposed = value.getDefiningOp<TransposeOp>();
-    return transposed ? transposed.getOperand() : value;
-  }
 
   void flatten(Value value, bool negative, bool isRoot = false) {
     Operation *op = value.getDefiningOp();
@@ -149,10 +150,89 @@ struct Reassociate : recur::impl::RecurReassociateBase<Reassociate> {
     });
   }
 
+  // A vector's product with itself. Of one divided by its norm, that follows from the norm.
+  static Value squareOf(OpBuilder &b, Location loc, Value vector) {
+    Value column = SumFactorer::vectorOf(vector);
+    if (normalisedVector(column)) {
+      Value sum = column.getDefiningOp<DivOp>().getRhs().getDefiningOp<SqrtOp>().getOperand();
+      for (Value square : sum.getDefiningOp<AddOp>()->getOperands())
+        if (square.getDefiningOp<ReduceOp>())
+          return DivOp::create(b, loc, square, sum);
+    }
+    if (isRow(matType(column)))
+      column = TransposeOp::create(b, loc, column);
+    return MatmulOp::create(b, loc, TransposeOp::create(b, loc, column), column);
+  }
+
+  // What is read of a sum along a vector that its last terms are written along: what the terms before them
+  // give, and numbers times what was written. Null where the last term is another.
+  static Value readBefore(OpBuilder &b, Location loc, Value matrix, Value vector, bool onRight) {
+    Operation *op = matrix.getDefiningOp();
+    auto before = [&](unsigned i) { return readBefore(b, loc, op->getOperand(i), vector, onRight); };
+    auto ofOperand = [&](unsigned i) -> Value {
+      Value read = before(i), own = op->getOperand(i);
+      if (read)
+        return read;
+      return onRight ? MatmulOp::create(b, loc, own, vector) : MatmulOp::create(b, loc, vector, own);
+    };
+    if (isa_and_present<NegOp>(op)) {
+      Value read = before(0);
+      return read ? NegOp::create(b, loc, read).getResult() : read;
+    }
+    for (unsigned i : {0, 1})
+      if (isa_and_present<MulOp>(op) && matType(op->getOperand(i)).isScalar()) {
+        Value read = before(1 - i);
+        return read ? MulOp::create(b, loc, op->getOperand(i), read).getResult() : read;
+      }
+    if (!isa_and_present<AddOp, SubOp>(op) || op->getOperand(0).getType() != op->getOperand(1).getType())
+      return {};
+    for (unsigned i : {1, 0}) {
+      Value scale, term = op->getOperand(i);
+      auto scaled = term.getDefiningOp<MulOp>();
+      for (unsigned j : {0, 1})
+        if (scaled && matType(scaled->getOperand(j)).isScalar())
+          scale = scaled->getOperand(j), term = scaled->getOperand(1 - j);
+      auto outer = term.getDefiningOp<MatmulOp>();
+      if (!outer || !isOne(matType(outer.getLhs()).getCols()))
+        continue;
+      Value along = onRight ? outer.getRhs() : outer.getLhs(), payload = outer->getOperand(onRight ? 0 : 1);
+      if (SumFactorer::vectorOf(along) != SumFactorer::vectorOf(vector))
+        continue;
+      Value met = squareOf(b, loc, vector);
+      if (scale)
+        met = MulOp::create(b, loc, scale, met);
+      Value written = MulOp::create(b, loc, met, payload), rest = ofOperand(1 - i);
+      if (isa<AddOp>(op))
+        return AddOp::create(b, loc, rest, written);
+      return i ? SubOp::create(b, loc, rest, written).getResult() : SubOp::create(b, loc, written, rest);
+    }
+    return {};
+  }
+
+  // Changes along one vector, each of which reads what the one before has left, are one.
+  void readBeforeWrites(IRRewriter &rewriter) {
+    RuleOp rule = getOperation();
+    for (MatmulOp op : llvm::make_early_inc_range(rule.getBody().getOps<MatmulOp>())) {
+      bool onRight = isMatrix(matType(op.getLhs())), onLeft = isMatrix(matType(op.getRhs()));
+      if (onRight == onLeft)
+        continue;
+      SetVector<Operation *> users;
+      getForwardSlice(op.getOperation(), &users);
+      auto isUpdate = [&](Value next) { return users.contains(next.getDefiningOp()); };
+      if (!llvm::any_of(rule.yieldedStates(), isUpdate))
+        continue;
+      rewriter.setInsertionPoint(op);
+      if (Value read = readBefore(rewriter, op.getLoc(), op->getOperand(onRight ? 0 : 1),
+                                  op->getOperand(onRight ? 1 : 0), onRight))
+        rewriter.replaceOp(op, read);
+    }
+  }
+
   void runOnOperation() override {
     IRRewriter rewriter(&getContext());
     multiplyByReciprocals(rewriter);
     scaleByVectors(rewriter);
+    readBeforeWrites(rewriter);
     // Users before operands: a product that is expanded into its user is dead when its turn comes.
     SmallVector<MatmulOp> products;
     getOperation().walk([&](MatmulOp op) { products.push_back(op); });

@@ -150,13 +150,25 @@ static bool isBeforeDecay(RuleOp rule, Value matrix) {
   });
 }
 
-// A state that decays last is read before it decays as it was before the token: of
+// Whether a matrix is a state between two changes of a token, which read it once in all: where they read it
+// in turn, so may outputs (StackedReads.h).
+static bool isBetweenChanges(RuleOp rule, Value matrix) {
+  auto isRead = [&](MatmulOp product) {
+    return isMatrix(product.getLhs()) != isMatrix(product.getRhs()) && feedsState(rule, product);
+  };
+  return isa_and_present<AddOp, SubOp>(matrix.getDefiningOp()) && feedsState(rule, matrix.getDefiningOp()) &&
+         !llvm::is_contained(rule.yieldedStates(), matrix) &&
+         llvm::count_if(rule.getBody().getOps<MatmulOp>(), isRead) == 1;
+}
+
+// A state that changes once more is read before that as it was before the token: of
 // `T = S - b*(S*k - v)*kT; o = T*q; S = a*T` the output is S*(q - b*(kT*q)*k) + b*(kT*q)*v.
 void StageCutter::readBeforeUpdates() {
   for (MatmulOp read : llvm::make_early_inc_range(body.getOps<MatmulOp>())) {
     Value matrix = stripOrientation(read.getLhs());
-    if (!isMatrix(matrix) || isMatrix(read.getRhs()) || !isBeforeDecay(rule, matrix) ||
-        cores.reachOf(read.getRhs()) || feedsState(rule, read))
+    if (!isMatrix(matrix) || isMatrix(read.getRhs()) ||
+        !(isBeforeDecay(rule, matrix) || isBetweenChanges(rule, matrix)) || cores.reachOf(read.getRhs()) ||
+        feedsState(rule, read))
       continue;
     OpBuilder b(read);
     auto isOfToken = [&](Value value) { return !cores.reachOf(stripOrientation(value)); };
