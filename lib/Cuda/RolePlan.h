@@ -442,6 +442,7 @@ private:
   void turnScores();
   void foldOutputs();
   llvm::SmallVector<mlir::Value> factorsOf(mlir::Value value) const;
+  int64_t timesFactor(mlir::Value value, mlir::Value factor) const;
   void moveFactor();
   void placeOutputs();
   mlir::LogicalResult checkStates();

@@ -309,6 +309,28 @@ SmallVector<Value> RolePlan::factorsOf(Value value) const {
   return found;
 }
 
+// How often at most a number is a factor on the way from a value to what it is computed from.
+int64_t RolePlan::timesFactor(Value value, Value factor) const {
+  auto countIn = [&](RowFactors factors) {
+    return llvm::count_if(flatten(factors), [&](RowFactor own) { return own.value == factor; });
+  };
+  if (std::optional<TokenTile> tile = asTile(value))
+    return countIn(tile->scale);
+  value = trace(strip(value));
+  auto isResult = [&](const ChainProduct &product) { return product.result == value; };
+  if (const auto *product = llvm::find_if(products, isResult); product != products.end())
+    return countIn(product->resultScale);
+  int64_t most = 0, own = 0;
+  if (Operation *op = value.getDefiningOp(); isa_and_present<ElementwiseOp>(op))
+    for (Value operand : op->getOperands()) {
+      if (isRow(operand))
+        own += countIn({{operand}});
+      else
+        most = std::max(most, timesFactor(operand, factor));
+    }
+  return own + most;
+}
+
 // A factor of what the system is solved for costs the chain an instruction for each entry of its slab; as one
 // of the inverse's columns it is a few for each warp. (f16 has no room for one that may be very small.)
 void RolePlan::moveFactor() {
@@ -318,9 +340,12 @@ void RolePlan::moveFactor() {
   if (decay || refinesInverse || isF16 || llvm::count_if(products, solve) != 1)
     return;
   ChainProduct &product = *llvm::find_if(products, solve);
-  SmallVector<Value> factors = factorsOf(product.left);
-  if (!factors.empty())
-    product.leftFactor = inverseScale = factors.front();
+  // What is left of it is computed by leaving the factor out wherever it stands.
+  for (Value factor : factorsOf(product.left))
+    if (timesFactor(product.left, factor) == 1) {
+      product.leftFactor = inverseScale = factor;
+      return;
+    }
 }
 
 void RolePlan::placeOutputs() {
