@@ -1,11 +1,12 @@
 // Orders products of matrices so that they cost least, and adds outer products with a vector in common before
-// they are outer products: S - p*kT + w*kT is S + (w - p)*kT.
+// they are outer products: S - p*kT + w*kT is S + (w - p)*kT. So is what is read of one matrix: S*p - S*k is
+// S*(p - k).
 //
 // Expanding a sum inside a product pays only when its terms are cheaper than their sum (Terms.h). A sum with
 // a dense term stays one factor.
+#include "lib/Algebra/DistributeReads.h"
 #include "lib/Algebra/Passes.h"
 #include "lib/Algebra/Terms.h"
-#include "mlir/Analysis/SliceAnalysis.h"
 #include "mlir/Transforms/GreedyPatternRewriteDriver.h"
 #include "llvm/ADT/MapVector.h"
 
@@ -18,18 +19,18 @@ using namespace mlir;
 using namespace recur;
 
 namespace {
-// Sums of matrices, flattened.
+// Sums of matrices, or of vectors that are read of some, flattened.
 class SumFactorer {
 public:
   explicit SumFactorer(IRRewriter &rewriter) : rewriter(rewriter) {}
 
-  // Rewrites the sum that ends in `root` if it has outer products to share.
+  // Rewrites the sum that ends in `root` if it has outer products, or reads of one matrix, to share.
   void run(Operation *root) {
     flatten(root->getResult(0), false, /*isRoot=*/true);
     for (bool byRow : {true, false}) {
       llvm::MapVector<Value, SmallVector<unsigned>> groups;
       for (auto [index, part] : llvm::enumerate(parts))
-        if (part.column)
+        if (part.column && isCommon(byRow ? part.row : part.column, root))
           groups[vectorOf(byRow ? part.row : part.column)].push_back(index);
       if (!llvm::any_of(groups, [](const auto &group) { return group.second.size() > 1; }))
         continue;
@@ -39,18 +40,24 @@ public:
     }
   }
 
+private:
+  // One summand: scale * column * row, where one of the two may be a matrix, or anything else as `whole`. A
+  // null scale is 1.
+  struct Part {
+    bool negative;
+    Value whole, scale, column, row;
+  };
+
   // Equal vectors that were transposed twice are two values.
   static Value vectorOf(Value value) {
     auto transposed = value.getDefiningOp<TransposeOp>();
     return transposed ? transposed.getOperand() : value;
   }
 
-private:
-  // One summand: scale * column * row, or anything else as `whole`. A null scale is 1.
-  struct Part {
-    bool negative;
-    Value whole, scale, column, row;
-  };
+  // Of reads, the matrix.
+  static bool isCommon(Value factor, Operation *root) {
+    return isMatrix(matType(root->getResult(0))) || isMatrix(matType(factor));
+  }
 
   void flatten(Value value, bool negative, bool isRoot = false) {
     Operation *op = value.getDefiningOp();
@@ -72,7 +79,9 @@ private:
         break;
       }
     auto product = dyn_cast_or_null<MatmulOp>(op);
-    if (inside && product && isOne(matType(product.getLhs()).getCols()))
+    bool isOuter = product && isOne(matType(product.getLhs()).getCols());
+    bool isRead = product && isMatrix(matType(product.getLhs())) != isMatrix(matType(product.getRhs()));
+    if (inside && (isOuter || isRead))
       part.column = product.getLhs(), part.row = product.getRhs();
     parts.push_back(part);
   }
@@ -87,9 +96,13 @@ private:
         sum = negative ? SubOp::create(rewriter, loc, sum, value).getResult()
                        : AddOp::create(rewriter, loc, sum, value).getResult();
     };
+    SmallVector<bool> isGrouped(parts.size());
+    for (auto &[vector, members] : groups)
+      for (unsigned index : members)
+        isGrouped[index] = true;
     for (bool negative : {false, true}) // a negation is rarely needed
-      for (const Part &part : parts)
-        if (!part.column && part.negative == negative)
+      for (auto [part, grouped] : llvm::zip(parts, isGrouped))
+        if (!grouped && part.negative == negative)
           add(part.whole, negative);
     for (auto &[vector, members] : groups) {
       const Part &first = parts[members[0]];
@@ -150,89 +163,10 @@ struct Reassociate : recur::impl::RecurReassociateBase<Reassociate> {
     });
   }
 
-  // A vector's product with itself. Of one divided by its norm, that follows from the norm.
-  static Value squareOf(OpBuilder &b, Location loc, Value vector) {
-    Value column = SumFactorer::vectorOf(vector);
-    if (normalisedVector(column)) {
-      Value sum = column.getDefiningOp<DivOp>().getRhs().getDefiningOp<SqrtOp>().getOperand();
-      for (Value square : sum.getDefiningOp<AddOp>()->getOperands())
-        if (square.getDefiningOp<ReduceOp>())
-          return DivOp::create(b, loc, square, sum);
-    }
-    if (isRow(matType(column)))
-      column = TransposeOp::create(b, loc, column);
-    return MatmulOp::create(b, loc, TransposeOp::create(b, loc, column), column);
-  }
-
-  // What is read of a sum along a vector that its last terms are written along: what the terms before them
-  // give, and numbers times what was written. Null where the last term is another.
-  static Value readBefore(OpBuilder &b, Location loc, Value matrix, Value vector, bool onRight) {
-    Operation *op = matrix.getDefiningOp();
-    auto before = [&](unsigned i) { return readBefore(b, loc, op->getOperand(i), vector, onRight); };
-    auto ofOperand = [&](unsigned i) -> Value {
-      Value read = before(i), own = op->getOperand(i);
-      if (read)
-        return read;
-      return onRight ? MatmulOp::create(b, loc, own, vector) : MatmulOp::create(b, loc, vector, own);
-    };
-    if (isa_and_present<NegOp>(op)) {
-      Value read = before(0);
-      return read ? NegOp::create(b, loc, read).getResult() : read;
-    }
-    for (unsigned i : {0, 1})
-      if (isa_and_present<MulOp>(op) && matType(op->getOperand(i)).isScalar()) {
-        Value read = before(1 - i);
-        return read ? MulOp::create(b, loc, op->getOperand(i), read).getResult() : read;
-      }
-    if (!isa_and_present<AddOp, SubOp>(op) || op->getOperand(0).getType() != op->getOperand(1).getType())
-      return {};
-    for (unsigned i : {1, 0}) {
-      Value scale, term = op->getOperand(i);
-      auto scaled = term.getDefiningOp<MulOp>();
-      for (unsigned j : {0, 1})
-        if (scaled && matType(scaled->getOperand(j)).isScalar())
-          scale = scaled->getOperand(j), term = scaled->getOperand(1 - j);
-      auto outer = term.getDefiningOp<MatmulOp>();
-      if (!outer || !isOne(matType(outer.getLhs()).getCols()))
-        continue;
-      Value along = onRight ? outer.getRhs() : outer.getLhs(), payload = outer->getOperand(onRight ? 0 : 1);
-      if (SumFactorer::vectorOf(along) != SumFactorer::vectorOf(vector))
-        continue;
-      Value met = squareOf(b, loc, vector);
-      if (scale)
-        met = MulOp::create(b, loc, scale, met);
-      Value written = MulOp::create(b, loc, met, payload), rest = ofOperand(1 - i);
-      if (isa<AddOp>(op))
-        return AddOp::create(b, loc, rest, written);
-      return i ? SubOp::create(b, loc, rest, written).getResult() : SubOp::create(b, loc, written, rest);
-    }
-    return {};
-  }
-
-  // Changes along one vector, each of which reads what the one before has left, are one.
-  void readBeforeWrites(IRRewriter &rewriter) {
-    RuleOp rule = getOperation();
-    for (MatmulOp op : llvm::make_early_inc_range(rule.getBody().getOps<MatmulOp>())) {
-      bool onRight = isMatrix(matType(op.getLhs())), onLeft = isMatrix(matType(op.getRhs()));
-      if (onRight == onLeft)
-        continue;
-      SetVector<Operation *> users;
-      getForwardSlice(op.getOperation(), &users);
-      auto isUpdate = [&](Value next) { return users.contains(next.getDefiningOp()); };
-      if (!llvm::any_of(rule.yieldedStates(), isUpdate))
-        continue;
-      rewriter.setInsertionPoint(op);
-      if (Value read = readBefore(rewriter, op.getLoc(), op->getOperand(onRight ? 0 : 1),
-                                  op->getOperand(onRight ? 1 : 0), onRight))
-        rewriter.replaceOp(op, read);
-    }
-  }
-
   void runOnOperation() override {
     IRRewriter rewriter(&getContext());
     multiplyByReciprocals(rewriter);
     scaleByVectors(rewriter);
-    readBeforeWrites(rewriter);
     // Users before operands: a product that is expanded into its user is dead when its turn comes.
     SmallVector<MatmulOp> products;
     getOperation().walk([&](MatmulOp op) { products.push_back(op); });
@@ -250,9 +184,10 @@ struct Reassociate : recur::impl::RecurReassociateBase<Reassociate> {
       rewriter.setInsertionPoint(op);
       rewriter.replaceOp(op, emitTerms(rewriter, op.getLoc(), op.getType(), terms));
     }
+    distributeReads(getOperation(), rewriter);
     SmallVector<Operation *> sums;
     getOperation().walk([&](Operation *op) {
-      if (!isa<AddOp, SubOp>(op) || !isMatrix(matType(op->getResult(0))))
+      if (!isa<AddOp, SubOp>(op) || matType(op->getResult(0)).isScalar())
         return;
       bool isPart = op->hasOneUse() && isa<AddOp, SubOp, NegOp>(*op->user_begin());
       if (!isPart)

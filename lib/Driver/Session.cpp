@@ -53,8 +53,8 @@ LogicalResult Session::loadRaw(StringRef path) {
     return failure();
   if (!options.name.empty())
     checked->name = options.name;
-  ir = frontend::emitIR(*checked, context);
-  return success();
+  ir = frontend::emitIR(*checked, context, diags);
+  return success(!diags.hasErrors());
 }
 
 LogicalResult Session::load(StringRef path) {

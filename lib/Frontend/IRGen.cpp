@@ -1,20 +1,39 @@
 #include "lib/Frontend/IRGenImpl.h"
+#include "mlir/Analysis/SliceAnalysis.h"
 #include "mlir/IR/Verifier.h"
 
 using namespace mlir;
 
 namespace recur::frontend {
 
-OwningOpRef<ModuleOp> emitIR(const Program &program, MLIRContext &context) {
+// A gradient by a state that has changed since what is differentiated was written is 0, which nobody wants.
+static void warnOfZeroGradients(ModuleOp module, DiagnosticEngine &diags) {
+  module.walk([&](GradientOp gradient) {
+    SetVector<Operation *> users;
+    getForwardSlice(gradient.getWrt(), &users);
+    std::optional<SourceRange> place = placeInFile(gradient.getLoc(), diags);
+    if (gradient.getOf() != gradient.getWrt() && !users.contains(gradient.getOf().getDefiningOp()))
+      diags
+          .warning(WarningClass::Unused, place.value_or(SourceRange()),
+                   "this gradient is 0: what is differentiated does not depend on the state as it is here")
+          .note("where a state has been assigned, its name is the new value: write what is differentiated "
+                "after "
+                "that, or take the gradient before it");
+  });
+}
+
+OwningOpRef<ModuleOp> emitIR(const Program &program, MLIRContext &context, DiagnosticEngine &diags) {
   context.getOrLoadDialect<RecurDialect>();
-  return IRGen(program, context).run();
+  OwningOpRef<ModuleOp> module = IRGen(program, context).run();
+  warnOfZeroGradients(*module, diags);
+  return module;
 }
 
 OwningOpRef<ModuleOp> compileSource(MLIRContext &context, const SourceFile &file, DiagnosticEngine &diags) {
   std::unique_ptr<Program> program = check(file, diags);
   if (!program)
     return {};
-  return emitIR(*program, context);
+  return emitIR(*program, context, diags);
 }
 
 IRGen::IRGen(const Program &program, MLIRContext &context)

@@ -9,8 +9,10 @@
 namespace recur::frontend {
 
 /// One module with one recur.rule. Locations are ranges of the spec's file. Gradients are recur.gradient ops
-/// and promises recur.assume ops; passes of lib/Algebra remove them.
-mlir::OwningOpRef<mlir::ModuleOp> emitIR(const Program &program, mlir::MLIRContext &context);
+/// and promises recur.assume ops; passes of lib/Algebra remove them. Warns of gradients that are 0 as they
+/// are written.
+mlir::OwningOpRef<mlir::ModuleOp> emitIR(const Program &program, mlir::MLIRContext &context,
+                                         DiagnosticEngine &diags);
 
 /// Parses, checks and emits a spec. Null, and errors in `diags`, when it is not well formed.
 mlir::OwningOpRef<mlir::ModuleOp> compileSource(mlir::MLIRContext &context, const SourceFile &file,

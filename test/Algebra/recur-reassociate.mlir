@@ -85,3 +85,59 @@ recur.rule @scaled_by_outer(input "a" %a: !recur.mat<dk x 1>, input "h" %h: !rec
   %0 = recur.mul %ha, %S : !recur.mat<dv x dk>, !recur.mat<dv x dk>
   recur.yield %0, %h : !recur.mat<dv x dk>, !recur.mat<dv x 1>
 }
+
+// What is read of one matrix along two vectors is read along their sum.
+// CHECK-LABEL: recur.rule @reads
+recur.rule @reads(input "b" %b: !recur.mat<1 x 1>, input "k" %k: !recur.mat<dk x 1>, input "p" %p: !recur.mat<dk x 1>,
+                  state "S" %S: !recur.mat<dv x dk>) -> ("o") init {
+  %z = recur.constant 0.0 : !recur.mat<dv x dk>
+  recur.yield %z : !recur.mat<dv x dk>
+} body {
+  // CHECK: %[[BP:.*]] = recur.mul %b, %p
+  // CHECK: %[[D:.*]] = recur.sub %[[BP]], %k
+  // CHECK: %[[R:.*]] = recur.matmul %S, %[[D]]
+  // CHECK: recur.yield %S, %[[R]]
+  %0 = recur.matmul %S, %p : !recur.mat<dv x dk>, !recur.mat<dk x 1>
+  %1 = recur.mul %b, %0 : !recur.mat<1 x 1>, !recur.mat<dv x 1>
+  %2 = recur.matmul %S, %k : !recur.mat<dv x dk>, !recur.mat<dk x 1>
+  %o = recur.sub %1, %2 : !recur.mat<dv x 1>, !recur.mat<dv x 1>
+  recur.yield %S, %o : !recur.mat<dv x dk>, !recur.mat<dv x 1>
+}
+
+// A change along a vector that has just been written along reads what was before that: the two are one.
+// CHECK-LABEL: recur.rule @one_change
+recur.rule @one_change(input "k" %k: !recur.mat<dk x 1>, input "v" %v: !recur.mat<dv x 1>,
+                       state "S" %S: !recur.mat<dv x dk>) -> ("o") init {
+  %z = recur.constant 0.0 : !recur.mat<dv x dk>
+  recur.yield %z : !recur.mat<dv x dk>
+} body {
+  // CHECK-DAG: %[[KT:.*]] = recur.transpose %k
+  // CHECK-DAG: %[[Y:.*]] = recur.matmul %S, %k
+  // CHECK-DAG: %[[KK:.*]] = recur.matmul %[[KT]], %k
+  // CHECK: %[[U:.*]] = recur.{{add|sub}} {{.*}} : <dv x 1>
+  // CHECK: %[[UK:.*]] = recur.matmul %{{.*}}, %[[KT]] : <dv x 1>, <1 x dk>
+  // CHECK-NEXT: %[[N:.*]] = recur.add %S, %[[UK]]
+  // CHECK-NEXT: recur.yield %[[N]], %k
+  %kT = recur.transpose %k : !recur.mat<dk x 1>
+  %vk = recur.matmul %v, %kT : !recur.mat<dv x 1>, !recur.mat<1 x dk>
+  %0 = recur.add %S, %vk : !recur.mat<dv x dk>, !recur.mat<dv x dk>
+  %1 = recur.matmul %0, %k : !recur.mat<dv x dk>, !recur.mat<dk x 1>
+  %2 = recur.matmul %1, %kT : !recur.mat<dv x 1>, !recur.mat<1 x dk>
+  %3 = recur.sub %0, %2 : !recur.mat<dv x dk>, !recur.mat<dv x dk>
+  recur.yield %3, %k : !recur.mat<dv x dk>, !recur.mat<dk x 1>
+}
+
+// What is read of a sum of states, and given out, is read of each.
+// CHECK-LABEL: recur.rule @sum_of_states
+recur.rule @sum_of_states(input "q" %q: !recur.mat<dk x 1>, state "S" %S: !recur.mat<dv x dk>,
+                          state "M" %M: !recur.mat<dv x dk>) -> ("o") init {
+  %z = recur.constant 0.0 : !recur.mat<dv x dk>
+  recur.yield %z, %z : !recur.mat<dv x dk>, !recur.mat<dv x dk>
+} body {
+  // CHECK-DAG: %[[X:.*]] = recur.matmul %S, %q
+  // CHECK-DAG: %[[Y:.*]] = recur.matmul %M, %q
+  // CHECK: recur.sub %[[X]], %[[Y]]
+  %0 = recur.sub %S, %M : !recur.mat<dv x dk>, !recur.mat<dv x dk>
+  %o = recur.matmul %0, %q : !recur.mat<dv x dk>, !recur.mat<dk x 1>
+  recur.yield %S, %M, %o : !recur.mat<dv x dk>, !recur.mat<dv x dk>, !recur.mat<dv x 1>
+}

@@ -43,3 +43,17 @@ TEST(IRGen, BridgesDiagnostics) {
   mlir::emitError(at) << "wrong";
   EXPECT_EQ(rendered(diags), "t.rec:1:5: error: wrong\n    o = q\n        ^\n");
 }
+
+TEST(IRGen, WarnsOfGradientsThatAreZero) {
+  auto warnings = [](llvm::StringRef text) {
+    SourceFile file("t.rec", text);
+    DiagnosticEngine diags;
+    diags.setFile(&file);
+    mlir::MLIRContext context;
+    compileSource(context, file, diags);
+    return rendered(diags);
+  };
+  std::string late = warnings("loss = 1/2*|S*k - v|^2\nS = a*S\nS = S - grad(loss, S)\no = S*q\n");
+  EXPECT_NE(late.find("t.rec:3:9: warning: this gradient is 0"), std::string::npos) << late;
+  EXPECT_EQ(warnings("S = a*S\nloss = 1/2*|S*k - v|^2\nS = S - grad(loss, S)\no = S*q\n"), "");
+}

@@ -55,7 +55,7 @@ TEST(Mutation, ErrorsButNeverCrashes) {
     if (!program)
       continue;
     ++wellFormed;
-    mlir::OwningOpRef<mlir::ModuleOp> module = emitIR(*program, context);
+    mlir::OwningOpRef<mlir::ModuleOp> module = emitIR(*program, context, diags);
     ASSERT_TRUE(mlir::succeeded(mlir::verify(*module))) << text;
   }
   EXPECT_GT(wellFormed, 100u);

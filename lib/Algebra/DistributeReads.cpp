@@ -1,0 +1,169 @@
+// Of `T = S + p*kT`, T*k is S*k + (kT*k)*p: a delta rule that follows on a write, or on another one, along
+// the same key reads what the first one does, and their systems are one.
+#include "lib/Algebra/DistributeReads.h"
+#include "lib/Algebra/Terms.h"
+#include "mlir/Analysis/SliceAnalysis.h"
+#include "mlir/IR/IRMapping.h"
+
+using namespace mlir;
+using namespace recur;
+
+static Value withoutTurns(Value vector) {
+  while (auto turned = vector.getDefiningOp<TransposeOp>())
+    vector = turned.getOperand();
+  return vector;
+}
+
+static Value columnOf(OpBuilder &b, Location loc, Value vector) {
+  Value column = withoutTurns(vector);
+  return isRow(matType(column)) ? TransposeOp::create(b, loc, column).getResult() : column;
+}
+
+// A vector's product with itself. Of one divided by its norm, that follows from the norm.
+static Value squareOf(OpBuilder &b, Location loc, Value vector) {
+  Value column = columnOf(b, loc, vector);
+  if (normalisedVector(column)) {
+    Value sum = column.getDefiningOp<DivOp>().getRhs().getDefiningOp<SqrtOp>().getOperand();
+    for (Value square : sum.getDefiningOp<AddOp>()->getOperands())
+      if (square.getDefiningOp<ReduceOp>())
+        return DivOp::create(b, loc, square, sum);
+  }
+  return MatmulOp::create(b, loc, TransposeOp::create(b, loc, column), column);
+}
+
+static bool feedsState(RuleOp rule, Operation *op) {
+  SetVector<Operation *> users;
+  getForwardSlice(op, &users);
+  return llvm::any_of(rule.yieldedStates(), [&](Value next) { return users.contains(next.getDefiningOp()); });
+}
+
+namespace {
+// A read of a matrix along a vector on one side of it.
+class Read {
+public:
+  Read(OpBuilder &b, Location loc, Value vector, bool onRight)
+      : b(b), loc(loc), onRight(onRight), vector(vector) {}
+
+  // What is read of a sum whose last terms are written along the vector: of the terms before them, and
+  // numbers times what was written. Null where the last term is another.
+  Value before(Value matrix) {
+    Operation *op = matrix.getDefiningOp();
+    if (isa_and_present<TransposeOp>(op)) {
+      Value turned = TransposeOp::create(b, loc, vector);
+      Value read = Read(b, loc, turned, !onRight).before(op->getOperand(0));
+      return read ? TransposeOp::create(b, loc, read).getResult() : read;
+    }
+    if (isa_and_present<NegOp>(op)) {
+      Value read = before(op->getOperand(0));
+      return read ? NegOp::create(b, loc, read).getResult() : read;
+    }
+    for (unsigned i : {0, 1})
+      if (isa_and_present<MulOp>(op) && matType(op->getOperand(i)).isScalar()) {
+        Value read = before(op->getOperand(1 - i));
+        return read ? MulOp::create(b, loc, op->getOperand(i), read).getResult() : read;
+      }
+    if (!isa_and_present<AddOp, SubOp>(op) || op->getOperand(0).getType() != op->getOperand(1).getType())
+      return {};
+    for (unsigned i : {1, 0}) {
+      Value written = ofWrite(op->getOperand(i));
+      if (!written)
+        continue;
+      Value others = op->getOperand(1 - i), rest = before(others);
+      if (!rest)
+        rest = of(others);
+      if (isa<AddOp>(op))
+        return AddOp::create(b, loc, rest, written);
+      return i ? SubOp::create(b, loc, rest, written).getResult() : SubOp::create(b, loc, written, rest);
+    }
+    return {};
+  }
+
+private:
+  Value of(Value matrix) {
+    if (auto scaled = matrix.getDefiningOp<MulOp>())
+      for (unsigned i : {0, 1})
+        if (matType(scaled->getOperand(i)).isScalar())
+          return MulOp::create(b, loc, scaled->getOperand(i), of(scaled->getOperand(1 - i)));
+    return onRight ? MatmulOp::create(b, loc, matrix, vector) : MatmulOp::create(b, loc, vector, matrix);
+  }
+
+  // What is read of an outer product along the vector, perhaps times a number; null of others.
+  Value ofWrite(Value term) {
+    Value scale;
+    auto scaled = term.getDefiningOp<MulOp>();
+    for (unsigned i : {0, 1})
+      if (scaled && matType(scaled->getOperand(i)).isScalar())
+        scale = scaled->getOperand(i), term = scaled->getOperand(1 - i);
+    auto outer = term.getDefiningOp<MatmulOp>();
+    if (!outer || !isOne(matType(outer.getLhs()).getCols()))
+      return {};
+    Value along = withoutTurns(outer->getOperand(onRight ? 1 : 0));
+    if (auto multiple = along.getDefiningOp<MulOp>())
+      for (unsigned i : {0, 1})
+        if (Value number = multiple->getOperand(i); matType(number).isScalar()) {
+          scale = scale ? MulOp::create(b, loc, scale, number).getResult() : number;
+          along = withoutTurns(multiple->getOperand(1 - i));
+          break;
+        }
+    if (along != withoutTurns(vector))
+      return {};
+    Value met = squareOf(b, loc, vector);
+    if (scale)
+      met = MulOp::create(b, loc, scale, met);
+    return MulOp::create(b, loc, met, outer->getOperand(onRight ? 0 : 1));
+  }
+
+  OpBuilder &b;
+  Location loc;
+  bool onRight;
+  Value vector;
+};
+} // namespace
+
+static bool isRead(MatmulOp product) {
+  return isMatrix(matType(product.getLhs())) != isMatrix(matType(product.getRhs()));
+}
+
+static void readBeforeWrites(RuleOp rule, IRRewriter &rewriter) {
+  for (MatmulOp op : llvm::make_early_inc_range(rule.getBody().getOps<MatmulOp>())) {
+    // A new state changes no more.
+    bool onRight = isMatrix(matType(op.getLhs()));
+    if (!isRead(op) || !feedsState(rule, op) ||
+        llvm::is_contained(rule.yieldedStates(), withoutTurns(op->getOperand(onRight ? 0 : 1))))
+      continue;
+    rewriter.setInsertionPoint(op);
+    Read read(rewriter, op.getLoc(), op->getOperand(onRight ? 1 : 0), onRight);
+    if (Value before = read.before(op->getOperand(onRight ? 0 : 1)))
+      rewriter.replaceOp(op, before);
+  }
+}
+
+static void readOfStates(RuleOp rule, IRRewriter &rewriter) {
+  auto isState = [&](Value value) {
+    return llvm::is_contained(rule.yieldedStates(), value) ||
+           llvm::is_contained(rule.argumentsOf(ArgKind::State), value);
+  };
+  for (MatmulOp op : llvm::make_early_inc_range(rule.getBody().getOps<MatmulOp>())) {
+    unsigned matrix = isMatrix(matType(op.getLhs())) ? 0 : 1;
+    Operation *sum = op->getOperand(matrix).getDefiningOp();
+    if (!isRead(op) || !isa_and_present<AddOp, SubOp>(sum) || isState(sum->getResult(0)) ||
+        !llvm::all_of(sum->getOperands(), isState) || feedsState(rule, op))
+      continue;
+    rewriter.setInsertionPoint(op);
+    Value reads[2];
+    for (unsigned i : {0, 1}) {
+      IRMapping map;
+      map.map(sum->getResult(0), sum->getOperand(i));
+      reads[i] = rewriter.clone(*op, map)->getResult(0);
+    }
+    if (isa<AddOp>(sum))
+      rewriter.replaceOpWithNewOp<AddOp>(op, reads[0], reads[1]);
+    else
+      rewriter.replaceOpWithNewOp<SubOp>(op, reads[0], reads[1]);
+  }
+}
+
+void recur::distributeReads(RuleOp rule, IRRewriter &rewriter) {
+  readBeforeWrites(rule, rewriter);
+  readOfStates(rule, rewriter);
+}

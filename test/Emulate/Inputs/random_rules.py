@@ -1,0 +1,156 @@
+"""Rules drawn at random, compiled for an emulated GPU and compared with the oracle.
+
+    random_rules.py FIRST LAST [KEEP]
+
+draws the rules of the seeds from FIRST up to LAST, writes them to the folder KEEP if there is one, and fails with
+the seeds whose code is wrong. A rule's errors may be three times their budgets: budgets are estimates, and drawn
+rules may read what they have just erased."""
+import json
+import random
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+MARGIN = 3
+RANGE = {"a": " in [0, 1]", "b": " in [0, 1]", "c": " in [0, 1]", "m": " in [0, 1]"}
+SHAPES = {"q": "vector(dk)", "k": "vector(dk)", "p": "vector(dk)", "v": "vector(dv)", "w": "vector(dv)",
+          "z": "vector(dv)", "a": "scalar", "b": "scalar", "c": "scalar", "m": "scalar", "h": "vector(dk)[n]",
+          "u": "vector(dv)[n]", "A": "matrix(dk, n)", "U": "matrix(dv, n)"}
+
+
+class Draw:
+    """One rule: what is done to a state in turn, where outputs are read, and what stands beside it."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.decay = self.pick("none", "number", "number", "log", "log", "constant", "keys", "keys", "both", "values")
+        self.keys = ["k", "p"][:self.pick(1, 2)]
+        self.isTurned = self.chance(0.2)  # the state's keys are its rows
+        self.text = self.draw()
+
+    def pick(self, *of):
+        return self.random.choice(of)
+
+    def chance(self, share):
+        return self.random.random() < share
+
+    def read(self, state, vector):
+        return f"{state}.T*{vector}" if self.isTurned else f"{state}*{vector}"
+
+    def outer(self, value, key):
+        return f"{key}*({value}).T" if self.isTurned else f"({value})*{key}.T"
+
+    def decayed(self, state):
+        keys, values = {"keys": "exp(g)", "both": "(a*exp(g))"}.get(self.decay), self.decay == "values" and "exp(g)"
+        number = {"number": "a*", "log": "exp(g)*", "constant": "0.9*"}.get(self.decay, "")
+        left, right = (keys, values) if self.isTurned else (values, keys)
+        return number + (f"diag({left})*" if left else "") + state + (f"*diag({right})" if right else "")
+
+    def change(self, state, old):
+        """What a statement adds to a state, which it reads as `old`."""
+        key, number, value = self.pick(*self.keys), self.pick("b", "c", "1/2*c"), self.pick("v", "v", "w")
+        return self.pick(
+            f" - {number}*{self.outer(f'{self.read(old, key)} - {value}', key)}",
+            f" - {number}*{self.outer(f'{self.read(old, key)} - {value}', key)}",
+            f" - {number}*{self.outer(self.read(old, key), key)}",
+            f" + {self.outer(value, key)}",
+            f" + {number}*{self.outer(value, key)}")
+
+    def updates(self):
+        """Statements that change the state, and where its decay stands among them."""
+        kind = self.random.random()
+        if kind < 0.08:  # momentum
+            step = self.change("", "S")
+            return [f"M = m*M{step}", f"S = {self.decayed('S')} + M"]
+        if kind < 0.16 and self.decay != "values":  # micro-steps
+            step = self.outer(f"{self.read('S', 'x')} - u[j]", "x")
+            loop = f"for j in 1..n {{\n  x = l2norm(h[j])\n  S = S - b*{step}\n}}"
+            return [f"S = {self.decayed('S')}", loop] if self.decay != "none" else [loop]
+        if kind < 0.22 and not self.isTurned:  # columns
+            lines = ["S = S - 1/4*(S*A - U)*A.T"] + [f"S = S{self.change('S', 'S')}"][:self.pick(0, 0, 1)]
+        else:
+            lines = [f"S = S{self.change('S', 'S')}" for _ in range(self.pick(1, 1, 2, 2, 3))]
+        if self.decay == "none":
+            return lines
+        kind = self.random.random()
+        if kind < 0.5:
+            return [f"S = {self.decayed('S')}"] + lines
+        if kind < 0.75:  # in one statement: what is read has not decayed, or has
+            old = self.pick("S", f"({self.decayed('S')})")
+            return [f"S = {self.decayed('S')}{self.change('S', old)}"] + lines[1:]
+        lines.insert(self.random.randrange(len(lines) + 1), f"S = {self.decayed('S')}")
+        return lines
+
+    def output(self):
+        read = self.read("S", "q")
+        return self.pick(read, read, read, f"dk^(-1/2)*{read}", f"rmsnorm({read})", f"{read} + c*v",
+                         f"silu(z).*({read})", f"c*({read})")
+
+    def draw(self):
+        lines = self.updates()
+        if not re.search(r"\b[vwuU]\b", "".join(lines)):  # of what only vanishes, f16 loses more than is left
+            lines.append(f"S = S + {self.outer('v', 'k')}")
+        at = len(lines) if self.chance(0.7) else self.random.randrange(len(lines) + 1)
+        lines.insert(at, f"o = {self.output()}")
+        if self.chance(0.1):
+            lines.insert(self.random.randrange(len(lines) + 1), f"y = {self.read('S', self.pick('q', 'k'))}")
+        if self.chance(0.08):
+            lines += ["N = a*N + k", "o = o/max(abs(N.T*q), 1)"]
+        if self.chance(0.08):
+            lines += [f"T = a*T + {self.outer('v', 'k')}", f"o = o + {self.read('T', 'q')}"]
+        made = self.pick(["l2norm(@)"], ["l2norm(@)"], ["l2norm(silu(@))"], ["rope(l2norm(@))"])
+        first = [f"{key} = {made[0].replace('@', key)}" for key in self.keys]
+        first += [self.pick("q = l2norm(q)", "q = silu(q)")][:self.pick(0, 1)]
+        body = "\n".join(first + lines)
+
+        def names(name):
+            return re.search(rf"(?<![A-Za-z_.]){name}(?![A-Za-z_])", body)
+
+        head = [f"input {name} : {shape}{RANGE.get(name, '')}" for name, shape in SHAPES.items() if names(name)]
+        if names("g"):
+            shape = {"log": "scalar", "values": "vector(dv)"}.get(self.decay, "vector(dk)")
+            head.append(f"input g : {shape} in {self.pick('[-1, 0]', '[-5, 0]', '(-inf, 0]')}")
+        matrix = "matrix(dk, dv)" if self.isTurned else "matrix(dv, dk)"
+        head += [f"state {name} : {matrix}" for name in "SMT" if names(name)]
+        head += ["state N : vector(dk)"] if names("N") else []
+        return "\n".join(head) + "\n\n" + body + "\n"
+
+
+def verify(seed, folder):
+    """What is wrong with a seed's rule, or nothing; and the form that it was compiled to."""
+    draw = Draw(seed)
+    source = Path(folder, f"random{seed}.rec")
+    source.write_text(draw.text)
+    dims = draw.pick("dk=64,dv=64", "dk=64,dv=64", "dk=128,dv=64", "dk=40,dv=72")
+    dims += ",n=" + str(draw.pick(2, 2, 3)) if re.search(r"\bn\b", draw.text) else ""
+    command = ["recurc", "verify", source, "--bind", dims, "--dtype=bf16", "--target=sm_90a", "--emulate",
+               f"--tokens={draw.pick(70, 70, 33, 150)}", f"--heads={draw.pick(1, 2)}", "--proofs=1", "--json",
+               "-Wno-numerics", "-Wno-perf", "-Wno-spectral", "-Wno-unused"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    try:
+        found = json.loads(done.stdout)
+    except json.JSONDecodeError:
+        return f"status {done.returncode}: {done.stderr.strip()}", "none"
+    if not found["chunk_form"].get("equal", True) or "internal error" in done.stderr:
+        return done.stderr.strip(), found["form"]
+    wrong = [f"{row['value']} on {row['inputs']} inputs: {row['forward_error']}, budget {row['budget']}"
+             for row in found["rows"] if isinstance(row["budget"], float) and not row["passed"]
+             and not (isinstance(row["forward_error"], float) and row["forward_error"] <= MARGIN * row["budget"])]
+    return "; ".join(wrong), found["form"]
+
+
+def main():
+    first, last = int(sys.argv[1]), int(sys.argv[2])
+    failed = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        for seed in range(first, last):
+            problem, form = verify(seed, sys.argv[3] if len(sys.argv) > 3 else scratch)
+            print(f"{seed}: {form}" + (f"\n{problem}\n{Draw(seed).text}" if problem else ""), flush=True)
+            failed += bool(problem)
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()
