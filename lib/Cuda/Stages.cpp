@@ -1,7 +1,11 @@
 #include "lib/Algebra/ColumnRows.h"
 #include "lib/Algebra/Passes.h"
+#include "lib/Algebra/Rewriting.h"
 #include "lib/Algebra/RotatedUpdate.h"
+#include "lib/Algebra/WidenedVectors.h"
 #include "lib/Cuda/StageCutter.h"
+#include "lib/Derive/ProveRewritten.h"
+#include "mlir/Transforms/GreedyPatternRewriteDriver.h"
 #include "llvm/ADT/SetVector.h"
 
 using namespace mlir;
@@ -274,12 +278,28 @@ std::optional<Stages> StageCutter::run() {
   return makeStages();
 }
 
+// The rule whose vectors that read themselves are matrices, or null.
+static OwningOpRef<ModuleOp> withMatrices(RuleOp rule) {
+  OwningOpRef<ModuleOp> module = widenVectors(rule);
+  if (!module)
+    return {};
+  RuleOp widened = *module->getOps<RuleOp>().begin();
+  if (std::string defect = proveWidened(rule, widened); !defect.empty()) {
+    mlir::emitWarning(rule.getLoc()) << "internal error: the rule of matrices is not that of vectors: "
+                                     << defect;
+    return {};
+  }
+  (void)applyPatternsGreedily(widened, FrozenRewritePatternSet()); // sizes are constants
+  return module;
+}
+
 std::optional<Stages> cuda::cutIntoStages(RuleOp rule, CutOptions options) {
   if (options.keepsDelayed && !delayedWrites(rule))
     return std::nullopt;
-  OwningOpRef<ModuleOp> copy = ModuleOp::create(rule.getLoc());
-  auto own = cast<RuleOp>(OpBuilder::atBlockEnd(copy->getBody()).clone(*rule));
-  std::optional<Stages> stages = StageCutter(own, options).run();
+  OwningOpRef<ModuleOp> copy = withMatrices(rule);
+  if (!copy)
+    copy = rewritten(rule, [](RuleOp) { return success(); });
+  std::optional<Stages> stages = StageCutter(*copy->getOps<RuleOp>().begin(), options).run();
   auto isRotated = [](const Stages::Stage &stage) {
     return stage.kind != Stages::Matrices || !delayedWrites(stage.rule()) ||
            rotateUpdate(stage.rule(), /*inLogs=*/false);

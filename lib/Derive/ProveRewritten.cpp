@@ -275,3 +275,28 @@ bool recur::areColumnsAlike(RuleOp rule) {
   };
   return compareRuns(*whole, /*tokens=*/3, runTurned).empty();
 }
+
+std::string recur::proveWidened(RuleOp rule, RuleOp widened) {
+  OwningOpRef<RuleOp> whole(rule.clone()), wide(widened.clone());
+  Shrinker shrinker;
+  shrinker.shrink(*whole);
+  shrinker.shrink(*wide);
+  return compareRuns(*whole, /*tokens=*/4, [&](Call<Fp> &call) -> LogicalResult {
+    Call<Fp> own = call;
+    for (auto [state, argument] : llvm::zip(own.states, wide->argumentsOf(ArgKind::State))) {
+      Dense<Fp> vector = state;
+      state = Dense<Fp>(vector.rows, matType(argument).numCols());
+      for (int64_t i = 0; i < state.rows; ++i)
+        for (int64_t j = 0; j < state.cols; ++j)
+          state.at(i, j) = vector.at(i, j % vector.cols);
+    }
+    if (failed(runRule(*wide, own)))
+      return failure();
+    call.outputs = own.outputs;
+    for (auto [vector, state] : llvm::zip(call.states, own.states))
+      for (int64_t i = 0; i < vector.rows; ++i)
+        for (int64_t j = 0; j < vector.cols; ++j)
+          vector.at(i, j) = state.at(i, j);
+    return success();
+  });
+}

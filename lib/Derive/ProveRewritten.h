@@ -22,4 +22,7 @@ std::string proveColumns(RuleOp rule, RuleOp column);
 /// Whether it does: whether a rule stays the same when the columns of its inputs and outputs change places.
 bool areColumnsAlike(RuleOp rule);
 
+/// With the one whose vectors are matrices of like columns (widenVectors).
+std::string proveWidened(RuleOp rule, RuleOp widened);
+
 } // namespace recur

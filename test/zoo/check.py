@@ -48,9 +48,9 @@ NO_CHUNKS = {"atlas", "gru", "lstm", "slstm", "mesanet", "titans_mlp", "dense_tr
 
 # Rules with a matrix that no other state depends on, whose columns do not see each other.
 SWEPT = {"block_delta", "block_delta_rows", "comba", "convolved_layer", "decayed_last", "decayed_rates",
-         "delayed_delta", "deltanet", "deltanet_loss", "deltaproduct", "deltas_in_turn", "dplr",
-         "erased_elsewhere", "gated_deltanet", "gated_deltanet_loss", "gla", "gsa", "hgrn2", "in_rows", "kda",
-         "keyed_block", "keyed_reads", "left_slots", "lightning", "linear_attention",
+         "delayed_delta", "delta_normaliser", "deltanet", "deltanet_loss", "deltaproduct", "deltas_in_turn",
+         "dplr", "erased_elsewhere", "gated_deltanet", "gated_deltanet_loss", "gla", "gsa", "hgrn2",
+         "in_rows", "kda", "keyed_block", "keyed_reads", "left_slots", "lightning", "linear_attention",
          "linear_attention_feature_map", "linear_attention_normalised", "linear_attention_rmsnorm",
          "longhorn", "low_rank_gate", "made_keys", "mamba2", "mesanet", "mesanet_cg", "micro_decay",
          "micro_functions", "micro_keys", "mimo", "mimo_rows", "mixed_projections", "mlstm", "one_line",

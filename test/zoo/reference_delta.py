@@ -167,6 +167,14 @@ def keyed_block(x, s):
     return s.S @ x.q
 
 
+def delta_normaliser(x, s):
+    q, k = l2norm(silu(x.q)), l2norm(silu(x.k))
+    s.S = delta_step(exp(x.g) * s.S, k, x.v, x.b)
+    s.z = exp(x.g) * s.z
+    s.z = s.z + x.b * (1 - s.z @ k) * k
+    return s.S @ q / (abs(s.z @ q) + 1)
+
+
 def decayed_last(x, s):
     k = l2norm(x.k)
     S = s.S - x.b * outer(s.S @ k - x.v, k)

@@ -97,12 +97,13 @@ class Draw:
         if self.chance(0.1):
             lines.insert(self.random.randrange(len(lines) + 1), f"y = {self.read('S', self.pick('q', 'k'))}")
         if self.chance(0.08):
-            lines += ["N = a*N + k", "o = o/max(abs(N.T*q), 1)"]
+            lines += [self.pick("N = a*N + k", "N = a*N - b*(N.T*k - 1)*k"), "o = o/max(abs(N.T*q), 1)"]
         if self.chance(0.08):
             lines += [f"T = a*T + {self.outer('v', 'k')}", f"o = o + {self.read('T', 'q')}"]
         made = self.pick(["l2norm(@)"], ["l2norm(@)"], ["l2norm(silu(@))"], ["rope(l2norm(@))"])
         first = [f"{key} = {made[0].replace('@', key)}" for key in self.keys]
         first += [self.pick("q = l2norm(q)", "q = silu(q)")][:self.pick(0, 1)]
+        first += ["A = l2norm(A.T).T"] if "A.T" in "".join(lines) else []
         body = "\n".join(first + lines)
 
         def names(name):
