@@ -300,5 +300,10 @@ StringRef cuda::fastestForm(const Kernel &kernel, StringRef chip) {
   for (StringRef form : {"roles", "chunk"})
     if (times.contains(form) && times.contains(best) && times.lookup(form) < clearly * times.lookup(best))
       best = form;
+  // Chunks that hold several systems or states lose to tokens in turn where the model says so by far.
+  constexpr double byFar = 0.6;
+  if (best == "chunk" && times.contains("sequential") &&
+      times.lookup("sequential") < byFar * times.lookup("chunk"))
+    best = "sequential";
   return best;
 }

@@ -55,6 +55,8 @@ void RolePlan::keepDigits() {
   int64_t left = keysInMemory() - tokensOfChunk;
   keepsRests |= staysAsItWas && (left < 0 || (left == 0 && program->hasAttr(followedAttr)) ||
                                  program->hasAttr(magnifiedAttr));
+  // A vector's columns (WidenedVectors.h) are all off by the same, which those of others do not outweigh.
+  keepsRests |= gram && states == 1 && !tensors[initialTensor() + stateOfRule(0)].own[1 + independentDim];
   splitsInverse = keepsRests || (staysAsItWas && (left == 0 || isF16));
   refinesInverse |= isF16 && staysAsItWas && isTame();
 }
