@@ -278,6 +278,8 @@ bool recur::areColumnsAlike(RuleOp rule) {
 
 std::string recur::proveWidened(RuleOp rule, RuleOp widened) {
   OwningOpRef<RuleOp> whole(rule.clone()), wide(widened.clone());
+  if (failed(unrollSteps(*whole)) || failed(unrollSteps(*wide)))
+    return "the number of micro-steps is not bound";
   Shrinker shrinker;
   shrinker.shrink(*whole);
   shrinker.shrink(*wide);
