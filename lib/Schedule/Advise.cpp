@@ -32,7 +32,9 @@ static void adviseOnDecays(chunk::ProgramOp program, std::vector<std::string> &a
     if (!decay.getLog())
       said.insert((name.empty() ? std::string("a decay") : "the decay '" + name + "'") +
                   " is no exp(..), and may be zero for all that is known, so chunks multiply factors where "
-                  "they could add logarithms: write it as exp(g) with an input g in (-inf, 0]");
+                  "they could add logarithms: " +
+                  (range ? "" : "declare that it is in [0, 1], or in [-1, 1], or ") +
+                  "write it as exp(g) with an input g in (-inf, 0]");
     else if (channels && !(range && range.getLo() >= leastLogDecay))
       said.insert("the decay by channels" + (name.empty() ? std::string() : " '" + name + "'") +
                   " has no lower bound, so near tokens take an exponential for each channel and pair: a "
