@@ -199,7 +199,7 @@ ShapeVar Sema::inferKind(Expr &expr) {
   case ExprKind::Power:
     for (Expr *operand : expr.operands) {
       infer(*operand);
-      requireScalar(*operand, "'^' is the power of a scalar ('.^' entry by entry)");
+      requireScalar(*operand, "'^' is the power of a scalar ('.^' entry by entry, '.T' transposes)");
     }
     return solver.scalar();
   case ExprKind::Transpose: {

@@ -168,6 +168,9 @@ void Parser::recover() {
   }
 }
 
+static constexpr StringLiteral noIndices =
+    "names have no indices of tokens: a state that is read before it is assigned is the last token's";
+
 bool Parser::endOfStatement(bool ofExpression) {
   if (at(TokenKind::Newline) || at(TokenKind::End) || (braces && at(TokenKind::RightBrace)))
     return true;
@@ -181,8 +184,7 @@ bool Parser::endOfStatement(bool ofExpression) {
   }
   Diagnostic &error = unexpected("the end of the statement");
   if (token.kind == TokenKind::LeftBrace)
-    error.note(
-        "names have no indices of tokens: a state that is read before it is assigned is the last token's");
+    error.note(noIndices);
   return false;
 }
 
@@ -245,6 +247,8 @@ Stmt *Parser::assignment() {
         error.note("there are no conditions: max, min, clamp, relu and sign choose between values");
       spec.incomplete = true;
       return nullptr;
+    } else if (next == TokenKind::LeftBracket) {
+      error.note(noIndices);
     } else if (isOperator(next) && peekNext().kind == TokenKind::Equal) {
       error.note("there are no updates such as '+=': write '" + name.name + " = " + name.name + " + ...'");
     }
