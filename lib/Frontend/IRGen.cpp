@@ -17,8 +17,7 @@ static void warnOfZeroGradients(ModuleOp module, DiagnosticEngine &diags) {
           .warning(WarningClass::Unused, place.value_or(SourceRange()),
                    "this gradient is 0: what is differentiated does not depend on the state as it is here")
           .note("where a state has been assigned, its name is the new value: write what is differentiated "
-                "after "
-                "that, or take the gradient before it");
+                "after that, or take the gradient before it");
   });
 }
 
