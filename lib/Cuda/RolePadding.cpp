@@ -56,7 +56,9 @@ void RolePlan::keepDigits() {
   keepsRests |= staysAsItWas && (left < 0 || (left == 0 && program->hasAttr(followedAttr)) ||
                                  program->hasAttr(magnifiedAttr));
   // A vector's columns (WidenedVectors.h) are all off by the same, which those of others do not outweigh.
-  keepsRests |= gram && states == 1 && !tensors[initialTensor() + stateOfRule(0)].own[1 + independentDim];
+  // (Records of chunks have no room for more digits.)
+  bool isVector = !tensors[initialTensor() + stateOfRule(0)].own[1 + independentDim];
+  keepsRests |= gram && states == 1 && isVector && !decay;
   splitsInverse = keepsRests || (staysAsItWas && (left == 0 || isF16));
   refinesInverse |= isF16 && staysAsItWas && isTame();
 }
