@@ -31,11 +31,11 @@ static SmallVector<TensorFormat> formatsOf(RuleOp rule, RuleOp original, ArrayRe
   return result;
 }
 
-// Whether something that depends on the matrix is divided by something that does not.
+// Whether something that depends on the matrix is divided by more than a constant: by another state's number,
+// which may be small, or by its own norm, which makes as much of what nearly cancels as of all else.
 static bool dividesReads(const NormalForm &form) {
   return llvm::any_of(RuleOp(form.rule).getBody().getOps<DivOp>(), [&](DivOp div) {
-    return !form.isTokenOnly(div.getLhs()) && form.isTokenOnly(div.getRhs()) &&
-           !matchPattern(div.getRhs(), m_Constant());
+    return !form.isTokenOnly(div.getLhs()) && !matchPattern(div.getRhs(), m_Constant());
   });
 }
 
@@ -52,8 +52,7 @@ static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFor
   SmallVector<KernelTensor> tensors = kernelTensors(rule);
   Location loc = rule.getLoc();
 
-  // Products of bf16 cost no more accuracy than the inputs have lost, unless what is read is divided by
-  // another state's number, which may be small.
+  // Products of bf16 cost no more accuracy than the inputs have lost, unless what is read is divided.
   bool pairs =
       (hasBf16Pairs || hasBf16Tiles) && vectorWidth == 16 && !formats.empty() && !dividesReads(plan.form);
   for (auto [tensor, format] : llvm::zip(tensors, formats))
