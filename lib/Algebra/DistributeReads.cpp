@@ -2,20 +2,13 @@
 // the same key reads what the first one does, and their systems are one.
 #include "lib/Algebra/DistributeReads.h"
 #include "lib/Algebra/Terms.h"
-#include "mlir/Analysis/SliceAnalysis.h"
 #include "mlir/IR/IRMapping.h"
 
 using namespace mlir;
 using namespace recur;
 
-static Value withoutTurns(Value vector) {
-  while (auto turned = vector.getDefiningOp<TransposeOp>())
-    vector = turned.getOperand();
-  return vector;
-}
-
 static Value columnOf(OpBuilder &b, Location loc, Value vector) {
-  Value column = withoutTurns(vector);
+  Value column = withoutTransposes(vector);
   return isRow(matType(column)) ? TransposeOp::create(b, loc, column).getResult() : column;
 }
 
@@ -29,12 +22,6 @@ static Value squareOf(OpBuilder &b, Location loc, Value vector) {
         return DivOp::create(b, loc, square, sum);
   }
   return MatmulOp::create(b, loc, TransposeOp::create(b, loc, column), column);
-}
-
-static bool feedsState(RuleOp rule, Operation *op) {
-  SetVector<Operation *> users;
-  getForwardSlice(op, &users);
-  return llvm::any_of(rule.yieldedStates(), [&](Value next) { return users.contains(next.getDefiningOp()); });
 }
 
 namespace {
@@ -97,15 +84,15 @@ private:
     auto outer = term.getDefiningOp<MatmulOp>();
     if (!outer || !isOne(matType(outer.getLhs()).getCols()))
       return {};
-    Value along = withoutTurns(outer->getOperand(onRight ? 1 : 0));
+    Value along = withoutTransposes(outer->getOperand(onRight ? 1 : 0));
     if (auto multiple = along.getDefiningOp<MulOp>())
       for (unsigned i : {0, 1})
         if (Value number = multiple->getOperand(i); matType(number).isScalar()) {
           scale = scale ? MulOp::create(b, loc, scale, number).getResult() : number;
-          along = withoutTurns(multiple->getOperand(1 - i));
+          along = withoutTransposes(multiple->getOperand(1 - i));
           break;
         }
-    if (along != withoutTurns(vector))
+    if (along != withoutTransposes(vector))
       return {};
     Value met = squareOf(b, loc, vector);
     if (scale)
@@ -120,16 +107,12 @@ private:
 };
 } // namespace
 
-static bool isRead(MatmulOp product) {
-  return isMatrix(matType(product.getLhs())) != isMatrix(matType(product.getRhs()));
-}
-
 static void readBeforeWrites(RuleOp rule, IRRewriter &rewriter) {
   for (MatmulOp op : llvm::make_early_inc_range(rule.getBody().getOps<MatmulOp>())) {
     // A new state changes no more.
     bool onRight = isMatrix(matType(op.getLhs()));
     if (!isRead(op) || !feedsState(rule, op) ||
-        llvm::is_contained(rule.yieldedStates(), withoutTurns(op->getOperand(onRight ? 0 : 1))))
+        llvm::is_contained(rule.yieldedStates(), withoutTransposes(op->getOperand(onRight ? 0 : 1))))
       continue;
     rewriter.setInsertionPoint(op);
     Read read(rewriter, op.getLoc(), op->getOperand(onRight ? 1 : 0), onRight);

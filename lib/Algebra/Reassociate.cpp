@@ -31,7 +31,7 @@ public:
       llvm::MapVector<Value, SmallVector<unsigned>> groups;
       for (auto [index, part] : llvm::enumerate(parts))
         if (part.column && isCommon(byRow ? part.row : part.column, root))
-          groups[vectorOf(byRow ? part.row : part.column)].push_back(index);
+          groups[withoutTransposes(byRow ? part.row : part.column)].push_back(index);
       if (!llvm::any_of(groups, [](const auto &group) { return group.second.size() > 1; }))
         continue;
       rewriter.setInsertionPoint(root);
@@ -47,12 +47,6 @@ private:
     bool negative;
     Value whole, scale, column, row;
   };
-
-  // Equal vectors that were transposed twice are two values.
-  static Value vectorOf(Value value) {
-    auto transposed = value.getDefiningOp<TransposeOp>();
-    return transposed ? transposed.getOperand() : value;
-  }
 
   // Of reads, the matrix.
   static bool isCommon(Value factor, Operation *root) {
@@ -80,8 +74,7 @@ private:
       }
     auto product = dyn_cast_or_null<MatmulOp>(op);
     bool isOuter = product && isOne(matType(product.getLhs()).getCols());
-    bool isRead = product && isMatrix(matType(product.getLhs())) != isMatrix(matType(product.getRhs()));
-    if (inside && (isOuter || isRead))
+    if (inside && product && (isOuter || isRead(product)))
       part.column = product.getLhs(), part.row = product.getRhs();
     parts.push_back(part);
   }

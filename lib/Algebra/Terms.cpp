@@ -40,6 +40,23 @@ bool recur::isMatrix(MatType type) { return !isOne(type.getRows()) && !isOne(typ
 
 bool recur::isRow(MatType type) { return isOne(type.getRows()) && !isOne(type.getCols()); }
 
+bool recur::isRead(MatmulOp product) {
+  return isMatrix(matType(product.getLhs())) != isMatrix(matType(product.getRhs()));
+}
+
+Value recur::withoutTransposes(Value value) {
+  while (auto turned = value.getDefiningOp<TransposeOp>())
+    value = turned.getOperand();
+  return value;
+}
+
+bool recur::feedsState(RuleOp rule, Operation *op) {
+  SetVector<Operation *> slice;
+  getForwardSlice(op, &slice);
+  slice.insert(op);
+  return llvm::any_of(rule.yieldedStates(), [&](Value next) { return slice.contains(next.getDefiningOp()); });
+}
+
 SmallVector<Term> recur::multiplyTerms(ArrayRef<Term> lhs, ArrayRef<Term> rhs) {
   SmallVector<Term> result;
   for (const Term &l : lhs)

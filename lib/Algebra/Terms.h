@@ -38,6 +38,13 @@ constexpr size_t maxTerms = 32;
 bool isMatrix(MatType type);
 /// Whether it is the transpose of a vector.
 bool isRow(MatType type);
+/// Whether one side of a product is a matrix and the other one not.
+bool isRead(MatmulOp product);
+
+/// The value that another one is but for transposes.
+mlir::Value withoutTransposes(mlir::Value value);
+/// Whether a new state of the rule follows from an operation's result.
+bool feedsState(RuleOp rule, mlir::Operation *op);
 
 /// The column of a vector that acts as a diagonal, however it is stored.
 mlir::Value diagonalColumn(mlir::Value value);

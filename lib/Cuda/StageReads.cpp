@@ -1,7 +1,7 @@
 // Reads that are written another way, so that a core is read as it was or as it is.
 #include "lib/Algebra/Rewriting.h"
+#include "lib/Algebra/Terms.h"
 #include "lib/Cuda/StageCutter.h"
-#include "mlir/Analysis/SliceAnalysis.h"
 #include "mlir/IR/IRMapping.h"
 #include "llvm/ADT/MapVector.h"
 
@@ -136,13 +136,6 @@ private:
 };
 } // namespace
 
-static bool feedsState(RuleOp rule, Operation *op) {
-  SetVector<Operation *> slice;
-  getForwardSlice(op, &slice);
-  slice.insert(op);
-  return llvm::any_of(rule.yieldedStates(), [&](Value next) { return slice.contains(next.getDefiningOp()); });
-}
-
 // Whether a matrix becomes the new state by a factor alone.
 static bool isBeforeDecay(RuleOp rule, Value matrix) {
   return llvm::any_of(matrix.getUsers(), [&](Operation *user) {
@@ -153,12 +146,10 @@ static bool isBeforeDecay(RuleOp rule, Value matrix) {
 // Whether a matrix is a state between two changes of a token, which read it once in all: where they read it
 // in turn, so may outputs (StackedReads.h).
 static bool isBetweenChanges(RuleOp rule, Value matrix) {
-  auto isRead = [&](MatmulOp product) {
-    return isMatrix(product.getLhs()) != isMatrix(product.getRhs()) && feedsState(rule, product);
-  };
+  auto readsForState = [&](MatmulOp product) { return isRead(product) && feedsState(rule, product); };
   return isa_and_present<AddOp, SubOp>(matrix.getDefiningOp()) && feedsState(rule, matrix.getDefiningOp()) &&
          !llvm::is_contained(rule.yieldedStates(), matrix) &&
-         llvm::count_if(rule.getBody().getOps<MatmulOp>(), isRead) == 1;
+         llvm::count_if(rule.getBody().getOps<MatmulOp>(), readsForState) == 1;
 }
 
 // A state that changes once more is read before that as it was before the token: of
