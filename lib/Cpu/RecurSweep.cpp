@@ -85,8 +85,7 @@ static LogicalResult sweepRule(RuleOp rule, StringRef symbol, ArrayRef<TensorFor
   // Column blocks may be cut into parts, unless one part needs what another writes: readouts of all columns,
   // or the other states, whose initial values may lie where the final ones go.
   SweepOptions options = SweepOptions::choose(plan.shape, vectorWidth, vectorWidth == 16 ? 32 : 16,
-                                              pairs && hasBf16Pairs, pairs && hasBf16Tiles,
-                                              /*spread=*/hasBf16Tiles); // cores with 16 fill buffers
+                                              pairs && hasBf16Pairs, pairs && hasBf16Tiles);
   bool isWhole = plan.hasEpilogue || !plan.sideArguments.empty();
   int64_t parts = isWhole ? 1 : SweepLayout(plan.shape, options).blocks;
   builder.setInsertionPoint(*tokenLoop);

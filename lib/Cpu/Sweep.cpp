@@ -345,7 +345,7 @@ Value cpu::emitSweep(VectorBuilder &b, SweepRule &rule, const SweepOptions &opti
     Value left = arith::SubIOp::create(b, tokens, begin);
     Value count = arith::MinUIOp::create(b, left, b.index(options.chunk));
     rule.pack(b, layout, scratch, begin, count);
-    if (options.pages)
+    if (!options.spread)
       rule.lookAhead(b, begin);
     // The few tokens after the last whole group go one by one.
     Value rest = arith::RemUIOp::create(b, count, b.index(group));
@@ -390,13 +390,14 @@ int64_t SweepOptions::partialSums(const SweepShape &shape, int64_t group) const 
 }
 
 SweepOptions SweepOptions::choose(const SweepShape &shape, int64_t lanes, int64_t registers, bool pairs,
-                                  bool tiles, bool spread) {
+                                  bool tiles) {
   SweepOptions best;
-  best.spread = spread;
   best.lanes = lanes;
   best.registers = registers;
-  // Zen 3, which waits for a page at a request, gains up to a tenth; a Xeon with AVX-512 loses as much.
-  best.pages = registers == 16;
+  // Few lines can be on their way from memory at once, and a request beyond these holds up what comes after
+  // it: a Xeon with AMX and Zen 4 gain up to a sixth. Zen 3 waits for pages instead and, looking them up
+  // together, gains up to a tenth, which the others would lose.
+  best.spread = registers > 16;
   int64_t perVector = shape.reads.size() + shape.writes.size();
   int64_t most = (shape.columns + lanes - 1) / lanes;
   // Where there are many registers some are left to the scheduler.
@@ -426,7 +427,7 @@ SweepOptions SweepOptions::choose(const SweepShape &shape, int64_t lanes, int64_
     best.group = fits(2, best.vectors) ? 2 : 1;
     if (shape.reads.empty() && fits(4, best.vectors)) // nothing is solved for
       best.group = 4;
-    if (spread && perVector == 2 && !shape.rowDecay && fits(4, best.vectors)) // little is
+    if (best.spread && perVector == 2 && !shape.rowDecay && fits(4, best.vectors)) // little is
       best.group = 4;
   }
   // Packed rows share the first-level cache with a block of columns, but few rows are in use at a time. Lines
@@ -435,6 +436,6 @@ SweepOptions SweepOptions::choose(const SweepShape &shape, int64_t lanes, int64_
   int64_t slots = 2 * std::max(shape.rowSlots, 1u) + (best.pairs ? perVector : 0);
   int64_t bytes = 2 * roundUp(shape.rows, lanes) * slots;
   int64_t room = (registers > 16 ? 48 : 36) << 10; // cores without AVX-512 have less
-  best.chunk = spread ? 16 : std::clamp<int64_t>(room / bytes / 8 * 8, 16, 32);
+  best.chunk = best.spread ? 16 : std::clamp<int64_t>(room / bytes / 8 * 8, 16, 32);
   return best;
 }

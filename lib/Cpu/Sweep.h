@@ -40,20 +40,18 @@ struct SweepOptions {
   bool pairs = false; // products of pairs of bf16; see SweepPairs.h
   bool tiles = false; // products of tiles of bf16; see SweepTiles.h. `group` is then of the tokens left over
 
-  /// Requests for lines that are needed later are spread evenly: see SweepRequests.h.
+  /// Requests for lines that are needed later are spread evenly: see SweepRequests.h. Otherwise the pages of
+  /// a chunk are looked up together, ahead of such requests.
   bool spread = false;
-  /// The pages of a chunk are looked up together, ahead of requests for their lines.
-  bool pages = false;
 
   int64_t width() const { return lanes * vectors; }
   /// How many sums a read of `group` tokens is split into, over rows that are swept together: each takes one
   /// addition per row, whose latency others have to hide.
   int64_t partialSums(const SweepShape &shape, int64_t group) const;
   /// The best cut for a shape on a machine with `registers` vector registers of `lanes` f32; with products of
-  /// `pairs` or `tiles` of bf16 where that is possible. `spread`: few lines can be on their way from memory
-  /// at once, and a request beyond these holds up what comes after it.
+  /// `pairs` or `tiles` of bf16 where that is possible.
   static SweepOptions choose(const SweepShape &shape, int64_t lanes, int64_t registers, bool pairs = false,
-                             bool tiles = false, bool spread = false);
+                             bool tiles = false);
 };
 
 /// Where things are in the scratch memory, an f32 memref. All positions count f32. H comes first, column
@@ -98,7 +96,7 @@ public:
   /// Fills all slots of `count` tokens from `begin`. Rows are padded with zeros to their stride.
   virtual void pack(VectorBuilder &b, const SweepLayout &layout, mlir::Value scratch, mlir::Value begin,
                     mlir::Value count) = 0;
-  /// Called when a chunk that begins at token `begin` is packed, where SweepOptions::pages says so: looks up
+  /// Called when a chunk that begins at token `begin` is packed, where requests are not spread: looks up
   /// the pages of the next one.
   virtual void lookAhead(VectorBuilder &b, mlir::Value begin) {}
   /// Called before the column code of a token, for each of the column blocks: asks for lines that are needed

@@ -116,6 +116,7 @@ Kernel::Kernel(llvm::StringRef text, cpu::KernelOptions options) {
   if (failed(kernel))
     return;
   bytes = kernel->scratchBytes;
+  taken = kernel->form;
   mostParts = kernel->parts;
   jit = llvm::cantFail(llvm::orc::LLJITBuilder().create());
   kernel->module->setDataLayout(jit->getDataLayout());

@@ -50,14 +50,15 @@ public:
 
   bool ok() const { return function != nullptr; }
   const std::string &error() const { return message; }
-  int64_t scratchBytes() const { return bytes; }
+  /// "sweep", or another.
+  const std::string &form() const { return taken; }
   /// The most parts that a head can be cut into.
   int64_t parts() const { return mostParts; }
   /// Calls the kernel. Checks that it stays inside its scratch memory.
   void operator()(std::vector<Tensor *> tensors, Span span);
 
 private:
-  std::string message;
+  std::string message, taken;
   std::unique_ptr<llvm::orc::LLJIT> jit;
   void (*function)(void *const *, const Span *, void *) = nullptr;
   int64_t bytes = 0, mostParts = 1;
