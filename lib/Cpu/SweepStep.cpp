@@ -23,7 +23,7 @@ public:
     b.loop(begin, end, b.lanes, [&](Value column) {
       ColumnStep step{zero, zero, column, {}};
       for (unsigned slot : shape.reads)
-        step.reads.push_back(read(column, slot, /*first=*/step.reads.empty()));
+        step.reads.push_back(read(column, slot));
       Values writes = rule.step(b, layout, scratch, step);
       // One lane of each is needed at a time: through memory, where H would be.
       if (shape.columnDecay)
@@ -41,17 +41,14 @@ private:
     return b.load(scratch, b.add(i, layout.rowsBegin + slot * layout.rowSlotStride));
   }
 
-  // The inner products of a packed row with `lanes` rows of the state. The first read asks for the rows after
-  // these; after the last there are most often those of the next head.
-  Value read(Value column, unsigned slot, bool first) {
+  // The inner products of a packed row with `lanes` rows of the state.
+  Value read(Value column, unsigned slot) {
     Values sums(b.lanes, b.splat(0.0));
     sums = b.loop(zero, b.index(shape.rows), b.lanes, sums, [&](Value i, ValueRange carried) {
       Values next(carried);
       Value e = packed(slot, i);
       for (int64_t lane = 0; lane < b.lanes; ++lane) {
         Value row = b.add(column, lane);
-        if (first)
-          prefetchEntry(b, from, b.add(row, b.lanes), i);
         next[lane] = b.fma(e, vector::LoadOp::create(b, b.vector, from, ValueRange{row, i}), next[lane]);
       }
       return next;
@@ -80,6 +77,8 @@ private:
     return values.front();
   }
 
+  // Asks for the rows after these, line after line as they lie, and not all at once: more than can be on
+  // their way would hold up what comes next. After the last rows there are most often those of the next head.
   void update(Value column, size_t stored) {
     Value scalarDecay;
     if (shape.scalarDecay)
@@ -92,6 +91,7 @@ private:
       for (size_t w = 0; w < shape.writes.size(); ++w)
         z.push_back(b.loadSplat(scratch, b.add(lane, w * b.lanes)));
       b.loop(zero, b.index(shape.rows), b.lanes, [&](Value i) {
+        prefetchEntry(b, from, b.add(row, b.lanes), i);
         Value h = vector::LoadOp::create(b, b.vector, from, ValueRange{row, i});
         h = b.mul(decay, h);
         if (shape.rowDecay)
