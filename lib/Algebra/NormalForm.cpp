@@ -59,6 +59,22 @@ StringRef recur::classMeaning(RuleClass ruleClass) {
   return meanings[unsigned(ruleClass)];
 }
 
+void recur::unroll(ForOp loop, int64_t count) {
+  OpBuilder builder(loop);
+  SmallVector<Value> carried(loop.getInits());
+  for (int64_t j = 1; j <= count; ++j) {
+    IRMapping map;
+    map.map(loop.getCounter(), ConstantOp::create(builder, loop.getLoc(), double(j)).getResult());
+    map.map(loop.getCarried(), carried);
+    for (Operation &op : loop.getBody().front().without_terminator())
+      builder.clone(op, map);
+    for (auto [value, yielded] : llvm::zip(carried, loop.getYield().getValues()))
+      value = map.lookupOrDefault(yielded);
+  }
+  loop.replaceAllUsesWith(carried);
+  loop.erase();
+}
+
 LogicalResult recur::unrollSteps(RuleOp rule) {
   SmallVector<ForOp> loops;
   rule.getBody().walk([&](ForOp loop) { loops.push_back(loop); });
@@ -67,19 +83,7 @@ LogicalResult recur::unrollSteps(RuleOp rule) {
     if (!count)
       return loop.emitError() << "the number of micro-steps '" << dimText(loop.getCount())
                               << "' is not bound";
-    OpBuilder builder(loop);
-    SmallVector<Value> carried(loop.getInits());
-    for (int64_t j = 1; j <= count.getInt(); ++j) {
-      IRMapping map;
-      map.map(loop.getCounter(), ConstantOp::create(builder, loop.getLoc(), double(j)).getResult());
-      map.map(loop.getCarried(), carried);
-      for (Operation &op : loop.getBody().front().without_terminator())
-        builder.clone(op, map);
-      for (auto [value, yielded] : llvm::zip(carried, loop.getYield().getValues()))
-        value = map.lookupOrDefault(yielded);
-    }
-    loop.replaceAllUsesWith(carried);
-    loop.erase();
+    unroll(loop, count.getInt());
   }
   return success();
 }

@@ -213,6 +213,8 @@ constexpr unsigned fullDepth = 20;
 /// A number as `notation` writes it.
 std::string numberText(double value);
 
+/// Replaces a loop by so many copies of its region.
+void unroll(ForOp loop, int64_t count);
 /// Unrolls loops over micro-steps; fails, with an error, when a count is unbound.
 mlir::LogicalResult unrollSteps(RuleOp rule);
 

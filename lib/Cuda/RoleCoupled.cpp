@@ -1,6 +1,7 @@
 // The part of a plan that concerns two states which numbers couple. What one token's writes are to a later
 // one's state is an entry of a product of 2 x 2 matrices instead of a factor, and has no logarithm; all else
 // is as with one state whose rows are those of both in turns.
+#include "lib/Algebra/LinearSum.h"
 #include "lib/Cuda/RolePlan.h"
 #include "mlir/Analysis/SliceAnalysis.h"
 #include "mlir/IR/Matchers.h"
@@ -8,7 +9,6 @@
 using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
-using chunk::Reach;
 
 int RolePlan::stateOf(Value value) const {
   auto all = program.argumentsOf(ArgKind::State);
@@ -121,228 +121,19 @@ LogicalResult RolePlan::pairProducts() {
   }
 }
 
-//===----------------------------------------------------------------------===//
-// Masks
-//===----------------------------------------------------------------------===//
-
-// Whether nothing that is written to one state comes to another one.
-static bool isUnreachable(Value cascade, size_t to, size_t from) {
-  auto op = cascade.getDefiningOp<chunk::CascadeOp>();
-  FloatAttr number;
-  return op.getType().getStates() == 2 && to != from &&
-         matchPattern(op.getFactors()[2 * to + from], m_Constant(&number)) && number.getValue().isZero();
-}
-
-// Adds what one mask has for each state to what the other has; they must not have the same state's.
-static bool join(SmallVectorImpl<std::optional<RowFactors>> &own,
-                 ArrayRef<std::optional<RowFactors>> others) {
-  for (auto [x, y] : llvm::zip(own, others)) {
-    if (x && y)
-      return false;
-    if (y)
-      x = y;
+// What one state is read along for itself and as a part of the other one is read once.
+void RolePlan::readOnce(chunk::ProgramOp program) {
+  if (program.argumentsOf(ArgKind::State).size() != 2)
+    return;
+  auto isSum = [](Operation *op) { return isa<AddOp, SubOp, NegOp, MulOp>(op); };
+  SmallVector<Operation *> roots;
+  for (Operation &op : program.getBody().front())
+    if (isa<AddOp, SubOp>(op) && !isScores(op.getResult(0)) && llvm::none_of(op.getUsers(), isSum))
+      roots.push_back(&op);
+  auto isNumber = [](Value value) { return isOne(matType(value).getCols()); };
+  for (Operation *root : roots) {
+    OpBuilder b(root);
+    if (LinearSum sum(b, root->getResult(0), isNumber); sum.hasLikeTerms())
+      root->getResult(0).replaceAllUsesWith(sum.build());
   }
-  return true;
-}
-
-// The sum of masks that are read of different states. A state's weight is left out where it reaches none of
-// what is read.
-static std::optional<CoupledMask> joinReads(CoupledMask x, const CoupledMask &y) {
-  for (auto [from, own, other] : llvm::enumerate(x.weights, y.weights)) {
-    if (own && other && *own != *other)
-      return std::nullopt;
-    if (own.has_value() != other.has_value())
-      for (auto [to, factors] : llvm::enumerate(own ? y.reads : x.reads))
-        if (factors && !isUnreachable(x.cascade, to, from))
-          return std::nullopt;
-    if (other)
-      own = other;
-  }
-  return x.reach == y.reach && join(x.reads, y.reads) ? std::optional(x) : std::nullopt;
-}
-
-// The same mask of one state that is read, with constant factors as those of what is written.
-static CoupledMask withConstantsWritten(CoupledMask mask) {
-  auto isSet = [](const std::optional<RowFactors> &factors) { return factors.has_value(); };
-  if (llvm::count_if(mask.reads, isSet) != 1)
-    return mask;
-  RowFactors &read = **llvm::find_if(mask.reads, isSet);
-  auto isConstant = [](RowFactor factor) {
-    return RolePlan::trace(factor.value).getDefiningOp<ConstantOp>() != nullptr;
-  };
-  for (std::optional<RowFactors> &weight : mask.weights)
-    if (weight)
-      llvm::copy_if(read, std::back_inserter(*weight), isConstant);
-  llvm::erase_if(read, isConstant);
-  return mask;
-}
-
-std::optional<CoupledMask> RolePlan::asMask(Value value) {
-  value = trace(value);
-  Operation *op = value.getDefiningOp();
-  if (auto entries = dyn_cast_if_present<chunk::MaskOp>(op)) {
-    auto cascade = entries.getDecay().getDefiningOp<chunk::CascadeOp>();
-    if (!cascade)
-      return std::nullopt;
-    CoupledMask mask{cascade, {}, {}, entries.getReach()};
-    for (auto [factors, state] :
-         {std::pair(&mask.reads, entries.getTo()), {&mask.weights, entries.getFrom()}}) {
-      factors->resize(cascade.getType().getStates());
-      (*factors)[state] = RowFactors();
-    }
-    return mask;
-  }
-  if (auto product = dyn_cast_if_present<MulOp>(op)) {
-    for (unsigned i : {0, 1}) {
-      Value factor = product->getOperand(1 - i);
-      if (isScores(factor) && !factor.getDefiningOp<TransposeOp>())
-        continue;
-      std::optional<CoupledMask> mask =
-          isScores(product->getOperand(i)) ? asMask(product->getOperand(i)) : std::optional<CoupledMask>();
-      if (!mask)
-        continue;
-      auto transposed = factor.getDefiningOp<TransposeOp>();
-      if (transposed && isScores(transposed))
-        continue;
-      for (std::optional<RowFactors> &factors : transposed ? mask->weights : mask->reads)
-        if (factors)
-          factors->push_back({transposed ? transposed.getOperand() : factor});
-      return mask;
-    }
-    return std::nullopt;
-  }
-  auto sum = dyn_cast_if_present<AddOp>(op);
-  std::optional<CoupledMask> x = sum ? asMask(sum->getOperand(0)) : std::nullopt;
-  std::optional<CoupledMask> y = x ? asMask(sum->getOperand(1)) : std::nullopt;
-  if (!y || x->cascade != y->cascade)
-    return std::nullopt;
-  if (x->reads != y->reads) {
-    CoupledMask own = withConstantsWritten(*x), other = withConstantsWritten(*y);
-    if (own.reads != other.reads)
-      return joinReads(*x, *y);
-    x = own;
-    y = other;
-  }
-  // Whether a token sees itself is the same where it writes to other states alone.
-  if (x->reach != y->reach) {
-    if (x->reach == Reach::Before || y->reach == Reach::Before)
-      return std::nullopt;
-    for (auto [own, other] : {std::pair(&*x, &*y), {&*y, &*x}})
-      if (llvm::all_of(llvm::zip(own->reads, own->weights),
-                       [](auto both) { return !(std::get<0>(both) && std::get<1>(both)); }))
-        own->reach = other->reach;
-    if (x->reach != y->reach)
-      return std::nullopt;
-  }
-  return join(x->weights, y->weights) ? x : std::nullopt;
-}
-
-// The table of a mask that is read before a token's own update has the next token's numbers.
-static bool isSame(const CoupledMask &x, const CoupledMask &y) {
-  bool hasFactors = llvm::any_of(x.reads, [](const auto &factors) { return factors && !factors->empty(); });
-  return x.cascade == y.cascade && x.reads == y.reads && x.weights == y.weights &&
-         (!hasFactors || x.reach == y.reach);
-}
-
-int RolePlan::maskOf(Value scores) const {
-  for (scores = trace(scores);;) {
-    auto product = scores.getDefiningOp<MulOp>();
-    if (!product)
-      return -1;
-    for (unsigned i : {0, 1})
-      if (std::optional<CoupledMask> mask = asMask(product->getOperand(i))) {
-        auto *known = llvm::find_if(masks, [&](const CoupledMask &x) { return isSame(x, *mask); });
-        return known == masks.end() ? -1 : known - masks.begin();
-      }
-    scores = trace(product->getOperand(isScores(product->getOperand(0)) ? 0 : 1));
-  }
-}
-
-SmallVector<Value> CoupledMask::numbers() const {
-  SmallVector<Value> found(cascade.getDefiningOp<chunk::CascadeOp>().getFactors());
-  for (const auto *factors : {&reads, &weights})
-    for (const std::optional<RowFactors> &own : *factors)
-      for (RowFactor factor : own.value_or(RowFactors()))
-        found.push_back(factor.value);
-  return found;
-}
-
-LogicalResult RolePlan::needMask(const CoupledMask &mask) {
-  if (states != 2 || mask.weights.size() != 2)
-    return failure();
-  if (llvm::none_of(masks, [&](const CoupledMask &x) { return isSame(x, mask); }))
-    masks.push_back(mask);
-  return success(llvm::all_of(mask.numbers(), [&](Value number) { return succeeded(needRow(number)); }));
-}
-
-// Scores as what their mask is a factor of and the mask, with numbers of the later token as factors of that.
-static std::pair<Value, Value> takeMask(OpBuilder &b, Value scores) {
-  auto times = [&](Value number, Value mask) -> Value {
-    return MulOp::create(b, scores.getLoc(), mask.getType(), number, mask);
-  };
-  if (auto negative = scores.getDefiningOp<NegOp>()) {
-    auto [inner, mask] = takeMask(b, negative->getOperand(0));
-    if (inner)
-      return {inner, times(ConstantOp::create(b, scores.getLoc(), -1.0), mask)};
-    return {};
-  }
-  auto product = scores.getDefiningOp<MulOp>();
-  if (!product)
-    return {};
-  for (unsigned i : {0, 1}) {
-    Value own = product->getOperand(i), other = product->getOperand(1 - i);
-    if (RolePlan::isScores(own) && RolePlan::isScores(other) && RolePlan::asMask(own))
-      return {other, own};
-    if (RolePlan::isScores(other) || !RolePlan::isScores(own))
-      continue;
-    auto [inner, mask] = takeMask(b, own);
-    if (inner)
-      return {inner, times(other, mask)};
-  }
-  return {};
-}
-
-// Writes sums of the same product times masks as the product times the sum of those.
-static void joinMasks(chunk::ProgramOp program) {
-  SmallVector<AddOp> sums;
-  program.getBody().walk([&](AddOp sum) {
-    if (RolePlan::isScores(sum) && !RolePlan::asMask(sum))
-      sums.push_back(sum);
-  });
-  for (AddOp sum : sums) {
-    OpBuilder b(sum);
-    auto [x, own] = takeMask(b, sum->getOperand(0));
-    auto [y, other] = takeMask(b, sum->getOperand(1));
-    if (!x || x != y)
-      continue;
-    Value mask = AddOp::create(b, sum.getLoc(), own.getType(), own, other);
-    if (RolePlan::asMask(mask))
-      sum.replaceAllUsesWith(MulOp::create(b, sum.getLoc(), x.getType(), x, mask).getResult());
-  }
-}
-
-void RolePlan::findMasks(chunk::ProgramOp program) {
-  joinMasks(program);
-  llvm::SmallVector<chunk::GramOp> grams;
-  program.getBody().walk([&](MulOp product) {
-    for (unsigned i : {0, 1}) {
-      std::optional<CoupledMask> mask = asMask(product->getOperand(i));
-      auto inner = product->getOperand(1 - i).getDefiningOp<MatmulOp>();
-      auto right = inner ? inner.getRhs().getDefiningOp<TransposeOp>() : TransposeOp();
-      if (!mask || !right || matType(right.getOperand()) != matType(inner.getLhs()))
-        continue;
-      auto *known = llvm::find_if(grams, [&](chunk::GramOp gram) {
-        return gram.getLhs() == inner.getLhs() && gram.getRhs() == right.getOperand() &&
-               gram.getReach() == mask->reach;
-      });
-      if (known == grams.end()) {
-        OpBuilder b(inner);
-        grams.push_back(chunk::GramOp::create(b, product.getLoc(), inner.getType(), inner.getLhs(),
-                                              right.getOperand(), Value(), mask->reach));
-        known = std::prev(grams.end());
-      }
-      product->setOperand(1 - i, known->getResult());
-      return;
-    }
-  });
 }

@@ -337,6 +337,7 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
     if (program) {
       writeSums(program);
       takeOutNumbers(program);
+      RolePlan::readOnce(program);
       RolePlan::findMasks(program);
       RolePlan::splitSigns(program);
       RolePlan::takeLogs(program);

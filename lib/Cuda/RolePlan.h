@@ -216,6 +216,8 @@ public:
   int maskOf(mlir::Value scores) const;
   /// Writes inner products that such a mask is a factor of as products between tokens.
   static void findMasks(chunk::ProgramOp program);
+  /// Writes what is read of two coupled states along the same rows as one product, times a sum of numbers.
+  static void readOnce(chunk::ProgramOp program);
   /// Writes decays that may be negative as those of their sizes, and their signs as factors (RoleSigns.cpp);
   /// whether a decay is such signs.
   static void splitSigns(chunk::ProgramOp program);

@@ -172,7 +172,8 @@ private:
       inverse->build();
   }
 
-  // States that are coupled form a group; groups come in the order in which they read each other.
+  // States that are coupled form a group, as do those that read each other; groups come in the order in which
+  // they read earlier ones.
   LogicalResult makeGroups() {
     unsigned count = nf.states.size();
     SmallVector<unsigned> leader = llvm::to_vector(llvm::seq<unsigned>(0, count));
@@ -196,16 +197,42 @@ private:
     for (auto &group : members)
       waiting.push_back(std::make_unique<Group>(*cx, group));
     while (!waiting.empty()) {
-      auto ready = llvm::find_if(waiting, [&](const std::unique_ptr<Group> &group) {
-        return llvm::none_of(waiting, [&](const std::unique_ptr<Group> &other) {
+      auto readBy = [&](const std::unique_ptr<Group> &group) {
+        return llvm::find_if(waiting, [&](const std::unique_ptr<Group> &other) {
           return other != group && updateReads(*group, *other);
         });
-      });
-      if (ready == waiting.end())
-        return cx->fail("states that are not coupled by scalars read each other");
-      groups.push_back(std::move(*ready));
-      waiting.erase(ready);
+      };
+      auto ready = llvm::find_if(waiting, [&](const auto &group) { return readBy(group) == waiting.end(); });
+      if (ready != waiting.end()) {
+        groups.push_back(std::move(*ready));
+        waiting.erase(ready);
+        continue;
+      }
+      // From each to one that it reads, so often that what follows is a circle.
+      auto *at = waiting.begin();
+      llvm::SmallBitVector states(count);
+      for (size_t step = 0; step < 2 * waiting.size(); ++step) {
+        at = readBy(*at);
+        for (unsigned state = 0; step >= waiting.size() && state < count; ++state)
+          if ((*at)->contains(state))
+            states.set(state);
+      }
+      if (failed(join(waiting, llvm::to_vector(states.set_bits()))))
+        return failure();
     }
+    return success();
+  }
+
+  // Makes the groups of some states, which read each other, one.
+  LogicalResult join(SmallVectorImpl<std::unique_ptr<Group>> &waiting, ArrayRef<unsigned> states) {
+    for (unsigned state : states)
+      if (nf.states[state].getType() != nf.states[states[0]].getType())
+        return cx->fail("'" + notation(nf.states[states[0]]) + "' and '" + notation(nf.states[state]) +
+                        "' read each other, but their shapes differ");
+    llvm::erase_if(waiting, [&](const auto &group) {
+      return llvm::any_of(states, [&](unsigned state) { return group->contains(state); });
+    });
+    waiting.push_back(std::make_unique<Group>(*cx, states));
     return success();
   }
 

@@ -63,6 +63,10 @@ Value Group::masked(Value vectors, Value keys, Value decay, ArrayRef<Target> fro
   Value mask;
   bool any =
       llvm::any_of(from, [&](const Target &target) { return reaches(cascade, target.member, member); });
+  // A token's own writes to other states have not come to this one.
+  if (reach == Reach::Strict &&
+      llvm::none_of(from, [&](const Target &target) { return target.member == member; }))
+    reach = Reach::Inclusive;
   for (const Target &target : from) {
     if (any && !reaches(cascade, target.member, member))
       continue;

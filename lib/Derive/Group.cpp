@@ -268,16 +268,21 @@ static Coefficient times(Coefficient x, const Coefficient &y) {
   return x;
 }
 
-// Has the weights take over the number that all of a payload has as a factor, where it is that of its first
-// term.
-void Group::Stream::takeNumberOut() {
-  double number = payload.front().first.number;
-  if (!llvm::all_of(payload, [&](const auto &term) { return quotient(term.first.number, number); }))
-    return;
+// Has the weights take over what all of a payload has as a factor: values, and the number of its first term.
+void Group::Stream::takeFactorsOut() {
+  Coefficient common;
+  for (Value factor : payload.front().first.factors) {
+    common.factors.push_back(factor);
+    if (!llvm::all_of(payload, [&](const auto &term) { return quotient(term.first, common).has_value(); }))
+      common.factors.pop_back();
+  }
+  common.number = payload.front().first.number;
+  if (!llvm::all_of(payload, [&](const auto &term) { return quotient(term.first.number, common.number); }))
+    common.number = 1;
   for (auto &[c, column] : payload)
-    c.number /= number;
+    c = *quotient(c, common);
   for (Target &target : into)
-    target.weight.number *= number;
+    target.weight = times(common, target.weight);
 }
 
 // Takes another stream on, where one payload is a number times the other: then what is written to several
@@ -285,11 +290,11 @@ void Group::Stream::takeNumberOut() {
 bool Group::joinStreams(Stream &stream, Stream other) {
   if (!sameColumn(stream.key, other.key))
     return false;
-  // Numbers of which none is a multiple of the other are weights of what has none.
+  // Factors of which none is a multiple of the other are weights of what has none.
   if (!quotient(other.payload, stream.payload) && !quotient(stream.payload, other.payload)) {
     Stream plain = stream;
-    plain.takeNumberOut();
-    other.takeNumberOut();
+    plain.takeFactorsOut();
+    other.takeFactorsOut();
     if (quotient(other.payload, plain.payload) || quotient(plain.payload, other.payload))
       stream = plain;
   }

@@ -89,7 +89,7 @@ private:
     bool goesInto(unsigned member) const {
       return llvm::any_of(into, [&](const Target &target) { return target.member == member; });
     }
-    void takeNumberOut();
+    void takeFactorsOut();
   };
   struct Place { // of a row among the group's states: what it has seen
     unsigned member;

@@ -194,6 +194,14 @@ def mean_squares(x, s):
     return o
 
 
+def shared_error(x, s):
+    q, k = l2norm(x.q), l2norm(x.k)
+    F, S = exp(x.f) * s.F, exp(x.s) * s.S
+    error = x.v - (F + S) @ k
+    s.F, s.S = F + x.b * outer(error, k), S + x.c * outer(error, k)
+    return (s.F + s.S) @ q
+
+
 def delayed_delta(x, s):
     k = l2norm(x.k)
     s.S = delta_step(exp(x.g) * s.S + x.c * outer(s.v1, s.k1), k, x.v, x.b)

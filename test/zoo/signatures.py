@@ -171,6 +171,8 @@ outer_decay                 | q:query(dk) k:key(dk) v:value(dv) g:logit(dk) h:lo
 tempered_gate               | q:query(dk) k:key(dk) g:logit(dk) r:logit(dk) v:value(dv) | | S(dv,dk)
 decayed_last                | q:query(dk) k:key(dk) v:value(dv) b:gate() g:log_decay(dk) | | S(dv,dk)
 delta_normaliser            | q:query(dk) k:key(dk) v:value(dv) g:log_decay() b:gate() | | S(dv,dk) z(dk)
+shared_error                | q:query(dk) k:key(dk) v:value(dv) f:log_decay() s:log_decay() b:half() c:half() | | \
+                              F(dv,dk) S(dv,dk)
 mean_squares                | x:value(d) y:value() | | w(d)
 mimo                        | X:value(dv,n) B:value(dk,n) C:value(dk,n) g:log_decay() | | S(dv,dk)
 mimo_rows                   | x:value(dv) B:key(n,dk) C:key(n,dk) g:log_decay() | W:real(n,dv) Z:real(n,dv) | \
