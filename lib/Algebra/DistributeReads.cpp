@@ -1,6 +1,8 @@
 // Of `T = S + p*kT`, T*k is S*k + (kT*k)*p: a delta rule that follows on a write, or on another one, along
 // the same key reads what the first one does, and their systems are one.
 #include "lib/Algebra/DistributeReads.h"
+#include "lib/Algebra/LinearSum.h"
+#include "lib/Algebra/NormalForm.h"
 #include "lib/Algebra/Terms.h"
 #include "mlir/IR/IRMapping.h"
 
@@ -26,9 +28,9 @@ static Value squareOf(OpBuilder &b, Location loc, Value vector) {
 
 namespace {
 // A read of a matrix along a vector on one side of it.
-class Read {
+class ReadAlong {
 public:
-  Read(OpBuilder &b, Location loc, Value vector, bool onRight)
+  ReadAlong(OpBuilder &b, Location loc, Value vector, bool onRight)
       : b(b), loc(loc), onRight(onRight), vector(vector) {}
 
   // What is read of a sum whose last terms are written along the vector: of the terms before them, and
@@ -37,7 +39,7 @@ public:
     Operation *op = matrix.getDefiningOp();
     if (isa_and_present<TransposeOp>(op)) {
       Value turned = TransposeOp::create(b, loc, vector);
-      Value read = Read(b, loc, turned, !onRight).before(op->getOperand(0));
+      Value read = ReadAlong(b, loc, turned, !onRight).before(op->getOperand(0));
       return read ? TransposeOp::create(b, loc, read).getResult() : read;
     }
     if (isa_and_present<NegOp>(op)) {
@@ -66,12 +68,19 @@ public:
   }
 
 private:
+  // What is read of a matrix that stays one. What was read before is found.
   Value of(Value matrix) {
+    Value lhs = onRight ? matrix : vector, rhs = onRight ? vector : matrix;
+    for (Operation *user : matrix.getUsers())
+      if (auto known = dyn_cast<MatmulOp>(user); known && known.getLhs() == lhs && known.getRhs() == rhs &&
+                                                 user->getBlock() == b.getInsertionBlock() &&
+                                                 user->isBeforeInBlock(&*b.getInsertionPoint()))
+        return known;
     if (auto scaled = matrix.getDefiningOp<MulOp>())
       for (unsigned i : {0, 1})
         if (matType(scaled->getOperand(i)).isScalar())
           return MulOp::create(b, loc, scaled->getOperand(i), of(scaled->getOperand(1 - i)));
-    return onRight ? MatmulOp::create(b, loc, matrix, vector) : MatmulOp::create(b, loc, vector, matrix);
+    return MatmulOp::create(b, loc, lhs, rhs);
   }
 
   // What is read of an outer product along the vector, perhaps times a number; null of others.
@@ -115,9 +124,13 @@ static void readBeforeWrites(RuleOp rule, IRRewriter &rewriter) {
         llvm::is_contained(rule.yieldedStates(), withoutTransposes(op->getOperand(onRight ? 0 : 1))))
       continue;
     rewriter.setInsertionPoint(op);
-    Read read(rewriter, op.getLoc(), op->getOperand(onRight ? 1 : 0), onRight);
-    if (Value before = read.before(op->getOperand(onRight ? 0 : 1)))
-      rewriter.replaceOp(op, before);
+    ReadAlong read(rewriter, op.getLoc(), op->getOperand(onRight ? 1 : 0), onRight);
+    Value before = read.before(op->getOperand(onRight ? 0 : 1));
+    if (!before)
+      continue;
+    // A read of three changes would have the first ones' reads four times, that of ten a thousand times.
+    LinearSum sum(rewriter, before, [](Value value) { return matType(value).isScalar(); });
+    rewriter.replaceOp(op, sum.hasLikeTerms() ? sum.build() : before);
   }
 }
 
@@ -146,7 +159,40 @@ static void readOfStates(RuleOp rule, IRRewriter &rewriter) {
   }
 }
 
+// Whether all that a loop does is to read a matrix along one vector, the same in each step, and to add what
+// is written along it.
+static bool changesAlongOne(ForOp loop) {
+  if (!loop.getCounter().use_empty() || loop.getCarried().size() != 1 ||
+      !isMatrix(matType(loop.getCarried()[0])))
+    return false;
+  auto isWithin = [&](Value value) { return value.getParentBlock() == &loop.getBody().front(); };
+  Value vector;
+  for (Operation &op : loop.getBody().front().without_terminator()) {
+    auto product = dyn_cast<MatmulOp>(op);
+    if (!product) {
+      if (op.getNumRegions() ||
+          (isMatrix(matType(op.getResult(0))) && !isa<AddOp, SubOp, NegOp, TransposeOp>(op)))
+        return false;
+      continue;
+    }
+    if (isRead(product) && vector)
+      return false;
+    if (isRead(product))
+      vector = withoutTransposes(product->getOperand(isMatrix(matType(product.getLhs())) ? 1 : 0));
+  }
+  auto isAlong = [&](MatmulOp product) {
+    return isRead(product) || llvm::any_of(product->getOperands(),
+                                           [&](Value side) { return withoutTransposes(side) == vector; });
+  };
+  return vector && !isWithin(vector) && llvm::all_of(loop.getBody().getOps<MatmulOp>(), isAlong);
+}
+
 void recur::distributeReads(RuleOp rule, IRRewriter &rewriter) {
+  constexpr int64_t most = 16; // steps, each of which some numbers are computed for
+  for (ForOp loop : llvm::make_early_inc_range(rule.getBody().getOps<ForOp>()))
+    if (auto count = dyn_cast<IntegerAttr>(loop.getCount());
+        count && count.getInt() <= most && changesAlongOne(loop))
+      unroll(loop, count.getInt());
   readBeforeWrites(rule, rewriter);
   readOfStates(rule, rewriter);
 }

@@ -6,6 +6,7 @@
 // a dense term stays one factor.
 #include "lib/Algebra/DistributeReads.h"
 #include "lib/Algebra/Passes.h"
+#include "lib/Algebra/Rewriting.h"
 #include "lib/Algebra/Terms.h"
 #include "mlir/Transforms/GreedyPatternRewriteDriver.h"
 #include "llvm/ADT/MapVector.h"
@@ -177,7 +178,10 @@ struct Reassociate : recur::impl::RecurReassociateBase<Reassociate> {
       rewriter.setInsertionPoint(op);
       rewriter.replaceOp(op, emitTerms(rewriter, op.getLoc(), op.getType(), terms));
     }
+    // What is left of what was written anew would count as another use.
+    eraseDead(getOperation());
     distributeReads(getOperation(), rewriter);
+    eraseDead(getOperation());
     SmallVector<Operation *> sums;
     getOperation().walk([&](Operation *op) {
       if (!isa<AddOp, SubOp>(op) || matType(op->getResult(0)).isScalar())

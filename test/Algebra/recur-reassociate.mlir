@@ -141,3 +141,37 @@ recur.rule @sum_of_states(input "q" %q: !recur.mat<dk x 1>, state "S" %S: !recur
   %o = recur.matmul %0, %q : !recur.mat<dv x dk>, !recur.mat<dk x 1>
   recur.yield %S, %M, %o : !recur.mat<dv x dk>, !recur.mat<dv x dk>, !recur.mat<dv x 1>
 }
+
+// So are the steps of a loop that changes a state along one vector; a loop along others is kept.
+// CHECK-LABEL: recur.rule @steps
+recur.rule @steps(input "k" %k: !recur.mat<dk x 1>, input "v" %v: !recur.mat<dv x 1>, input "b" %b: !recur.mat<1 x 1>,
+                  input "p" %p: !recur.steps<2 x dk x 1>, state "S" %S: !recur.mat<dv x dk>, state "T" %T: !recur.mat<dv x dk>) -> ("o") init {
+  %z = recur.constant 0.0 : !recur.mat<dv x dk>
+  recur.yield %z, %z : !recur.mat<dv x dk>, !recur.mat<dv x dk>
+} body {
+  // CHECK: recur.matmul %S, %k : <dv x dk>, <dk x 1>
+  // CHECK-NOT: <dv x dk>, <dk x 1>
+  // CHECK: recur.matmul %{{.*}}, %{{.*}} : <dv x 1>, <1 x dk>
+  // CHECK-NOT: <dv x 1>, <1 x dk>
+  // CHECK: recur.for
+  // CHECK: recur.matmul %{{.*}}, %{{.*}} : <dv x dk>, <dk x 1>
+  %kT = recur.transpose %k : !recur.mat<dk x 1>
+  %0 = recur.for %j = 1 to 3 iter(%s = %S) -> !recur.mat<dv x dk> {
+    %y = recur.matmul %s, %k : !recur.mat<dv x dk>, !recur.mat<dk x 1>
+    %e = recur.sub %v, %y : !recur.mat<dv x 1>, !recur.mat<dv x 1>
+    %be = recur.mul %b, %e : !recur.mat<1 x 1>, !recur.mat<dv x 1>
+    %w = recur.matmul %be, %kT : !recur.mat<dv x 1>, !recur.mat<1 x dk>
+    %n = recur.add %s, %w : !recur.mat<dv x dk>, !recur.mat<dv x dk>
+    recur.yield %n : !recur.mat<dv x dk>
+  }
+  %1 = recur.for %j = 1 to 2 iter(%s = %T) -> !recur.mat<dv x dk> {
+    %x = recur.extract %p[%j] : <2 x dk x 1>
+    %y = recur.matmul %s, %x : !recur.mat<dv x dk>, !recur.mat<dk x 1>
+    %e = recur.sub %v, %y : !recur.mat<dv x 1>, !recur.mat<dv x 1>
+    %xT = recur.transpose %x : !recur.mat<dk x 1>
+    %w = recur.matmul %e, %xT : !recur.mat<dv x 1>, !recur.mat<1 x dk>
+    %n = recur.add %s, %w : !recur.mat<dv x dk>, !recur.mat<dv x dk>
+    recur.yield %n : !recur.mat<dv x dk>
+  }
+  recur.yield %0, %1, %v : !recur.mat<dv x dk>, !recur.mat<dv x dk>, !recur.mat<dv x 1>
+}

@@ -28,6 +28,7 @@ class Draw:
         self.random = random.Random(seed)
         self.decay = self.pick("none", "number", "number", "log", "log", "constant", "keys", "keys", "both", "values")
         self.keys = ["k", "p"][:self.pick(1, 2)]
+        self.memories = "S"  # that outputs are read of
         self.isTurned = self.chance(0.2)  # the state's keys are its rows
         self.text = self.draw()
 
@@ -65,11 +66,22 @@ class Draw:
         if kind < 0.08:  # momentum
             step = self.change("", "S")
             return [f"M = m*M{step}", f"S = {self.decayed('S')} + M"]
-        if kind < 0.16 and self.decay != "values":  # micro-steps
+        if kind < 0.13 and self.decay in ("none", "number", "log", "constant"):  # two memories that share an error
+            key = self.pick(*self.keys)
+            first, second = self.pick(("T", "S"), ("1/2*T", "S"), ("b*T", "c*S"), ("T", "-S"))
+            self.memories = self.pick("S", "T", "(S + T)")
+            return [f"e = {self.read(f'({first} + {second})', key)} - v",
+                    f"T = m*T - 1/2*b*{self.outer('e', key)}", f"S = {self.decayed('S')} - 1/4*{self.outer('e', key)}"]
+        if kind < 0.17:  # several steps along one vector
+            key, count = self.pick(*self.keys), self.pick(2, 3, 5)
+            step = f" - 1/2*b*{self.outer(self.read('S', key) + ' - v', key)}"
+            loop = f"for j in 1..{count} {{\n  S = S{step}\n}}"
+            return self.pick([f"S = {self.decayed('S')}", loop], [loop, f"S = {self.decayed('S')}"])
+        if kind < 0.25 and self.decay != "values":  # micro-steps
             step = self.outer(f"{self.read('S', 'x')} - u[j]", "x")
             loop = f"for j in 1..n {{\n  x = l2norm(h[j])\n  S = S - b*{step}\n}}"
             return [f"S = {self.decayed('S')}", loop] if self.decay != "none" else [loop]
-        if kind < 0.22 and not self.isTurned:  # columns
+        if kind < 0.31 and not self.isTurned:  # columns
             lines = ["S = S - 1/4*(S*A - U)*A.T"] + [f"S = S{self.change('S', 'S')}"][:self.pick(0, 0, 1)]
         else:
             lines = [f"S = S{self.change('S', 'S')}" for _ in range(self.pick(1, 1, 2, 2, 3))]
@@ -85,7 +97,7 @@ class Draw:
         return lines
 
     def output(self):
-        read = self.read("S", "q")
+        read = self.read(self.memories, "q")
         return self.pick(read, read, read, f"dk^(-1/2)*{read}", f"rmsnorm({read})", f"{read} + c*v",
                          f"silu(z).*({read})", f"c*({read})")
 
