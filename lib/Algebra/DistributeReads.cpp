@@ -68,14 +68,23 @@ public:
   }
 
 private:
-  // What is read of a matrix that stays one. What was read before is found.
+  // What is read of a matrix that stays one. What was read before is found, of the transposed matrix, too.
   Value of(Value matrix) {
     Value lhs = onRight ? matrix : vector, rhs = onRight ? vector : matrix;
-    for (Operation *user : matrix.getUsers())
-      if (auto known = dyn_cast<MatmulOp>(user); known && known.getLhs() == lhs && known.getRhs() == rhs &&
-                                                 user->getBlock() == b.getInsertionBlock() &&
-                                                 user->isBeforeInBlock(&*b.getInsertionPoint()))
-        return known;
+    auto isSame = [&](Operation *user, Value of, bool isRight) {
+      auto known = dyn_cast<MatmulOp>(user);
+      return known && known->getOperand(isRight ? 0 : 1) == of &&
+             withoutTransposes(known->getOperand(isRight ? 1 : 0)) == withoutTransposes(vector) &&
+             user->getBlock() == b.getInsertionBlock() && user->isBeforeInBlock(&*b.getInsertionPoint());
+    };
+    for (Operation *user : matrix.getUsers()) {
+      if (isSame(user, matrix, onRight))
+        return user->getResult(0);
+      if (isa<TransposeOp>(user))
+        for (Operation *other : user->getUsers())
+          if (isSame(other, user->getResult(0), !onRight))
+            return TransposeOp::create(b, loc, other->getResult(0));
+    }
     if (auto scaled = matrix.getDefiningOp<MulOp>())
       for (unsigned i : {0, 1})
         if (matType(scaled->getOperand(i)).isScalar())
@@ -180,9 +189,18 @@ static bool changesAlongOne(ForOp loop) {
     if (isRead(product))
       vector = withoutTransposes(product->getOperand(isMatrix(matType(product.getLhs())) ? 1 : 0));
   }
+  auto isMultiple = [&](Value side) {
+    for (side = withoutTransposes(side); side != vector;) {
+      auto product = side.getDefiningOp<MulOp>();
+      unsigned number = product && matType(product.getLhs()).isScalar() ? 0 : 1;
+      if (!product || !matType(product->getOperand(number)).isScalar())
+        return false;
+      side = withoutTransposes(product->getOperand(1 - number));
+    }
+    return true;
+  };
   auto isAlong = [&](MatmulOp product) {
-    return isRead(product) || llvm::any_of(product->getOperands(),
-                                           [&](Value side) { return withoutTransposes(side) == vector; });
+    return isRead(product) || llvm::any_of(product->getOperands(), isMultiple);
   };
   return vector && !isWithin(vector) && llvm::all_of(loop.getBody().getOps<MatmulOp>(), isAlong);
 }
@@ -191,8 +209,14 @@ void recur::distributeReads(RuleOp rule, IRRewriter &rewriter) {
   constexpr int64_t most = 16; // steps, each of which some numbers are computed for
   for (ForOp loop : llvm::make_early_inc_range(rule.getBody().getOps<ForOp>()))
     if (auto count = dyn_cast<IntegerAttr>(loop.getCount());
-        count && count.getInt() <= most && changesAlongOne(loop))
+        count && count.getInt() <= most && changesAlongOne(loop)) {
+      // What is the same in all steps is to be the same value.
+      auto isWithin = [&](Value value) { return value.getParentRegion() == &loop.getBody(); };
+      for (Operation &op : llvm::make_early_inc_range(loop.getBody().front().without_terminator()))
+        if (llvm::none_of(op.getOperands(), isWithin))
+          op.moveBefore(loop);
       unroll(loop, count.getInt());
+    }
   readBeforeWrites(rule, rewriter);
   readOfStates(rule, rewriter);
 }

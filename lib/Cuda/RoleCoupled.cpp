@@ -121,10 +121,42 @@ LogicalResult RolePlan::pairProducts() {
   }
 }
 
+// Has sums of what is read be those of the chunk's rows, where functions of a token add them.
+static void takeSumsOut(chunk::MapOp map) {
+  if (!map.getCarried().empty())
+    return;
+  Block &block = map.getBody().front();
+  auto rowsOf = [&](Value value) -> Value {
+    auto argument = dyn_cast<BlockArgument>(value);
+    if (!argument || argument.getArgNumber() >= map.getRows().size())
+      return {};
+    Value rows = map.getRows()[argument.getArgNumber()];
+    return isa_and_present<AddOp, SubOp, MulOp, MatmulOp>(rows.getDefiningOp()) ? rows : Value();
+  };
+  for (Operation &op : llvm::make_early_inc_range(block.without_terminator())) {
+    Value lhs = isa<AddOp, SubOp>(op) ? rowsOf(op.getOperand(0)) : Value();
+    Value rhs = lhs ? rowsOf(op.getOperand(1)) : Value();
+    if (!rhs || lhs.getType() != rhs.getType())
+      continue;
+    OpBuilder b(map);
+    Operation *sum = b.create(op.getLoc(), op.getName().getIdentifier(), {lhs, rhs}, {lhs.getType()});
+    unsigned number = map.getRows().size();
+    map.getRowsMutable().append(sum->getResult(0));
+    op.getResult(0).replaceAllUsesWith(block.insertArgument(number, op.getResult(0).getType(), op.getLoc()));
+    op.erase();
+  }
+  for (unsigned i = map.getRows().size(); i-- > 0;)
+    if (block.getArgument(i).use_empty()) {
+      map.getRowsMutable().erase(i);
+      block.eraseArgument(i);
+    }
+}
+
 // What one state is read along for itself and as a part of the other one is read once.
 void RolePlan::readOnce(chunk::ProgramOp program) {
   if (program.argumentsOf(ArgKind::State).size() != 2)
     return;
+  program.getBody().walk(takeSumsOut);
   auto isSum = [](Operation *op) { return isa<AddOp, SubOp, NegOp, MulOp>(op); };
   SmallVector<Operation *> roots;
   for (Operation &op : program.getBody().front())

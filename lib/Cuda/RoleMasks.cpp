@@ -185,6 +185,51 @@ static std::pair<Value, Value> takeMask(OpBuilder &b, Value scores) {
   return {};
 }
 
+// The sum of scores that are one product times masks as the product times the sum of those; null of others.
+static Value sumOfMasked(OpBuilder &b, Value lhs, Value rhs) {
+  auto [x, own] = takeMask(b, lhs);
+  auto [y, other] = takeMask(b, rhs);
+  if (!x || x != y)
+    return {};
+  Value mask = AddOp::create(b, lhs.getLoc(), own.getType(), own, other);
+  return RolePlan::asMask(mask) ? MulOp::create(b, lhs.getLoc(), x.getType(), x, mask).getResult() : Value();
+}
+
+// What scores of two states take of the same rows is taken by one.
+static void joinProducts(chunk::ProgramOp program) {
+  for (AddOp root : llvm::make_early_inc_range(program.getBody().getOps<AddOp>())) {
+    if (RolePlan::isScores(root) ||
+        llvm::any_of(root->getUsers(), [](Operation *op) { return isa<AddOp>(op); }))
+      continue;
+    OpBuilder b(root);
+    SmallVector<Value> terms, work{root};
+    while (!work.empty()) {
+      Value value = work.pop_back_val();
+      if (auto sum = value.getDefiningOp<AddOp>(); sum && (sum == root || value.hasOneUse()))
+        work.append({sum.getRhs(), sum.getLhs()});
+      else
+        terms.push_back(value);
+    }
+    size_t all = terms.size();
+    for (size_t i = 0; i < terms.size(); ++i)
+      for (size_t j = i + 1; j < terms.size(); ++j) {
+        auto x = terms[i].getDefiningOp<MatmulOp>(), y = terms[j].getDefiningOp<MatmulOp>();
+        if (!x || !y || x.getRhs() != y.getRhs() || !RolePlan::isScores(x.getLhs()))
+          continue;
+        if (Value scores = sumOfMasked(b, x.getLhs(), y.getLhs())) {
+          terms[i] = MatmulOp::create(b, root.getLoc(), scores, x.getRhs());
+          terms.erase(terms.begin() + j--);
+        }
+      }
+    if (terms.size() == all)
+      continue;
+    Value sum = terms.front();
+    for (Value term : ArrayRef(terms).drop_front())
+      sum = AddOp::create(b, root.getLoc(), sum, term);
+    root.replaceAllUsesWith(sum);
+  }
+}
+
 // Writes sums of the same product times masks as the product times the sum of those.
 static void joinMasks(chunk::ProgramOp program) {
   SmallVector<AddOp> sums;
@@ -194,17 +239,13 @@ static void joinMasks(chunk::ProgramOp program) {
   });
   for (AddOp sum : sums) {
     OpBuilder b(sum);
-    auto [x, own] = takeMask(b, sum->getOperand(0));
-    auto [y, other] = takeMask(b, sum->getOperand(1));
-    if (!x || x != y)
-      continue;
-    Value mask = AddOp::create(b, sum.getLoc(), own.getType(), own, other);
-    if (RolePlan::asMask(mask))
-      sum.replaceAllUsesWith(MulOp::create(b, sum.getLoc(), x.getType(), x, mask).getResult());
+    if (Value joined = sumOfMasked(b, sum->getOperand(0), sum->getOperand(1)))
+      sum.replaceAllUsesWith(joined);
   }
 }
 
 void RolePlan::findMasks(chunk::ProgramOp program) {
+  joinProducts(program);
   joinMasks(program);
   llvm::SmallVector<chunk::GramOp> grams;
   program.getBody().walk([&](MulOp product) {
