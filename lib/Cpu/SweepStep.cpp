@@ -23,7 +23,7 @@ public:
     b.loop(begin, end, b.lanes, [&](Value column) {
       ColumnStep step{zero, zero, column, {}};
       for (unsigned slot : shape.reads)
-        step.reads.push_back(read(column, slot));
+        step.reads.push_back(read(column, slot, step.reads.size()));
       Values writes = rule.step(b, layout, scratch, step);
       // One lane of each is needed at a time: through memory, where H would be.
       if (shape.columnDecay)
@@ -41,12 +41,21 @@ private:
     return b.load(scratch, b.add(i, layout.rowsBegin + slot * layout.rowSlotStride));
   }
 
-  // The inner products of a packed row with `lanes` rows of the state.
-  Value read(Value column, unsigned slot) {
+  // Asks for a vector of the rows after these, which lie dense, by its first entry's number among theirs:
+  // vector after vector, half of them while these rows are read and half while they are updated, as memory is
+  // to have something to do all the time and more than can be on their way hold up what comes next. After the
+  // last rows there are most often those of the next head.
+  void ask(Value column, Value number) { prefetchEntry(b, from, b.add(column, b.lanes), number); }
+
+  // The inner products of a packed row with `lanes` rows of the state, as one of all reads.
+  Value read(Value column, unsigned slot, int64_t number) {
     Values sums(b.lanes, b.splat(0.0));
+    int64_t reads = shape.reads.size(), together = asksInReads() ? (b.lanes / 2 + reads - 1) / reads : 0;
     sums = b.loop(zero, b.index(shape.rows), b.lanes, sums, [&](Value i, ValueRange carried) {
       Values next(carried);
-      Value e = packed(slot, i);
+      Value e = packed(slot, i), first = b.scale(b.add(i, number * shape.rows), together);
+      for (int64_t vector = 0; vector < together; ++vector)
+        ask(column, b.add(first, vector * b.lanes));
       for (int64_t lane = 0; lane < b.lanes; ++lane) {
         Value row = b.add(column, lane);
         next[lane] = b.fma(e, vector::LoadOp::create(b, b.vector, from, ValueRange{row, i}), next[lane]);
@@ -77,8 +86,8 @@ private:
     return values.front();
   }
 
-  // Asks for the rows after these, line after line as they lie, and not all at once: more than can be on
-  // their way would hold up what comes next. After the last rows there are most often those of the next head.
+  bool asksInReads() const { return shape.rows % (2 * b.lanes) == 0; }
+
   void update(Value column, size_t stored) {
     Value scalarDecay;
     if (shape.scalarDecay)
@@ -90,15 +99,19 @@ private:
       Values z;
       for (size_t w = 0; w < shape.writes.size(); ++w)
         z.push_back(b.loadSplat(scratch, b.add(lane, w * b.lanes)));
-      b.loop(zero, b.index(shape.rows), b.lanes, [&](Value i) {
-        prefetchEntry(b, from, b.add(row, b.lanes), i);
-        Value h = vector::LoadOp::create(b, b.vector, from, ValueRange{row, i});
-        h = b.mul(decay, h);
-        if (shape.rowDecay)
-          h = b.mul(packed(*shape.rowDecay, i), h);
-        for (auto [w, slot] : llvm::enumerate(shape.writes))
-          h = b.fma(z[w], packed(slot, i), h);
-        vector::StoreOp::create(b, h, to, ValueRange{row, i});
+      int64_t together = asksInReads() ? 2 : 1, asked = asksInReads() ? shape.rows * b.lanes / 2 : 0;
+      b.loop(zero, b.index(shape.rows / together), b.lanes, [&](Value place) {
+        ask(column, b.add(b.add(b.scale(lane, shape.rows / together), place), asked));
+        for (int64_t vector = 0; vector < together; ++vector) {
+          Value i = b.add(b.scale(place, together), vector * b.lanes);
+          Value h = vector::LoadOp::create(b, b.vector, from, ValueRange{row, i});
+          h = b.mul(decay, h);
+          if (shape.rowDecay)
+            h = b.mul(packed(*shape.rowDecay, i), h);
+          for (auto [w, slot] : llvm::enumerate(shape.writes))
+            h = b.fma(z[w], packed(slot, i), h);
+          vector::StoreOp::create(b, h, to, ValueRange{row, i});
+        }
       });
     });
   }
