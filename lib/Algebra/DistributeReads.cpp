@@ -206,7 +206,7 @@ static bool changesAlongOne(ForOp loop) {
 }
 
 void recur::distributeReads(RuleOp rule, IRRewriter &rewriter) {
-  constexpr int64_t most = 16; // steps, each of which some numbers are computed for
+  constexpr int64_t most = 8; // steps: a sum with three terms for each has to stay below maxTerms
   for (ForOp loop : llvm::make_early_inc_range(rule.getBody().getOps<ForOp>()))
     if (auto count = dyn_cast<IntegerAttr>(loop.getCount());
         count && count.getInt() <= most && changesAlongOne(loop)) {
