@@ -14,16 +14,8 @@ using namespace recur::cuda;
 // block but the first what is multiplied from an earlier token to its begin.
 enum MaskPart { Table = 0, Through = 16, Until = 18, Edges = 20, Parts = 26 };
 
-unsigned RoleEmitter::slotOfMask(int mask, int64_t part) {
-  unsigned first = 0;
-  for (int64_t i = 0; i < Parts; ++i) {
-    Slot slot;
-    slot.mask = mask;
-    slot.maskPart = i;
-    unsigned at = slotOf(slot);
-    first = i ? first : at;
-  }
-  return first + part;
+int64_t RoleEmitter::maskOffset(int mask, int64_t part) const {
+  return (mask * Parts + part) * maskPlaces() * slotBytes;
 }
 
 namespace {
@@ -169,26 +161,54 @@ void RoleEmitter::fillMask(RowState &state, int which, RowPart half) {
         sum = math.sum(sum, isPlain(s) ? numbers[s] : math.multiply(numbers[s], reads[s]));
     return sum;
   };
-  Value at = ptx.add(state.stage.rows, ptx.mul(lane, 8));
-  auto store = [&](int64_t part, Value first, Value second) {
-    ptx.store(at, slotOfMask(which, part) * slotPitch(), {math.known(first), math.known(second)});
+  Value at = ptx.add(state.stage.masks, ptx.mul(lane, 8));
+  auto storeAt = [&](Value at, int64_t part, Value first, Value second) {
+    ptx.store(at, maskOffset(which, part), {math.known(first), math.known(second)});
   };
+  auto store = [&](int64_t part, Value first, Value second) { storeAt(at, part, first, second); };
   if (half == RowPart::Tables) {
-    std::array<Value, 2> reached[2];
-    Value first = ptx.bits(lane, 24), inBlock = ptx.mul(ptx.bits(lane, 7), 2);
-    for (int64_t token = 0; token < 16; ++token) {
-      Transition own = math.of(all.own[token % 2], ptx.add(first, token / 2));
-      for (unsigned i : {0, 1})
-        reached[i] =
-            math.choose(ptx.equal(inBlock, token - int64_t(i)), written[i], math.apply(own, reached[i]));
-      // A row that is seen before its token is the one of the token before.
-      std::array<Value, 2> reads;
-      int64_t reader = token + (mask.reach == chunk::Reach::Before ? 1 : 0);
+    // A lane's columns, row after row: what of its two tokens' writes has reached each state. What cannot is
+    // null.
+    using Reached = std::array<std::array<Value, 2>, 2>;
+    std::array<std::array<bool, 2>, 2> reaches;
+    for (unsigned i : {0, 1})
       for (unsigned s : {0, 1})
-        if (mask.reads[s] && !isPlain(s) && reader < 16)
-          reads[s] = ptx.shuffle(read[reader % 2][s], ptx.add(first, reader / 2));
-      store(Table + token, sumOf(reached[0], reads), sumOf(reached[1], reads));
-    }
+        reaches[i][s] = written[i][s] || (written[i][1 - s] && all.own[i][2 * s + 1 - s]);
+    auto packed = [&](const Reached &reached) {
+      Values values;
+      for (unsigned i : {0, 1})
+        for (unsigned s : {0, 1})
+          if (reaches[i][s])
+            values.push_back(math.known(reached[i][s]));
+      return values;
+    };
+    Value first = ptx.bits(lane, 24), inBlock = ptx.mul(ptx.bits(lane, 7), 2);
+    threads.forLoop(
+        ptx.constant(0), opaque(8), ptx.constant(1), packed({}), [&](Value pair, ValueRange carried) {
+          Reached reached;
+          for (unsigned i : {0, 1})
+            for (unsigned s : {0, 1})
+              if (reaches[i][s]) {
+                reached[i][s] = carried.front();
+                carried = carried.drop_front();
+              }
+          Value from = ptx.add(first, pair), ahead = arith::SubIOp::create(b, inBlock, ptx.mul(pair, 2));
+          Value row = ptx.add(at, ptx.mul(pair, maskOffset(0, 2)));
+          for (unsigned token : {0, 1}) {
+            Transition own = math.of(all.own[token], from);
+            for (unsigned i : {0, 1})
+              reached[i] = math.choose(ptx.equal(ahead, int64_t(token) - int64_t(i)), written[i],
+                                       math.apply(own, reached[i]));
+            // A row that is seen before its token is the one of the token before. (The last one is not used.)
+            std::array<Value, 2> reads;
+            unsigned reader = token + (mask.reach == chunk::Reach::Before ? 1 : 0);
+            for (unsigned s : {0, 1})
+              if (mask.reads[s] && !isPlain(s))
+                reads[s] = ptx.shuffle(read[reader % 2][s], ptx.add(from, reader / 2));
+            storeAt(row, Table + token, sumOf(reached[0], reads), sumOf(reached[1], reads));
+          }
+          return packed(reached);
+        });
     return;
   }
   for (unsigned s : {0, 1}) {
@@ -213,18 +233,24 @@ void RoleEmitter::fillMask(RowState &state, int which, RowPart half) {
   }
 }
 
+// The address of the numbers of the lane's columns in a block.
+Value RoleEmitter::maskColumns(const ScoreState &state) {
+  Value pair = ptx.mul(ptx.bits(freshLane(), 3), 8);
+  return ptx.add(ptx.add(state.masks, pair), ptx.mul(state.columnBlock, 64));
+}
+
 // A mask's entries in the warp's block on the diagonal.
 Values RoleEmitter::maskOn(ScoreState &state, const PlainScore &plain) {
-  Value row = ptx.shiftRight(freshLane(), 2), columns = ptx.add(state.columns, ptx.mul(warp, 64));
+  Value row = ptx.shiftRight(freshLane(), 2), columns = maskColumns(state);
   Values entries(8);
   for (unsigned which : {0, 1}) {
     // What is seen before a token is what the one before it sees; the block's first sees none of it.
     Value own = ptx.add(row, 8 * int64_t(which) - (plain.before ? 1 : 0));
     if (plain.before && which == 0)
       own = arith::MaxSIOp::create(b, own, ptx.constant(0));
-    Value at = ptx.add(columns, ptx.mul(own, slotPitch()));
+    Value at = ptx.add(columns, ptx.mul(own, maskOffset(0, 1)));
     for (unsigned eight : {0, 1}) {
-      Values pair = ptx.loadFloats(at, slotOfMask(plain.mask, Table) * slotPitch() + eight * 32, 2);
+      Values pair = ptx.loadFloats(at, maskOffset(plain.mask, Table) + eight * 32, 2);
       for (unsigned odd : {0, 1})
         entries[4 * eight + 2 * which + odd] = pair[odd];
     }
@@ -234,25 +260,25 @@ Values RoleEmitter::maskOn(ScoreState &state, const PlainScore &plain) {
 
 // The numbers of the later token's row, which are loaded ahead.
 std::array<Value, 2> RoleEmitter::maskRows(ScoreState &state, const PlainScore &plain, unsigned of) {
-  slotOfMask(plain.mask, 0); // they lie together
-  Slot slot;
-  slot.mask = plain.mask;
-  slot.maskPart = (plain.before ? Until : Through) + of;
-  return rowNumbers(state, slot);
+  int64_t offset = maskOffset(plain.mask, (plain.before ? Until : Through) + of);
+  auto [it, isNew] = state.maskRows.try_emplace(offset);
+  if (isNew) {
+    Value row = ptx.add(ptx.mul(warp, 16), ptx.shiftRight(freshLane(), 2));
+    Value at = ptx.add(state.masks, ptx.mul(row, 4));
+    it->second = {ptx.loadFloats(at, offset, 1)[0], ptx.loadFloats(at, offset + 32, 1)[0]};
+  }
+  return it->second;
 }
 
 // A mask's entries in a block off the diagonal.
 Values RoleEmitter::maskOff(ScoreState &state, const PlainScore &plain) {
-  Value columns = ptx.add(state.columns, ptx.mul(ptx.add(warp, -1), 2 * slotPitch()));
+  Value columns = ptx.add(maskColumns(state), ptx.mul(ptx.add(warp, -1), maskOffset(0, 2)));
   Values entries;
   for (unsigned s : {0, 1}) {
     std::array<Value, 2> rows = maskRows(state, plain, s);
     Values numbers;
     for (int64_t eight : {0, 1})
-      llvm::append_range(
-          numbers,
-          ptx.loadFloats(columns,
-                         slotOfMask(plain.mask, Edges + s) * slotPitch() + state.block * 64 + eight * 32, 2));
+      llvm::append_range(numbers, ptx.loadFloats(columns, maskOffset(plain.mask, Edges + s) + eight * 32, 2));
     for (unsigned e = 0; e < 8; ++e) {
       Value x = ptx.multiply(rows[e / 2 % 2], numbers[e / 4 * 2 + e % 2]);
       if (s)

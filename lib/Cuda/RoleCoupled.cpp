@@ -47,6 +47,7 @@ LogicalResult RolePlan::checkStates() {
   if (keys > mostKeysBeside && (independent > rowsOfSlab || states > 1))
     return failure();
   refinesInverse = swings(program);
+  takesCommon = states > 1 && sharesMasks(program);
   keepsRests = refinesInverse || (states > 1 && addsUp(program));
   return success(states == 1 || !(decay || rowDecay));
 }

@@ -24,7 +24,7 @@ enum class Phase { Whole, Gather, Segments, Passed, Early, Prepare, Chain };
 
 /// A number for each token in shared memory: a product of factors, or the sums of a decay's binary
 /// logarithms, less the factors'; or the factors times what decays within the token's 16, from their start
-/// or to their end. Or one of the numbers that a mask of coupled states is made of.
+/// or to their end.
 struct RowSlot {
   enum Within { Nothing, Start, End };
   RowFactors factors;
@@ -32,8 +32,6 @@ struct RowSlot {
   bool before = false;   // without the token's own factor of the decay
   bool ofTokens = false; // that of each token's last micro-step
   Within within = Nothing;
-  int mask = -1;
-  int64_t maskPart = 0;
 };
 
 /// What a kernel is to be.

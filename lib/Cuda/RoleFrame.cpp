@@ -136,6 +136,8 @@ void RoleEmitter::layOut() {
   others += buffers * scoreBytes;
   int64_t most = stages;
   stages = std::clamp<int64_t>((threads.sharedLimit - others) / stageBytes, 1, most);
+  while (stages > 1 && others + maskOffset(plan.masks.size(), 0) + stages * stageBytes > threads.sharedLimit)
+    --stages;
   // Of whole heads, what comes more than three chunks ahead comes slower.
   constexpr int64_t muchAhead = 160 * 1024;
   if (stages > 3 && stages * stageBytes > muchAhead)
@@ -173,6 +175,8 @@ void RoleEmitter::layOut() {
   take(vectorsAt, vectorBytes());
   take(barriersAt, Barriers * barrierPitch);
   take(beginAt, beginBytes);
+  at = llvm::alignTo(at, 16);
+  take(masksAt, maskOffset(plan.masks.size(), 0));
   slotsAt = llvm::alignTo(at, 256);
 }
 
@@ -198,8 +202,7 @@ Value RoleEmitter::barrier(Barrier which, Value index) {
 unsigned RoleEmitter::slotOf(const Slot &wanted) {
   for (auto [i, slot] : llvm::enumerate(slots))
     if (slot.decay == wanted.decay && slot.before == wanted.before && slot.ofTokens == wanted.ofTokens &&
-        slot.mask == wanted.mask && slot.maskPart == wanted.maskPart && slot.within == wanted.within &&
-        slot.factors.size() == wanted.factors.size() &&
+        slot.within == wanted.within && slot.factors.size() == wanted.factors.size() &&
         llvm::all_of(wanted.factors,
                      [&, &slot = slot](RowFactor f) { return llvm::is_contained(slot.factors, f); }))
       return i;
@@ -213,10 +216,17 @@ RoleEmitter::Stage RoleEmitter::stageAt(Value index, Value phase, Value chunk) {
   Value early;
   if (earlyPlaces)
     early = ptx.add(ptx.add(base, earlyAt), ptx.mul(earlyOf(chunk).first, earlyBytes));
+  Value masks;
+  if (rowsAhead()) {
+    Value own = team > 1 ? ptx.shiftRight(chunk, llvm::Log2_64(team)) : chunk;
+    Value round = arith::RemUIOp::create(b, own, ptx.constant(maskPlaces()));
+    masks = ptx.add(ptx.add(base, masksAt), ptx.mul(round, slotBytes));
+  }
   return {index,
           phase,
           ptx.add(base, ptx.mul(index, stageBytes)),
           ptx.add(ptx.add(base, slotsAt), ptx.mul(place, slotBytes)),
+          masks,
           place,
           early};
 }
@@ -382,8 +392,11 @@ LogicalResult RoleEmitter::emit() {
     few = 40, many = 232;
   if (plan.keys > mostKeysBeside && phase != Phase::Prepare)
     few = sumsApart ? 40 : 56, some = sumsApart ? 168 : 200, many = most;
-  // Masks take registers of who makes them and of the scores; without a system the chain has fewer products.
-  if (plan.states > 1 && !plan.system)
+  // Masks take registers of who makes them, an inverse in two parts of the scores; without a system the chain
+  // has fewer products.
+  if (plan.states > 1 && plan.system)
+    few = plan.refinesInverse ? 48 : 56, some = plan.refinesInverse ? 80 : 72;
+  else if (plan.states > 1)
     few = 56, some = 104, many = 176;
   // Who walks the channels keeps rows of many of them.
   int64_t walk = 0, sum = sumsApart ? 56 : 0;

@@ -39,7 +39,7 @@ void RoleEmitter::storeSystem(ScoreState &state) {
       return;
     }
     if (!plan.invertsInHalves())
-      return storeWide(wideBlock(warp, ptx.constant(state.block)), entries);
+      return storeWide(wideBlock(warp, state.columnBlock), entries);
     storeBlock(ptx.add(tile, place), 0, inHalves(entries));
   });
 }

@@ -16,6 +16,43 @@ static bool isUnreachable(Value cascade, size_t to, size_t from) {
          matchPattern(op.getFactors()[2 * to + from], m_Constant(&number)) && number.getValue().isZero();
 }
 
+// Where a state takes nothing of the other one, what it decays by at a token; null where it does.
+static Value ownDecay(Value cascade, unsigned state) {
+  auto op = cascade.getDefiningOp<chunk::CascadeOp>();
+  unsigned states = op.getType().getStates();
+  FloatAttr number;
+  for (unsigned other = 0; other < states; ++other)
+    if (Value factor = op.getFactors()[state * states + other];
+        other != state && !(matchPattern(factor, m_Constant(&number)) && number.getValue().isZero()))
+      return {};
+  return RolePlan::trace(op.getFactors()[state * states + state]);
+}
+
+// What is read before a token, times what the states decay by there, is read of them decayed, before the
+// token's writes; and the other way round.
+static bool readDecayed(CoupledMask &mask, bool decayed) {
+  auto reads = mask.reads;
+  for (auto [state, factors] : llvm::enumerate(reads)) {
+    if (!factors)
+      continue;
+    Value own = ownDecay(mask.cascade, state);
+    if (!own)
+      return false;
+    if (!decayed) {
+      factors->push_back({own});
+      continue;
+    }
+    auto *found = llvm::find_if(
+        *factors, [&](RowFactor factor) { return !factor.divides && RolePlan::trace(factor.value) == own; });
+    if (found == factors->end())
+      return false;
+    factors->erase(found);
+  }
+  mask.reads = reads;
+  mask.reach = decayed ? Reach::Strict : Reach::Before;
+  return true;
+}
+
 // Adds what one mask has for each state to what the other has; they must not have the same state's.
 static bool join(SmallVectorImpl<std::optional<RowFactors>> &own,
                  ArrayRef<std::optional<RowFactors>> others) {
@@ -30,7 +67,10 @@ static bool join(SmallVectorImpl<std::optional<RowFactors>> &own,
 
 // The sum of masks that are read of different states. A state's weight is left out where it reaches none of
 // what is read.
-static std::optional<CoupledMask> joinReads(CoupledMask x, const CoupledMask &y) {
+static std::optional<CoupledMask> joinReads(CoupledMask x, CoupledMask y) {
+  for (auto [own, other] : {std::pair(&x, &y), {&y, &x}})
+    if (own->reach == Reach::Strict && other->reach == Reach::Before && !readDecayed(*own, false))
+      return std::nullopt;
   for (auto [from, own, other] : llvm::enumerate(x.weights, y.weights)) {
     if (own && other && *own != *other)
       return std::nullopt;
@@ -90,6 +130,8 @@ std::optional<CoupledMask> RolePlan::asMask(Value value) {
       for (std::optional<RowFactors> &factors : transposed ? mask->weights : mask->reads)
         if (factors)
           factors->push_back({transposed ? transposed.getOperand() : factor});
+      if (mask->reach == Reach::Before)
+        readDecayed(*mask, true);
       return mask;
     }
     return std::nullopt;
@@ -124,7 +166,45 @@ std::optional<CoupledMask> RolePlan::asMask(Value value) {
 static bool isSame(const CoupledMask &x, const CoupledMask &y) {
   bool hasFactors = llvm::any_of(x.reads, [](const auto &factors) { return factors && !factors->empty(); });
   return x.cascade == y.cascade && x.reads == y.reads && x.weights == y.weights &&
-         (!hasFactors || x.reach == y.reach);
+         (!hasFactors || (x.reach == Reach::Before) == (y.reach == Reach::Before));
+}
+
+// Factors that whatever is read has in common are those of the mask.
+static CoupledMask withoutCommon(CoupledMask mask) {
+  auto *first = llvm::find_if(mask.reads, [](const auto &factors) { return factors.has_value(); });
+  for (RowFactor factor : RowFactors(**first)) {
+    if (!llvm::all_of(mask.reads, [&](const auto &own) { return !own || llvm::is_contained(*own, factor); }))
+      continue;
+    for (std::optional<RowFactors> &own : mask.reads)
+      if (own)
+        own->erase(llvm::find(*own, factor));
+    mask.scale.push_back(factor);
+  }
+  return mask;
+}
+
+// Out of a mask factors are multiplied with scores, or with what these give: worth it where that leaves one
+// mask of two.
+bool RolePlan::sharesMasks(chunk::ProgramOp program) {
+  SmallVector<CoupledMask> all, taken;
+  auto add = [](SmallVector<CoupledMask> &known, const CoupledMask &mask) {
+    if (llvm::none_of(known, [&](const CoupledMask &x) { return isSame(x, mask); }))
+      known.push_back(mask);
+  };
+  program.getBody().walk([&](MulOp product) {
+    for (unsigned i : {0, 1})
+      if (trace(product->getOperand(1 - i)).getDefiningOp<chunk::GramOp>())
+        if (std::optional<CoupledMask> mask = asMask(product->getOperand(i))) {
+          add(all, *mask);
+          add(taken, withoutCommon(*mask));
+        }
+  });
+  return taken.size() < all.size();
+}
+
+std::optional<CoupledMask> RolePlan::coupledMask(Value value) const {
+  std::optional<CoupledMask> mask = asMask(value);
+  return mask && takesCommon ? withoutCommon(*mask) : mask;
 }
 
 int RolePlan::maskOf(Value scores) const {
@@ -133,7 +213,7 @@ int RolePlan::maskOf(Value scores) const {
     if (!product)
       return -1;
     for (unsigned i : {0, 1})
-      if (std::optional<CoupledMask> mask = asMask(product->getOperand(i))) {
+      if (std::optional<CoupledMask> mask = coupledMask(product->getOperand(i))) {
         auto *known = llvm::find_if(masks, [&](const CoupledMask &x) { return isSame(x, *mask); });
         return known == masks.end() ? -1 : known - masks.begin();
       }
@@ -150,9 +230,12 @@ SmallVector<Value> CoupledMask::numbers() const {
   return found;
 }
 
-LogicalResult RolePlan::needMask(const CoupledMask &mask) {
+LogicalResult RolePlan::needMask(CoupledMask mask) {
   if (states != 2 || mask.weights.size() != 2)
     return failure();
+  for (RowFactor factor : std::exchange(mask.scale, {}))
+    if (failed(needRow(factor.value)))
+      return failure();
   if (llvm::none_of(masks, [&](const CoupledMask &x) { return isSame(x, mask); }))
     masks.push_back(mask);
   return success(llvm::all_of(mask.numbers(), [&](Value number) { return succeeded(needRow(number)); }));

@@ -205,7 +205,7 @@ LogicalResult RolePlan::visitScores(Value value) {
   }
   if (isa<MulOp>(op))
     for (unsigned i : {0, 1})
-      if (std::optional<CoupledMask> mask = asMask(op->getOperand(i)))
+      if (std::optional<CoupledMask> mask = coupledMask(op->getOperand(i)))
         return success(splitScores(value).second && succeeded(visitScores(op->getOperand(1 - i))) &&
                        succeeded(needMask(*mask)));
   // What passes between coupled states is a mask of one product, not of a sum.

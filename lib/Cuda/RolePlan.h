@@ -49,6 +49,8 @@ struct CoupledMask {
   /// one, none where it does not write to it.
   llvm::SmallVector<std::optional<RowFactors>, 0> reads, weights;
   chunk::Reach reach = chunk::Reach::Inclusive;
+  /// Factors of the later token that it is times, which its numbers do not have.
+  RowFactors scale = {};
 
   /// The numbers of tokens that it is made of.
   llvm::SmallVector<mlir::Value> numbers() const;
@@ -216,6 +218,7 @@ public:
   int maskOf(mlir::Value scores) const;
   /// Writes inner products that such a mask is a factor of as products between tokens.
   static void findMasks(chunk::ProgramOp program);
+  static bool sharesMasks(chunk::ProgramOp program);
   /// Writes what is read of two coupled states along the same rows as one product, times a sum of numbers.
   static void readOnce(chunk::ProgramOp program);
   /// Writes decays that may be negative as those of their sizes, and their signs as factors (RoleSigns.cpp);
@@ -325,6 +328,7 @@ public:
   /// of one, and a warpgroup half as many independent rows.
   int64_t states = 1;
   llvm::SmallVector<CoupledMask> masks;
+  bool takesCommon = false; // whether factors of all that a mask reads are not the mask's
   /// A chunk's rows are the micro-steps of some tokens. What belongs to a token, not to a micro-step, is a
   /// slab of fewer columns, a multiple of 16, which may be more than there are tokens.
   int64_t steps = 1, tokens = tokensOfChunk, columns = tokensOfChunk;
@@ -413,7 +417,9 @@ private:
   mlir::FailureOr<unsigned> visitProduct(mlir::Operation *op, mlir::Value result, mlir::Value start,
                                          bool chained, unsigned leastWave = 0);
   mlir::LogicalResult visitScores(mlir::Value value);
-  mlir::LogicalResult needMask(const CoupledMask &mask);
+  mlir::LogicalResult needMask(CoupledMask mask);
+  /// The mask that a value is, as the plan's masks are.
+  std::optional<CoupledMask> coupledMask(mlir::Value value) const;
   /// The range of a value's entries, as far as declared ranges say; and whether none is beyond 1.
   RangeAttr rangeOf(mlir::Value value) const;
   bool isWithinOne(mlir::Value value) const;

@@ -252,8 +252,6 @@ void RoleEmitter::clearRows(Stage stage, Value tokens) {
 
 // Whether what is stored in a slot follows from sums over rows.
 bool RoleEmitter::waits(const Slot &slot) const {
-  if (slot.mask >= 0)
-    return llvm::any_of(plan.masks[slot.mask].numbers(), RolePlan::needsSums);
   return (slot.decay && RolePlan::needsSums(RolePlan::sourceOf(slot.decay))) ||
          llvm::any_of(slot.factors, [](RowFactor factor) { return RolePlan::needsSums(factor.value); });
 }
@@ -261,9 +259,9 @@ bool RoleEmitter::waits(const Slot &slot) const {
 // Stores a part of the masks that need sums, or of the others, in the block that makes the chunk's scores.
 void RoleEmitter::fillMasks(const RowState &state, RowPart which, bool late) {
   SmallVector<int> masks;
-  for (const Slot &slot : slots)
-    if (slot.mask >= 0 && slot.maskPart == 0 && waits(slot) == late)
-      masks.push_back(slot.mask);
+  for (int mask = 0, count = plan.masks.size(); mask < count; ++mask)
+    if (llvm::any_of(plan.masks[mask].numbers(), RolePlan::needsSums) == late)
+      masks.push_back(mask);
   auto fill = [&] {
     RowState own = state;
     for (int mask : masks)
@@ -366,7 +364,7 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
       if (late)
         awaitSums(chunk);
       for (unsigned i = 0; i < count; ++i)
-        if (slots[i].mask < 0 && waits(slots[i]) == late)
+        if (waits(slots[i]) == late)
           fill(i);
     }
     // Rows past the end are another sequence's, or none. Scores that are being made of them are not used.

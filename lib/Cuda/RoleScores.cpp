@@ -106,8 +106,9 @@ Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, Value value, 
 void RoleEmitter::forBlocks(ScoreState &state, const ScoreTile &tile,
                             llvm::function_ref<void(ValueRange, Value, bool)> body) {
   std::optional<PlainScore> plain = asPlain(tile);
-  auto inside = [&](int64_t block, bool onDiagonal) {
+  auto inside = [&](int64_t block, bool onDiagonal, Value number) {
     state.block = block;
+    state.columnBlock = number;
     state.columnValues.clear();
     state.decays.clear();
     Values entries;
@@ -120,16 +121,43 @@ void RoleEmitter::forBlocks(ScoreState &state, const ScoreTile &tile,
     body(entries, place, onDiagonal);
   };
   auto when = [&](arith::CmpIPredicate order, int64_t block, bool onDiagonal) {
-    threads.when(ptx.compare(order, warp, ptx.constant(block)), [&] { inside(block, onDiagonal); });
+    threads.when(ptx.compare(order, warp, ptx.constant(block)),
+                 [&] { inside(block, onDiagonal, onDiagonal ? warp : ptx.constant(block)); });
   };
   if (plain)
-    inside(-1, true);
+    inside(-1, true, warp);
+  if (plain && plain->mask >= 0 && !tile.turned)
+    return forBlocksBefore(state, *plain, [&](Value block) { inside(0, false, block); });
   for (int64_t block = 0; block < 4; ++block) {
     if (!plain)
       when(arith::CmpIPredicate::eq, block, true);
     if (block != (tile.turned ? 0 : 3))
       when(tile.turned ? arith::CmpIPredicate::ult : arith::CmpIPredicate::ugt, block, false);
   }
+}
+
+// The blocks before the warp's own, in a loop whose body takes them for the first one: a product's sums take
+// turns in the registers of those. With two states all roles' code is more than the 32 KB that a quarter of
+// the processor has at hand, beyond which an instruction takes twice as long.
+void RoleEmitter::forBlocksBefore(ScoreState &state, const PlainScore &plain,
+                                  llvm::function_ref<void(Value)> body) {
+  constexpr int64_t blocks = 3, each = 8;
+  Values &sums = state.sums.find(plain.gram)->second, all = sums;
+  Value columns = state.columns, first = state.blocks[0];
+  auto loop = threads.forLoop(ptx.constant(0), opaque(blocks), ptx.constant(1),
+                              ArrayRef(all).take_front(blocks * each), [&](Value block, ValueRange carried) {
+                                sums.assign(carried.begin(), carried.end());
+                                state.columns = ptx.add(columns, ptx.mul(block, 64));
+                                state.blocks[0] = ptx.exclusiveOr(first, ptx.mul(block, 32));
+                                threads.when(ptx.below(block, warp), [&] { body(block); });
+                                Values next(carried.drop_front(each));
+                                llvm::append_range(next, carried.take_front(each));
+                                return next;
+                              });
+  sums.assign(loop.getResults().begin(), loop.getResults().end());
+  llvm::append_range(sums, ArrayRef(all).drop_front(blocks * each));
+  state.columns = columns;
+  state.blocks[0] = first;
 }
 
 // The lane, as if it were another each time, so that what follows from it takes no register all the time.
@@ -161,13 +189,13 @@ void RoleEmitter::storeTiles(ScoreState &state, Operation *gram) {
         packed.push_back(ptx.pack(entries[e], entries[e + 1]));
       // With a decay of each key, a token's scores are those of its last micro-step.
       if (tile.ofTokens) {
-        Value column = onDiagonal ? ptx.mul(warp, 32) : ptx.constant(32 * state.block);
+        Value column = ptx.mul(state.columnBlock, 32);
         auto at = [&](Value place) { return ptx.add(state.buffer, ptx.exclusiveOr(place, column)); };
         return storeLast(rows, packed, at, scoreOffset(i));
       }
       Value at = ptx.add(state.warpRows, place);
       if (inStrips())
-        at = blockInStrip(laneAt, warp, onDiagonal ? warp : ptx.constant(state.block), /*ofInverse=*/false);
+        at = blockInStrip(laneAt, warp, state.columnBlock, /*ofInverse=*/false);
       ptx.storeMatrices(ptx.add(state.buffer, at), scoreOffset(i), packed, false);
       if (onDiagonal && int(i) == plan.ownSystem)
         storeOwnLeaf(state, entries);
@@ -246,11 +274,13 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
   auto invert = [&] { plan.invertsInHalves() ? emitInverse(state) : emitWideInverse(state); };
   forOwnChunks(chunks, [&](Value chunk, Stage stage) {
     state.rowValues.clear();
+    state.maskRows.clear();
     state.ownColumns.clear();
     std::tie(state.index, state.phase) = bufferOf(chunk, stage);
     state.buffer = ptx.add(ptx.add(base, scoresAt), ptx.mul(state.index, scoreBytes));
     state.hasPlace = false;
     state.numbers = stage.rows;
+    state.masks = stage.masks;
     // Registers are few.
     if (!plan.decay)
       findPlace(freshLane());

@@ -10,14 +10,16 @@ struct RoleEmitter::ScoreState {
   mlir::Value index, phase;                       // of the buffer that the chunk's scores go to
   mlir::Value buffer;                             // where that is
   bool hasPlace = false;                          // whether the buffer is known to be free
-  mlir::Value numbers;                            // address of the stage's numbers
+  mlir::Value numbers, masks;                     // addresses of the stage's numbers and of those of masks
   mlir::Value ownRows, columns;                   // addresses of those at the thread's row and column
   mlir::Value rowLessColumn; // the place of the thread's row less its column's, within a block
   mlir::Value warpRows;      // how far the warp's rows are into a tile
   Values blocks;             // a lane's place in a row of 16 x 16 blocks, for matrix loads and stores
-  int64_t block = 0;
+  int64_t block = 0;         // the columns' one, or -1 for that of the warp's rows
+  mlir::Value columnBlock;   // its number
   llvm::DenseMap<unsigned, std::array<mlir::Value, 2>> rowValues;
   llvm::DenseMap<unsigned, Values> columnValues, ownColumns;
+  llvm::DenseMap<int64_t, std::array<mlir::Value, 2>> maskRows; // by offset
   llvm::DenseMap<std::pair<unsigned, unsigned>, mlir::Value> decays;
 
   // With a decay of each key: which of the warpgroups that share out the channels this is, and their barrier;

@@ -120,8 +120,10 @@ std::pair<RowFactors, chunk::GramOp> RolePlan::splitScores(Value value) const {
     unsigned number = isScores(product->getOperand(0)) ? 1 : 0;
     if (isScores(product->getOperand(number))) {
       number = asMask(product->getOperand(0)) ? 0 : 1;
-      if (!asMask(product->getOperand(number)))
+      std::optional<CoupledMask> mask = coupledMask(product->getOperand(number));
+      if (!mask)
         return {{}, {}};
+      llvm::append_range(factors, mask->scale);
     } else {
       factors.push_back({product->getOperand(number)});
     }

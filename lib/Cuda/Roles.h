@@ -37,9 +37,9 @@ public:
 private:
   /// Where the block is in the ring.
   struct Stage {
-    mlir::Value index, phase; // phase of what is filled: 0 at first
-    mlir::Value tiles, rows;  // addresses
-    mlir::Value place;        // of the numbers, from 0
+    mlir::Value index, phase;       // phase of what is filled: 0 at first
+    mlir::Value tiles, rows, masks; // addresses of tiles and numbers, and of those of masks, if there are any
+    mlir::Value place;              // of the numbers, from 0
     mlir::Value early; // address of the tiles that are read first, where those have places of their own
   };
   using Slot = RowSlot;
@@ -124,6 +124,9 @@ private:
   int64_t rowPlaces() const { return phase == Phase::Prepare || rowsAhead() ? stages + 1 : stages; }
   int64_t slotPitch() const { return rowPlaces() * slotBytes; }
   int64_t slotOffset(const Slot &slot) { return slotOf(slot) * slotPitch(); }
+  /// Places for the numbers of masks: of a team each block has those of its own chunks.
+  int64_t maskPlaces() const { return llvm::divideCeil(stages + 1, team); }
+  int64_t maskOffset(int mask, int64_t part) const;
   /// The blocks of 64 columns that this block has of an input, and the first of them.
   int64_t halvesOf(mlir::BlockArgument input) const;
   mlir::Value firstHalf(mlir::BlockArgument input, unsigned tensor);
@@ -199,7 +202,7 @@ private:
   std::array<mlir::Value, 2> cascadeWeights(RowState &state, chunk::WeightsOp weights);
   void fillMasks(const RowState &state, RowPart which, bool late);
   void fillMask(RowState &state, int mask, RowPart half);
-  unsigned slotOfMask(int mask, int64_t part);
+  mlir::Value maskColumns(const ScoreState &state);
   Values maskOn(ScoreState &state, const PlainScore &plain);
   Values maskOff(ScoreState &state, const PlainScore &plain);
   std::array<mlir::Value, 2> maskRows(ScoreState &state, const PlainScore &plain, unsigned of);
@@ -256,7 +259,11 @@ private:
   void collectRows(ScoreState &state);
   void forBlocks(ScoreState &state, const ScoreTile &tile,
                  llvm::function_ref<void(mlir::ValueRange entries, mlir::Value place, bool onDiagonal)> body);
+  void forBlocksBefore(ScoreState &state, const PlainScore &plain,
+                       llvm::function_ref<void(mlir::Value)> body);
   mlir::Value freshLane();
+  /// A number that the assembler does not know: it would unroll a loop that goes so far.
+  mlir::Value opaque(int64_t number) { return ptx.add(ptx.shiftRight(base, 30), number); }
   void refreshBlocks(ScoreState &state);
   void storeTiles(ScoreState &state, mlir::Operation *gram = nullptr);
   void storeSystem(ScoreState &state);
@@ -474,8 +481,8 @@ private:
                            beginBytes = 16, stripBytes = tileBytes / 2;
   int64_t stages, slabs, buffers = 2, stageBytes = 0, loadedBytes = 0, earlyBytes = 0, earlyAt = 0,
                          earlyPlaces = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0, blocksAt = 0,
-                         leavesAt = 0, outputsAt = 0, barriersAt = 0, slotsAt = 0, normsAt = 0, vectorsAt = 0,
-                         tablesAt = 0, rightsAt = 0, beginAt = 0, exchangeAt = 0;
+                         leavesAt = 0, outputsAt = 0, barriersAt = 0, masksAt = 0, slotsAt = 0, normsAt = 0,
+                         vectorsAt = 0, tablesAt = 0, rightsAt = 0, beginAt = 0, exchangeAt = 0;
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> tileOffsets;
   llvm::DenseSet<mlir::Value> earlyTiles;
   llvm::SmallVector<Slot> slots;
