@@ -76,7 +76,9 @@ void Ptx::await(Value barrier, Value phase) {
            {}, {barrier, phase});
 }
 
-void Ptx::meet(Value id, int64_t threads) { assembly("bar.sync $0, $1;", {}, {id, constant(threads)}); }
+void Ptx::meet(Value id, Value threads) { assembly("bar.sync $0, $1;", {}, {id, threads}); }
+
+void Ptx::arriveAt(Value id, Value threads) { assembly("bar.arrive $0, $1;", {}, {id, threads}); }
 
 void Ptx::meetCluster() { assembly("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;", {}, {}); }
 

@@ -93,7 +93,10 @@ public:
   void arriveExpecting(mlir::Value barrier, int64_t bytes);
   void await(mlir::Value barrier, mlir::Value phase);
   /// A barrier of some warps among themselves.
-  void meet(mlir::Value id, int64_t threads);
+  void meet(mlir::Value id, int64_t threads) { meet(id, constant(threads)); }
+  void meet(mlir::Value id, mlir::Value threads);
+  /// The same without waiting for the others.
+  void arriveAt(mlir::Value id, mlir::Value threads);
   /// A barrier of all threads of a cluster's blocks.
   void meetCluster();
   /// Where what lies at an address of this block lies in one of its cluster.

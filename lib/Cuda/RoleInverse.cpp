@@ -150,49 +150,36 @@ std::array<Values, 2> RoleEmitter::invertLeaf() {
   return {first, second};
 }
 
-// What follows from the diagonal's inverses, of blocks in two parts, in loops: what a quarter of the
-// processor runs of all roles is to fit into its cache of 32 KB, and a team's scores, which are those of
-// every second chunk, have the time. A step of the second loop stores a block, its left side for those of the
-// next columns.
-void RoleEmitter::emitRefined(
-    ScoreState &state, const Halves &diagonal, const Halves &transposed,
-    llvm::function_ref<Values(ValueRange, const Halves &, const Halves &)> multiply) {
-  Value tile = ptx.add(base, blocksAt), zero = ptx.constant(0), one = ptx.constant(1);
-  Value result = ptx.add(ptx.add(state.buffer, inverseAt - scoresAt), state.warpRows);
-  auto column = [&](Value block) { return ptx.exclusiveOr(state.blocks[0], ptx.mul(block, 32)); };
-  auto made = threads.forLoop(zero, warp, one, {}, [&](Value k, ValueRange) {
-    Value at = ptx.add(ptx.add(tile, state.warpRows), column(k));
-    storeBlock(at, 0, inHalves(multiply({}, diagonal, loadBlock(at, 0, true))));
-    return Values();
-  });
-  describeTrips(made, 3);
-  ptx.meet(ptx.constant(3), 128);
-  awaitPlace(state);
-  // Rows of what is stored are the inverse's columns.
-  constexpr unsigned ahead = 3;
-  Values first(transposed.high);
-  llvm::append_range(first, transposed.low);
-  first.append(8 * (ahead - 1), ptx.number(0));
-  auto solved = threads.forLoop(warp, ptx.constant(4), one, first, [&](Value k, ValueRange carried) {
-    Halves left{Values(carried.take_front(4)), Values(carried.slice(4, 4))};
-    Value blocks = ptx.add(tile, column(k));
-    storeBlock(ptx.add(result, column(k)), 0, left);
-    SmallVector<Values> sums;
-    for (unsigned i = 0; i < ahead; ++i) {
-      // What is past the last row is not used.
-      Value row = arith::MinUIOp::create(b, ptx.add(k, i + 1), ptx.constant(3));
-      Value at = ptx.add(blocks, ptx.mul(row, 16 * 128));
-      Halves block = swapped(loadBlock(at, 0, false));
-      sums.push_back(multiply(i + 1 < ahead ? carried.slice(8 + 8 * i, 8) : ValueRange(), left, block));
-    }
-    Halves next = inHalves(sums[0]);
-    Values yielded(next.high);
-    llvm::append_range(yielded, next.low);
-    llvm::append_range(yielded, sums[1]);
-    llvm::append_range(yielded, sums[2]);
-    return yielded;
-  });
-  describeTrips(solved, 4);
+// Warps meet at the rows of what they leave for one another: a row's own warp arrives, those of the columns
+// before wait.
+Value RoleEmitter::barrierOfRow(Value row) {
+  return ptx.choose(ptx.equal(row, 1), ptx.constant(3), ptx.add(row, 10));
+}
+
+// Products of blocks, summed onto what is there. What their rests add is summed beside it, so that it waits
+// for none of these.
+Values RoleEmitter::multiplyBlocks(Values sum, ArrayRef<Halves> lefts, ArrayRef<Halves> rights) {
+  Values rest(8, ptx.number(0));
+  if (sum.empty())
+    sum = rest;
+  auto add = [&](Values &start, ValueRange x, ValueRange y) {
+    Values entries;
+    for (unsigned half : {0, 1})
+      llvm::append_range(entries,
+                         ptx.multiply16By8(plan.refinesInverse ? ptx.half() : "f16",
+                                           ValueRange(start).slice(4 * half, 4), x, y.slice(2 * half, 2)));
+    start = entries;
+  };
+  for (auto [x, y] : llvm::zip(lefts, rights)) {
+    add(sum, x.high, y.high);
+    if (!plan.refinesInverse)
+      continue;
+    add(rest, x.high, y.low);
+    add(rest, x.low, y.high);
+  }
+  for (unsigned e = 0; e < 8 && plan.refinesInverse; ++e)
+    sum[e] = ptx.sum(sum[e], rest[e]);
+  return sum;
 }
 
 void RoleEmitter::emitInverse(ScoreState &state) {
@@ -203,26 +190,6 @@ void RoleEmitter::emitInverse(ScoreState &state) {
   Value toOwn = ptx.add(ptx.add(ptx.mul(ptx.bits(lane, 15), 128), state.warpRows), ptx.mul(unit, 16));
   Value ownRows = ptx.add(tile, state.warpRows), ownBlock = ptx.add(tile, toOwn);
   Value result = ptx.add(state.buffer, inverseAt - scoresAt);
-  StringRef type = plan.refinesInverse ? ptx.half() : "f16";
-  auto multiply = [&](ValueRange sum, const Halves &left, const Halves &right) {
-    Values zero(8, ptx.number(0)), results;
-    auto product = [&](ValueRange start, ValueRange x, ValueRange y) {
-      Values entries;
-      for (unsigned half : {0, 1})
-        llvm::append_range(entries,
-                           ptx.multiply16By8(type, start.slice(4 * half, 4), x, y.slice(2 * half, 2)));
-      return entries;
-    };
-    results = product(sum.empty() ? ValueRange(zero) : sum, left.high, right.high);
-    if (!plan.refinesInverse)
-      return results;
-    // Beside it, so that it waits for none of these.
-    Values rest = product(product(zero, left.high, right.low), left.low, right.high);
-    for (auto [entry, more] : llvm::zip(results, rest))
-      entry = ptx.sum(entry, more);
-    return results;
-  };
-
   auto [first, second] = invertLeaf();
   Values half;
   for (auto [x, y] : llvm::zip(first, second))
@@ -237,23 +204,38 @@ void RoleEmitter::emitInverse(ScoreState &state) {
   Halves transposed = loadBlock(ownBlock, 0, false);
   Halves diagonal = swapped(loadBlock(ownBlock, 0, true));
 
-  if (plan.refinesInverse && team > 1)
-    return emitRefined(state, diagonal, transposed, multiply);
-  // D N in place of N, then the block columns. All warps compute three blocks side by side, so that the last
-  // one waits once, and store those that there are.
-  SmallVector<Halves> made;
-  for (int64_t k = 0; k < 3; ++k)
-    made.push_back(loadBlock(ptx.add(ownRows, state.blocks[k]), 0, true));
-  for (Halves &block : made)
-    block = inHalves(multiply({}, diagonal, block));
-  for (int64_t k = 0; k < 3; ++k)
-    storeBlock(ptx.add(ownRows, state.blocks[k]), 0, made[k],
-               ptx.compare(arith::CmpIPredicate::ugt, warp, ptx.constant(k)));
+  // D N in place of N. All warps compute three blocks side by side, so that the last one waits once, and
+  // store those that there are; or, where all roles' code is long (see forBlocksBefore), one after the other.
+  if (plan.refinesInverse && team > 1) {
+    auto made = threads.forLoop(ptx.constant(0), warp, ptx.constant(1), {}, [&](Value k, ValueRange) {
+      Value at = ptx.add(ownRows, ptx.exclusiveOr(state.blocks[0], ptx.mul(k, 32)));
+      storeBlock(at, 0, inHalves(multiplyBlocks({}, diagonal, loadBlock(at, 0, true))));
+      return Values();
+    });
+    describeTrips(made, 3);
+  } else {
+    SmallVector<Halves> made;
+    for (int64_t k = 0; k < 3; ++k)
+      made.push_back(loadBlock(ptx.add(ownRows, state.blocks[k]), 0, true));
+    for (Halves &block : made)
+      block = inHalves(multiplyBlocks({}, diagonal, block));
+    for (int64_t k = 0; k < 3; ++k)
+      storeBlock(ptx.add(ownRows, state.blocks[k]), 0, made[k],
+                 ptx.compare(arith::CmpIPredicate::ugt, warp, ptx.constant(k)));
+  }
+  // With two states rows are there at times far apart: a column waits for one after the other, and ends soon
+  // after the last one. Else it waits for all, and its chain of products is shorter.
+  bool byRows = plan.states > 1;
+  auto threadsOf = [&](Value row) { return ptx.mul(ptx.add(row, 1), 32); };
+  if (byRows)
+    threads.when(ptx.compare(arith::CmpIPredicate::ne, warp, ptx.constant(0)),
+                 [&] { ptx.arriveAt(barrierOfRow(warp), threadsOf(warp)); });
   // Rows of what is stored are the inverse's columns.
   std::array<Value, 2> scale;
   if (plan.inverseScale)
     scale = rowNumbers(state, {{{plan.inverseScale}}, {}, false});
-  ptx.meet(ptx.constant(3), 128);
+  if (!byRows)
+    ptx.meet(ptx.constant(3), 128);
   awaitPlace(state);
   auto store = [&](Values block, Value address) {
     if (plan.refinesInverse)
@@ -269,21 +251,44 @@ void RoleEmitter::emitInverse(ScoreState &state) {
       ptx.storeMatrices(address, tileBytes, packedPairs(restOf(block, out)), false);
   };
   Value laneAt = inStrips() ? laneInStrip() : Value();
+  auto columnAt = [&](Value column) { return ptx.exclusiveOr(state.blocks[0], ptx.mul(column, 32)); };
   auto at = [&](Value row, Value column, Value otherwise) {
     return ptx.add(result, laneAt ? blockInStrip(laneAt, row, column, /*ofInverse=*/true) : otherwise);
   };
+  // The warp's column, block after block: each follows from those above and from a row that its warp has
+  // left. Rows of what is stored are columns.
+  SmallVector<Halves> above{transposed};
+  auto solveBelow = [&](auto &&again) -> void {
+    int64_t step = above.size();
+    Value row = ptx.add(warp, step);
+    threads.when(ptx.below(row, ptx.constant(4)), [&] {
+      ptx.meet(barrierOfRow(row), threadsOf(row));
+      Value blocksOfRow = ptx.add(tile, ptx.mul(row, 16 * 128));
+      SmallVector<Halves> blocks;
+      for (int64_t j = 0; j < step; ++j)
+        blocks.push_back(swapped(loadBlock(ptx.add(blocksOfRow, columnAt(ptx.add(warp, j))), 0, false)));
+      Values sum = multiplyBlocks({}, above, blocks);
+      store(sum, at(warp, row, ptx.add(columnAt(row), state.warpRows)));
+      if (step == 3)
+        return;
+      above.push_back(inHalves(sum));
+      again(again);
+    });
+  };
+  if (byRows)
+    solveBelow(solveBelow);
   auto block = [&](int64_t r, int64_t k) {
     return swapped(loadBlock(ptx.add(tile, state.blocks[k]), 16 * 128 * r, false));
   };
-  for (int64_t c = 0; c < 3; ++c)
+  for (int64_t c = 0; c < 3 && !byRows; ++c)
     threads.when(ptx.equal(warp, c), [&] {
       Values sums[4];
       for (int64_t r = c + 1; r < 4; ++r)
-        sums[r] = multiply({}, transposed, block(r, c));
+        sums[r] = multiplyBlocks({}, transposed, block(r, c));
       for (int64_t k = c + 1; k < 4; ++k) {
         if (Halves left = k < 3 ? inHalves(sums[k]) : Halves(); k < 3)
           for (int64_t r = k + 1; r < 4; ++r)
-            sums[r] = multiply(sums[r], left, block(r, k));
+            sums[r] = multiplyBlocks(sums[r], left, block(r, k));
         store(sums[k], at(ptx.constant(c), ptx.constant(k), ptx.add(state.blocks[k], 16 * 128 * c)));
       }
     });

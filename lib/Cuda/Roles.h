@@ -276,8 +276,8 @@ private:
   void storeBlock(mlir::Value at, int64_t offset, const Halves &block, mlir::Value when = {});
   static Halves swapped(Halves block);
   void emitInverse(ScoreState &state);
-  void emitRefined(ScoreState &state, const Halves &diagonal, const Halves &transposed,
-                   llvm::function_ref<Values(mlir::ValueRange, const Halves &, const Halves &)> multiply);
+  mlir::Value barrierOfRow(mlir::Value row);
+  Values multiplyBlocks(Values sum, llvm::ArrayRef<Halves> lefts, llvm::ArrayRef<Halves> rights);
   std::array<Values, 2> invertLeaf();
   Values invertStackedLeaf(mlir::Value lane, mlir::Value leaf);
   mlir::Value wideBlock(mlir::Value row, mlir::Value column);
