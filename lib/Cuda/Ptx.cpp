@@ -78,7 +78,7 @@ void Ptx::await(Value barrier, Value phase) {
 
 void Ptx::meet(Value id, Value threads) { assembly("bar.sync $0, $1;", {}, {id, threads}); }
 
-void Ptx::arriveAt(Value id, Value threads) { assembly("bar.arrive $0, $1;", {}, {id, threads}); }
+void Ptx::announce(Value id, Value threads) { assembly("bar.arrive $0, $1;", {}, {id, threads}); }
 
 void Ptx::meetCluster() { assembly("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;", {}, {}); }
 

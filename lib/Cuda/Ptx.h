@@ -95,8 +95,8 @@ public:
   /// A barrier of some warps among themselves.
   void meet(mlir::Value id, int64_t threads) { meet(id, constant(threads)); }
   void meet(mlir::Value id, mlir::Value threads);
-  /// The same without waiting for the others.
-  void arriveAt(mlir::Value id, mlir::Value threads);
+  /// Counts as having come to it, without waiting for the others.
+  void announce(mlir::Value id, mlir::Value threads);
   /// A barrier of all threads of a cluster's blocks.
   void meetCluster();
   /// Where what lies at an address of this block lies in one of its cluster.

@@ -2,6 +2,7 @@
 // follow. Between blocks of 16 tokens a mask is a row of the later token, of what its block multiplies with
 // up to it, times a column of the earlier one, of what is multiplied up to the later one's block; within a
 // block it is a table. Nothing is divided, so that any entry may be zero or negative.
+#include "lib/Cuda/Count.h"
 #include "lib/Cuda/RoleRowState.h"
 #include "lib/Cuda/RoleScores.h"
 
@@ -14,9 +15,7 @@ using namespace recur::cuda;
 // block but the first what is multiplied from an earlier token to its begin.
 enum MaskPart { Table = 0, Through = 16, Until = 18, Edges = 20, Parts = 26 };
 
-int64_t RoleEmitter::maskOffset(int mask, int64_t part) const {
-  return (mask * Parts + part) * maskPlaces() * slotBytes;
-}
+int64_t RoleEmitter::maskOffset(int mask, int64_t part) const { return (mask * Parts + part) * maskPitch(); }
 
 namespace {
 
@@ -183,7 +182,7 @@ void RoleEmitter::fillMask(RowState &state, int which, RowPart half) {
       return values;
     };
     Value first = ptx.bits(lane, 24), inBlock = ptx.mul(ptx.bits(lane, 7), 2);
-    threads.forLoop(
+    auto rows = threads.forLoop(
         ptx.constant(0), opaque(8), ptx.constant(1), packed({}), [&](Value pair, ValueRange carried) {
           Reached reached;
           for (unsigned i : {0, 1})
@@ -193,7 +192,7 @@ void RoleEmitter::fillMask(RowState &state, int which, RowPart half) {
                 carried = carried.drop_front();
               }
           Value from = ptx.add(first, pair), ahead = arith::SubIOp::create(b, inBlock, ptx.mul(pair, 2));
-          Value row = ptx.add(at, ptx.mul(pair, maskOffset(0, 2)));
+          Value row = ptx.add(at, ptx.mul(pair, 2 * maskPitch()));
           for (unsigned token : {0, 1}) {
             Transition own = math.of(all.own[token], from);
             for (unsigned i : {0, 1})
@@ -209,6 +208,7 @@ void RoleEmitter::fillMask(RowState &state, int which, RowPart half) {
           }
           return packed(reached);
         });
+    describeTrips(rows, 8);
     return;
   }
   for (unsigned s : {0, 1}) {
@@ -248,7 +248,7 @@ Values RoleEmitter::maskOn(ScoreState &state, const PlainScore &plain) {
     Value own = ptx.add(row, 8 * int64_t(which) - (plain.before ? 1 : 0));
     if (plain.before && which == 0)
       own = arith::MaxSIOp::create(b, own, ptx.constant(0));
-    Value at = ptx.add(columns, ptx.mul(own, maskOffset(0, 1)));
+    Value at = ptx.add(columns, ptx.mul(own, maskPitch()));
     for (unsigned eight : {0, 1}) {
       Values pair = ptx.loadFloats(at, maskOffset(plain.mask, Table) + eight * 32, 2);
       for (unsigned odd : {0, 1})
@@ -272,7 +272,7 @@ std::array<Value, 2> RoleEmitter::maskRows(ScoreState &state, const PlainScore &
 
 // A mask's entries in a block off the diagonal.
 Values RoleEmitter::maskOff(ScoreState &state, const PlainScore &plain) {
-  Value columns = ptx.add(maskColumns(state), ptx.mul(ptx.add(warp, -1), maskOffset(0, 2)));
+  Value columns = ptx.add(maskColumns(state), ptx.mul(ptx.add(warp, -1), 2 * maskPitch()));
   Values entries;
   for (unsigned s : {0, 1}) {
     std::array<Value, 2> rows = maskRows(state, plain, s);

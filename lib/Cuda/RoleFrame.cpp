@@ -134,9 +134,9 @@ void RoleEmitter::layOut() {
   constexpr int64_t numbersBytes = 2048;
   buffers = others + 2 * scoreBytes + stageBytes + numbersBytes > threads.sharedLimit ? 1 : 2;
   others += buffers * scoreBytes;
-  int64_t most = stages;
+  int64_t most = stages, masks = plan.masks.size();
   stages = std::clamp<int64_t>((threads.sharedLimit - others) / stageBytes, 1, most);
-  while (stages > 1 && others + maskOffset(plan.masks.size(), 0) + stages * stageBytes > threads.sharedLimit)
+  while (stages > 1 && others + maskOffset(masks, 0) + stages * stageBytes > threads.sharedLimit)
     --stages;
   // Of whole heads, what comes more than three chunks ahead comes slower.
   constexpr int64_t muchAhead = 160 * 1024;
@@ -148,6 +148,9 @@ void RoleEmitter::layOut() {
     placeTiles(/*apart=*/true);
     stages = (threads.sharedLimit - others - 2 * earlyBytes - numbersBytes) / (stageBytes + numbersBytes);
     stages = std::min(stages, most);
+    while (stages > 2 &&
+           others + maskOffset(masks, 0) + 2 * earlyBytes + stages * stageBytes > threads.sharedLimit)
+      --stages;
     if (earlyBytes && stages > 2) {
       earlyPlaces = 2;
     } else {
@@ -175,8 +178,7 @@ void RoleEmitter::layOut() {
   take(vectorsAt, vectorBytes());
   take(barriersAt, Barriers * barrierPitch);
   take(beginAt, beginBytes);
-  at = llvm::alignTo(at, 16);
-  take(masksAt, maskOffset(plan.masks.size(), 0));
+  take(masksAt, maskOffset(masks, 0));
   slotsAt = llvm::alignTo(at, 256);
 }
 
@@ -218,9 +220,9 @@ RoleEmitter::Stage RoleEmitter::stageAt(Value index, Value phase, Value chunk) {
     early = ptx.add(ptx.add(base, earlyAt), ptx.mul(earlyOf(chunk).first, earlyBytes));
   Value masks;
   if (rowsAhead()) {
-    Value own = team > 1 ? ptx.shiftRight(chunk, llvm::Log2_64(team)) : chunk;
-    Value round = arith::RemUIOp::create(b, own, ptx.constant(maskPlaces()));
-    masks = ptx.add(ptx.add(base, masksAt), ptx.mul(round, slotBytes));
+    Value own = arith::DivUIOp::create(b, chunk, ptx.constant(team));
+    masks = arith::RemUIOp::create(b, own, ptx.constant(maskPitch() / slotBytes));
+    masks = ptx.add(ptx.add(base, masksAt), ptx.mul(masks, slotBytes));
   }
   return {index,
           phase,
@@ -392,8 +394,7 @@ LogicalResult RoleEmitter::emit() {
     few = 40, many = 232;
   if (plan.keys > mostKeysBeside && phase != Phase::Prepare)
     few = sumsApart ? 40 : 56, some = sumsApart ? 168 : 200, many = most;
-  // Masks take registers of who makes them, an inverse in two parts of the scores; without a system the chain
-  // has fewer products.
+  // Masks take registers of who makes them; without a system the chain has fewer products.
   if (plan.states > 1 && plan.system)
     few = plan.refinesInverse ? 48 : 56, some = plan.refinesInverse ? 80 : 72;
   else if (plan.states > 1)

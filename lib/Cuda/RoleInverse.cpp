@@ -153,7 +153,8 @@ std::array<Values, 2> RoleEmitter::invertLeaf() {
 // Warps meet at the rows of what they leave for one another: a row's own warp arrives, those of the columns
 // before wait.
 Value RoleEmitter::barrierOfRow(Value row) {
-  return ptx.choose(ptx.equal(row, 1), ptx.constant(3), ptx.add(row, 10));
+  constexpr int64_t first = 10; // the one of row 0, for which nobody waits
+  return ptx.add(row, first);
 }
 
 // Products of blocks, summed onto what is there. What their rests add is summed beside it, so that it waits
@@ -205,7 +206,8 @@ void RoleEmitter::emitInverse(ScoreState &state) {
   Halves diagonal = swapped(loadBlock(ownBlock, 0, true));
 
   // D N in place of N. All warps compute three blocks side by side, so that the last one waits once, and
-  // store those that there are; or, where all roles' code is long (see forBlocksBefore), one after the other.
+  // store those that there are; or one after the other, in a loop, where blocks are two parts: what a quarter
+  // of the processor runs of all roles is to fit into its cache of 32 KB.
   if (plan.refinesInverse && team > 1) {
     auto made = threads.forLoop(ptx.constant(0), warp, ptx.constant(1), {}, [&](Value k, ValueRange) {
       Value at = ptx.add(ownRows, ptx.exclusiveOr(state.blocks[0], ptx.mul(k, 32)));
@@ -224,12 +226,12 @@ void RoleEmitter::emitInverse(ScoreState &state) {
                  ptx.compare(arith::CmpIPredicate::ugt, warp, ptx.constant(k)));
   }
   // With two states rows are there at times far apart: a column waits for one after the other, and ends soon
-  // after the last one. Else it waits for all, and its chain of products is shorter.
-  bool byRows = plan.states > 1;
+  // after the last one. (It is less code, too.) Else it waits for all, and its chain of products is shorter.
+  bool byRows = plan.states > 1 || (plan.refinesInverse && team > 1);
   auto threadsOf = [&](Value row) { return ptx.mul(ptx.add(row, 1), 32); };
   if (byRows)
     threads.when(ptx.compare(arith::CmpIPredicate::ne, warp, ptx.constant(0)),
-                 [&] { ptx.arriveAt(barrierOfRow(warp), threadsOf(warp)); });
+                 [&] { ptx.announce(barrierOfRow(warp), threadsOf(warp)); });
   // Rows of what is stored are the inverse's columns.
   std::array<Value, 2> scale;
   if (plan.inverseScale)

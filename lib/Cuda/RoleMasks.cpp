@@ -8,22 +8,23 @@ using namespace recur;
 using namespace recur::cuda;
 using chunk::Reach;
 
+static bool isZero(Value factor) {
+  FloatAttr number;
+  return matchPattern(factor, m_Constant(&number)) && number.getValue().isZero();
+}
+
 // Whether nothing that is written to one state comes to another one.
 static bool isUnreachable(Value cascade, size_t to, size_t from) {
   auto op = cascade.getDefiningOp<chunk::CascadeOp>();
-  FloatAttr number;
-  return op.getType().getStates() == 2 && to != from &&
-         matchPattern(op.getFactors()[2 * to + from], m_Constant(&number)) && number.getValue().isZero();
+  return op.getType().getStates() == 2 && to != from && isZero(op.getFactors()[2 * to + from]);
 }
 
 // Where a state takes nothing of the other one, what it decays by at a token; null where it does.
 static Value ownDecay(Value cascade, unsigned state) {
   auto op = cascade.getDefiningOp<chunk::CascadeOp>();
   unsigned states = op.getType().getStates();
-  FloatAttr number;
   for (unsigned other = 0; other < states; ++other)
-    if (Value factor = op.getFactors()[state * states + other];
-        other != state && !(matchPattern(factor, m_Constant(&number)) && number.getValue().isZero()))
+    if (other != state && !isZero(op.getFactors()[state * states + other]))
       return {};
   return RolePlan::trace(op.getFactors()[state * states + state]);
 }

@@ -1,5 +1,6 @@
 // Scores between the tokens of a chunk, by one warpgroup: each warp has 16 tokens as rows.
 #include "lib/Cuda/RoleScores.h"
+#include "lib/Cuda/Count.h"
 #include "llvm/ADT/TypeSwitch.h"
 
 using namespace mlir;
@@ -126,7 +127,7 @@ void RoleEmitter::forBlocks(ScoreState &state, const ScoreTile &tile,
   };
   if (plain)
     inside(-1, true, warp);
-  if (plain && plain->mask >= 0 && !tile.turned)
+  if (plain && plain->mask >= 0)
     return forBlocksBefore(state, *plain, [&](Value block) { inside(0, false, block); });
   for (int64_t block = 0; block < 4; ++block) {
     if (!plain)
@@ -137,8 +138,8 @@ void RoleEmitter::forBlocks(ScoreState &state, const ScoreTile &tile,
 }
 
 // The blocks before the warp's own, in a loop whose body takes them for the first one: a product's sums take
-// turns in the registers of those. With two states all roles' code is more than the 32 KB that a quarter of
-// the processor has at hand, beyond which an instruction takes twice as long.
+// turns in the registers of those. With two states the numbers need registers that unrolled blocks would
+// keep.
 void RoleEmitter::forBlocksBefore(ScoreState &state, const PlainScore &plain,
                                   llvm::function_ref<void(Value)> body) {
   constexpr int64_t blocks = 3, each = 8;
@@ -154,6 +155,7 @@ void RoleEmitter::forBlocksBefore(ScoreState &state, const PlainScore &plain,
                                 llvm::append_range(next, carried.take_front(each));
                                 return next;
                               });
+  describeTrips(loop, blocks);
   sums.assign(loop.getResults().begin(), loop.getResults().end());
   llvm::append_range(sums, ArrayRef(all).drop_front(blocks * each));
   state.columns = columns;

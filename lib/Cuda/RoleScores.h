@@ -15,8 +15,8 @@ struct RoleEmitter::ScoreState {
   mlir::Value rowLessColumn; // the place of the thread's row less its column's, within a block
   mlir::Value warpRows;      // how far the warp's rows are into a tile
   Values blocks;             // a lane's place in a row of 16 x 16 blocks, for matrix loads and stores
-  int64_t block = 0;         // the columns' one, or -1 for that of the warp's rows
-  mlir::Value columnBlock;   // its number
+  int64_t block = 0;         // of sums: that of the columns, or -1 for the one on the diagonal
+  mlir::Value columnBlock;   // the number of the columns'
   llvm::DenseMap<unsigned, std::array<mlir::Value, 2>> rowValues;
   llvm::DenseMap<unsigned, Values> columnValues, ownColumns;
   llvm::DenseMap<int64_t, std::array<mlir::Value, 2>> maskRows; // by offset

@@ -125,7 +125,7 @@ private:
   int64_t slotPitch() const { return rowPlaces() * slotBytes; }
   int64_t slotOffset(const Slot &slot) { return slotOf(slot) * slotPitch(); }
   /// Places for the numbers of masks: of a team each block has those of its own chunks.
-  int64_t maskPlaces() const { return llvm::divideCeil(stages + 1, team); }
+  int64_t maskPitch() const { return llvm::divideCeil(stages + 1, team) * slotBytes; }
   int64_t maskOffset(int mask, int64_t part) const;
   /// The blocks of 64 columns that this block has of an input, and the first of them.
   int64_t halvesOf(mlir::BlockArgument input) const;
