@@ -182,8 +182,9 @@ void RoleEmitter::fillMask(RowState &state, int which, RowPart half) {
       return values;
     };
     Value first = ptx.bits(lane, 24), inBlock = ptx.mul(ptx.bits(lane, 7), 2);
+    Value pairs = plan.system ? opaque(8) : ptx.constant(8);
     auto rows = threads.forLoop(
-        ptx.constant(0), opaque(8), ptx.constant(1), packed({}), [&](Value pair, ValueRange carried) {
+        ptx.constant(0), pairs, ptx.constant(1), packed({}), [&](Value pair, ValueRange carried) {
           Reached reached;
           for (unsigned i : {0, 1})
             for (unsigned s : {0, 1})
@@ -198,7 +199,8 @@ void RoleEmitter::fillMask(RowState &state, int which, RowPart half) {
             for (unsigned i : {0, 1})
               reached[i] = math.choose(ptx.equal(ahead, int64_t(token) - int64_t(i)), written[i],
                                        math.apply(own, reached[i]));
-            // A row that is seen before its token is the one of the token before. (The last one is not used.)
+            // A row that is seen before its token is the one of the token before. (The last
+            // one is not used.)
             std::array<Value, 2> reads;
             unsigned reader = token + (mask.reach == chunk::Reach::Before ? 1 : 0);
             for (unsigned s : {0, 1})

@@ -127,7 +127,7 @@ void RoleEmitter::forBlocks(ScoreState &state, const ScoreTile &tile,
   };
   if (plain)
     inside(-1, true, warp);
-  if (plain && plain->mask >= 0)
+  if (plain && plain->mask >= 0 && plan.system)
     return forBlocksBefore(state, *plain, [&](Value block) { inside(0, false, block); });
   for (int64_t block = 0; block < 4; ++block) {
     if (!plain)
@@ -138,8 +138,8 @@ void RoleEmitter::forBlocks(ScoreState &state, const ScoreTile &tile,
 }
 
 // The blocks before the warp's own, in a loop whose body takes them for the first one: a product's sums take
-// turns in the registers of those. With two states the numbers need registers that unrolled blocks would
-// keep.
+// turns in the registers of those. With two states and a system the numbers need registers that unrolled
+// blocks would keep.
 void RoleEmitter::forBlocksBefore(ScoreState &state, const PlainScore &plain,
                                   llvm::function_ref<void(Value)> body) {
   constexpr int64_t blocks = 3, each = 8;
