@@ -32,16 +32,19 @@ WAIT = re.compile(r"mbarrier\.try_wait|wgmma\.wait_group|bar\.sync\s+%|mbarrier\
 
 
 def with_clocks(ptx, skipped=()):
-    """The same PTX with clocks around its waits. A warp's next address is in local memory: registers are few."""
+    """The same PTX with clocks around its waits. A warp's next address is in local memory, as registers are few; it is 0
+    where a lane has none, or no more."""
     lines = ptx.split("\n")
     arguments = re.search(r"\.param \.align 8 \.b8 (\w+)\[", ptx)[1]
 
     def clock(place):
-        return ("{ .reg .pred on; .reg .b32 clock, place, next, at; .reg .b64 to, offset; mov.u32 at, %tid.y; "
+        return ("{ .reg .pred on, full; .reg .b32 clock, place, next, at; .reg .b64 to, offset; mov.u32 at, %tid.y; "
                 "shl.b32 at, at, 2; mov.u32 next, %clockat; add.u32 at, at, next; ld.local.b32 next, [at]; "
                 f"setp.ne.u32 on, next, 0; ld.param.b64 to, [{arguments}+{FIRST_INPUT}]; cvt.u64.u32 offset, next; "
                 f"add.s64 to, to, offset; mov.u32 clock, %clock; mov.u32 place, {place}; "
-                "@on st.global.v2.u32 [to], {place, clock}; @on add.u32 next, next, 8; st.local.b32 [at], next; }")
+                "@on st.global.v2.u32 [to], {place, clock}; @on add.u32 next, next, 8; "
+                f"and.b32 place, next, {EVENTS * 8 - 1}; setp.eq.u32 full, place, 0; @full mov.u32 next, 0; "
+                "st.local.b32 [at], next; }")
     begin = ("{ .reg .pred on, own; .reg .b32 thread, block, at, next; mov.u32 thread, %tid.x; mov.u32 block, %ctaid.x; "
              "and.b32 at, thread, 31; setp.eq.u32 on, at, 0; "
              f"setp.lt.u32 own, block, {BLOCKS}; and.pred on, on, own; shr.u32 thread, thread, 5; "
@@ -195,10 +198,14 @@ def run(options):
     torch.cuda.synchronize()
     kernels = {f.stem: f.read_text().split("\n") for f in sorted(options.folder.glob("*.ptx"))}
     # The numbers' and the loader's warps differ; of other warpgroups one stands for all.
+    told = 0
     for warp, events in enumerate(clocks.view(BLOCKS, WARPS, EVENTS, 2)[options.block].tolist()):
         events = [(place, clock % 2**32) for place, clock in events if place]
         if len(events) > 40 and (warp < 4 or warp % 4 == 0):
+            told += 1
             print(f"warp {warp}:", "\n".join(table(events, kernels)))
+    if not told:
+        print(f"no warp of block {options.block} has gone a few rounds: take more tokens or heads")
 
 
 def main():
