@@ -1,10 +1,12 @@
 // The part of a plan that concerns two states which numbers couple. What one token's writes are to a later
 // one's state is an entry of a product of 2 x 2 matrices instead of a factor, and has no logarithm; all else
 // is as with one state whose rows are those of both in turns.
+#include "lib/Algebra/AnchoredState.h"
 #include "lib/Algebra/LinearSum.h"
 #include "lib/Cuda/RolePlan.h"
 #include "mlir/Analysis/SliceAnalysis.h"
 #include "mlir/IR/Matchers.h"
+#include "llvm/ADT/MapVector.h"
 
 using namespace mlir;
 using namespace recur;
@@ -20,6 +22,7 @@ int RolePlan::stateOf(Value value) const {
 LogicalResult RolePlan::checkStates() {
   auto all = program.argumentsOf(ArgKind::State);
   states = all.size();
+  isAnchored = program->hasAttr(anchoredAttr);
   if (all.empty() || states > 2)
     return failure();
   auto dimOf = [](BlockArgument state) {
@@ -58,7 +61,10 @@ bool RolePlan::swings(chunk::ProgramOp program) {
   bool found = false;
   program.getBody().walk([&](chunk::TriSolveOp solve) {
     SetVector<Operation *> slice;
-    (void)getBackwardSlice(solve.getOperation(), &slice);
+    BackwardSliceOptions options;
+    options.inclusive = true;
+    for (Value block : solve.getBlocks())
+      (void)getBackwardSlice(block, &slice, options);
     found |= llvm::any_of(slice, [](Operation *op) {
       auto mask = dyn_cast<chunk::MaskOp>(op);
       return mask && mask.getDecay().getDefiningOp<chunk::CascadeOp>() && mask.getTo() != mask.getFrom();
@@ -72,10 +78,23 @@ bool RolePlan::addsUp(chunk::ProgramOp program) {
   program.getBody().walk([&](chunk::CascadeOp cascade) {
     OperandRange factors = cascade.getFactors();
     FloatAttr number;
-    for (size_t i = 0, n = cascade.getType().getStates(); i < n; ++i)
+    // (Of a param nothing is off.)
+    size_t n = cascade.getType().getStates();
+    for (size_t i = 0, count = n - program->hasAttr(anchoredAttr); i < count; ++i)
       found |= matchPattern(factors[i * (n + 1)], m_Constant(&number)) && number.getValueAsDouble() == 1;
   });
   return found;
+}
+
+// What is written to one of two states alone may be known before what is written to the other.
+void RolePlan::delayWrites() {
+  auto yielded = program.getBodyYield().getValues();
+  auto makes = [&](unsigned state) {
+    return llvm::find_if(products, [&](const ChainProduct &p) { return p.result == strip(yielded[state]); });
+  };
+  ChainProduct *own[2] = {makes(0), makes(states - 1)};
+  if (own[0] != own[1] && !llvm::is_contained(own, products.end()) && !own[0]->chained && !own[1]->chained)
+    own[0]->wave = own[1]->wave = std::max(own[0]->wave, own[1]->wave);
 }
 
 // With one state after the other in the rows of a product, what is read of both along the same rows is one
@@ -151,6 +170,88 @@ static void takeSumsOut(chunk::MapOp map) {
       map.getRowsMutable().erase(i);
       block.eraseArgument(i);
     }
+}
+
+namespace {
+
+/// A new state: what is not summed over tokens, and by the rows that are multiplied with them the sum of what
+/// is, each of its terms times a number for each token, or null for 1.
+struct Writes {
+  Value rest;
+  llvm::MapVector<Value, SmallVector<std::pair<Value, Value>>> terms;
+
+  Writes(OpBuilder &b, Value state);
+};
+
+} // namespace
+
+Writes::Writes(OpBuilder &b, Value state) {
+  SmallVector<Value> work{RolePlan::strip(state)};
+  while (!work.empty()) {
+    Value term = work.pop_back_val();
+    if (auto sum = term.getDefiningOp<AddOp>()) {
+      work.append({sum.getRhs(), sum.getLhs()});
+      continue;
+    }
+    auto product = term.getDefiningOp<MatmulOp>();
+    auto turned = product ? product.getLhs().getDefiningOp<TransposeOp>() : TransposeOp();
+    if (!turned) {
+      rest = rest ? AddOp::create(b, term.getLoc(), rest, term) : term;
+      continue;
+    }
+    Value rows = turned.getOperand(), number;
+    auto scaled = rows.getDefiningOp<MulOp>();
+    for (unsigned i : {0, 1})
+      if (scaled && !number && isOne(matType(scaled->getOperand(i)).getCols())) {
+        number = scaled->getOperand(i);
+        rows = scaled->getOperand(1 - i);
+      }
+    terms[rows].push_back({number, product.getRhs()});
+  }
+}
+
+// Has two states be written to along the same rows, as one product is for both (pairProducts): to each with
+// the sum of what it takes in, times 0 where that is nothing.
+void RolePlan::writeBoth(chunk::ProgramOp program) {
+  Operation *yield = program.getBodyYield();
+  auto turned = [&](unsigned state) { return yield->getOperand(state).getDefiningOp<TransposeOp>(); };
+  if (program.argumentsOf(ArgKind::State).size() != 2 || bool(turned(0)) != bool(turned(1)) ||
+      yield->getOperand(0).getType() != yield->getOperand(1).getType())
+    return;
+  OpBuilder b(yield);
+  Writes both[2] = {{b, yield->getOperand(0)}, {b, yield->getOperand(1)}};
+  llvm::SetVector<Value> keys;
+  bool isPaired = true;
+  for (auto [i, own] : llvm::enumerate(both))
+    for (auto &[rows, terms] : own.terms) {
+      keys.insert(rows);
+      isPaired &= terms.size() == 1 && both[1 - i].terms.count(rows);
+    }
+  if (isPaired || !both[0].rest || !both[1].rest)
+    return;
+  auto scaled = [&](Value number, Value value) -> Value {
+    return number ? MulOp::create(b, value.getLoc(), value.getType(), number, value) : value;
+  };
+  for (auto [i, own] : llvm::enumerate(both)) {
+    Value state = own.rest;
+    for (Value rows : keys) {
+      ArrayRef<std::pair<Value, Value>> terms = own.terms[rows];
+      Value payload, factor;
+      if (terms.empty()) {
+        payload = both[1 - i].terms[rows].front().second;
+        factor = ConstantOp::create(b, state.getLoc(), 0.0);
+      } else if (terms.size() == 1) {
+        std::tie(factor, payload) = terms.front();
+      }
+      if (!payload)
+        for (auto [number, term] : terms)
+          payload = payload ? AddOp::create(b, state.getLoc(), payload, scaled(number, term))
+                            : scaled(number, term);
+      Value columns = TransposeOp::create(b, state.getLoc(), scaled(factor, rows));
+      state = AddOp::create(b, state.getLoc(), state, MatmulOp::create(b, state.getLoc(), columns, payload));
+    }
+    yield->setOperand(i, turned(i) ? TransposeOp::create(b, state.getLoc(), state).getResult() : state);
+  }
 }
 
 // What one state is read along for itself and as a part of the other one is read once.

@@ -1,4 +1,5 @@
 // The entry points in warp roles of a rule: for many heads and for few, in one launch or in two.
+#include "lib/Algebra/AnchoredState.h"
 #include "lib/Algebra/NormalForm.h"
 #include "lib/Algebra/Spectral.h"
 #include "lib/Cuda/Cores.h"
@@ -248,7 +249,7 @@ static chunk::ProgramOp deriveRows(DeriveFunction derive, RuleOp rule, RowKind r
 
 // The rule with one output more, a number that bounds what a token leaves of the state, where its decay does
 // not tell; else null.
-static OwningOpRef<ModuleOp> withNormBound(RuleOp rule) {
+static OwningOpRef<ModuleOp> withNormBound(RuleOp rule, bool evenIfDecayTells = false) {
   auto states = rule.argumentsOf(ArgKind::State);
   if (states.empty() || states.size() > 2 ||
       !llvm::all_of(states, [](Value state) { return isMatrix(state); }))
@@ -256,9 +257,11 @@ static OwningOpRef<ModuleOp> withNormBound(RuleOp rule) {
   OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
   auto copy = cast<RuleOp>(OpBuilder::atBlockEnd(module->getBody()).clone(*rule));
   NormalForm nf = normalise(copy);
-  Value bound = states.size() > 1   ? buildCoupledNormBound(nf)
-                : isContraction(nf) ? Value()
-                                    : buildNormBound(nf);
+  Value bound;
+  if (states.size() > 1)
+    bound = buildCoupledNormBound(nf);
+  else if (evenIfDecayTells || !isContraction(nf))
+    bound = buildNormBound(nf);
   if (!bound)
     return {};
   SmallVector<Attribute> names(copy.getOutputs().begin(), copy.getOutputs().end());
@@ -302,6 +305,21 @@ static chunk::ProgramOp deriveRotated(DeriveFunction derive, RuleOp rule) {
   return program;
 }
 
+// The chunk program of a rule with a state that is a param, if it is one. The state that it keeps forgets
+// what it was before as if there were no such.
+static chunk::ProgramOp deriveAnchored(DeriveFunction derive, RuleOp rule) {
+  OwningOpRef<ModuleOp> bounded = withNormBound(rule, /*evenIfDecayTells=*/true);
+  OwningOpRef<ModuleOp> module = anchorState(bounded ? *bounded->getOps<RuleOp>().begin() : rule);
+  chunk::ProgramOp program =
+      module ? derive(*module->getOps<RuleOp>().begin(), /*ofMicroStep=*/false) : chunk::ProgramOp();
+  if (!program)
+    return {};
+  program->setAttr(anchoredAttr, UnitAttr::get(rule.getContext()));
+  if (bounded)
+    takeNormBound(program);
+  return program;
+}
+
 // Whether there are roles for any number of blocks. Two rows a token cost less than four products between
 // tokens.
 bool KernelBuilder::addInRoles(DeriveFunction derive) {
@@ -333,11 +351,17 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
       program = areStacked(rows) ? deriveRows(derive, own, rows) : derive(own, rows == RowKind::MicroStep);
       if (program && bounded)
         takeNormBound(program);
+      // A scan goes entry by entry.
+      bool multiplies = program && program.getBody().getOps<chunk::ScanOp>().empty();
+      if (!multiplies && rows == RowKind::Token)
+        if (chunk::ProgramOp anchored = deriveAnchored(derive, rule))
+          program = anchored;
     }
     if (program) {
       writeSums(program);
       takeOutNumbers(program);
       RolePlan::readOnce(program);
+      RolePlan::writeBoth(program);
       RolePlan::findMasks(program);
       RolePlan::splitSigns(program);
       RolePlan::takeLogs(program);

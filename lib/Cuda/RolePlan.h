@@ -174,7 +174,9 @@ public:
   /// The tensor of a state before the first token, and after the last one; by number among the rule's.
   unsigned finalTensor(unsigned state) const { return tensors.size() - statesOfRule() + state; }
   unsigned stateOfRule(unsigned state) const { return rotated ? rotated->states[state] : state; }
-  unsigned statesOfRule() const { return rotated ? rotated->statesOfRule : states; }
+  unsigned statesOfRule() const { return rotated ? rotated->statesOfRule : states - isAnchored; }
+  /// Whether the last state is a param.
+  bool isAnchored = false;
   /// What an input without a tensor, a number of the next token, is at the token itself; null for others.
   mlir::Value ofToken(mlir::BlockArgument input) const;
   /// Whether nothing but such numbers follows from an input.
@@ -221,6 +223,8 @@ public:
   static bool sharesMasks(chunk::ProgramOp program);
   /// Writes what is read of two coupled states along the same rows as one product, times a sum of numbers.
   static void readOnce(chunk::ProgramOp program);
+  /// Has both be written to along the same rows.
+  static void writeBoth(chunk::ProgramOp program);
   /// Writes decays that may be negative as those of their sizes, and their signs as factors (RoleSigns.cpp);
   /// whether a decay is such signs.
   static void splitSigns(chunk::ProgramOp program);
@@ -454,6 +458,7 @@ private:
   void moveFactor();
   void placeOutputs();
   mlir::LogicalResult checkStates();
+  void delayWrites();
   mlir::LogicalResult pairProducts();
   mlir::LogicalResult stackProducts();
   mlir::BlockArgument place(const TokenTile &tile);

@@ -158,9 +158,15 @@ Values RoleEmitter::initialState() {
   b.setInsertionPointToStart(isFirst.thenBlock());
   scf::YieldOp::create(b, givenStates());
   b.setInsertionPointToStart(isFirst.elseBlock());
+  auto forgotten = [&] {
+    Values entries(entriesOfState() * (plan.states - plan.isAnchored), ptx.number(0));
+    if (plan.isAnchored)
+      llvm::append_range(entries, givenState(plan.states - 1));
+    return entries;
+  };
   scf::YieldOp::create(b, phase == Phase::Segments ? gatheredState()
                           : phase == Phase::Passed ? passedState()
-                                                   : Values(types.size(), ptx.number(0)));
+                                                   : forgotten());
   return Values(isFirst.getResults());
 }
 
@@ -229,6 +235,14 @@ Values RoleEmitter::givenStates() {
 Values RoleEmitter::givenState(unsigned state) {
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
   find(access);
+  FirstState first = *firstStateOf(plan.program, state);
+  unsigned params = plan.initialTensor() - plan.program.argumentsOf(ArgKind::Param).size();
+  if (plan.stateOfRule(state) == plan.statesOfRule()) { // a param
+    Values entries;
+    forStateEntries(
+        [&](Value row, Value col) { entries.push_back(access.firstEntry(first, params, row, col)); });
+    return entries;
+  }
   unsigned initial = plan.initialTensor() + plan.stateOfRule(state);
   SmallVector<Type> types(entriesOfState(), b.getF32Type());
   auto given = scf::IfOp::create(b, types, access.isGiven(initial), true);
@@ -239,9 +253,8 @@ Values RoleEmitter::givenState(unsigned state) {
   scf::YieldOp::create(b, entries);
   b.setInsertionPointToStart(given.elseBlock());
   entries.clear();
-  unsigned params = plan.initialTensor() - plan.program.argumentsOf(ArgKind::Param).size();
   forStateEntries([&](Value row, Value col) {
-    Value entry = access.firstEntry(*firstStateOf(plan.program, state), params, row, col);
+    Value entry = access.firstEntry(first, params, row, col);
     Value exists = access.exists(initial, row, col);
     entries.push_back(exists ? ptx.choose(exists, entry, ptx.number(0)) : entry);
   });
@@ -252,7 +265,7 @@ Values RoleEmitter::givenState(unsigned state) {
 void RoleEmitter::storeFinal(ValueRange entries) {
   TensorAccess access(threads, launderedCall(), plan.tensors, /*packed=*/true);
   Part own = find(access);
-  for (int64_t state = 0; state < plan.states; ++state) {
+  for (int64_t state = 0; state < plan.states - plan.isAnchored; ++state) {
     unsigned final = plan.finalTensor(plan.stateOfRule(state));
     Value isWanted = access.isGiven(final);
     if (part.isLast)

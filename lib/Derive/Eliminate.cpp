@@ -61,21 +61,19 @@ Value Group::masked(Value vectors, Value keys, Value decay, ArrayRef<Target> fro
   if (!cascade)
     return chunk::GramOp::create(cx.b(), cx.loc, squareOf(vectors), vectors, keys, decay, reach);
   Value mask;
-  bool any =
-      llvm::any_of(from, [&](const Target &target) { return reaches(cascade, target.member, member); });
   // A token's own writes to other states have not come to this one.
   if (reach == Reach::Strict &&
       llvm::none_of(from, [&](const Target &target) { return target.member == member; }))
     reach = Reach::Inclusive;
   for (const Target &target : from) {
-    if (any && !reaches(cascade, target.member, member))
+    if (!reaches(cascade, target.member, member))
       continue;
     Value own =
         chunk::MaskOp::create(cx.b(), cx.loc, squareOf(vectors), cascade, reach, member, target.member);
     Value weight = weightRows(target);
     mask = cx.add(mask, weight ? cx.mul(own, cx.transpose(weight)) : own);
   }
-  return cx.mul(cx.matmul(vectors, cx.transpose(keys)), mask);
+  return mask ? cx.mul(cx.matmul(vectors, cx.transpose(keys)), mask) : Value();
 }
 
 Value Group::scores(Value vectors, const Stream &stream, unsigned member, Reach reach) {
@@ -148,6 +146,8 @@ Value Group::otherSideRead(Value vector, unsigned member, bool after, ArrayRef<b
                          : keyDecay ? keyDecay
                                     : valueDecay,
                          stream.into, member, reach);
+    if (!score)
+      continue;
     result = cx.add(result,
                     channels ? chunk::MixOp::create(cx.b(), cx.loc, stream.keys.getType(), score, stream.keys,
                                                     keyDecay, after ? Reach::Inclusive : Reach::Before)

@@ -113,7 +113,8 @@ private:
   std::optional<Place> placeOf(const Row &row) const;
   bool sideIsKey(Side side) const { return side == keySide; }
 
-  /// Scores of rows `vectors` (on the key side) against a stream, through the decays to `member`.
+  /// Scores of rows `vectors` (on the key side) against a stream, through the decays to `member`; null where
+  /// none of its writes comes there.
   mlir::Value scores(mlir::Value vectors, const Stream &stream, unsigned member, chunk::Reach reach);
   mlir::Value masked(mlir::Value vectors, mlir::Value keys, mlir::Value decay, llvm::ArrayRef<Target> from,
                      unsigned member, chunk::Reach reach);

@@ -41,9 +41,9 @@ ORACLE_ONLY = {"ttt_linear", "ttt_mlp", "lact", "softmax_attention", "alibi", "f
                "path_absolute"}
 REFUSAL = "only in the oracle for now"
 
-# Rules that are not affine in their states, read them from both sides, or multiply them by full matrices.
-NO_CHUNKS = {"atlas", "gru", "lstm", "slstm", "mesanet", "titans_mlp", "dense_transition", "matrix_output",
-             "saturated_write", "summed", "two_sided", "momentum_vector_decay", "second_moment", "ttt_linear",
+# Rules that are not affine in their states, read them from both sides, or add or multiply full matrices.
+NO_CHUNKS = {"anchored", "atlas", "gru", "lstm", "slstm", "mesanet", "titans_mlp", "dense_transition",
+             "matrix_output", "saturated_write", "summed", "two_sided", "momentum_vector_decay", "second_moment", "ttt_linear",
              "ttt_mlp"}
 
 # Rules with a matrix that no other state depends on, whose columns do not see each other.

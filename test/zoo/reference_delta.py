@@ -281,6 +281,19 @@ def trained_start(x, s):
     return s.S @ x.q
 
 
+def anchored(x, s):
+    s.S = delta_step(x.a * s.S + (1 - x.a) * x.W, l2norm(x.k), x.v, x.b)
+    return s.S @ x.q + x.W @ x.p
+
+
+def trapezoid_delta(x, s):
+    k = l2norm(x.k)
+    S = x.a * s.S
+    s.S = S - x.b * outer(S @ k, k) + x.a * x.c * s.P + x.b * outer(x.v, k)
+    s.P = x.b * outer(x.v, k)
+    return s.S @ x.q
+
+
 def paced_keys(x, s):
     s.S = delta_step(x.a * s.S * exp(x.g), l2norm(x.k), x.v, x.b)
     return s.S @ x.q
@@ -311,4 +324,4 @@ def micro_functions(x, s):
     return s.S @ l2norm(silu(x.q))
 
 
-START = {"trained_start": lambda params, dims: {"S": params.S0}}
+START = {"trained_start": lambda params, dims: {"S": params.S0}, "anchored": lambda params, dims: {"S": params.W}}
