@@ -313,6 +313,26 @@ bool Group::joinStreams(Stream &stream, Stream other) {
   return false;
 }
 
+// The same of two payloads of which only what they read is a number times the other's: what is known is
+// written beside that.
+bool Group::joinReads(Stream &stream, const Stream &other, std::vector<Stream> &known) {
+  auto part = [&](const Stream &of, bool unknown) {
+    Stream own = of;
+    own.unknown = unknown;
+    llvm::erase_if(own.payload, [&](const auto &term) { return isUnknown(term.second) != unknown; });
+    return own;
+  };
+  Stream joined = part(stream, true);
+  if (!stream.unknown || !other.unknown || !joinStreams(joined, part(other, true)))
+    return false;
+  for (const Stream *whole : {static_cast<const Stream *>(&stream), &other})
+    if (Stream rest = part(*whole, false);
+        !rest.payload.empty() && llvm::none_of(known, [&](Stream &own) { return joinStreams(own, rest); }))
+      known.push_back(rest);
+  stream = joined;
+  return true;
+}
+
 LogicalResult Group::findStreams() {
   for (auto [member, state] : llvm::enumerate(states)) {
     size_t first = streams.size();
@@ -331,13 +351,16 @@ LogicalResult Group::findStreams() {
         stream = std::prev(own.end());
       }
       stream->payload.push_back({write.c, payload});
-      stream->unknown |= payload.kind == Column::RowOf && reads(payload.index);
+      stream->unknown |= isUnknown(payload);
     }
+    std::vector<Stream> more;
     for (Stream &stream : own) {
       auto others = llvm::make_range(streams.begin(), streams.begin() + first);
-      if (llvm::none_of(others, [&](Stream &other) { return joinStreams(other, stream); }))
-        streams.push_back(std::move(stream));
+      if (llvm::none_of(others, [&](Stream &other) { return joinStreams(other, stream); }) &&
+          llvm::none_of(others, [&](Stream &other) { return joinReads(other, stream, more); }))
+        more.push_back(std::move(stream));
     }
+    llvm::move(more, std::back_inserter(streams));
   }
   // Within a token a payload may depend on those of earlier rows only.
   auto lastRow = [](const Stream &stream) {
@@ -384,11 +407,19 @@ std::optional<Group::Place> Group::placeOf(const Row &row) const {
     // Each stream into this state has been written whole, or not at all.
     Place place{unsigned(member), true, SmallVector<bool>(streams.size(), false)};
     size_t matched = 0;
-    for (auto [index, stream] : llvm::enumerate(streams)) {
+    for (size_t index = 0; index < streams.size(); ++index) {
+      const Stream &stream = streams[index];
       size_t parts = 0, seen = 0;
+      // One along the key has what is read, and one the rest; or one has all.
+      bool isSplit = llvm::any_of(streams, [&](const Stream &other) {
+        return other.unknown != stream.unknown && sameColumn(other.key, stream.key) &&
+               other.goesInto(place.member);
+      });
       for (const Write &write : update.writes) {
         const Column &key = keySide == Side::Right ? write.row : write.column;
-        if (!sameColumn(key, stream.key) || !stream.goesInto(member))
+        const Column &payload = keySide == Side::Right ? write.column : write.row;
+        if (!sameColumn(key, stream.key) || !stream.goesInto(member) ||
+            (isSplit && isUnknown(payload) != stream.unknown))
           continue;
         ++parts;
         seen += llvm::any_of(version.writes, [&](const Write &w) { return sameWrite(w, write); });

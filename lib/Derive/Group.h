@@ -110,6 +110,10 @@ private:
   Coefficient withoutDecay(const Coefficient &c, const Column &column) const;
   mlir::LogicalResult findStreams();
   bool joinStreams(Stream &stream, Stream other);
+  bool joinReads(Stream &stream, const Stream &other, std::vector<Stream> &known);
+  bool isUnknown(const Column &payload) const {
+    return payload.kind == Column::RowOf && reads(payload.index);
+  }
   std::optional<Place> placeOf(const Row &row) const;
   bool sideIsKey(Side side) const { return side == keySide; }
 
