@@ -49,13 +49,36 @@ static bool readsOwnStep(RuleOp rule, ForOp loop) {
   return true;
 }
 
+// Whether outputs are read of the states before the loop; nothing where some are, and others of those behind.
+static std::optional<bool> readsFirst(RuleOp rule, ForOp loop) {
+  bool before = false, behind = false;
+  SmallVector<Value> work(rule.yieldedOutputs());
+  llvm::DenseSet<Value> seen;
+  while (!work.empty()) {
+    Value value = work.pop_back_val();
+    if (!seen.insert(value).second)
+      continue;
+    auto argument = dyn_cast<BlockArgument>(value);
+    before |= argument && rule.getArg(argument).getKind() == ArgKind::State;
+    behind |= value.getDefiningOp() == loop.getOperation();
+    if (Operation *op = value.getDefiningOp(); op && op != loop)
+      llvm::append_range(work, op->getOperands());
+  }
+  return before && behind ? std::nullopt : std::optional(before);
+}
+
 OwningOpRef<ModuleOp> recur::ruleOfMicroStep(RuleOp rule, bool inLogs) {
   OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
   auto copy = cast<RuleOp>(OpBuilder::atBlockEnd(module->getBody()).clone(*rule));
   ForOp loop = loopOf(copy);
   if (!loop || !readsOwnStep(copy, loop))
     return {};
+  std::optional<bool> isFirstRead = readsFirst(copy, loop);
+  if (!isFirstRead)
+    return {};
   MLIRContext *context = copy.getContext();
+  if (*isFirstRead)
+    copy->setAttr(readsFirstAttr, UnitAttr::get(context));
   Location loc = loop.getLoc();
   Block &body = copy.getBody().front();
   Value isFirst = addInput(copy, "first micro-step", RangeAttr::closed(context, 0, 1), /*isUnit=*/false,
@@ -68,9 +91,13 @@ OwningOpRef<ModuleOp> recur::ruleOfMicroStep(RuleOp rule, bool inLogs) {
     if (!findScales(init, state, scales))
       return {};
     Value scaled = state;
+    b.setInsertionPointAfterValue(init);
     for (Value scale : llvm::reverse(scales))
       scaled = MulOp::create(b, loc, onceOf(b, loc, scale, isFirst, inLogs), scaled);
     carried.replaceAllUsesWith(scaled);
+    // At the first micro-step that is the same.
+    if (init != state)
+      init.replaceAllUsesExcept(scaled, scaled.getDefiningOp());
   }
   SmallVector<Value> yielded(loop.getYield().getValues());
   loop.getYield().erase();

@@ -336,6 +336,9 @@ public:
   /// A chunk's rows are the micro-steps of some tokens. What belongs to a token, not to a micro-step, is a
   /// slab of fewer columns, a multiple of 16, which may be more than there are tokens.
   int64_t steps = 1, tokens = tokensOfChunk, columns = tokensOfChunk;
+  /// Which of a token's micro-steps has its outputs: the last one, or the first.
+  bool readsFirst = false;
+  int64_t stepOfOutputs() const { return readsFirst ? 0 : steps - 1; }
   /// The input without a tensor that is 1 at a token's first micro-step, or row, and else 0; or null. And all
   /// such inputs: those of stacked rows, but for the last one.
   mlir::BlockArgument isFirst;

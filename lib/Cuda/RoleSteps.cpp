@@ -1,6 +1,7 @@
 // The part of a plan that concerns micro-steps, and reads at one time: a chunk's rows are those of its
 // tokens, and what only outputs follow from has a row for each token.
 #include "lib/Algebra/ColumnRows.h"
+#include "lib/Algebra/MicroSteps.h"
 #include "lib/Cuda/RolePlan.h"
 
 using namespace mlir;
@@ -37,6 +38,7 @@ LogicalResult RolePlan::findRows() {
   auto inputs = program.argumentsOf(ArgKind::Input);
   stacked = stackedInputs(program);
   rotated = rotatedUpdate(program);
+  readsFirst = program->hasAttr(readsFirstAttr);
   if (!stacked.empty()) {
     size_t rows = stacked.front().rows.size();
     llvm::append_range(rowNumbers, ArrayRef(inputs).take_back(rows - 1));

@@ -133,8 +133,9 @@ void RoleEmitter::findTokens(ScoreState &state) {
   state.lastRows = lastRows();
   if (16 % plan.steps == 0)
     return;
-  Value isLast = ptx.equal(arith::SubIOp::create(b, row, ptx.mul(token, plan.steps)), plan.steps - 1);
-  state.ofTokens = placesOf(ptx.choose(isLast, token, ptx.constant(plan.columns - 1)));
+  Value step = arith::SubIOp::create(b, row, ptx.mul(token, plan.steps));
+  Value isOutputs = ptx.equal(step, plan.stepOfOutputs());
+  state.ofTokens = placesOf(ptx.choose(isOutputs, token, ptx.constant(plan.columns - 1)));
 }
 
 // Of an input, the warp's rows, or those of their tokens, 16 columns; transposed, those of logarithms.

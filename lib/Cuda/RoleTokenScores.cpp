@@ -22,7 +22,8 @@ RoleEmitter::LastRows RoleEmitter::lastRows() {
   for (int64_t i : {0, 1}) {
     Value row = ptx.add(first, 8 * i), token = arith::DivUIOp::create(b, row, ptx.constant(plan.steps));
     rows.place[i] = placeOf(token);
-    rows.isLast[i] = ptx.equal(arith::SubIOp::create(b, row, ptx.mul(token, plan.steps)), plan.steps - 1);
+    rows.isLast[i] =
+        ptx.equal(arith::SubIOp::create(b, row, ptx.mul(token, plan.steps)), plan.stepOfOutputs());
   }
   return rows;
 }
@@ -64,12 +65,13 @@ void RoleEmitter::storeTokenScores(ScoreState &state) {
       factors = ofRows({right, {}, false});
     if (decay)
       logs = ofRows({inExponent ? right : RowFactors(), decay, false});
-    // A token sees micro-steps up to its last one. Reads at one time have one place, and so have two in turn,
-    // of which the first is seen by what is read before the second.
+    // A token sees micro-steps up to its last one, or those before its first. Reads at one time have one
+    // place, and so have two in turn, of which the first is seen by what is read before the second.
     int64_t places = plan.isStacked() || plan.atOnce ? 1 : plan.steps;
     Value row = ptx.add(ptx.mul(warp, placeOfRow(16)), placeInEight(ptx.shiftRight(lane, 2)));
     Value distance = arith::SubIOp::create(b, row, ptx.mul(ptx.bits(lane, 3), 2 * places));
-    auto reachOf = [&](unsigned which) { return places - (plan.seesOwn(gram.getReach(), 1, which) ? 0 : 1); };
+    int64_t seen = plan.readsFirst ? 1 : places;
+    auto reachOf = [&](unsigned which) { return seen - (plan.seesOwn(gram.getReach(), 1, which) ? 0 : 1); };
     Value eighth = ptx.bits(lane, 7), to = ptx.add(eighth, ptx.mul(ptx.shiftRight(lane, 4), 8));
     Value unit = ptx.exclusiveOr(ptx.add(ptx.mul(warp, 2), ptx.bits(ptx.shiftRight(lane, 3), 1)), eighth);
     Value at = ptx.add(ptx.add(state.buffer, ptx.mul(to, rowBytes)), ptx.mul(unit, 16));

@@ -1,6 +1,7 @@
 // Rules tested exactly against what they were made of, a token at a time: the rows of a token are put
 // together here as the roles' chunks do.
 #include "lib/Derive/ProveRewritten.h"
+#include "lib/Algebra/MicroSteps.h"
 #include "lib/Algebra/Rewriting.h"
 #include "lib/Derive/ProofRuns.h"
 
@@ -47,7 +48,7 @@ std::string recur::proveMicroStep(RuleOp rule, RuleOp step) {
       return failure();
     for (auto &output : rows.outputs) {
       for (int64_t t = 0; t < tokens; ++t)
-        output[t] = output[t * count + count - 1];
+        output[t] = output[t * count + (step->hasAttr(readsFirstAttr) ? 0 : count - 1)];
       output.resize(tokens);
     }
     call.outputs = rows.outputs;

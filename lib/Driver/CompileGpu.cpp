@@ -83,7 +83,11 @@ static FailureOr<OwningOpRef<ModuleOp>> emitForGpu(Session &session, RuleOp rule
     dropUnproved(session, derived, derivation);
     if (!ofMicroStep)
       missing = derivation.reason;
-    return derivation.program ? *derivation.program : chunk::ProgramOp();
+    if (!derivation.program)
+      return {};
+    if (Attribute attr = derived->getAttr(readsFirstAttr))
+      (*derivation.program)->setAttr(readsFirstAttr, attr);
+    return *derivation.program;
   };
   FailureOr<OwningOpRef<ModuleOp>> module =
       cuda::emitKernels(rule, session.rule(), deriveProgram, options, kernel);

@@ -129,6 +129,7 @@ class Draw:
         matrix = "matrix(dk, dv)" if self.isTurned else "matrix(dv, dk)"
         head += [f"state {name} : {matrix}" for name in "SMT" if names(name)]
         head += ["state N : vector(dk)"] if names("N") else []
+        head.append("output " + ", ".join(name for name in "oy" if names(name)))
         return "\n".join(head) + "\n\n" + body + "\n"
 
 
