@@ -2,6 +2,7 @@
 // stand for several, and by numbers that depend on the row (StackedRows.cpp).
 #include "lib/Algebra/StackedReads.h"
 #include "lib/Algebra/ColumnRows.h"
+#include "lib/Algebra/MicroSteps.h"
 #include "lib/Algebra/Rewriting.h"
 #include "lib/Algebra/StackedRows.h"
 #include "llvm/Support/MathExtras.h"
@@ -30,19 +31,25 @@ struct Part {
   unsigned version = Row::none; // of the normal form's; none: nothing is read
 };
 
-// What is written along one vector.
+// What is written along one vector; which writes of the update these are.
 struct Stream {
   Value key;
   SmallVector<Part, 2> known, reads;
+  SmallVector<const Write *, 2> writes = {};
+};
+
+// What of an update is one row.
+enum class Rows {
+  OfKeys, // what is written along one vector
+  Apart,  // what is known and what is read, where both are: others read what is erased before it is written
+  InOrder // what stands together: others are written along before the same vector comes again
 };
 
 class Stacker {
 public:
-  // `apart`: what is known and what is read are rows of their own where both are written along one vector, as
-  // others read what is erased before it is written again.
-  Stacker(RuleOp rule, bool inLogs, size_t mostRows, bool apart)
+  Stacker(RuleOp rule, bool inLogs, size_t mostRows, Rows kind)
       : rule(rule), body(rule.getBody().front()), b(body.getTerminator()), loc(rule.getLoc()),
-        mostRows(mostRows), inLogs(inLogs), apart(apart) {}
+        mostRows(mostRows), inLogs(inLogs), kind(kind) {}
 
   LogicalResult run() {
     for (BlockArgument input : rule.argumentsOf(ArgKind::Input))
@@ -79,25 +86,38 @@ public:
     if (!update)
       return failure();
     Operation *terminator = body.getTerminator();
-    Value next = AddOp::create(b, loc, old, update), ofRule = rule.yieldedStates()[0];
-    Value beforeLast = isInTurn ? beforeLastRow() : Value();
-    Rebuilder rebuilder(b, nf, [&](Value value) -> std::optional<Value> {
-      if (value == ofRule)
-        return next;
-      // In turn, rows after the first find another state than the old one. Outputs are those of the last
-      // row, to which the old one is what decayed at the first.
-      if (isInTurn)
-        return value == beforeLast ? std::optional(old) : std::nullopt;
-      return value == state ? std::optional(state) : std::nullopt;
-    });
-    SmallVector<Value> yielded;
-    for (Value value : terminator->getOperands()) {
-      yielded.push_back(rebuilder.of(value));
-      if (!yielded.back())
+    Value next = AddOp::create(b, loc, old, update);
+    SmallVector<Value> yielded{next}, outputs(terminator->getOperands().drop_front());
+    // In turn, rows after the first find another state than the old one. Outputs are those of the last row,
+    // to which the old one is what decayed at the first, or those of the first row.
+    bool ofFirst = false;
+    auto isRebuilt = [&](Value beforeRow) {
+      Rebuilder rebuilder(b, nf, [&](Value value) -> std::optional<Value> {
+        if (isInTurn && value == beforeRow)
+          return old;
+        if (Value read = isInTurn && !ofFirst ? readDecayed(value, old) : Value())
+          return read;
+        if (value == nf.update(0).value && !ofFirst)
+          return next;
+        if (value == state && (ofFirst || !isInTurn))
+          return state;
+        auto isIt = [&](const Version &version) { return version.value == value && !version.writes.empty(); };
+        return ofFirst && llvm::any_of(nf.versions, isIt) ? std::optional(Value()) : std::nullopt;
+      });
+      yielded.truncate(1);
+      for (Value value : outputs)
+        yielded.push_back(rebuilder.of(value));
+      return !llvm::is_contained(yielded, Value());
+    };
+    if (!isRebuilt(beforeRow(streams.size() - 1))) {
+      ofFirst = isInTurn;
+      if (!ofFirst || !isRebuilt(beforeRow(0)))
         return failure();
     }
     terminator->setOperands(yielded);
     rows.finish();
+    if (ofFirst)
+      rule->setAttr(readsFirstAttr, b.getUnitAttr());
     if (isInTurn)
       rule->setAttr(inTurnAttr, b.getUnitAttr());
     else if (streams.size() > 2)
@@ -125,15 +145,21 @@ private:
       const Column &payload = keySide == Side::Right ? write.column : write.row;
       if (write.matrix || key.kind != Column::Known)
         return failure();
-      auto stream = llvm::find_if(streams, [&](const Stream &s) { return isAlong(write, s); });
-      if (stream == streams.end())
-        stream = streams.insert(stream, Stream{key.value, {}, {}});
-      if (failed(add(*stream, write.c, payload)))
+      Stream own{key.value, {}, {}, {&write}};
+      if (failed(add(own, write.c, payload)))
         return failure();
+      auto stream = llvm::find_if(streams, [&](const Stream &s) { return takes(s, own); });
+      if (stream == streams.end()) {
+        streams.push_back(own);
+        continue;
+      }
+      llvm::append_range(stream->known, own.known);
+      llvm::append_range(stream->reads, own.reads);
+      llvm::append_range(stream->writes, own.writes);
     }
     auto isOther = [&](const Stream &stream) { return stream.key != streams[0].key; };
-    return success(llvm::any_of(streams, isOther) && streams.size() <= mostRows &&
-                   llvm::all_of(streams, [](const Stream &stream) {
+    return success((kind == Rows::InOrder ? streams.size() > 1 : llvm::any_of(streams, isOther)) &&
+                   streams.size() <= mostRows && llvm::all_of(streams, [](const Stream &stream) {
                      return stream.reads.size() <= 1 && stream.known.size() <= 1;
                    }));
   }
@@ -167,38 +193,65 @@ private:
     return success();
   }
 
-  bool isAlong(const Write &write, const Stream &stream) const {
-    const Column &key = keySide == Side::Right ? write.row : write.column;
-    return key.value == stream.key && (!apart || write.isErase() != stream.reads.empty());
+  // Whether a row is a part of one that there is.
+  bool takes(const Stream &stream, const Stream &own) const {
+    if (stream.key != own.key)
+      return false;
+    if (kind != Rows::InOrder)
+      return kind == Rows::OfKeys || own.reads.empty() == stream.reads.empty();
+    // What reads what the other one has written comes after it.
+    auto isRead = [&](const Write *write) { return hasWrite(own.reads[0].version, *write); };
+    return &stream == &streams.back() && (own.reads.empty() ? stream.known : stream.reads).empty() &&
+           (own.reads.empty() || llvm::none_of(stream.writes, isRead));
   }
 
-  // Whether a version is the state as it decays in the update, with all that is written along some vectors.
-  bool isDecayed(unsigned version, ArrayRef<Stream> written) {
-    const Version &own = nf.versions[version], &update = nf.update(0);
-    auto isAlong = [&](const Write &write) {
-      return llvm::any_of(written, [&](const Stream &stream) { return this->isAlong(write, stream); });
-    };
+  // Whether a write of a version is one of the update, which decays after it, or before.
+  bool isSame(const Write &own, const Write &ofUpdate, bool decays) const {
     auto same = [](const Column &x, const Column &y) {
       return x.kind == y.kind && x.value == y.value && x.index == y.index;
     };
-    auto isOfUpdate = [&](const Write &write) {
-      return isAlong(write) && llvm::any_of(update.writes, [&](const Write &other) {
-               return write.c == other.c && same(write.column, other.column) && same(write.row, other.row);
-             });
+    auto sorted = [](SmallVector<Value, 2> factors) {
+      llvm::sort(factors, [](Value x, Value y) { return x.getAsOpaquePointer() < y.getAsOpaquePointer(); });
+      return factors;
     };
+    Coefficient c = decays ? times(own.c, nf.update(0).old[0].c) : own.c;
+    return same(own.column, ofUpdate.column) && same(own.row, ofUpdate.row) &&
+           c.number == ofUpdate.c.number && sorted(c.factors) == sorted(ofUpdate.c.factors);
+  }
+  bool hasWrite(unsigned version, const Write &ofUpdate) const {
+    return llvm::any_of(nf.versions[version].writes, [&](const Write &own) {
+      return isSame(own, ofUpdate, /*decays=*/false) || isSame(own, ofUpdate, /*decays=*/true);
+    });
+  }
+
+  // Whether a version is the state with all that some rows write, as it decays in the update or, where
+  // numbers do that, before.
+  bool isWritten(unsigned version, ArrayRef<Stream> written, bool decays) const {
+    const Version &own = nf.versions[version], &update = nf.update(0);
     if (own.old.size() != 1 || update.old.size() != 1)
       return false;
     const OldTerm &old = own.old[0], &all = update.old[0];
-    return old.c == all.c && old.left == all.left && old.right == all.right &&
-           old.elementwise == all.elementwise && old.transposed == all.transposed &&
-           llvm::all_of(own.writes, isOfUpdate) &&
-           int64_t(own.writes.size()) == llvm::count_if(update.writes, isAlong);
+    bool isOld = decays ? old.isScalar() && old.c.isOne() && all.isScalar()
+                        : old.c == all.c && old.left == all.left && old.right == all.right &&
+                              old.elementwise == all.elementwise && old.transposed == all.transposed;
+    size_t count = 0;
+    for (const Stream &stream : written)
+      count += stream.writes.size();
+    auto isOfRows = [&](const Write &write) {
+      return llvm::any_of(written, [&](const Stream &stream) {
+        return llvm::any_of(stream.writes, [&](const Write *other) { return isSame(write, *other, decays); });
+      });
+    };
+    return isOld && own.writes.size() == count && llvm::all_of(own.writes, isOfRows);
+  }
+  bool isDecayed(unsigned version, ArrayRef<Stream> written) const {
+    return isWritten(version, written, /*decays=*/false);
   }
 
-  // What the last one of several rows in turn finds; null where nothing reads it.
-  Value beforeLastRow() {
+  // What one of several rows in turn finds, and has decayed; null where nothing reads it.
+  Value beforeRow(size_t row) const {
     for (auto [i, version] : llvm::enumerate(nf.versions))
-      if (isDecayed(i, ArrayRef(streams).drop_back()))
+      if (isDecayed(i, ArrayRef(streams).take_front(row)))
         return version.value;
     return {};
   }
@@ -217,11 +270,35 @@ private:
     return c;
   }
 
+  // What is read of what the last row in turn finds, before it decays, and times the numbers that it decays
+  // by, as it is read of `old`, which has decayed; null for other values.
+  Value readDecayed(Value value, Value old) {
+    Coefficient c;
+    while (auto product = value.getDefiningOp<MulOp>()) {
+      unsigned number = matType(product.getLhs()).isScalar() ? 0 : 1;
+      if (!matType(product->getOperand(number)).isScalar())
+        return {};
+      c.factors.push_back(product->getOperand(number));
+      value = product->getOperand(1 - number);
+    }
+    auto read = value.getDefiningOp<MatmulOp>();
+    if (!read || isMatrix(matType(value)))
+      return {};
+    auto turned = read.getLhs().getDefiningOp<TransposeOp>();
+    if ((keySide == Side::Left) != bool(turned))
+      return {};
+    Value state = turned ? turned.getOperand() : read.getLhs();
+    for (auto [i, version] : llvm::enumerate(nf.versions))
+      if (version.value == state && isWritten(i, ArrayRef(streams).drop_back(), /*decays=*/true))
+        if (std::optional<Coefficient> rest = withoutDecay(c))
+          return scaled(b, loc, buildCoefficient(b, loc, *rest), readOf(b, loc, old, keySide, read.getRhs()));
+    return {};
+  }
+
   // Orders what is done in turn: what is read has been written, and nothing else.
   void orderStreams() {
     auto isWritten = [&](const Stream &stream, unsigned version) {
-      return llvm::any_of(nf.versions[version].writes,
-                          [&](const Write &write) { return isAlong(write, stream); });
+      return llvm::any_of(stream.writes, [&](const Write *write) { return hasWrite(version, *write); });
     };
     auto countWritten = [&](unsigned version) {
       return llvm::count_if(streams, [&](const Stream &stream) { return isWritten(stream, version); });
@@ -252,24 +329,27 @@ private:
       return !stream.reads.empty() && !nf.versions[stream.reads[0].version].writes.empty();
     };
     isInTurn = llvm::any_of(streams, isLater);
-    if (isInTurn)
+    if (isInTurn && kind != Rows::InOrder)
       orderStreams();
-    else if (apart)
+    else if (!isInTurn && kind != Rows::OfKeys)
       return failure();
     for (Stream &stream : streams)
       parts.push_back(stream.reads.empty() ? Part() : stream.reads[0]);
     auto reads = [](const Part &part) { return part.version != Row::none; };
     for (auto [i, part] : llvm::enumerate(parts)) {
-      if (!isInTurn || !reads(part) || isDecayed(part.version, ArrayRef(streams).take_front(i)))
+      ArrayRef<Stream> before = ArrayRef(streams).take_front(i);
+      if (!isInTurn || !reads(part) || isDecayed(part.version, before))
         continue;
-      // What reads the old state, times all that it decays by, reads what decayed. Else rows read the state
-      // that they find, which those after the first find decayed.
+      // What is read before the decay, times all that is decayed by, is read of what decayed.
+      if (isWritten(part.version, before, /*decays=*/true))
+        if (std::optional<Coefficient> rest = withoutDecay(part.c)) {
+          part.c = *rest;
+          continue;
+        }
+      // Else rows read the state that they find, which those after the first find decayed.
       if (i > 0 || nf.versions[part.version].value != nf.states[0])
         return failure();
-      if (std::optional<Coefficient> rest = withoutDecay(part.c))
-        part.c = *rest;
-      else
-        readsOlder = true;
+      readsOlder = true;
     }
     // What is only written along reads nothing, and along itself, as many a rule's other vectors do.
     Part any = *llvm::find_if(parts, reads);
@@ -321,14 +401,15 @@ private:
   std::vector<Stream> streams;
   SmallVector<Part> parts; // what the rows read
   // Whether rows read what those before them leave; then, whether the first one reads what has not decayed.
-  bool isInTurn = false, readsOlder = false, inLogs, apart;
+  bool isInTurn = false, readsOlder = false, inLogs;
+  Rows kind;
 };
 } // namespace
 
 OwningOpRef<ModuleOp> recur::stackReads(RuleOp rule, bool inLogs, size_t mostRows) {
-  for (bool apart : {false, true})
+  for (Rows kind : {Rows::OfKeys, Rows::Apart, Rows::InOrder})
     if (auto stacked =
-            rewritten(rule, [&](RuleOp copy) { return Stacker(copy, inLogs, mostRows, apart).run(); }))
+            rewritten(rule, [&](RuleOp copy) { return Stacker(copy, inLogs, mostRows, kind).run(); }))
       return stacked;
   return {};
 }

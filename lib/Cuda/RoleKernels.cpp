@@ -1,5 +1,6 @@
 // The entry points in warp roles of a rule: for many heads and for few, in one launch or in two.
 #include "lib/Algebra/AnchoredState.h"
+#include "lib/Algebra/MicroSteps.h"
 #include "lib/Algebra/NormalForm.h"
 #include "lib/Algebra/Spectral.h"
 #include "lib/Cuda/Cores.h"
@@ -234,7 +235,7 @@ static chunk::ProgramOp deriveRows(DeriveFunction derive, RuleOp rule, RowKind r
   chunk::ProgramOp program = derive(stacked, /*ofMicroStep=*/false);
   if (!program)
     return {};
-  for (StringRef name : {StringRef(stackedAttr), StringRef(inTurnAttr), StringRef(rowsAttr)})
+  for (StringRef name : {stackedAttr, inTurnAttr, readsFirstAttr, rowsAttr})
     if (Attribute own = stacked->getAttr(name))
       program->setAttr(name, own);
   // Several rows at one time may make a state larger where one does not.

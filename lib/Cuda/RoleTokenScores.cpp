@@ -16,7 +16,7 @@ RoleEmitter::LastRows RoleEmitter::lastRows() {
     return ptx.add(ptx.add(ptx.mul(token, rowBytes), swizzle), ptx.mul(ptx.bits(lane, 3), 4));
   };
   if (plan.isStacked()) {
-    rows.place[1] = placeOf(ptx.add(ptx.mul(warp, 8), eighth));
+    rows.place[plan.stepOfOutputs()] = placeOf(ptx.add(ptx.mul(warp, 8), eighth));
     return rows;
   }
   for (int64_t i : {0, 1}) {
@@ -71,7 +71,10 @@ void RoleEmitter::storeTokenScores(ScoreState &state) {
     Value row = ptx.add(ptx.mul(warp, placeOfRow(16)), placeInEight(ptx.shiftRight(lane, 2)));
     Value distance = arith::SubIOp::create(b, row, ptx.mul(ptx.bits(lane, 3), 2 * places));
     int64_t seen = plan.readsFirst ? 1 : places;
-    auto reachOf = [&](unsigned which) { return seen - (plan.seesOwn(gram.getReach(), 1, which) ? 0 : 1); };
+    unsigned reader = plan.readsFirst ? 0 : 1;
+    auto reachOf = [&](unsigned which) {
+      return seen - (plan.seesOwn(gram.getReach(), reader, which) ? 0 : 1);
+    };
     Value eighth = ptx.bits(lane, 7), to = ptx.add(eighth, ptx.mul(ptx.shiftRight(lane, 4), 8));
     Value unit = ptx.exclusiveOr(ptx.add(ptx.mul(warp, 2), ptx.bits(ptx.shiftRight(lane, 3), 1)), eighth);
     Value at = ptx.add(ptx.add(state.buffer, ptx.mul(to, rowBytes)), ptx.mul(unit, 16));

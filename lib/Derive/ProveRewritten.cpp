@@ -106,7 +106,7 @@ std::string recur::proveStacked(RuleOp rule, RuleOp stacked) {
   Shrinker shrinker;
   for (RuleOp small : {*whole, *row, *none, *reads})
     shrinker.shrink(small);
-  bool inTurn = stacked->hasAttr(inTurnAttr);
+  bool inTurn = stacked->hasAttr(inTurnAttr), readsFirst = stacked->hasAttr(readsFirstAttr);
   unsigned rows = stackedInputs(stacked).front().rows.size();
   constexpr int64_t tokens = 4;
   return compareRuns(*whole, tokens, [&](Call<Fp> &call) -> LogicalResult {
@@ -126,8 +126,10 @@ std::string recur::proveStacked(RuleOp rule, RuleOp stacked) {
           return failure();
         for (size_t entry = 0; entry < sum.data.size(); ++entry)
           sum.data[entry] = sum.data[entry] + own.states[0].data[entry] - without.states[0].data[entry];
+        if (inTurn && !(which && readsFirst))
+          read.outputs = own.outputs;
         if (inTurn)
-          read = own;
+          read.states = own.states;
       }
       if (!inTurn && failed(runStackedRow(*reads, call, t, 0, read, &sum)))
         return failure();
