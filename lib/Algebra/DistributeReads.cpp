@@ -26,6 +26,25 @@ static Value squareOf(OpBuilder &b, Location loc, Value vector) {
   return MatmulOp::create(b, loc, TransposeOp::create(b, loc, column), column);
 }
 
+// A sum transposed, term by term, so that its terms are seen.
+static Value turnedSum(OpBuilder &b, Location loc, Value sum) {
+  auto turned = [&](unsigned operand) { return turnedSum(b, loc, sum.getDefiningOp()->getOperand(operand)); };
+  Operation *op = sum.getDefiningOp();
+  if (isa_and_present<TransposeOp>(op))
+    return op->getOperand(0);
+  if (isa_and_present<NegOp>(op))
+    return NegOp::create(b, loc, turned(0));
+  if (isa_and_present<AddOp, SubOp>(op) && op->getOperand(0).getType() == op->getOperand(1).getType()) {
+    Value first = turned(0), second = turned(1);
+    return isa<AddOp>(op) ? AddOp::create(b, loc, first, second).getResult()
+                          : SubOp::create(b, loc, first, second);
+  }
+  for (unsigned i : {0, 1})
+    if (isa_and_present<MulOp>(op) && matType(op->getOperand(i)).isScalar())
+      return MulOp::create(b, loc, op->getOperand(i), turned(1 - i));
+  return TransposeOp::create(b, loc, sum);
+}
+
 namespace {
 // A read of a matrix along a vector on one side of it.
 class ReadAlong {
@@ -40,7 +59,7 @@ public:
     if (isa_and_present<TransposeOp>(op)) {
       Value turned = TransposeOp::create(b, loc, vector);
       Value read = ReadAlong(b, loc, turned, !onRight).before(op->getOperand(0));
-      return read ? TransposeOp::create(b, loc, read).getResult() : read;
+      return read ? turnedSum(b, loc, read) : read;
     }
     if (isa_and_present<NegOp>(op)) {
       Value read = before(op->getOperand(0));
