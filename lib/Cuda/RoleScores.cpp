@@ -257,6 +257,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
   if (role.system)
     order = plan.gramsOf({plan.system}).takeVector();
   size_t ofSystem = order.size();
+  SmallVector<Operation *> gramsOfSystem(order);
   for (Operation *gram : gramsOf(role))
     if (!llvm::is_contained(order, gram))
       order.push_back(gram);
@@ -358,6 +359,24 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
       }
       if (earlyPlaces)
         ptx.arrive(barrier(EarlyEmpty, earlyOf(chunk).first));
+      return handOver(state, which);
+    }
+    // With two states registers hold the sums of one product beside numbers. The inverse follows on those
+    // that the system is of.
+    if (plan.states > 1 && (order.size() > productsTogether || llvm::any_of(gramsOfSystem, hasTile))) {
+      for (auto [i, gram] : llvm::enumerate(order)) {
+        multiplyOf(gram);
+        state.sums.clear();
+        state.sums[gram] = ptx.await(0, products[i])[0];
+        if (i < ofSystem)
+          storeSystem(state);
+        if (hasTile(gram)) {
+          awaitPlace(state);
+          storeTiles(state, gram);
+        }
+        if (role.system && i + 1 == ofSystem)
+          invert();
+      }
       return handOver(state, which);
     }
     // Of many products two are on their way at a time, as the sums of more take too many registers.

@@ -24,7 +24,16 @@ static Values inTurns(ArrayRef<Value> first, ArrayRef<Value> second, Value zero,
 FailureOr<RoleEmitter::PackedLeft> RoleEmitter::leftInTurns(ChainState &state, const ChainProduct &product) {
   Values rows[2];
   RowScale scale;
+  // What is written to the other state alone is times 0 here.
+  auto isNothing = [&](const ChainProduct &own) {
+    return llvm::any_of(factorsOfDepth(plan, own), [](RowFactor factor) {
+      auto number = RolePlan::trace(factor.value).getDefiningOp<ConstantOp>();
+      return number && number.getValue().isZero();
+    });
+  };
   auto set = [&](unsigned row, const ChainProduct &own, Value left) {
+    if (isNothing(own))
+      return true;
     FailureOr<PackedLeft> packed = packedLeft(state, own, left);
     if (failed(packed))
       return false;

@@ -283,7 +283,7 @@ def trained_start(x, s):
 
 def anchored(x, s):
     s.S = delta_step(x.a * s.S + (1 - x.a) * x.W, l2norm(x.k), x.v, x.b)
-    return s.S @ x.q + x.W @ x.p
+    return s.S @ x.q
 
 
 def trapezoid_delta(x, s):
@@ -292,6 +292,33 @@ def trapezoid_delta(x, s):
     s.S = S - x.b * outer(S @ k, k) + x.a * x.c * s.P + x.b * outer(x.v, k)
     s.P = x.b * outer(x.v, k)
     return s.S @ x.q
+
+
+def late_decay(x, s):
+    s.S = x.a * delta_step(s.S + x.c * outer(x.u, l2norm(x.p)), l2norm(x.k), x.v, x.b)
+    return s.S @ x.q
+
+
+def read_before(x, s):
+    k, S = l2norm(x.k), x.a * s.S
+    o = S @ x.q
+    s.S = delta_step(delta_step(S, k, x.v, x.b) + x.c * outer(x.u, l2norm(x.p)), k, x.w, x.c)
+    return o
+
+
+def momentum_beside(x, s):
+    k = l2norm(x.k)
+    s.M = x.m * s.M - x.b * outer(s.S @ k, k)
+    s.S = x.a * s.S + s.M + outer(x.v, l2norm(x.p))
+    return s.S @ x.q
+
+
+def error_beside(x, s):
+    k = l2norm(x.k)
+    e = s.T @ k - s.S @ k - x.v
+    s.T = x.m * s.T - x.b / 2 * outer(e, k)
+    s.S = x.a * s.S - outer(e, k) / 4 + outer(x.v, k)
+    return (s.S + s.T) @ x.q
 
 
 def paced_keys(x, s):

@@ -142,8 +142,7 @@ summed                      | x:value(d) b:key(n) | A:real(d,n) C:real(d,n) | S(
 penalised                   | q:query(dk) k:key(dk) v:value(dv) th:logit() al:logit() | | S(dv,dk)
 trained_start               | q:query(dk) k:key(dk) v:value(dv) g:log_decay() b:gate() | S0:real(dv,dk) | \
                               S(dv,dk)
-anchored                    | q:query(dk) k:key(dk) p:key(dk) v:value(dv) a:gate() b:gate() | W:real(dv,dk) | \
-                              S(dv,dk)
+anchored                    | q:query(dk) k:key(dk) v:value(dv) a:gate() b:gate() | W:real(dv,dk) | S(dv,dk)
 shifted_tokens              | r:query(dk) k:key(dk) w:logit(dk) v:value(dv) | mk:gate(dk) mw:gate(dk) mv:gate(dv) | \
                               lk:key(dk) lw:logit(dk) lv:real(dv) S(dv,dk)
 two_keys                    | q:query(dk) k:key(dk) p:key(dk) v:value(dv) u:value(dv) g:log_decay() b:gate() | | \
@@ -176,6 +175,13 @@ delta_normaliser            | q:query(dk) k:key(dk) v:value(dv) g:log_decay() b:
 shared_error                | q:query(dk) k:key(dk) v:value(dv) f:log_decay() s:log_decay() b:half() c:half() | | \
                               F(dv,dk) S(dv,dk)
 trapezoid_delta             | q:query(dk) k:key(dk) v:value(dv) a:gate() b:gate() c:gate() | | S(dv,dk) P(dv,dk)
+late_decay                  | q:query(dk) k:key(dk) p:key(dk) v:value(dv) u:value(dv) a:gate() b:gate() c:gate() | | \
+                              S(dv,dk)
+read_before                 | q:query(dk) k:key(dk) p:key(dk) v:value(dv) u:value(dv) w:value(dv) a:gate() b:gate() \
+                              c:gate() | | S(dv,dk)
+momentum_beside             | q:query(dk) k:key(dk) p:key(dk) v:value(dv) a:gate() b:gate() m:gate() | | \
+                              M:real(dv,dk) S(dv,dk)
+error_beside                | q:query(dk) k:key(dk) v:value(dv) a:gate() b:gate() m:gate() | | T(dv,dk) S(dv,dk)
 mean_squares                | x:value(d) y:value() | | w(d)
 mimo                        | X:value(dv,n) B:value(dk,n) C:value(dk,n) g:log_decay() | | S(dv,dk)
 mimo_rows                   | x:value(dv) B:key(n,dk) C:key(n,dk) g:log_decay() | W:real(n,dv) Z:real(n,dv) | \
