@@ -366,6 +366,8 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
     if (plan.states > 1 && (order.size() > productsTogether || llvm::any_of(gramsOfSystem, hasTile))) {
       for (auto [i, gram] : llvm::enumerate(order)) {
         multiplyOf(gram);
+        if (isAhead && i == 0)
+          awaitNumbers();
         state.sums.clear();
         state.sums[gram] = ptx.await(0, products[i])[0];
         if (i < ofSystem)
