@@ -11,8 +11,8 @@ namespace recur {
 /// only scaled before it, by numbers and vectors. Then n micro-steps are n tokens of the rule that is
 /// returned: its inputs are those of the micro-step or, where the token has only one, of the token; its last
 /// input, a number, is 1 at a token's first micro-step and else 0; and the outputs of a token's last
-/// micro-step are the token's, or those of the first one (`readsFirstAttr`), where they are read of the states
-/// before the loop. `inLogs` is as in onceOf (Rewriting.h).
+/// micro-step are the token's, or those of the first one (`readsFirstAttr`), where they are read of the
+/// states before the loop. `inLogs` is as in onceOf (Rewriting.h).
 mlir::OwningOpRef<mlir::ModuleOp> ruleOfMicroStep(RuleOp rule, bool inLogs);
 
 /// The attribute of such a rule, and of its chunk program, whose outputs are those of first micro-steps.

@@ -58,7 +58,8 @@ public:
     if (!rule.getBody().getOps<ForOp>().empty())
       return failure();
     nf = normalise(rule);
-    if (!nf.affine || nf.states.size() != 1 || nf.updates[0] == Row::none || failed(findStreams()))
+    if (!nf.affine || nf.states.size() != 1 || nf.updates[0] == Row::none || nf.update(0).old.size() != 1 ||
+        failed(findStreams()))
       return failure();
     std::optional<Decay> decay = nf.decay(0);
     bool onRight = keySide == Side::Right;
@@ -228,7 +229,7 @@ private:
   // numbers do that, before.
   bool isWritten(unsigned version, ArrayRef<Stream> written, bool decays) const {
     const Version &own = nf.versions[version], &update = nf.update(0);
-    if (own.old.size() != 1 || update.old.size() != 1)
+    if (own.old.size() != 1)
       return false;
     const OldTerm &old = own.old[0], &all = update.old[0];
     bool isOld = decays ? old.isScalar() && old.c.isOne() && all.isScalar()

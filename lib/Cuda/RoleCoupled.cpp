@@ -177,15 +177,15 @@ namespace {
 /// A new state: what is not summed over tokens, and by the rows that are multiplied with them the sum of what
 /// is, each of its terms times a number for each token, or null for 1.
 struct Writes {
-  Value rest;
+  SmallVector<Value> rest;
   llvm::MapVector<Value, SmallVector<std::pair<Value, Value>>> terms;
 
-  Writes(OpBuilder &b, Value state);
+  explicit Writes(Value state);
 };
 
 } // namespace
 
-Writes::Writes(OpBuilder &b, Value state) {
+Writes::Writes(Value state) {
   SmallVector<Value> work{RolePlan::strip(state)};
   while (!work.empty()) {
     Value term = work.pop_back_val();
@@ -196,7 +196,7 @@ Writes::Writes(OpBuilder &b, Value state) {
     auto product = term.getDefiningOp<MatmulOp>();
     auto turned = product ? product.getLhs().getDefiningOp<TransposeOp>() : TransposeOp();
     if (!turned) {
-      rest = rest ? AddOp::create(b, term.getLoc(), rest, term) : term;
+      rest.push_back(term);
       continue;
     }
     Value rows = turned.getOperand(), number;
@@ -218,8 +218,7 @@ void RolePlan::writeBoth(chunk::ProgramOp program) {
   if (program.argumentsOf(ArgKind::State).size() != 2 || bool(turned(0)) != bool(turned(1)) ||
       yield->getOperand(0).getType() != yield->getOperand(1).getType())
     return;
-  OpBuilder b(yield);
-  Writes both[2] = {{b, yield->getOperand(0)}, {b, yield->getOperand(1)}};
+  Writes both[2] = {Writes(yield->getOperand(0)), Writes(yield->getOperand(1))};
   llvm::SetVector<Value> keys;
   bool isPaired = true;
   for (auto [i, own] : llvm::enumerate(both))
@@ -227,13 +226,16 @@ void RolePlan::writeBoth(chunk::ProgramOp program) {
       keys.insert(rows);
       isPaired &= terms.size() == 1 && both[1 - i].terms.count(rows);
     }
-  if (isPaired || !both[0].rest || !both[1].rest)
+  if (isPaired || both[0].rest.empty() || both[1].rest.empty())
     return;
+  OpBuilder b(yield);
   auto scaled = [&](Value number, Value value) -> Value {
     return number ? MulOp::create(b, value.getLoc(), value.getType(), number, value) : value;
   };
   for (auto [i, own] : llvm::enumerate(both)) {
-    Value state = own.rest;
+    Value state = own.rest.front();
+    for (Value term : ArrayRef(own.rest).drop_front())
+      state = AddOp::create(b, state.getLoc(), state, term);
     for (Value rows : keys) {
       ArrayRef<std::pair<Value, Value>> terms = own.terms[rows];
       Value payload, factor;

@@ -348,7 +348,8 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
         ptx.store(ptx.add(stage.rows, ptx.mul(token, 4)), i * slotPitch(), {value});
       };
       for (int k : {0, 1})
-        threads.when(ptx.equal(state.steps[k], plan.stepOfOutputs()), [&] { store(state.locals[k], values[k]); });
+        threads.when(ptx.equal(state.steps[k], plan.stepOfOutputs()),
+                     [&] { store(state.locals[k], values[k]); });
       if (plan.tokens < plan.columns)
         threads.when(
             arith::AndIOp::create(b, ptx.below(lane, ptx.constant(plan.columns)),

@@ -50,16 +50,16 @@ NO_CHUNKS = {"anchored", "atlas", "gru", "lstm", "slstm", "mesanet", "titans_mlp
 SWEPT = {"block_delta", "block_delta_rows", "comba", "convolved_layer", "decayed_last", "decayed_rates",
          "delayed_delta", "delta_normaliser", "deltanet", "deltanet_loss", "deltaproduct", "deltas_in_turn",
          "dplr", "erased_elsewhere", "gated_deltanet", "gated_deltanet_loss", "gla", "gsa", "hgrn2",
-         "in_rows", "kda", "keyed_block", "keyed_reads", "left_slots", "lightning", "linear_attention",
-         "linear_attention_feature_map", "linear_attention_normalised", "linear_attention_rmsnorm",
-         "longhorn", "low_rank_gate", "made_keys", "mamba2", "mesanet", "mesanet_cg", "micro_decay",
-         "micro_functions", "micro_keys", "mimo", "mimo_rows", "mixed_projections", "mlstm", "one_line",
-         "outer_decay", "paced_keys", "penalised", "projected", "projected_output", "refined_gate", "retnet",
-         "rls", "rwkv6", "rwkv7", "scaled_keys", "shifted_tokens", "short_convolution", "signed_decay",
-         "signed_delta", "signed_keys", "simple_gla", "stepped_rates", "tempered_gate", "three_in_turn",
-         "three_memories", "trapezoid", "trapezoid_turned", "two_deltas", "two_keys", "two_outputs",
-         "two_reads", "two_removals", "value_decay", "value_forgetting", "value_rates", "vector_beta",
-         "weighted_loss"}
+         "in_rows", "kda", "keyed_block", "keyed_reads", "late_decay", "left_slots", "lightning",
+         "linear_attention", "linear_attention_feature_map", "linear_attention_normalised",
+         "linear_attention_rmsnorm", "longhorn", "low_rank_gate", "made_keys", "mamba2", "mesanet",
+         "mesanet_cg", "micro_decay", "micro_functions", "micro_keys", "mimo", "mimo_rows",
+         "mixed_projections", "mlstm", "one_line", "outer_decay", "paced_keys", "penalised", "projected",
+         "projected_output", "read_before", "refined_gate", "retnet", "rls", "rwkv6", "rwkv7", "scaled_keys",
+         "shifted_tokens", "short_convolution", "signed_decay", "signed_delta", "signed_keys", "simple_gla",
+         "stepped_rates", "tempered_gate", "three_in_turn", "three_memories", "trapezoid", "trapezoid_turned",
+         "two_deltas", "two_keys", "two_outputs", "two_reads", "two_removals", "value_decay",
+         "value_forgetting", "value_rates", "vector_beta", "weighted_loss"}
 
 
 class Failure(Exception):
