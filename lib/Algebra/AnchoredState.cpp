@@ -1,23 +1,27 @@
 #include "lib/Algebra/AnchoredState.h"
 #include "lib/Algebra/Rewriting.h"
+#include "llvm/ADT/SetVector.h"
 
 using namespace mlir;
 using namespace recur;
 
-// The param that may be added to the state, if it is the only one.
-static BlockArgument anchorOf(RuleOp rule) {
+BlockArgument recur::anchorOf(RuleOp rule) {
   auto states = rule.argumentsOf(ArgKind::State);
-  BlockArgument found;
   if (states.size() != 1 || !isMatrix(matType(states.front())))
-    return found;
-  for (BlockArgument param : rule.argumentsOf(ArgKind::Param)) {
-    if (param.getType() != states.front().getType() || param.use_empty())
-      continue;
-    if (found)
-      return {};
-    found = param;
+    return {};
+  llvm::SetVector<Value> terms;
+  terms.insert(rule.yieldedStates()[0]);
+  SmallVector<BlockArgument> params;
+  for (size_t i = 0; i < terms.size(); ++i) { // which grow
+    auto argument = dyn_cast<BlockArgument>(terms[i]);
+    if (argument && rule.getArg(argument).getKind() == ArgKind::Param)
+      params.push_back(argument);
+    if (Operation *op = terms[i].getDefiningOp(); isa_and_present<AddOp, SubOp, NegOp, MulOp>(op))
+      for (Value operand : op->getOperands())
+        if (operand.getType() == states.front().getType())
+          terms.insert(operand);
   }
-  return found;
+  return params.size() == 1 ? params.front() : BlockArgument();
 }
 
 // What stands for a param where initial states are made: arguments are those of the body that no token has.

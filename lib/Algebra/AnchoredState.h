@@ -12,8 +12,12 @@
 
 namespace recur {
 
-/// The rule, in a module of its own, with the one param that has the type of its one state as a second state,
-/// its last; null where it has no such. No caller gives that state, or is given it.
+/// The param that is a term of a rule's one state, a matrix, perhaps times numbers; null where there is none,
+/// or more than one.
+mlir::BlockArgument anchorOf(RuleOp rule);
+
+/// The rule, in a module of its own, with that param as a second state, its last; null where it has none. No
+/// caller gives that state, or is given it.
 mlir::OwningOpRef<mlir::ModuleOp> anchorState(RuleOp rule);
 
 /// The attribute of such a rule, and of its chunk program.

@@ -92,9 +92,9 @@ public:
     // In turn, rows after the first find another state than the old one. Outputs are those of the last row,
     // to which the old one is what decayed at the first, or those of the first row.
     bool ofFirst = false;
-    auto isRebuilt = [&](Value beforeRow) {
+    auto isRebuilt = [&](Value found) {
       Rebuilder rebuilder(b, nf, [&](Value value) -> std::optional<Value> {
-        if (isInTurn && value == beforeRow)
+        if (isInTurn && value == found)
           return old;
         if (Value read = isInTurn && !ofFirst ? readDecayed(value, old) : Value())
           return read;

@@ -257,7 +257,6 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
   if (role.system)
     order = plan.gramsOf({plan.system}).takeVector();
   size_t ofSystem = order.size();
-  SmallVector<Operation *> gramsOfSystem(order);
   for (Operation *gram : gramsOf(role))
     if (!llvm::is_contained(order, gram))
       order.push_back(gram);
@@ -361,44 +360,27 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
         ptx.arrive(barrier(EarlyEmpty, earlyOf(chunk).first));
       return handOver(state, which);
     }
-    // With two states registers hold the sums of one product beside numbers. The inverse follows on those
-    // that the system is of.
-    if (plan.states > 1 && (order.size() > productsTogether || llvm::any_of(gramsOfSystem, hasTile))) {
-      for (auto [i, gram] : llvm::enumerate(order)) {
-        multiplyOf(gram);
+    // Of many products two are on their way at a time, as the sums of more take too many registers; with two
+    // states, whose masks take registers, too, one. The inverse follows then on the products that it is of.
+    bool isOne = plan.states > 1;
+    if (order.size() > productsTogether ||
+        (isOne && llvm::any_of(ArrayRef(order).take_front(ofSystem), hasTile))) {
+      for (size_t i = 0; i < order.size(); ++i) {
+        while (products.size() < std::min(i + (isOne ? 1 : 2), order.size()))
+          multiplyOf(order[products.size()]);
         if (isAhead && i == 0)
           awaitNumbers();
         state.sums.clear();
-        state.sums[gram] = ptx.await(0, products[i])[0];
+        state.sums[order[i]] = ptx.await(products.size() - 1 - i, products[i])[0];
         if (i < ofSystem)
           storeSystem(state);
-        if (hasTile(gram)) {
+        if (hasTile(order[i])) {
           awaitPlace(state);
-          storeTiles(state, gram);
+          storeTiles(state, order[i]);
         }
-        if (role.system && i + 1 == ofSystem)
+        if (role.system && i + 1 == (isOne ? ofSystem : order.size()))
           invert();
       }
-      return handOver(state, which);
-    }
-    // Of many products two are on their way at a time, as the sums of more take too many registers.
-    if (order.size() > productsTogether) {
-      multiplyOf(order[0]);
-      for (size_t i = 0; i < order.size(); ++i) {
-        bool isLast = i + 1 == order.size();
-        if (!isLast)
-          multiplyOf(order[i + 1]);
-        state.sums.clear();
-        state.sums[order[i]] = ptx.await(isLast ? 0 : 1, products[i])[0];
-        if (i < ofSystem)
-          storeSystem(state);
-        if (!hasTile(order[i]))
-          continue;
-        awaitPlace(state);
-        storeTiles(state, order[i]);
-      }
-      if (role.system)
-        invert();
       return handOver(state, which);
     }
     // With two states a team's blocks make the inverse of every second chunk, too: that needs no place until

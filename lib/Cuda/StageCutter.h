@@ -1,5 +1,6 @@
 // Cuts a rule into stages: first what each of them has, then their modules.
 #pragma once
+#include "lib/Algebra/AnchoredState.h"
 #include "lib/Algebra/ColumnRows.h"
 #include "lib/Cuda/Cores.h"
 #include "lib/Cuda/Stages.h"
@@ -16,7 +17,8 @@ bool isDividedByNorm(mlir::Value vector);
 class StageCutter {
 public:
   StageCutter(RuleOp rule, CutOptions options)
-      : rule(rule), options(options), body(rule.getBody().front()), cores(rule, options.keepsDelayed) {}
+      : rule(rule), options(options), body(rule.getBody().front()), cores(rule, options.keepsDelayed),
+        anchor(anchorOf(rule)) {}
 
   std::optional<Stages> run();
 
@@ -69,6 +71,7 @@ private:
   CutOptions options;
   mlir::Block &body;
   Cores cores;
+  mlir::Value anchor;               // the param that the state decays to, or null
   Core *core = nullptr;             // the one whose needs are looked for
   llvm::DenseSet<mlir::Value> seen; // looked at by need()
   // What is handed over for each micro-step, by what has all as its rows; each thing's number of them.

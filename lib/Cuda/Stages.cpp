@@ -105,6 +105,8 @@ bool StageCutter::need(Value value) {
   if (isNumber(value))
     return needNumber(value);
   Operation *op = value.getDefiningOp();
+  if (value == anchor) // it goes to the states' kernel as one of them
+    return true;
   if (isMatrix(value)) // products of vectors, perhaps with the identity
     return op && isa<MatmulOp, MulOp, DivOp, AddOp, SubOp, NegOp, IdentityOp, ConstantOp>(op) &&
            needOperands(op);
