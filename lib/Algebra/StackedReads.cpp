@@ -232,7 +232,7 @@ private:
     if (own.old.size() != 1)
       return false;
     const OldTerm &old = own.old[0], &all = update.old[0];
-    bool isOld = decays ? old.isScalar() && old.c.isOne() && all.isScalar()
+    bool isOld = decays ? old.isScalar() && old.c.isOne() && (all.isScalar() || written.empty())
                         : old.c == all.c && old.left == all.left && old.right == all.right &&
                               old.elementwise == all.elementwise && old.transposed == all.transposed;
     size_t count = 0;
@@ -257,22 +257,51 @@ private:
     return {};
   }
 
-  // Without the numbers that the state decays by, where it is times all of them and nothing else decays.
-  std::optional<Coefficient> withoutDecay(Coefficient c) {
-    Decay decay = *nf.decay(0);
-    if (decay.c.number != 1 || !decay.left.empty() || !decay.right.empty())
-      return std::nullopt;
-    for (Value factor : decay.c.factors) {
-      auto *found = llvm::find(c.factors, factor);
-      if (found == c.factors.end())
-        return std::nullopt;
-      c.factors.erase(found);
-    }
-    return c;
+  static SmallVector<Value> factorsOf(Value vector) {
+    auto product = vector.getDefiningOp<MulOp>();
+    if (!product)
+      return {vector};
+    SmallVector<Value> factors = factorsOf(product.getLhs());
+    llvm::append_range(factors, factorsOf(product.getRhs()));
+    return factors;
   }
 
-  // What is read of what the last row in turn finds, before it decays, and times the numbers that it decays
-  // by, as it is read of `old`, which has decayed; null for other values.
+  template <typename Factors>
+  static bool take(Factors &factors, Value factor) {
+    auto *found = llvm::find(factors, factor);
+    if (found == factors.end())
+      return false;
+    factors.erase(found);
+    return true;
+  }
+
+  // What reads a state that has not decayed, times all that it decays by, as it reads what has: without the
+  // numbers and without the factors of keys.
+  std::optional<Part> withoutDecay(Part part) {
+    Decay decay = *nf.decay(0);
+    auto taken = [&](Value factor) { return take(part.c.factors, factor); };
+    if (decay.c.number != 1 || !llvm::all_of(decay.c.factors, taken))
+      return std::nullopt;
+    SmallVector<Value> factors = factorsOf(part.vector);
+    for (Value own : keySide == Side::Right ? decay.right : decay.left)
+      for (Value factor : factorsOf(diagonalColumn(own)))
+        if (!take(factors, factor))
+          return std::nullopt;
+    auto isVector = [](Value factor) { return !matType(factor).isScalar(); };
+    auto *first = llvm::find_if(factors, isVector);
+    if (first == factors.end())
+      return std::nullopt;
+    if (factors.size() == factorsOf(part.vector).size())
+      return part;
+    std::swap(*first, factors.front());
+    part.vector = factors.front();
+    for (Value factor : ArrayRef(factors).drop_front())
+      part.vector = MulOp::create(b, loc, part.vector, factor);
+    return part;
+  }
+
+  // What is read of what the last row in turn finds, before it decays, and times all that it decays by, as it
+  // is read of `old`, which has decayed; null for other values.
   Value readDecayed(Value value, Value old) {
     Coefficient c;
     while (auto product = value.getDefiningOp<MulOp>()) {
@@ -291,8 +320,9 @@ private:
     Value state = turned ? turned.getOperand() : read.getLhs();
     for (auto [i, version] : llvm::enumerate(nf.versions))
       if (version.value == state && isWritten(i, ArrayRef(streams).drop_back(), /*decays=*/true))
-        if (std::optional<Coefficient> rest = withoutDecay(c))
-          return scaled(b, loc, buildCoefficient(b, loc, *rest), readOf(b, loc, old, keySide, read.getRhs()));
+        if (std::optional<Part> rest = withoutDecay({c, read.getRhs()}))
+          return scaled(b, loc, buildCoefficient(b, loc, rest->c),
+                        readOf(b, loc, old, keySide, rest->vector));
     return {};
   }
 
@@ -343,8 +373,8 @@ private:
         continue;
       // What is read before the decay, times all that is decayed by, is read of what decayed.
       if (isWritten(part.version, before, /*decays=*/true))
-        if (std::optional<Coefficient> rest = withoutDecay(part.c)) {
-          part.c = *rest;
+        if (std::optional<Part> rest = withoutDecay(part)) {
+          part = *rest;
           continue;
         }
       // Else rows read the state that they find, which those after the first find decayed.

@@ -15,7 +15,8 @@ using namespace recur;
 using namespace recur::cuda;
 
 static constexpr llvm::StringLiteral partAttr = "recur.part", tokensAttr = "recur.tokens",
-                                     warpsAttr = "recur.warps", tripsAttr = "recur.trips";
+                                     warpsAttr = "recur.warps", tripsAttr = "recur.trips",
+                                     besideAttr = "recur.beside";
 
 static std::optional<int64_t> constantOf(Value value) {
   APInt number;
@@ -48,6 +49,8 @@ void cuda::describeLoops(Region &region, StringRef part, int64_t unit, int64_t w
 void cuda::describeTrips(Operation *op, int64_t trips) {
   op->setAttr(tripsAttr, Builder(op->getContext()).getI64IntegerAttr(trips));
 }
+
+void cuda::describeBeside(Operation *op) { op->setAttr(besideAttr, UnitAttr::get(op->getContext())); }
 
 void cuda::describeRare(Block &block) { describeTrips(block.getParentOp(), 0); }
 
@@ -221,7 +224,10 @@ GpuPart Counter::count(Block &block) {
     }
     if (pure && isKnown(op))
       continue;
-    sum.add(count(&op));
+    GpuPart own = count(&op);
+    if (op.hasAttr(besideAttr))
+      own.beside = own.instructions;
+    sum.add(own);
   }
   return sum;
 }

@@ -14,6 +14,9 @@ void describeTrips(mlir::Operation *loop, int64_t trips);
 /// Says that the branch which the block is is seldom taken.
 void describeRare(mlir::Block &block);
 
+/// Says that nothing waits for an operation, as many of its kind stand side by side.
+void describeBeside(mlir::Operation *op);
+
 /// The parts of a kernel before it is lowered, those of most work for a token first.
 std::vector<GpuPart> countParts(mlir::Operation *function);
 

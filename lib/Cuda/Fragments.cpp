@@ -1,4 +1,5 @@
 #include "lib/Cuda/Fragments.h"
+#include "lib/Cuda/Count.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
 using namespace mlir;
@@ -261,8 +262,12 @@ void Fragments::multiply(MutableArrayRef<Value> sum, ValueRange left, ValueRange
 // The upper 11 bits of the significand, of x plus half of the last one or none.
 Value Fragments::roundTf32(Value x, int64_t half) {
   Value bits = arith::BitcastOp::create(b, b.getI32Type(), x);
-  bits = arith::AddIOp::create(b, bits, threads.constant(half));
+  if (half) {
+    bits = arith::AddIOp::create(b, bits, threads.constant(half));
+    describeBeside(bits.getDefiningOp());
+  }
   bits = arith::AndIOp::create(b, bits, threads.constant(int32_t(0xffffe000)));
+  describeBeside(bits.getDefiningOp());
   return arith::BitcastOp::create(b, b.getF32Type(), bits);
 }
 
@@ -273,7 +278,10 @@ void Fragments::multiplyF32(MutableArrayRef<Value> sum, ValueRange left, ValueRa
   for (unsigned i : {0, 1})
     for (Value x : i ? right : left) {
       rounded[i].push_back(roundTf32(x, precision == Precision::Split ? 0 : 0x1000));
+      if (precision != Precision::Split)
+        continue;
       rest[i].push_back(arith::SubFOp::create(b, x, rounded[i].back()));
+      describeBeside(rest[i].back().getDefiningOp());
     }
   if (precision == Precision::Split) {
     multiplyStep(sum, rest[0], rounded[1]);

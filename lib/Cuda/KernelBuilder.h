@@ -52,7 +52,9 @@ public:
 private:
   mlir::LLVM::LLVMFuncOp makeFunction(const Entry &entry, size_t tensors);
   SharedOut shareOut(int64_t slab, Rest rest);
-  TokenPart shareOutTokens(RuleOp bound, int64_t together);
+  TokenPart shareOutTokens(RuleOp bound, int64_t together,
+                           int64_t mostRows = std::numeric_limits<int64_t>::max());
+  void addAhead(RuleOp bound);
   bool addInRoles(DeriveFunction derive);
   bool addInRoles(DeriveFunction derive, RowKind rows, bool manyProducts);
   bool addStages(DeriveFunction derive, CutOptions cut);

@@ -51,8 +51,9 @@ LLVM::LLVMFuncOp KernelBuilder::makeFunction(const Entry &entry, size_t tensors)
 }
 
 // The largest part of a class such that what a block holds, states or else the outputs of `together` tokens,
-// stays within a number of entries.
-static int64_t chooseSlab(RuleOp rule, const IndexClasses &classes, unsigned index, int64_t together) {
+// stays within a number of entries, and the part within `most`.
+static int64_t chooseSlab(RuleOp rule, const IndexClasses &classes, unsigned index, int64_t together,
+                          int64_t most) {
   constexpr int64_t blockEntries = 8192, smallest = 16;
   int64_t size = classes.sizeOf(index), entries = 0;
   for (Value state : rule.argumentsOf(ArgKind::State))
@@ -61,17 +62,17 @@ static int64_t chooseSlab(RuleOp rule, const IndexClasses &classes, unsigned ind
     for (Value output : rule.yieldedOutputs())
       entries += matType(output).numElements() * together;
   int64_t slab = size;
-  while (entries / size * slab > blockEntries && slab % 8 == 0 && slab / 2 >= smallest)
+  while ((entries / size * slab > blockEntries || slab > most) && slab % 8 == 0 && slab / 2 >= smallest)
     slab /= 2;
   return slab;
 }
 
-TokenPart KernelBuilder::shareOutTokens(RuleOp bound, int64_t together) {
+TokenPart KernelBuilder::shareOutTokens(RuleOp bound, int64_t together, int64_t mostRows) {
   IndexClasses classes(bound);
   TokenPart part;
   unsigned shared = classes.bestIndependent();
   if (shared) {
-    part.slab = chooseSlab(bound, classes, shared, together);
+    part.slab = chooseSlab(bound, classes, shared, together, mostRows);
     part.shards = classes.sizeOf(shared) / part.slab;
   }
   if (part.shards == 1)
@@ -82,7 +83,34 @@ TokenPart KernelBuilder::shareOutTokens(RuleOp bound, int64_t together) {
   return part;
 }
 
+// A kernel for long sequences, whose warps share out what follows from tokens alone.
+void KernelBuilder::addAhead(RuleOp bound) {
+  constexpr int64_t tokensWorthBatch = 64, rowsOfBlock = 32, aWarp = 32;
+  OwningOpRef<RuleOp> copy(bound.clone());
+  TokenPart part = shareOutTokens(*copy, /*together=*/1, rowsOfBlock);
+  Grid grid = gridAhead(*copy);
+  if (grid.lanes == 1 || grid.threads == aWarp) // each thread, or the one warp, has all of it to compute
+    return;
+  Placement placement(*copy, grid);
+  Entry entry;
+  entry.name = options.symbol + "_ahead";
+  entry.packed = true;
+  entry.threads = grid.threads;
+  entry.shards = part.shards;
+  entry.leastTokens = tokensWorthBatch;
+  LLVM::LLVMFuncOp function = makeFunction(entry, part.tensors.size());
+  if (failed(emitAhead(function, *copy, part.tensors, grid, placement, part.slab, options.chip.sharedBytes,
+                       entry))) {
+    function.erase();
+    return;
+  }
+  function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(),
+                    b.getI32IntegerAttr(std::max<int64_t>(1, 384 / grid.threads)));
+  entries.push_back(entry);
+}
+
 LogicalResult KernelBuilder::addSequential(RuleOp bound) {
+  addAhead(bound);
   auto [tensors, shards, slab] = shareOutTokens(bound, /*together=*/1);
   constexpr size_t maxTensors = 62; // as many as fit into a kernel's parameters
   if (tensors.size() > maxTensors)
@@ -201,6 +229,34 @@ SharedOut KernelBuilder::shareOut(int64_t slab, Rest rest) {
   return part;
 }
 
+// Beside chunks, whose blocks take whole heads: tokens in turn, by more and smaller blocks, where the heads
+// are so few that each has a processor and that is clearly faster.
+static void addForFewHeads(Kernel &kernel, const Chip &chip) {
+  constexpr double clearly = 0.7;
+  auto *ahead = llvm::find_if(kernel.entries, [](const Entry &entry) {
+    return entry.form == Form::Sequential && entry.leastTokens > 0;
+  });
+  if (ahead == kernel.entries.end() || ahead->shards > chip.processors)
+    return;
+  GpuShape shape;
+  shape.heads = chip.processors / ahead->shards;
+  std::optional<double> inTurn, inChunks;
+  for (const GpuCandidate &candidate : listCandidates(kernel, "")) {
+    GpuTime time = predict(candidate, shape, GpuModel::of(chip.name));
+    bool isAhead = candidate.launches.front().name == ahead->name;
+    if (time.why.empty() && (isAhead || candidate.form == "chunk")) {
+      std::optional<double> &best = isAhead ? inTurn : inChunks;
+      best = std::min(best.value_or(time.microseconds), time.microseconds);
+    }
+  }
+  if (!inTurn || !inChunks || *inTurn > clearly * *inChunks)
+    return;
+  Entry first = *ahead;
+  first.form = Form::Chunk; // it goes with those
+  first.mostBlocks = chip.processors;
+  kernel.entries.insert(kernel.entries.begin(), first);
+}
+
 FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive,
                                                    const KernelOptions &options, Kernel &kernel) {
   FailureOr<OwningOpRef<ModuleOp>> prepared = prepareRule(rule, options);
@@ -227,16 +283,24 @@ FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic,
   OwningOpRef<ModuleOp> module = builder.take();
   for (const Entry &entry : kernel.entries)
     kernel.parts[entry.name] = countParts(module->lookupSymbol(entry.name));
+  StringRef best =
+      options.form == "auto" ? fastestForm(kernel, options.chip.name) : formName(kernel.entries.front().form);
+  if (options.form == "auto" && best == "chunk")
+    addForFewHeads(kernel, options.chip);
   if (options.everyForm)
     return module;
-  StringRef best = fastestForm(kernel, options.chip.name);
-  llvm::erase_if(kernel.entries, [&](const Entry &entry) {
-    bool isLeft = formName(entry.form) == best || entry.form == Form::Sequential;
-    // One function may be part of several ways to launch.
-    if (Operation *function = module->lookupSymbol(entry.name); function && !isLeft)
+  auto isLeft = [&](const Entry &entry) {
+    return formName(entry.form) == best || (entry.form == Form::Sequential && !entry.leastTokens);
+  };
+  // One function may be part of several ways to launch.
+  llvm::DenseSet<StringRef> left;
+  for (const Entry &entry : kernel.entries)
+    if (isLeft(entry))
+      left.insert(entry.name);
+  for (const Entry &entry : kernel.entries)
+    if (Operation *function = module->lookupSymbol(entry.name); function && !left.contains(entry.name))
       function->erase();
-    return !isLeft;
-  });
+  llvm::erase_if(kernel.entries, [&](const Entry &entry) { return !isLeft(entry); });
   if (llvm::all_of(kernel.entries, [](const Entry &entry) { return entry.tensors.empty(); }))
     kernel.temporaries.clear();
   return module;

@@ -252,3 +252,16 @@ Grid cuda::chooseGrid(RuleOp rule, int64_t together) {
       std::clamp<int64_t>(llvm::PowerOf2Ceil(llvm::divideCeil(entries, entriesPerThread)), 32, 512);
   return grid;
 }
+
+Grid cuda::gridAhead(RuleOp rule) {
+  constexpr int64_t manyThreads = 128;
+  Grid grid = chooseGrid(rule);
+  int64_t rows = 1;
+  for (BlockArgument state : rule.argumentsOf(ArgKind::State))
+    rows = std::max(rows, matType(state).numRows());
+  int64_t threads = rows * grid.lanes / 2;
+  if (threads > manyThreads)
+    threads /= 2;
+  grid.threads = std::clamp<int64_t>(llvm::PowerOf2Ceil(threads), 32, 512);
+  return grid;
+}

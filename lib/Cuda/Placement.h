@@ -84,5 +84,8 @@ Axis matrixAxis(mlir::Value matrix);
 /// A grid for a rule: enough threads that states fit into registers, with matrices that are the outputs of
 /// `together` tokens, and lanes along the columns of matrices. A rule of vectors alone has one lane.
 Grid chooseGrid(RuleOp rule, int64_t together = 1);
+/// One for many tokens in turn: two rows of each state a thread, or four where all a head's rows are one
+/// block's and warps wait for one another.
+Grid gridAhead(RuleOp rule);
 
 } // namespace recur::cuda

@@ -67,7 +67,7 @@ void RuleFrame::setCarried(ValueRange entries) {
       });
 }
 
-void RuleFrame::setParams(TensorAccess &access) {
+void RuleFrame::setParams(TensorAccess &access, BodyEmitter &body, const Placement &placement) {
   // The init region has arguments of its own for them.
   unsigned next = 0, param = 0;
   for (BlockArgument argument : rule.getBody().getArguments()) {
@@ -157,7 +157,8 @@ LogicalResult RuleFrame::emitToken(TensorAccess &access, Value token) {
     }
     return access.unpack(tensor, axis, chosen);
   };
-  LogicalResult status = body.emitBlock(rule.getBody().front(), loadStep);
+  LogicalResult status = body.emitBlock(rule.getBody().front(), loadStep,
+                                        [&](Operation *op) { return !chosen || chosen->contains(op); });
   b.setLoc(rule.getLoc());
   return status;
 }

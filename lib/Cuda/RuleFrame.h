@@ -25,10 +25,11 @@ protected:
   void end(Entry &entry);
 
   /// Sets params, which are kept for all tokens.
-  void setParams(TensorAccess &access);
+  void setParams(TensorAccess &access) { setParams(access, body, placement); }
+  void setParams(TensorAccess &access, BodyEmitter &body, const Placement &placement);
   /// Sets the states before the first token.
   mlir::LogicalResult setStates(TensorAccess &access);
-  /// Emits the body for a token (i64), whose inputs are set but for micro-steps.
+  /// Emits the body for a token (i64), whose inputs are set but for micro-steps, or the `chosen` ops of it.
   mlir::LogicalResult emitToken(TensorAccess &access, mlir::Value token);
   llvm::SmallVector<Tile> outputTiles();
   void storeOutputs(TensorAccess &access, llvm::ArrayRef<Tile> tiles, mlir::Value token);
@@ -60,6 +61,7 @@ protected:
   unsigned inputs, params;
   llvm::SmallVector<mlir::BlockArgument> states, stale;
   unsigned outputs;
+  const llvm::DenseSet<mlir::Operation *> *chosen = nullptr; // all
   // Of this block: i64.
   mlir::Value head, heads, tokens, position;
 

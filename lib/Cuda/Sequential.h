@@ -11,6 +11,12 @@ mlir::LogicalResult emitSequential(mlir::LLVM::LLVMFuncOp function, RuleOp rule,
                                    const Placement &placement, int64_t slab, int64_t sharedLimit,
                                    Entry &entry);
 
+/// The same for sequences of many tokens, of which what the states need is computed ahead. Fails, and says
+/// nothing, where shared memory has no room for that.
+mlir::LogicalResult emitAhead(mlir::LLVM::LLVMFuncOp function, RuleOp rule,
+                              llvm::ArrayRef<TensorArgument> tensors, const Grid &grid,
+                              const Placement &placement, int64_t slab, int64_t sharedLimit, Entry &entry);
+
 /// Emits the body of an entry point that takes segments of sequences, for a rule whose states pass.
 mlir::LogicalResult emitTokens(mlir::LLVM::LLVMFuncOp function, RuleOp rule,
                                llvm::ArrayRef<TensorArgument> tensors, const Grid &grid,

@@ -48,6 +48,10 @@ class TensorAccess {
 public:
   TensorAccess(Threads &threads, mlir::Value call, llvm::ArrayRef<TensorArgument> tensors, bool packed)
       : threads(threads), b(threads.b), call(call), tensors(tensors), packed(packed) {}
+  /// The same tensors, found already, for threads in another order. The other one must live on.
+  TensorAccess(Threads &threads, const TensorAccess &other)
+      : threads(threads), b(threads.b), call(other.call), tensors(other.tensors), packed(other.packed),
+        first(other.first), firstInShard(other.firstInShard), find(other.find) {}
 
   /// Fields of the call: its head.
   enum Field {

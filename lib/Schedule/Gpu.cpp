@@ -19,7 +19,7 @@ GpuModel GpuModel::of(StringRef chip) {
 GpuPart &GpuPart::add(const GpuPart &more, double times) {
   for (double GpuPart::*count :
        {&GpuPart::instructions, &GpuPart::functions, &GpuPart::products, &GpuPart::shuffles, &GpuPart::reads,
-        &GpuPart::loads, &GpuPart::groupCycles, &GpuPart::waits})
+        &GpuPart::loads, &GpuPart::beside, &GpuPart::groupCycles, &GpuPart::waits})
     this->*count += times * (more.*count);
   return *this;
 }
@@ -35,6 +35,8 @@ struct Cycles {
   double start;
   // Registers of a thread.
   double registers;
+  // Of a scheduler, for each of the instructions of all its warps.
+  double issue = 1;
 };
 } // namespace
 
@@ -42,6 +44,7 @@ struct Cycles {
 static Cycles cyclesOf(StringRef part) {
   return llvm::StringSwitch<Cycles>(part)
       .Case("tokens", {2.49, 4, 0, 0, 0, 10, 0, 40, 790, 5000, 168})
+      .Case("ahead", {1.25, 4, 0, 0, 0, 10, 0, 300, 790, 5000, 168, 0.83})
       .Case("scan", {1.22, 4, 0, 0, 0, 10, 0, 40, 790, 12000, 168})
       .Case("chunks", {4.6, 4, 12, 30, 3, 10, 0, 40, 0, 12000, 255})
       .Default({2.33, 4, 29, 0, 0, 10, 0.5, 80, 0, 12000, 255});
@@ -115,10 +118,10 @@ static LaunchTime timeOf(const GpuLaunch &launch, const GpuShape &shape, const G
   LaunchTime time;
   double longest = 0, units = 0, issued = 0, functions = 0;
   for (const GpuPart &part : launch.parts) {
-    double own = cycles.instruction * part.instructions + cycles.function * part.functions +
-                 cycles.product * part.products + cycles.shuffle * part.shuffles + cycles.read * part.reads +
-                 cycles.load * part.loads + cycles.group * part.groupCycles * part.warps / 4 +
-                 cycles.wait * part.waits;
+    double own = cycles.instruction * (part.instructions - part.beside) + part.beside +
+                 cycles.function * part.functions + cycles.product * part.products +
+                 cycles.shuffle * part.shuffles + cycles.read * part.reads + cycles.load * part.loads +
+                 cycles.group * part.groupCycles * part.warps / 4 + cycles.wait * part.waits;
     if (part.loads)
       own = std::max(own, cycles.memory);
     if (own / part.tokens > longest) {
@@ -128,7 +131,7 @@ static LaunchTime timeOf(const GpuLaunch &launch, const GpuShape &shape, const G
     // What all warps of a processor share: the matrix units, and the schedulers of its four quarters.
     double quarter = part.warps / 4 / part.tokens * onProcessor;
     units += part.groupCycles * quarter;
-    issued += part.instructions * quarter;
+    issued += cycles.issue * part.instructions * quarter;
     functions += 8 * part.functions * quarter;
   }
   double rounds = blocks / (gpu.processors * together);

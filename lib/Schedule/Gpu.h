@@ -31,6 +31,8 @@ struct GpuPart {
   /// All instructions; of these, functions, products of a warp, exchanges between lanes, and reads of shared
   /// and of other memory.
   double instructions = 0, functions = 0, products = 0, shuffles = 0, reads = 0, loads = 0;
+  /// Instructions that nothing waits for, as there are many of a kind.
+  double beside = 0;
   /// Cycles that the matrix units take for products of a warpgroup, and barriers and the like that it waits
   /// for.
   double groupCycles = 0, waits = 0;

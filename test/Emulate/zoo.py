@@ -19,6 +19,9 @@ SLOW = {"atlas"}
 # What bf16 rounds is a little more than their budgets on some of the inputs.
 ROUGH = {"mesanet_cg", "erased_by_value"}
 F32 = {"gated_deltanet", "gla", "mamba1", "gru", "deltaproduct", "mlstm", "titans"}
+# Some of each kind that have chunks and are taken in turn as well: vectors ahead, micro-steps, states of vectors, matrices.
+IN_TURN = {"gated_deltanet", "kda", "rwkv7", "titans", "deltaproduct", "mlstm", "mamba2", "mimo", "turned_keys",
+           "value_forgetting", "dense_transition", "shifted_tokens"}
 
 
 def jobs():
@@ -31,6 +34,9 @@ def jobs():
         whole = {n: 64 if n in ("dk", "dv") else DIMS[n] for n in names}
         if rule.name not in ROUGH:
             yield rule, "sm_80", "bf16", odd, 2
+        if rule.name in IN_TURN:
+            yield rule, "sm_90a", "bf16", whole, 2, "sequential"
+            yield rule, "sm_80", "f32", odd, 1, "sequential"
         if rule.name in F32 | ROUGH:
             yield rule, "sm_80", "f32", odd, 2
         if rule.name not in ROUGH and {"dk", "dv"} <= set(names) and rule.name not in NO_CHUNKS:
@@ -38,13 +44,13 @@ def jobs():
 
 
 def run(job):
-    rule, target, dtype, dims, heads = job
+    rule, target, dtype, dims, heads, form = (*job, "auto")[:6]
     command = [recurc, "verify", root / rule.file, "--target", target, "--dtype", dtype, "--emulate", f"--heads={heads}",
-               "--batch=2", "--tokens=67", "--proofs=1", "-Wno-numerics", "-Wno-spectral", "-Wno-perf"]
+               f"--form={form}", "--batch=2", "--tokens=67", "--proofs=1", "-Wno-numerics", "-Wno-spectral", "-Wno-perf"]
     if dims:
         command += ["--bind", ",".join(f"{n}={size}" for n, size in dims.items())]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    name = f"{rule.name} {target} {dtype} {dims}"
+    name = f"{rule.name} {target} {dtype} {dims} {form}"
     return "" if done.returncode == 0 else f"{name}: {done.stderr.strip()[:500]}"
 
 

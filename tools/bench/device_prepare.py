@@ -90,7 +90,7 @@ def main():
         used = {d: dims[d] for d in dims_of(rule) if d in dims}
         problem = compile_rule(options, rule, used, dtype, wanted, stem)
         form = "" if problem else form_of(Path(f"{stem}.so"), rule.name)
-        chunked = form not in ("", "packed", "strided")
+        chunked = form not in ("", "packed", "strided", "ahead")
         calls = [] if problem else cases if chunked or kind == "small" else cases[:2]
         return {"rule": rule.name, "kind": kind, "dtype": dtype, "library": f"{stem.name}.so", "dims": used,
                 "timed": kind == "dk128" and rule.name in TIMED, "chunked": chunked, "form": form,
