@@ -110,7 +110,9 @@ void KernelBuilder::addAhead(RuleOp bound) {
 }
 
 LogicalResult KernelBuilder::addSequential(RuleOp bound) {
-  addAhead(bound);
+  // (Beside roles it would never be taken.)
+  if (options.everyForm || entries.empty() || entries.front().form != Form::Roles)
+    addAhead(bound);
   auto [tensors, shards, slab] = shareOutTokens(bound, /*together=*/1);
   constexpr size_t maxTensors = 62; // as many as fit into a kernel's parameters
   if (tensors.size() > maxTensors)
@@ -229,32 +231,52 @@ SharedOut KernelBuilder::shareOut(int64_t slab, Rest rest) {
   return part;
 }
 
-// Beside chunks, whose blocks take whole heads: tokens in turn, by more and smaller blocks, where the heads
-// are so few that each has a processor and that is clearly faster.
-static void addForFewHeads(Kernel &kernel, const Chip &chip) {
+// The least time that the model has for launches of a shape that begin with an entry, of those that are
+// chosen.
+static std::optional<double> timeOf(const Kernel &kernel, const Chip &chip, const GpuShape &shape,
+                                    llvm::function_ref<bool(const GpuCandidate &)> isChosen) {
+  std::optional<double> best;
+  for (const GpuCandidate &candidate : listCandidates(kernel, "")) {
+    GpuTime time = predict(candidate, shape, GpuModel::of(chip.name));
+    if (time.why.empty() && isChosen(candidate))
+      best = std::min(best.value_or(time.microseconds), time.microseconds);
+  }
+  return best;
+}
+
+// Tokens in turn as a part of another form, where they are clearly faster: before chunks, whose blocks take
+// whole heads, where heads are so few that each of the smaller blocks has a processor; of a scan instead of
+// walking all of a sequence, which is for many heads. Of two kernels in turn the slower one is not made.
+static void addInTurn(Kernel &kernel, Form form, const Chip &chip) {
   constexpr double clearly = 0.7;
   auto *ahead = llvm::find_if(kernel.entries, [](const Entry &entry) {
     return entry.form == Form::Sequential && entry.leastTokens > 0;
   });
-  if (ahead == kernel.entries.end() || ahead->shards > chip.processors)
+  bool forFew = form == Form::Chunk;
+  if (ahead == kernel.entries.end() || (forFew && ahead->shards > chip.processors))
     return;
   GpuShape shape;
-  shape.heads = chip.processors / ahead->shards;
-  std::optional<double> inTurn, inChunks;
-  for (const GpuCandidate &candidate : listCandidates(kernel, "")) {
-    GpuTime time = predict(candidate, shape, GpuModel::of(chip.name));
-    bool isAhead = candidate.launches.front().name == ahead->name;
-    if (time.why.empty() && (isAhead || candidate.form == "chunk")) {
-      std::optional<double> &best = isAhead ? inTurn : inChunks;
-      best = std::min(best.value_or(time.microseconds), time.microseconds);
-    }
-  }
-  if (!inTurn || !inChunks || *inTurn > clearly * *inChunks)
+  if (forFew)
+    shape.heads = chip.processors / ahead->shards;
+  bool replaces = form == Form::Sequential;
+  auto isAhead = [&](const GpuCandidate &candidate) {
+    return candidate.launches.front().name == ahead->name;
+  };
+  std::optional<double> inTurn = timeOf(kernel, chip, shape, isAhead);
+  std::optional<double> other = timeOf(kernel, chip, shape, [&](const GpuCandidate &candidate) {
+    return candidate.form == formName(form) && !isAhead(candidate);
+  });
+  bool isFaster = inTurn && other && *inTurn <= (replaces ? 1 : clearly) * *other;
+  if (replaces && !isFaster)
+    kernel.entries.erase(ahead);
+  if (replaces || !isFaster)
     return;
-  Entry first = *ahead;
-  first.form = Form::Chunk; // it goes with those
-  first.mostBlocks = chip.processors;
-  kernel.entries.insert(kernel.entries.begin(), first);
+  Entry entry = *ahead;
+  entry.form = form;
+  if (forFew)
+    entry.mostBlocks = chip.processors;
+  auto isWhole = [&](const Entry &own) { return own.form == form && own.cut == Entry::Whole; };
+  kernel.entries.insert(forFew ? kernel.entries.begin() : llvm::find_if(kernel.entries, isWhole), entry);
 }
 
 FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive,
@@ -285,8 +307,9 @@ FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic,
     kernel.parts[entry.name] = countParts(module->lookupSymbol(entry.name));
   StringRef best =
       options.form == "auto" ? fastestForm(kernel, options.chip.name) : formName(kernel.entries.front().form);
-  if (options.form == "auto" && best == "chunk")
-    addForFewHeads(kernel, options.chip);
+  for (Form form : {Form::Sequential, Form::Chunk, Form::Scan})
+    if (form == Form::Sequential || (options.form == "auto" && best == formName(form)))
+      addInTurn(kernel, form, options.chip);
   if (options.everyForm)
     return module;
   auto isLeft = [&](const Entry &entry) {
@@ -297,9 +320,9 @@ FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic,
   for (const Entry &entry : kernel.entries)
     if (isLeft(entry))
       left.insert(entry.name);
-  for (const Entry &entry : kernel.entries)
-    if (Operation *function = module->lookupSymbol(entry.name); function && !left.contains(entry.name))
-      function->erase();
+  for (auto function : llvm::make_early_inc_range(module->getOps<LLVM::LLVMFuncOp>()))
+    if (function->hasAttr(NVVM::NVVMDialect::getKernelFuncAttrName()) && !left.contains(function.getName()))
+      function.erase();
   llvm::erase_if(kernel.entries, [&](const Entry &entry) { return !isLeft(entry); });
   if (llvm::all_of(kernel.entries, [](const Entry &entry) { return entry.tensors.empty(); }))
     kernel.temporaries.clear();
