@@ -67,6 +67,32 @@ Value recur::onceOf(OpBuilder &b, Location loc, Value factor, Value isFirst, boo
   return MinOp::create(b, loc, once, ConstantOp::create(b, loc, 1.0));
 }
 
+// Whether two values are the same, or the same function of such.
+static bool isEqual(Value x, Value y) {
+  Operation *own = x.getDefiningOp(), *other = y.getDefiningOp();
+  return x == y ||
+         (own && other && own->getName() == other->getName() && own->getAttrs() == other->getAttrs() &&
+          own->getNumOperands() == other->getNumOperands() &&
+          llvm::all_of(llvm::zip(own->getOperands(), other->getOperands()),
+                       [](auto both) { return isEqual(std::get<0>(both), std::get<1>(both)); }));
+}
+
+bool recur::cancel(Coefficient x, Coefficient y) {
+  for (Coefficient *c : {&x, &y})
+    for (Value &factor : c->factors)
+      if (auto opposite = factor.getDefiningOp<NegOp>()) {
+        factor = opposite.getOperand();
+        c->number = -c->number;
+      }
+  for (Value factor : x.factors) {
+    auto *same = llvm::find_if(y.factors, [&](Value other) { return isEqual(other, factor); });
+    if (same == y.factors.end())
+      return false;
+    y.factors.erase(same);
+  }
+  return y.factors.empty() && x.number == -y.number;
+}
+
 Value Rebuilder::of(Value value) {
   if (nf.isTokenOnly(value))
     return value;

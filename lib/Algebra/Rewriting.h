@@ -30,6 +30,9 @@ mlir::Value readOf(mlir::OpBuilder &b, mlir::Location loc, mlir::Value matrix, S
 /// A value times a number, which may be null for 1.
 mlir::Value scaled(mlir::OpBuilder &b, mlir::Location loc, mlir::Value number, mlir::Value value);
 
+/// Whether the sum of two coefficients is zero, factors in any order.
+bool cancel(Coefficient x, Coefficient y);
+
 /// A factor of a state as it counts at the first of a token's rows, or micro-steps, alone; `isFirst` is 1
 /// there and else 0. `inLogs` has exponentials of vectors count by their exponents, x^first, and not as
 /// first*x + 1 - first, which is the same.

@@ -160,9 +160,8 @@ private:
     }
     auto isOther = [&](const Stream &stream) { return stream.key != streams[0].key; };
     return success((kind == Rows::InOrder ? streams.size() > 1 : llvm::any_of(streams, isOther)) &&
-                   streams.size() <= mostRows && llvm::all_of(streams, [](const Stream &stream) {
-                     return stream.reads.size() <= 1 && stream.known.size() <= 1;
-                   }));
+                   streams.size() <= mostRows &&
+                   llvm::all_of(streams, [](const Stream &stream) { return stream.reads.size() <= 1; }));
   }
 
   static Coefficient times(Coefficient x, const Coefficient &y) {
@@ -225,25 +224,32 @@ private:
     });
   }
 
-  // Whether a version is the state with all that some rows write, as it decays in the update or, where
-  // numbers do that, before.
-  bool isWritten(unsigned version, ArrayRef<Stream> written, bool decays) const {
+  // What some rows write and a version has not, which is the state with all else that they do, as it decays
+  // in the update or, where numbers do that, before; nothing where it is another one.
+  std::optional<SmallVector<const Write *>> missing(unsigned version, ArrayRef<Stream> written,
+                                                    bool decays) const {
     const Version &own = nf.versions[version], &update = nf.update(0);
     if (own.old.size() != 1)
-      return false;
+      return std::nullopt;
     const OldTerm &old = own.old[0], &all = update.old[0];
     bool isOld = decays ? old.isScalar() && old.c.isOne() && (all.isScalar() || written.empty())
                         : old.c == all.c && old.left == all.left && old.right == all.right &&
                               old.elementwise == all.elementwise && old.transposed == all.transposed;
+    SmallVector<const Write *> rest;
     size_t count = 0;
     for (const Stream &stream : written)
-      count += stream.writes.size();
-    auto isOfRows = [&](const Write &write) {
-      return llvm::any_of(written, [&](const Stream &stream) {
-        return llvm::any_of(stream.writes, [&](const Write *other) { return isSame(write, *other, decays); });
-      });
-    };
-    return isOld && own.writes.size() == count && llvm::all_of(own.writes, isOfRows);
+      for (const Write *write : stream.writes) {
+        ++count;
+        if (llvm::none_of(own.writes, [&](const Write &other) { return isSame(other, *write, decays); }))
+          rest.push_back(write);
+      }
+    if (!isOld || own.writes.size() + rest.size() != count)
+      return std::nullopt;
+    return rest;
+  }
+  bool isWritten(unsigned version, ArrayRef<Stream> written, bool decays) const {
+    auto rest = missing(version, written, decays);
+    return rest && rest->empty();
   }
   bool isDecayed(unsigned version, ArrayRef<Stream> written) const {
     return isWritten(version, written, /*decays=*/false);
@@ -354,6 +360,26 @@ private:
       streams.push_back(given[i]);
   }
 
+  // Has a row read what those before it leave, with known writes that its version does not have, as it writes
+  // along its own key what it would read of them: S*A*B + v*kT*B, which reads S*A, is (S*A + v*kT)*B.
+  LogicalResult readWith(ArrayRef<const Write *> more, Stream &stream, const Part &part) {
+    for (const Write *write : more) {
+      const Column &key = keySide == Side::Right ? write->row : write->column;
+      const Column &payload = keySide == Side::Right ? write->column : write->row;
+      Coefficient c = times(part.c, write->c);
+      c.number = -c.number;
+      c.factors.push_back(
+          MatmulOp::create(b, loc, TransposeOp::create(b, loc, key.value).getResult(), part.vector));
+      auto *opposite = llvm::find_if(stream.known, [&](const Part &own) {
+        return payload.kind == Column::Known && own.vector == payload.value && cancel(own.c, c);
+      });
+      if (opposite == stream.known.end())
+        return failure();
+      stream.known.erase(opposite);
+    }
+    return success();
+  }
+
   // What the rows read: one version that has no write yet, or each one what those before it leave.
   LogicalResult findReads() {
     auto isLater = [&](const Stream &stream) {
@@ -369,8 +395,13 @@ private:
     auto reads = [](const Part &part) { return part.version != Row::none; };
     for (auto [i, part] : llvm::enumerate(parts)) {
       ArrayRef<Stream> before = ArrayRef(streams).take_front(i);
-      if (!isInTurn || !reads(part) || isDecayed(part.version, before))
+      if (!isInTurn || !reads(part))
         continue;
+      if (auto more = missing(part.version, before, /*decays=*/false)) {
+        if (failed(readWith(*more, streams[i], part)))
+          return failure();
+        continue;
+      }
       // What is read before the decay, times all that is decayed by, is read of what decayed.
       if (isWritten(part.version, before, /*decays=*/true))
         if (std::optional<Part> rest = withoutDecay(part)) {
@@ -390,8 +421,10 @@ private:
         part.c.number = any.c.number; // the sign is that of all
         part.c.factors.push_back(ConstantOp::create(b, loc, 0.0));
       }
-    return success(isInTurn ||
-                   llvm::all_of(parts, [&](const Part &part) { return part.version == any.version; }));
+    auto isOne = [](const Stream &stream) { return stream.known.size() <= 1; };
+    return success(llvm::all_of(streams, isOne) && (isInTurn || llvm::all_of(parts, [&](const Part &part) {
+                                                      return part.version == any.version;
+                                                    })));
   }
 
   // What a row adds to the state, which it reads as `read`.

@@ -50,7 +50,9 @@ def families():
         if name == "of values":  # token by token, each spelling in operations of its own
             continue
         yield f"corrections in turn, decay {name}", [
-            "\n".join(both) for both in itertools.product(first[::2], corrections("c", "p", "u")[::2])]
+            "\n".join(both) for both in itertools.product(first[::2], corrections("c", "p", "u")[::2])] + [
+            f"S = {decay}*(I - b*k*kT)*(I - c*p*pT) + b*v*kT*(I - c*p*pT) + c*u*pT",
+            f"S = ({decay}*(I - b*k*kT) + b*v*kT)*(I - c*p*pT) + c*u*pT"]
         yield f"three corrections in turn, decay {name}", [
             "\n".join(all_three) for all_three in itertools.product(first[2:5], corrections("c", "p", "u")[1:2],
                                                                     corrections("e", "r", "t")[::2])]
