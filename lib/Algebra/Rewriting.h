@@ -30,6 +30,9 @@ mlir::Value readOf(mlir::OpBuilder &b, mlir::Location loc, mlir::Value matrix, S
 /// A value times a number, which may be null for 1.
 mlir::Value scaled(mlir::OpBuilder &b, mlir::Location loc, mlir::Value number, mlir::Value value);
 
+/// A vector without the numbers that it is times; multiplies `number`, which may be null for 1, by those.
+mlir::Value unscaled(mlir::OpBuilder &b, mlir::Location loc, mlir::Value vector, mlir::Value &number);
+
 /// Whether the sum of two coefficients is zero, factors in any order.
 bool cancel(Coefficient x, Coefficient y);
 

@@ -360,22 +360,35 @@ private:
       streams.push_back(given[i]);
   }
 
-  // Has a row read what those before it leave, with known writes that its version does not have, as it writes
-  // along its own key what it would read of them: S*A*B + v*kT*B, which reads S*A, is (S*A + v*kT)*B.
+  // Has a row read what those before it leave, with known writes that its version does not have: it writes
+  // that much less along its own key.
   LogicalResult readWith(ArrayRef<const Write *> more, Stream &stream, const Part &part) {
+    auto product = [&](Value x, Value y) {
+      return MatmulOp::create(b, loc, TransposeOp::create(b, loc, x).getResult(), y);
+    };
     for (const Write *write : more) {
       const Column &key = keySide == Side::Right ? write->row : write->column;
       const Column &payload = keySide == Side::Right ? write->column : write->row;
-      Coefficient c = times(part.c, write->c);
-      c.number = -c.number;
-      c.factors.push_back(
-          MatmulOp::create(b, loc, TransposeOp::create(b, loc, key.value).getResult(), part.vector));
-      auto *opposite = llvm::find_if(stream.known, [&](const Part &own) {
-        return payload.kind == Column::Known && own.vector == payload.value && cancel(own.c, c);
-      });
-      if (opposite == stream.known.end())
+      if (payload.kind != Column::Known)
         return failure();
-      stream.known.erase(opposite);
+      Part known{times(part.c, write->c), payload.value};
+      known.c.number = -known.c.number;
+      known.c.factors.push_back(product(key.value, part.vector));
+      // S*A*B + v*kT*B, which reads S*A, is (S*A + v*kT)*B.
+      auto *opposite = llvm::find_if(stream.known, [&](const Part &own) {
+        return own.vector == known.vector && cancel(own.c, known.c);
+      });
+      if (opposite != stream.known.end()) {
+        stream.known.erase(opposite);
+        continue;
+      }
+      // Numbers apart, as such products are of inputs.
+      Value number, first = unscaled(b, loc, key.value, number),
+                    second = unscaled(b, loc, part.vector, number);
+      known.c.factors.back() = product(first, second);
+      if (number)
+        known.c.factors.push_back(number);
+      stream.known.push_back(known);
     }
     return success();
   }

@@ -100,26 +100,11 @@ Value StackedRows::ofOperands(ValueRange values) {
   return copy->getResult(0);
 }
 
-// A vector without the numbers that it is times.
-Value StackedRows::unscaled(Value vector, Value &number) {
-  while (Operation *op = vector.getDefiningOp()) {
-    unsigned at = isa<MulOp>(op) && isNumber(op->getOperand(0)) ? 0 : 1;
-    if (!isa<MulOp, DivOp>(op) || !isNumber(op->getOperand(at)) || isNumber(op->getOperand(1 - at)))
-      break;
-    Value factor = op->getOperand(at);
-    if (isa<DivOp>(op))
-      factor = DivOp::create(b, loc, one(), factor);
-    number = number ? MulOp::create(b, loc, number, factor).getResult() : factor;
-    vector = op->getOperand(1 - at);
-  }
-  return vector;
-}
-
 // Inputs, each times numbers of its own.
 Value StackedRows::ofScaled(ValueRange values) {
   SmallVector<Value> vectors, numbers;
   for (Value value : values) {
-    Value number, vector = unscaled(value, number);
+    Value number, vector = unscaled(b, loc, value, number);
     if (!isInput(vector))
       return {};
     vectors.push_back(vector), numbers.push_back(number);
@@ -151,7 +136,7 @@ Value StackedRows::ofSome(ArrayRef<Value> vectors) {
   bool isScaled = false;
   for (Value vector : vectors) {
     Value number;
-    inputs.push_back(vector ? unscaled(vector, number) : Value());
+    inputs.push_back(vector ? unscaled(b, loc, vector, number) : Value());
     if (vector && !isInput(inputs.back()))
       return {};
     isScaled |= bool(number);

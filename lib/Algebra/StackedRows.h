@@ -32,7 +32,6 @@ private:
   mlir::Value one();
   mlir::Value choose(mlir::ValueRange numbers);
   mlir::Value ofOperands(mlir::ValueRange values);
-  mlir::Value unscaled(mlir::Value vector, mlir::Value &number);
   mlir::Value ofScaled(mlir::ValueRange values);
   mlir::Value inputOf(llvm::ArrayRef<mlir::Value> vectors);
 

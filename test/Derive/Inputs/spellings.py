@@ -53,6 +53,10 @@ def families():
             "\n".join(both) for both in itertools.product(first[::2], corrections("c", "p", "u")[::2])] + [
             f"S = {decay}*(I - b*k*kT)*(I - c*p*pT) + b*v*kT*(I - c*p*pT) + c*u*pT",
             f"S = ({decay}*(I - b*k*kT) + b*v*kT)*(I - c*p*pT) + c*u*pT"]
+        yield f"two erasures and a write along the first key, decay {name}", [
+            f"S = {decay}*(I - b*k*kT)*(I - c*p*pT) + e*v*kT",
+            f"S = {decay}*(I - b*k*kT)\nS = S - c*(S*p)*pT\nS = S + e*v*kT",
+            f"S = {decay}\nS = S*(I - b*k*kT)*(I - c*p*pT)\nS = S + e*v*kT"]
         yield f"three corrections in turn, decay {name}", [
             "\n".join(all_three) for all_three in itertools.product(first[2:5], corrections("c", "p", "u")[1:2],
                                                                     corrections("e", "r", "t")[::2])]
