@@ -59,9 +59,10 @@ def compile_rule(options, rule, dims, dtype, form, stem):
 
 
 def form_of(library, name):
-    """The name of the kernel that is preferred, without the rule's."""
+    """The name of the kernel that is preferred, without the rule's, but for what takes tokens in turn beside others."""
     variant = getattr(recur.load(library), name).metadata["variants"][0]
-    return variant["gpu_entries"][0]["name"][len(name) + 1:] if "gpu_entries" in variant else ""
+    names = [entry["name"][len(name) + 1:] for entry in variant.get("gpu_entries", [])]
+    return next((own for own in names if own != "ahead"), "")
 
 
 def dims_of(rule):
@@ -90,7 +91,7 @@ def main():
         used = {d: dims[d] for d in dims_of(rule) if d in dims}
         problem = compile_rule(options, rule, used, dtype, wanted, stem)
         form = "" if problem else form_of(Path(f"{stem}.so"), rule.name)
-        chunked = form not in ("", "packed", "strided", "ahead")
+        chunked = form not in ("", "packed", "strided")
         calls = [] if problem else cases if chunked or kind == "small" else cases[:2]
         return {"rule": rule.name, "kind": kind, "dtype": dtype, "library": f"{stem.name}.so", "dims": used,
                 "timed": kind == "dk128" and rule.name in TIMED, "chunked": chunked, "form": form,
