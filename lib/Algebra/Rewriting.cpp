@@ -85,11 +85,10 @@ Value recur::unscaled(OpBuilder &b, Location loc, Value vector, Value &number) {
 // Whether two values are the same, or the same function of such.
 static bool isEqual(Value x, Value y) {
   Operation *own = x.getDefiningOp(), *other = y.getDefiningOp();
-  return x == y ||
-         (own && other && own->getName() == other->getName() && own->getAttrs() == other->getAttrs() &&
-          own->getNumOperands() == other->getNumOperands() &&
-          llvm::all_of(llvm::zip(own->getOperands(), other->getOperands()),
-                       [](auto both) { return isEqual(std::get<0>(both), std::get<1>(both)); }));
+  return x == y || (own && other &&
+                    OperationEquivalence::isEquivalentTo(
+                        own, other, [](Value x, Value y) { return success(isEqual(x, y)); },
+                        /*markEquivalent=*/nullptr, OperationEquivalence::IgnoreLocations));
 }
 
 bool recur::cancel(Coefficient x, Coefficient y) {

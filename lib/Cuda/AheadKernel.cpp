@@ -17,7 +17,7 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-static constexpr int64_t warpSize = 32;
+static constexpr int64_t warpSize = 32, alignmentOfValues = 16;
 
 namespace {
 // The ops of a rule by what they follow from.
@@ -53,8 +53,7 @@ private:
   void forTokenInputs(Action action);
   std::vector<Fetched> fetchBatch(TensorAccess &access, Value token);
   LogicalResult computeBatch(TensorAccess &access, ArrayRef<Fetched> fetched, Value token, Value place);
-  void handOver(Value value, Value place);
-  void take(Value value, Value place);
+  Staged staged(Value value, Value place);
   LogicalResult emitRound(TensorAccess &access, Carried &carried, Value first, int64_t count);
   LogicalResult emitRounds(TensorAccess &access, Carried &carried, Value first, Value begin, Value end,
                            int64_t count);
@@ -146,7 +145,7 @@ bool AheadEmitter::layOut() {
   constexpr int64_t mostRegisters = 40, mostBytes = 48 << 10;
   for (Value value : sides.handedOver) {
     offsets[value] = bytes;
-    bytes += llvm::alignTo(matType(value).numElements() * 4, 16);
+    bytes += llvm::alignTo(matType(value).numElements() * 4, alignmentOfValues);
   }
   int64_t registers = 0;
   for (unsigned i = 0; i < inputs; ++i)
@@ -183,63 +182,11 @@ std::vector<AheadEmitter::Fetched> AheadEmitter::fetchBatch(TensorAccess &access
   return batch;
 }
 
-// Entries that lie together are stored and loaded together.
-static int64_t widthOf(const Threads &threads, MatType type, int axis) {
-  int64_t width = axis < 0 ? 1 : threads.grid.packet(type.numElements(), axis);
-  return type.numElements() % width == 0 ? width : 1;
-}
-
-void AheadEmitter::handOver(Value value, Value place) {
-  const Tile &tile = tokenBody.get(value, warpPlacement.anyOf(value));
-  int64_t n = tile.type.numElements();
-  int axis = n == 1 ? -1 : tile.axis;
-  int64_t width = widthOf(warp, tile.type, axis);
-  warp.when(warp.isWriter(tile), [&] {
-    for (int64_t e = 0; e < int64_t(tile.entries.size()); e += width)
-      warp.when(warp.valid(axis, n, e), [&] {
-        Value at = LLVM::GEPOp::create(b, place.getType(), b.getF32Type(), place,
-                                       ValueRange{warp.index(axis, n, e)});
-        at = LLVM::GEPOp::create(b, place.getType(), b.getI8Type(), at,
-                                 ArrayRef<LLVM::GEPArg>{int32_t(offsets[value])});
-        Value stored = tile.entries[e];
-        if (width > 1) {
-          stored = LLVM::PoisonOp::create(b, VectorType::get(width, Type(b.getF32Type())));
-          for (int64_t i = 0; i < width; ++i)
-            stored = LLVM::InsertElementOp::create(b, stored, tile.entries[e + i], warp.constant(i));
-        }
-        LLVM::StoreOp::create(b, stored, at, width * 4);
-      });
-  });
-}
-
-void AheadEmitter::take(Value value, Value place) {
-  MatType type = matType(value);
-  int64_t n = type.numElements();
-  forLayouts(value, [&](Axis held) {
-    Tile tile = threads.shape(type, held);
-    int axis = n == 1 ? -1 : held;
-    int64_t width = widthOf(threads, type, axis);
-    for (int64_t e = 0; e < tile.rows * tile.cols; e += width) {
-      Value exists = threads.valid(axis, n, e), index = threads.index(axis, n, e);
-      // What is past the end reads the first entry and drops it.
-      if (exists)
-        index = arith::SelectOp::create(b, exists, index, threads.constant(0));
-      Value at = LLVM::GEPOp::create(b, place.getType(), b.getF32Type(), place, ValueRange{index});
-      at = LLVM::GEPOp::create(b, place.getType(), b.getI8Type(), at,
-                               ArrayRef<LLVM::GEPArg>{int32_t(offsets[value])});
-      Type loadedType = b.getF32Type();
-      if (width > 1)
-        loadedType = VectorType::get(width, loadedType);
-      Value loaded = LLVM::LoadOp::create(b, loadedType, at, width * 4);
-      for (int64_t i = 0; i < width; ++i) {
-        Value own =
-            width > 1 ? LLVM::ExtractElementOp::create(b, loaded, threads.constant(i)).getResult() : loaded;
-        tile.entries.push_back(exists ? arith::SelectOp::create(b, exists, own, threads.number(0)).getResult()
-                                      : own);
-      }
-    }
-    body.set(value, tile);
-  });
+// A value's place in shared memory, of a token whose values lie there.
+Staged AheadEmitter::staged(Value value, Value place) {
+  Value base = LLVM::GEPOp::create(b, place.getType(), b.getI8Type(), place,
+                                   ArrayRef<LLVM::GEPArg>{int32_t(offsets[value])});
+  return {base, matType(value).numRows(), matType(value).numCols(), alignmentOfValues};
 }
 
 // What follows from a batch's tokens alone, each warp of its own, into one of the two places.
@@ -257,8 +204,11 @@ LogicalResult AheadEmitter::computeBatch(TensorAccess &access, ArrayRef<Fetched>
     Value own = arith::AddIOp::create(b, group, threads.constant(turn * warpGrid.groups));
     Value at = LLVM::GEPOp::create(b, place.getType(), b.getI8Type(), place,
                                    ValueRange{arith::MulIOp::create(b, own, threads.constant(bytes))});
+    if (warp.communicates) // warps are not in step
+      return failure();
     for (Value value : sides.handedOver)
-      handOver(value, at);
+      warp.store(staged(value, at), tokenBody.get(value, warpPlacement.anyOf(value)));
+    warp.communicates = false;
   }
   b.setLoc(rule.getLoc());
   return success();
@@ -291,7 +241,9 @@ LogicalResult AheadEmitter::emitRound(TensorAccess &access, Carried &carried, Va
     Value token = plus(first, threads.constant(i, 64));
     setCarried(carried.states);
     for (Value value : sides.handedOver)
-      take(value, carried.place);
+      forLayouts(value, [&](Axis axis) {
+        body.set(value, threads.load(staged(value, carried.place), matType(value), axis));
+      });
     forFetches([&](unsigned input, Axis axis) {
       if (isMatrix(tensors[input].argument))
         body.set(tensors[input].argument, access.load(input, axis, token));
@@ -345,16 +297,6 @@ LogicalResult AheadEmitter::runTokens(TensorAccess &access, TensorAccess &ofToke
   };
   Carried carried;
   carried.states = carriedOf(SmallVector<Value>(states.begin(), states.end()));
-  SmallVector<Type> types(carried.states.size(), b.getF32Type());
-  Value isAny = arith::CmpIOp::create(b, arith::CmpIPredicate::sgt, tokens, zero);
-  auto guarded = scf::IfOp::create(b, types, isAny, true);
-  auto yield = [&](ValueRange values) { // without values it is there already
-    if (!types.empty())
-      scf::YieldOp::create(b, values);
-  };
-  b.setInsertionPointToStart(guarded.elseBlock());
-  yield(carried.states);
-  b.setInsertionPointToStart(guarded.thenBlock());
   for (unsigned i = 0; i < outputs; ++i)
     llvm::append_range(carried.outputs, access.addresses(outputTensor(i), outputAxis(i), zero));
   if (failed(computeBatch(ofTokens, fetchBatch(ofTokens, zero), zero, placeOf(threads.constant(0)))))
@@ -379,10 +321,7 @@ LogicalResult AheadEmitter::runTokens(TensorAccess &access, TensorAccess &ofToke
     threads.barrier();
     return carried.values();
   });
-  yield(loop.getResults().take_front(types.size()));
-  b.setInsertionPointAfter(guarded);
-  if (succeeded(status))
-    setCarried(guarded.getResults());
+  setCarried(loop.getResults().take_front(carried.states.size()));
   return status;
 }
 
@@ -395,26 +334,10 @@ LogicalResult AheadEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLimit) 
   warp.begin(threads.sharedAt(0), access.pointer(TensorAccess::Scratch));
   Part part = findPart(threads, access, entry.shards, slab);
   TensorAccess ofTokens(warp, access);
-  head = part.head;
-  heads = part.heads;
-  tokens = part.tokens;
-  position = part.position;
-  LogicalResult status = success();
-  threads.when(part.isPresent, [&] {
-    setParams(access);
+  LogicalResult status = emitSequence(access, part, [&] {
     setParams(ofTokens, tokenBody, warpPlacement);
-    status = setStates(access);
-    if (succeeded(status) && threads.communicates)
-      threads.barrier();
-    if (succeeded(status))
-      status = runTokens(access, ofTokens);
-    if (failed(status))
-      return;
-    for (unsigned i = 0; i < states.size(); ++i)
-      threads.when(access.isGiven(finalTensor(i)), [&] { storeFinal(access, i); });
+    return runTokens(access, ofTokens);
   });
-  if (warp.communicates) // tokens of several warps are not in step
-    return failure();
   describeLoops(function.getBody(), "ahead", 1, entry.threads / 32);
   end(entry);
   relaxMath(function, tensors);

@@ -244,39 +244,46 @@ static std::optional<double> timeOf(const Kernel &kernel, const Chip &chip, cons
   return best;
 }
 
-// Tokens in turn as a part of another form, where they are clearly faster: before chunks, whose blocks take
-// whole heads, where heads are so few that each of the smaller blocks has a processor; of a scan instead of
-// walking all of a sequence, which is for many heads. Of two kernels in turn the slower one is not made.
-static void addInTurn(Kernel &kernel, Form form, const Chip &chip) {
+// Whether the kernel that computes ahead takes less than `share` of what a form's other kernels do.
+static bool isAheadFaster(const Kernel &kernel, const Entry &ahead, Form form, const Chip &chip,
+                          const GpuShape &shape, double share) {
+  auto isAhead = [&](const GpuCandidate &candidate) { return candidate.launches.front().name == ahead.name; };
+  std::optional<double> own = timeOf(kernel, chip, shape, isAhead);
+  std::optional<double> other = timeOf(kernel, chip, shape, [&](const GpuCandidate &candidate) {
+    return candidate.form == formName(form) && !isAhead(candidate);
+  });
+  return own && other && *own < share * *other;
+}
+
+// Has tokens in turn be part of the best form, where they are clearly faster: before chunks, whose blocks
+// take whole heads, where heads are so few that each of the smaller blocks has a processor; and instead of a
+// scan that walks all of a sequence, which is for many heads. Of two kernels in turn the slower one goes.
+static void placeAhead(Kernel &kernel, StringRef best, const Chip &chip) {
   constexpr double clearly = 0.7;
   auto *ahead = llvm::find_if(kernel.entries, [](const Entry &entry) {
     return entry.form == Form::Sequential && entry.leastTokens > 0;
   });
-  bool forFew = form == Form::Chunk;
-  if (ahead == kernel.entries.end() || (forFew && ahead->shards > chip.processors))
+  if (ahead == kernel.entries.end())
     return;
-  GpuShape shape;
-  if (forFew)
-    shape.heads = chip.processors / ahead->shards;
-  bool replaces = form == Form::Sequential;
-  auto isAhead = [&](const GpuCandidate &candidate) {
-    return candidate.launches.front().name == ahead->name;
-  };
-  std::optional<double> inTurn = timeOf(kernel, chip, shape, isAhead);
-  std::optional<double> other = timeOf(kernel, chip, shape, [&](const GpuCandidate &candidate) {
-    return candidate.form == formName(form) && !isAhead(candidate);
-  });
-  bool isFaster = inTurn && other && *inTurn <= (replaces ? 1 : clearly) * *other;
-  if (replaces && !isFaster)
+  if (!isAheadFaster(kernel, *ahead, Form::Sequential, chip, GpuShape(), 1)) {
     kernel.entries.erase(ahead);
-  if (replaces || !isFaster)
     return;
+  }
   Entry entry = *ahead;
-  entry.form = form;
-  if (forFew)
+  if (best == formName(Form::Chunk) && entry.shards <= chip.processors) {
+    GpuShape few;
+    few.heads = chip.processors / entry.shards;
+    entry.form = Form::Chunk;
     entry.mostBlocks = chip.processors;
-  auto isWhole = [&](const Entry &own) { return own.form == form && own.cut == Entry::Whole; };
-  kernel.entries.insert(forFew ? kernel.entries.begin() : llvm::find_if(kernel.entries, isWhole), entry);
+    if (isAheadFaster(kernel, entry, Form::Chunk, chip, few, clearly))
+      kernel.entries.insert(kernel.entries.begin(), entry);
+  } else if (best == formName(Form::Scan)) {
+    entry.form = Form::Scan;
+    auto *whole = llvm::find_if(
+        kernel.entries, [](const Entry &own) { return own.form == Form::Scan && own.cut == Entry::Whole; });
+    if (isAheadFaster(kernel, entry, Form::Scan, chip, GpuShape(), clearly))
+      kernel.entries.insert(whole, entry);
+  }
 }
 
 FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic, DeriveFunction derive,
@@ -307,9 +314,8 @@ FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic,
     kernel.parts[entry.name] = countParts(module->lookupSymbol(entry.name));
   StringRef best =
       options.form == "auto" ? fastestForm(kernel, options.chip.name) : formName(kernel.entries.front().form);
-  for (Form form : {Form::Sequential, Form::Chunk, Form::Scan})
-    if (form == Form::Sequential || (options.form == "auto" && best == formName(form)))
-      addInTurn(kernel, form, options.chip);
+  // (A form that was asked for is that alone.)
+  placeAhead(kernel, options.form == "auto" ? best : StringRef(), options.chip);
   if (options.everyForm)
     return module;
   auto isLeft = [&](const Entry &entry) {

@@ -1,4 +1,5 @@
 #include "lib/Cuda/RuleFrame.h"
+#include "lib/Cuda/Chunked.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
 using namespace mlir;
@@ -113,6 +114,49 @@ LogicalResult RuleFrame::setStates(TensorAccess &access) {
       body.set(argument, body.get(rule.findArgument(ArgKind::State, rule.getArg(argument).getName()), axis));
     });
   return success();
+}
+
+void RuleFrame::setPart(const Part &part) {
+  head = part.head;
+  heads = part.heads;
+  tokens = part.tokens;
+  position = part.position;
+}
+
+LogicalResult RuleFrame::emitSequence(TensorAccess &access, const Part &part,
+                                      llvm::function_ref<LogicalResult()> takeTokens) {
+  setPart(part);
+  LogicalResult status = success();
+  threads.when(part.isPresent, [&] {
+    setParams(access);
+    status = setStates(access);
+    if (failed(status))
+      return;
+    if (threads.communicates)
+      threads.barrier();
+    SmallVector<Value> initial = carriedOf(SmallVector<Value>(states.begin(), states.end()));
+    SmallVector<Type> types(initial.size(), b.getF32Type());
+    Value any = arith::CmpIOp::create(b, arith::CmpIPredicate::sgt, tokens, threads.constant(0, 64));
+    auto guarded = scf::IfOp::create(b, types, any, true);
+    auto yield = [&](ValueRange values) { // without values it is there already
+      if (!types.empty())
+        scf::YieldOp::create(b, values);
+    };
+    {
+      OpBuilder::InsertionGuard guard(b);
+      b.setInsertionPointToStart(guarded.elseBlock());
+      yield(initial);
+      b.setInsertionPointToStart(guarded.thenBlock());
+      status = takeTokens();
+      if (failed(status))
+        return;
+      yield(carriedOf(SmallVector<Value>(states.begin(), states.end())));
+    }
+    setCarried(guarded.getResults());
+    for (unsigned i = 0; i < states.size(); ++i)
+      threads.when(access.isGiven(finalTensor(i)), [&] { storeFinal(access, i); });
+  });
+  return status;
 }
 
 LogicalResult RuleFrame::emitToken(TensorAccess &access, Value token) {

@@ -5,6 +5,8 @@
 
 namespace recur::cuda {
 
+struct Part;
+
 /// The rule of one block of threads and what it keeps for a whole sequence.
 class RuleFrame {
 public:
@@ -20,6 +22,8 @@ protected:
   unsigned outputTensor(unsigned output) const { return inputs + params + states.size() + output; }
   unsigned finalTensor(unsigned state) const { return inputs + params + states.size() + outputs + state; }
 
+  /// Which part the block has.
+  void setPart(const Part &part);
   /// The first ops of an entry point, and the last.
   void begin(mlir::LLVM::LLVMFuncOp function, TensorAccess &access);
   void end(Entry &entry);
@@ -29,6 +33,10 @@ protected:
   void setParams(TensorAccess &access, BodyEmitter &body, const Placement &placement);
   /// Sets the states before the first token.
   mlir::LogicalResult setStates(TensorAccess &access);
+  /// Emits what a block does with a part's sequence: params and states, what `takeTokens` has them become
+  /// where there are tokens, and final states.
+  mlir::LogicalResult emitSequence(TensorAccess &access, const Part &part,
+                                   llvm::function_ref<mlir::LogicalResult()> takeTokens);
   /// Emits the body for a token (i64), whose inputs are set but for micro-steps, or the `chosen` ops of it.
   mlir::LogicalResult emitToken(TensorAccess &access, mlir::Value token);
   llvm::SmallVector<Tile> outputTiles();

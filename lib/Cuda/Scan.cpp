@@ -152,10 +152,7 @@ LogicalResult ScanEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLimit) {
     group = arith::DivUIOp::create(b, threads.threadIndex(), threads.constant(shape.grid.threads));
   bool segmented = task != ScanTask::Whole;
   Part part = findPart(threads, access, entry.shards, shape.slab, segmented ? shape.tokens() : 0);
-  head = part.head;
-  heads = part.heads;
-  tokens = part.tokens;
-  position = part.position;
+  setPart(part);
   findStages();
   makeBoards();
   if (segmented) {

@@ -137,51 +137,36 @@ Value cuda::recordOf(Threads &threads, TensorAccess &access, const Part &part, i
 }
 
 LogicalResult SequentialEmitter::runTokens(TensorAccess &access) {
-  SmallVector<Value> initial = carriedOf(SmallVector<Value>(states.begin(), states.end()));
-  SmallVector<Type> types(initial.size(), b.getF32Type());
-  Value zero = threads.constant(0, 64), one = threads.constant(1, 64);
-  Value any = arith::CmpIOp::create(b, arith::CmpIPredicate::sgt, tokens, zero);
-  auto guarded = scf::IfOp::create(b, types, any, true);
   LogicalResult status = success();
-  {
-    OpBuilder::InsertionGuard guard(b);
-    auto yield = [&](ValueRange values) { // without values it is there already
-      if (!types.empty())
-        scf::YieldOp::create(b, values);
-    };
-    b.setInsertionPointToStart(guarded.elseBlock());
-    yield(initial);
-    b.setInsertionPointToStart(guarded.thenBlock());
-    // Inputs are fetched one token ahead, so that their way from memory hides behind a token's work.
-    SmallVector<Value> carried = initial;
-    forFetches([&](unsigned i, Axis axis) { llvm::append_range(carried, access.fetch(i, axis, zero)); });
-    Value last = arith::SubIOp::create(b, tokens, one);
-    auto loop = threads.forLoop(zero, tokens, one, carried, [&](Value token, ValueRange entries) {
-      setCarried(entries.take_front(initial.size()));
-      ValueRange fetched = entries.drop_front(initial.size());
-      SmallVector<Value> ahead;
-      Value next = arith::MinSIOp::create(b, arith::AddIOp::create(b, token, one), last);
-      forFetches([&](unsigned i, Axis axis) {
-        SmallVector<Value> values = access.fetch(i, axis, next);
-        body.set(tensors[i].argument, access.unpack(i, axis, fetched.take_front(values.size())));
-        fetched = fetched.drop_front(values.size());
-        llvm::append_range(ahead, values);
-      });
-      threads.communicates = false;
-      status = emitToken(access, token);
-      if (failed(status))
-        return SmallVector<Value>(entries);
-      storeOutputs(access, outputTiles(), token);
-      if (threads.communicates)
-        threads.barrier();
-      SmallVector<Value> results = carriedOf(rule.yieldedStates());
-      llvm::append_range(results, ahead);
-      return results;
+  SmallVector<Value> initial = carriedOf(SmallVector<Value>(states.begin(), states.end()));
+  Value zero = threads.constant(0, 64), one = threads.constant(1, 64);
+  // Inputs are fetched one token ahead, so that their way from memory hides behind a token's work.
+  SmallVector<Value> carried = initial;
+  forFetches([&](unsigned i, Axis axis) { llvm::append_range(carried, access.fetch(i, axis, zero)); });
+  Value last = arith::SubIOp::create(b, tokens, one);
+  auto loop = threads.forLoop(zero, tokens, one, carried, [&](Value token, ValueRange entries) {
+    setCarried(entries.take_front(initial.size()));
+    ValueRange fetched = entries.drop_front(initial.size());
+    SmallVector<Value> ahead;
+    Value next = arith::MinSIOp::create(b, arith::AddIOp::create(b, token, one), last);
+    forFetches([&](unsigned i, Axis axis) {
+      SmallVector<Value> values = access.fetch(i, axis, next);
+      body.set(tensors[i].argument, access.unpack(i, axis, fetched.take_front(values.size())));
+      fetched = fetched.drop_front(values.size());
+      llvm::append_range(ahead, values);
     });
-    yield(loop.getResults().take_front(initial.size()));
-  }
-  if (succeeded(status))
-    setCarried(guarded.getResults());
+    threads.communicates = false;
+    status = emitToken(access, token);
+    if (failed(status))
+      return SmallVector<Value>(entries);
+    storeOutputs(access, outputTiles(), token);
+    if (threads.communicates)
+      threads.barrier();
+    SmallVector<Value> results = carriedOf(rule.yieldedStates());
+    llvm::append_range(results, ahead);
+    return results;
+  });
+  setCarried(loop.getResults().take_front(initial.size()));
   return status;
 }
 
@@ -190,23 +175,7 @@ LogicalResult SequentialEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLi
   TensorAccess access(threads, function.getArgument(0), tensors, entry.packed);
   begin(function, access);
   Part part = findPart(threads, access, entry.shards, slab);
-  head = part.head;
-  heads = part.heads;
-  tokens = part.tokens;
-  position = part.position;
-  LogicalResult status = success();
-  threads.when(part.isPresent, [&] {
-    setParams(access);
-    status = setStates(access);
-    if (succeeded(status) && threads.communicates)
-      threads.barrier();
-    if (succeeded(status))
-      status = runTokens(access);
-    if (failed(status))
-      return;
-    for (unsigned i = 0; i < states.size(); ++i)
-      threads.when(access.isGiven(finalTensor(i)), [&] { storeFinal(access, i); });
-  });
+  LogicalResult status = emitSequence(access, part, [&] { return runTokens(access); });
   describeLoops(function.getBody(), "tokens", 1, entry.threads / 32);
   end(entry);
   return status;

@@ -136,7 +136,7 @@ Staged Threads::allocate(int64_t rows, int64_t cols) {
   Value base = fits ? shared : scratch;
   base = LLVM::GEPOp::create(b, base.getType(), b.getI8Type(), base, ArrayRef<LLVM::GEPArg>{int32_t(used)});
   used += bytes;
-  return {base, rows, cols};
+  return {base, rows, cols, 16};
 }
 
 Value Threads::element(const Staged &m, Value row, Value col) {
@@ -152,35 +152,68 @@ void Threads::storeElement(const Staged &m, Value row, Value col, Value value) {
   LLVM::StoreOp::create(b, value, element(m, row, col));
 }
 
+int64_t Threads::widthIn(const Staged &m, const Tile &tile) const {
+  Layout layout = layoutOf(tile.type, tile.axis);
+  bool alongCols = layout.cols >= 0;
+  int axis = alongCols ? layout.cols : layout.rows;
+  int64_t n = alongCols ? tile.type.numCols() : tile.type.numRows();
+  int64_t width = axis < 0 ? 1 : grid.packet(n, axis);
+  bool areTogether = alongCols ? m.cols % width == 0 : m.cols == 1;
+  return areTogether && n % width == 0 && m.alignment % (4 * width) == 0 ? width : 1;
+}
+
+// Calls `body(r, c)` for the first of each packet of a tile's entries.
+static void forPackets(const Tile &tile, int64_t width, llvm::function_ref<void(int64_t, int64_t)> body) {
+  bool alongCols = layoutOf(tile.type, tile.axis).cols >= 0;
+  for (int64_t r = 0; r < tile.rows; r += alongCols ? 1 : width)
+    for (int64_t c = 0; c < tile.cols; c += alongCols ? width : 1)
+      body(r, c);
+}
+
 void Threads::store(const Staged &to, const Tile &tile) {
   communicates = true;
   Layout layout = layoutOf(tile.type, tile.axis);
+  int64_t width = widthIn(to, tile);
   when(isWriter(tile), [&] {
-    for (int64_t r = 0; r < tile.rows; ++r)
-      for (int64_t c = 0; c < tile.cols; ++c)
-        when(valid(tile, r, c), [&] {
-          storeElement(to, index(layout.rows, tile.type.numRows(), r),
-                       index(layout.cols, tile.type.numCols(), c), tile.at(r, c));
-        });
+    forPackets(tile, width, [&](int64_t r, int64_t c) {
+      when(valid(tile, r, c), [&] {
+        Value at = element(to, index(layout.rows, tile.type.numRows(), r),
+                           index(layout.cols, tile.type.numCols(), c));
+        Value stored = tile.at(r, c);
+        if (width > 1) {
+          stored = LLVM::PoisonOp::create(b, VectorType::get(width, Type(b.getF32Type())));
+          for (int64_t i = 0; i < width; ++i)
+            stored =
+                LLVM::InsertElementOp::create(b, stored, tile.entries[r * tile.cols + c + i], constant(i));
+        }
+        LLVM::StoreOp::create(b, stored, at, 4 * width);
+      });
+    });
   });
 }
 
 Tile Threads::load(const Staged &from, MatType type, Axis axis) {
   Tile tile = shape(type, axis);
   Layout layout = layoutOf(type, axis);
-  for (int64_t r = 0; r < tile.rows; ++r)
-    for (int64_t c = 0; c < tile.cols; ++c) {
-      Value exists = valid(tile, r, c), row = index(layout.rows, type.numRows(), r),
-            col = index(layout.cols, type.numCols(), c);
-      // What is past the end reads the first entry and drops it.
-      if (exists) {
-        row = arith::SelectOp::create(b, exists, row, constant(0));
-        col = arith::SelectOp::create(b, exists, col, constant(0));
-      }
-      Value entry = loadElement(from, row, col);
+  int64_t width = widthIn(from, tile);
+  Type loaded = b.getF32Type();
+  if (width > 1)
+    loaded = VectorType::get(width, loaded);
+  forPackets(tile, width, [&](int64_t r, int64_t c) {
+    Value exists = valid(tile, r, c), row = index(layout.rows, type.numRows(), r),
+          col = index(layout.cols, type.numCols(), c);
+    // What is past the end reads the first entry and drops it.
+    if (exists) {
+      row = arith::SelectOp::create(b, exists, row, constant(0));
+      col = arith::SelectOp::create(b, exists, col, constant(0));
+    }
+    Value packet = LLVM::LoadOp::create(b, loaded, element(from, row, col), 4 * width);
+    for (int64_t i = 0; i < width; ++i) {
+      Value entry = width > 1 ? LLVM::ExtractElementOp::create(b, packet, constant(i)).getResult() : packet;
       tile.entries.push_back(exists ? arith::SelectOp::create(b, exists, entry, number(0)).getResult()
                                     : entry);
     }
+  });
   return tile;
 }
 

@@ -24,6 +24,7 @@ struct Tile {
 struct Staged {
   mlir::Value base; // a pointer
   int64_t rows = 0, cols = 0;
+  int64_t alignment = 4; // bytes
 };
 
 /// Builds code for the threads of a block.
@@ -70,6 +71,8 @@ public:
   void store(const Staged &to, const Tile &tile);
   Tile load(const Staged &from, MatType type, Axis axis);
   mlir::Value element(const Staged &m, mlir::Value row, mlir::Value col);
+  /// The entries of a tile that lie together there.
+  int64_t widthIn(const Staged &m, const Tile &tile) const;
   mlir::Value loadElement(const Staged &m, mlir::Value row, mlir::Value col);
   void storeElement(const Staged &m, mlir::Value row, mlir::Value col, mlir::Value value);
 

@@ -387,10 +387,7 @@ LogicalResult TileEmitter::run(LLVM::LLVMFuncOp function) {
   begin(function, access);
   fragments.begin();
   Part part = findPart(threads, access, /*shards=*/1, /*slab=*/0, /*grain=*/64);
-  head = part.head;
-  heads = part.heads;
-  tokens = part.tokens;
-  position = part.position;
+  setPart(part);
   before = part.before;
   auto i64 = [&](int64_t n) { return threads.constant(n, 64); };
   auto plus = [&](Value x, Value y) -> Value { return arith::AddIOp::create(b, x, y); };

@@ -268,10 +268,7 @@ LogicalResult TokenEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLimit) 
   begin(function, access);
   // Blocks that run together take all heads: what those read of few tokens lies together.
   Part part = findPart(threads, access, entry.shards, slab, tokensTogether, BlockOrder::HeadsFirst);
-  head = part.head;
-  heads = part.heads;
-  tokens = part.tokens;
-  position = part.position;
+  setPart(part);
   LogicalResult status = success();
   threads.when(part.isPresent, [&] {
     // The first tokens of a sequence, then groups, then what is left of a segment.
