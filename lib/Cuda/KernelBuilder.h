@@ -66,6 +66,7 @@ private:
   bool addRoles(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors, int64_t shards,
                 llvm::StringRef name, int64_t mostBlocks, Phase phase = Phase::Whole);
   bool addRoles(const RolePlan &plan, Entry entry, RoleForm form);
+  bool addBeside(const RolePlan &plan, int64_t shards);
   bool addPrepared(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors, int64_t shards);
   Phase addSegments(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors, int64_t shards);
   void addPortable(DeriveFunction derive);

@@ -283,6 +283,8 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
       if (waited)
         return;
       ptx.await(barrier(Full, state.stage.index), state.stage.phase);
+      if (form.walksBeside)
+        ptx.await(barrier(TilesFull, state.stage.index), state.stage.phase);
       if (phase == Phase::Chain && earlyPlaces)
         ptx.await(barrier(EarlyFull, earlyOf(state.chunk).first), earlyOf(state.chunk).second);
       waited = true;
@@ -367,6 +369,8 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
       storeOutputs(state, outputs);
     land(state, state.inFlight.size());
   }
+  if (!state.isLastSlab)
+    return success();
   ptx.arrive(barrier(Empty, state.stage.index));
   // Products alone have read the scores, and each warp has waited for its own.
   if (state.waitedForScores && phase != Phase::Chain)
@@ -380,9 +384,54 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
   return success();
 }
 
+// One chunk of a slab: the state's entries after it.
+FailureOr<Values> RoleEmitter::emitSlab(ChainState &state, Value chunk, ValueRange entries) {
+  auto arguments = plan.program.argumentsOf(ArgKind::State);
+  for (auto [i, argument] : llvm::enumerate(arguments))
+    state.slabs[argument] = Values(entries.slice(i * entriesOfState(), entriesOfState()));
+  // The assembler does not see that the loop's end has waited, and would again, beside the first products.
+  if (plan.keys > mostKeysBeside)
+    for (BlockArgument argument : arguments)
+      state.slabs[argument] = ptx.await(0, Pending{state.slabs[argument]})[0];
+  if (isRoomy) {
+    // A first go, which is thrown away, finds the numbers.
+    auto rehearsal = scf::IfOp::create(b, ptx.equal(chunk, 0), /*withElseRegion=*/false);
+    ChainState trial = state;
+    trial.rehearses = true;
+    {
+      OpBuilder::InsertionGuard guard(b);
+      b.setInsertionPoint(rehearsal.thenBlock()->getTerminator());
+      if (succeeded(emitChunk(trial)))
+        (void)slab(trial, plan.program.getBodyYield().getValues()[0]);
+    }
+    rehearsal.erase();
+    state.fetches = trial.fetches;
+    state.tileFetches = trial.tileFetches;
+  }
+  if (failed(emitChunk(state)))
+    return failure();
+  Values next;
+  for (Value yielded : plan.program.getBodyYield().getValues().take_front(plan.states)) {
+    FailureOr<Values> own = slab(state, yielded);
+    if (failed(own))
+      return failure();
+    llvm::append_range(next, *own);
+  }
+  return next;
+}
+
 LogicalResult RoleEmitter::emitChain(Value chunks) {
   ChainState role;
   slabIndex = arith::SubIOp::create(b, group, ptx.constant(1 + scorers.size()));
+  // The only warpgroup has all of the block's slabs, and goes on with one after the other.
+  int64_t count = slabs / form.chainGroups(plan);
+  auto forSlabs = [&](llvm::function_ref<void(int64_t)> body) {
+    for (int64_t own = 0; own < count; ++own) {
+      if (form.walksBeside)
+        slabIndex = ptx.constant(own);
+      body(own);
+    }
+  };
   Value eighth = ptx.bits(lane, 7), row = ptx.add(eighth, ptx.mul(ptx.shiftRight(lane, 4), 8));
   Value chunkOfRow = ptx.exclusiveOr(ptx.add(ptx.mul(warp, 2), ptx.bits(ptx.shiftRight(lane, 3), 1)), eighth);
   role.matrixLane = ptx.add(ptx.mul(row, 128), ptx.mul(chunkOfRow, 16));
@@ -392,64 +441,42 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
     role.matrixLane = ptx.add(ptx.mul(lane, 128), ptx.mul(unit, 16));
   }
   Value pair = ptx.mul(ptx.bits(lane, 3), 8);
-  auto arguments = plan.program.argumentsOf(ArgKind::State);
   LogicalResult status = success();
-  Values carried = initialState();
-  size_t entries = carried.size();
+  Values carried;
+  forSlabs([&](int64_t) { llvm::append_range(carried, initialState()); });
+  size_t entries = carried.size(), each = entries / count;
   if (phase == Phase::Gather)
     carried.push_back(ptx.number(1));
   Values last = forChunks(chunks, carried, [&](Value chunk, Stage stage, ValueRange values) {
-    ChainState state = role;
-    state.stage = stage;
-    state.chunk = chunk;
-    state.columns = ptx.add(stage.rows, pair);
-    std::tie(state.buffer, state.bufferPhase) = bufferOf(chunk, stage);
-    state.waitedForScores = phase == Phase::Chain; // they come with the inputs
-    state.scoresBase = ptx.add(ptx.add(base, scoresAt), ptx.mul(state.buffer, scoreBytes));
-    for (auto [i, argument] : llvm::enumerate(arguments))
-      state.slabs[argument] = Values(values.slice(i * entriesOfState(), entriesOfState()));
-    // The assembler does not see that the loop's end has waited, and would again, beside the first products.
-    if (plan.keys > mostKeysBeside)
-      for (BlockArgument argument : arguments)
-        state.slabs[argument] = ptx.await(0, Pending{state.slabs[argument]})[0];
-    FailureOr<Values> next = failure();
-    if (isRoomy) {
-      // A first go, which is thrown away, finds the numbers.
-      auto rehearsal = scf::IfOp::create(b, ptx.equal(chunk, 0), /*withElseRegion=*/false);
-      ChainState trial = state;
-      trial.rehearses = true;
-      {
-        OpBuilder::InsertionGuard guard(b);
-        b.setInsertionPoint(rehearsal.thenBlock()->getTerminator());
-        if (succeeded(emitChunk(trial)))
-          (void)slab(trial, plan.program.getBodyYield().getValues()[0]);
+    Values next;
+    forSlabs([&](int64_t own) {
+      ChainState state = role;
+      state.stage = stage;
+      state.chunk = chunk;
+      state.isLastSlab = own + 1 == count;
+      state.columns = ptx.add(stage.rows, pair);
+      std::tie(state.buffer, state.bufferPhase) = bufferOf(chunk, stage);
+      state.waitedForScores = phase == Phase::Chain; // they come with the inputs
+      state.scoresBase = ptx.add(ptx.add(base, scoresAt), ptx.mul(state.buffer, scoreBytes));
+      FailureOr<Values> after = emitSlab(state, chunk, values.slice(own * each, each));
+      if (failed(after)) {
+        status = failure();
+        after = Values(values.slice(own * each, each));
       }
-      rehearsal.erase();
-      state.fetches = trial.fetches;
-      state.tileFetches = trial.tileFetches;
-    }
-    if (succeeded(emitChunk(state)))
-      next = Values();
-    for (int64_t i = 0; i < plan.states && succeeded(next); ++i) {
-      FailureOr<Values> own = slab(state, plan.program.getBodyYield().getValues()[i]);
-      if (failed(own))
-        next = failure();
-      else
-        llvm::append_range(*next, *own);
-    }
-    if (failed(next)) {
-      status = failure();
-      return Values(values);
-    }
-    if (phase == Phase::Gather)
-      next->push_back(scaled(state, values[entries], *plan.stateScale())[0]);
-    return *next;
+      llvm::append_range(next, *after);
+      if (phase == Phase::Gather && succeeded(status))
+        next.push_back(scaled(state, values[entries], *plan.stateScale())[0]);
+    });
+    return failed(status) ? Values(values) : next;
   });
-  if (phase == Phase::Gather)
-    storeGathered(ArrayRef(last).take_front(entries), last[entries]);
-  else
-    storeFinal(ArrayRef(last).take_front(entries));
-  if (phase == Phase::Passed)
-    passState(ArrayRef(last).take_front(entries));
+  forSlabs([&](int64_t own) {
+    ArrayRef<Value> left = ArrayRef(last).slice(own * each, each);
+    if (phase == Phase::Gather)
+      storeGathered(left, last[entries]);
+    else
+      storeFinal(left);
+    if (phase == Phase::Passed)
+      passState(left);
+  });
   return status;
 }

@@ -63,6 +63,7 @@ struct RoleEmitter::ChainState {
   unsigned waits = 0;
   bool rehearses = false;
   bool waitedForScores = false;
+  bool isLastSlab = true; // of the warpgroup's
 
   std::optional<RowDecay> rowDecay;
   // Left sides of products that are made of the solution of systems that rows have for themselves: pairs or,

@@ -247,42 +247,50 @@ void RoleEmitter::weighRows(ScoreState &state) {
   }
 }
 
-// What a warp's tokens see of the blocks before theirs, and of each other, goes to memory.
+// What a warp's tokens see of the blocks before theirs, and of each other, goes to memory. Beside a chain,
+// which waits for it, all warps go through all blocks side by side, as the last one has to: branches would
+// part them. Then what a warp makes of blocks that are not before its own lies where what its tokens see of
+// each other is stored last.
 void RoleEmitter::seeBlocks(ScoreState &state) {
   Value parts = partsOfWarp(), last = ptx.add(parts, ptx.mul(warp, 1024));
-  auto isAfter = [&](int64_t column) {
-    return ptx.compare(arith::CmpIPredicate::ugt, warp, ptx.constant(column));
-  };
+  auto isAfter = [&](int64_t column) { return ptx.below(ptx.constant(column), warp); };
   awaitParts(state);
-  Values none(4 * plan.grams.size(), ptx.number(0)), kept[4];
-  for (int64_t column = 0; column < 3; ++column)
-    kept[column] = whenOr(b, isAfter(column), none, [&] {
-      Value rowsAt = ptx.constant(rightRows(column, 3));
-      for (int64_t seer = 2; seer > column; --seer)
-        rowsAt = ptx.choose(ptx.equal(warp, seer), ptx.constant(rightRows(column, seer)), rowsAt);
-      Value at = ptx.add(ptx.add(base, rightsAt), rowsAt);
-      llvm::DenseMap<Operation *, Values> sums;
-      for (int64_t block = 0; block < blocksOfWalker(); ++block) {
-        llvm::DenseMap<Value, Values> rights;
-        for (Value rows : plan.rights)
-          rights[rows] = ptx.loadMatrices(ptx.add(at, ownBlock(state, state.blocks, block, rightHalf)),
-                                          rightOffset(rows), false);
-        for (chunk::GramOp gram : plan.grams) {
-          Values &sum = sums[gram];
-          ArrayRef<Value> lefts =
-              state.lefts[{plan.asRows(gram.getLhs())->rows(), unsigned(leftSpan(plan, gram))}];
-          sum = ptx.multiplyPacked(sum.empty() ? Values(8, ptx.number(0)) : sum, lefts.slice(4 * block, 4),
-                                   rights[plan.asRows(gram.getRhs())->rows()]);
-        }
+  auto see = [&](int64_t column) {
+    Value rowsAt = ptx.constant(rightRows(column, 3)), place = ptx.add(parts, column * 1024);
+    for (int64_t seer = 2; seer > column; --seer)
+      rowsAt = ptx.choose(ptx.equal(warp, seer), ptx.constant(rightRows(column, seer)), rowsAt);
+    if (form.walksBeside)
+      place = ptx.add(parts, ptx.mul(arith::MinUIOp::create(b, warp, ptx.constant(column)), 1024));
+    Value at = ptx.add(ptx.add(base, rightsAt), rowsAt);
+    llvm::DenseMap<Operation *, Values> sums;
+    for (int64_t block = 0; block < blocksOfWalker(); ++block) {
+      llvm::DenseMap<Value, Values> rights;
+      for (Value rows : plan.rights)
+        rights[rows] = ptx.loadMatrices(ptx.add(at, ownBlock(state, state.blocks, block, rightHalf)),
+                                        rightOffset(rows), false);
+      for (chunk::GramOp gram : plan.grams) {
+        Values &sum = sums[gram];
+        ArrayRef<Value> lefts =
+            state.lefts[{plan.asRows(gram.getLhs())->rows(), unsigned(leftSpan(plan, gram))}];
+        sum = ptx.multiplyPacked(sum.empty() ? Values(8, ptx.number(0)) : sum, lefts.slice(4 * block, 4),
+                                 rights[plan.asRows(gram.getRhs())->rows()]);
       }
-      Values results;
-      for (chunk::GramOp gram : plan.grams)
-        llvm::append_range(results, leavePart(state, gram, ptx.add(parts, column * 1024), sums[gram]));
-      return results;
-    });
+    }
+    Values results;
+    for (chunk::GramOp gram : plan.grams)
+      llvm::append_range(results, leavePart(state, gram, place, sums[gram]));
+    return results;
+  };
+  SmallVector<Values> kept(4);
+  Values none(4 * plan.grams.size(), ptx.number(0));
+  for (int64_t column = 0; column < 3; ++column)
+    kept[column] =
+        form.walksBeside ? see(column) : whenOr(b, isAfter(column), none, [&] { return see(column); });
   for (chunk::GramOp gram : plan.grams)
     llvm::append_range(kept[3], leavePart(state, gram, last, state.diagonals[gram]));
   meetWalkers();
+  if (form.walksBeside)
+    return scoreBeside(state, kept);
   for (int64_t column = 0; column < 3; ++column)
     threads.when(isAfter(column), [&] { addPart(state, ptx.add(parts, column * 1024), kept[column]); });
   addPart(state, last, kept[3]);
@@ -296,17 +304,22 @@ void RoleEmitter::emitDecayed(ScoreState &state) {
   findTokens(state);
   if (plan.outlastRows())
     countRows(state);
-  state.channels = ptx.add(ptx.add(base, tablesAt), ptx.mul(ptx.bits(lane, 3), 16));
-  state.channels = ptx.add(state.channels, ptx.mul(state.walker, 128 * blocksOfWalker()));
-  state.ownChannels = ptx.add(state.channels, ptx.mul(warp, 8 * plan.keys));
   state.lefts.clear();
   state.diagonals.clear();
-  if (llvm::any_of(plan.leavesOfLogs(), [&](Value leaf) { return plan.isRow(leaf); }))
-    ptx.await(barrier(Full, state.stage.index), state.stage.phase);
-  storeSums(state);
-  ptx.meet(state.meeting, 128);
-  makeTables(state);
-  ptx.meet(state.meeting, 128);
+  if (tabulatesAhead()) {
+    awaitTables(state);
+  } else {
+    if (llvm::any_of(plan.leavesOfLogs(), [&](Value leaf) { return plan.isRow(leaf); }))
+      ptx.await(barrier(Full, state.stage.index), state.stage.phase);
+    state.tables = ptx.add(base, tablesAt);
+    storeSums(state);
+    ptx.meet(state.meeting, 128);
+    makeTables(state);
+    ptx.meet(state.meeting, 128);
+  }
+  state.channels = ptx.add(state.tables, ptx.mul(ptx.bits(lane, 3), 16));
+  state.channels = ptx.add(state.channels, ptx.mul(state.walker, 128 * blocksOfWalker()));
+  state.ownChannels = ptx.add(state.channels, ptx.mul(warp, 8 * plan.keys));
   // Who sums over rows has read them, so tiles may take their place.
   ptx.await(barrier(Full, state.stage.index), state.stage.phase);
   // Inputs are read before tiles take their place, and sums that are seldom needed take no registers
@@ -324,6 +337,10 @@ void RoleEmitter::emitDecayed(ScoreState &state) {
       }
     });
   weighRows(state);
+  if (tabulatesAhead())
+    ptx.arrive(barrier(TablesEmpty, tablesOf(state.chunk).index));
+  if (takesLogsAhead())
+    ptx.arrive(barrier(LogsEmpty, state.stage.index));
   for (chunk::GramOp gram : plan.grams) {
     Values &sums = state.diagonals[gram];
     if (state.wild)
@@ -344,6 +361,16 @@ void RoleEmitter::emitDecayed(ScoreState &state) {
   seeBlocks(state);
 }
 
+// Waits for a chunk's inputs, or for the logarithms alone; rows past the end are cleared first.
+void RoleEmitter::awaitInputs(Value chunk, Stage stage, bool logsAlone) {
+  if (takesLogsAhead())
+    ptx.await(barrier(LogsFull, stage.index), stage.phase);
+  if (!logsAlone || !takesLogsAhead())
+    ptx.await(barrier(Loaded, stage.index), stage.phase);
+  threads.when(ptx.compare(arith::CmpIPredicate::slt, tokensLeft(chunk), ptx.constant(plan.tokens)),
+               [&] { ptx.await(barrier(Full, stage.index), stage.phase); });
+}
+
 // The warpgroups that share out the channels, the same code for all.
 void RoleEmitter::emitWalk(Value chunks) {
   ScoreState state;
@@ -357,10 +384,7 @@ void RoleEmitter::emitWalk(Value chunks) {
   forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
     state.chunk = chunk;
     state.stage = stage;
-    ptx.await(barrier(Loaded, stage.index), stage.phase);
-    // Rows past the end are cleared first.
-    threads.when(ptx.compare(arith::CmpIPredicate::slt, tokensLeft(chunk), ptx.constant(plan.tokens)),
-                 [&] { ptx.await(barrier(Full, stage.index), stage.phase); });
+    awaitInputs(chunk, stage);
     emitDecayed(state);
     return Values();
   });

@@ -45,7 +45,7 @@ Value RoleEmitter::columnValue(ScoreState &state, const Slot &slot, unsigned ent
   if (values.empty()) {
     bool own = state.block < 0;
     Value columns = own ? ptx.add(state.columns, ptx.mul(warp, 64)) : state.columns;
-    for (int64_t eight : {0, 1})
+    for (int64_t eight = 0; eight < state.entries / 4; ++eight)
       llvm::append_range(
           values, ptx.loadFloats(columns, slotOffset(slot) + (own ? 0 : state.block * 64) + eight * 32, 2));
   }
@@ -81,13 +81,14 @@ Values RoleEmitter::scoresOn(ScoreState &state, const ScoreTile &tile, const Pla
   // The entry's row less its column, but for what the entry's number adds.
   Value rowLessColumn = arith::SubIOp::create(b, state.rowLessColumn, ptx.mul(warp, placeOfRow(16)));
   Values masks = plain.mask < 0 ? Values() : maskOn(state, plain);
-  for (unsigned e = 0; e < 8; ++e) {
+  bool isOwn = state.block >= 0; // its place among the sums is known
+  for (unsigned e = 0; e < state.entries; ++e) {
     unsigned which = e / 2 % 2;
     auto number = [&](const Slot &slot, bool isLater) {
       return isLater == tile.turned ? columnValue(state, slot, e) : rowNumbers(state, slot)[which];
     };
-    Value x = sums[e];
-    for (int64_t block = 1; block < 4; ++block)
+    Value x = sums[(isOwn ? state.block * state.entries : 0) + e];
+    for (int64_t block = 1; !isOwn && block < 4; ++block)
       x = ptx.choose(ptx.equal(warp, block), sums[block * 8 + e], x);
     for (bool isLater : {true, false})
       if (Slot slot = isLater ? plain.laterNumber() : plain.earlierNumber(); !slot.factors.empty())
@@ -131,8 +132,8 @@ Values RoleEmitter::scoresOff(ScoreState &state, const ScoreTile &tile, const Pl
                           : Slot{plain.earlier, plain.decay, false, false, Slot::End};
   }
   Values entries, masks = plain.mask < 0 ? Values() : maskOff(state, plain);
-  for (unsigned e = 0; e < 8; ++e) {
-    Value x = state.sums.find(plain.gram)->second[state.block * 8 + e];
+  for (unsigned e = 0; e < state.entries; ++e) {
+    Value x = state.sums.find(plain.gram)->second[state.block * state.entries + e];
     if (!masks.empty())
       x = ptx.multiply(x, masks[e]);
     if (Value row = rows[e / 2 % 2])

@@ -42,18 +42,22 @@ struct RoleForm {
   /// Of a chain: it begins segments where what was before them is forgotten, too.
   bool forgets = false;
   bool isEarly() const { return phase == Phase::Early || (phase == Phase::Chain && forgets); }
-  /// The warpgroups that share out the channels of a decay of each key.
-  int64_t walkers() const { return phase == Phase::Prepare ? 2 : 0; }
+  /// Whether the channels of a decay of each key are walked beside the chain, in one launch: by who then has
+  /// no system to solve, and beside one warpgroup that has all of the chain.
+  bool walksBeside = false;
+  /// The warpgroups that share out these channels.
+  int64_t walkers() const { return phase == Phase::Prepare || walksBeside ? 2 : 0; }
   /// Whether sums over rows are a warpgroup's work, the last one's: many keys take two warps longer than the
   /// ring is deep.
   bool sumsApart(const RolePlan &plan) const;
   /// The numbers per token of a record: a chain adds those that it needs, and what prepares them comes after.
   llvm::SmallVectorImpl<RowSlot> *handedOver = nullptr;
 
-  /// The chain's warpgroups in a block.
+  /// The slabs of a block, and the chain's warpgroups, each of which has one of them, or the only one all.
   int64_t slabs(const RolePlan &plan) const {
     return phase == Phase::Prepare ? 0 : plan.independent * plan.states / rowsOfSlab / parts;
   }
+  int64_t chainGroups(const RolePlan &plan) const { return walksBeside ? 1 : slabs(plan); }
 };
 
 /// Of a tensor in an entry's list, what the tokens of a box are times (RECUR_MAP_BOX).

@@ -45,7 +45,7 @@ SmallVector<int32_t> cuda::mappedTensors(const RolePlan &plan, Phase phase) {
 }
 
 SmallVector<ScoreRole> cuda::scoreRoles(const RolePlan &plan, const RoleForm &form) {
-  if (form.phase == Phase::Chain)
+  if (form.phase == Phase::Chain || form.walksBeside)
     return {};
   auto tiles = llvm::to_vector(llvm::seq<unsigned>(0, plan.scores.size()));
   if (plan.decay)
@@ -105,7 +105,7 @@ void RoleEmitter::placeTiles(bool apart) {
         earlyTiles.insert(input);
       tileOffsets[input] = {at, bytes};
       at += rowBytes * rowsOfPlace(input);
-      if (llvm::is_contained(copied, input))
+      if (llvm::is_contained(copied, input) && !(takesLogsAhead() && input == plan.logs()))
         loadedBytes += halves * rowBytes * plan.filledRows(input);
     }
     total += halves * bytes;
@@ -144,7 +144,7 @@ void RoleEmitter::layOut() {
     stages = 3;
   // What the chain reads first is free again long before the rest of its chunk: then two places of it are
   // enough for more of the rest, each with its numbers. (Of a team each block has some chunks' scores only.)
-  if (phase != Phase::Prepare && stages == 2 && most > 2 && team == 1) {
+  if (!form.walkers() && stages == 2 && most > 2 && team == 1) {
     placeTiles(/*apart=*/true);
     stages = (threads.sharedLimit - others - 2 * earlyBytes - numbersBytes) / (stageBytes + numbersBytes);
     stages = std::min(stages, most);
@@ -287,6 +287,7 @@ void RoleEmitter::emitStart() {
   group = ptx.shiftRight(warpInBlock, 2);
   warp = ptx.bits(warpInBlock, 3);
   thread = ptx.add(ptx.mul(warp, 32), lane);
+  int64_t chains = form.chainGroups(plan);
   threads.when(ptx.equal(tid, 0), [&] {
     auto init = [&](Barrier which, int64_t count, int64_t arrivals) {
       for (int64_t i = 0; i < count && arrivals; ++i)
@@ -294,16 +295,20 @@ void RoleEmitter::emitStart() {
     };
     init(Loaded, stages, 1);
     init(Full, stages, rowsAhead() ? 96 : 32);
-    init(Empty, stages, 128 * slabs);
-    init(TilesFull, stages, phase == Phase::Prepare ? 1 : 0);
+    init(Empty, stages, 128 * chains);
+    init(TilesFull, stages, form.walkers() ? 1 : 0);
+    init(TablesFull, tabulatesAhead() ? 2 : 0, 32 * tableWarps());
+    init(TablesEmpty, tabulatesAhead() ? 2 : 0, 128 * form.walkers());
+    init(LogsFull, takesLogsAhead() ? stages : 0, 1);
+    init(LogsEmpty, takesLogsAhead() ? stages : 0, 128 * form.walkers());
     init(PartsFull, 1, 128 * form.walkers());
     init(PartsEmpty, 1, form.walkers() ? 1 : 0);
-    init(ScoresFull, buffers, scorers.size());
-    init(ScoresEmpty, buffers, phase == Phase::Prepare ? 1 : 4 * slabs * team);
+    init(ScoresFull, buffers, form.walksBeside ? 1 : scorers.size());
+    init(ScoresEmpty, buffers, phase == Phase::Prepare ? 1 : 4 * chains * team);
     init(EarlyFull, phase == Phase::Chain ? earlyPlaces : 0, 1);
     init(EarlyEmpty, earlyPlaces, 128 * (slabs + scorers.size()));
     init(Turned, scoresTurn() ? stages : 0, 128);
-    init(OutputsFull, plan.outputPlace ? stages : 1, plan.countOutputs() ? 128 * slabs : 0);
+    init(OutputsFull, plan.outputPlace ? stages : 1, plan.countOutputs() ? 128 * chains : 0);
     init(OutputsEmpty, 1, plan.countOutputs() && slabs ? 1 : 0);
     init(Summed, chunksOfSums, team > 1 && !plan.reductions.empty() ? team : 0);
     ptx.fenceBarrierInit();
@@ -385,36 +390,18 @@ LogicalResult RoleEmitter::emit() {
   if (phase == Phase::Gather)
     chunks = ptx.choose(part.isLast, ptx.constant(0), chunks);
   bool sumsApart = form.sumsApart(plan);
-  // What each thread of a role may have of the registers, 512 or a little less, that the warpgroups share.
-  int64_t atEntry = 65536 / entry.threads / 8 * 8, most = 248, groups = entry.threads / 128;
-  int64_t few = 32, some = plan.system ? 96 : 64, many = plan.system ? 192 : 208;
-  if (slabs == 1)
-    few = 40, some = scorers.size() > 1 ? 112 : 216, many = 232;
-  if (phase == Phase::Chain)
-    few = 40, many = 232;
-  if (plan.keys > mostKeysBeside && phase != Phase::Prepare)
-    few = sumsApart ? 40 : 56, some = sumsApart ? 168 : 200, many = most;
-  // Masks take registers of who makes them; without a system the chain has fewer products.
-  if (plan.states > 1 && plan.system)
-    few = plan.refinesInverse ? 48 : 56, some = plan.refinesInverse ? 80 : 72;
-  else if (plan.states > 1)
-    few = 56, some = 104, many = 176;
-  // Who walks the channels keeps rows of many of them.
-  int64_t walk = 0, sum = sumsApart ? 56 : 0;
-  if (phase == Phase::Prepare)
-    some = 128, walk = 176;
-  // Who asks for more than the others leave waits for ever.
-  if (atEntry < most &&
-      few + sum + form.walkers() * walk + int64_t(scorers.size()) * some + slabs * many > groups * atEntry)
+  std::optional<Registers> registers = shareRegisters();
+  if (!registers)
     return failure();
+  int64_t chains = form.chainGroups(plan), groups = entry.threads / 128;
   LogicalResult status = success();
   threads.when(part.isPresent, [&] {
     auto choice = scf::IfOp::create(b, ptx.equal(group, 0), true);
     OpBuilder::InsertionGuard guard(b);
-    auto role = [&](Block *block, int64_t registers, llvm::function_ref<void()> body) {
+    auto role = [&](Block *block, int64_t own, llvm::function_ref<void()> body) {
       b.setInsertionPoint(block->getTerminator());
-      if (atEntry < most)
-        ptx.setRegisters(registers, registers > atEntry);
+      if (!registers->areFixed())
+        ptx.setRegisters(own, own > registers->atEntry);
       body();
     };
     auto counted = [&](StringRef name, int64_t warps) {
@@ -426,7 +413,11 @@ LogicalResult RoleEmitter::emit() {
     if (form.walkers()) {
       b.setInsertionPointToStart(chain);
       auto walks = scf::IfOp::create(b, ptx.below(group, ptx.constant(1 + form.walkers())), true);
-      role(walks.thenBlock(), walk, [&] { emitWalk(chunks); });
+      role(walks.thenBlock(), registers->walk, [&] {
+        emitWalk(chunks);
+        if (form.walksBeside)
+          counted("channels", 4 * form.walkers());
+      });
       chain = walks.elseBlock();
     }
     SmallVector<Block *> scores;
@@ -439,23 +430,23 @@ LogicalResult RoleEmitter::emit() {
     if (sumsApart) {
       b.setInsertionPointToStart(chain);
       auto sums = scf::IfOp::create(b, ptx.equal(group, groups - 1), true);
-      role(sums.thenBlock(), sum, [&] {
+      role(sums.thenBlock(), registers->sum, [&] {
         emitSums(chunks);
         counted("sums", 4);
       });
       chain = sums.elseBlock();
     }
     if (slabs)
-      role(chain, many, [&] {
+      role(chain, registers->many, [&] {
         status = emitChain(chunks);
-        counted("chain", 4 * slabs);
+        counted("chain", 4 * chains);
       });
     for (auto [i, block] : llvm::enumerate(scores))
-      role(block, some, [&, i = i] {
+      role(block, registers->some, [&, i = i] {
         emitScores(chunks, i);
         counted(scorers[i].system ? "scores and system" : "scores", 4);
       });
-    role(choice.thenBlock(), few, [&] {
+    role(choice.thenBlock(), registers->few, [&] {
       threads.when(ptx.equal(warp, 3), [&] {
         threads.when(ptx.isElected(), [&] {
           emitLoader(chunks);
@@ -474,6 +465,11 @@ LogicalResult RoleEmitter::emit() {
       if (rowsAhead()) {
         rows(0, RowPart::Sides);
         rows(1, RowPart::Tables);
+      } else if (tabulatesAhead()) {
+        threads.when(ptx.below(warp, ptx.constant(tableWarps())), [&] {
+          emitTables(chunks);
+          counted("tables", tableWarps());
+        });
       } else if (!sumsApart && (hasSums() || sumsTurn())) {
         threads.when(ptx.below(warp, ptx.constant(2)), [&] {
           emitSums(chunks);

@@ -138,8 +138,26 @@ bool KernelBuilder::addRoles(const RolePlan &plan, Entry entry, RoleForm form) {
   return false;
 }
 
+// Walkers and the chain in one launch, a head a block.
+bool KernelBuilder::addBeside(const RolePlan &plan, int64_t shards) {
+  if (!plan.canWalkBeside())
+    return false;
+  RoleForm form;
+  form.walksBeside = true;
+  form.phase = Phase::Passed;
+  Entry entry;
+  entry.name = options.symbol + "_beside";
+  entry.leastTokens = tokensWorthChunk;
+  entry.cut = Entry::PassedSegments;
+  entry.mostBlocks = options.chip.processors;
+  entry.takesMore = true;
+  entry.shards = shards;
+  return addRoles(plan, entry, form);
+}
+
 // What does not depend on the state by a launch of its own, over all chunks side by side, and the chain by
-// the next. A head's rows go to two blocks where that leaves no processor idle.
+// the next: a head's rows go to two blocks where that leaves no processor idle. Or both in one launch, where
+// heads are many and a block has room.
 bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards) {
   FailureOr<RolePlan> plan = RolePlan::make(program, tensors);
   if (failed(plan))
@@ -156,7 +174,7 @@ bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgumen
   form.handedOver = &handedOver;
   Entry chain;
   chain.leastTokens = tokensWorthChunk;
-  size_t numbers = 0;
+  size_t numbers = 0, chains = 0;
   for (int64_t parts : {2, 1}) {
     if (parts > plan->independent / rowsOfSlab || (parts > 1 && shards > 1))
       continue;
@@ -169,12 +187,17 @@ bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgumen
     form.forgets = parts > 1 && plan->forgettingOfKeys() != RolePlan::Forgetting::Never;
     chain.cut = form.forgets ? Entry::SegmentsOrWhole : Entry::Whole;
     chain.shards = parts * shards;
-    bool isFirst = entries.size() == first;
     // All find the same records.
-    if (!addRoles(*plan, chain, form) || (!isFirst && handedOver.size() != numbers))
+    if (!addRoles(*plan, chain, form) || (chains && handedOver.size() != numbers))
       return giveUp();
+    ++chains;
     numbers = handedOver.size();
   }
+  // One launch takes as long for one head as for all processors, two take longer for more. They are as fast
+  // at so many heads, or more where who walks the channels makes tables, too.
+  bool hasTables = plan->reductions.empty() && plan->hasPlainLogs();
+  if (addBeside(*plan, shards))
+    entries[entries.size() - 2].mostBlocks = options.chip.processors * (hasTables ? 5 : 6) / 8;
   form.phase = Phase::Prepare;
   form.forgets = false;
   form.parts = 1;
@@ -187,8 +210,8 @@ bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgumen
   if (!addRoles(*plan, prepare, form))
     return giveUp();
   prepare = entries.pop_back_val();
-  for (size_t i = first; i < entries.size(); i += 2)
-    entries.insert(entries.begin() + i, prepare);
+  for (size_t i = 0; i < chains; ++i)
+    entries.insert(entries.begin() + first + 2 * i, prepare);
   return true;
 }
 

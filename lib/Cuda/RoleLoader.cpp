@@ -95,12 +95,23 @@ void RoleEmitter::emitLoader(Value chunks) {
   // tiles are made last, in the order in which they leave. A place of no input is waited for alone.
   SmallVector<std::pair<unsigned, int64_t>> order;
   for (unsigned own = 0; own < inputs.size(); ++own)
-    if (!leaves || !plan.isPlace(inputs[own]))
+    if ((!leaves || !plan.isPlace(inputs[own])) && !(takesLogsAhead() && inputs[own] == plan.logs()))
       order.push_back({own, -1});
   for (size_t tile = 0; leaves && tile < plan.made.size(); ++tile)
     order.push_back(
         {llvm::find(inputs, plan.made[tile].place) - inputs.begin(), plan.made.size() - tile - 1});
+  auto takeLogs = [&](Value chunk, Stage stage) {
+    Value loaded = barrier(LogsFull, stage.index), token = ptx.add(first, ptx.mul(chunk, plan.tokens));
+    ptx.await(barrier(LogsEmpty, stage.index), ptx.exclusiveOr(stage.phase, ptx.constant(1)));
+    auto logs = cast<BlockArgument>(plan.logs());
+    forBoxes(llvm::find(inputs, logs) - inputs.begin(), token, [&](Value offset, Value map, ValueRange at) {
+      ptx.loadBox(ptx.add(tileAt(stage, logs), offset), map, loaded, at);
+    });
+    ptx.arriveExpecting(loaded, halvesOf(logs) * rowBytes * plan.filledRows(logs));
+  };
   forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
+    if (takesLogsAhead())
+      takeLogs(chunk, stage);
     Value before = ptx.add(chunk, -stages);
     Stage old = stageAt(stage.index, ptx.exclusiveOr(stage.phase, ptx.constant(1)), before);
     whenStored(chunk, [&] { copyOut(before, old); });

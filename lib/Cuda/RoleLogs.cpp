@@ -159,6 +159,11 @@ llvm::SetVector<BlockArgument> RolePlan::tilesOfLogs() const {
   return tiles;
 }
 
+// A pair of logarithms, which are not too small.
+Value RoleEmitter::leastOf(Value pair) {
+  return plan.isMild() ? pair : ptx.greater(pair, ptx.constant(ptx.bitsOf(leastLog) * 0x10001));
+}
+
 // The logarithms of 16 channels at the warp's tokens, in pairs of tokens, so that they are the right side of
 // a product with what sums over these; and ones where decays are negative, likewise.
 RoleEmitter::LogPairs RoleEmitter::logPairs(ScoreState &state, int64_t block) {
@@ -171,9 +176,8 @@ RoleEmitter::LogPairs RoleEmitter::logPairs(ScoreState &state, int64_t block) {
   Values pairs, negatives;
   if (Value logs = plan.logs(); known.contains(logs)) {
     pairs = known[logs];
-    int32_t twice = ptx.bitsOf(leastLog) * 0x10001;
-    for (Value &pair : plan.isMild() ? MutableArrayRef<Value>() : MutableArrayRef<Value>(pairs))
-      pair = ptx.greater(pair, ptx.constant(twice));
+    for (Value &pair : pairs)
+      pair = leastOf(pair);
   } else {
     for (auto &[value, entries] : known) {
       Values unpacked;

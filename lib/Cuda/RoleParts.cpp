@@ -21,6 +21,8 @@ Value RoleEmitter::partsOfWarp() {
 
 // Waits until who goes on with the sums of the chunk before has done with them.
 void RoleEmitter::awaitParts(const ScoreState &state) {
+  if (form.walksBeside) // they have met since
+    return;
   ptx.await(barrier(PartsEmpty, ptx.constant(0)), ptx.exclusiveOr(ptx.bits(state.chunk, 1), ptx.constant(1)));
 }
 

@@ -367,6 +367,10 @@ public:
   }
   /// The rows of an output's tile.
   int64_t rowsOfOutput() const { return rowOutputs ? tokensOfChunk : columns; }
+  /// Whether a block has room for the walkers of its channels and for the chain (RoleBeside.cpp).
+  bool canWalkBeside() const;
+  /// Whether logarithms are an input as it is, so that tables of them can be made by two warps alone.
+  bool hasPlainLogs() const;
   /// Products in the order of waves.
   llvm::SmallVector<ChainProduct> products;
   unsigned waves = 0;

@@ -371,6 +371,8 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
     // Rows past the end are another sequence's, or none. Scores that are being made of them are not used.
     threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(plan.tokens, 64)), [&] {
       describeRare(*b.getInsertionBlock());
+      if (takesLogsAhead())
+        ptx.await(barrier(LogsFull, stage.index), stage.phase);
       clearRows(stage, arith::TruncIOp::create(b, b.getI32Type(), left));
       ptx.fenceProxy();
     });

@@ -56,7 +56,7 @@ Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, Value value, 
   value = RolePlan::trace(value);
   unsigned which = entry / 2 % 2;
   if (auto gram = value.getDefiningOp<chunk::GramOp>()) {
-    Value x = state.sums.find(gram)->second[state.block * 8 + entry];
+    Value x = state.sums.find(gram)->second[state.block * state.entries + entry];
     if (!tile.plainRows)
       llvm::append_range(factors, plan.asRows(gram.getLhs())->scale);
     if (!factors.empty())
@@ -82,7 +82,7 @@ Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, Value value, 
     if (tile.anyAbove)
       return x;
     // The entry's column less its row, but for what the thread adds.
-    int64_t offset = placeOfRow(8 * ((state.block * 8 + entry) / 4) + entry % 2) - placeOfRow(8 * which);
+    int64_t offset = placeOfRow(16 * state.block + 8 * (entry / 4) + entry % 2) - placeOfRow(8 * which);
     auto order = plan.seesOwn(gram.getReach(), which, entry / 4) ? arith::CmpIPredicate::sle
                                                                  : arith::CmpIPredicate::slt;
     Value reached = ptx.compare(order, ptx.constant(offset), state.rowLessColumn);

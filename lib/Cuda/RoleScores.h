@@ -16,6 +16,7 @@ struct RoleEmitter::ScoreState {
   mlir::Value warpRows;      // how far the warp's rows are into a tile
   Values blocks;             // a lane's place in a row of 16 x 16 blocks, for matrix loads and stores
   int64_t block = 0;         // of sums: that of the columns, or -1 for the one on the diagonal
+  int64_t entries = 8;       // of a thread, of each block
   mlir::Value columnBlock;   // the number of the columns'
   llvm::DenseMap<unsigned, std::array<mlir::Value, 2>> rowValues;
   llvm::DenseMap<unsigned, Values> columnValues, ownColumns;
@@ -27,7 +28,7 @@ struct RoleEmitter::ScoreState {
   // and of its rows of tiles by blocks of 16 columns.
   Stage stage;
   mlir::Value walker, meeting, chunk;
-  mlir::Value wild, channels, ownChannels;
+  mlir::Value tables, wild, channels, ownChannels;
   Values own;
   Values inclusive, strict; // left operands that sum over earlier tokens
   // With micro-steps: addresses of the rows of the warp's tokens, and of what these decay by; places of those

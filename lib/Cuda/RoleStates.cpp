@@ -43,11 +43,13 @@ void RoleEmitter::storeOutputs(const ChainState &state, ArrayRef<Value> packed) 
   }
   threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(plan.tokens)), [&] {
     describeRare(*b.getInsertionBlock());
-    ptx.meet(ptx.add(halfOfSlab(), 1), 128 * plan.states);
+    constexpr int64_t beside = 3; // walkers have the first two
+    ptx.meet(form.walksBeside ? ptx.constant(beside) : ptx.add(halfOfSlab(), 1), 128 * plan.states);
     for (int64_t output = 0; output < int64_t(packed.size()) / share; ++output)
       storeRowsOfOutput(output, state.chunk, outputAt(state.stage.tiles, output, halfOfSlab()), left);
   });
-  ptx.arrive(barrier(OutputsFull, plan.outputPlace ? state.stage.index : ptx.constant(0)));
+  if (state.isLastSlab)
+    ptx.arrive(barrier(OutputsFull, plan.outputPlace ? state.stage.index : ptx.constant(0)));
 }
 
 // A box would reach past the sequence's end: rows one by one.

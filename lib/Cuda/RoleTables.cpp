@@ -1,4 +1,5 @@
 // What the decay of each key leaves from block to block of 16 tokens, in tables by channel.
+#include "lib/Cuda/Count.h"
 #include "lib/Cuda/RoleDecay.h"
 
 using namespace mlir;
@@ -6,11 +7,11 @@ using namespace recur;
 using namespace recur::cuda;
 
 int64_t RoleEmitter::tableBytes() const {
-  return plan.decay ? pairTables * 8 * plan.keys + (5 + form.stages) * 4 * plan.keys : 0;
+  return plan.decay ? tablePlaces() * pairTables * 8 * plan.keys + (5 + form.stages) * 4 * plan.keys : 0;
 }
 
 int64_t RoleEmitter::sumsAt(int64_t block) const {
-  return tablesAt + pairTables * 8 * plan.keys + block * 4 * plan.keys;
+  return tablesAt + tablePlaces() * pairTables * 8 * plan.keys + block * 4 * plan.keys;
 }
 
 // What decays in a chunk, for each place of numbers.
@@ -166,11 +167,14 @@ void RoleEmitter::storeSums(ScoreState &state) {
       for (unsigned e : {2, 6})
         ptx.store(at, sumsAt(0) + block * 64 + e / 4 * 32, {own[e], own[e + 1]});
   });
-  // No channel's table may be that of a wild block where the warp's tokens do not count as such.
-  state.wild = plan.isMild()
-                   ? Value()
-                   : ptx.any(arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, lowest,
-                                                   ptx.number(0.1 - mostOfBlock / llvm::numbers::log2e)));
+  state.wild = plan.isMild() ? Value() : ptx.any(isWild(lowest));
+}
+
+// Whether a channel decays by too much in a block: no table may be that of a wild block where the warp's
+// tokens do not count as such.
+Value RoleEmitter::isWild(Value lowest) {
+  return arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, lowest,
+                               ptx.number(0.1 - mostOfBlock / llvm::numbers::log2e));
 }
 
 // What all tokens of a block share: a thread takes a channel.
@@ -178,54 +182,161 @@ void RoleEmitter::makeTables(ScoreState &state) {
   threads.when(ptx.below(thread, ptx.constant(16 * blocksOfWalker())), [&] {
     Value channel = ptx.add(thread, ptx.mul(state.walker, 16 * blocksOfWalker()));
     Value single = ptx.add(base, ptx.mul(channel, 4));
-    Value pair = ptx.add(ptx.add(ptx.add(base, tablesAt), ptx.mul(ptx.shiftRight(channel, 1), 16)),
-                         ptx.mul(ptx.bits(channel, 1), 4));
-    // A block's decay, its references, what of it the right one leaves; and the decay's sign.
-    Values sums, left, right, inside, signs;
-    for (int64_t block = 0; block < 4; ++block) {
-      auto [natural, sign] = takeMark(ptx.loadFloats(single, sumsAt(block), 1)[0]);
-      Value sum = ptx.multiply(natural, ptx.number(llvm::numbers::log2e));
-      signs.push_back(sign);
-      Value half = ptx.multiply(sum, ptx.number(0.5)), zero = ptx.number(0);
-      Value isWild = arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, sum, ptx.number(-mostOfBlock));
-      sums.push_back(sum);
-      left.push_back(plan.isMild() ? half : ptx.choose(isWild, zero, half));
-      right.push_back(plan.isMild() ? half : ptx.choose(isWild, sum, half));
-      inside.push_back(plan.isMild() ? half : ptx.choose(isWild, zero, half));
-    }
-    auto store = [&](int64_t table, unsigned which, Value number) {
-      ptx.store(pair, table * 8 * plan.keys + which * 8, {number});
-    };
-    auto both = [&](Value x, Value y) { return x ? ptx.exclusiveOr(x, y) : y; };
-    // Signs are those from a block's start to a token, so what is on the right has those of all its block.
-    Value before = ptx.number(0), rest = ptx.number(0), signBefore, signOfRest;
-    for (int64_t block = 0, back = 3; block < 4; ++block, --back) {
-      store(references + block, 0, arith::NegFOp::create(b, left[block]));
-      store(references + block, 1, right[block]);
-      store(scales + block, 0, withSign(ptx.exp2(ptx.sum(before, left[block])), signBefore));
-      signBefore = both(signBefore, signs[block]), signOfRest = both(signOfRest, signs[back]);
-      store(scales + back, 1, withSign(ptx.exp2(ptx.sum(rest, inside[back])), signOfRest));
-      before = ptx.sum(before, sums[block]);
-      rest = ptx.sum(rest, sums[back]);
-    }
-    // From a block to those after it. Both numbers of a pair are loaded.
-    store(nearRights + 2, 1, ptx.number(0));
-    store(farRight, 1, ptx.number(0));
-    for (int64_t block = 0; block < 3; ++block) {
-      Value between = inside[block], sign = signs[block];
-      for (int64_t seer = block + 1; seer < 4; ++seer) {
-        Value number = withSign(ptx.exp2(plan.isF16 ? between : ptx.sum(between, left[seer])), sign);
-        if (seer < block + 3)
-          store(nearRights + block, seer - block - 1, number);
-        else
-          store(farRight, 0, number);
-        between = ptx.sum(between, sums[seer]);
-        sign = both(sign, signs[seer]);
-      }
-    }
-    ptx.store(ptx.add(single, ptx.mul(state.stage.place, 4 * plan.keys)), wholesAt(),
-              {withSign(ptx.exp2(before), signBefore)});
+    Values sums;
+    for (int64_t block = 0; block < 4; ++block)
+      sums.push_back(ptx.loadFloats(single, sumsAt(block), 1)[0]);
+    storeTables(channel, sums, state.tables, state.stage.place);
   });
+}
+
+// The tables of one channel, or of two that stand together, from what the blocks of 16 tokens take away of
+// each: of the channels of the first block, then of the next.
+void RoleEmitter::storeTables(Value channel, ValueRange sumsOfBlocks, Value tables, Value place) {
+  size_t count = sumsOfBlocks.size() / 4;
+  Value single = ptx.add(base, ptx.mul(channel, 4));
+  Value pair =
+      ptx.add(ptx.add(tables, ptx.mul(ptx.shiftRight(channel, 1), 16)), ptx.mul(ptx.bits(channel, 1), 4));
+  // A number of each channel.
+  using Numbers = SmallVector<Value, 2>;
+  auto ofEach = [&](llvm::function_ref<Value(size_t)> number) {
+    Numbers numbers;
+    for (size_t i = 0; i < count; ++i)
+      numbers.push_back(number(i));
+    return numbers;
+  };
+  auto sum = [&](const Numbers &x, const Numbers &y) {
+    return ofEach([&](size_t i) { return ptx.sum(x[i], y[i]); });
+  };
+  auto both = [&](const Numbers &x, const Numbers &y) {
+    return ofEach([&](size_t i) -> Value { return x[i] ? ptx.exclusiveOr(x[i], y[i]) : y[i]; });
+  };
+  auto power = [&](const Numbers &x, const Numbers &signs) {
+    return ofEach([&](size_t i) { return withSign(ptx.exp2(x[i]), signs[i]); });
+  };
+  // A block's decay, its references, of which the left one is what the right one leaves; and the decay's
+  // sign.
+  SmallVector<Numbers> sums(4), left(4), right(4), signs(4);
+  Numbers zero(count, ptx.number(0)), none(count);
+  for (int64_t block = 0; block < 4; ++block)
+    for (size_t i = 0; i < count; ++i) {
+      auto [natural, sign] = takeMark(sumsOfBlocks[block * count + i]);
+      Value own = ptx.multiply(natural, ptx.number(llvm::numbers::log2e));
+      signs[block].push_back(sign);
+      Value half = ptx.multiply(own, ptx.number(0.5));
+      Value isWild = arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, own, ptx.number(-mostOfBlock));
+      sums[block].push_back(own);
+      left[block].push_back(plan.isMild() ? half : ptx.choose(isWild, zero[0], half));
+      right[block].push_back(plan.isMild() ? half : ptx.choose(isWild, own, half));
+    }
+  auto store = [&](int64_t table, unsigned which, const Numbers &numbers) {
+    ptx.store(pair, table * 8 * plan.keys + which * 8, numbers);
+  };
+  // Signs are those from a block's start to a token, so what is on the right has those of all its block.
+  Numbers before = zero, rest = zero, signBefore = none, signOfRest = none;
+  for (int64_t block = 0, back = 3; block < 4; ++block, --back) {
+    store(references + block, 0, ofEach([&](size_t i) { return ptx.negative(left[block][i]); }));
+    store(references + block, 1, right[block]);
+    store(scales + block, 0, power(sum(before, left[block]), signBefore));
+    signBefore = both(signBefore, signs[block]), signOfRest = both(signOfRest, signs[back]);
+    store(scales + back, 1, power(sum(rest, left[back]), signOfRest));
+    before = sum(before, sums[block]);
+    rest = sum(rest, sums[back]);
+  }
+  // From a block to those after it. Both numbers of a pair are loaded.
+  store(nearRights + 2, 1, zero);
+  store(farRight, 1, zero);
+  for (int64_t block = 0; block < 3; ++block) {
+    Numbers between = left[block], sign = signs[block];
+    for (int64_t seer = block + 1; seer < 4; ++seer) {
+      Numbers number = power(plan.isF16 ? between : sum(between, left[seer]), sign);
+      if (seer < block + 3)
+        store(nearRights + block, seer - block - 1, number);
+      else
+        store(farRight, 0, number);
+      between = sum(between, sums[seer]);
+      sign = both(sign, signs[seer]);
+    }
+  }
+  ptx.store(ptx.add(single, ptx.mul(place, 4 * plan.keys)), wholesAt(), power(before, signBefore));
+}
+
+// Whether tables are made by warps that have nothing else to do, ahead of those who walk the channels.
+bool RoleEmitter::tabulatesAhead() const {
+  return form.walksBeside && !hasSums() && !sumsTurn() && plan.hasPlainLogs();
+}
+
+// Whether logarithms come to their place as soon as who walks the channels has done with those before, and
+// not when the chain has done with all of the chunk: so that the tables do not keep the walkers waiting.
+bool RoleEmitter::takesLogsAhead() const {
+  auto logs = tabulatesAhead() ? cast<BlockArgument>(plan.logs()) : BlockArgument();
+  return logs && !plan.isPlace(logs) && !plan.isForChain(logs) && logs != plan.outputPlace;
+}
+
+// The place of a chunk's tables, its phase, and where they and what tells of wild blocks are: of each warp
+// that makes tables a word for each block.
+RoleEmitter::Tables RoleEmitter::tablesOf(Value chunk) {
+  Value index = ptx.bits(chunk, 1);
+  return {index, ptx.bits(ptx.shiftRight(chunk, 1), 1),
+          ptx.add(ptx.add(base, tablesAt), ptx.mul(index, pairTables * 8 * plan.keys)),
+          ptx.add(ptx.add(base, sumsAt(0)), ptx.mul(index, tableWarps() * 16))};
+}
+
+// What the blocks of 16 tokens take away of two channels each, as storeTables wants it. A product with ones
+// in one row sums over a block's tokens, and leaves the sums of eight channels to the lanes that have that
+// row.
+Values RoleEmitter::sumBlocks(const Stage &stage) {
+  auto logs = cast<BlockArgument>(plan.logs());
+  Value lane = freshLane(), row = ptx.shiftRight(lane, 2), zero = ptx.constant(0);
+  Value first = ptx.add(tileAt(stage, logs), ptx.mul(warp, halfStride(logs)));
+  first = ptx.add(first, ptx.add(ptx.mul(lane, rowBytes), ptx.mul(ptx.bits(lane, 7), 16)));
+  Values sums(8, ptx.number(0));
+  for (int64_t eight = 0; eight < 8; ++eight) {
+    Value ones = ptx.choose(ptx.equal(row, eight), ptx.constant(ptx.bitsOf(1) * 0x10001), zero);
+    Value at = ptx.exclusiveOr(first, ptx.constant(eight * 16));
+    for (int64_t pair : {0, 1}) {
+      Values rows = ptx.loadMatrices(at, pair * 32 * rowBytes, true);
+      for (Value &log : rows)
+        log = leastOf(log);
+      sums = ptx.multiplyPacked(sums, pair ? Values{zero, ones, zero, ones} : Values{ones, zero, ones, zero},
+                                {rows[0], rows[2], rows[1], rows[3]});
+    }
+  }
+  // Of the first block and the third, then of the others.
+  return {sums[0], sums[1], sums[4], sums[5], sums[2], sums[3], sums[6], sums[7]};
+}
+
+// Makes the tables of all chunks: a thread takes two channels.
+void RoleEmitter::emitTables(Value chunks) {
+  forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
+    awaitInputs(chunk, stage, /*logsAlone=*/true);
+    Values sums = sumBlocks(stage);
+    Tables tables = tablesOf(chunk);
+    ptx.await(barrier(TablesEmpty, tables.index), ptx.exclusiveOr(tables.phase, ptx.constant(1)));
+    storeTables(ptx.add(ptx.mul(warp, 64), ptx.mul(lane, 2)), sums, tables.numbers, stage.place);
+    Values wild;
+    for (int64_t block = 0; block < 4 && !plan.isMild(); ++block) {
+      Value lowest = arith::MinNumFOp::create(b, sums[2 * block], sums[2 * block + 1]);
+      wild.push_back(ptx.choose(ptx.any(isWild(lowest)), ptx.constant(1), ptx.constant(0)));
+    }
+    if (!wild.empty())
+      threads.when(ptx.equal(lane, 0), [&] { ptx.store(ptx.add(tables.wild, ptx.mul(warp, 16)), 0, wild); });
+    ptx.arrive(barrier(TablesFull, tables.index));
+    return Values();
+  });
+}
+
+// Waits for them: tables of the warp's own tokens, and whether these are wild.
+void RoleEmitter::awaitTables(ScoreState &state) {
+  Tables tables = tablesOf(state.chunk);
+  ptx.await(barrier(TablesFull, tables.index), tables.phase);
+  state.tables = tables.numbers;
+  if (plan.isMild())
+    return;
+  Value wild = ptx.constant(0);
+  for (int64_t other = 0; other < tableWarps(); ++other)
+    wild = arith::OrIOp::create(
+        b, wild, ptx.load(ptx.add(tables.wild, ptx.mul(warp, 4)), other * 16, 1, b.getI32Type())[0]);
+  state.wild = ptx.compare(arith::CmpIPredicate::ne, wild, ptx.constant(0));
 }
 
 // The state's entries, with what decays in the chunk.

@@ -295,12 +295,17 @@ BlockArgument RolePlan::place(const TokenTile &tile) {
   if (!tile.span)
     return tile.input;
   auto &own = const_cast<MadeTile &>(madeOf(tile));
-  for (bool behind : {false, true})
+  auto take = [&](bool ofLogs, bool behind) {
     for (BlockArgument input : neededInputs)
       if (!own.place && !plainInputs.contains(input) && matType(input).numCols() == keys &&
-          isBehind(own, input) == behind &&
+          tilesOfLogs().contains(input) == ofLogs && isBehind(own, input) == behind &&
           llvm::none_of(made, [&](const MadeTile &x) { return x.place == input; }))
         own.place = input;
+  };
+  // Logarithms may come before the chain has done with what lies in the places of others.
+  for (bool behind : {false, true})
+    for (bool ofLogs : {false, true})
+      take(ofLogs, behind);
   BlockArgument spare = program.argumentsOf(ArgKind::State).front();
   if (!own.place && llvm::none_of(made, [&](const MadeTile &x) { return x.place == spare; }))
     own.place = spare;

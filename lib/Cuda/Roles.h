@@ -8,7 +8,7 @@
 // dearer than the chain, with a decay of each key, they are a kernel of their own.
 #pragma once
 #include "lib/Cuda/Ptx.h"
-#include "lib/Cuda/RoleForm.h"
+#include "lib/Cuda/RoleTypes.h"
 
 namespace recur::cuda {
 
@@ -19,15 +19,15 @@ constexpr llvm::StringLiteral tilesSymbol = "recur_tiles";
 constexpr size_t mostMaps = 12;
 
 /// Emits the body of an entry point in roles.
-class RoleEmitter {
+class RoleEmitter : RoleTypes {
 public:
   /// `call` and `maps` are the kernel's parameters, `shared` points to the block's memory.
   RoleEmitter(Threads &threads, const RolePlan &plan, mlir::Value call, mlir::Value maps, mlir::Value shared,
               Entry &entry, const RoleForm &form);
   /// The threads that a plan's roles are.
   static int64_t countThreads(const RolePlan &plan, const RoleForm &form) {
-    return 128 *
-           (1 + form.walkers() + scoreRoles(plan, form).size() + form.slabs(plan) + form.sumsApart(plan));
+    return 128 * (1 + form.walkers() + scoreRoles(plan, form).size() + form.chainGroups(plan) +
+                  form.sumsApart(plan));
   }
 
   /// Emits everything but the function's end. Sets the entry's shared memory.
@@ -35,37 +35,9 @@ public:
   bool fits() const { return slotsAt <= threads.sharedLimit; } // one chunk into shared memory, as laid out
 
 private:
-  /// Where the block is in the ring.
-  struct Stage {
-    mlir::Value index, phase;       // phase of what is filled: 0 at first
-    mlir::Value tiles, rows, masks; // addresses of tiles and numbers, and of those of masks, if there are any
-    mlir::Value place;              // of the numbers, from 0
-    mlir::Value early; // address of the tiles that are read first, where those have places of their own
-  };
-  using Slot = RowSlot;
-  /// Sums are told of by chunk, eight deep: those of another block come before this one's loader asks for
-  /// them.
-  enum Barrier {
-    Loaded,
-    Full,
-    Empty,
-    TilesFull,
-    PartsFull,
-    PartsEmpty,
-    EarlyFull,
-    EarlyEmpty,
-    ScoresFull,
-    ScoresEmpty,
-    Summed,
-    OutputsFull,
-    OutputsEmpty,
-    Turned,
-    Barriers
-  };
-  static constexpr int64_t barrierPitch = 64, chunksOfSums = 8;
-
   // The frame (RoleFrame.cpp).
   void placeTiles(bool apart);
+  std::optional<Registers> shareRegisters() const;
   void layOut();
   void layOutChain(int64_t outputBytes);
   void emitStart();
@@ -121,7 +93,9 @@ private:
   bool rowsAhead() const { return !plan.masks.empty(); }
   /// Places for the chunks' numbers. Those of a chunk that is prepared are of use when the next one's tiles
   /// have taken its place; those that are made ahead have a place before their tiles do.
-  int64_t rowPlaces() const { return phase == Phase::Prepare || rowsAhead() ? stages + 1 : stages; }
+  int64_t rowPlaces() const {
+    return phase == Phase::Prepare || rowsAhead() || takesLogsAhead() ? stages + 1 : stages;
+  }
   int64_t slotPitch() const { return rowPlaces() * slotBytes; }
   int64_t slotOffset(const Slot &slot) { return slotOf(slot) * slotPitch(); }
   /// Places for the numbers of masks: of a team each block has those of its own chunks.
@@ -168,12 +142,6 @@ private:
   struct RowState;
   struct PlainScore;
   struct ScoreState;
-  // Of a thread's two rows, where their tokens' rows are in a tile, but for the columns, and whether they are
-  // the tokens' last ones, which those without a place never are and those without a condition always.
-  struct LastRows {
-    mlir::Value place[2], isLast[2];
-  };
-  enum class RowPart { Numbers, Tables, Sides };
   void emitRows(mlir::Value chunks, RowPart which);
   void emitSums(mlir::Value chunks);
   void sumChunk(mlir::Value chunk, Stage stage);
@@ -267,10 +235,6 @@ private:
   void refreshBlocks(ScoreState &state);
   void storeTiles(ScoreState &state, mlir::Operation *gram = nullptr);
   void storeSystem(ScoreState &state);
-  /// A thread's entries of a block in pairs of f16, or of bf16 and of the rests that these leave.
-  struct Halves {
-    Values high, low;
-  };
   Halves inHalves(mlir::ValueRange entries);
   Halves loadBlock(mlir::Value at, int64_t offset, bool turned);
   void storeBlock(mlir::Value at, int64_t offset, const Halves &block, mlir::Value when = {});
@@ -307,14 +271,12 @@ private:
   Values leavePart(ScoreState &state, mlir::Operation *gram, mlir::Value at, mlir::ValueRange sums);
   void addPart(ScoreState &state, mlir::Value at, mlir::ValueRange kept);
   void takeParts(ScoreState &state, mlir::Value scores);
+  // Beside the chain (RoleBeside.cpp).
+  void addKept(ScoreState &state, llvm::ArrayRef<Values> kept);
+  void storeHalves(ScoreState &state, unsigned which);
+  void scoreBeside(const ScoreState &walk, llvm::ArrayRef<Values> kept);
   Values inputPairs(ScoreState &state, mlir::BlockArgument input, int64_t block, bool transposed);
   Values rowsOf(mlir::Value rows, llvm::function_ref<mlir::ValueRange(mlir::BlockArgument)> pairs);
-  struct LogPairs {
-    Values logs, negatives; // the latter where decays may be negative
-  };
-  struct LogSums {
-    Values logs, signs; // bits that turn what has decayed
-  };
   LogPairs logPairs(ScoreState &state, int64_t block);
   LogSums logSums(ScoreState &state, int64_t block, const LogPairs &pairs, bool before);
   /// An entry, turned by such a bit, if there is one.
@@ -327,6 +289,19 @@ private:
   void countRows(ScoreState &state);
   void storeSums(ScoreState &state);
   void makeTables(ScoreState &state);
+  void storeTables(mlir::Value channel, mlir::ValueRange sumsOfBlocks, mlir::Value tables, mlir::Value place);
+  mlir::Value isWild(mlir::Value lowest);
+  mlir::Value leastOf(mlir::Value pair);
+  void awaitInputs(mlir::Value chunk, Stage stage, bool logsAlone = false);
+  // Tables that are made ahead of the walkers, by idle warps.
+  bool tabulatesAhead() const;
+  bool takesLogsAhead() const;
+  int64_t tablePlaces() const { return tabulatesAhead() ? 2 : 1; }
+  int64_t tableWarps() const { return plan.keys / 64; }
+  Tables tablesOf(mlir::Value chunk);
+  Values sumBlocks(const Stage &stage);
+  void emitTables(mlir::Value chunks);
+  void awaitTables(ScoreState &state);
   void weighRows(ScoreState &state);
   void storeRights(ScoreState &state, mlir::Value right, mlir::ValueRange rows, int64_t block);
   void seeBlocks(ScoreState &state);
@@ -335,6 +310,7 @@ private:
   // The chain (RoleChain.cpp, RoleEntries.cpp, RoleStates.cpp).
   struct ChainState;
   mlir::LogicalResult emitChain(mlir::Value chunks);
+  mlir::FailureOr<Values> emitSlab(ChainState &state, mlir::Value chunk, mlir::ValueRange entries);
   mlir::LogicalResult emitChunk(ChainState &state);
   mlir::FailureOr<Values> slab(ChainState &state, mlir::Value value);
   mlir::FailureOr<Values> entriesOf(ChainState &state, mlir::Value value);

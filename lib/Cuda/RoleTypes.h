@@ -1,0 +1,74 @@
+// The small types that roles hand to one another while they are emitted.
+#pragma once
+#include "lib/Cuda/Ptx.h"
+#include "lib/Cuda/RoleForm.h"
+
+namespace recur::cuda {
+
+struct RoleTypes {
+  /// Where a role is in the ring.
+  struct Stage {
+    mlir::Value index, phase;       // phase of what is filled: 0 at first
+    mlir::Value tiles, rows, masks; // addresses of tiles and numbers, and of those of masks, if there are any
+    mlir::Value place;              // of the numbers, from 0
+    mlir::Value early; // address of the tiles that are read first, where those have places of their own
+  };
+  using Slot = RowSlot;
+  /// Sums are told of by chunk, eight deep: those of another block come before this one's loader asks for
+  /// them.
+  enum Barrier {
+    Loaded,
+    Full,
+    Empty,
+    TilesFull,
+    PartsFull,
+    PartsEmpty,
+    EarlyFull,
+    EarlyEmpty,
+    ScoresFull,
+    ScoresEmpty,
+    Summed,
+    OutputsFull,
+    OutputsEmpty,
+    Turned,
+    TablesFull,
+    TablesEmpty,
+    LogsFull,
+    LogsEmpty,
+    Barriers
+  };
+  static constexpr int64_t barrierPitch = 64, chunksOfSums = 8;
+
+  /// What each thread of a role may have of the registers, 512 or a little less, that the warpgroups share:
+  /// of those who load and make numbers, who make scores, of the chain, who walk channels and who sum over
+  /// rows; and what all have at entry.
+  struct Registers {
+    int64_t few, some, many, walk, sum, atEntry;
+    /// Whether there are so many that nobody need give any back.
+    bool areFixed() const { return atEntry >= most; }
+    static constexpr int64_t most = 248;
+  };
+  /// Of a thread's two rows, where their tokens' rows are in a tile, but for the columns, and whether they
+  /// are the tokens' last ones, which those without a place never are and those without a condition always.
+  struct LastRows {
+    mlir::Value place[2], isLast[2];
+  };
+  enum class RowPart { Numbers, Tables, Sides };
+  /// Logarithms of a decay of each key: in pairs of tokens, and summed up to tokens.
+  struct LogPairs {
+    Values logs, negatives; // the latter where decays may be negative
+  };
+  struct LogSums {
+    Values logs, signs; // bits that turn what has decayed
+  };
+  /// A thread's entries of a block in pairs of f16, or of bf16 and of the rests that these leave.
+  struct Halves {
+    Values high, low;
+  };
+  /// The place of tables that are made ahead, its phase, and where they and what tells of wild blocks are.
+  struct Tables {
+    mlir::Value index, phase, numbers, wild;
+  };
+};
+
+} // namespace recur::cuda
