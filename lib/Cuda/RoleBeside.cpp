@@ -38,7 +38,8 @@ void RoleEmitter::addKept(ScoreState &state, ArrayRef<Values> kept) {
 }
 
 // Stores the half that is this warpgroup's of each of a tile's blocks up to the diagonal.
-void RoleEmitter::storeHalves(ScoreState &state, unsigned which) {
+void RoleEmitter::storeHalves(ScoreState &whole, unsigned which) {
+  ScoreState state = whole; // places move from block to block
   const ScoreTile &tile = plan.scores[which];
   std::optional<PlainScore> plain = asPlain(tile);
   Value columns = ptx.add(state.columns, ptx.mul(state.walker, 32));
