@@ -16,8 +16,9 @@ bool RolePlan::canWalkBeside() const {
          countOutputs() <= 1 && keys <= mostKeysBeside && independent <= 2 * rowsOfSlab;
 }
 
-bool RolePlan::hasPlainLogs() const {
-  return isa<BlockArgument>(logs()) && !isOfParams(logs()) && !signedFactors() && !masksLogs();
+bool RolePlan::leavesTimeForTables() const {
+  return reductions.empty() && isa<BlockArgument>(logs()) && !isOfParams(logs()) && !signedFactors() &&
+         !masksLogs();
 }
 
 // Adds what the other warpgroup has left to what was kept of the sums, of all products: those of the blocks

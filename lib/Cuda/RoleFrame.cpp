@@ -301,8 +301,8 @@ void RoleEmitter::emitStart() {
     init(TablesEmpty, tabulatesAhead() ? 2 : 0, 128 * form.walkers());
     init(LogsFull, takesLogsAhead() ? stages : 0, 1);
     init(LogsEmpty, takesLogsAhead() ? stages : 0, 128 * form.walkers());
-    init(PartsFull, 1, 128 * form.walkers());
-    init(PartsEmpty, 1, form.walkers() ? 1 : 0);
+    init(PartsFull, phase == Phase::Prepare ? 1 : 0, 128 * form.walkers());
+    init(PartsEmpty, phase == Phase::Prepare ? 1 : 0, 1);
     init(ScoresFull, buffers, form.walksBeside ? 1 : scorers.size());
     init(ScoresEmpty, buffers, phase == Phase::Prepare ? 1 : 4 * chains * team);
     init(EarlyFull, phase == Phase::Chain ? earlyPlaces : 0, 1);

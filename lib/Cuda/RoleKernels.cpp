@@ -195,9 +195,9 @@ bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgumen
   }
   // One launch takes as long for one head as for all processors, two take longer for more. They are as fast
   // at so many heads, or more where who walks the channels makes tables, too.
-  bool hasTables = plan->reductions.empty() && plan->hasPlainLogs();
   if (addBeside(*plan, shards))
-    entries[entries.size() - 2].mostBlocks = options.chip.processors * (hasTables ? 5 : 6) / 8;
+    entries[entries.size() - 2].mostBlocks =
+        options.chip.processors * (plan->leavesTimeForTables() ? 5 : 6) / 8;
   form.phase = Phase::Prepare;
   form.forgets = false;
   form.parts = 1;

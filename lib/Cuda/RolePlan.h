@@ -369,8 +369,9 @@ public:
   int64_t rowsOfOutput() const { return rowOutputs ? tokensOfChunk : columns; }
   /// Whether a block has room for the walkers of its channels and for the chain (RoleBeside.cpp).
   bool canWalkBeside() const;
-  /// Whether logarithms are an input as it is, so that tables of them can be made by two warps alone.
-  bool hasPlainLogs() const;
+  /// Whether two warps have no sums over rows to make, but time for tables of a decay, whose logarithms are
+  /// an input as it is.
+  bool leavesTimeForTables() const;
   /// Products in the order of waves.
   llvm::SmallVector<ChainProduct> products;
   unsigned waves = 0;

@@ -260,11 +260,6 @@ void RoleEmitter::storeTables(Value channel, ValueRange sumsOfBlocks, Value tabl
   ptx.store(ptx.add(single, ptx.mul(place, 4 * plan.keys)), wholesAt(), power(before, signBefore));
 }
 
-// Whether tables are made by warps that have nothing else to do, ahead of those who walk the channels.
-bool RoleEmitter::tabulatesAhead() const {
-  return form.walksBeside && !hasSums() && !sumsTurn() && plan.hasPlainLogs();
-}
-
 // Whether logarithms come to their place as soon as who walks the channels has done with those before, and
 // not when the chain has done with all of the chunk: so that the tables do not keep the walkers waiting.
 bool RoleEmitter::takesLogsAhead() const {

@@ -5,7 +5,8 @@
 // make), ahead of the state; and one warpgroup for 64 independent rows of the state walks the chain, the
 // state in its registers. Sums over many keys, norms say, are a warpgroup of their own. Blocks of one head
 // can be a team, a cluster that shares out the chunks whose scores each computes for all. Where scores are
-// dearer than the chain, with a decay of each key, they are a kernel of their own.
+// dearer than the chain, with a decay of each key, they are a kernel of their own, or of two warpgroups
+// beside one that has all of the chain.
 #pragma once
 #include "lib/Cuda/Ptx.h"
 #include "lib/Cuda/RoleTypes.h"
@@ -294,7 +295,7 @@ private:
   mlir::Value leastOf(mlir::Value pair);
   void awaitInputs(mlir::Value chunk, Stage stage, bool logsAlone = false);
   // Tables that are made ahead of the walkers, by idle warps.
-  bool tabulatesAhead() const;
+  bool tabulatesAhead() const { return form.walksBeside && plan.leavesTimeForTables(); }
   bool takesLogsAhead() const;
   int64_t tablePlaces() const { return tabulatesAhead() ? 2 : 1; }
   int64_t tableWarps() const { return plan.keys / 64; }

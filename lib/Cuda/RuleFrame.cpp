@@ -123,17 +123,23 @@ void RuleFrame::setPart(const Part &part) {
   position = part.position;
 }
 
+LogicalResult RuleFrame::beginSequence(TensorAccess &access) {
+  setParams(access);
+  if (failed(setStates(access)))
+    return failure();
+  if (threads.communicates)
+    threads.barrier();
+  return success();
+}
+
 LogicalResult RuleFrame::emitSequence(TensorAccess &access, const Part &part,
                                       llvm::function_ref<LogicalResult()> takeTokens) {
   setPart(part);
   LogicalResult status = success();
   threads.when(part.isPresent, [&] {
-    setParams(access);
-    status = setStates(access);
+    status = beginSequence(access);
     if (failed(status))
       return;
-    if (threads.communicates)
-      threads.barrier();
     SmallVector<Value> initial = carriedOf(SmallVector<Value>(states.begin(), states.end()));
     SmallVector<Type> types(initial.size(), b.getF32Type());
     Value any = arith::CmpIOp::create(b, arith::CmpIPredicate::sgt, tokens, threads.constant(0, 64));

@@ -33,6 +33,8 @@ protected:
   void setParams(TensorAccess &access, BodyEmitter &body, const Placement &placement);
   /// Sets the states before the first token.
   mlir::LogicalResult setStates(TensorAccess &access);
+  /// Sets params and those states, and waits for threads that have stored what others read of them.
+  mlir::LogicalResult beginSequence(TensorAccess &access);
   /// Emits what a block does with a part's sequence: params and states, what `takeTokens` has them become
   /// where there are tokens, and final states.
   mlir::LogicalResult emitSequence(TensorAccess &access, const Part &part,

@@ -163,12 +163,9 @@ LogicalResult ScanEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLimit) {
   }
   LogicalResult status = success();
   threads.when(part.isPresent, [&] {
-    setParams(access);
-    status = setStates(access);
+    status = beginSequence(access);
     if (failed(status))
       return;
-    if (threads.communicates)
-      threads.barrier();
     if (task == ScanTask::Segments)
       beginSegment(part);
     if (task == ScanTask::Gather) {

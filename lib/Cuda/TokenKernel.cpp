@@ -140,10 +140,7 @@ LogicalResult TokenEmitter::emitEnds(TensorAccess &access, const Part &part, Val
           return arith::SelectOp::create(b, isSecond, second, one);
         };
         threads.when(choose(isEnd, isBegin), [&] {
-          setParams(access);
-          status = setStates(access);
-          if (succeeded(status) && threads.communicates)
-            threads.barrier();
+          status = beginSequence(access);
           if (succeeded(status))
             status = emitOneByOne(access, choose(early, start), choose(tokens, first), choose(last, i64(0)));
           if (failed(status))
