@@ -66,8 +66,9 @@ private:
   bool addRoles(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors, int64_t shards,
                 llvm::StringRef name, int64_t mostBlocks, Phase phase = Phase::Whole);
   bool addRoles(const RolePlan &plan, Entry entry, RoleForm form);
-  bool addBeside(const RolePlan &plan, int64_t shards);
-  bool addPrepared(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors, int64_t shards);
+  std::optional<Entry> addBeside(const RolePlan &plan, int64_t shards, int64_t team);
+  bool addPrepared(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors, int64_t shards,
+                   std::optional<Entry> ofTeams);
   Phase addSegments(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors, int64_t shards);
   void addPortable(DeriveFunction derive);
   bool addScan(RuleOp part, const ScanForm &form, llvm::ArrayRef<TensorArgument> tensors,

@@ -16,6 +16,12 @@ bool RolePlan::canWalkBeside() const {
          countOutputs() <= 1 && keys <= mostKeysBeside && independent <= 2 * rowsOfSlab;
 }
 
+bool RolePlan::canShareWalk() const {
+  return canWalkBeside() && leavesTimeForTables() && llvm::none_of(neededInputs, [&](BlockArgument input) {
+           return isForChain(input) && (isForScores(input) || isPlace(input));
+         });
+}
+
 bool RolePlan::leavesTimeForTables() const {
   return reductions.empty() && isa<BlockArgument>(logs()) && !isOfParams(logs()) && !signedFactors() &&
          !masksLogs();
@@ -24,7 +30,7 @@ bool RolePlan::leavesTimeForTables() const {
 // Adds what the other warpgroup has left to what was kept of the sums, of all products: those of the blocks
 // before the warp's own, and of that one behind them.
 void RoleEmitter::addKept(ScoreState &state, ArrayRef<Values> kept) {
-  Value own = ptx.add(partsOfWarp(), ptx.mul(state.walker, 512));
+  Value own = ptx.add(partsOfWarp(state), ptx.mul(state.walker, 512));
   SmallVector<Value> places;
   for (int64_t column = 0; column < 4; ++column)
     places.push_back(ptx.add(
@@ -91,12 +97,71 @@ void RoleEmitter::scoreBeside(const ScoreState &walk, ArrayRef<Values> kept) {
   state.ownRows = ptx.add(state.stage.rows, ptx.mul(row, 4));
   state.columns = ptx.add(state.stage.rows, ptx.mul(ptx.bits(lane, 3), 8));
   addKept(state, kept);
-  collectRows(state);
   awaitPlace(state);
+  // Walkers of a team are not held up by the ring of numbers; by now the place's last ones are done with.
+  if (form.sharesWalk())
+    ptx.await(barrier(Full, state.stage.index), state.stage.phase);
+  collectRows(state);
   for (unsigned tile : role.tiles)
     storeHalves(state, tile);
   ptx.fenceProxy();
   meetWalkers();
-  threads.when(ptx.equal(ptx.add(ptx.mul(state.walker, 128), thread), 0),
-               [&] { ptx.arrive(barrier(ScoresFull, state.index)); });
+  threads.when(ptx.equal(ptx.add(ptx.mul(state.walker, 128), thread), 0), [&] {
+    ptx.arrive(barrier(ScoresFull, state.index));
+    giveScores(state.index, role);
+  });
+  if (partsInTables())
+    ptx.arrive(barrier(TablesEmpty, tablesOf(state.chunk).index));
+}
+
+// Gives the tiles of a chunk that is this block's, with what decays in it, to the other block of its team,
+// which has one place for what this one walks.
+void RoleEmitter::giveTiles(Value chunk, Stage stage) {
+  SmallVector<std::pair<int64_t, int64_t>> pieces; // where in the place and how many bytes
+  for (const MadeTile &tile : plan.made)
+    for (int64_t half = 0; half < plan.keys / 64; ++half)
+      pieces.push_back({tileOffset(tile.place) + rowsBefore(tile) * rowBytes + half * halfStride(tile.place),
+                        plan.rowsOf(tile) * rowBytes});
+  llvm::sort(pieces);
+  for (size_t i = 1; i < pieces.size();)
+    if (pieces[i - 1].first + pieces[i - 1].second == pieces[i].first) {
+      pieces[i - 1].second += pieces[i].second;
+      pieces.erase(pieces.begin() + i);
+    } else {
+      ++i;
+    }
+  Value before = ptx.add(chunk, -team), tilesThere = barrier(TilesFull, ptx.constant(ownPlaces));
+  threads.when(ptx.compare(arith::CmpIPredicate::sge, before, ptx.constant(0)), [&] {
+    auto [index, phase] = ownPlace(before);
+    ptx.await(barrier(WalkedEmpty, index), phase);
+  });
+  Value place = ptx.add(base, walkedAt + ownPlaces * walkedBytes);
+  Value wholes = wholesOf(chunk, stage),
+        wholesThere = ptx.add(base, wholesAt() + (ownPlaces + 1) * 4 * plan.keys);
+  forPeers([&](Value other) {
+    Value there = ptx.inBlock(tilesThere, other);
+    auto copy = [&](Value to, Value from, int64_t bytes) {
+      ptx.copyThere(ptx.inBlock(to, other), from, bytes, there);
+    };
+    ptx.arriveThereExpecting(there, madeBytes() + 4 * plan.keys);
+    for (auto [offset, bytes] : pieces)
+      copy(ptx.add(place, offset), ptx.add(stage.walked, offset), bytes);
+    copy(wholesThere, wholes, 4 * plan.keys);
+  });
+}
+
+// The barrier of a chunk's tiles, and its phase: of the place where they lie.
+std::pair<Value, Value> RoleEmitter::tilesFull(Value chunk, Stage stage) {
+  if (!form.sharesWalk())
+    return {barrier(TilesFull, stage.index), stage.phase};
+  auto [index, phase] = ownPlace(chunk);
+  Value own = isOwn(chunk);
+  Value ofOther = ptx.bits(arith::DivUIOp::create(b, chunk, ptx.constant(team)), 1);
+  return {barrier(TilesFull, ptx.choose(own, index, ptx.constant(ownPlaces))),
+          ptx.choose(own, phase, ofOther)};
+}
+
+void RoleEmitter::awaitTiles(Value chunk, Stage stage) {
+  auto [full, phase] = tilesFull(chunk, stage);
+  ptx.await(full, phase);
 }

@@ -284,7 +284,7 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
         return;
       ptx.await(barrier(Full, state.stage.index), state.stage.phase);
       if (form.walksBeside)
-        ptx.await(barrier(TilesFull, state.stage.index), state.stage.phase);
+        awaitTiles(state.chunk, state.stage);
       if (phase == Phase::Chain && earlyPlaces)
         ptx.await(barrier(EarlyFull, earlyOf(state.chunk).first), earlyOf(state.chunk).second);
       waited = true;
@@ -372,6 +372,13 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
   if (!state.isLastSlab)
     return success();
   ptx.arrive(barrier(Empty, state.stage.index));
+  if (form.sharesWalk()) {
+    ptx.syncWarp();
+    threads.when(ptx.equal(lane, 0), [&] {
+      Value done = barrier(WalkedEmpty, ownPlace(state.chunk).first);
+      ptx.arriveThere(ptx.inBlock(done, ptx.bits(state.chunk, team - 1)));
+    });
+  }
   // Products alone have read the scores, and each warp has waited for its own.
   if (state.waitedForScores && phase != Phase::Chain)
     threads.when(ptx.equal(lane, 0), [&] {

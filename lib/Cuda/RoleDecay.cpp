@@ -14,6 +14,7 @@
 // start.
 #include "lib/Cuda/RoleDecay.h"
 #include "lib/Cuda/Count.h"
+#include "lib/Cuda/Sequential.h"
 
 using namespace mlir;
 using namespace recur;
@@ -84,7 +85,7 @@ void RoleEmitter::storeRights(ScoreState &state, Value right, ValueRange rows, i
   ChannelPairs numbers = loadChannels(ptx, state.ownChannels, nearRights * 8 * plan.keys, block);
   store(more = ptx.add(more, state.warpRows), 0, numbers, 0, 3);
   store(ptx.add(more, state.warpRows), rightRows(0, 2), numbers, 1, 2);
-  store(at, rightRows(0, 3), loadChannels(ptx, state.channels, farRight * 8 * plan.keys, block), 0, 1);
+  store(at, rightRows(0, 3), loadChannels(ptx, state.channels, farRight * 8 * plan.keys, block), 1, 1);
 }
 
 // A thread's entries of rows, in the order of the pairs that it has of the inputs.
@@ -252,7 +253,7 @@ void RoleEmitter::weighRows(ScoreState &state) {
 // part them. Then what a warp makes of blocks that are not before its own lies where what its tokens see of
 // each other is stored last.
 void RoleEmitter::seeBlocks(ScoreState &state) {
-  Value parts = partsOfWarp(), last = ptx.add(parts, ptx.mul(warp, 1024));
+  Value parts = partsOfWarp(state), last = ptx.add(parts, ptx.mul(warp, 1024));
   auto isAfter = [&](int64_t column) { return ptx.below(ptx.constant(column), warp); };
   awaitParts(state);
   auto see = [&](int64_t column) {
@@ -299,8 +300,9 @@ void RoleEmitter::seeBlocks(ScoreState &state) {
 
 void RoleEmitter::emitDecayed(ScoreState &state) {
   state.own.clear();
+  state.rowsAt = form.sharesWalk() ? state.stage.walked : state.stage.tiles;
   for (Value block : state.blocks)
-    state.own.push_back(ptx.add(ptx.add(state.stage.tiles, state.warpRows), block));
+    state.own.push_back(ptx.add(ptx.add(state.rowsAt, state.warpRows), block));
   findTokens(state);
   if (plan.outlastRows())
     countRows(state);
@@ -321,12 +323,20 @@ void RoleEmitter::emitDecayed(ScoreState &state) {
   state.channels = ptx.add(state.channels, ptx.mul(state.walker, 128 * blocksOfWalker()));
   state.ownChannels = ptx.add(state.channels, ptx.mul(warp, 8 * plan.keys));
   // Who sums over rows has read them, so tiles may take their place.
-  ptx.await(barrier(Full, state.stage.index), state.stage.phase);
+  if (!form.sharesWalk())
+    ptx.await(barrier(Full, state.stage.index), state.stage.phase);
   // Inputs are read before tiles take their place, and sums that are seldom needed take no registers
   // meanwhile: they lie where the chunk's parts will, when those of the chunk before are of no more use.
   auto wildAt = [&](chunk::GramOp gram) { return partsAt(gram); };
   Value own = ptx.add(ptx.add(base, ptx.mul(thread, 16)), ptx.mul(state.walker, 4096));
-  if (state.wild)
+  llvm::DenseMap<Operation *, Values> wildSums; // where parts have no place yet
+  if (state.wild && partsInTables())
+    for (chunk::GramOp gram : plan.grams)
+      wildSums[gram] = whenOr(b, state.wild, Values(8, ptx.number(0)), [&] {
+        describeRare(*b.getInsertionBlock());
+        return wildDiagonal(state, gram);
+      });
+  else if (state.wild)
     threads.when(state.wild, [&] {
       describeRare(*b.getInsertionBlock());
       awaitParts(state);
@@ -337,14 +347,16 @@ void RoleEmitter::emitDecayed(ScoreState &state) {
       }
     });
   weighRows(state);
-  if (tabulatesAhead())
+  if (tabulatesAhead() && !partsInTables())
     ptx.arrive(barrier(TablesEmpty, tablesOf(state.chunk).index));
   if (takesLogsAhead())
-    ptx.arrive(barrier(LogsEmpty, state.stage.index));
+    ptx.arrive(barrier(LogsEmpty, ownPlace(state.chunk).first));
   for (chunk::GramOp gram : plan.grams) {
     Values &sums = state.diagonals[gram];
     if (state.wild)
       sums = whenOr(b, state.wild, sums, [&] {
+        if (partsInTables())
+          return wildSums[gram];
         Values stored = ptx.loadFloats(own, wildAt(gram), 4);
         llvm::append_range(stored, ptx.loadFloats(own, wildAt(gram) + 2048, 4));
         return stored;
@@ -356,19 +368,37 @@ void RoleEmitter::emitDecayed(ScoreState &state) {
   // The rows on the right are read by other warps, and tiles may leave.
   ptx.fenceProxy();
   meetWalkers();
-  threads.when(ptx.equal(ptx.add(ptx.mul(state.walker, 128), thread), 0),
-               [&] { ptx.arrive(barrier(TilesFull, state.stage.index)); });
+  threads.when(ptx.equal(ptx.add(ptx.mul(state.walker, 128), thread), 0), [&] {
+    ptx.arrive(tilesFull(state.chunk, state.stage).first);
+    if (form.sharesWalk())
+      giveTiles(state.chunk, state.stage);
+  });
   seeBlocks(state);
+}
+
+void RoleEmitter::awaitLogs(Value chunk) {
+  auto [index, phase] = ownPlace(chunk);
+  ptx.await(barrier(LogsFull, index), phase);
+}
+
+void RoleEmitter::awaitWalked(Value chunk) {
+  auto [index, phase] = ownPlace(chunk);
+  ptx.await(barrier(WalkLoaded, index), phase);
 }
 
 // Waits for a chunk's inputs, or for the logarithms alone; rows past the end are cleared first.
 void RoleEmitter::awaitInputs(Value chunk, Stage stage, bool logsAlone) {
   if (takesLogsAhead())
-    ptx.await(barrier(LogsFull, stage.index), stage.phase);
+    awaitLogs(chunk);
   if (!logsAlone || !takesLogsAhead())
-    ptx.await(barrier(Loaded, stage.index), stage.phase);
-  threads.when(ptx.compare(arith::CmpIPredicate::slt, tokensLeft(chunk), ptx.constant(plan.tokens)),
-               [&] { ptx.await(barrier(Full, stage.index), stage.phase); });
+    form.sharesWalk() ? awaitWalked(chunk) : ptx.await(barrier(Loaded, stage.index), stage.phase);
+  threads.when(ptx.compare(arith::CmpIPredicate::slt, tokensLeft(chunk), ptx.constant(plan.tokens)), [&] {
+    if (form.sharesWalk()) { // as in scoreBeside
+      auto [index, phase] = bufferOf(chunk, stage);
+      ptx.await(barrier(ScoresEmpty, index), ptx.exclusiveOr(phase, ptx.constant(1)));
+    }
+    ptx.await(barrier(Full, stage.index), stage.phase);
+  });
 }
 
 // The warpgroups that share out the channels, the same code for all.
@@ -381,11 +411,14 @@ void RoleEmitter::emitWalk(Value chunks) {
   state.meeting = ptx.add(state.walker, 1);
   refreshBlocks(state);
   beginDecayed(state);
-  forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
+  auto body = [&](Value chunk, Stage stage) {
     state.chunk = chunk;
     state.stage = stage;
     awaitInputs(chunk, stage);
     emitDecayed(state);
-    return Values();
-  });
+  };
+  forOwnChunks(chunks, body);
+  // Rows have 16 bits, or few more, and logarithms are sums of numbers near them.
+  for (Operation &op : *b.getInsertionBlock())
+    op.walk(relax);
 }

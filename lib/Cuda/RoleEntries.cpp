@@ -121,7 +121,7 @@ FailureOr<Values> RoleEmitter::entriesOf(ChainState &state, Value value) {
   for (unsigned i : {0, 1})
     if (isa<MulOp>(op) && RolePlan::isWholeOfKeys(op->getOperand(i))) {
       FailureOr<Values> entries = slab(state, op->getOperand(1 - i));
-      return failed(entries) ? entries : FailureOr<Values>(decayedWhole(state.stage, *entries));
+      return failed(entries) ? entries : FailureOr<Values>(decayedWhole(state.chunk, state.stage, *entries));
     }
   // Factors of columns together make one number.
   bool isNegative = isa<NegOp>(op);

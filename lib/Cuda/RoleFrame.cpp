@@ -82,13 +82,18 @@ int64_t RoleEmitter::madeBytes() const {
 // apart.
 void RoleEmitter::placeTiles(bool apart) {
   SmallVector<BlockArgument> copied = copiedInputs(plan, phase);
-  stageBytes = loadedBytes = earlyBytes = 0;
+  stageBytes = loadedBytes = logsBytes = walkedBytes = walkedLoaded = earlyBytes = 0;
   earlyTiles.clear();
+  if (takesLogsAhead()) {
+    auto logs = cast<BlockArgument>(plan.logs());
+    tileOffsets[logs] = {0, rowBytes * rowsOfPlace(logs)};
+    logsBytes = halvesOf(logs) * halfStride(logs);
+  }
   for (ArrayRef<BlockArgument> inputs : plan.inputs) {
     // The chain finds made tiles where inputs would be.
     SmallVector<BlockArgument> together;
     llvm::copy_if(inputs, std::back_inserter(together), [&](BlockArgument input) {
-      return llvm::is_contained(copied, input) ||
+      return (llvm::is_contained(copied, input) && !isLogsAhead(input)) ||
              ((phase == Phase::Chain || plan.isSpare(input)) && plan.isPlace(input));
     });
     if (together.empty())
@@ -96,7 +101,7 @@ void RoleEmitter::placeTiles(bool apart) {
     bool isEarly = apart && llvm::all_of(together, [&](BlockArgument input) {
                      return plan.isReadFirst(input) && (phase != Phase::Chain || plan.isPlace(input));
                    });
-    int64_t &total = isEarly ? earlyBytes : stageBytes;
+    int64_t &total = isEarly ? earlyBytes : isWalked(together.front()) ? walkedBytes : stageBytes;
     int64_t halves = halvesOf(together.front()), at = total, bytes = 0;
     for (BlockArgument input : together)
       bytes += rowBytes * rowsOfPlace(input);
@@ -105,8 +110,8 @@ void RoleEmitter::placeTiles(bool apart) {
         earlyTiles.insert(input);
       tileOffsets[input] = {at, bytes};
       at += rowBytes * rowsOfPlace(input);
-      if (llvm::is_contained(copied, input) && !(takesLogsAhead() && input == plan.logs()))
-        loadedBytes += halves * rowBytes * plan.filledRows(input);
+      if (llvm::is_contained(copied, input))
+        (isWalked(input) ? walkedLoaded : loadedBytes) += halves * rowBytes * plan.filledRows(input);
     }
     total += halves * bytes;
   }
@@ -127,9 +132,10 @@ void RoleEmitter::layOut() {
   int64_t rightBytes = plan.rights.size() * (plan.keys / 64) * rightHalf, exchangeBytes = 0;
   // With a decay of each key, the system's blocks lie where its sums did.
   if (plan.decay)
-    exchangeBytes = plan.grams.size() * partBytes, blockBytes = rightBytes;
+    exchangeBytes = partsInTables() ? 0 : plan.grams.size() * partBytes, blockBytes = rightBytes;
   int64_t others = outputBytes + blockBytes + leavesBytes + tablesBytes + sumBytes + vectorBytes() +
-                   exchangeBytes + Barriers * barrierPitch + beginBytes + 256;
+                   exchangeBytes + ownPlaces * logsBytes + (ownPlaces + 1) * walkedBytes +
+                   Barriers * barrierPitch + beginBytes + 256;
   // Where there is room for one chunk's inputs, its scores wait for the chain anyway.
   constexpr int64_t numbersBytes = 2048;
   buffers = others + 2 * scoreBytes + stageBytes + numbersBytes > threads.sharedLimit ? 1 : 2;
@@ -159,7 +165,9 @@ void RoleEmitter::layOut() {
     }
   }
   earlyAt = stages * stageBytes;
-  int64_t at = earlyAt + earlyPlaces * earlyBytes;
+  logsAt = earlyAt + earlyPlaces * earlyBytes;
+  walkedAt = logsAt + ownPlaces * logsBytes;
+  int64_t at = walkedAt + (ownPlaces + 1) * walkedBytes;
   auto take = [&](int64_t &where, int64_t bytes) {
     where = at;
     at += bytes;
@@ -174,6 +182,8 @@ void RoleEmitter::layOut() {
     blocksAt = partsAt(plan.splitScores(plan.system).second);
   take(leavesAt, leavesBytes);
   take(tablesAt, tablesBytes);
+  if (partsInTables())
+    exchangeAt = tablesAt;
   take(normsAt, sumBytes);
   take(vectorsAt, vectorBytes());
   take(barriersAt, Barriers * barrierPitch);
@@ -224,13 +234,34 @@ RoleEmitter::Stage RoleEmitter::stageAt(Value index, Value phase, Value chunk) {
     masks = arith::RemUIOp::create(b, own, ptx.constant(maskPitch() / slotBytes));
     masks = ptx.add(ptx.add(base, masksAt), ptx.mul(masks, slotBytes));
   }
+  Value logs, walked;
+  if (takesLogsAhead())
+    logs = ptx.add(ptx.add(base, logsAt), ptx.mul(ownPlace(chunk).first, logsBytes));
+  if (form.sharesWalk()) {
+    Value place = ptx.choose(isOwn(chunk), ownPlace(chunk).first, ptx.constant(ownPlaces));
+    walked = ptx.add(ptx.add(base, walkedAt), ptx.mul(place, walkedBytes));
+  }
   return {index,
           phase,
           ptx.add(base, ptx.mul(index, stageBytes)),
           ptx.add(ptx.add(base, slotsAt), ptx.mul(place, slotBytes)),
           masks,
           place,
-          early};
+          early,
+          logs,
+          walked};
+}
+
+std::pair<Value, Value> RoleEmitter::ownPlace(Value chunk) {
+  if (team > 1)
+    chunk = arith::DivUIOp::create(b, chunk, ptx.constant(team));
+  return {ptx.bits(chunk, 1), ptx.bits(ptx.shiftRight(chunk, 1), 1)};
+}
+
+RoleEmitter::Stage RoleEmitter::stageOf(Value chunk) {
+  Value round = arith::DivUIOp::create(b, chunk, ptx.constant(stages));
+  Value index = arith::SubIOp::create(b, chunk, ptx.mul(round, stages));
+  return stageAt(index, ptx.bits(round, 1), chunk);
 }
 
 // The place, and its phase, of a chunk's tiles that are read first.
@@ -268,9 +299,7 @@ void RoleEmitter::forOwnChunks(Value chunks, llvm::function_ref<void(Value, Stag
     return;
   }
   threads.forLoop(rank(), chunks, ptx.constant(team), {}, [&](Value chunk, ValueRange) {
-    Value round = arith::DivUIOp::create(b, chunk, ptx.constant(stages));
-    Value index = arith::SubIOp::create(b, chunk, ptx.mul(round, stages));
-    body(chunk, stageAt(index, ptx.bits(round, 1), chunk));
+    body(chunk, stageOf(chunk));
     return Values();
   });
 }
@@ -296,11 +325,13 @@ void RoleEmitter::emitStart() {
     init(Loaded, stages, 1);
     init(Full, stages, rowsAhead() ? 96 : 32);
     init(Empty, stages, 128 * chains);
-    init(TilesFull, stages, form.walkers() ? 1 : 0);
+    init(TilesFull, form.sharesWalk() ? ownPlaces + 1 : stages, form.walkers() ? 1 : 0);
     init(TablesFull, tabulatesAhead() ? 2 : 0, 32 * tableWarps());
     init(TablesEmpty, tabulatesAhead() ? 2 : 0, 128 * form.walkers());
-    init(LogsFull, takesLogsAhead() ? stages : 0, 1);
-    init(LogsEmpty, takesLogsAhead() ? stages : 0, 128 * form.walkers());
+    init(LogsFull, takesLogsAhead() ? ownPlaces : 0, 1);
+    init(LogsEmpty, takesLogsAhead() ? ownPlaces : 0, 128 * form.walkers());
+    init(WalkLoaded, form.sharesWalk() ? ownPlaces : 0, 1);
+    init(WalkedEmpty, form.sharesWalk() ? ownPlaces : 0, 4 * chains * team);
     init(PartsFull, phase == Phase::Prepare ? 1 : 0, 128 * form.walkers());
     init(PartsEmpty, phase == Phase::Prepare ? 1 : 0, 1);
     init(ScoresFull, buffers, form.walksBeside ? 1 : scorers.size());
@@ -367,6 +398,8 @@ Value RoleEmitter::shardHalves(unsigned tensor) {
 LogicalResult RoleEmitter::emit() {
   layOut();
   if (team > stages || !fits() || entry.maps.size() > mostMaps)
+    return failure();
+  if (form.sharesWalk() && buffers < team)
     return failure();
   emitStart();
   // How much that is, is known when all numbers of tokens are.

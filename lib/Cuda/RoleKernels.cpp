@@ -138,12 +138,13 @@ bool KernelBuilder::addRoles(const RolePlan &plan, Entry entry, RoleForm form) {
   return false;
 }
 
-// Walkers and the chain in one launch, a head a block.
-bool KernelBuilder::addBeside(const RolePlan &plan, int64_t shards) {
-  if (!plan.canWalkBeside())
-    return false;
+// Walkers and the chain in one launch, a head a block or, with half of it each, a team of two.
+std::optional<Entry> KernelBuilder::addBeside(const RolePlan &plan, int64_t shards, int64_t team) {
+  if (team > 1 ? !plan.canShareWalk() || shards % team : !plan.canWalkBeside())
+    return std::nullopt;
   RoleForm form;
   form.walksBeside = true;
+  form.team = team;
   form.phase = Phase::Passed;
   Entry entry;
   entry.name = options.symbol + "_beside";
@@ -152,18 +153,23 @@ bool KernelBuilder::addBeside(const RolePlan &plan, int64_t shards) {
   entry.mostBlocks = options.chip.processors;
   entry.takesMore = true;
   entry.shards = shards;
-  return addRoles(plan, entry, form);
+  if (!addRoles(plan, entry, form))
+    return std::nullopt;
+  return entries.pop_back_val();
 }
 
 // What does not depend on the state by a launch of its own, over all chunks side by side, and the chain by
 // the next: a head's rows go to two blocks where that leaves no processor idle. Or both in one launch, where
-// heads are many and a block has room.
-bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards) {
+// heads are many and a block has room, or one of a team of two, whose kernel is given.
+bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards,
+                                std::optional<Entry> ofTeams) {
   FailureOr<RolePlan> plan = RolePlan::make(program, tensors);
   if (failed(plan))
     return false;
   size_t first = entries.size();
   auto giveUp = [&] {
+    if (ofTeams)
+      entries.push_back(*ofTeams);
     eraseCode(ArrayRef(entries).drop_front(first));
     entries.truncate(first);
     return false;
@@ -176,7 +182,7 @@ bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgumen
   chain.leastTokens = tokensWorthChunk;
   size_t numbers = 0, chains = 0;
   for (int64_t parts : {2, 1}) {
-    if (parts > plan->independent / rowsOfSlab || (parts > 1 && shards > 1))
+    if (parts > plan->independent / rowsOfSlab || (parts > 1 && shards > 1) || (ofTeams && chains))
       continue;
     form.parts = parts;
     // Smaller blocks would begin several on one processor, on the first that are free.
@@ -195,9 +201,9 @@ bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgumen
   }
   // One launch takes as long for one head as for all processors, two take longer for more. They are as fast
   // at so many heads, or more where who walks the channels makes tables, too.
-  if (addBeside(*plan, shards))
-    entries[entries.size() - 2].mostBlocks =
-        options.chip.processors * (plan->leavesTimeForTables() ? 5 : 6) / 8;
+  std::optional<Entry> beside = ofTeams ? ofTeams : addBeside(*plan, shards, /*team=*/1);
+  if (beside)
+    entries.back().mostBlocks = options.chip.processors * (plan->leavesTimeForTables() ? 5 : 6) / 8;
   form.phase = Phase::Prepare;
   form.forgets = false;
   form.parts = 1;
@@ -212,6 +218,8 @@ bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgumen
   prepare = entries.pop_back_val();
   for (size_t i = 0; i < chains; ++i)
     entries.insert(entries.begin() + first + 2 * i, prepare);
+  if (beside)
+    entries.push_back(*beside);
   return true;
 }
 
@@ -410,8 +418,19 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
     return false;
   }
   // With a decay of each key scores are dearer than the chain.
-  if (plan->decay)
-    return addPrepared(program, part.tensors, part.shards);
+  if (plan->decay) {
+    std::optional<Entry> ofTeams;
+    if (plan->independent > rowsOfSlab) {
+      SharedOut halves = shareOut(rowsOfSlab, Rest::Padded);
+      FailureOr<RolePlan> half = failure();
+      if (chunk::ProgramOp own = derived(halves.rule()))
+        half = RolePlan::make(own, halves.tensors);
+      if (succeeded(half))
+        ofTeams = addBeside(*half, halves.shards, /*team=*/2);
+      program = derived(part.rule());
+    }
+    return addPrepared(program, part.tensors, part.shards, ofTeams);
+  }
   // A block's registers hold 64 rows of two states.
   if (plan->states > 1) {
     SharedOut halves = shareOut(rowsOfSlab, Rest::Padded);

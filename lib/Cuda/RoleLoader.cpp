@@ -95,23 +95,47 @@ void RoleEmitter::emitLoader(Value chunks) {
   // tiles are made last, in the order in which they leave. A place of no input is waited for alone.
   SmallVector<std::pair<unsigned, int64_t>> order;
   for (unsigned own = 0; own < inputs.size(); ++own)
-    if ((!leaves || !plan.isPlace(inputs[own])) && !(takesLogsAhead() && inputs[own] == plan.logs()))
+    if ((!leaves || !plan.isPlace(inputs[own])) && !isLogsAhead(inputs[own]))
       order.push_back({own, -1});
   for (size_t tile = 0; leaves && tile < plan.made.size(); ++tile)
     order.push_back(
         {llvm::find(inputs, plan.made[tile].place) - inputs.begin(), plan.made.size() - tile - 1});
   auto takeLogs = [&](Value chunk, Stage stage) {
-    Value loaded = barrier(LogsFull, stage.index), token = ptx.add(first, ptx.mul(chunk, plan.tokens));
-    ptx.await(barrier(LogsEmpty, stage.index), ptx.exclusiveOr(stage.phase, ptx.constant(1)));
+    auto [place, phase] = ownPlace(chunk);
+    Value loaded = barrier(LogsFull, place), token = ptx.add(first, ptx.mul(chunk, plan.tokens));
+    ptx.await(barrier(LogsEmpty, place), ptx.exclusiveOr(phase, ptx.constant(1)));
     auto logs = cast<BlockArgument>(plan.logs());
     forBoxes(llvm::find(inputs, logs) - inputs.begin(), token, [&](Value offset, Value map, ValueRange at) {
       ptx.loadBox(ptx.add(tileAt(stage, logs), offset), map, loaded, at);
     });
     ptx.arriveExpecting(loaded, halvesOf(logs) * rowBytes * plan.filledRows(logs));
   };
+  // What is walked for a team comes to where the chunk before the last one was, when the other block has done
+  // with that, too.
+  auto takeWalked = [&](Value chunk, Stage stage) {
+    auto [place, phase] = ownPlace(chunk);
+    Value loaded = barrier(WalkLoaded, place), token = ptx.add(first, ptx.mul(chunk, plan.tokens));
+    ptx.await(barrier(WalkedEmpty, place), ptx.exclusiveOr(phase, ptx.constant(1)));
+    for (auto [own, left] : order)
+      if (BlockArgument input = inputs[own]; isWalked(input))
+        forBoxes(own, token, [&](Value offset, Value map, ValueRange at) {
+          ptx.loadBox(ptx.add(tileAt(stage, input), offset), map, loaded, at);
+        });
+    ptx.arriveExpecting(loaded, walkedLoaded);
+  };
+  auto whenOwn = [&](Value chunk, llvm::function_ref<void()> body) {
+    threads.when(arith::AndIOp::create(b, isOwn(chunk), ptx.below(chunk, chunks)), body);
+  };
+  if (form.sharesWalk() && takesLogsAhead())
+    whenOwn(ptx.constant(0), [&] { takeLogs(ptx.constant(0), stageOf(ptx.constant(0))); });
   forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
-    if (takesLogsAhead())
+    if (form.sharesWalk())
+      whenOwn(chunk, [&] { takeWalked(chunk, stage); });
+    else if (takesLogsAhead())
       takeLogs(chunk, stage);
+    // Tables need them long before the chunk's turn.
+    if (form.sharesWalk() && takesLogsAhead())
+      whenOwn(ptx.add(chunk, 1), [&] { takeLogs(ptx.add(chunk, 1), stageOf(ptx.add(chunk, 1))); });
     Value before = ptx.add(chunk, -stages);
     Stage old = stageAt(stage.index, ptx.exclusiveOr(stage.phase, ptx.constant(1)), before);
     whenStored(chunk, [&] { copyOut(before, old); });
@@ -127,7 +151,7 @@ void RoleEmitter::emitLoader(Value chunks) {
           continue;
         }
         BlockArgument input = inputs[own];
-        if ((input == plan.outputPlace) != toOutputs || isEarly(input) != early)
+        if ((input == plan.outputPlace) != toOutputs || isEarly(input) != early || isWalked(input))
           continue;
         if (left >= 0)
           ptx.awaitStores(/*written=*/false, left);
@@ -163,9 +187,7 @@ void RoleEmitter::emitLoader(Value chunks) {
     return;
   Value rest = arith::SubIOp::create(b, chunks, arith::MinUIOp::create(b, chunks, depth));
   threads.forLoop(rest, chunks, ptx.constant(1), {}, [&](Value chunk, ValueRange) {
-    Value round = arith::DivUIOp::create(b, chunk, depth);
-    Value index = arith::SubIOp::create(b, chunk, ptx.mul(round, depth));
-    Stage stage = stageAt(index, ptx.bits(round, 1), chunk);
+    Stage stage = stageOf(chunk);
     copyOut(chunk, stage);
     release(chunk, stage);
     return Values();

@@ -14,9 +14,10 @@ int64_t RoleEmitter::partsAt(Operation *gram) const {
   return exchangeAt + (llvm::find(plan.grams, gram) - plan.grams.begin()) * partBytes;
 }
 
-Value RoleEmitter::partsOfWarp() {
+Value RoleEmitter::partsOfWarp(const ScoreState &state) {
   Value before = ptx.shiftRight(ptx.mul(warp, ptx.add(warp, 1)), 1);
-  return ptx.add(ptx.add(base, ptx.mul(lane, 16)), ptx.mul(before, 1024));
+  Value first = partsInTables() ? ptx.add(state.tables, -tablesAt) : base;
+  return ptx.add(ptx.add(first, ptx.mul(lane, 16)), ptx.mul(before, 1024));
 }
 
 // Waits until who goes on with the sums of the chunk before has done with them.
@@ -54,7 +55,7 @@ void RoleEmitter::addPart(ScoreState &state, Value at, ValueRange kept) {
 // Takes the sums of the products that scores consist of. There is nothing of a warp's blocks after the last
 // one.
 void RoleEmitter::takeParts(ScoreState &state, Value scores) {
-  Value parts = partsOfWarp();
+  Value parts = partsOfWarp(state);
   state.sums.clear();
   for (Operation *gram : plan.gramsOf(scores))
     for (int64_t block = 0; block < 4; ++block) {

@@ -369,6 +369,8 @@ public:
   int64_t rowsOfOutput() const { return rowOutputs ? tokensOfChunk : columns; }
   /// Whether a block has room for the walkers of its channels and for the chain (RoleBeside.cpp).
   bool canWalkBeside() const;
+  /// Whether the blocks of a team may do so for one another.
+  bool canShareWalk() const;
   /// Whether two warps have no sums over rows to make, but time for tables of a decay, whose logarithms are
   /// an input as it is.
   bool leavesTimeForTables() const;

@@ -47,7 +47,7 @@ void RoleEmitter::forTiles(Stage stage, bool early, RecordPart body) {
   }
 }
 
-void RoleEmitter::forScores(Stage stage, Value buffer, RecordPart body) {
+void RoleEmitter::forScores(Value chunk, Stage stage, Value buffer, RecordPart body) {
   int64_t offset = madeBytes();
   auto add = [&](Value address, int64_t bytes) {
     body(offset, address, bytes);
@@ -73,7 +73,7 @@ void RoleEmitter::forScores(Stage stage, Value buffer, RecordPart body) {
     piece(ownLeavesAt(), ownLeavesAt() + ownLeavesBytes());
   for (auto [first, end] : pieces)
     add(ptx.add(scores, first), end - first);
-  add(ptx.add(ptx.add(base, wholesAt()), ptx.mul(stage.place, 4 * plan.keys)), 4 * plan.keys);
+  add(wholesOf(chunk, stage), 4 * plan.keys);
   for (auto [i, slot] : llvm::enumerate(slotsInRecord()))
     add(ptx.add(stage.rows, i * slotPitch()), bytesInRecord(slot));
 }
@@ -162,7 +162,7 @@ void RoleEmitter::leaveScores(Value chunk, Stage stage) {
   ptx.await(barrier(ScoresFull, buffer), phase);
   ptx.fenceProxy();
   Value record = recordAt(chunk);
-  forScores(stage, buffer, [&](int64_t offset, Value address, int64_t bytes) {
+  forScores(chunk, stage, buffer, [&](int64_t offset, Value address, int64_t bytes) {
     ptx.storeBytes(at(b, record, offset), address, bytes);
   });
   ptx.commitStores();
@@ -177,7 +177,7 @@ void RoleEmitter::takeRecord(Value chunk, Stage stage) {
     ptx.loadBytes(address, at(b, record, offset), bytes, loaded);
   };
   forTiles(stage, /*early=*/false, load);
-  forScores(stage, stage.index, load);
+  forScores(chunk, stage, stage.index, load);
 }
 
 // The same of the tiles that are read first, when the chain has done with those of the chunk before.

@@ -218,17 +218,15 @@ void RoleEmitter::setTokens(RowState &state, Value chunk) {
 }
 
 // Clears the rows of inputs after those of a number of tokens.
-void RoleEmitter::clearRows(Stage stage, Value tokens) {
+void RoleEmitter::clearRows(Value chunk, Stage stage, Value tokens) {
   Value zero = ptx.number(0), packet = ptx.mul(ptx.bits(lane, 7), 16);
-  auto clear = [&](bool hasSteps, bool early) {
+  auto clear = [&](ArrayRef<BlockArgument> inputs) {
     SmallVector<int64_t> tiles;
-    for (BlockArgument input : copiedInputs(plan, phase))
-      if (plan.hasSteps(input) == hasSteps && isEarly(input) == early)
-        for (int64_t half = 0; half < halvesOf(input); ++half)
-          tiles.push_back(tileOffset(input) + half * halfStride(input));
-    if (tiles.empty())
-      return;
+    for (BlockArgument input : inputs)
+      for (int64_t half = 0; half < halvesOf(input); ++half)
+        tiles.push_back(tileOffset(input) + half * halfStride(input));
     llvm::sort(tiles);
+    bool hasSteps = plan.hasSteps(inputs.front());
     bool byEights = hasSteps && plan.isStacked(), hasMore = hasSteps && !byEights;
     Value first = ptx.add(ptx.mul(tokens, hasMore ? plan.steps : 1), ptx.shiftRight(lane, 3));
     Value end = ptx.constant(hasMore ? tokensOfChunk : plan.columns);
@@ -236,18 +234,25 @@ void RoleEmitter::clearRows(Stage stage, Value tokens) {
       // Eight more for each eight before.
       if (byEights)
         row = ptx.add(row, ptx.mul(ptx.shiftRight(row, 3), 8));
-      Value at = ptx.add(ptx.add(early ? stage.early : stage.tiles, packet), ptx.mul(row, rowBytes));
+      Value at = ptx.add(ptx.add(tilesOf(stage, inputs.front()), packet), ptx.mul(row, rowBytes));
       for (int64_t tile : tiles)
         for (int64_t more = 0; more < (byEights ? 2 : 1); ++more)
           ptx.store(at, tile + more * 8 * rowBytes, {zero, zero, zero, zero}, /*relaxed=*/true);
       return Values();
     });
   };
-  // Those of a chain are made of rows that are cleared.
-  for (bool hasSteps : {false, true})
-    for (bool early : {false, true})
-      if (!early || phase != Phase::Chain)
-        clear(hasSteps, early);
+  // Those of a chain that are read first are made of rows that are cleared. The others of a team's chunk that
+  // another block walks are not here.
+  llvm::MapVector<unsigned, SmallVector<BlockArgument>> alike;
+  for (BlockArgument input : copiedInputs(plan, phase))
+    if (!isEarly(input) || phase != Phase::Chain)
+      alike[8 * isWalked(input) + 4 * plan.hasSteps(input) + 2 * isEarly(input) + isLogsAhead(input)]
+          .push_back(input);
+  for (auto &[kind, inputs] : alike)
+    if (isWalked(inputs.front()))
+      threads.when(isOwn(chunk), [&, &inputs = inputs] { clear(inputs); });
+    else
+      clear(inputs);
 }
 
 // Whether what is stored in a slot follows from sums over rows.
@@ -371,9 +376,14 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
     // Rows past the end are another sequence's, or none. Scores that are being made of them are not used.
     threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(plan.tokens, 64)), [&] {
       describeRare(*b.getInsertionBlock());
-      if (takesLogsAhead())
-        ptx.await(barrier(LogsFull, stage.index), stage.phase);
-      clearRows(stage, arith::TruncIOp::create(b, b.getI32Type(), left));
+      auto awaitOthers = [&] {
+        if (takesLogsAhead())
+          awaitLogs(chunk);
+        if (form.sharesWalk())
+          awaitWalked(chunk);
+      };
+      form.sharesWalk() ? threads.when(isOwn(chunk), awaitOthers) : awaitOthers();
+      clearRows(chunk, stage, arith::TruncIOp::create(b, b.getI32Type(), left));
       ptx.fenceProxy();
     });
     ptx.arrive(barrier(Full, stage.index));

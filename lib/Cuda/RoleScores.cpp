@@ -216,25 +216,30 @@ void RoleEmitter::awaitPlace(ScoreState &state) {
 void RoleEmitter::handOver(const ScoreState &state, unsigned which) {
   ptx.fenceProxy();
   ptx.meet(ptx.constant(5 + which), 128);
+  inOneThread([&] {
+    ptx.arrive(barrier(ScoresFull, state.index));
+    giveScores(state.index, scorers[which]);
+  });
+}
+
+// To those of the team, in whose memory they have the same place.
+void RoleEmitter::giveScores(Value index, const ScoreRole &role) {
   SmallVector<std::pair<int64_t, int64_t>> tiles; // where and how many bytes
   int64_t bytes = 0;
-  for (unsigned tile : scorers[which].tiles)
+  for (unsigned tile : role.tiles)
     tiles.push_back({scoreOffset(tile), scoreTileBytes(plan.scores[tile])});
-  if (scorers[which].system)
+  if (role.system)
     tiles.push_back({inverseAt - scoresAt, inverseBytes()});
   for (auto [offset, size] : tiles)
     bytes += size;
-  inOneThread([&] {
-    Value full = barrier(ScoresFull, state.index);
-    ptx.arrive(full);
-    forPeers([&](Value rank) {
-      Value there = ptx.inBlock(full, rank);
-      ptx.arriveThereExpecting(there, bytes);
-      for (auto [offset, size] : tiles) {
-        Value at = ptx.add(state.buffer, offset);
-        ptx.copyThere(ptx.inBlock(at, rank), at, size, there);
-      }
-    });
+  Value buffer = ptx.add(ptx.add(base, scoresAt), ptx.mul(index, scoreBytes));
+  forPeers([&](Value rank) {
+    Value there = ptx.inBlock(barrier(ScoresFull, index), rank);
+    ptx.arriveThereExpecting(there, bytes);
+    for (auto [offset, size] : tiles) {
+      Value at = ptx.add(buffer, offset);
+      ptx.copyThere(ptx.inBlock(at, rank), at, size, there);
+    }
   });
 }
 

@@ -30,6 +30,7 @@ struct RoleEmitter::ScoreState {
   mlir::Value walker, meeting, chunk;
   mlir::Value tables, wild, channels, ownChannels;
   Values own;
+  mlir::Value rowsAt;       // the tiles that these are in
   Values inclusive, strict; // left operands that sum over earlier tokens
   // With micro-steps: addresses of the rows of the warp's tokens, and of what these decay by; places of those
   // in a tile whose last micro-steps the thread's rows are. Which rows decay, as bits of pairs, where not all

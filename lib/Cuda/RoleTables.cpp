@@ -6,16 +6,33 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
+int64_t RoleEmitter::bytesOfTables() const { return pairTables * 8 * plan.keys; }
+
 int64_t RoleEmitter::tableBytes() const {
-  return plan.decay ? tablePlaces() * pairTables * 8 * plan.keys + (5 + form.stages) * 4 * plan.keys : 0;
+  return plan.decay ? sumsAt(tabulatesAhead() ? 1 : 4) - tablesAt + placesOfWholes() * 4 * plan.keys : 0;
 }
 
+// Of tables that are made ahead one such place has what tells of wild blocks.
 int64_t RoleEmitter::sumsAt(int64_t block) const {
-  return tablesAt + tablePlaces() * pairTables * 8 * plan.keys + block * 4 * plan.keys;
+  return tablesAt + tablePlaces() * bytesOfTables() + block * 4 * plan.keys;
 }
 
 // What decays in a chunk, for each place of numbers.
-int64_t RoleEmitter::wholesAt() const { return phase == Phase::Chain ? tablesAt : sumsAt(4); }
+int64_t RoleEmitter::wholesAt() const {
+  return phase == Phase::Chain ? tablesAt : sumsAt(tabulatesAhead() ? 1 : 4);
+}
+
+// Where a chunk's are: with its numbers, or its tiles. Walkers of a team make them earlier, when two of their
+// chunks may be on their way to the chains.
+Value RoleEmitter::wholesOf(Value chunk, Stage stage) {
+  Value place = stage.place;
+  if (form.sharesWalk()) {
+    Value own = arith::DivUIOp::create(b, chunk, ptx.constant(team));
+    own = arith::RemUIOp::create(b, own, ptx.constant(ownPlaces + 1));
+    place = ptx.choose(isOwn(chunk), own, ptx.constant(ownPlaces + 1));
+  }
+  return ptx.add(ptx.add(base, wholesAt()), ptx.mul(place, 4 * plan.keys));
+}
 
 // The left sides that sum over a warp's rows: those up to a row, or before it. Of simultaneous rows the first
 // of each token count, and what is before them is so for all; by eights, these are the first eight. What the
@@ -144,6 +161,8 @@ Values RoleEmitter::inputPairs(ScoreState &state, BlockArgument input, int64_t b
   bool ofTokens = plan.steps > 1 && !plan.hasSteps(input);
   const Values &rows = !ofTokens ? state.own : transposed ? state.ofLogs : state.ofTokens;
   Value at = ownBlock(state, rows, block, halfStride(input));
+  if (isLogsAhead(input))
+    at = ptx.add(at, arith::SubIOp::create(b, state.stage.logs, state.rowsAt));
   return ptx.loadMatrices(at, tileOffset(input), transposed);
 }
 
@@ -185,15 +204,14 @@ void RoleEmitter::makeTables(ScoreState &state) {
     Values sums;
     for (int64_t block = 0; block < 4; ++block)
       sums.push_back(ptx.loadFloats(single, sumsAt(block), 1)[0]);
-    storeTables(channel, sums, state.tables, state.stage.place);
+    storeTables(channel, sums, state.tables, wholesOf(state.chunk, state.stage));
   });
 }
 
 // The tables of one channel, or of two that stand together, from what the blocks of 16 tokens take away of
 // each: of the channels of the first block, then of the next.
-void RoleEmitter::storeTables(Value channel, ValueRange sumsOfBlocks, Value tables, Value place) {
+void RoleEmitter::storeTables(Value channel, ValueRange sumsOfBlocks, Value tables, Value wholes) {
   size_t count = sumsOfBlocks.size() / 4;
-  Value single = ptx.add(base, ptx.mul(channel, 4));
   Value pair =
       ptx.add(ptx.add(tables, ptx.mul(ptx.shiftRight(channel, 1), 16)), ptx.mul(ptx.bits(channel, 1), 4));
   // A number of each channel.
@@ -242,9 +260,7 @@ void RoleEmitter::storeTables(Value channel, ValueRange sumsOfBlocks, Value tabl
     before = sum(before, sums[block]);
     rest = sum(rest, sums[back]);
   }
-  // From a block to those after it. Both numbers of a pair are loaded.
-  store(nearRights + 2, 1, zero);
-  store(farRight, 1, zero);
+  // From a block to those after it.
   for (int64_t block = 0; block < 3; ++block) {
     Numbers between = left[block], sign = signs[block];
     for (int64_t seer = block + 1; seer < 4; ++seer) {
@@ -252,12 +268,12 @@ void RoleEmitter::storeTables(Value channel, ValueRange sumsOfBlocks, Value tabl
       if (seer < block + 3)
         store(nearRights + block, seer - block - 1, number);
       else
-        store(farRight, 0, number);
+        store(farRight, 1, number);
       between = sum(between, sums[seer]);
       sign = both(sign, signs[seer]);
     }
   }
-  ptx.store(ptx.add(single, ptx.mul(place, 4 * plan.keys)), wholesAt(), power(before, signBefore));
+  ptx.store(ptx.add(wholes, ptx.mul(channel, 4)), 0, power(before, signBefore));
 }
 
 // Whether logarithms come to their place as soon as who walks the channels has done with those before, and
@@ -270,9 +286,8 @@ bool RoleEmitter::takesLogsAhead() const {
 // The place of a chunk's tables, its phase, and where they and what tells of wild blocks are: of each warp
 // that makes tables a word for each block.
 RoleEmitter::Tables RoleEmitter::tablesOf(Value chunk) {
-  Value index = ptx.bits(chunk, 1);
-  return {index, ptx.bits(ptx.shiftRight(chunk, 1), 1),
-          ptx.add(ptx.add(base, tablesAt), ptx.mul(index, pairTables * 8 * plan.keys)),
+  auto [index, phase] = ownPlace(chunk);
+  return {index, phase, ptx.add(ptx.add(base, tablesAt), ptx.mul(index, bytesOfTables())),
           ptx.add(ptx.add(base, sumsAt(0)), ptx.mul(index, tableWarps() * 16))};
 }
 
@@ -302,12 +317,12 @@ Values RoleEmitter::sumBlocks(const Stage &stage) {
 
 // Makes the tables of all chunks: a thread takes two channels.
 void RoleEmitter::emitTables(Value chunks) {
-  forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
+  forOwnChunks(chunks, [&](Value chunk, Stage stage) {
     awaitInputs(chunk, stage, /*logsAlone=*/true);
     Values sums = sumBlocks(stage);
     Tables tables = tablesOf(chunk);
     ptx.await(barrier(TablesEmpty, tables.index), ptx.exclusiveOr(tables.phase, ptx.constant(1)));
-    storeTables(ptx.add(ptx.mul(warp, 64), ptx.mul(lane, 2)), sums, tables.numbers, stage.place);
+    storeTables(ptx.add(ptx.mul(warp, 64), ptx.mul(lane, 2)), sums, tables.numbers, wholesOf(chunk, stage));
     Values wild;
     for (int64_t block = 0; block < 4 && !plan.isMild(); ++block) {
       Value lowest = arith::MinNumFOp::create(b, sums[2 * block], sums[2 * block + 1]);
@@ -315,8 +330,9 @@ void RoleEmitter::emitTables(Value chunks) {
     }
     if (!wild.empty())
       threads.when(ptx.equal(lane, 0), [&] { ptx.store(ptx.add(tables.wild, ptx.mul(warp, 16)), 0, wild); });
+    if (form.sharesWalk()) // what decays in the chunk is copied to the team's other blocks
+      ptx.fenceProxy();
     ptx.arrive(barrier(TablesFull, tables.index));
-    return Values();
   });
 }
 
@@ -335,10 +351,9 @@ void RoleEmitter::awaitTables(ScoreState &state) {
 }
 
 // The state's entries, with what decays in the chunk.
-Values RoleEmitter::decayedWhole(const Stage &stage, ValueRange entries) {
+Values RoleEmitter::decayedWhole(Value chunk, const Stage &stage, ValueRange entries) {
   Values results(entries);
-  Value at = ptx.add(ptx.add(ptx.add(base, wholesAt()), ptx.mul(ptx.bits(lane, 3), 8)),
-                     ptx.mul(stage.place, 4 * plan.keys));
+  Value at = ptx.add(wholesOf(chunk, stage), ptx.mul(ptx.bits(lane, 3), 8));
   for (size_t e = 0; e < results.size(); e += 4) {
     Values pair = ptx.loadFloats(at, e / 4 * 32, 2);
     for (size_t i = 0; i < 4; ++i)

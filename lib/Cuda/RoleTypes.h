@@ -12,6 +12,7 @@ struct RoleTypes {
     mlir::Value tiles, rows, masks; // addresses of tiles and numbers, and of those of masks, if there are any
     mlir::Value place;              // of the numbers, from 0
     mlir::Value early; // address of the tiles that are read first, where those have places of their own
+    mlir::Value logs, walked; // those of logarithms, and of what is walked for a team, where those have
   };
   using Slot = RowSlot;
   /// Sums are told of by chunk, eight deep: those of another block come before this one's loader asks for
@@ -35,9 +36,11 @@ struct RoleTypes {
     TablesEmpty,
     LogsFull,
     LogsEmpty,
+    WalkLoaded,
+    WalkedEmpty,
     Barriers
   };
-  static constexpr int64_t barrierPitch = 64, chunksOfSums = 8;
+  static constexpr int64_t barrierPitch = 64, chunksOfSums = 8, ownPlaces = 2;
 
   /// What each thread of a role may have of the registers, 512 or a little less, that the warpgroups share:
   /// of those who load and make numbers, who make scores, of the chain, who walk channels and who sum over

@@ -45,11 +45,17 @@ private:
   void emitLoader(mlir::Value chunks);
   mlir::Value barrier(Barrier which, mlir::Value index);
   Stage stageAt(mlir::Value index, mlir::Value phase, mlir::Value chunk);
+  Stage stageOf(mlir::Value chunk);
   /// A loop over the chunks with the ring's stage; `carried` follow.
   Values forChunks(mlir::Value chunks, mlir::ValueRange carried,
                    llvm::function_ref<Values(mlir::Value chunk, Stage stage, mlir::ValueRange carried)> body);
   /// A loop over those of a team's chunks that are this block's.
   void forOwnChunks(mlir::Value chunks, llvm::function_ref<void(mlir::Value chunk, Stage stage)> body);
+  mlir::Value isOwn(mlir::Value chunk) {
+    return ptx.compare(mlir::arith::CmpIPredicate::eq, ptx.bits(chunk, team - 1), rank());
+  }
+  /// Of what there are two places of for a block's own chunks, a chunk's place and that place's phase.
+  std::pair<mlir::Value, mlir::Value> ownPlace(mlir::Value chunk);
   Part findFromStart(TensorAccess &access);
   void sumDecays(TensorAccess &access, mlir::Value chunk);
   mlir::Value countToForget(TensorAccess &access, mlir::Value end, mlir::Value most);
@@ -116,7 +122,7 @@ private:
   mlir::Value numberOf(mlir::Value chunk);
   using RecordPart = llvm::function_ref<void(int64_t offset, mlir::Value address, int64_t bytes)>;
   void forTiles(Stage stage, bool early, RecordPart body);
-  void forScores(Stage stage, mlir::Value buffer, RecordPart body);
+  void forScores(mlir::Value chunk, Stage stage, mlir::Value buffer, RecordPart body);
   // Scores of records lie in two strips of 32 columns, so that the half of one that is zero need not be
   // copied: the first rows of the strip that comes first or, of an inverse, which lies transposed, its last.
   bool inStrips() const { return plan.decay && plan.steps == 1; }
@@ -132,7 +138,10 @@ private:
   void takeEarly(mlir::Value chunk, Stage stage);
   bool isEarly(mlir::BlockArgument place) const { return earlyTiles.contains(place); }
   mlir::Value tilesOf(Stage stage, mlir::BlockArgument place) {
-    return isEarly(place) ? stage.early : stage.tiles;
+    return isEarly(place)       ? stage.early
+           : isLogsAhead(place) ? stage.logs
+           : isWalked(place)    ? stage.walked
+                                : stage.tiles;
   }
   mlir::Value tileAt(Stage stage, mlir::BlockArgument place) {
     return ptx.add(tilesOf(stage, place), tileOffset(place));
@@ -195,7 +204,7 @@ private:
   Values rotatedStates(mlir::ValueRange given);
   void storeDelayed(TensorAccess &access, const Part &own);
   void setTokens(RowState &state, mlir::Value chunk);
-  void clearRows(Stage stage, mlir::Value tokens);
+  void clearRows(mlir::Value chunk, Stage stage, mlir::Value tokens);
   std::array<mlir::Value, 2> decaySums(RowState &state, mlir::Value decay, bool before);
   std::array<mlir::Value, 2> signWeights(RowState &state, chunk::WeightsOp weights);
   mlir::Value decayOfChunk(TensorAccess &access, mlir::Value chunk);
@@ -206,6 +215,7 @@ private:
   void emitScores(mlir::Value chunks, unsigned which);
   void awaitPlace(ScoreState &state);
   void handOver(const ScoreState &state, unsigned which);
+  void giveScores(mlir::Value index, const ScoreRole &role);
   /// In one of a warpgroup's threads, which are all here.
   void inOneThread(llvm::function_ref<void()> body) {
     threads.when(ptx.equal(warp, 0), [&] { threads.when(ptx.isElected(), body); });
@@ -254,6 +264,10 @@ private:
   int64_t tableBytes() const;
   int64_t sumsAt(int64_t block) const;
   int64_t wholesAt() const;
+  int64_t placesOfWholes() const {
+    return form.sharesWalk() ? ownPlaces + 2 : phase == Phase::Chain ? stages : rowPlaces();
+  }
+  mlir::Value wholesOf(mlir::Value chunk, Stage stage);
   int64_t wholesInRecord() const {
     return madeBytes() + ownLeavesBytes() + (scoreBytes - ownLeavesBytes()) / 4 * (inStrips() ? 3 : 4);
   }
@@ -268,7 +282,7 @@ private:
   void awaitParts(const ScoreState &state);
   void meetWalkers();
   int64_t partsAt(mlir::Operation *gram) const;
-  mlir::Value partsOfWarp();
+  mlir::Value partsOfWarp(const ScoreState &state);
   Values leavePart(ScoreState &state, mlir::Operation *gram, mlir::Value at, mlir::ValueRange sums);
   void addPart(ScoreState &state, mlir::Value at, mlir::ValueRange kept);
   void takeParts(ScoreState &state, mlir::Value scores);
@@ -276,6 +290,9 @@ private:
   void addKept(ScoreState &state, llvm::ArrayRef<Values> kept);
   void storeHalves(ScoreState &state, unsigned which);
   void scoreBeside(const ScoreState &walk, llvm::ArrayRef<Values> kept);
+  void giveTiles(mlir::Value chunk, Stage stage);
+  std::pair<mlir::Value, mlir::Value> tilesFull(mlir::Value chunk, Stage stage);
+  void awaitTiles(mlir::Value chunk, Stage stage);
   Values inputPairs(ScoreState &state, mlir::BlockArgument input, int64_t block, bool transposed);
   Values rowsOf(mlir::Value rows, llvm::function_ref<mlir::ValueRange(mlir::BlockArgument)> pairs);
   LogPairs logPairs(ScoreState &state, int64_t block);
@@ -293,12 +310,23 @@ private:
   void storeTables(mlir::Value channel, mlir::ValueRange sumsOfBlocks, mlir::Value tables, mlir::Value place);
   mlir::Value isWild(mlir::Value lowest);
   mlir::Value leastOf(mlir::Value pair);
+  void awaitLogs(mlir::Value chunk);
+  void awaitWalked(mlir::Value chunk);
   void awaitInputs(mlir::Value chunk, Stage stage, bool logsAlone = false);
   // Tables that are made ahead of the walkers, by idle warps.
   bool tabulatesAhead() const { return form.walksBeside && plan.leavesTimeForTables(); }
   bool takesLogsAhead() const;
+  bool isLogsAhead(mlir::BlockArgument input) const { return takesLogsAhead() && input == plan.logs(); }
+  /// Whether an input is of use, or a tile is made in its place, for who walks a chunk for a team: of its own
+  /// chunks a block has two places, of the other's one, as tiles come there when they are made.
+  bool isWalked(mlir::BlockArgument input) const { return form.sharesWalk() && !plan.isForChain(input); }
   int64_t tablePlaces() const { return tabulatesAhead() ? 2 : 1; }
   int64_t tableWarps() const { return plan.keys / 64; }
+  int64_t bytesOfTables() const;
+  /// Whether sums that walkers exchange lie where the chunk's tables were.
+  bool partsInTables() const {
+    return form.sharesWalk() && int64_t(plan.grams.size()) * partBytes <= bytesOfTables();
+  }
   Tables tablesOf(mlir::Value chunk);
   Values sumBlocks(const Stage &stage);
   void emitTables(mlir::Value chunks);
@@ -316,7 +344,7 @@ private:
   mlir::FailureOr<Values> slab(ChainState &state, mlir::Value value);
   mlir::FailureOr<Values> entriesOf(ChainState &state, mlir::Value value);
   Values tilePairs(ChainState &state, mlir::BlockArgument input);
-  Values decayedWhole(const Stage &stage, mlir::ValueRange entries);
+  Values decayedWhole(mlir::Value chunk, const Stage &stage, mlir::ValueRange entries);
   Values scaled(ChainState &state, mlir::ValueRange entries, RowFactors factors, bool isNegative = false);
 
   // A decay of each row in the chain (RoleRowDecay.cpp).
@@ -456,7 +484,8 @@ private:
                            tileBytes = tokensOfChunk * rowBytes, quarterBytes = 8 * 32, ownLeafPitch = 80,
                            ownLeafBytes = 16 * ownLeafPitch, rightHalf = 6 * 16 * 128, partBytes = 10 * 1024,
                            beginBytes = 16, stripBytes = tileBytes / 2;
-  int64_t stages, slabs, buffers = 2, stageBytes = 0, loadedBytes = 0, earlyBytes = 0, earlyAt = 0,
+  int64_t stages, slabs, buffers = 2, stageBytes = 0, loadedBytes = 0, logsBytes = 0, logsAt = 0,
+                         walkedBytes = 0, walkedLoaded = 0, walkedAt = 0, earlyBytes = 0, earlyAt = 0,
                          earlyPlaces = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0, blocksAt = 0,
                          leavesAt = 0, outputsAt = 0, barriersAt = 0, masksAt = 0, slotsAt = 0, normsAt = 0,
                          vectorsAt = 0, tablesAt = 0, rightsAt = 0, beginAt = 0, exchangeAt = 0;
