@@ -283,6 +283,7 @@ std::vector<GpuCandidate> cuda::listCandidates(const Kernel &kernel, StringRef s
     launch.leastSegments = entry.cut == Entry::SeveralSegments ? 3 : 2;
     launch.mostBlocks = entry.mostBlocks;
     launch.takesMore = entry.takesMore;
+    launch.forFew = entry.forFew;
     launch.leastTokens = entry.leastTokens;
     launch.parts = kernel.parts.lookup(entry.name);
     candidates.back().launches.push_back(launch);

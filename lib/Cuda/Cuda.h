@@ -79,6 +79,8 @@ struct Entry {
   /// processors.
   int64_t mostBlocks = 0;
   bool takesMore = false;
+  /// With segments or one: for heads whose blocks are at most five eighths of `mostBlocks`.
+  bool forFew = false;
   /// Works on segments of sequences: as many as `mostBlocks` lets be, at least two; as many as take those
   /// processors the least time; short ones whatever their number; such that blocks, of which `mostBlocks` run
   /// at a time, end together; as many as `mostBlocks` lets be, of which there may be one; such that blocks

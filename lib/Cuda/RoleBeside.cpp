@@ -23,8 +23,8 @@ bool RolePlan::canShareWalk() const {
 }
 
 bool RolePlan::leavesTimeForTables() const {
-  return reductions.empty() && isa<BlockArgument>(logs()) && !isOfParams(logs()) && !signedFactors() &&
-         !masksLogs();
+  return (reductions.empty() || walkersSum()) && isa<BlockArgument>(logs()) && !isOfParams(logs()) &&
+         !signedFactors() && !masksLogs();
 }
 
 // Adds what the other warpgroup has left to what was kept of the sums, of all products: those of the blocks
@@ -99,7 +99,7 @@ void RoleEmitter::scoreBeside(const ScoreState &walk, ArrayRef<Values> kept) {
   addKept(state, kept);
   awaitPlace(state);
   // Walkers of a team are not held up by the ring of numbers; by now the place's last ones are done with.
-  if (form.sharesWalk())
+  if (!hasSums())
     ptx.await(barrier(Full, state.stage.index), state.stage.phase);
   collectRows(state);
   for (unsigned tile : role.tiles)
@@ -143,10 +143,13 @@ void RoleEmitter::giveTiles(Value chunk, Stage stage) {
     auto copy = [&](Value to, Value from, int64_t bytes) {
       ptx.copyThere(ptx.inBlock(to, other), from, bytes, there);
     };
-    ptx.arriveThereExpecting(there, madeBytes() + 4 * plan.keys);
+    int64_t sumBytes = plan.reductions.size() * form.walkers() * slotBytes;
+    ptx.arriveThereExpecting(there, madeBytes() + 4 * plan.keys + sumBytes);
     for (auto [offset, bytes] : pieces)
       copy(ptx.add(place, offset), ptx.add(stage.walked, offset), bytes);
     copy(wholesThere, wholes, 4 * plan.keys);
+    for (Operation *sum : plan.reductions)
+      copy(sumsIn(ptx.constant(ownPlaces), sum), sumsOf(chunk, sum), form.walkers() * slotBytes);
   });
 }
 

@@ -365,6 +365,12 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
         return failure();
       llvm::append_range(outputs, packedOutput(i, *entries));
     }
+    // Where they take the place of what a product reads, it waits for that.
+    bool waits = outputPlace != plan.outputPlace;
+    if (waits) {
+      land(state, state.inFlight.size());
+      ptx.meet(outputsMeet(), 128);
+    }
     if (!outputs.empty())
       storeOutputs(state, outputs);
     land(state, state.inFlight.size());

@@ -7,6 +7,10 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
+bool RoleEmitter::turnsColumns() const {
+  return llvm::any_of(copiedInputs(plan, phase), [&](BlockArgument input) { return plan.areColumns(input); });
+}
+
 // Of eight rows, 1024 bytes, which are whole tokens', a lane takes 32 bytes: some entries of all columns.
 // Both what it reads and what it writes lies at the places that swizzled rows of 128 bytes have, and no two
 // lanes that go together use the same banks.

@@ -127,6 +127,14 @@ void RoleEmitter::weighRows(ScoreState &state) {
   for (Value rows : rowsNeeded)
     for (BlockArgument leaf : RolePlan::leavesOf(rows))
       inputs.insert(leaf);
+  SmallVector<Values> rowSums;
+  if (walkersSum()) {
+    rowSums.assign(plan.reductions.size(), Values(2, ptx.number(0)));
+    for (Operation *sum : plan.reductions)
+      for (BlockArgument leaf : RolePlan::leavesOf(sum->getOperand(0)))
+        if (!plan.isOfParams(leaf))
+          inputs.insert(leaf);
+  }
 
   // What takes long until it is of use is loaded a block ahead, before anything of this one is stored.
   struct Fetched {
@@ -156,6 +164,8 @@ void RoleEmitter::weighRows(ScoreState &state) {
     Fetched now = std::move(next);
     if (isWide)
       now.pairs = pairsOf(block);
+    if (!rowSums.empty())
+      addToSums(state, block, rowSums, [&](BlockArgument input) { return ValueRange(now.pairs[input]); });
     // Rows, relative to their block's reference: of Rest for those on the right.
     llvm::DenseMap<unsigned, Values> weights;
     llvm::DenseMap<std::pair<Value, unsigned>, Values> known;
@@ -246,6 +256,7 @@ void RoleEmitter::weighRows(ScoreState &state) {
         storeTiles(rows, span);
       }
   }
+  storeRowSums(state, rowSums);
 }
 
 // What a warp's tokens see of the blocks before theirs, and of each other, goes to memory. Beside a chain,
@@ -323,7 +334,7 @@ void RoleEmitter::emitDecayed(ScoreState &state) {
   state.channels = ptx.add(state.channels, ptx.mul(state.walker, 128 * blocksOfWalker()));
   state.ownChannels = ptx.add(state.channels, ptx.mul(warp, 8 * plan.keys));
   // Who sums over rows has read them, so tiles may take their place.
-  if (!form.sharesWalk())
+  if (hasSums())
     ptx.await(barrier(Full, state.stage.index), state.stage.phase);
   // Inputs are read before tiles take their place, and sums that are seldom needed take no registers
   // meanwhile: they lie where the chunk's parts will, when those of the chunk before are of no more use.
@@ -392,13 +403,8 @@ void RoleEmitter::awaitInputs(Value chunk, Stage stage, bool logsAlone) {
     awaitLogs(chunk);
   if (!logsAlone || !takesLogsAhead())
     form.sharesWalk() ? awaitWalked(chunk) : ptx.await(barrier(Loaded, stage.index), stage.phase);
-  threads.when(ptx.compare(arith::CmpIPredicate::slt, tokensLeft(chunk), ptx.constant(plan.tokens)), [&] {
-    if (form.sharesWalk()) { // as in scoreBeside
-      auto [index, phase] = bufferOf(chunk, stage);
-      ptx.await(barrier(ScoresEmpty, index), ptx.exclusiveOr(phase, ptx.constant(1)));
-    }
-    ptx.await(barrier(Full, stage.index), stage.phase);
-  });
+  threads.when(ptx.compare(arith::CmpIPredicate::slt, tokensLeft(chunk), ptx.constant(plan.tokens)),
+               [&] { ptx.await(barrier(Cleared, ptx.constant(0)), ptx.constant(0)); });
 }
 
 // The warpgroups that share out the channels, the same code for all.

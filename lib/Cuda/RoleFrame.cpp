@@ -1,4 +1,4 @@
-// What holds the roles together: shared memory, barriers, who does what.
+// What holds the roles together: barriers, the ring, who does what.
 #include "lib/Cuda/Count.h"
 #include "lib/Cuda/Marks.h"
 #include "lib/Cuda/Roles.h"
@@ -14,8 +14,9 @@ RoleEmitter::RoleEmitter(Threads &threads, const RolePlan &plan, Value call, Val
       entry(entry), form(form), phase(form.phase), shards(entry.shards), team(form.team),
       scorers(scoreRoles(plan, form)),
       isRoomy(plan.keys <= mostKeysBeside &&
-              (phase == Phase::Chain || plan.independent * plan.states == rowsOfSlab)),
+              (phase == Phase::Chain || (plan.independent * plan.states == rowsOfSlab))),
       stacks(!isRoomy || plan.waves == 1), stages(form.stages), slabs(form.slabs(plan)) {
+  outputPlace = plan.outputPlace;
   base = LLVM::PtrToIntOp::create(b, b.getI32Type(), shared);
   if (form.handedOver)
     slots.assign(form.handedOver->begin(), form.handedOver->end());
@@ -55,156 +56,6 @@ SmallVector<ScoreRole> cuda::scoreRoles(const RolePlan &plan, const RoleForm &fo
   if (form.team == 1 || tiles.empty() || plan.states > 1 || plan.keys > mostKeysBeside)
     return {{tiles, true}};
   return {{{}, true}, {tiles, false}};
-}
-
-int64_t RoleEmitter::halvesOf(BlockArgument input) const {
-  int64_t halves = (plan.isSpare(input) ? plan.keys : matType(input).numCols()) / 64;
-  return form.parts > 1 && plan.isSlab(input) ? halves / form.parts : halves;
-}
-
-Value RoleEmitter::firstHalf(BlockArgument input, unsigned tensor) {
-  return form.parts > 1 && plan.isSlab(input) ? firstSlab : shardHalves(tensor);
-}
-
-int64_t RoleEmitter::rowsOfPlace(BlockArgument input) const {
-  const MadeTile *tile = llvm::find_if(plan.made, [&](const MadeTile &x) { return x.place == input; });
-  return tile == plan.made.end() ? plan.rowsOf(input) : rowsBefore(*tile) + plan.rowsOf(*tile);
-}
-
-int64_t RoleEmitter::madeBytes() const {
-  int64_t rows = 0;
-  for (const MadeTile &tile : plan.made)
-    rows += plan.rowsOf(tile);
-  return rows * (plan.keys / 64) * rowBytes;
-}
-
-// Places tiles in a stage; those that the chain has done with early in a chunk, where that is asked for,
-// apart.
-void RoleEmitter::placeTiles(bool apart) {
-  SmallVector<BlockArgument> copied = copiedInputs(plan, phase);
-  stageBytes = loadedBytes = logsBytes = walkedBytes = walkedLoaded = earlyBytes = 0;
-  earlyTiles.clear();
-  if (takesLogsAhead()) {
-    auto logs = cast<BlockArgument>(plan.logs());
-    tileOffsets[logs] = {0, rowBytes * rowsOfPlace(logs)};
-    logsBytes = halvesOf(logs) * halfStride(logs);
-  }
-  for (ArrayRef<BlockArgument> inputs : plan.inputs) {
-    // The chain finds made tiles where inputs would be.
-    SmallVector<BlockArgument> together;
-    llvm::copy_if(inputs, std::back_inserter(together), [&](BlockArgument input) {
-      return (llvm::is_contained(copied, input) && !isLogsAhead(input)) ||
-             ((phase == Phase::Chain || plan.isSpare(input)) && plan.isPlace(input));
-    });
-    if (together.empty())
-      continue;
-    bool isEarly = apart && llvm::all_of(together, [&](BlockArgument input) {
-                     return plan.isReadFirst(input) && (phase != Phase::Chain || plan.isPlace(input));
-                   });
-    int64_t &total = isEarly ? earlyBytes : isWalked(together.front()) ? walkedBytes : stageBytes;
-    int64_t halves = halvesOf(together.front()), at = total, bytes = 0;
-    for (BlockArgument input : together)
-      bytes += rowBytes * rowsOfPlace(input);
-    for (BlockArgument input : together) {
-      if (isEarly)
-        earlyTiles.insert(input);
-      tileOffsets[input] = {at, bytes};
-      at += rowBytes * rowsOfPlace(input);
-      if (llvm::is_contained(copied, input))
-        (isWalked(input) ? walkedLoaded : loadedBytes) += halves * rowBytes * plan.filledRows(input);
-    }
-    total += halves * bytes;
-  }
-}
-
-void RoleEmitter::layOut() {
-  placeTiles(/*apart=*/false);
-  scoreBytes = scoreOffset(plan.scores.size()) + inverseBytes() + ownLeavesBytes();
-  int64_t outputBytes = plan.outputPlace ? 0 : plan.countOutputs() * slabHalves() * tileBytes;
-  if (phase == Phase::Chain)
-    return layOutChain(outputBytes);
-  int64_t blockBytes = !plan.system             ? 0
-                       : plan.invertsInHalves() ? plan.partsOfHalves() * tileBytes
-                                                : partBytes,
-          leavesBytes = plan.system ? 4 * leafBytes() : 0;
-  // A chunk stays in the ring while it passes all roles, so the ring is as deep as there is room.
-  int64_t tablesBytes = tableBytes(), sumBytes = plan.reductions.size() * chunksOfSums * slotBytes;
-  int64_t rightBytes = plan.rights.size() * (plan.keys / 64) * rightHalf, exchangeBytes = 0;
-  // With a decay of each key, the system's blocks lie where its sums did.
-  if (plan.decay)
-    exchangeBytes = partsInTables() ? 0 : plan.grams.size() * partBytes, blockBytes = rightBytes;
-  int64_t others = outputBytes + blockBytes + leavesBytes + tablesBytes + sumBytes + vectorBytes() +
-                   exchangeBytes + ownPlaces * logsBytes + (ownPlaces + 1) * walkedBytes +
-                   Barriers * barrierPitch + beginBytes + 256;
-  // Where there is room for one chunk's inputs, its scores wait for the chain anyway.
-  constexpr int64_t numbersBytes = 2048;
-  buffers = others + 2 * scoreBytes + stageBytes + numbersBytes > threads.sharedLimit ? 1 : 2;
-  others += buffers * scoreBytes;
-  int64_t most = stages, masks = plan.masks.size();
-  stages = std::clamp<int64_t>((threads.sharedLimit - others) / stageBytes, 1, most);
-  while (stages > 1 && others + maskOffset(masks, 0) + stages * stageBytes > threads.sharedLimit)
-    --stages;
-  // Of whole heads, what comes more than three chunks ahead comes slower.
-  constexpr int64_t muchAhead = 160 * 1024;
-  if (stages > 3 && stages * stageBytes > muchAhead)
-    stages = 3;
-  // What the chain reads first is free again long before the rest of its chunk: then two places of it are
-  // enough for more of the rest, each with its numbers. (Of a team each block has some chunks' scores only.)
-  if (!form.walkers() && stages == 2 && most > 2 && team == 1) {
-    placeTiles(/*apart=*/true);
-    stages = (threads.sharedLimit - others - 2 * earlyBytes - numbersBytes) / (stageBytes + numbersBytes);
-    stages = std::min(stages, most);
-    while (stages > 2 &&
-           others + maskOffset(masks, 0) + 2 * earlyBytes + stages * stageBytes > threads.sharedLimit)
-      --stages;
-    if (earlyBytes && stages > 2) {
-      earlyPlaces = 2;
-    } else {
-      placeTiles(/*apart=*/false);
-      stages = 2;
-    }
-  }
-  earlyAt = stages * stageBytes;
-  logsAt = earlyAt + earlyPlaces * earlyBytes;
-  walkedAt = logsAt + ownPlaces * logsBytes;
-  int64_t at = walkedAt + (ownPlaces + 1) * walkedBytes;
-  auto take = [&](int64_t &where, int64_t bytes) {
-    where = at;
-    at += bytes;
-  };
-  take(scoresAt, buffers * scoreBytes);
-  inverseAt = scoresAt + scoreOffset(plan.scores.size());
-  take(outputsAt, outputBytes);
-  take(blocksAt, blockBytes);
-  rightsAt = blocksAt;
-  take(exchangeAt, exchangeBytes);
-  if (exchangeBytes && plan.system)
-    blocksAt = partsAt(plan.splitScores(plan.system).second);
-  take(leavesAt, leavesBytes);
-  take(tablesAt, tablesBytes);
-  if (partsInTables())
-    exchangeAt = tablesAt;
-  take(normsAt, sumBytes);
-  take(vectorsAt, vectorBytes());
-  take(barriersAt, Barriers * barrierPitch);
-  take(beginAt, beginBytes);
-  take(masksAt, maskOffset(masks, 0));
-  slotsAt = llvm::alignTo(at, 256);
-}
-
-std::pair<Value, Value> RoleEmitter::bufferOf(Value chunk, Stage stage) {
-  if (phase == Phase::Chain)
-    return {stage.index, stage.phase};
-  if (buffers == 1)
-    return {ptx.constant(0), ptx.bits(chunk, 1)};
-  return {ptx.bits(chunk, 1), ptx.bits(ptx.shiftRight(chunk, 1), 1)};
-}
-
-int64_t RoleEmitter::scoreOffset(unsigned tile) const {
-  int64_t offset = 0;
-  for (const ScoreTile &before : ArrayRef(plan.scores).take_front(tile))
-    offset += scoreTileBytes(before);
-  return offset;
 }
 
 Value RoleEmitter::barrier(Barrier which, Value index) {
@@ -330,6 +181,7 @@ void RoleEmitter::emitStart() {
     init(TablesEmpty, tabulatesAhead() ? 2 : 0, 128 * form.walkers());
     init(LogsFull, takesLogsAhead() ? ownPlaces : 0, 1);
     init(LogsEmpty, takesLogsAhead() ? ownPlaces : 0, 128 * form.walkers());
+    init(Cleared, form.walkers() ? 1 : 0, 32);
     init(WalkLoaded, form.sharesWalk() ? ownPlaces : 0, 1);
     init(WalkedEmpty, form.sharesWalk() ? ownPlaces : 0, 4 * chains * team);
     init(PartsFull, phase == Phase::Prepare ? 1 : 0, 128 * form.walkers());
@@ -339,9 +191,9 @@ void RoleEmitter::emitStart() {
     init(EarlyFull, phase == Phase::Chain ? earlyPlaces : 0, 1);
     init(EarlyEmpty, earlyPlaces, 128 * (slabs + scorers.size()));
     init(Turned, scoresTurn() ? stages : 0, 128);
-    init(OutputsFull, plan.outputPlace ? stages : 1, plan.countOutputs() ? 128 * chains : 0);
+    init(OutputsFull, outputPlace ? stages : 1, plan.countOutputs() ? 128 * chains : 0);
     init(OutputsEmpty, 1, plan.countOutputs() && slabs ? 1 : 0);
-    init(Summed, chunksOfSums, team > 1 && !plan.reductions.empty() ? team : 0);
+    init(Summed, chunksOfSums, team > 1 && hasSums() ? team : 0);
     ptx.fenceBarrierInit();
     if (phase == Phase::Passed)
       takeNumber();

@@ -147,11 +147,13 @@ std::optional<Entry> KernelBuilder::addBeside(const RolePlan &plan, int64_t shar
   form.team = team;
   form.phase = Phase::Passed;
   Entry entry;
-  entry.name = options.symbol + "_beside";
+  entry.name = options.symbol + (team > 1 ? "_teams" : "_beside");
   entry.leastTokens = tokensWorthChunk;
   entry.cut = Entry::PassedSegments;
   entry.mostBlocks = options.chip.processors;
-  entry.takesMore = true;
+  // Of few keys it is the chain that is waited for, and the two of a team take longer than one of a whole
+  // head.
+  entry.takesMore = team == 1 || plan.keys > rowsOfSlab;
   entry.shards = shards;
   if (!addRoles(plan, entry, form))
     return std::nullopt;
@@ -201,8 +203,11 @@ bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgumen
   }
   // One launch takes as long for one head as for all processors, two take longer for more. They are as fast
   // at so many heads, or more where who walks the channels makes tables, too.
-  std::optional<Entry> beside = ofTeams ? ofTeams : addBeside(*plan, shards, /*team=*/1);
-  if (beside)
+  std::optional<Entry> ofHeads;
+  if (!ofTeams || !ofTeams->takesMore)
+    ofHeads = addBeside(*plan, shards, /*team=*/1);
+  entries.back().forFew = ofTeams && entries.back().cut == Entry::SegmentsOrWhole;
+  if ((ofTeams || ofHeads) && !entries.back().forFew)
     entries.back().mostBlocks = options.chip.processors * (plan->leavesTimeForTables() ? 5 : 6) / 8;
   form.phase = Phase::Prepare;
   form.forgets = false;
@@ -218,8 +223,9 @@ bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgumen
   prepare = entries.pop_back_val();
   for (size_t i = 0; i < chains; ++i)
     entries.insert(entries.begin() + first + 2 * i, prepare);
-  if (beside)
-    entries.push_back(*beside);
+  for (const std::optional<Entry> &beside : {ofTeams, ofHeads})
+    if (beside)
+      entries.push_back(*beside);
   return true;
 }
 

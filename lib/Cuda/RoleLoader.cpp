@@ -30,7 +30,7 @@ void RoleEmitter::emitLoader(Value chunks) {
     if (leaves)
       return leaveScores(chunk, stage);
     ptx.awaitStores(/*written=*/false);
-    if (!plan.outputPlace)
+    if (!outputPlace)
       ptx.arrive(barrier(OutputsEmpty, ptx.constant(0)));
   };
   SmallVector<BlockArgument> inputs = copiedInputs(plan, phase);
@@ -151,7 +151,7 @@ void RoleEmitter::emitLoader(Value chunks) {
           continue;
         }
         BlockArgument input = inputs[own];
-        if ((input == plan.outputPlace) != toOutputs || isEarly(input) != early || isWalked(input))
+        if ((input == outputPlace) != toOutputs || isEarly(input) != early || isWalked(input))
           continue;
         if (left >= 0)
           ptx.awaitStores(/*written=*/false, left);
@@ -173,7 +173,7 @@ void RoleEmitter::emitLoader(Value chunks) {
       finish();
     // Who waits for the barrier knows by this that outputs have left their place, too.
     ptx.arriveExpecting(loaded, loadedBytes + (phase == Phase::Chain ? recordBytes() - earlyBytes : 0));
-    if (plan.outputPlace)
+    if (outputPlace)
       load(true);
     if (prefetches)
       prefetch(chunk, token);

@@ -65,3 +65,49 @@ void RoleEmitter::takeParts(ScoreState &state, Value scores) {
                                                             partsAt(gram) + 512 * half, 4));
     }
 }
+
+// Adds what rows have in a block of the warp's channels to the sums over rows, of a thread's two rows each.
+void RoleEmitter::addToSums(const ScoreState &state, int64_t block, MutableArrayRef<Values> sums,
+                            llvm::function_ref<ValueRange(BlockArgument)> pairs) {
+  Value channels =
+      ptx.add(ptx.add(base, ptx.mul(ptx.bits(lane, 3), 8)), ptx.mul(state.walker, 64 * blocksOfWalker()));
+  llvm::DenseMap<Value, Values> known;
+  auto entriesOf = [&](BlockArgument leaf) -> Values & {
+    Values &entries = known[leaf];
+    if (!entries.empty())
+      return entries;
+    if (!plan.isOfParams(leaf)) {
+      for (Value pair : pairs(leaf))
+        llvm::append_range(entries, ptx.unpack(pair));
+    } else if (matType(leaf).isScalar()) {
+      entries.assign(8, ptx.loadFloats(base, vectorAt(leaf), 1)[0]);
+    } else { // the same for both rows
+      for (int64_t eight : {0, 1})
+        for (int64_t row = 0; row < 2; ++row)
+          llvm::append_range(entries, ptx.loadFloats(channels, vectorAt(leaf) + block * 64 + eight * 32, 2));
+    }
+    return entries;
+  };
+  for (auto [op, sum] : llvm::zip(plan.reductions, sums))
+    for (unsigned e = 0; e < 8; ++e) {
+      Value entry = vectorEntry(op->getOperand(0), [&](Value value) {
+        auto leaf = dyn_cast<BlockArgument>(value);
+        return leaf ? entriesOf(leaf)[e] : Value();
+      });
+      sum[e / 2 % 2] = ptx.sum(sum[e / 2 % 2], entry);
+    }
+}
+
+// Stores what a walker has of its channels: the warp that makes numbers adds both.
+void RoleEmitter::storeRowSums(const ScoreState &state, ArrayRef<Values> sums) {
+  for (auto [op, sum] : llvm::zip(plan.reductions, sums)) {
+    Value at = ptx.add(sumsOf(state.chunk, op), ptx.mul(state.walker, slotBytes));
+    at = ptx.add(at, ptx.mul(ptx.add(ptx.mul(warp, 16), ptx.shiftRight(lane, 2)), 4));
+    for (int64_t eight : {0, 1}) {
+      Value whole = sum[eight];
+      for (int64_t distance : {1, 2})
+        whole = ptx.sum(whole, ptx.shuffle(whole, ptx.exclusiveOr(lane, ptx.constant(distance))));
+      threads.when(ptx.equal(ptx.bits(lane, 3), 0), [&] { ptx.store(at, eight * 32, {whole}); });
+    }
+  }
+}

@@ -403,6 +403,9 @@ public:
   mlir::BlockArgument outputPlace;
   /// Whether such sums as below are over functions of rows that take more than a multiplication.
   bool sumsFunctions() const;
+  /// Whether who walks the channels sums over rows as well, as it has them: where there is no system, and
+  /// decays do not follow from the sums.
+  bool walkersSum() const;
   /// Sums over rows that numbers per token follow from.
   llvm::SetVector<mlir::Operation *> reductions;
   /// The vectors that are the same for all tokens and lie in shared memory: params of such sums, and those of

@@ -24,6 +24,8 @@ std::optional<RoleEmitter::Registers> RoleEmitter::shareRegisters() const {
   own.walk = 0, own.sum = sumsApart ? 56 : 0;
   if (form.walksBeside && slabs > 1)
     own.few = 40, own.walk = 120, own.many = 232;
+  else if (form.sharesWalk())
+    own.few = 40, own.walk = 128, own.many = 216;
   else if (form.walksBeside)
     own.few = 40, own.walk = 152, own.many = 168;
   else if (form.walkers())

@@ -159,6 +159,14 @@ std::array<Value, 2> RoleEmitter::row(RowState &state, Value value) {
       })
       .Case([&](ReduceOp r) {
         Value at = sumsOf(state.chunk, r);
+        if (walkersSum()) {
+          Values parts[2];
+          for (int64_t walker : {0, 1})
+            parts[walker] = ptx.loadFloats(ptx.add(at, ptx.mul(lane, 8)), walker * slotBytes, 2);
+          for (int i : {0, 1})
+            result[i] = ptx.sum(parts[0][i], parts[1][i]);
+          return;
+        }
         if (plan.isOfTokens(r.getOperand())) {
           for (int i : {0, 1})
             result[i] = ptx.loadFloats(ptx.add(at, ptx.mul(state.locals[i], 4)), 0, 1)[0];
@@ -319,7 +327,7 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
       if (hasSums() || sumsTurn())
         sumChunk(chunk, stage);
       if (team > 1 && !plan.reductions.empty())
-        awaitSums(chunk);
+        awaitSums(chunk, stage);
       fillMasks(state, which, /*late=*/true);
       ptx.arrive(barrier(Full, stage.index));
       return next;
@@ -361,31 +369,40 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
                                   ptx.compare(arith::CmpIPredicate::uge, lane, ptx.constant(plan.tokens))),
             [&] { store(lane, ptx.number(0)); });
     };
+    // Rows past the end are another sequence's, or none. Scores that are being made of them are not used.
+    auto clearPastEnd = [&] {
+      threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(plan.tokens, 64)), [&] {
+        describeRare(*b.getInsertionBlock());
+        auto awaitOthers = [&] {
+          if (takesLogsAhead())
+            awaitLogs(chunk);
+          if (form.sharesWalk())
+            awaitWalked(chunk);
+        };
+        form.sharesWalk() ? threads.when(isOwn(chunk), awaitOthers) : awaitOthers();
+        clearRows(chunk, stage, arith::TruncIOp::create(b, b.getI32Type(), left));
+        ptx.fenceProxy();
+        if (form.walkers())
+          ptx.arrive(barrier(Cleared, ptx.constant(0)));
+      });
+    };
     // What needs no sums is made beside them.
     for (bool late : {false, true}) {
       if (late && rowsAhead())
         await();
       if (late && scoresTurn())
         ptx.await(barrier(Turned, stage.index), stage.phase);
+      // Walkers, who may make them, walk rows that are cleared.
+      if (late && form.walkers())
+        clearPastEnd();
       if (late)
-        awaitSums(chunk);
+        awaitSums(chunk, stage);
       for (unsigned i = 0; i < count; ++i)
         if (waits(slots[i]) == late)
           fill(i);
     }
-    // Rows past the end are another sequence's, or none. Scores that are being made of them are not used.
-    threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(plan.tokens, 64)), [&] {
-      describeRare(*b.getInsertionBlock());
-      auto awaitOthers = [&] {
-        if (takesLogsAhead())
-          awaitLogs(chunk);
-        if (form.sharesWalk())
-          awaitWalked(chunk);
-      };
-      form.sharesWalk() ? threads.when(isOwn(chunk), awaitOthers) : awaitOthers();
-      clearRows(chunk, stage, arith::TruncIOp::create(b, b.getI32Type(), left));
-      ptx.fenceProxy();
-    });
+    if (!form.walkers())
+      clearPastEnd();
     ptx.arrive(barrier(Full, stage.index));
     return next;
   });

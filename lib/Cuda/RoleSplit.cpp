@@ -37,6 +37,18 @@ bool RolePlan::sumsFunctions() const {
   return llvm::any_of(reductions, [&](Operation *sum) { return isMade(sum->getOperand(0)); });
 }
 
+bool RolePlan::walkersSum() const {
+  if (!decay || system || ownSystem >= 0 || steps > 1 || states > 1 ||
+      llvm::any_of(leavesOfLogs(), [&](Value leaf) { return isRow(leaf); }))
+    return false;
+  return llvm::all_of(reductions, [&](Operation *sum) {
+    Value vector = sum->getOperand(0);
+    return matType(vector).numRows() == keys && llvm::all_of(leavesOf(vector), [&](BlockArgument leaf) {
+             return isOfParams(leaf) || (asTile(leaf) && matType(leaf).numCols() == keys);
+           });
+  });
+}
+
 llvm::SetVector<Operation *> RolePlan::gramsOf(ArrayRef<Value> values) const {
   llvm::SetVector<Operation *> found, ordered;
   SmallVector<Value> work(values);

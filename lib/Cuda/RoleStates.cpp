@@ -31,7 +31,7 @@ void RoleEmitter::storeOutputs(const ChainState &state, ArrayRef<Value> packed) 
   int64_t rows = plan.rowsOfOutput(), share = rows / 4 / plan.states, steps = rows / 16 / plan.states;
   Value left = tokensLeft(state.chunk), phase = ptx.bits(state.chunk, 1);
   // In place of an input each thread overwrites what it has read.
-  if (!plan.outputPlace)
+  if (!outputPlace)
     ptx.await(barrier(OutputsEmpty, ptx.constant(0)), ptx.exclusiveOr(phase, ptx.constant(1)));
   for (int64_t step = 0; step < int64_t(packed.size()) / 4; ++step) {
     Value at = outputAt(state.stage.tiles, step / steps, halfOfSlab());
@@ -43,13 +43,18 @@ void RoleEmitter::storeOutputs(const ChainState &state, ArrayRef<Value> packed) 
   }
   threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(plan.tokens)), [&] {
     describeRare(*b.getInsertionBlock());
-    constexpr int64_t beside = 3; // walkers have the first two
-    ptx.meet(form.walksBeside ? ptx.constant(beside) : ptx.add(halfOfSlab(), 1), 128 * plan.states);
+    ptx.meet(outputsMeet(), 128 * plan.states);
     for (int64_t output = 0; output < int64_t(packed.size()) / share; ++output)
       storeRowsOfOutput(output, state.chunk, outputAt(state.stage.tiles, output, halfOfSlab()), left);
   });
   if (state.isLastSlab)
-    ptx.arrive(barrier(OutputsFull, plan.outputPlace ? state.stage.index : ptx.constant(0)));
+    ptx.arrive(barrier(OutputsFull, outputPlace ? state.stage.index : ptx.constant(0)));
+}
+
+// The barrier of those who store outputs together.
+Value RoleEmitter::outputsMeet() {
+  constexpr int64_t beside = 3; // walkers have the first two
+  return form.walksBeside ? ptx.constant(beside) : ptx.add(halfOfSlab(), 1);
 }
 
 // A box would reach past the sequence's end: rows one by one.
@@ -90,8 +95,8 @@ void RoleEmitter::storeRowsOfOutput(unsigned output, Value chunk, Value buffer, 
 
 // Where a slab of an output is in shared memory; the chunk's tiles are given.
 Value RoleEmitter::outputAt(Value tiles, unsigned output, Value slab) {
-  if (plan.outputPlace)
-    return ptx.add(ptx.add(tiles, tileOffset(plan.outputPlace)), ptx.mul(slab, halfStride(plan.outputPlace)));
+  if (outputPlace)
+    return ptx.add(ptx.add(tiles, tileOffset(outputPlace)), ptx.mul(slab, halfStride(outputPlace)));
   return ptx.add(ptx.add(base, outputsAt + output * slabHalves() * tileBytes), ptx.mul(slab, tileBytes));
 }
 
@@ -99,7 +104,7 @@ Value RoleEmitter::outputAt(Value tiles, unsigned output, Value slab) {
 // One warpgroup of the chain may be some chunks ahead of the other: a barrier of one place for all of them
 // would take its next chunk for the other's.
 void RoleEmitter::copyOutputs(Value chunk, Stage stage) {
-  if (plan.outputPlace)
+  if (outputPlace)
     ptx.await(barrier(OutputsFull, stage.index), stage.phase);
   else
     ptx.await(barrier(OutputsFull, ptx.constant(0)), ptx.bits(chunk, 1));

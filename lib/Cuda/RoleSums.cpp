@@ -252,11 +252,23 @@ void RoleEmitter::sumRows(Stage stage, Value sums, Value first, ReduceOp op) {
   storeSum(sums, row, whole, rows);
 }
 
+// Of one sum over rows: of several chunks or, of those that walkers make, what each of two makes of a chunk,
+// of two of these, and of one of the other block's.
+int64_t RoleEmitter::bytesOfSums() const {
+  return walkersSum() ? (ownPlaces + 1) * form.walkers() * slotBytes : chunksOfSums * slotBytes;
+}
+
+Value RoleEmitter::sumsIn(Value place, Operation *op) {
+  int64_t which = llvm::find(plan.reductions, op) - plan.reductions.begin();
+  int64_t each = walkersSum() ? form.walkers() * slotBytes : slotBytes;
+  return ptx.add(ptx.add(base, normsAt + which * bytesOfSums()), ptx.mul(place, each));
+}
+
 // Where the sums of a chunk are; they lie several chunks deep, see RoleEmitter::Summed.
 Value RoleEmitter::sumsOf(Value chunk, Operation *op) {
-  int64_t which = llvm::find(plan.reductions, op) - plan.reductions.begin();
-  return ptx.add(ptx.add(base, normsAt + which * chunksOfSums * slotBytes),
-                 ptx.mul(ptx.bits(chunk, chunksOfSums - 1), slotBytes));
+  if (form.sharesWalk())
+    return sumsIn(ptx.choose(isOwn(chunk), ownPlace(chunk).first, ptx.constant(ownPlaces)), op);
+  return sumsIn(ptx.bits(chunk, walkersSum() ? ownPlaces - 1 : chunksOfSums - 1), op);
 }
 
 llvm::SetVector<Operation *> RoleEmitter::gramsOf(const ScoreRole &role) const {
@@ -301,7 +313,9 @@ void RoleEmitter::sumChunk(Value chunk, Stage stage) {
 }
 
 // Waits, in the warp that makes numbers of them, for a chunk's sums, and for columns to be turned.
-void RoleEmitter::awaitSums(Value chunk) {
+void RoleEmitter::awaitSums(Value chunk, Stage stage) {
+  if (!plan.reductions.empty() && walkersSum())
+    return awaitTiles(chunk, stage); // they come with these
   if (!hasSums() && !sumsTurn())
     return;
   if (team == 1 || !hasSums())

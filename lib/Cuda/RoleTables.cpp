@@ -22,6 +22,10 @@ int64_t RoleEmitter::wholesAt() const {
   return phase == Phase::Chain ? tablesAt : sumsAt(tabulatesAhead() ? 1 : 4);
 }
 
+int64_t RoleEmitter::placesOfWholes() const {
+  return form.sharesWalk() ? ownPlaces + 2 : phase == Phase::Chain ? stages : rowPlaces();
+}
+
 // Where a chunk's are: with its numbers, or its tiles. Walkers of a team make them earlier, when two of their
 // chunks may be on their way to the chains.
 Value RoleEmitter::wholesOf(Value chunk, Stage stage) {

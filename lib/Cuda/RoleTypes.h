@@ -38,8 +38,13 @@ struct RoleTypes {
     LogsEmpty,
     WalkLoaded,
     WalkedEmpty,
+    Cleared,
     Barriers
   };
+  static constexpr int64_t rowBytes = 128, slotBytes = tokensOfChunk * 4,
+                           tileBytes = tokensOfChunk * rowBytes, quarterBytes = 8 * 32, ownLeafPitch = 80,
+                           ownLeafBytes = 16 * ownLeafPitch, rightHalf = 6 * 16 * 128, partBytes = 10 * 1024,
+                           beginBytes = 16, stripBytes = tileBytes / 2;
   static constexpr int64_t barrierPitch = 64, chunksOfSums = 8, ownPlaces = 2;
 
   /// What each thread of a role may have of the registers, 512 or a little less, that the warpgroups share:

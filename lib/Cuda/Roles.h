@@ -100,9 +100,7 @@ private:
   bool rowsAhead() const { return !plan.masks.empty(); }
   /// Places for the chunks' numbers. Those of a chunk that is prepared are of use when the next one's tiles
   /// have taken its place; those that are made ahead have a place before their tiles do.
-  int64_t rowPlaces() const {
-    return phase == Phase::Prepare || rowsAhead() || takesLogsAhead() ? stages + 1 : stages;
-  }
+  int64_t rowPlaces() const;
   int64_t slotPitch() const { return rowPlaces() * slotBytes; }
   int64_t slotOffset(const Slot &slot) { return slotOf(slot) * slotPitch(); }
   /// Places for the numbers of masks: of a team each block has those of its own chunks.
@@ -137,12 +135,7 @@ private:
   void takeRecord(mlir::Value chunk, Stage stage);
   void takeEarly(mlir::Value chunk, Stage stage);
   bool isEarly(mlir::BlockArgument place) const { return earlyTiles.contains(place); }
-  mlir::Value tilesOf(Stage stage, mlir::BlockArgument place) {
-    return isEarly(place)       ? stage.early
-           : isLogsAhead(place) ? stage.logs
-           : isWalked(place)    ? stage.walked
-                                : stage.tiles;
-  }
+  mlir::Value tilesOf(Stage stage, mlir::BlockArgument place) const;
   mlir::Value tileAt(Stage stage, mlir::BlockArgument place) {
     return ptx.add(tilesOf(stage, place), tileOffset(place));
   }
@@ -159,14 +152,17 @@ private:
   int64_t vectorAt(mlir::Value vector) const;
   void storeVectors();
   int64_t sumWarps() const { return form.sumsApart(plan) ? 4 : 2; }
-  /// Sums come to a chain in records.
-  bool hasSums() const { return !plan.reductions.empty() && phase != Phase::Chain; }
+  /// Whether some warps sum over rows. Sums come to a chain in records.
+  bool hasSums() const { return !plan.reductions.empty() && phase != Phase::Chain && !walkersSum(); }
+  bool walkersSum() const { return form.walksBeside && plan.walkersSum(); }
   /// The rows that such a warp sums over, side by side.
   int64_t rowsOfSumWarp() const { return tokensOfChunk / sumWarps() / team; }
   bool waits(const Slot &slot) const;
   mlir::Value sumsOf(mlir::Value chunk, mlir::Operation *op);
+  mlir::Value sumsIn(mlir::Value place, mlir::Operation *op);
   llvm::SetVector<mlir::Operation *> gramsOf(const ScoreRole &role) const;
-  void awaitSums(mlir::Value chunk);
+  void awaitSums(mlir::Value chunk, Stage stage);
+  int64_t bytesOfSums() const;
   void handOverSums(mlir::Value chunk);
   void forPeers(llvm::function_ref<void(mlir::Value rank)> body);
   void sumSquares(Stage stage, mlir::Value sums, mlir::Value first, mlir::BlockArgument input);
@@ -185,10 +181,7 @@ private:
   Values maskOff(ScoreState &state, const PlainScore &plain);
   std::array<mlir::Value, 2> maskRows(ScoreState &state, const PlainScore &plain, unsigned of);
   // Matrices of columns (RoleColumns.cpp).
-  bool turnsColumns() const {
-    return llvm::any_of(copiedInputs(plan, phase),
-                        [&](mlir::BlockArgument input) { return plan.areColumns(input); });
-  }
+  bool turnsColumns() const;
   /// Who turns them: the warpgroup of scores, where it sees all chunks and has no system to solve; else the
   /// two warps that sum over rows.
   bool scoresTurn() const {
@@ -264,9 +257,7 @@ private:
   int64_t tableBytes() const;
   int64_t sumsAt(int64_t block) const;
   int64_t wholesAt() const;
-  int64_t placesOfWholes() const {
-    return form.sharesWalk() ? ownPlaces + 2 : phase == Phase::Chain ? stages : rowPlaces();
-  }
+  int64_t placesOfWholes() const;
   mlir::Value wholesOf(mlir::Value chunk, Stage stage);
   int64_t wholesInRecord() const {
     return madeBytes() + ownLeavesBytes() + (scoreBytes - ownLeavesBytes()) / 4 * (inStrips() ? 3 : 4);
@@ -332,6 +323,9 @@ private:
   void emitTables(mlir::Value chunks);
   void awaitTables(ScoreState &state);
   void weighRows(ScoreState &state);
+  void addToSums(const ScoreState &state, int64_t block, llvm::MutableArrayRef<Values> sums,
+                 llvm::function_ref<mlir::ValueRange(mlir::BlockArgument)> pairs);
+  void storeRowSums(const ScoreState &state, llvm::ArrayRef<Values> sums);
   void storeRights(ScoreState &state, mlir::Value right, mlir::ValueRange rows, int64_t block);
   void seeBlocks(ScoreState &state);
   Values wildDiagonal(ScoreState &state, chunk::GramOp gram);
@@ -422,6 +416,7 @@ private:
   Values packedOutput(unsigned output, mlir::ValueRange entries);
   void storeOutputs(const ChainState &state, llvm::ArrayRef<mlir::Value> packed);
   void storeRowsOfOutput(unsigned output, mlir::Value chunk, mlir::Value buffer, mlir::Value left);
+  mlir::Value outputsMeet();
   void copyOutputs(mlir::Value chunk, Stage stage);
   mlir::Value outputAt(mlir::Value tiles, unsigned output, mlir::Value slab);
   Values columnNumbers(ChainState &state, int64_t offset, bool isUniform, int64_t eighths = 0);
@@ -480,10 +475,6 @@ private:
   // stack) apart, so that less waits for what it does not need.
   bool isRoomy, stacks;
 
-  static constexpr int64_t rowBytes = 128, slotBytes = tokensOfChunk * 4,
-                           tileBytes = tokensOfChunk * rowBytes, quarterBytes = 8 * 32, ownLeafPitch = 80,
-                           ownLeafBytes = 16 * ownLeafPitch, rightHalf = 6 * 16 * 128, partBytes = 10 * 1024,
-                           beginBytes = 16, stripBytes = tileBytes / 2;
   int64_t stages, slabs, buffers = 2, stageBytes = 0, loadedBytes = 0, logsBytes = 0, logsAt = 0,
                          walkedBytes = 0, walkedLoaded = 0, walkedAt = 0, earlyBytes = 0, earlyAt = 0,
                          earlyPlaces = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0, blocksAt = 0,
@@ -491,6 +482,7 @@ private:
                          vectorsAt = 0, tablesAt = 0, rightsAt = 0, beginAt = 0, exchangeAt = 0;
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> tileOffsets;
   llvm::DenseSet<mlir::Value> earlyTiles;
+  mlir::BlockArgument outputPlace; // the input in whose place outputs lie
   llvm::SmallVector<Slot> slots;
 
   // Of the block: its part, the number of the thread in its warpgroup, and so on; all i32 but those of the

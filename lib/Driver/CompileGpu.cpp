@@ -19,7 +19,8 @@ static int64_t flagsOf(const cuda::Entry &entry) {
                               RECUR_CUDA_SPREAD | RECUR_CUDA_INITIAL,
                               RECUR_CUDA_SEGMENTS | RECUR_CUDA_PASSES,
                               RECUR_CUDA_SEGMENTS | RECUR_CUDA_SEVERAL};
-  int64_t cut = cuts[entry.cut] | (entry.takesMore ? RECUR_CUDA_MORE : 0);
+  int64_t cut =
+      cuts[entry.cut] | (entry.takesMore ? RECUR_CUDA_MORE : 0) | (entry.forFew ? RECUR_CUDA_FEW : 0);
   return cut | (entry.continues ? RECUR_CUDA_CONTINUES : 0) | (entry.overlaps ? RECUR_CUDA_OVERLAPS : 0);
 }
 

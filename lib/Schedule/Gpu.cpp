@@ -149,9 +149,10 @@ static std::string refusal(const GpuLaunch &launch, const GpuShape &shape) {
     return formatv("for sequences of {0} tokens and more", int64_t(launch.leastTokens));
   bool isLimited = launch.mostBlocks && !launch.takesMore && launch.cut != GpuLaunch::Spread &&
                    launch.cut != GpuLaunch::FewTokens;
-  if (!segmentsOf(launch, shape) || (isLimited && heads > std::floor(launch.mostBlocks / launch.blocks)))
-    return formatv("for at most {0} blocks, of {1} a head{2}", int64_t(launch.mostBlocks),
-                   int64_t(launch.blocks), launch.cut == GpuLaunch::Segments ? " and segment" : "");
+  double most = std::floor(launch.mostBlocks * (launch.forFew ? 0.625 : 1));
+  if (!segmentsOf(launch, shape) || (isLimited && heads > std::floor(most / launch.blocks)))
+    return formatv("for at most {0} blocks, of {1} a head{2}", int64_t(most), int64_t(launch.blocks),
+                   launch.cut == GpuLaunch::Segments ? " and segment" : "");
   return "";
 }
 

@@ -55,6 +55,8 @@ struct GpuLaunch {
   /// processors.
   double mostBlocks = 0;
   bool takesMore = false;
+  /// With segments or one: for heads whose blocks are at most five eighths of `mostBlocks`.
+  bool forFew = false;
   double leastTokens = 0;
   std::vector<GpuPart> parts;
 };

@@ -128,7 +128,8 @@ static int64_t spread_short(int64_t chunks, int64_t heads, int64_t at_a_time) {
 
 /** Whether processors get several blocks each where sequences are cut into so many segments. */
 static bool has_rounds(const recur_i_call *call, const recur_cuda_entry *entry, int64_t segments) {
-  return call->sequences * call->heads * segments > entry->most / entry->shards;
+  const int64_t most = entry->flags & RECUR_CUDA_FEW && segments == 1 ? entry->most * 5 / 8 : entry->most;
+  return call->sequences * call->heads * segments > most / entry->shards;
 }
 
 /** The segments that take the entry's processors the least time, where each gets several blocks: a round of

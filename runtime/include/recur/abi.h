@@ -138,7 +138,10 @@ enum {
    * 0. */
   RECUR_CUDA_PASSES = 1024,
   /** With RECUR_CUDA_SEGMENTS: where that is less than three the entry does not fit. */
-  RECUR_CUDA_SEVERAL = 2048
+  RECUR_CUDA_SEVERAL = 2048,
+  /** With RECUR_CUDA_ONE: `most` tells the segments, but the entry fits where those of one segment are at most
+   * five eighths of it. */
+  RECUR_CUDA_FEW = 4096
 };
 
 /** A tensor that a launch leaves in the workspace for the next: [batch, token, head, entry], as the inputs
