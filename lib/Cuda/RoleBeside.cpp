@@ -5,6 +5,12 @@
 // the chain, which has all of a head's state and goes on with one slab of it after the other. So the walkers
 // make scores of their sums, too: what a warp adds up is 8 columns of each block of 16, those that its
 // warpgroup keeps.
+//
+// Where a head has two slabs, two blocks that are a team have one each, and walk every second chunk for both:
+// tiles and scores are copied from one block's memory to the other's. So all processors walk where there are
+// fewer heads than processors. A block has two places for chunks of its own, of which one is walked while the
+// other is loaded, and one for what comes from the other block. Walkers are held up by nothing but the place
+// of the chunk before the last one, which both chains have to have done with.
 #include "lib/Cuda/RoleScores.h"
 
 using namespace mlir;

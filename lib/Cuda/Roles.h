@@ -6,7 +6,7 @@
 // state in its registers. Sums over many keys, norms say, are a warpgroup of their own. Blocks of one head
 // can be a team, a cluster that shares out the chunks whose scores each computes for all. Where scores are
 // dearer than the chain, with a decay of each key, they are a kernel of their own, or of two warpgroups
-// beside one that has all of the chain.
+// beside one that has all of the chain or, in a team, its block's half of it.
 #pragma once
 #include "lib/Cuda/Ptx.h"
 #include "lib/Cuda/RoleTypes.h"

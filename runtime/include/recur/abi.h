@@ -139,8 +139,8 @@ enum {
   RECUR_CUDA_PASSES = 1024,
   /** With RECUR_CUDA_SEGMENTS: where that is less than three the entry does not fit. */
   RECUR_CUDA_SEVERAL = 2048,
-  /** With RECUR_CUDA_ONE: `most` tells the segments, but the entry fits where those of one segment are at most
-   * five eighths of it. */
+  /** With RECUR_CUDA_ONE: `most` tells the segments, but the entry fits where those of one segment are at
+   * most five eighths of it. */
   RECUR_CUDA_FEW = 4096
 };
 
