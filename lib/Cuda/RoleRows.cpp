@@ -393,7 +393,7 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
       if (late && scoresTurn())
         ptx.await(barrier(Turned, stage.index), stage.phase);
       // Walkers, who may make them, walk rows that are cleared.
-      if (late && form.walkers())
+      if (late && walkersSum())
         clearPastEnd();
       if (late)
         awaitSums(chunk, stage);
@@ -401,7 +401,7 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
         if (waits(slots[i]) == late)
           fill(i);
     }
-    if (!form.walkers())
+    if (!walkersSum())
       clearPastEnd();
     ptx.arrive(barrier(Full, stage.index));
     return next;
