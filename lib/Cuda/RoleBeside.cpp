@@ -123,19 +123,6 @@ void RoleEmitter::scoreBeside(const ScoreState &walk, ArrayRef<Values> kept) {
 // Gives the tiles of a chunk that is this block's, with what decays in it, to the other block of its team,
 // which has one place for what this one walks.
 void RoleEmitter::giveTiles(Value chunk, Stage stage) {
-  SmallVector<std::pair<int64_t, int64_t>> pieces; // where in the place and how many bytes
-  for (const MadeTile &tile : plan.made)
-    for (int64_t half = 0; half < plan.keys / 64; ++half)
-      pieces.push_back({tileOffset(tile.place) + rowsBefore(tile) * rowBytes + half * halfStride(tile.place),
-                        plan.rowsOf(tile) * rowBytes});
-  llvm::sort(pieces);
-  for (size_t i = 1; i < pieces.size();)
-    if (pieces[i - 1].first + pieces[i - 1].second == pieces[i].first) {
-      pieces[i - 1].second += pieces[i].second;
-      pieces.erase(pieces.begin() + i);
-    } else {
-      ++i;
-    }
   Value before = ptx.add(chunk, -team), tilesThere = barrier(TilesFull, ptx.constant(ownPlaces));
   threads.when(ptx.compare(arith::CmpIPredicate::sge, before, ptx.constant(0)), [&] {
     auto [index, phase] = ownPlace(before);
@@ -150,9 +137,8 @@ void RoleEmitter::giveTiles(Value chunk, Stage stage) {
       ptx.copyThere(ptx.inBlock(to, other), from, bytes, there);
     };
     int64_t sumBytes = plan.reductions.size() * form.walkers() * slotBytes;
-    ptx.arriveThereExpecting(there, madeBytes() + 4 * plan.keys + sumBytes);
-    for (auto [offset, bytes] : pieces)
-      copy(ptx.add(place, offset), ptx.add(stage.walked, offset), bytes);
+    ptx.arriveThereExpecting(there, walkedBytes + 4 * plan.keys + sumBytes);
+    copy(place, stage.walked, walkedBytes); // tiles have taken the inputs' places
     copy(wholesThere, wholes, 4 * plan.keys);
     for (Operation *sum : plan.reductions)
       copy(sumsIn(ptx.constant(ownPlaces), sum), sumsOf(chunk, sum), form.walkers() * slotBytes);

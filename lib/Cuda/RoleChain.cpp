@@ -366,8 +366,7 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
       llvm::append_range(outputs, packedOutput(i, *entries));
     }
     // Where they take the place of what a product reads, it waits for that.
-    bool waits = outputPlace != plan.outputPlace;
-    if (waits) {
+    if (outputPlace != plan.outputPlace) {
       land(state, state.inFlight.size());
       ptx.meet(outputsMeet(), 128);
     }

@@ -417,13 +417,12 @@ void RoleEmitter::emitWalk(Value chunks) {
   state.meeting = ptx.add(state.walker, 1);
   refreshBlocks(state);
   beginDecayed(state);
-  auto body = [&](Value chunk, Stage stage) {
+  forOwnChunks(chunks, [&](Value chunk, Stage stage) {
     state.chunk = chunk;
     state.stage = stage;
     awaitInputs(chunk, stage);
     emitDecayed(state);
-  };
-  forOwnChunks(chunks, body);
+  });
   // Rows have 16 bits, or few more, and logarithms are sums of numbers near them.
   for (Operation &op : *b.getInsertionBlock())
     op.walk(relax);

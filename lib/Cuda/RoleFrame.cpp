@@ -14,7 +14,7 @@ RoleEmitter::RoleEmitter(Threads &threads, const RolePlan &plan, Value call, Val
       entry(entry), form(form), phase(form.phase), shards(entry.shards), team(form.team),
       scorers(scoreRoles(plan, form)),
       isRoomy(plan.keys <= mostKeysBeside &&
-              (phase == Phase::Chain || (plan.independent * plan.states == rowsOfSlab))),
+              (phase == Phase::Chain || plan.independent * plan.states == rowsOfSlab)),
       stacks(!isRoomy || plan.waves == 1), stages(form.stages), slabs(form.slabs(plan)) {
   outputPlace = plan.outputPlace;
   base = LLVM::PtrToIntOp::create(b, b.getI32Type(), shared);
