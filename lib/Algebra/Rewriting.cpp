@@ -39,6 +39,15 @@ Value recur::readOf(OpBuilder &b, Location loc, Value matrix, Side side, Value v
   return TransposeOp::create(b, loc, MatmulOp::create(b, loc, TransposeOp::create(b, loc, vector), matrix));
 }
 
+SmallVector<Value> recur::factorsOf(Value vector) {
+  auto product = vector.getDefiningOp<MulOp>();
+  if (!product)
+    return {vector};
+  SmallVector<Value> factors = factorsOf(product.getLhs());
+  llvm::append_range(factors, factorsOf(product.getRhs()));
+  return factors;
+}
+
 Value recur::scaled(OpBuilder &b, Location loc, Value number, Value value) {
   return number ? MulOp::create(b, loc, value.getType(), number, value).getResult() : value;
 }

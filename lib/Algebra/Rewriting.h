@@ -33,6 +33,19 @@ mlir::Value scaled(mlir::OpBuilder &b, mlir::Location loc, mlir::Value number, m
 /// A vector without the numbers that it is times; multiplies `number`, which may be null for 1, by those.
 mlir::Value unscaled(mlir::OpBuilder &b, mlir::Location loc, mlir::Value vector, mlir::Value &number);
 
+/// The factors of a product of vectors, entry by entry.
+llvm::SmallVector<mlir::Value> factorsOf(mlir::Value vector);
+
+/// Takes one of such factors out of some; false where it is none of them.
+template <typename Factors>
+bool take(Factors &factors, mlir::Value factor) {
+  auto *found = llvm::find(factors, factor);
+  if (found == factors.end())
+    return false;
+  factors.erase(found);
+  return true;
+}
+
 /// Whether the sum of two coefficients is zero, factors in any order.
 bool cancel(Coefficient x, Coefficient y);
 

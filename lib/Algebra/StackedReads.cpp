@@ -63,8 +63,7 @@ public:
       return failure();
     std::optional<Decay> decay = nf.decay(0);
     bool onRight = keySide == Side::Right;
-    if (!decay || decay->c.number == 0 || !(onRight ? decay->left : decay->right).empty() ||
-        !decay->elementwise.empty())
+    if (!decay || decay->c.number == 0 || !decay->elementwise.empty())
       return failure();
     if (failed(findReads()))
       return failure();
@@ -81,9 +80,22 @@ public:
         factors = TransposeOp::create(b, loc, factors);
       old = scaled(b, loc, factors, old);
     }
-    Value update = updateOfRow(rows, !isInTurn    ? nf.versions[parts[0].version].value
-                                     : readsOlder ? state
-                                                  : old);
+    ArrayRef<Value> ofValues = onRight ? decay->left : decay->right;
+    for (Value factors : ofValues) {
+      factors = diagonalColumn(factors);
+      if (inLogs)
+        factors = rows.expOfFirst(factors);
+      else if (isInTurn)
+        factors = onceOf(b, loc, factors, rows.isRow(0), inLogs);
+      if (!factors)
+        return failure();
+      if (!onRight)
+        factors = TransposeOp::create(b, loc, factors);
+      old = scaled(b, loc, factors, old);
+    }
+    unsigned version = parts[0].version;
+    bool readsOld = isInTurn ? !readsOlder : !ofValues.empty() && isDecayed(version, {});
+    Value update = updateOfRow(rows, readsOld ? old : isInTurn ? state : nf.versions[version].value);
     if (!update)
       return failure();
     Operation *terminator = body.getTerminator();
@@ -105,9 +117,15 @@ public:
         auto isIt = [&](const Version &version) { return version.value == value && !version.writes.empty(); };
         return ofFirst && llvm::any_of(nf.versions, isIt) ? std::optional(Value()) : std::nullopt;
       });
+      // Beside a decay of values outputs have a row for each of a token's, of which one is the token's.
+      llvm::DenseMap<Value, Value> known{{state, state}, {old, old}, {next, next}};
       yielded.truncate(1);
-      for (Value value : outputs)
-        yielded.push_back(rebuilder.of(value));
+      for (Value value : outputs) {
+        Value own = rebuilder.of(value);
+        if (own && !ofValues.empty())
+          own = rows.ofOne(own, ofFirst ? 0 : streams.size() - 1, known);
+        yielded.push_back(own);
+      }
       return !llvm::is_contained(yielded, Value());
     };
     if (!isRebuilt(beforeRow(streams.size() - 1))) {
@@ -263,28 +281,12 @@ private:
     return {};
   }
 
-  static SmallVector<Value> factorsOf(Value vector) {
-    auto product = vector.getDefiningOp<MulOp>();
-    if (!product)
-      return {vector};
-    SmallVector<Value> factors = factorsOf(product.getLhs());
-    llvm::append_range(factors, factorsOf(product.getRhs()));
-    return factors;
-  }
-
-  template <typename Factors>
-  static bool take(Factors &factors, Value factor) {
-    auto *found = llvm::find(factors, factor);
-    if (found == factors.end())
-      return false;
-    factors.erase(found);
-    return true;
-  }
-
   // What reads a state that has not decayed, times all that it decays by, as it reads what has: without the
   // numbers and without the factors of keys.
   std::optional<Part> withoutDecay(Part part) {
     Decay decay = *nf.decay(0);
+    if (!(keySide == Side::Right ? decay.left : decay.right).empty())
+      return std::nullopt;
     auto taken = [&](Value factor) { return take(part.c.factors, factor); };
     if (decay.c.number != 1 || !llvm::all_of(decay.c.factors, taken))
       return std::nullopt;

@@ -158,13 +158,43 @@ Value StackedRows::inputOf(ArrayRef<Value> vectors) {
   for (Value own : vectors) {
     name += (name.empty() ? "" : " over ") + (own ? argOf(own).getName().str() : std::string("0"));
     isUnit &= !own || argOf(own).getUnit();
-    isSame &= own && argOf(own).getRange() == argOf(any).getRange();
+    RangeAttr range = argOf(any).getRange();
+    isSame &= own ? argOf(own).getRange() == range : range && range.getLo() <= 0 && range.getHi() >= 0;
     numbers.push_back(own ? int32_t(cast<BlockArgument>(own).getArgNumber()) : -1);
   }
   stacked.push_back(b.getDenseI32ArrayAttr(numbers));
   Value input = addInput(rule, name, isSame ? argOf(any).getRange() : RangeAttr(), isUnit, any.getType());
   inputs.push_back({SmallVector<Value>(vectors), input});
   return input;
+}
+
+Value StackedRows::inputAt(Value input, unsigned row) {
+  SmallVector<Value> vectors(rows.size() + 1);
+  vectors[row] = input;
+  return inputOf(vectors);
+}
+
+Value StackedRows::expOfFirst(Value value) {
+  auto exp = value.getDefiningOp<ExpOp>();
+  if (!exp || !isInput(exp.getOperand()) || isNumber(exp.getOperand()))
+    return {};
+  return ExpOp::create(b, loc, inputAt(exp.getOperand(), 0));
+}
+
+Value StackedRows::ofOne(Value value, unsigned row, llvm::DenseMap<Value, Value> &known) {
+  if (auto found = known.find(value); found != known.end())
+    return found->second;
+  if (isInput(value) && !isNumber(value))
+    return known[value] = inputAt(value, row);
+  Operation *op = value.getDefiningOp();
+  if (!op)
+    return value;
+  IRMapping map;
+  for (Value operand : op->getOperands())
+    map.map(operand, ofOne(operand, row, known));
+  bool isSame =
+      llvm::all_of(op->getOperands(), [&](Value operand) { return map.lookup(operand) == operand; });
+  return known[value] = isSame ? value : b.clone(*op, map)->getResult(0);
 }
 
 void StackedRows::finish() {

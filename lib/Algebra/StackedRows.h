@@ -18,6 +18,11 @@ public:
   mlir::Value ofSome(llvm::ArrayRef<mlir::Value> vectors);
   /// The same of numbers that such vectors are times.
   mlir::Value numberOf(llvm::ArrayRef<mlir::Value> vectors, llvm::ArrayRef<mlir::Value> numbers);
+  /// The exponential of an input that counts at the first row, and 1 at others; null of other values.
+  mlir::Value expOfFirst(mlir::Value value);
+  /// What a value is where vectors of the token are those of one row, and zero at others. `known` are values
+  /// of rows already, and keeps what is found.
+  mlir::Value ofOne(mlir::Value value, unsigned row, llvm::DenseMap<mlir::Value, mlir::Value> &known);
   /// A number that counts at the first row; at others it is 1.
   mlir::Value once(mlir::Value number);
   /// The number that is 1 at a row, which is not the last one, and 0 at others: what stands for it until all
@@ -28,6 +33,7 @@ public:
 
 private:
   bool isInput(mlir::Value value) const;
+  mlir::Value inputAt(mlir::Value input, unsigned row);
   bool followsFromVector(mlir::Value value) const;
   mlir::Value one();
   mlir::Value choose(mlir::ValueRange numbers);

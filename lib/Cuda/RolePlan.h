@@ -356,6 +356,8 @@ public:
   /// A token's rows are simultaneous, as those that stand for two are, but lie together as micro-steps do;
   /// and whether outputs have such rows, too.
   bool atOnce = false, rowOutputs = false;
+  /// Outputs are made for all rows of a chunk, by eights, and those of tokens are picked.
+  bool picksOutputs = false;
   /// Whether a decay, which all of a token's rows have, counts at the first one.
   bool decaysByToken() const { return isStacked() || atOnce; }
   /// Whether the rows of an input, or output, lie in memory as the columns of a token's matrix.

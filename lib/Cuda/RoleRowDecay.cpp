@@ -62,6 +62,9 @@ Values RoleEmitter::rowLogs(ChainState &state, int64_t block) {
   Values entries;
   for (Value pair : logPairs(state, block))
     llvm::append_range(entries, ptx.unpack(pair));
+  // Rows at one time have the decay of the first one.
+  if (plan.isStacked() && !plan.inTurn)
+    std::copy_n(entries.begin(), 4, entries.begin() + 4);
   return entries;
 }
 
@@ -74,9 +77,12 @@ Values RoleEmitter::blockSums(ChainState &state, int64_t block) {
     Value holds = ptx.compare(arith::CmpIPredicate::sge, distance, ptx.constant(more));
     return ptx.choose(holds, ptx.constant(bits), ptx.constant(0));
   };
-  Value ends = ptx.add(half(0, one), half(1, one << 16));
-  return ptx.multiplyPacked(Values(8, ptx.number(0)), logPairs(state, block),
-                            {ends, ptx.constant(one << 16 | one), ptx.constant(0), ends});
+  Value ends = ptx.add(half(0, one), half(1, one << 16)), none = ptx.constant(0);
+  Values triangle{ends, ptx.constant(one << 16 | one), none, ends};
+  // By eights, what decays lies at tokens' first rows.
+  if (plan.isStacked())
+    triangle = {ends, ends, none, none};
+  return ptx.multiplyPacked(Values(8, ptx.number(0)), logPairs(state, block), triangle);
 }
 
 RoleEmitter::RowDecay &RoleEmitter::rowDecay(ChainState &state) {

@@ -14,7 +14,11 @@ Value RoleEmitter::tokensLeft(Value chunk) {
 // An output's entries in pairs of what its tensor is.
 Values RoleEmitter::packedOutput(unsigned output, ValueRange entries) {
   Ptx own(b, plan.tensors[plan.outputTensor(output)].element.isF16());
-  Values pairs;
+  Values picked, pairs;
+  for (size_t e = 4 * plan.stepOfOutputs(); plan.picksOutputs && e < entries.size(); e += 8)
+    llvm::append_range(picked, entries.slice(e, 4));
+  if (plan.picksOutputs)
+    entries = picked;
   for (size_t e = 0; e < entries.size(); e += 2) {
     Value pair = own.pack(entries[e], entries[e + 1], /*saturates=*/false);
     if (plan.isRest(output)) {

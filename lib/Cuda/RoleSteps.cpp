@@ -114,8 +114,10 @@ LogicalResult RolePlan::findSteps() {
   auto yielded = program.getBodyYield().getValues().take_front(states + countOutputs());
   auto outputs = yielded.drop_front(states);
   rowOutputs = atOnce && !outputs.empty() && tensors[outputTensor(0)].own[2];
+  picksOutputs = isStacked() && rowDecay && !outputs.empty();
   for (unsigned output = 0; output < countOutputs(); ++output)
-    if (!isOf(!rowOutputs, outputs[output]) || tensors[outputTensor(output)].own[2] != rowOutputs)
+    if (!isOf(!rowOutputs && !picksOutputs, outputs[output]) ||
+        tensors[outputTensor(output)].own[2] != rowOutputs)
       return failure();
   if (states > 1 || !isOf(false, yielded[0]))
     return failure();
@@ -125,7 +127,7 @@ LogicalResult RolePlan::findSteps() {
       return failure();
   for (ScoreTile &tile : scores) {
     tile.ofTokens = isOfTokens(tile.value);
-    if (tile.ofTokens ? !tile.plainRows : inTurn)
+    if (tile.ofTokens ? !tile.plainRows : inTurn && ownSystem < 0)
       return failure();
   }
   for (ChainProduct &product : products)

@@ -112,6 +112,8 @@ struct RoleEmitter::Substitution {
   /// Solves for 16 tokens: right sides, less factors (or none) times what they are given by tokens before.
   /// All threads compute what their tokens would be now, and the one whose turn it is tells its own.
   Values solve(int64_t block, ValueRange sides, ValueRange factors, Values given) {
+    if (roles.plan.isStacked())
+      return solveByEights(block, sides, factors, given);
     int64_t leaf = roles.ownLeavesAt() + block * ownLeafBytes;
     auto factor = [&](size_t e) { return factors.empty() ? Value() : factors[e]; };
     Values results;
@@ -154,6 +156,46 @@ struct RoleEmitter::Substitution {
     return results;
   }
 
+  /// The same of rows by eights: a turn is that of a thread's two tokens, first and second rows of one and
+  /// then of the other. An entry's place among those four is 2 for the second token and 1 for the second row.
+  Values solveByEights(int64_t block, ValueRange sides, ValueRange factors, Values given) {
+    int64_t leaf = roles.ownLeavesAt() + block * ownLeafBytes;
+    auto factor = [&](size_t e) { return factors.empty() ? Value() : factors[e]; };
+    auto columnOf = [](size_t place) { return place / 2 + 8 * (place % 2); };
+    Value own[4][4];
+    for (size_t seen = 0; seen < 4; ++seen)
+      for (size_t seer = seen + 1; seer < 4; ++seer)
+        own[seer][seen] =
+            ptx.loadFloats(diagonals, leaf + columnOf(seen) * ownLeafPitch + columnOf(seer) * 4, 1)[0];
+    for (int64_t turn = 0; turn < 4; ++turn) {
+      Value source = ptx.add(quad, turn), solved[2][4];
+      for (size_t row : {0, 1}) {
+        Value found[4];
+        for (size_t place = 0; place < 4; ++place) {
+          size_t e = 4 * (place % 2) + 2 * row + place / 2;
+          found[place] = less(sides[e], factor(e), given[e]);
+          for (size_t seen = 0; seen < place; ++seen) {
+            Value score = own[place][seen];
+            found[place] =
+                less(found[place], factor(e) ? ptx.multiply(factor(e), score) : score, found[seen]);
+          }
+          solved[row][place] = ptx.shuffle(found[place], source);
+        }
+      }
+      for (size_t place = 0; place < 4; ++place)
+        for (size_t half : {0, 1}) {
+          int64_t column = 2 * turn + columnOf(place);
+          Values seen = ptx.loadFloats(leaves, leaf + column * ownLeafPitch + 32 * half, 2);
+          for (size_t row : {0, 1})
+            for (size_t odd : {0, 1}) {
+              Value &sum = given[4 * half + 2 * row + odd];
+              sum = LLVM::FMAOp::create(b, seen[odd], solved[row][place], sum);
+            }
+        }
+    }
+    return less(sides, factors, given);
+  }
+
   /// The same with decays that no reference serves, token by token, and what the block's tokens see of the
   /// solution by other scores (or none). `logs` are binary ones from the block's start, with each token's
   /// own, as the system's reads know them, and as the mix does.
@@ -163,6 +205,9 @@ struct RoleEmitter::Substitution {
     int64_t leaf = roles.ownLeavesAt() + block * ownLeafBytes;
     auto body = [&](Value token, ValueRange carried) {
       Values given(carried.take_front(8)), seen(carried.drop_front(8));
+      // By eights, a token's two rows come in turn.
+      if (roles.plan.isStacked())
+        token = ptx.add(ptx.shiftRight(token, 1), ptx.mul(ptx.bits(token, 1), 8));
       Value isLate = ptx.compare(arith::CmpIPredicate::uge, token, ptx.constant(8));
       Value isOdd = ptx.equal(ptx.bits(token, 1), 1);
       Value source = ptx.add(quad, ptx.shiftRight(ptx.bits(token, 7), 1));

@@ -76,7 +76,7 @@ bool RolePlan::decaysAtFirst() const { return besideFirst(logsOf(decay), isFirst
 
 bool RolePlan::isMild(Value decay) const {
   RangeAttr range = rangeOf(logsOf(decay));
-  bool byToken = decay == this->decay && (decaysAtFirst() || decaysByToken());
+  bool byToken = decay == rowDecay || (decay == this->decay && (decaysAtFirst() || decaysByToken()));
   int64_t tokens = byToken ? llvm::divideCeil(16, steps) : 16;
   return range && range.getLo() >= -mostOfBlock / (tokens * llvm::numbers::log2e);
 }
@@ -99,8 +99,8 @@ bool RolePlan::isOfRows(Value value) const {
 LogicalResult RolePlan::needRowDecay() {
   auto op = rowDecay.getDefiningOp<chunk::DecayOp>();
   auto input = op.getLog() ? dyn_cast<BlockArgument>(trace(op.getLog())) : BlockArgument();
-  if (steps > 1 || !input || program.getArg(input.getArgNumber()).getKind() != ArgKind::Input ||
-      matType(op.getFactors()).numCols() != independent)
+  if (!input || program.getArg(input.getArgNumber()).getKind() != ArgKind::Input ||
+      (steps > 1 && !(isStacked() && hasSteps(input))) || matType(op.getFactors()).numCols() != independent)
     return failure();
   plainInputs.insert(input);
   return needInput(input);
@@ -110,7 +110,7 @@ LogicalResult RolePlan::needRowDecay() {
 LogicalResult RolePlan::visitMix(chunk::MixOp mix) {
   std::optional<TokenTile> tile = asTile(mix.getValues());
   bool isSolved = mix.getValues().getDefiningOp<chunk::TriSolveOp>() != nullptr;
-  if (mix.getDecay() != rowDecay || !(tile || isSolved) || failed(needRowDecay()) ||
+  if (mix.getDecay() != rowDecay || !(isSolved || (tile && steps == 1)) || failed(needRowDecay()) ||
       failed(visitScores(mix.getScores())) || failed(visit(mix.getValues())))
     return failure();
   needScores(mix.getScores(), tile && keepsRange(tile->scale) ? tile->scale : RowFactors());
@@ -123,7 +123,7 @@ FailureOr<unsigned> RolePlan::visitSubstitution(chunk::TriSolveOp solve) {
   auto negation = block.getDefiningOp<NegOp>();
   if (negation)
     block = trace(negation.getOperand());
-  if (solve.getBlocks().size() != 1 || states > 1 || steps > 1 || ownSystem >= 0 ||
+  if (solve.getBlocks().size() != 1 || states > 1 || (steps > 1 && !isStacked()) || ownSystem >= 0 ||
       solve.getDecay() != rowDecay || (rowDecay && failed(needRowDecay())) || failed(visitScores(block)) ||
       !splitScores(block).second || maskOf(block) >= 0)
     return failure();

@@ -131,7 +131,7 @@ std::string recur::proveStacked(RuleOp rule, RuleOp stacked) {
         if (inTurn)
           read.states = own.states;
       }
-      if (!inTurn && failed(runStackedRow(*reads, call, t, 0, read, &sum)))
+      if (!inTurn && failed(runStackedRow(*reads, call, t, rows - 1, read, &sum)))
         return failure();
       call.states = inTurn ? read.states : std::vector<Dense<Fp>>{sum};
       for (auto [i, output] : llvm::enumerate(call.outputs))
