@@ -118,12 +118,11 @@ public:
         return ofFirst && llvm::any_of(nf.versions, isIt) ? std::optional(Value()) : std::nullopt;
       });
       // Beside a decay of values outputs have a row for each of a token's, of which one is the token's.
-      llvm::DenseMap<Value, Value> known{{state, state}, {old, old}, {next, next}};
       yielded.truncate(1);
       for (Value value : outputs) {
         Value own = rebuilder.of(value);
         if (own && !ofValues.empty())
-          own = rows.ofOne(own, ofFirst ? 0 : streams.size() - 1, known);
+          own = rows.ofOne(own, ofFirst ? 0 : streams.size() - 1, {state, old, next});
         yielded.push_back(own);
       }
       return !llvm::is_contained(yielded, Value());

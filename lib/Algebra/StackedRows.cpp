@@ -181,20 +181,37 @@ Value StackedRows::expOfFirst(Value value) {
   return ExpOp::create(b, loc, inputAt(exp.getOperand(), 0));
 }
 
-Value StackedRows::ofOne(Value value, unsigned row, llvm::DenseMap<Value, Value> &known) {
-  if (auto found = known.find(value); found != known.end())
-    return found->second;
+static bool followsFrom(Value value, ArrayRef<Value> states, llvm::SmallPtrSetImpl<Operation *> &seen) {
+  if (llvm::is_contained(states, value))
+    return true;
+  Operation *op = value.getDefiningOp();
+  return op && seen.insert(op).second &&
+         llvm::any_of(op->getOperands(), [&](Value operand) { return followsFrom(operand, states, seen); });
+}
+
+Value StackedRows::ofOne(Value value, unsigned row, ArrayRef<Value> states) {
+  if (llvm::is_contained(states, value))
+    return value;
+  auto known = ones.find({value, row});
+  if (known != ones.end())
+    return known->second;
   if (isInput(value) && !isNumber(value))
-    return known[value] = inputAt(value, row);
+    return ones[{value, row}] = inputAt(value, row);
   Operation *op = value.getDefiningOp();
   if (!op)
     return value;
+  llvm::SmallPtrSet<Operation *, 8> seen;
+  bool isRead = followsFrom(value, states, seen);
   IRMapping map;
-  for (Value operand : op->getOperands())
-    map.map(operand, ofOne(operand, row, known));
+  for (Value operand : op->getOperands()) {
+    // What stands beside a read, entry by entry, stays the token's.
+    seen.clear();
+    bool isBeside = isRead && !isa<MatmulOp>(op) && !followsFrom(operand, states, seen);
+    map.map(operand, isBeside ? operand : ofOne(operand, row, states));
+  }
   bool isSame =
       llvm::all_of(op->getOperands(), [&](Value operand) { return map.lookup(operand) == operand; });
-  return known[value] = isSame ? value : b.clone(*op, map)->getResult(0);
+  return ones[{value, row}] = isSame ? value : b.clone(*op, map)->getResult(0);
 }
 
 void StackedRows::finish() {

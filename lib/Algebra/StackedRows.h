@@ -20,9 +20,9 @@ public:
   mlir::Value numberOf(llvm::ArrayRef<mlir::Value> vectors, llvm::ArrayRef<mlir::Value> numbers);
   /// The exponential of an input that counts at the first row, and 1 at others; null of other values.
   mlir::Value expOfFirst(mlir::Value value);
-  /// What a value is where vectors of the token are those of one row, and zero at others. `known` are values
-  /// of rows already, and keeps what is found.
-  mlir::Value ofOne(mlir::Value value, unsigned row, llvm::DenseMap<mlir::Value, mlir::Value> &known);
+  /// What a value is at one row, where what is read of some states is read along vectors that are zero at
+  /// other rows.
+  mlir::Value ofOne(mlir::Value value, unsigned row, llvm::ArrayRef<mlir::Value> states);
   /// A number that counts at the first row; at others it is 1.
   mlir::Value once(mlir::Value number);
   /// The number that is 1 at a row, which is not the last one, and 0 at others: what stands for it until all
@@ -48,6 +48,7 @@ private:
   llvm::SmallVector<mlir::Attribute> stacked;
   using Known = llvm::SmallVector<std::pair<llvm::SmallVector<mlir::Value>, mlir::Value>>;
   Known known, inputs;
+  llvm::DenseMap<std::pair<mlir::Value, unsigned>, mlir::Value> ones;
 };
 
 } // namespace recur

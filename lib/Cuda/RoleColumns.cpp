@@ -7,6 +7,10 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
+bool RoleEmitter::scoresTurn() const {
+  return turnsColumns() && team == 1 && !scorers.empty() && !plan.system && !plan.decay;
+}
+
 bool RoleEmitter::turnsColumns() const {
   return llvm::any_of(copiedInputs(plan, phase), [&](BlockArgument input) { return plan.areColumns(input); });
 }

@@ -110,6 +110,14 @@ FailureOr<Values> RoleEmitter::entriesOf(ChainState &state, Value value) {
     Values entries;
     for (Value pair : tilePairs(state, tile->input))
       llvm::append_range(entries, ptx.unpack(pair));
+    // Beside what is of rows, of which tokens' are picked, both rows of a token have what is the token's.
+    if (plan.picksOutputs && isOfTokens(entries)) {
+      Values ofRows;
+      for (size_t e = 0; e < entries.size(); e += 4)
+        for (int row = 0; row < 2; ++row)
+          llvm::append_range(ofRows, ArrayRef(entries).slice(e, 4));
+      entries = ofRows;
+    }
     return scaled(state, entries, tile->scale);
   }
   if (plan.rowDecay)

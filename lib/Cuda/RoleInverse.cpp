@@ -13,8 +13,21 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-// Stores the system, negated, to the tile of blocks. Of a diagonal block three quarters go to the warp's
-// leaf, in f32, column by column.
+// Stores what is to be inverted, negated, of the warp's block on the diagonal: three of its quarters, in f32,
+// column by column.
+void RoleEmitter::storeLeaf(ValueRange entries) {
+  Value lane = freshLane();
+  Value row = ptx.shiftRight(lane, 2), column = ptx.mul(ptx.bits(lane, 3), 2);
+  Value leaf = ptx.add(ptx.add(ptx.add(base, leavesAt), ptx.mul(warp, leafBytes())),
+                       ptx.add(ptx.mul(column, 32), ptx.mul(row, 4)));
+  for (auto [quarter, entry] : {std::pair<int64_t, unsigned>{0, 0}, {1, 2}, {2, 6}})
+    for (int64_t odd : {0, 1})
+      ptx.store(leaf, quarter * quarterBytes + odd * 32, {entries[entry + odd]});
+  for (int64_t odd = 0; plan.isStacked() && odd < 2; ++odd)
+    ptx.store(leaf, 3 * quarterBytes + odd * 32, {entries[4 + odd]});
+}
+
+// Stores the system, negated, to the tile of blocks, and of those on the diagonal to the warps' leaves.
 void RoleEmitter::storeSystem(ScoreState &state) {
   // Blocks are wanted below the diagonal, and of a leaf what is below; of rows at one time less than that.
   ScoreTile system;
@@ -26,18 +39,8 @@ void RoleEmitter::storeSystem(ScoreState &state) {
     Values entries;
     for (Value value : values)
       entries.push_back(plan.isNegated ? value : ptx.negative(value));
-    if (onDiagonal) {
-      Value lane = freshLane();
-      Value row = ptx.shiftRight(lane, 2), column = ptx.mul(ptx.bits(lane, 3), 2);
-      Value leaf = ptx.add(ptx.add(ptx.add(base, leavesAt), ptx.mul(warp, leafBytes())),
-                           ptx.add(ptx.mul(column, 32), ptx.mul(row, 4)));
-      for (auto [quarter, entry] : {std::pair<int64_t, unsigned>{0, 0}, {1, 2}, {2, 6}})
-        for (int64_t odd : {0, 1})
-          ptx.store(leaf, quarter * quarterBytes + odd * 32, {entries[entry + odd]});
-      for (int64_t odd = 0; plan.isStacked() && odd < 2; ++odd)
-        ptx.store(leaf, 3 * quarterBytes + odd * 32, {entries[4 + odd]});
-      return;
-    }
+    if (onDiagonal)
+      return storeLeaf(entries);
     if (!plan.invertsInHalves())
       return storeWide(wideBlock(warp, state.columnBlock), entries);
     storeBlock(ptx.add(tile, place), 0, inHalves(entries));

@@ -80,13 +80,13 @@ void RoleEmitter::placeTiles(bool apart) {
 void RoleEmitter::layOut() {
   placeTiles(/*apart=*/false);
   scoreBytes = scoreOffset(plan.scores.size()) + inverseBytes() + ownLeavesBytes();
-  int64_t outputBytes = outputPlace ? 0 : plan.countOutputs() * slabHalves() * tileBytes;
+  int64_t outputBytes = outputPlace ? 0 : plan.countOutputs() * slabHalves() * outputTileBytes();
   if (phase == Phase::Chain)
     return layOutChain(outputBytes);
   int64_t blockBytes = !plan.system             ? 0
                        : plan.invertsInHalves() ? plan.partsOfHalves() * tileBytes
                                                 : partBytes,
-          leavesBytes = plan.system ? 4 * leafBytes() : 0;
+          leavesBytes = plan.system || plan.invertsOwnLeaves ? 4 * leafBytes() : 0;
   // A chunk stays in the ring while it passes all roles, so the ring is as deep as there is room.
   int64_t tablesBytes = tableBytes(), sumBytes = plan.reductions.size() * bytesOfSums();
   int64_t rightBytes = plan.rights.size() * (plan.keys / 64) * rightHalf, exchangeBytes = 0;
@@ -104,7 +104,7 @@ void RoleEmitter::layOut() {
       if (plan.isSlab(input) && plan.isForChain(input) && matType(input).numCols() == plan.independent &&
           std::exchange(outputBytes, 0)) {
         outputPlace = input;
-        others -= tileBytes;
+        others -= outputTileBytes();
       }
   // Where there is room for one chunk's inputs, its scores wait for the chain anyway.
   constexpr int64_t numbersBytes = 2048;

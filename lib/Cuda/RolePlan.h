@@ -389,6 +389,8 @@ public:
   /// Of the scores that of a system which each independent row has for itself, or -1: the rows share the
   /// products between tokens, and each has factors or decays of its own.
   int ownSystem = -1;
+  /// Whether all rows have the same inverses of blocks on its diagonal, as decays within a block cancel.
+  bool invertsOwnLeaves = false;
   /// Whether the system is less that.
   bool isNegated = false;
   /// A factor of the columns of the system's inverse, or null.
@@ -431,6 +433,7 @@ private:
   mlir::LogicalResult findSteps();
   const StackedInput *stackedOf(mlir::BlockArgument input) const;
   bool isOf(bool tokens, mlir::Value value) const;
+  bool isPicked(mlir::Value value) const;
   bool isOf(bool tokens, mlir::BlockArgument input) const { return steps == 1 || hasSteps(input) != tokens; }
   mlir::FailureOr<unsigned> visit(mlir::Value value);
   mlir::FailureOr<unsigned> visitProduct(mlir::Operation *op, mlir::Value result, mlir::Value start,

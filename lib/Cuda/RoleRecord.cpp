@@ -113,6 +113,10 @@ int64_t RoleEmitter::bytesInRecord(const Slot &slot) const {
   return slot.ofTokens ? 4 * plan.columns : slotBytes;
 }
 
+int64_t RoleEmitter::wholesInRecord() const {
+  return madeBytes() + ownLeavesBytes() + (scoreBytes - ownLeavesBytes()) / 4 * (inStrips() ? 3 : 4);
+}
+
 int64_t RoleEmitter::recordBytes() const {
   int64_t bytes = wholesInRecord() + 4 * plan.keys;
   for (const Slot &slot : slotsInRecord())

@@ -202,6 +202,8 @@ void RoleEmitter::storeTiles(ScoreState &state, Operation *gram) {
       if (onDiagonal && int(i) == plan.ownSystem)
         storeOwnLeaf(state, entries);
     });
+    if (plan.invertsOwnLeaves && int(i) == plan.ownSystem)
+      invertOwnLeaf(state);
   }
 }
 
@@ -210,6 +212,10 @@ void RoleEmitter::awaitPlace(ScoreState &state) {
   if (!state.hasPlace)
     ptx.await(barrier(ScoresEmpty, state.index), ptx.exclusiveOr(state.phase, ptx.constant(1)));
   state.hasPlace = true;
+}
+
+void RoleEmitter::inOneThread(llvm::function_ref<void()> body) {
+  threads.when(ptx.equal(warp, 0), [&] { threads.when(ptx.isElected(), body); });
 }
 
 // Gives the chunk's scores to this block's chain and to those of its team.

@@ -101,7 +101,8 @@ void RoleEmitter::storeRowsOfOutput(unsigned output, Value chunk, Value buffer, 
 Value RoleEmitter::outputAt(Value tiles, unsigned output, Value slab) {
   if (outputPlace)
     return ptx.add(ptx.add(tiles, tileOffset(outputPlace)), ptx.mul(slab, halfStride(outputPlace)));
-  return ptx.add(ptx.add(base, outputsAt + output * slabHalves() * tileBytes), ptx.mul(slab, tileBytes));
+  int64_t bytes = outputTileBytes();
+  return ptx.add(ptx.add(base, outputsAt + output * slabHalves() * bytes), ptx.mul(slab, bytes));
 }
 
 // Copies a chunk's outputs to their tensors, in the thread that loads, when the chain has stored them.

@@ -107,6 +107,15 @@ bool RolePlan::isOf(bool ofTokens, Value value) const {
                       [&](Value operand) { return isOf(ofTokens && !isa<chunk::TriSolveOp>(op), operand); });
 }
 
+// Whether an output follows from values of rows, and from tiles of tokens.
+bool RolePlan::isPicked(Value value) const {
+  value = trace(strip(value));
+  Operation *op = value.getDefiningOp();
+  return isOf(false, value) || asTile(value) ||
+         (isa_and_present<ElementwiseOp>(op) &&
+          llvm::all_of(op->getOperands(), [&](Value operand) { return isPicked(operand); }));
+}
+
 // With micro-steps, outputs are those of tokens, and all else is that of micro-steps.
 LogicalResult RolePlan::findSteps() {
   if (steps == 1)
@@ -116,7 +125,7 @@ LogicalResult RolePlan::findSteps() {
   rowOutputs = atOnce && !outputs.empty() && tensors[outputTensor(0)].own[2];
   picksOutputs = isStacked() && rowDecay && !outputs.empty();
   for (unsigned output = 0; output < countOutputs(); ++output)
-    if (!isOf(!rowOutputs && !picksOutputs, outputs[output]) ||
+    if (!(picksOutputs ? isPicked(outputs[output]) : isOf(!rowOutputs, outputs[output])) ||
         tensors[outputTensor(output)].own[2] != rowOutputs)
       return failure();
   if (states > 1 || !isOf(false, yielded[0]))

@@ -18,6 +18,10 @@ using namespace recur::cuda;
 using chunk::Reach;
 using chunk::Span;
 
+int64_t RoleEmitter::ownLeavesBytes() const {
+  return plan.ownSystem < 0 ? 0 : 4 * (ownLeafBytes + (plan.invertsOwnLeaves ? wideBytes : 0));
+}
+
 // The warp's block on the diagonal, as those who substitute want it.
 void RoleEmitter::storeOwnLeaf(ScoreState &state, ValueRange entries) {
   Value lane = freshLane(), row = ptx.shiftRight(lane, 2), column = ptx.mul(ptx.bits(lane, 3), 2);
@@ -25,6 +29,18 @@ void RoleEmitter::storeOwnLeaf(ScoreState &state, ValueRange entries) {
                      ptx.add(ptx.mul(column, ownLeafPitch), ptx.mul(row, 4)));
   for (auto [e, entry] : llvm::enumerate(entries))
     ptx.store(at, ownLeavesAt() + (e % 2 + e / 4 * 8) * ownLeafPitch + e / 2 % 2 * 32, {entry});
+  if (!plan.invertsOwnLeaves)
+    return;
+  Values negated;
+  for (Value entry : entries)
+    negated.push_back(plan.isNegated ? entry : ptx.negative(entry));
+  storeLeaf(negated);
+}
+
+// The same, inverted, of a system that has the same blocks on the diagonal for all rows.
+void RoleEmitter::invertOwnLeaf(ScoreState &state) {
+  auto [first, second] = invertLeaf();
+  storeWideLeaf(ptx.add(ptx.add(state.buffer, ownInversesAt()), ptx.mul(warp, wideBytes)), first, second);
 }
 
 AddOp cuda::sumWith(chunk::MixOp mix) {
@@ -112,6 +128,14 @@ struct RoleEmitter::Substitution {
   /// Solves for 16 tokens: right sides, less factors (or none) times what they are given by tokens before.
   /// All threads compute what their tokens would be now, and the one whose turn it is tells its own.
   Values solve(int64_t block, ValueRange sides, ValueRange factors, Values given) {
+    if (roles.plan.invertsOwnLeaves) {
+      Value at = ptx.add(state.scoresBase, ptx.mul(roles.lane, 16));
+      Values inverse;
+      for (int64_t half : {0, 1})
+        llvm::append_range(
+            inverse, ptx.loadFloats(at, roles.ownInversesAt() + block * wideBytes + half * wideBytes / 2, 4));
+      return ptx.multiplyTf32(Values(8, ptx.number(0)), ptx.roundTf32(less(sides, factors, given)), inverse);
+    }
     if (roles.plan.isStacked())
       return solveByEights(block, sides, factors, given);
     int64_t leaf = roles.ownLeavesAt() + block * ownLeafBytes;

@@ -146,6 +146,7 @@ FailureOr<unsigned> RolePlan::visitSubstitution(chunk::TriSolveOp solve) {
     wave = std::max(*wave, *own);
   }
   ownSystem = scores.size();
+  invertsOwnLeaves = rowDecay && solve.getFactors().empty() && solve.getReach() != chunk::Reach::Before;
   isNegated = negation != nullptr;
   scores.push_back({block, {}});
   return available[solve.getResult(0)] = *wave;

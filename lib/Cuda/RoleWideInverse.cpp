@@ -13,7 +13,7 @@ using namespace recur::cuda;
 // Where a lane has its entries of a block.
 Value RoleEmitter::wideBlock(Value row, Value column) {
   Value before = ptx.shiftRight(ptx.mul(row, ptx.add(row, 1)), 1);
-  Value block = ptx.add(ptx.add(base, blocksAt), ptx.mul(ptx.add(before, column), 1024));
+  Value block = ptx.add(ptx.add(base, blocksAt), ptx.mul(ptx.add(before, column), wideBytes));
   return ptx.add(block, ptx.mul(lane, 16));
 }
 
@@ -27,22 +27,30 @@ void RoleEmitter::storeWide(Value at, ValueRange entries) {
     ptx.store(at, 512 * half, inTf32(entries.slice(4 * half, 4)));
 }
 
-void RoleEmitter::emitWideInverse(ScoreState &state) {
+// Where a column of such a block begins.
+Value RoleEmitter::wideColumn(Value column) {
+  Value eighth = ptx.mul(ptx.shiftRight(column, 3), 512), pair = ptx.bits(ptx.shiftRight(column, 1), 3);
+  return ptx.add(ptx.add(eighth, ptx.mul(pair, 16)), ptx.mul(ptx.bits(column, 1), 4));
+}
+
+// Stores an inverted leaf as such a block. A lane has half of a column.
+void RoleEmitter::storeWideLeaf(Value block, const Values &first, const Values &second) {
   Value lane = freshLane(), upper = ptx.shiftRight(lane, 4);
-  refreshBlocks(state);
-  auto [first, second] = invertLeaf();
-  // A lane has half of a column. The block is read transposed.
-  Value diagonal = arith::SubIOp::create(b, wideBlock(warp, warp), ptx.mul(this->lane, 16));
-  auto toColumn = [&](Value column) {
-    Value eighth = ptx.mul(ptx.shiftRight(column, 3), 512), pair = ptx.bits(ptx.shiftRight(column, 1), 3);
-    return ptx.add(ptx.add(eighth, ptx.mul(pair, 16)), ptx.mul(ptx.bits(column, 1), 4));
-  };
-  Value at = ptx.add(ptx.add(diagonal, toColumn(ptx.bits(lane, 15))), ptx.mul(upper, 8));
+  Value at = ptx.add(ptx.add(block, wideColumn(ptx.bits(lane, 15))), ptx.mul(upper, 8));
   for (int64_t i = 0; i < 8; ++i)
     ptx.store(at, 64 * i, inTf32({ptx.choose(ptx.equal(upper, 0), first[i], second[i])}));
+}
+
+void RoleEmitter::emitWideInverse(ScoreState &state) {
+  Value lane = freshLane();
+  refreshBlocks(state);
+  auto [first, second] = invertLeaf();
+  // The block is read transposed.
+  Value diagonal = arith::SubIOp::create(b, wideBlock(warp, warp), ptx.mul(this->lane, 16));
+  storeWideLeaf(diagonal, first, second);
   ptx.syncWarp();
   Value row = ptx.mul(ptx.bits(lane, 3), 128), column = ptx.shiftRight(lane, 2);
-  Value turned = ptx.add(ptx.add(diagonal, toColumn(column)), row);
+  Value turned = ptx.add(ptx.add(diagonal, wideColumn(column)), row);
   Values own;
   for (int64_t e = 0; e < 8; ++e)
     own.push_back(ptx.loadFloats(turned, e % 2 * 64 + e / 2 % 2 * 512 + e / 4 * 8, 1)[0]);

@@ -184,9 +184,7 @@ private:
   bool turnsColumns() const;
   /// Who turns them: the warpgroup of scores, where it sees all chunks and has no system to solve; else the
   /// two warps that sum over rows.
-  bool scoresTurn() const {
-    return turnsColumns() && team == 1 && !scorers.empty() && !plan.system && !plan.decay;
-  }
+  bool scoresTurn() const;
   bool sumsTurn() const { return turnsColumns() && !scoresTurn(); }
   void turnColumns(Stage stage);
   void storeColumns(mlir::Value at, mlir::ValueRange pairs);
@@ -210,9 +208,7 @@ private:
   void handOver(const ScoreState &state, unsigned which);
   void giveScores(mlir::Value index, const ScoreRole &role);
   /// In one of a warpgroup's threads, which are all here.
-  void inOneThread(llvm::function_ref<void()> body) {
-    threads.when(ptx.equal(warp, 0), [&] { threads.when(ptx.isElected(), body); });
-  }
+  void inOneThread(llvm::function_ref<void()> body);
   mlir::Value score(ScoreState &state, const ScoreTile &tile, unsigned entry);
   mlir::Value score(ScoreState &state, const ScoreTile &tile, mlir::Value value, unsigned entry,
                     RowFactors factors);
@@ -238,6 +234,7 @@ private:
   mlir::Value opaque(int64_t number) { return ptx.add(ptx.shiftRight(base, 30), number); }
   void refreshBlocks(ScoreState &state);
   void storeTiles(ScoreState &state, mlir::Operation *gram = nullptr);
+  void storeLeaf(mlir::ValueRange entries);
   void storeSystem(ScoreState &state);
   Halves inHalves(mlir::ValueRange entries);
   Halves loadBlock(mlir::Value at, int64_t offset, bool turned);
@@ -250,7 +247,10 @@ private:
   Values invertStackedLeaf(mlir::Value lane, mlir::Value leaf);
   mlir::Value wideBlock(mlir::Value row, mlir::Value column);
   Values inTf32(mlir::ValueRange entries);
+  static constexpr int64_t wideBytes = 16 * 16 * 4;
   void storeWide(mlir::Value at, mlir::ValueRange entries);
+  mlir::Value wideColumn(mlir::Value column);
+  void storeWideLeaf(mlir::Value block, const Values &first, const Values &second);
   void emitWideInverse(ScoreState &state);
 
   // A decay of each key (RoleTables.cpp, RoleDecay.cpp, RoleWildDecay.cpp).
@@ -259,9 +259,7 @@ private:
   int64_t wholesAt() const;
   int64_t placesOfWholes() const;
   mlir::Value wholesOf(mlir::Value chunk, Stage stage);
-  int64_t wholesInRecord() const {
-    return madeBytes() + ownLeavesBytes() + (scoreBytes - ownLeavesBytes()) / 4 * (inStrips() ? 3 : 4);
-  }
+  int64_t wholesInRecord() const;
   int64_t rightOffset(mlir::Value rows) const;
   int64_t blocksOfWalker() const { return plan.keys / 16 / form.walkers(); }
   mlir::Value ownBlock(const ScoreState &state, mlir::ValueRange places, int64_t block, int64_t stride);
@@ -381,8 +379,10 @@ private:
   // Systems that each row has for itself (RoleSubstitution.cpp).
   struct Substitution;
   int64_t ownLeavesAt() const { return scoreOffset(plan.scores.size()); }
-  int64_t ownLeavesBytes() const { return plan.ownSystem >= 0 ? 4 * ownLeafBytes : 0; }
+  int64_t ownInversesAt() const { return ownLeavesAt() + 4 * ownLeafBytes; }
+  int64_t ownLeavesBytes() const;
   void storeOwnLeaf(ScoreState &state, mlir::ValueRange entries);
+  void invertOwnLeaf(ScoreState &state);
   mlir::LogicalResult substitute(ChainState &state, chunk::TriSolveOp solve);
   mlir::LogicalResult solveFor(ChainState &state, mlir::Value left);
   mlir::FailureOr<Values> sliceOf(ChainState &state, mlir::Value value, int64_t block);
@@ -418,6 +418,7 @@ private:
   void storeRowsOfOutput(unsigned output, mlir::Value chunk, mlir::Value buffer, mlir::Value left);
   mlir::Value outputsMeet();
   void copyOutputs(mlir::Value chunk, Stage stage);
+  int64_t outputTileBytes() const { return plan.rowsOfOutput() * rowBytes; }
   mlir::Value outputAt(mlir::Value tiles, unsigned output, mlir::Value slab);
   Values columnNumbers(ChainState &state, int64_t offset, bool isUniform, int64_t eighths = 0);
   /// Whether a thread's entries are those of a slab of tokens, which has fewer columns than all others.
