@@ -72,30 +72,22 @@ public:
     if (scale && isInTurn)
       scale = rows.once(scale);
     Value old = scaled(b, loc, scale, state);
-    for (Value factors : onRight ? decay->right : decay->left) {
-      factors = diagonalColumn(factors);
-      if (isInTurn)
-        factors = onceOf(b, loc, factors, rows.isRow(0), inLogs);
-      if (onRight)
-        factors = TransposeOp::create(b, loc, factors);
-      old = scaled(b, loc, factors, old);
-    }
     ArrayRef<Value> ofValues = onRight ? decay->left : decay->right;
-    for (Value factors : ofValues) {
-      factors = diagonalColumn(factors);
-      if (inLogs)
-        factors = rows.expOfFirst(factors);
-      else if (isInTurn)
-        factors = onceOf(b, loc, factors, rows.isRow(0), inLogs);
-      if (!factors)
-        return failure();
-      if (!onRight)
-        factors = TransposeOp::create(b, loc, factors);
-      old = scaled(b, loc, factors, old);
-    }
-    unsigned version = parts[0].version;
-    bool readsOld = isInTurn ? !readsOlder : !ofValues.empty() && isDecayed(version, {});
-    Value update = updateOfRow(rows, readsOld ? old : isInTurn ? state : nf.versions[version].value);
+    auto decayBy = [&](ArrayRef<Value> factors, bool isColumn) {
+      for (Value factor : factors) {
+        factor = diagonalColumn(factor);
+        if (isInTurn)
+          factor = onceOf(b, loc, factor, rows.isRow(0), inLogs);
+        if (!isColumn)
+          factor = TransposeOp::create(b, loc, factor);
+        old = scaled(b, loc, factor, old);
+      }
+    };
+    decayBy(onRight ? decay->right : decay->left, !onRight);
+    decayBy(ofValues, onRight);
+    Value update = updateOfRow(rows, !isInTurn    ? nf.versions[parts[0].version].value
+                                     : readsOlder ? state
+                                                  : old);
     if (!update)
       return failure();
     Operation *terminator = body.getTerminator();

@@ -15,7 +15,7 @@ struct StackedInput {
 };
 
 /// The rule of one row, in a module of its own, or null. The rule must have one matrix state that numbers and
-/// factors of its keys decay, or of its values (`inLogs` by the exponential of an input), and write along at
+/// factors of its keys decay, or of its values, and write along at
 /// least two and at most `mostRows` vectors; each time, or some of the times, also what it reads of the state
 /// along a vector. A token's rows are simultaneous: it changes the decayed state by the sum of what its rows
 /// each do to it. More than two are filled up with rows of zeros to a power of two (`rowsAttr`, in

@@ -158,8 +158,7 @@ Value StackedRows::inputOf(ArrayRef<Value> vectors) {
   for (Value own : vectors) {
     name += (name.empty() ? "" : " over ") + (own ? argOf(own).getName().str() : std::string("0"));
     isUnit &= !own || argOf(own).getUnit();
-    RangeAttr range = argOf(any).getRange();
-    isSame &= own ? argOf(own).getRange() == range : range && range.getLo() <= 0 && range.getHi() >= 0;
+    isSame &= own && argOf(own).getRange() == argOf(any).getRange();
     numbers.push_back(own ? int32_t(cast<BlockArgument>(own).getArgNumber()) : -1);
   }
   stacked.push_back(b.getDenseI32ArrayAttr(numbers));
@@ -172,13 +171,6 @@ Value StackedRows::inputAt(Value input, unsigned row) {
   SmallVector<Value> vectors(rows.size() + 1);
   vectors[row] = input;
   return inputOf(vectors);
-}
-
-Value StackedRows::expOfFirst(Value value) {
-  auto exp = value.getDefiningOp<ExpOp>();
-  if (!exp || !isInput(exp.getOperand()) || isNumber(exp.getOperand()))
-    return {};
-  return ExpOp::create(b, loc, inputAt(exp.getOperand(), 0));
 }
 
 static bool followsFrom(Value value, ArrayRef<Value> states, llvm::SmallPtrSetImpl<Operation *> &seen) {

@@ -18,8 +18,6 @@ public:
   mlir::Value ofSome(llvm::ArrayRef<mlir::Value> vectors);
   /// The same of numbers that such vectors are times.
   mlir::Value numberOf(llvm::ArrayRef<mlir::Value> vectors, llvm::ArrayRef<mlir::Value> numbers);
-  /// The exponential of an input that counts at the first row, and 1 at others; null of other values.
-  mlir::Value expOfFirst(mlir::Value value);
   /// What a value is at one row, where what is read of some states is read along vectors that are zero at
   /// other rows.
   mlir::Value ofOne(mlir::Value value, unsigned row, llvm::ArrayRef<mlir::Value> states);

@@ -271,6 +271,8 @@ public:
   bool isMild(mlir::Value decay) const;
   static mlir::Value logsOf(mlir::Value decay);
   bool isMild() const { return isMild(decay); }
+  /// The input that logarithms of rows are or, of a token's rows in turn, are at the first one; or null.
+  mlir::BlockArgument rowLogs() const;
   mlir::Value logs() const;
   /// Which operand of a product of logarithms with the number that is 1 at a token's first row these are, or
   /// -1.

@@ -51,7 +51,12 @@ Values RoleEmitter::timesScores(ValueRange sums, ValueRange side, ValueRange sco
 // precise.
 Values RoleEmitter::logPairs(ChainState &state, int64_t block) {
   int32_t least = ptx.bitsOf(-138) * 0x10001; // twice
-  Values pairs = slabPairs(state, cast<BlockArgument>(RolePlan::logsOf(plan.rowDecay)), block);
+  Values pairs = slabPairs(state, plan.rowLogs(), plan.isStacked() ? block / 2 : block);
+  // A block has rows of eight tokens, and what decays counts at the first ones.
+  if (plan.isStacked()) {
+    Value none = ptx.constant(0);
+    pairs = {pairs[block % 2 * 2], pairs[block % 2 * 2 + 1], none, none};
+  }
   if (!plan.isMild(plan.rowDecay))
     for (Value &pair : pairs)
       pair = ptx.greater(pair, ptx.constant(least));

@@ -95,7 +95,8 @@ bool RolePlan::isOf(bool ofTokens, Value value) const {
   if (std::optional<TokenTile> tile = asTile(value))
     return isOf(ofTokens, tile->input);
   Operation *op = value.getDefiningOp();
-  if (!op || isRow(value) || isOfDecay(value) || isWholeOfKeys(value))
+  if (!op || isa<chunk::DecayOp>(op) || isRow(value) || isOfDecay(value) || isWholeOfKeys(value) ||
+      isOfRows(value))
     return true;
   if (auto gram = dyn_cast<chunk::GramOp>(op))
     return isOf(ofTokens, gram.getLhs()) && isOf(false, gram.getRhs());

@@ -96,11 +96,21 @@ bool RolePlan::isOfRows(Value value) const {
   return weights && rowDecay && weights.getDecay() == rowDecay;
 }
 
+BlockArgument RolePlan::rowLogs() const {
+  if (!rowDecay.getDefiningOp<chunk::DecayOp>().getLog())
+    return {};
+  Value logs = logsOf(rowDecay);
+  if (int own = inTurn ? besideFirst(logs, isFirst) : -1; own >= 0)
+    logs = trace(logs.getDefiningOp()->getOperand(own));
+  return dyn_cast<BlockArgument>(logs);
+}
+
 LogicalResult RolePlan::needRowDecay() {
   auto op = rowDecay.getDefiningOp<chunk::DecayOp>();
-  auto input = op.getLog() ? dyn_cast<BlockArgument>(trace(op.getLog())) : BlockArgument();
+  BlockArgument input = rowLogs();
   if (!input || program.getArg(input.getArgNumber()).getKind() != ArgKind::Input ||
-      (steps > 1 && !(isStacked() && hasSteps(input))) || matType(op.getFactors()).numCols() != independent)
+      (steps > 1 && (!isStacked() || hasSteps(input) || inTurn != (input != logsOf(rowDecay)))) ||
+      matType(op.getFactors()).numCols() != independent)
     return failure();
   plainInputs.insert(input);
   return needInput(input);
