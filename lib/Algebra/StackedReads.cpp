@@ -47,9 +47,9 @@ enum class Rows {
 
 class Stacker {
 public:
-  Stacker(RuleOp rule, bool inLogs, size_t mostRows, Rows kind)
+  Stacker(RuleOp rule, bool inLogs, size_t mostRows, bool outputsInRows, Rows kind)
       : rule(rule), body(rule.getBody().front()), b(body.getTerminator()), loc(rule.getLoc()),
-        mostRows(mostRows), inLogs(inLogs), kind(kind) {}
+        mostRows(mostRows), inLogs(inLogs), outputsInRows(outputsInRows), kind(kind) {}
 
   LogicalResult run() {
     for (BlockArgument input : rule.argumentsOf(ArgKind::Input))
@@ -109,11 +109,10 @@ public:
         auto isIt = [&](const Version &version) { return version.value == value && !version.writes.empty(); };
         return ofFirst && llvm::any_of(nf.versions, isIt) ? std::optional(Value()) : std::nullopt;
       });
-      // Beside a decay of values outputs have a row for each of a token's, of which one is the token's.
       yielded.truncate(1);
       for (Value value : outputs) {
         Value own = rebuilder.of(value);
-        if (own && !ofValues.empty())
+        if (own && outputsInRows && !ofValues.empty())
           own = rows.ofOne(own, ofFirst ? 0 : streams.size() - 1, {state, old, next});
         yielded.push_back(own);
       }
@@ -471,15 +470,15 @@ private:
   std::vector<Stream> streams;
   SmallVector<Part> parts; // what the rows read
   // Whether rows read what those before them leave; then, whether the first one reads what has not decayed.
-  bool isInTurn = false, readsOlder = false, inLogs;
+  bool isInTurn = false, readsOlder = false, inLogs, outputsInRows;
   Rows kind;
 };
 } // namespace
 
-OwningOpRef<ModuleOp> recur::stackReads(RuleOp rule, bool inLogs, size_t mostRows) {
+OwningOpRef<ModuleOp> recur::stackReads(RuleOp rule, bool inLogs, size_t mostRows, bool outputsInRows) {
   for (Rows kind : {Rows::OfKeys, Rows::Apart, Rows::InOrder})
-    if (auto stacked =
-            rewritten(rule, [&](RuleOp copy) { return Stacker(copy, inLogs, mostRows, kind).run(); }))
+    if (auto stacked = rewritten(
+            rule, [&](RuleOp copy) { return Stacker(copy, inLogs, mostRows, outputsInRows, kind).run(); }))
       return stacked;
   return {};
 }

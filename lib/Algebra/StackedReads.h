@@ -23,7 +23,9 @@ struct StackedInput {
 /// decay is the first one's (onceOf, in Rewriting.h, of `inLogs`). The rule has the other one's arguments,
 /// then the stacked inputs, which stand for several of them, and at last a number for each row but the last
 /// one, that is 1 at this row and 0 at others.
-mlir::OwningOpRef<mlir::ModuleOp> stackReads(RuleOp rule, bool inLogs, size_t mostRows);
+/// `outputsInRows`: outputs beside a decay of values have a row for each of a token's, of which one is the
+/// token's.
+mlir::OwningOpRef<mlir::ModuleOp> stackReads(RuleOp rule, bool inLogs, size_t mostRows, bool outputsInRows);
 
 /// The attribute of such a rule, and of its chunk program, that lists the stacked inputs.
 constexpr llvm::StringLiteral stackedAttr = "chunk.stacked";

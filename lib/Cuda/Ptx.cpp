@@ -283,9 +283,10 @@ Value Ptx::greater(Value x, Value y) {
 void Ptx::syncWarp() { assembly("bar.warp.sync 0xffffffff;", {}, {}); }
 
 // What an instruction makes q of threads' p.
-static Value ask(Ptx &ptx, const char *instruction, Value condition) {
+static Value ask(Ptx &ptx, const char *instruction, Value condition, ValueRange others = {}) {
   Type type = ptx.b.getI32Type();
-  Value number = arith::ExtUIOp::create(ptx.b, type, condition);
+  Values number{arith::ExtUIOp::create(ptx.b, type, condition)};
+  llvm::append_range(number, others);
   std::string text =
       (Twine("{ .reg .pred p, q; setp.ne.b32 p, $1, 0; ") + instruction + " selp.b32 $0, 1, 0, q; }").str();
   return ptx.compare(arith::CmpIPredicate::ne, ptx.assembly(text, type, number)[0], ptx.constant(0));
@@ -294,6 +295,10 @@ static Value ask(Ptx &ptx, const char *instruction, Value condition) {
 Value Ptx::any(Value condition) { return ask(*this, "vote.sync.any.pred q, p, 0xffffffff;", condition); }
 
 Value Ptx::meetForAny(Value condition) { return ask(*this, "bar.red.or.pred q, 0, p;", condition); }
+
+Value Ptx::meetForAny(Value id, Value threads, Value condition) {
+  return ask(*this, "bar.red.or.pred q, $2, $3, p;", condition, {id, threads});
+}
 
 Value Ptx::isElected() { return NVVM::ElectSyncOp::create(b, b.getI1Type(), Value()); }
 

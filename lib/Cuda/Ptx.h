@@ -165,6 +165,8 @@ public:
   // What the threads of a block, or of a warp, do together.
   /// A barrier of all threads. Whether a condition holds for any of them.
   mlir::Value meetForAny(mlir::Value condition);
+  /// The same of so many threads at a barrier that has a number.
+  mlir::Value meetForAny(mlir::Value id, mlir::Value threads, mlir::Value condition);
   void syncWarp();
   /// Whether a condition holds for any of them.
   mlir::Value any(mlir::Value condition);

@@ -33,6 +33,8 @@ FailureOr<RoleEmitter::PackedLeft> RoleEmitter::packedLeft(ChainState &state, co
       return failure();
     entries = scaled(state, *plain, factors);
   }
+  if (state.isPiece() && product.kind != ChainProduct::Rows)
+    entries = ofPiece(state, entries);
   return packLeft(entries, plan.keepsRest(product) || plan.sumsRows(product));
 }
 
@@ -271,7 +273,7 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
       llvm::copy_if(waves[wave], std::back_inserter(products), [&](const ChainProduct *product) {
         return first == (stacks || isNext(product->result));
       });
-    bool waited = wave > 0, leavesEarly = wave == 1 && earlyPlaces;
+    bool waited = wave > 0, leavesEarly = wave == 1 && earlyPlaces && !state.isPiece();
     auto leaveEarly = [&] {
       if (leavesEarly)
         ptx.arrive(barrier(EarlyEmpty, earlyOf(state.chunk).first));
@@ -365,6 +367,11 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
         return failure();
       llvm::append_range(outputs, packedOutput(i, *entries));
     }
+    if (state.isPiece()) {
+      state.outputs = outputs;
+      land(state, state.inFlight.size());
+      return success();
+    }
     // Where they take the place of what a product reads, it waits for that.
     if (outputPlace != plan.outputPlace) {
       land(state, state.inFlight.size());
@@ -374,8 +381,14 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
       storeOutputs(state, outputs);
     land(state, state.inFlight.size());
   }
+  leaveChunk(state);
+  return success();
+}
+
+// Gives a chunk's places back.
+void RoleEmitter::leaveChunk(const ChainState &state) {
   if (!state.isLastSlab)
-    return success();
+    return;
   ptx.arrive(barrier(Empty, state.stage.index));
   if (form.sharesWalk()) {
     ptx.syncWarp();
@@ -393,11 +406,17 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
       else
         ptx.arriveThere(ptx.inBlock(done, ptx.bits(state.chunk, team - 1)));
     });
-  return success();
 }
 
 // One chunk of a slab: the state's entries after it.
 FailureOr<Values> RoleEmitter::emitSlab(ChainState &state, Value chunk, ValueRange entries) {
+  if (plan.rescales())
+    return emitRescaled(state, chunk, entries);
+  return emitChunkOf(state, chunk, entries);
+}
+
+// The same, of a state that no decay of values has anything to do with any more.
+FailureOr<Values> RoleEmitter::emitChunkOf(ChainState &state, Value chunk, ValueRange entries) {
   auto arguments = plan.program.argumentsOf(ArgKind::State);
   for (auto [i, argument] : llvm::enumerate(arguments))
     state.slabs[argument] = Values(entries.slice(i * entriesOfState(), entriesOfState()));
@@ -405,7 +424,7 @@ FailureOr<Values> RoleEmitter::emitSlab(ChainState &state, Value chunk, ValueRan
   if (plan.keys > mostKeysBeside)
     for (BlockArgument argument : arguments)
       state.slabs[argument] = ptx.await(0, Pending{state.slabs[argument]})[0];
-  if (isRoomy) {
+  if (isRoomy && !state.isPiece()) {
     // A first go, which is thrown away, finds the numbers.
     auto rehearsal = scf::IfOp::create(b, ptx.equal(chunk, 0), /*withElseRegion=*/false);
     ChainState trial = state;

@@ -18,6 +18,15 @@ struct RoleEmitter::RowDecay {
   mlir::Value sum[4][2]; // of its two rows the binary logarithm of what a block takes away
 };
 
+/// What decays in a chunk of a rescaled rule, of a thread's two rows, as binary logarithms.
+struct RoleEmitter::Rescaling {
+  // From the reference to the start of each 16 tokens; from the chunk's start to the reference and to its
+  // end.
+  mlir::Value before[4][2], reference[2], end[2];
+  // Of a piece of the chunk its first token, and the one after its last; else null.
+  mlir::Value first, behind;
+};
+
 /// A product of the chain about to begin: the steps that have their left sides, what rows of those are
 /// multiplied with, and what it is summed onto.
 struct RoleEmitter::Issue {
@@ -66,6 +75,9 @@ struct RoleEmitter::ChainState {
   bool isLastSlab = true; // of the warpgroup's
 
   std::optional<RowDecay> rowDecay;
+  std::optional<Rescaling> rescaling;
+  bool isPiece() const { return rescaling && rescaling->first; }
+  Values outputs; // of a piece, in pairs
   // Left sides of products that are made of the solution of systems that rows have for themselves: pairs or,
   // with f16, entries.
   llvm::DenseMap<const ChainProduct *, Values> solved;

@@ -250,10 +250,12 @@ static bool areStacked(RowKind rows) {
 }
 
 // The chunk program of a rule whose rows are a token's reads, or columns, if there is one.
-static chunk::ProgramOp deriveRows(DeriveFunction derive, RuleOp rule, RowKind rows) {
+static chunk::ProgramOp deriveRows(DeriveFunction derive, RuleOp rule, RowKind rows, bool outputsInRows) {
   constexpr size_t most = 8;
   bool ofColumns = rows == RowKind::Column;
-  auto stack = [&](bool inLogs) { return stackReads(rule, inLogs, rows == RowKind::Read ? 2 : most); };
+  auto stack = [&](bool inLogs) {
+    return stackReads(rule, inLogs, rows == RowKind::Read ? 2 : most, outputsInRows);
+  };
   OwningOpRef<ModuleOp> module = ofColumns ? ruleOfColumn(rule) : stack(/*inLogs=*/true);
   if (!module)
     return {};
@@ -380,13 +382,15 @@ bool KernelBuilder::addInRoles(DeriveFunction derive) {
 
 // The same, for one kind of rows, and plans that have many products between tokens or not.
 bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyProducts) {
-  auto derived = [&](RuleOp rule) {
+  bool isF16 = false; // whose range is too small
+  auto derivedAs = [&](RuleOp rule, bool outputsInRows) {
     chunk::ProgramOp program = rows == RowKind::Token ? deriveRotated(derive, rule) : chunk::ProgramOp();
     if (!program) {
       bool isBounded = rows != RowKind::MicroStep && rows != RowKind::Column;
       OwningOpRef<ModuleOp> bounded = isBounded ? withNormBound(rule) : nullptr;
       RuleOp own = bounded ? *bounded->getOps<RuleOp>().begin() : rule;
-      program = areStacked(rows) ? deriveRows(derive, own, rows) : derive(own, rows == RowKind::MicroStep);
+      program = areStacked(rows) ? deriveRows(derive, own, rows, outputsInRows)
+                                 : derive(own, rows == RowKind::MicroStep);
       if (program && bounded)
         takeNormBound(program);
       // A scan goes entry by entry.
@@ -403,13 +407,23 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
       RolePlan::findMasks(program);
       RolePlan::splitSigns(program);
       RolePlan::takeLogs(program);
+      if (!isF16)
+        RolePlan::rescaleRows(program);
+      if (!outputsInRows && rows == RowKind::Read && RolePlan::mixesRows(program))
+        program = {};
       for (StringRef name : {magnifiedAttr, followedAttr})
         if (rule->hasAttr(name))
           program->setAttr(name, b.getUnitAttr());
     }
     return program;
   };
+  // What reads before values decay has outputs by rows.
+  auto derived = [&](RuleOp rule) {
+    chunk::ProgramOp program = derivedAs(rule, false);
+    return program || rows != RowKind::Read ? program : derivedAs(rule, true);
+  };
   SharedOut part = shareOut(128, Rest::Padded);
+  isF16 = llvm::any_of(part.tensors, [](const TensorArgument &tensor) { return tensor.element.isF16(); });
   chunk::ProgramOp program = derived(part.rule());
   FailureOr<RolePlan> plan = failure();
   if (program)

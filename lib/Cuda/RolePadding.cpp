@@ -51,14 +51,14 @@ bool RolePlan::vanishes(Value value, bool withParams) const {
 // are alike: 128 keys, 1000 tokens 1.7e-3, with the inverse in two parts 6.0e-4.
 void RolePlan::keepDigits() {
   chunk::GramOp gram = system ? splitScores(system).second : chunk::GramOp();
-  bool staysAsItWas = gram && states == 1 && !gram.getDecay();
+  bool staysAsItWas = gram && states == 1 && !gram.getDecay() && !rescales();
   int64_t left = keysInMemory() - tokensOfChunk;
   keepsRests |= staysAsItWas && (left < 0 || (left == 0 && program->hasAttr(followedAttr)) ||
                                  program->hasAttr(magnifiedAttr));
   // A vector's columns (WidenedVectors.h) are all off by the same, which those of others do not outweigh.
   // (Records of chunks have no room for more digits.)
   bool isVector = !tensors[initialTensor() + stateOfRule(0)].own[1 + independentDim];
-  keepsRests |= gram && states == 1 && isVector && !decay;
+  keepsRests |= gram && states == 1 && isVector && !decay && !rescales();
   splitsInverse = keepsRests || (staysAsItWas && (left == 0 || isF16));
   refinesInverse |= isF16 && staysAsItWas && isTame();
 }

@@ -289,6 +289,14 @@ public:
   /// and whether the former have.
   bool masksLogs() const { return (decaysAtFirst() && !isStacked()) || outlastRows(); }
   bool outlastRows() const { return isOfParams(logs()) || !vanishLogs(logs()); }
+  /// Writes decays of values as what values are divided by and outputs are times, where it can
+  /// (RoleRescaled.cpp); whether a decay is one of those.
+  static void rescaleRows(chunk::ProgramOp program);
+  static bool isRescaled(mlir::Value decay);
+  static bool mixesRows(chunk::ProgramOp program);
+  bool rescales() const { return rowDecay && isRescaled(rowDecay); }
+  /// Whether no chunk decays further than its numbers reach, as ranges say.
+  bool isMildChunk() const;
   /// Gives decays of keys their logarithms, as far as these can be taken: of those that may be negative,
   /// which `signedFactors` are then, else null, those of their sizes.
   static void takeLogs(chunk::ProgramOp program);
@@ -465,6 +473,7 @@ private:
   mlir::LogicalResult needLogs(mlir::Value logs);
   bool isNumberOfLogs(mlir::Value value) const;
   bool vanishLogs(mlir::Value logs) const;
+  bool countsAtFirst(mlir::BlockArgument logs) const;
   mlir::LogicalResult needRowDecay();
   mlir::LogicalResult visitMix(chunk::MixOp mix);
   mlir::FailureOr<unsigned> visitSubstitution(chunk::TriSolveOp solve);

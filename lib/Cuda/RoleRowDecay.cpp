@@ -51,9 +51,10 @@ Values RoleEmitter::timesScores(ValueRange sums, ValueRange side, ValueRange sco
 // precise.
 Values RoleEmitter::logPairs(ChainState &state, int64_t block) {
   int32_t least = ptx.bitsOf(-138) * 0x10001; // twice
-  Values pairs = slabPairs(state, plan.rowLogs(), plan.isStacked() ? block / 2 : block);
+  bool byEights = plan.isStacked() && !plan.rescales();
+  Values pairs = slabPairs(state, plan.rowLogs(), byEights ? block / 2 : block);
   // A block has rows of eight tokens, and what decays counts at the first ones.
-  if (plan.isStacked()) {
+  if (byEights) {
     Value none = ptx.constant(0);
     pairs = {pairs[block % 2 * 2], pairs[block % 2 * 2 + 1], none, none};
   }
@@ -85,7 +86,7 @@ Values RoleEmitter::blockSums(ChainState &state, int64_t block) {
   Value ends = ptx.add(half(0, one), half(1, one << 16)), none = ptx.constant(0);
   Values triangle{ends, ptx.constant(one << 16 | one), none, ends};
   // By eights, what decays lies at tokens' first rows.
-  if (plan.isStacked())
+  if (plan.isStacked() && !plan.rescales())
     triangle = {ends, ends, none, none};
   return ptx.multiplyPacked(Values(8, ptx.number(0)), logPairs(state, block), triangle);
 }
@@ -392,6 +393,14 @@ FailureOr<Values> RoleEmitter::mixed(ChainState &state, chunk::MixOp mix, Value 
 
 // A value that has to do with the decay of each row; nothing where it has not.
 std::optional<FailureOr<Values>> RoleEmitter::decayedRows(ChainState &state, Operation *op) {
+  if (plan.rescales()) {
+    for (unsigned i : {0, 1})
+      if (isa<MulOp, DivOp>(op) && plan.isOfRows(RolePlan::strip(op->getOperand(i)))) {
+        FailureOr<Values> entries = slab(state, op->getOperand(1 - i));
+        return failed(entries) ? entries : FailureOr<Values>(rescaled(state, *entries, isa<DivOp>(op)));
+      }
+    return std::nullopt;
+  }
   auto isWhole = [&](Value value) {
     auto weights = value.getDefiningOp<chunk::WeightsOp>();
     return weights && weights.getSpan() == Span::Whole;

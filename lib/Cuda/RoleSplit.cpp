@@ -148,7 +148,7 @@ std::optional<RowFactors> RolePlan::scaleAtStart() const {
   Value state = program.argumentsOf(ArgKind::State).front();
   RowFactors factors;
   Value scaled = strip(products.back().start ? products.back().start : Value(state));
-  if (!products.back().start || products.back().chained || states > 1)
+  if (!products.back().start || products.back().chained || states > 1 || rescales())
     return std::nullopt;
   for (; scaled != state; scaled = strip(scaled)) {
     auto product = scaled.getDefiningOp<MulOp>();

@@ -124,7 +124,7 @@ LogicalResult RolePlan::findSteps() {
   auto yielded = program.getBodyYield().getValues().take_front(states + countOutputs());
   auto outputs = yielded.drop_front(states);
   rowOutputs = atOnce && !outputs.empty() && tensors[outputTensor(0)].own[2];
-  picksOutputs = isStacked() && rowDecay && !outputs.empty();
+  picksOutputs = isStacked() && rowDecay && !rescales() && !outputs.empty();
   for (unsigned output = 0; output < countOutputs(); ++output)
     if (!(picksOutputs ? isPicked(outputs[output]) : isOf(!rowOutputs, outputs[output])) ||
         tensors[outputTensor(output)].own[2] != rowOutputs)

@@ -85,7 +85,8 @@ bool RolePlan::isMild(Value decay) const {
 // first.
 void RolePlan::findDecay() {
   program.getBody().walk([&](chunk::DecayOp op) {
-    bool ofRows = llvm::any_of(op->getUsers(), [](Operation *user) { return isa<chunk::MixOp>(user); });
+    bool ofRows = isRescaled(op) ||
+                  llvm::any_of(op->getUsers(), [](Operation *user) { return isa<chunk::MixOp>(user); });
     if (Value &own = ofRows ? rowDecay : decay; !own && isOfKeys(op))
       own = op;
   });
@@ -100,17 +101,24 @@ BlockArgument RolePlan::rowLogs() const {
   if (!rowDecay.getDefiningOp<chunk::DecayOp>().getLog())
     return {};
   Value logs = logsOf(rowDecay);
-  if (int own = inTurn ? besideFirst(logs, isFirst) : -1; own >= 0)
+  if (int own = besideFirst(logs, isFirst); own >= 0)
     logs = trace(logs.getDefiningOp()->getOperand(own));
   return dyn_cast<BlockArgument>(logs);
+}
+
+// Whether a token's decay counts at its first row, or for all that are read at one time, as those who sum
+// logarithms have it.
+bool RolePlan::countsAtFirst(BlockArgument logs) const {
+  bool isOnce = logs != logsOf(rowDecay), isAtOneTime = atOnce || (isStacked() && !inTurn);
+  return !hasSteps(logs) && isOnce != isAtOneTime &&
+         (isStacked() || (rescales() && llvm::isPowerOf2_64(steps) && steps <= 8));
 }
 
 LogicalResult RolePlan::needRowDecay() {
   auto op = rowDecay.getDefiningOp<chunk::DecayOp>();
   BlockArgument input = rowLogs();
   if (!input || program.getArg(input.getArgNumber()).getKind() != ArgKind::Input ||
-      (steps > 1 && (!isStacked() || hasSteps(input) || inTurn != (input != logsOf(rowDecay)))) ||
-      matType(op.getFactors()).numCols() != independent)
+      (steps > 1 && !countsAtFirst(input)) || matType(op.getFactors()).numCols() != independent)
     return failure();
   plainInputs.insert(input);
   return needInput(input);

@@ -376,6 +376,25 @@ private:
   mlir::FailureOr<Values> mixed(ChainState &state, chunk::MixOp mix, mlir::Value other);
   std::optional<mlir::FailureOr<Values>> decayedRows(ChainState &state, mlir::Operation *op);
 
+  // Rescaled rows (RolePieces.cpp).
+  struct Rescaling;
+  Rescaling sumChunk(ChainState &state);
+  void refer(Rescaling &own, mlir::Value first, mlir::Value second);
+  Values relativeLogs(ChainState &state, bool ofTokens);
+  Values rescaled(ChainState &state, mlir::ValueRange entries, bool divides);
+  Values timesPower(mlir::ValueRange entries, mlir::Value first, mlir::Value second);
+  mlir::FailureOr<Values> emitRescaled(ChainState &state, mlir::Value chunk, mlir::ValueRange entries);
+  mlir::Value tokenOf(size_t entry, bool ofTokens);
+  mlir::Value isOfPiece(const ChainState &state, size_t entry, bool ofTokens);
+  mlir::Value isBefore(const ChainState &state, size_t entry, bool ofTokens);
+  Values ofPiece(const ChainState &state, mlir::ValueRange entries);
+  mlir::Value entryAt(mlir::ValueRange entries, mlir::Value token, int64_t row);
+  mlir::Value behindPiece(mlir::ValueRange logs, mlir::Value first, llvm::ArrayRef<mlir::Value> ofFirst);
+  mlir::FailureOr<Values> emitPieces(const ChainState &given, const Rescaling &own, mlir::Value chunk,
+                                     mlir::ValueRange entries);
+  mlir::FailureOr<Values> emitChunkOf(ChainState &state, mlir::Value chunk, mlir::ValueRange entries);
+  void leaveChunk(const ChainState &state);
+
   // Systems that each row has for itself (RoleSubstitution.cpp).
   struct Substitution;
   int64_t ownLeavesAt() const { return scoreOffset(plan.scores.size()); }

@@ -49,10 +49,11 @@ static void meetAtBarrier(Thread &thread, const Statement &s, Slots slots) {
        false);
 }
 
-// All threads of the block learn whether a condition holds for any of them.
+// All threads of the block, or so many, learn whether a condition holds for any of them.
 static void meetForAny(Thread &thread, const Statement &s, Slots slots) {
-  meet(thread, thread.word(s.operands[1], slots), thread.cluster->launch.threads, true,
-       thread.word(s.operands[2], slots) & 1);
+  uint32_t threads =
+      s.operands.size() > 3 ? thread.word(s.operands[2], slots) : thread.cluster->launch.threads;
+  meet(thread, thread.word(s.operands[1], slots), threads, true, thread.word(s.operands.back(), slots) & 1);
   thread.set(s.operands[0].items[0], slots, thread.anyHas);
 }
 
@@ -230,7 +231,7 @@ bool recur::emulate::decodeBarrier(Statement &s) {
     }
     if (what == "red") {
       s.run = meetForAny;
-      return s.has("or") && s.has("pred") && count == 3;
+      return s.has("or") && s.has("pred") && (count == 3 || count == 4);
     }
     s.flag = what == "sync";
     s.run = meetAtBarrier;
