@@ -16,7 +16,7 @@ using namespace recur::cuda;
 
 static constexpr llvm::StringLiteral partAttr = "recur.part", tokensAttr = "recur.tokens",
                                      warpsAttr = "recur.warps", tripsAttr = "recur.trips",
-                                     besideAttr = "recur.beside";
+                                     besideAttr = "recur.beside", againAttr = "recur.again";
 
 static std::optional<int64_t> constantOf(Value value) {
   APInt number;
@@ -25,17 +25,21 @@ static std::optional<int64_t> constantOf(Value value) {
   return std::nullopt;
 }
 
-static void describeLoop(scf::ForOp loop, StringRef part, int64_t unit, int64_t warps) {
-  if (constantOf(loop.getUpperBound()))
+static void describeLoop(Operation *loop, StringRef part, int64_t unit, int64_t warps) {
+  auto counted = dyn_cast<scf::ForOp>(loop);
+  if (counted && constantOf(counted.getUpperBound()))
     return;
-  Builder b(loop.getContext());
+  Builder b(loop->getContext());
   loop->setAttr(partAttr, b.getStringAttr(part));
-  loop->setAttr(tokensAttr, b.getI64IntegerAttr(unit * constantOf(loop.getStep()).value_or(1)));
+  int64_t step = counted ? constantOf(counted.getStep()).value_or(1) : 1;
+  loop->setAttr(tokensAttr, b.getI64IntegerAttr(unit * step));
   loop->setAttr(warpsAttr, b.getI64IntegerAttr(warps));
 }
 
 void cuda::describeLoops(Block &block, StringRef part, int64_t unit, int64_t warps) {
-  block.walk<WalkOrder::PreOrder>([&](scf::ForOp loop) {
+  block.walk<WalkOrder::PreOrder>([&](Operation *loop) {
+    if (!isa<scf::ForOp>(loop) && !loop->hasAttr(againAttr))
+      return WalkResult::advance();
     describeLoop(loop, part, unit, warps);
     return WalkResult::skip();
   });
@@ -50,6 +54,8 @@ void cuda::describeTrips(Operation *op, int64_t trips) {
   op->setAttr(tripsAttr, Builder(op->getContext()).getI64IntegerAttr(trips));
 }
 
+void cuda::describeAgain(Operation *op) { op->setAttr(againAttr, UnitAttr::get(op->getContext())); }
+
 void cuda::describeBeside(Operation *op) { op->setAttr(besideAttr, UnitAttr::get(op->getContext())); }
 
 void cuda::describeRare(Block &block) { describeTrips(block.getParentOp(), 0); }
@@ -57,7 +63,7 @@ void cuda::describeRare(Block &block) { describeTrips(block.getParentOp(), 0); }
 namespace {
 class Counter {
 public:
-  explicit Counter(scf::ForOp loop) : loop(loop) {}
+  explicit Counter(Operation *loop) : loop(loop) {}
   GpuPart run();
 
 private:
@@ -69,7 +75,7 @@ private:
   }
   bool isKnown(Operation &op);
 
-  scf::ForOp loop;
+  Operation *loop;
   llvm::DenseSet<Value> outside;      // what the loop need not compute
   llvm::DenseMap<Value, Value> first; // of equal values
   std::map<std::vector<const void *>, Operation *> seen;
@@ -233,7 +239,8 @@ GpuPart Counter::count(Block &block) {
 }
 
 GpuPart Counter::run() {
-  GpuPart part = count(*loop.getBody());
+  auto counted = dyn_cast<scf::ForOp>(loop);
+  GpuPart part = count(counted ? *counted.getBody() : *cast<scf::WhileOp>(loop).getAfterBody());
   part.name = cast<StringAttr>(loop->getAttr(partAttr)).str();
   part.tokens = cast<IntegerAttr>(loop->getAttr(tokensAttr)).getInt();
   part.warps = cast<IntegerAttr>(loop->getAttr(warpsAttr)).getInt();
@@ -242,7 +249,7 @@ GpuPart Counter::run() {
 
 std::vector<GpuPart> cuda::countParts(Operation *function) {
   std::vector<GpuPart> parts;
-  function->walk([&](scf::ForOp loop) {
+  function->walk([&](Operation *loop) {
     if (!loop->hasAttr(partAttr))
       return;
     GpuPart part = Counter(loop).run();

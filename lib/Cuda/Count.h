@@ -14,6 +14,9 @@ void describeTrips(mlir::Operation *loop, int64_t trips);
 /// Says that the branch which the block is is seldom taken.
 void describeRare(mlir::Block &block);
 
+/// Says that a loop, which is not counted, goes over the tokens as one that is.
+void describeAgain(mlir::Operation *op);
+
 /// Says that nothing waits for an operation, as many of its kind stand side by side.
 void describeBeside(mlir::Operation *op);
 

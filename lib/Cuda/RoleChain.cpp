@@ -367,11 +367,6 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
         return failure();
       llvm::append_range(outputs, packedOutput(i, *entries));
     }
-    if (state.isPiece()) {
-      state.outputs = outputs;
-      land(state, state.inFlight.size());
-      return success();
-    }
     // Where they take the place of what a product reads, it waits for that.
     if (outputPlace != plan.outputPlace) {
       land(state, state.inFlight.size());
@@ -381,7 +376,8 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
       storeOutputs(state, outputs);
     land(state, state.inFlight.size());
   }
-  leaveChunk(state);
+  if (!state.isPiece())
+    leaveChunk(state);
   return success();
 }
 
@@ -478,11 +474,13 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
   size_t entries = carried.size(), each = entries / count;
   if (phase == Phase::Gather)
     carried.push_back(ptx.number(1));
-  Values last = forChunks(chunks, carried, [&](Value chunk, Stage stage, ValueRange values) {
+  Value behind;
+  auto body = [&](Value chunk, Stage stage, Value first, ValueRange values) {
     Values next;
     forSlabs([&](int64_t own) {
       ChainState state = role;
       state.stage = stage;
+      state.first = first;
       state.chunk = chunk;
       state.isLastSlab = own + 1 == count;
       state.columns = ptx.add(stage.rows, pair);
@@ -495,11 +493,22 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
         after = Values(values.slice(own * each, each));
       }
       llvm::append_range(next, *after);
+      behind = state.behind;
       if (phase == Phase::Gather && succeeded(status))
         next.push_back(scaled(state, values[entries], *plan.stateScale())[0]);
     });
     return failed(status) ? Values(values) : next;
-  });
+  };
+  Values last;
+  if (plan.comesInPieces())
+    last = forPieces(chunks, carried, [&](Value chunk, Stage stage, Value first, ValueRange values) {
+      Values next = body(chunk, stage, first, values);
+      return std::pair(behind, next);
+    });
+  else
+    last = forChunks(chunks, carried, [&](Value chunk, Stage stage, ValueRange values) {
+      return body(chunk, stage, Value(), values);
+    });
   forSlabs([&](int64_t own) {
     ArrayRef<Value> left = ArrayRef(last).slice(own * each, each);
     if (phase == Phase::Gather)

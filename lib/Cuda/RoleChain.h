@@ -77,7 +77,7 @@ struct RoleEmitter::ChainState {
   std::optional<RowDecay> rowDecay;
   std::optional<Rescaling> rescaling;
   bool isPiece() const { return rescaling && rescaling->first; }
-  Values outputs; // of a piece, in pairs
+  mlir::Value first, behind; // tokens of the chunk that are to be done now: the first, and the one after
   // Left sides of products that are made of the solution of systems that rows have for themselves: pairs or,
   // with f16, entries.
   llvm::DenseMap<const ChainProduct *, Values> solved;

@@ -219,6 +219,9 @@ void RoleEmitter::emitStart() {
   // Blocks of the system above the diagonal are read, too, and not used.
   if (phase != Phase::Chain && plan.system && !plan.decay && plan.invertsInHalves())
     clear(blocksAt, plan.partsOfHalves() * tileBytes);
+  // Outputs that are made piece by piece are merged with what is there.
+  if (plan.comesInPieces())
+    clear(outputsAt, plan.countOutputs() * slabHalves() * outputTileBytes());
   if (plan.steps > 1)
     clear(0, earlyAt + earlyPlaces * earlyBytes);
   ptx.fenceProxy();

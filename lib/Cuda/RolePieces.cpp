@@ -1,10 +1,9 @@
 // The chain of rules whose values decay, as RoleRescaled.cpp has written them: what a chunk computes is
 // relative to a reference in its middle, for each value.
 //
-// A chunk that decays further than f32 reaches is taken in pieces, each with its first token for a reference.
-// All tokens before a piece's end go through the same products again, those before the piece as what is left
-// of them by then, and tokens behind it count as zeros. A piece ends before the first token at which some
-// value of the warpgroup has decayed too far; the last piece leaves the state.
+// A chunk that decays further than f32 reaches is taken in pieces, each with its first token for a reference:
+// all tokens go through the same products again, but what they are multiplied with is zero outside the piece.
+// A piece ends before the first token at which some value of the warpgroup has decayed too far.
 #include "lib/Cuda/Count.h"
 #include "lib/Cuda/RoleChain.h"
 
@@ -80,14 +79,9 @@ Values RoleEmitter::relativeLogs(ChainState &state, bool ofTokens) {
 Values RoleEmitter::rescaled(ChainState &state, ValueRange entries, bool divides) {
   Values results;
   bool ofTokens = isOfTokens(entries);
-  for (auto [e, log] : llvm::enumerate(relativeLogs(state, ofTokens))) {
-    Value weight = ptx.exp2(divides ? ptx.negative(log) : log);
-    if (state.isPiece())
-      weight = ptx.choose(divides ? isBefore(state, e, ofTokens) : isOfPiece(state, e, ofTokens), weight,
-                          ptx.number(0));
-    results.push_back(ptx.multiply(entries[e], weight));
-  }
-  return results;
+  for (auto [entry, log] : llvm::zip(entries, relativeLogs(state, ofTokens)))
+    results.push_back(ptx.multiply(entry, ptx.exp2(divides ? ptx.negative(log) : log)));
+  return state.isPiece() ? ofPiece(state, results) : results;
 }
 
 // The state's entries, a row's times a power of two.
@@ -120,18 +114,58 @@ FailureOr<Values> RoleEmitter::emitRescaled(ChainState &state, Value chunk, Valu
   };
   Value isWild =
       ptx.meetForAny(outputsMeet(), ptx.constant(128), arith::OrIOp::create(b, isFar(0), isFar(1)));
-  auto choice = scf::IfOp::create(b, entries.getTypes(), isWild, true);
+  SmallVector<Type> types(entries.getTypes());
+  types.push_back(b.getI32Type());
+  auto choice = scf::IfOp::create(b, types, isWild, true);
   OpBuilder::InsertionGuard guard(b);
+  LogicalResult status = success();
+  auto fill = [&](Block *block, const FailureOr<Values> &next, Value behind) {
+    status = success(succeeded(status) && succeeded(next));
+    Values results = succeeded(next) ? *next : Values(entries);
+    results.push_back(behind);
+    scf::YieldOp::create(b, results);
+  };
   b.setInsertionPointToStart(choice.thenBlock());
   describeRare(*choice.thenBlock());
-  FailureOr<Values> inPieces = emitPieces(state, own, chunk, entries);
-  scf::YieldOp::create(b, failed(inPieces) ? Values(entries) : *inPieces);
+  ChainState piece = state;
+  piece.rescaling = own;
+  FailureOr<Values> ofPiece = emitPiece(piece, chunk, entries);
+  fill(choice.thenBlock(), ofPiece, piece.rescaling->behind);
   b.setInsertionPointToStart(choice.elseBlock());
   FailureOr<Values> atOnce = whole();
-  scf::YieldOp::create(b, failed(atOnce) ? Values(entries) : *atOnce);
-  if (failed(inPieces) || failed(atOnce))
+  fill(choice.elseBlock(), atOnce, ptx.constant(plan.columns));
+  state.behind = choice.getResults().back();
+  if (failed(status))
     return failure();
-  return Values(choice.getResults());
+  return Values(choice.getResults().drop_back());
+}
+
+// The loop of a chain whose chunks come again until all of their pieces are done: `body` is given a piece's
+// first token, and tells the one behind it.
+Values RoleEmitter::forPieces(Value chunks, ValueRange carried, PieceBody body) {
+  Value zero = ptx.constant(0);
+  Values inits{zero, zero, zero, zero};
+  llvm::append_range(inits, carried);
+  auto loop = scf::WhileOp::create(
+      b, ValueRange(inits).getTypes(), inits,
+      [&](OpBuilder &, Location, ValueRange values) {
+        scf::ConditionOp::create(b, ptx.below(values[0], chunks), values);
+      },
+      [&](OpBuilder &, Location, ValueRange values) {
+        Value chunk = values[0];
+        Stage stage = stageAt(values[1], values[2], chunk);
+        auto [behind, results] = body(chunk, stage, values[3], values.drop_front(4));
+        Value isDone = ptx.compare(arith::CmpIPredicate::uge, behind, ptx.constant(plan.columns));
+        Value next = ptx.add(stage.index, 1), wraps = ptx.equal(next, stages);
+        Value phase = ptx.choose(wraps, ptx.exclusiveOr(stage.phase, ptx.constant(1)), stage.phase);
+        Values yielded{ptx.choose(isDone, ptx.add(chunk, 1), chunk),
+                       ptx.choose(isDone, ptx.choose(wraps, zero, next), stage.index),
+                       ptx.choose(isDone, phase, stage.phase), ptx.choose(isDone, zero, behind)};
+        llvm::append_range(yielded, results);
+        scf::YieldOp::create(b, yielded);
+      });
+  describeAgain(loop);
+  return Values(loop.getResults().drop_front(4));
 }
 
 //===----------------------------------------------------------------------===//
@@ -139,41 +173,43 @@ FailureOr<Values> RoleEmitter::emitRescaled(ChainState &state, Value chunk, Valu
 //===----------------------------------------------------------------------===//
 
 // The token, in its chunk, of one of a thread's entries.
-Value RoleEmitter::tokenOf(size_t entry, bool ofTokens) {
+Value RoleEmitter::tokenOf(Value lane, size_t entry, bool ofTokens) {
   int64_t block = entry / 8, half = entry / 4 % 2;
-  Value two = ptx.add(ptx.mul(ptx.bits(lane, 3), 2), entry % 2);
+  Value two = ptx.mul(ptx.bits(lane, 3), 2);
   if (!ofTokens && plan.isStacked())
-    return ptx.add(two, 8 * block);
-  Value row = ptx.add(two, 16 * block + 8 * half);
+    return ptx.add(two, 8 * block + entry % 2);
+  Value row = ptx.add(two, 16 * block + 8 * half + entry % 2);
   return ofTokens ? row : ptx.shiftRight(row, llvm::Log2_64(plan.steps));
 }
 
-Value RoleEmitter::isOfPiece(const ChainState &state, size_t entry, bool ofTokens) {
-  const Rescaling &own = *state.rescaling;
-  auto since = [&](Value token) { return arith::SubIOp::create(b, token, own.first); };
-  return ptx.below(since(tokenOf(entry, ofTokens)), since(own.behind));
-}
-
-// Whether its token comes before the piece's end.
-Value RoleEmitter::isBefore(const ChainState &state, size_t entry, bool ofTokens) {
-  return ptx.below(tokenOf(entry, ofTokens), state.rescaling->behind);
-}
-
-// Entries of a left side whose tokens are summed over.
-Values RoleEmitter::ofPiece(const ChainState &state, ValueRange entries) {
+// Which of a thread's entries are tokens of the piece. Asked for anew each time, so that the answers take no
+// registers between.
+Values RoleEmitter::holdsPiece(const ChainState &state, size_t count, bool ofTokens) {
+  auto fresh = [&](Value value) { return ptx.assembly("mov.b32 $0, $1;", b.getI32Type(), value)[0]; };
+  Value first = fresh(state.rescaling->first), lane = freshLane();
+  Value tokens = arith::SubIOp::create(b, fresh(state.rescaling->behind), first);
   Values results;
-  for (auto [e, entry] : llvm::enumerate(entries))
-    results.push_back(ptx.choose(isBefore(state, e, isOfTokens(entries)), entry, ptx.number(0)));
+  for (size_t e = 0; e < count; ++e)
+    results.push_back(ptx.below(arith::SubIOp::create(b, tokenOf(lane, e, ofTokens), first), tokens));
   return results;
 }
 
-// A row's entry at a token.
+// Entries, those of other tokens as zeros.
+Values RoleEmitter::ofPiece(const ChainState &state, ValueRange entries) {
+  Values results;
+  for (auto [entry, holds] :
+       llvm::zip(entries, holdsPiece(state, entries.size(), isOfTokens(entries) || plan.steps == 1)))
+    results.push_back(ptx.choose(holds, entry, ptx.number(0)));
+  return results;
+}
+
+// A row's entry at a token, of which there is none before the chunk.
 Value RoleEmitter::entryAt(ValueRange entries, Value token, int64_t row) {
   Value found = ptx.number(0);
   for (auto [e, entry] : llvm::enumerate(entries))
     if (int64_t(e / 2 % 2) == row)
-      found = ptx.choose(arith::CmpIOp::create(b, arith::CmpIPredicate::eq, tokenOf(e, true), token), entry,
-                         found);
+      found = ptx.choose(arith::CmpIOp::create(b, arith::CmpIPredicate::eq, tokenOf(lane, e, true), token),
+                         entry, found);
   for (int64_t distance : {1, 2})
     found = ptx.sum(found, ptx.shuffle(found, ptx.exclusiveOr(lane, ptx.constant(distance))));
   return found;
@@ -184,7 +220,7 @@ Value RoleEmitter::behindPiece(ValueRange logs, Value first, ArrayRef<Value> ofF
   Value least = ptx.constant(plan.columns);
   auto take = [&](Value token, Value when) { least = ptx.choose(when, token, least); };
   for (auto [e, log] : llvm::enumerate(logs)) {
-    Value token = tokenOf(e, true), decayed = ptx.difference(log, ofFirst[e / 2 % 2]);
+    Value token = tokenOf(lane, e, true), decayed = ptx.difference(log, ofFirst[e / 2 % 2]);
     Value isFar = arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, decayed, ptx.number(-mostOfPiece));
     isFar = arith::AndIOp::create(b, isFar, ptx.below(first, token));
     take(token, arith::AndIOp::create(b, isFar, ptx.below(token, least)));
@@ -204,58 +240,28 @@ Value RoleEmitter::behindPiece(ValueRange logs, Value first, ArrayRef<Value> ofF
   return result;
 }
 
-FailureOr<Values> RoleEmitter::emitPieces(const ChainState &given, const Rescaling &own, Value chunk,
-                                          ValueRange entries) {
-  int64_t pairs = plan.rowsOfOutput() / 4;
-  Values inits{ptx.constant(0)};
-  llvm::append_range(inits, entries);
-  inits.append(plan.countOutputs() * pairs, ptx.constant(0));
-  ChainState after = given;
-  LogicalResult status = success();
-  auto piece = [&](Value first, ValueRange outputs) {
-    ChainState state = given;
-    state.rescaling = own;
-    Values logs = relativeLogs(state, /*ofTokens=*/true);
-    Value ofFirst[2] = {entryAt(logs, first, 0), entryAt(logs, first, 1)}, rest[2];
-    Value behind = behindPiece(logs, first, ofFirst);
-    for (int64_t row : {0, 1})
-      rest[row] = ptx.difference(own.end[row], ofFirst[row]);
-    refer(*state.rescaling, ofFirst[0], ofFirst[1]);
-    state.rescaling->first = first, state.rescaling->behind = behind;
-    FailureOr<Values> next = emitChunkOf(state, chunk, timesPower(entries, ofFirst[0], ofFirst[1]));
-    if (failed(next)) {
-      status = failure();
-      next = Values(entries);
-    }
-    after.waitedForScores = state.waitedForScores;
-    Values results{behind};
-    llvm::append_range(results, timesPower(*next, rest[0], rest[1]));
-    for (auto [i, output] : llvm::enumerate(outputs)) {
-      Value mask = ptx.constant(0);
-      for (int64_t odd : {0, 1})
-        mask = ptx.add(mask, ptx.choose(isOfPiece(state, i % pairs * 2 + odd, !plan.rowOutputs),
-                                        ptx.constant(odd ? int32_t(0xffff0000) : 0xffff), ptx.constant(0)));
-      Value made = arith::AndIOp::create(b, failed(status) ? output : state.outputs[i], mask);
-      Value others = arith::AndIOp::create(b, output, ptx.exclusiveOr(mask, ptx.constant(-1)));
-      results.push_back(arith::OrIOp::create(b, made, others));
-    }
-    return results;
-  };
-  auto loop = scf::WhileOp::create(
-      b, ValueRange(inits).getTypes(), inits,
-      [&](OpBuilder &, Location, ValueRange values) {
-        scf::ConditionOp::create(b, ptx.below(values[0], ptx.constant(plan.columns)), values);
-      },
-      [&](OpBuilder &, Location, ValueRange values) {
-        scf::YieldOp::create(b, piece(values[0], values.drop_front(1 + entries.size())));
-      });
-  if (failed(status))
+// One piece of a chunk; the chunk's places are given back after the last one.
+FailureOr<Values> RoleEmitter::emitPiece(ChainState &state, Value chunk, ValueRange entries) {
+  Rescaling &own = *state.rescaling;
+  Value first = state.first;
+  Values logs = relativeLogs(state, /*ofTokens=*/true);
+  Value before[2], rest[2], ofFirst[2] = {entryAt(logs, first, 0), entryAt(logs, first, 1)};
+  own.behind = behindPiece(logs, first, ofFirst);
+  for (int64_t row : {0, 1}) {
+    before[row] = ptx.difference(ofFirst[row], entryAt(logs, ptx.add(first, -1), row));
+    rest[row] = ptx.difference(entryAt(logs, ptx.add(own.behind, -1), row), ofFirst[row]);
+  }
+  refer(own, ofFirst[0], ofFirst[1]);
+  own.first = first;
+  FailureOr<Values> next = emitChunkOf(state, chunk, timesPower(entries, before[0], before[1]));
+  if (failed(next))
     return failure();
-  Values results(loop.getResults());
-  if (plan.countOutputs())
-    storeOutputs(after, ArrayRef(results).drop_front(1 + entries.size()));
-  if (earlyPlaces && plan.waves > 1)
-    ptx.arrive(barrier(EarlyEmpty, earlyOf(chunk).first));
-  leaveChunk(after);
-  return Values(ArrayRef(results).slice(1, entries.size()));
+  threads.when(ptx.compare(arith::CmpIPredicate::uge, own.behind, ptx.constant(plan.columns)), [&] {
+    if (plan.countOutputs())
+      leaveOutputs(state);
+    if (earlyPlaces && plan.waves > 1)
+      ptx.arrive(barrier(EarlyEmpty, earlyOf(chunk).first));
+    leaveChunk(state);
+  });
+  return timesPower(*next, rest[0], rest[1]);
 }

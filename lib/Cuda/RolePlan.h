@@ -297,6 +297,7 @@ public:
   bool rescales() const { return rowDecay && isRescaled(rowDecay); }
   /// Whether no chunk decays further than its numbers reach, as ranges say.
   bool isMildChunk() const;
+  bool comesInPieces() const { return rescales() && !isMildChunk(); }
   /// Gives decays of keys their logarithms, as far as these can be taken: of those that may be negative,
   /// which `signedFactors` are then, else null, those of their sizes.
   static void takeLogs(chunk::ProgramOp program);

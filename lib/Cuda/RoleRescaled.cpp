@@ -200,8 +200,10 @@ static chunk::DecayOp mixedDecay(chunk::ProgramOp program) {
 bool RolePlan::mixesRows(chunk::ProgramOp program) { return bool(mixedDecay(program)); }
 
 void RolePlan::rescaleRows(chunk::ProgramOp program) {
+  // A piece leaves the state as if no other decayed.
+  auto decays = program.getBody().getOps<chunk::DecayOp>();
   chunk::DecayOp decay = mixedDecay(program);
-  if (!decay || !decay.getLog())
+  if (!decay || !decay.getLog() || !llvm::hasSingleElement(decays))
     return;
   if (Rescaler(program, decay).run())
     decay->setAttr(rescaledAttr, UnitAttr::get(program.getContext()));

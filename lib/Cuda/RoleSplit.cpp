@@ -371,7 +371,8 @@ void RolePlan::placeOutputs() {
     return llvm::any_of(products, [&](const ChainProduct &p) { return is(p.left) || is(p.right); }) ||
            llvm::any_of(grams, [&](chunk::GramOp gram) { return is(gram.getLhs()) || is(gram.getRhs()); });
   };
-  if (countOutputs() == 1 && !decay && steps == 1)
+  // What a chunk reads, it may read piece by piece.
+  if (countOutputs() == 1 && !decay && steps == 1 && !comesInPieces())
     for (BlockArgument input : neededInputs)
       if (matType(input).numCols() == independent && !isProductOf(input))
         outputPlace = input;

@@ -32,23 +32,52 @@ Values RoleEmitter::packedOutput(unsigned output, ValueRange entries) {
 
 // Hands a chunk's outputs to the warp that copies. Rows of a chunk that is not whole are stored here.
 void RoleEmitter::storeOutputs(const ChainState &state, ArrayRef<Value> packed) {
-  int64_t rows = plan.rowsOfOutput(), share = rows / 4 / plan.states, steps = rows / 16 / plan.states;
-  Value left = tokensLeft(state.chunk), phase = ptx.bits(state.chunk, 1);
+  int64_t steps = plan.rowsOfOutput() / 16 / plan.states;
+  Value phase = ptx.bits(state.chunk, 1);
   // In place of an input each thread overwrites what it has read.
   if (!outputPlace)
     ptx.await(barrier(OutputsEmpty, ptx.constant(0)), ptx.exclusiveOr(phase, ptx.constant(1)));
+  Values holds;
+  if (state.isPiece())
+    holds = holdsPiece(state, 8 * steps, /*ofTokens=*/true);
   for (int64_t step = 0; step < int64_t(packed.size()) / 4; ++step) {
     Value at = outputAt(state.stage.tiles, step / steps, halfOfSlab());
     ArrayRef<Value> pairs = packed.slice(4 * step, 4);
+    int64_t offset = step % steps * 2048 * plan.states;
     if (plan.areColumns(unsigned(step / steps)))
-      storeColumns(ptx.add(at, step % steps * 2048), pairs);
+      storeColumns(ptx.add(at, offset), pairs);
+    else if (state.isPiece())
+      storePiece(state, ptx.add(at, state.matrixLane), offset, ArrayRef(holds).slice(8 * (step % steps), 8),
+                 pairs);
     else
-      ptx.storeMatrices(ptx.add(at, state.matrixLane), step % steps * 2048 * plan.states, pairs, true);
+      ptx.storeMatrices(ptx.add(at, state.matrixLane), offset, pairs, true);
   }
+  if (!state.isPiece())
+    leaveOutputs(state);
+}
+
+// Stores 16 tokens of an output, those that are of the state's piece: others stay.
+void RoleEmitter::storePiece(const ChainState &state, Value at, int64_t offset, ValueRange holds,
+                             ValueRange pairs) {
+  Values merged = ptx.loadMatrices(at, offset, true);
+  Value zero = ptx.constant(0);
+  for (auto [i, pair] : llvm::enumerate(merged)) {
+    Value mask = ptx.add(ptx.choose(holds[2 * i], ptx.constant(0xffff), zero),
+                         ptx.choose(holds[2 * i + 1], ptx.constant(int32_t(0xffff0000)), zero));
+    Value stays = arith::AndIOp::create(b, pair, ptx.exclusiveOr(mask, ptx.constant(-1)));
+    pair = arith::OrIOp::create(b, arith::AndIOp::create(b, pairs[i], mask), stays);
+  }
+  ptx.storeMatrices(at, offset, merged, true);
+}
+
+// Hands the outputs that are stored over.
+void RoleEmitter::leaveOutputs(const ChainState &state) {
+  int64_t outputs = plan.countOutputs();
+  Value left = tokensLeft(state.chunk);
   threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(plan.tokens)), [&] {
     describeRare(*b.getInsertionBlock());
     ptx.meet(outputsMeet(), 128 * plan.states);
-    for (int64_t output = 0; output < int64_t(packed.size()) / share; ++output)
+    for (int64_t output = 0; output < outputs; ++output)
       storeRowsOfOutput(output, state.chunk, outputAt(state.stage.tiles, output, halfOfSlab()), left);
   });
   if (state.isLastSlab)

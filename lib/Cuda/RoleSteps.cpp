@@ -129,7 +129,7 @@ LogicalResult RolePlan::findSteps() {
     if (!(picksOutputs ? isPicked(outputs[output]) : isOf(!rowOutputs, outputs[output])) ||
         tensors[outputTensor(output)].own[2] != rowOutputs)
       return failure();
-  if (states > 1 || !isOf(false, yielded[0]))
+  if (states > 1 || (rowOutputs && rescales()) || !isOf(false, yielded[0]))
     return failure();
   // A sum over two inputs' rows is that of one kind of rows.
   for (Operation *op : reductions)

@@ -384,16 +384,20 @@ private:
   Values rescaled(ChainState &state, mlir::ValueRange entries, bool divides);
   Values timesPower(mlir::ValueRange entries, mlir::Value first, mlir::Value second);
   mlir::FailureOr<Values> emitRescaled(ChainState &state, mlir::Value chunk, mlir::ValueRange entries);
-  mlir::Value tokenOf(size_t entry, bool ofTokens);
-  mlir::Value isOfPiece(const ChainState &state, size_t entry, bool ofTokens);
-  mlir::Value isBefore(const ChainState &state, size_t entry, bool ofTokens);
+  mlir::Value tokenOf(mlir::Value lane, size_t entry, bool ofTokens);
+  Values holdsPiece(const ChainState &state, size_t count, bool ofTokens);
   Values ofPiece(const ChainState &state, mlir::ValueRange entries);
   mlir::Value entryAt(mlir::ValueRange entries, mlir::Value token, int64_t row);
   mlir::Value behindPiece(mlir::ValueRange logs, mlir::Value first, llvm::ArrayRef<mlir::Value> ofFirst);
-  mlir::FailureOr<Values> emitPieces(const ChainState &given, const Rescaling &own, mlir::Value chunk,
-                                     mlir::ValueRange entries);
+  using PieceBody = llvm::function_ref<std::pair<mlir::Value, Values>(
+      mlir::Value chunk, Stage stage, mlir::Value first, mlir::ValueRange carried)>;
+  Values forPieces(mlir::Value chunks, mlir::ValueRange carried, PieceBody body);
+  mlir::FailureOr<Values> emitPiece(ChainState &state, mlir::Value chunk, mlir::ValueRange entries);
   mlir::FailureOr<Values> emitChunkOf(ChainState &state, mlir::Value chunk, mlir::ValueRange entries);
   void leaveChunk(const ChainState &state);
+  void leaveOutputs(const ChainState &state);
+  void storePiece(const ChainState &state, mlir::Value at, int64_t offset, mlir::ValueRange holds,
+                  mlir::ValueRange pairs);
 
   // Systems that each row has for itself (RoleSubstitution.cpp).
   struct Substitution;
