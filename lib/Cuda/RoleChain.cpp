@@ -1,7 +1,7 @@
 // The chain through the state: 64 independent rows by one warpgroup, in registers. All that depends on the
 // state is a slab: independent rows by tokens or keys, in the layout of a product's sums, which packed in
 // pairs is that of a left operand.
-#include "lib/Cuda/RoleChain.h"
+#include "lib/Cuda/RolePieces.h"
 
 using namespace mlir;
 using namespace recur;
@@ -34,7 +34,7 @@ FailureOr<RoleEmitter::PackedLeft> RoleEmitter::packedLeft(ChainState &state, co
     entries = scaled(state, *plain, factors);
   }
   if (state.isPiece() && product.kind != ChainProduct::Rows)
-    entries = ofPiece(state, entries);
+    entries = Pieces(*this, state).ofPiece(entries);
   return packLeft(entries, plan.keepsRest(product) || plan.sumsRows(product));
 }
 
@@ -381,33 +381,10 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
   return success();
 }
 
-// Gives a chunk's places back.
-void RoleEmitter::leaveChunk(const ChainState &state) {
-  if (!state.isLastSlab)
-    return;
-  ptx.arrive(barrier(Empty, state.stage.index));
-  if (form.sharesWalk()) {
-    ptx.syncWarp();
-    threads.when(ptx.equal(lane, 0), [&] {
-      Value done = barrier(WalkedEmpty, ownPlace(state.chunk).first);
-      ptx.arriveThere(ptx.inBlock(done, ptx.bits(state.chunk, team - 1)));
-    });
-  }
-  // Products alone have read the scores, and each warp has waited for its own.
-  if (state.waitedForScores && phase != Phase::Chain)
-    threads.when(ptx.equal(lane, 0), [&] {
-      Value done = barrier(ScoresEmpty, state.buffer);
-      if (team == 1)
-        ptx.arrive(done);
-      else
-        ptx.arriveThere(ptx.inBlock(done, ptx.bits(state.chunk, team - 1)));
-    });
-}
-
 // One chunk of a slab: the state's entries after it.
 FailureOr<Values> RoleEmitter::emitSlab(ChainState &state, Value chunk, ValueRange entries) {
   if (plan.rescales())
-    return emitRescaled(state, chunk, entries);
+    return Pieces(*this, state).emit(chunk, entries);
   return emitChunkOf(state, chunk, entries);
 }
 
@@ -501,10 +478,11 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
   };
   Values last;
   if (plan.comesInPieces())
-    last = forPieces(chunks, carried, [&](Value chunk, Stage stage, Value first, ValueRange values) {
-      Values next = body(chunk, stage, first, values);
-      return std::pair(behind, next);
-    });
+    last = Pieces::overChunks(*this, chunks, carried,
+                              [&](Value chunk, Stage stage, Value first, ValueRange values) {
+                                Values next = body(chunk, stage, first, values);
+                                return std::pair(behind, next);
+                              });
   else
     last = forChunks(chunks, carried, [&](Value chunk, Stage stage, ValueRange values) {
       return body(chunk, stage, Value(), values);

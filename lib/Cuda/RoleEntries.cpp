@@ -105,6 +105,10 @@ Values RoleEmitter::tilePairs(ChainState &state, BlockArgument input) {
   return pairs;
 }
 
+bool RoleEmitter::isOfTokens(ValueRange entries) const {
+  return plan.steps > 1 && int64_t(entries.size()) == plan.columns / 2;
+}
+
 FailureOr<Values> RoleEmitter::entriesOf(ChainState &state, Value value) {
   if (std::optional<TokenTile> tile = plan.asTile(value)) {
     Values entries;

@@ -122,6 +122,10 @@ std::pair<Value, Value> RoleEmitter::earlyOf(Value chunk) {
   return {ptx.bits(chunk, 1), ptx.bits(ptx.shiftRight(chunk, 1), 1)};
 }
 
+Value RoleEmitter::isOwn(Value chunk) {
+  return ptx.compare(arith::CmpIPredicate::eq, ptx.bits(chunk, team - 1), rank());
+}
+
 Values RoleEmitter::forChunks(Value chunks, ValueRange carried,
                               llvm::function_ref<Values(Value, Stage, ValueRange)> body) {
   Value zero = ptx.constant(0);

@@ -4,8 +4,8 @@
 // A chunk that decays further than f32 reaches is taken in pieces, each with its first token for a reference:
 // all tokens go through the same products again, but what they are multiplied with is zero outside the piece.
 // A piece ends before the first token at which some value of the warpgroup has decayed too far.
+#include "lib/Cuda/RolePieces.h"
 #include "lib/Cuda/Count.h"
-#include "lib/Cuda/RoleChain.h"
 
 using namespace mlir;
 using namespace recur;
@@ -21,13 +21,13 @@ bool RolePlan::isMildChunk() const {
 }
 
 // Sums the logarithms of a chunk.
-RoleEmitter::Rescaling RoleEmitter::sumChunk(ChainState &state) {
+RoleEmitter::Rescaling RoleEmitter::Pieces::sumChunk() {
   Rescaling own;
-  Value last = arith::OrIOp::create(b, lane, ptx.constant(3));
+  Value last = arith::OrIOp::create(b, roles.lane, ptx.constant(3));
   for (int64_t row : {0, 1})
     own.end[row] = ptx.number(0);
   for (int64_t step = 0; step < plan.columns / 16; ++step) {
-    Values sums = blockSums(state, step);
+    Values sums = roles.blockSums(state, step);
     for (int64_t row : {0, 1}) {
       own.before[step][row] = own.end[row];
       own.end[row] = LLVM::FMAOp::create(b, ptx.shuffle(sums[5 + 2 * row], last),
@@ -38,7 +38,7 @@ RoleEmitter::Rescaling RoleEmitter::sumChunk(ChainState &state) {
 }
 
 // The same, from another token on than the chunk's first one.
-void RoleEmitter::refer(Rescaling &own, Value first, Value second) {
+void RoleEmitter::Pieces::refer(Rescaling &own, Value first, Value second) {
   own.reference[0] = first, own.reference[1] = second;
   for (int64_t step = 0; step < plan.columns / 16; ++step)
     for (int64_t row : {0, 1})
@@ -46,10 +46,10 @@ void RoleEmitter::refer(Rescaling &own, Value first, Value second) {
 }
 
 // Binary logarithms of what decays from the reference to each token, or row.
-Values RoleEmitter::relativeLogs(ChainState &state, bool ofTokens) {
+Values RoleEmitter::Pieces::relativeLogs(bool ofTokens) {
   Values tokens, rows;
   for (int64_t step = 0; step < plan.columns / 16; ++step)
-    for (auto [e, sum] : llvm::enumerate(blockSums(state, step)))
+    for (auto [e, sum] : llvm::enumerate(roles.blockSums(state, step)))
       tokens.push_back(LLVM::FMAOp::create(b, sum, ptx.number(llvm::numbers::log2e),
                                            state.rescaling->before[step][e / 2 % 2]));
   if (ofTokens || plan.steps == 1)
@@ -64,9 +64,10 @@ Values RoleEmitter::relativeLogs(ChainState &state, bool ofTokens) {
     int64_t token = first / plan.steps;
     for (int64_t row : {0, 1})
       for (int64_t odd : {0, 1}) {
-        Value own = ptx.shiftRight(ptx.add(ptx.mul(ptx.bits(lane, 3), 2), odd), llvm::Log2_64(plan.steps));
+        Value own =
+            ptx.shiftRight(ptx.add(ptx.mul(ptx.bits(roles.lane, 3), 2), odd), llvm::Log2_64(plan.steps));
         own = ptx.add(own, token % 8);
-        Value source = ptx.add(ptx.bits(lane, 28), ptx.shiftRight(own, 1));
+        Value source = ptx.add(ptx.bits(roles.lane, 28), ptx.shiftRight(own, 1));
         ArrayRef<Value> two = ArrayRef(tokens).slice(token / 8 * 4 + 2 * row, 2);
         rows.push_back(ptx.choose(ptx.equal(ptx.bits(own, 1), 1), ptx.shuffle(two[1], source),
                                   ptx.shuffle(two[0], source)));
@@ -76,16 +77,16 @@ Values RoleEmitter::relativeLogs(ChainState &state, bool ofTokens) {
 }
 
 // Entries of tokens, or rows, times what decays from the reference to them, or divided by it.
-Values RoleEmitter::rescaled(ChainState &state, ValueRange entries, bool divides) {
+Values RoleEmitter::Pieces::rescaled(ValueRange entries, bool divides) {
   Values results;
-  bool ofTokens = isOfTokens(entries);
-  for (auto [entry, log] : llvm::zip(entries, relativeLogs(state, ofTokens)))
+  bool ofTokens = roles.isOfTokens(entries);
+  for (auto [entry, log] : llvm::zip(entries, relativeLogs(ofTokens)))
     results.push_back(ptx.multiply(entry, ptx.exp2(divides ? ptx.negative(log) : log)));
-  return state.isPiece() ? ofPiece(state, results) : results;
+  return state.isPiece() ? ofPiece(results) : results;
 }
 
 // The state's entries, a row's times a power of two.
-Values RoleEmitter::timesPower(ValueRange entries, Value first, Value second) {
+Values RoleEmitter::Pieces::timesPower(ValueRange entries, Value first, Value second) {
   Value factors[2] = {ptx.exp2(first), ptx.exp2(second)};
   Values results;
   for (auto [e, entry] : llvm::enumerate(entries))
@@ -93,9 +94,9 @@ Values RoleEmitter::timesPower(ValueRange entries, Value first, Value second) {
   return results;
 }
 
-FailureOr<Values> RoleEmitter::emitRescaled(ChainState &state, Value chunk, ValueRange entries) {
-  ptx.await(barrier(Full, state.stage.index), state.stage.phase);
-  Rescaling own = sumChunk(state);
+FailureOr<Values> RoleEmitter::Pieces::emit(Value chunk, ValueRange entries) {
+  ptx.await(roles.barrier(Full, state.stage.index), state.stage.phase);
+  Rescaling own = sumChunk();
   auto whole = [&]() -> FailureOr<Values> {
     state.rescaling = own;
     Value half[2], rest[2];
@@ -104,7 +105,7 @@ FailureOr<Values> RoleEmitter::emitRescaled(ChainState &state, Value chunk, Valu
       rest[row] = ptx.difference(own.end[row], half[row]);
     }
     refer(*state.rescaling, half[0], half[1]);
-    FailureOr<Values> next = emitChunkOf(state, chunk, timesPower(entries, half[0], half[1]));
+    FailureOr<Values> next = roles.emitChunkOf(state, chunk, timesPower(entries, half[0], half[1]));
     return failed(next) ? next : FailureOr<Values>(timesPower(*next, rest[0], rest[1]));
   };
   if (plan.isMildChunk())
@@ -113,7 +114,7 @@ FailureOr<Values> RoleEmitter::emitRescaled(ChainState &state, Value chunk, Valu
     return arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, own.end[row], ptx.number(-mostOfChunk));
   };
   Value isWild =
-      ptx.meetForAny(outputsMeet(), ptx.constant(128), arith::OrIOp::create(b, isFar(0), isFar(1)));
+      ptx.meetForAny(roles.outputsMeet(), ptx.constant(128), arith::OrIOp::create(b, isFar(0), isFar(1)));
   SmallVector<Type> types(entries.getTypes());
   types.push_back(b.getI32Type());
   auto choice = scf::IfOp::create(b, types, isWild, true);
@@ -129,8 +130,8 @@ FailureOr<Values> RoleEmitter::emitRescaled(ChainState &state, Value chunk, Valu
   describeRare(*choice.thenBlock());
   ChainState piece = state;
   piece.rescaling = own;
-  FailureOr<Values> ofPiece = emitPiece(piece, chunk, entries);
-  fill(choice.thenBlock(), ofPiece, piece.rescaling->behind);
+  FailureOr<Values> inPart = Pieces(roles, piece).emitPiece(chunk, entries);
+  fill(choice.thenBlock(), inPart, piece.rescaling->behind);
   b.setInsertionPointToStart(choice.elseBlock());
   FailureOr<Values> atOnce = whole();
   fill(choice.elseBlock(), atOnce, ptx.constant(plan.columns));
@@ -140,9 +141,9 @@ FailureOr<Values> RoleEmitter::emitRescaled(ChainState &state, Value chunk, Valu
   return Values(choice.getResults().drop_back());
 }
 
-// The loop of a chain whose chunks come again until all of their pieces are done: `body` is given a piece's
-// first token, and tells the one behind it.
-Values RoleEmitter::forPieces(Value chunks, ValueRange carried, PieceBody body) {
+Values RoleEmitter::Pieces::overChunks(RoleEmitter &roles, Value chunks, ValueRange carried, Body body) {
+  ImplicitLocOpBuilder &b = roles.b;
+  Ptx &ptx = roles.ptx;
   Value zero = ptx.constant(0);
   Values inits{zero, zero, zero, zero};
   llvm::append_range(inits, carried);
@@ -153,10 +154,10 @@ Values RoleEmitter::forPieces(Value chunks, ValueRange carried, PieceBody body) 
       },
       [&](OpBuilder &, Location, ValueRange values) {
         Value chunk = values[0];
-        Stage stage = stageAt(values[1], values[2], chunk);
+        Stage stage = roles.stageAt(values[1], values[2], chunk);
         auto [behind, results] = body(chunk, stage, values[3], values.drop_front(4));
-        Value isDone = ptx.compare(arith::CmpIPredicate::uge, behind, ptx.constant(plan.columns));
-        Value next = ptx.add(stage.index, 1), wraps = ptx.equal(next, stages);
+        Value isDone = ptx.compare(arith::CmpIPredicate::uge, behind, ptx.constant(roles.plan.columns));
+        Value next = ptx.add(stage.index, 1), wraps = ptx.equal(next, roles.stages);
         Value phase = ptx.choose(wraps, ptx.exclusiveOr(stage.phase, ptx.constant(1)), stage.phase);
         Values yielded{ptx.choose(isDone, ptx.add(chunk, 1), chunk),
                        ptx.choose(isDone, ptx.choose(wraps, zero, next), stage.index),
@@ -173,7 +174,7 @@ Values RoleEmitter::forPieces(Value chunks, ValueRange carried, PieceBody body) 
 //===----------------------------------------------------------------------===//
 
 // The token, in its chunk, of one of a thread's entries.
-Value RoleEmitter::tokenOf(Value lane, size_t entry, bool ofTokens) {
+Value RoleEmitter::Pieces::tokenOf(Value lane, size_t entry, bool ofTokens) {
   int64_t block = entry / 8, half = entry / 4 % 2;
   Value two = ptx.mul(ptx.bits(lane, 3), 2);
   if (!ofTokens && plan.isStacked())
@@ -184,9 +185,9 @@ Value RoleEmitter::tokenOf(Value lane, size_t entry, bool ofTokens) {
 
 // Which of a thread's entries are tokens of the piece. Asked for anew each time, so that the answers take no
 // registers between.
-Values RoleEmitter::holdsPiece(const ChainState &state, size_t count, bool ofTokens) {
+Values RoleEmitter::Pieces::holds(size_t count, bool ofTokens) {
   auto fresh = [&](Value value) { return ptx.assembly("mov.b32 $0, $1;", b.getI32Type(), value)[0]; };
-  Value first = fresh(state.rescaling->first), lane = freshLane();
+  Value first = fresh(state.rescaling->first), lane = roles.freshLane();
   Value tokens = arith::SubIOp::create(b, fresh(state.rescaling->behind), first);
   Values results;
   for (size_t e = 0; e < count; ++e)
@@ -195,45 +196,58 @@ Values RoleEmitter::holdsPiece(const ChainState &state, size_t count, bool ofTok
 }
 
 // Entries, those of other tokens as zeros.
-Values RoleEmitter::ofPiece(const ChainState &state, ValueRange entries) {
+Values RoleEmitter::Pieces::ofPiece(ValueRange entries) {
   Values results;
-  for (auto [entry, holds] :
-       llvm::zip(entries, holdsPiece(state, entries.size(), isOfTokens(entries) || plan.steps == 1)))
-    results.push_back(ptx.choose(holds, entry, ptx.number(0)));
+  Values isHeld = holds(entries.size(), roles.isOfTokens(entries) || plan.steps == 1);
+  for (auto [entry, held] : llvm::zip(entries, isHeld))
+    results.push_back(ptx.choose(held, entry, ptx.number(0)));
   return results;
 }
 
+void RoleEmitter::Pieces::store(Value at, int64_t offset, ValueRange holds, ValueRange pairs) {
+  Values merged = ptx.loadMatrices(at, offset, true);
+  Value zero = ptx.constant(0);
+  for (auto [i, pair] : llvm::enumerate(merged)) {
+    Value mask = ptx.add(ptx.choose(holds[2 * i], ptx.constant(0xffff), zero),
+                         ptx.choose(holds[2 * i + 1], ptx.constant(int32_t(0xffff0000)), zero));
+    Value stays = arith::AndIOp::create(b, pair, ptx.exclusiveOr(mask, ptx.constant(-1)));
+    pair = arith::OrIOp::create(b, arith::AndIOp::create(b, pairs[i], mask), stays);
+  }
+  ptx.storeMatrices(at, offset, merged, true);
+}
+
 // A row's entry at a token, of which there is none before the chunk.
-Value RoleEmitter::entryAt(ValueRange entries, Value token, int64_t row) {
+Value RoleEmitter::Pieces::entryAt(ValueRange entries, Value token, int64_t row) {
   Value found = ptx.number(0);
   for (auto [e, entry] : llvm::enumerate(entries))
     if (int64_t(e / 2 % 2) == row)
-      found = ptx.choose(arith::CmpIOp::create(b, arith::CmpIPredicate::eq, tokenOf(lane, e, true), token),
-                         entry, found);
+      found =
+          ptx.choose(arith::CmpIOp::create(b, arith::CmpIPredicate::eq, tokenOf(roles.lane, e, true), token),
+                     entry, found);
   for (int64_t distance : {1, 2})
-    found = ptx.sum(found, ptx.shuffle(found, ptx.exclusiveOr(lane, ptx.constant(distance))));
+    found = ptx.sum(found, ptx.shuffle(found, ptx.exclusiveOr(roles.lane, ptx.constant(distance))));
   return found;
 }
 
 // The token that is not of a piece any more, for all rows of the warpgroup.
-Value RoleEmitter::behindPiece(ValueRange logs, Value first, ArrayRef<Value> ofFirst) {
+Value RoleEmitter::Pieces::behindPiece(ValueRange logs, Value first, ArrayRef<Value> ofFirst) {
   Value least = ptx.constant(plan.columns);
   auto take = [&](Value token, Value when) { least = ptx.choose(when, token, least); };
   for (auto [e, log] : llvm::enumerate(logs)) {
-    Value token = tokenOf(lane, e, true), decayed = ptx.difference(log, ofFirst[e / 2 % 2]);
+    Value token = tokenOf(roles.lane, e, true), decayed = ptx.difference(log, ofFirst[e / 2 % 2]);
     Value isFar = arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, decayed, ptx.number(-mostOfPiece));
     isFar = arith::AndIOp::create(b, isFar, ptx.below(first, token));
     take(token, arith::AndIOp::create(b, isFar, ptx.below(token, least)));
   }
   for (int64_t distance = 16; distance; distance /= 2) {
-    Value other = ptx.shuffle(least, ptx.exclusiveOr(lane, ptx.constant(distance)));
+    Value other = ptx.shuffle(least, ptx.exclusiveOr(roles.lane, ptx.constant(distance)));
     take(other, ptx.below(other, least));
   }
   // The least of four warps, bit by bit.
   Value result = ptx.constant(0), isLeast = ptx.constant(1, 1);
   for (int64_t bit = tokensOfChunk; bit; bit /= 2) {
     Value isLess = arith::AndIOp::create(b, isLeast, ptx.equal(ptx.bits(least, bit), 0));
-    Value any = ptx.meetForAny(outputsMeet(), ptx.constant(128), isLess);
+    Value any = ptx.meetForAny(roles.outputsMeet(), ptx.constant(128), isLess);
     isLeast = ptx.choose(any, isLess, isLeast);
     result = ptx.add(result, ptx.choose(any, ptx.constant(0), ptx.constant(bit)));
   }
@@ -241,10 +255,10 @@ Value RoleEmitter::behindPiece(ValueRange logs, Value first, ArrayRef<Value> ofF
 }
 
 // One piece of a chunk; the chunk's places are given back after the last one.
-FailureOr<Values> RoleEmitter::emitPiece(ChainState &state, Value chunk, ValueRange entries) {
+FailureOr<Values> RoleEmitter::Pieces::emitPiece(Value chunk, ValueRange entries) {
   Rescaling &own = *state.rescaling;
   Value first = state.first;
-  Values logs = relativeLogs(state, /*ofTokens=*/true);
+  Values logs = relativeLogs(/*ofTokens=*/true);
   Value before[2], rest[2], ofFirst[2] = {entryAt(logs, first, 0), entryAt(logs, first, 1)};
   own.behind = behindPiece(logs, first, ofFirst);
   for (int64_t row : {0, 1}) {
@@ -253,15 +267,15 @@ FailureOr<Values> RoleEmitter::emitPiece(ChainState &state, Value chunk, ValueRa
   }
   refer(own, ofFirst[0], ofFirst[1]);
   own.first = first;
-  FailureOr<Values> next = emitChunkOf(state, chunk, timesPower(entries, before[0], before[1]));
+  FailureOr<Values> next = roles.emitChunkOf(state, chunk, timesPower(entries, before[0], before[1]));
   if (failed(next))
     return failure();
-  threads.when(ptx.compare(arith::CmpIPredicate::uge, own.behind, ptx.constant(plan.columns)), [&] {
+  roles.threads.when(ptx.compare(arith::CmpIPredicate::uge, own.behind, ptx.constant(plan.columns)), [&] {
     if (plan.countOutputs())
-      leaveOutputs(state);
-    if (earlyPlaces && plan.waves > 1)
-      ptx.arrive(barrier(EarlyEmpty, earlyOf(chunk).first));
-    leaveChunk(state);
+      roles.leaveOutputs(state);
+    if (roles.earlyPlaces && plan.waves > 1)
+      ptx.arrive(roles.barrier(EarlyEmpty, roles.earlyOf(chunk).first));
+    roles.leaveChunk(state);
   });
   return timesPower(*next, rest[0], rest[1]);
 }

@@ -7,7 +7,7 @@
 // a row and two blocks. Where a row's block decays beyond f32's range, its references are the block's end and
 // start, so that no exponent is positive, and what its tokens see of each other is computed apart.
 #include "lib/Cuda/Count.h"
-#include "lib/Cuda/RoleChain.h"
+#include "lib/Cuda/RolePieces.h"
 
 using namespace mlir;
 using namespace recur;
@@ -397,7 +397,8 @@ std::optional<FailureOr<Values>> RoleEmitter::decayedRows(ChainState &state, Ope
     for (unsigned i : {0, 1})
       if (isa<MulOp, DivOp>(op) && plan.isOfRows(RolePlan::strip(op->getOperand(i)))) {
         FailureOr<Values> entries = slab(state, op->getOperand(1 - i));
-        return failed(entries) ? entries : FailureOr<Values>(rescaled(state, *entries, isa<DivOp>(op)));
+        return failed(entries) ? entries
+                               : FailureOr<Values>(Pieces(*this, state).rescaled(*entries, isa<DivOp>(op)));
       }
     return std::nullopt;
   }

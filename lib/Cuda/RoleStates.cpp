@@ -1,6 +1,6 @@
 // What the chain writes: outputs through shared memory, and states from and to its registers.
 #include "lib/Cuda/Count.h"
-#include "lib/Cuda/RoleChain.h"
+#include "lib/Cuda/RolePieces.h"
 
 using namespace mlir;
 using namespace recur;
@@ -31,7 +31,7 @@ Values RoleEmitter::packedOutput(unsigned output, ValueRange entries) {
 }
 
 // Hands a chunk's outputs to the warp that copies. Rows of a chunk that is not whole are stored here.
-void RoleEmitter::storeOutputs(const ChainState &state, ArrayRef<Value> packed) {
+void RoleEmitter::storeOutputs(ChainState &state, ArrayRef<Value> packed) {
   int64_t steps = plan.rowsOfOutput() / 16 / plan.states;
   Value phase = ptx.bits(state.chunk, 1);
   // In place of an input each thread overwrites what it has read.
@@ -39,7 +39,7 @@ void RoleEmitter::storeOutputs(const ChainState &state, ArrayRef<Value> packed) 
     ptx.await(barrier(OutputsEmpty, ptx.constant(0)), ptx.exclusiveOr(phase, ptx.constant(1)));
   Values holds;
   if (state.isPiece())
-    holds = holdsPiece(state, 8 * steps, /*ofTokens=*/true);
+    holds = Pieces(*this, state).holds(8 * steps, /*ofTokens=*/true);
   for (int64_t step = 0; step < int64_t(packed.size()) / 4; ++step) {
     Value at = outputAt(state.stage.tiles, step / steps, halfOfSlab());
     ArrayRef<Value> pairs = packed.slice(4 * step, 4);
@@ -47,27 +47,13 @@ void RoleEmitter::storeOutputs(const ChainState &state, ArrayRef<Value> packed) 
     if (plan.areColumns(unsigned(step / steps)))
       storeColumns(ptx.add(at, offset), pairs);
     else if (state.isPiece())
-      storePiece(state, ptx.add(at, state.matrixLane), offset, ArrayRef(holds).slice(8 * (step % steps), 8),
-                 pairs);
+      Pieces(*this, state)
+          .store(ptx.add(at, state.matrixLane), offset, ArrayRef(holds).slice(8 * (step % steps), 8), pairs);
     else
       ptx.storeMatrices(ptx.add(at, state.matrixLane), offset, pairs, true);
   }
   if (!state.isPiece())
     leaveOutputs(state);
-}
-
-// Stores 16 tokens of an output, those that are of the state's piece: others stay.
-void RoleEmitter::storePiece(const ChainState &state, Value at, int64_t offset, ValueRange holds,
-                             ValueRange pairs) {
-  Values merged = ptx.loadMatrices(at, offset, true);
-  Value zero = ptx.constant(0);
-  for (auto [i, pair] : llvm::enumerate(merged)) {
-    Value mask = ptx.add(ptx.choose(holds[2 * i], ptx.constant(0xffff), zero),
-                         ptx.choose(holds[2 * i + 1], ptx.constant(int32_t(0xffff0000)), zero));
-    Value stays = arith::AndIOp::create(b, pair, ptx.exclusiveOr(mask, ptx.constant(-1)));
-    pair = arith::OrIOp::create(b, arith::AndIOp::create(b, pairs[i], mask), stays);
-  }
-  ptx.storeMatrices(at, offset, merged, true);
 }
 
 // Hands the outputs that are stored over.
@@ -82,6 +68,29 @@ void RoleEmitter::leaveOutputs(const ChainState &state) {
   });
   if (state.isLastSlab)
     ptx.arrive(barrier(OutputsFull, outputPlace ? state.stage.index : ptx.constant(0)));
+}
+
+// Gives a chunk's places back.
+void RoleEmitter::leaveChunk(const ChainState &state) {
+  if (!state.isLastSlab)
+    return;
+  ptx.arrive(barrier(Empty, state.stage.index));
+  if (form.sharesWalk()) {
+    ptx.syncWarp();
+    threads.when(ptx.equal(lane, 0), [&] {
+      Value done = barrier(WalkedEmpty, ownPlace(state.chunk).first);
+      ptx.arriveThere(ptx.inBlock(done, ptx.bits(state.chunk, team - 1)));
+    });
+  }
+  // Products alone have read the scores, and each warp has waited for its own.
+  if (state.waitedForScores && phase != Phase::Chain)
+    threads.when(ptx.equal(lane, 0), [&] {
+      Value done = barrier(ScoresEmpty, state.buffer);
+      if (team == 1)
+        ptx.arrive(done);
+      else
+        ptx.arriveThere(ptx.inBlock(done, ptx.bits(state.chunk, team - 1)));
+    });
 }
 
 // The barrier of those who store outputs together.

@@ -7,6 +7,10 @@ using namespace recur;
 using namespace recur::cuda;
 using chunk::Reach;
 
+int64_t RoleEmitter::placeOfRow(int64_t row) const {
+  return plan.isStacked() ? row / 16 * 8 + row % 8 : plan.atOnce ? row / plan.steps : row;
+}
+
 // Where rows of tokens are in a tile, for a warp that has 16 micro-steps as rows.
 RoleEmitter::LastRows RoleEmitter::lastRows() {
   LastRows rows;

@@ -51,9 +51,7 @@ private:
                    llvm::function_ref<Values(mlir::Value chunk, Stage stage, mlir::ValueRange carried)> body);
   /// A loop over those of a team's chunks that are this block's.
   void forOwnChunks(mlir::Value chunks, llvm::function_ref<void(mlir::Value chunk, Stage stage)> body);
-  mlir::Value isOwn(mlir::Value chunk) {
-    return ptx.compare(mlir::arith::CmpIPredicate::eq, ptx.bits(chunk, team - 1), rank());
-  }
+  mlir::Value isOwn(mlir::Value chunk);
   /// Of what there are two places of for a block's own chunks, a chunk's place and that place's phase.
   std::pair<mlir::Value, mlir::Value> ownPlace(mlir::Value chunk);
   Part findFromStart(TensorAccess &access);
@@ -83,9 +81,7 @@ private:
   /// Of a leaf of the system: three of its quarters or, where rows stand for tokens by eights, all.
   int64_t leafBytes() const { return (plan.isStacked() ? 4 : 3) * quarterBytes; }
   /// What masks order a row of scores by: itself or, of reads at one time, its token.
-  int64_t placeOfRow(int64_t row) const {
-    return plan.isStacked() ? row / 16 * 8 + row % 8 : plan.atOnce ? row / plan.steps : row;
-  }
+  int64_t placeOfRow(int64_t row) const;
   /// The same of one of eight.
   mlir::Value placeInEight(mlir::Value row) {
     return plan.atOnce ? ptx.shiftRight(row, llvm::Log2_64(plan.steps)) : row;
@@ -378,26 +374,10 @@ private:
 
   // Rescaled rows (RolePieces.cpp).
   struct Rescaling;
-  Rescaling sumChunk(ChainState &state);
-  void refer(Rescaling &own, mlir::Value first, mlir::Value second);
-  Values relativeLogs(ChainState &state, bool ofTokens);
-  Values rescaled(ChainState &state, mlir::ValueRange entries, bool divides);
-  Values timesPower(mlir::ValueRange entries, mlir::Value first, mlir::Value second);
-  mlir::FailureOr<Values> emitRescaled(ChainState &state, mlir::Value chunk, mlir::ValueRange entries);
-  mlir::Value tokenOf(mlir::Value lane, size_t entry, bool ofTokens);
-  Values holdsPiece(const ChainState &state, size_t count, bool ofTokens);
-  Values ofPiece(const ChainState &state, mlir::ValueRange entries);
-  mlir::Value entryAt(mlir::ValueRange entries, mlir::Value token, int64_t row);
-  mlir::Value behindPiece(mlir::ValueRange logs, mlir::Value first, llvm::ArrayRef<mlir::Value> ofFirst);
-  using PieceBody = llvm::function_ref<std::pair<mlir::Value, Values>(
-      mlir::Value chunk, Stage stage, mlir::Value first, mlir::ValueRange carried)>;
-  Values forPieces(mlir::Value chunks, mlir::ValueRange carried, PieceBody body);
-  mlir::FailureOr<Values> emitPiece(ChainState &state, mlir::Value chunk, mlir::ValueRange entries);
+  struct Pieces;
   mlir::FailureOr<Values> emitChunkOf(ChainState &state, mlir::Value chunk, mlir::ValueRange entries);
   void leaveChunk(const ChainState &state);
   void leaveOutputs(const ChainState &state);
-  void storePiece(const ChainState &state, mlir::Value at, int64_t offset, mlir::ValueRange holds,
-                  mlir::ValueRange pairs);
 
   // Systems that each row has for itself (RoleSubstitution.cpp).
   struct Substitution;
@@ -437,7 +417,7 @@ private:
   bool isStacked(const ChainProduct &product) const { return stacks && product.stack >= 0; }
   mlir::Value tokensLeft(mlir::Value chunk);
   Values packedOutput(unsigned output, mlir::ValueRange entries);
-  void storeOutputs(const ChainState &state, llvm::ArrayRef<mlir::Value> packed);
+  void storeOutputs(ChainState &state, llvm::ArrayRef<mlir::Value> packed);
   void storeRowsOfOutput(unsigned output, mlir::Value chunk, mlir::Value buffer, mlir::Value left);
   mlir::Value outputsMeet();
   void copyOutputs(mlir::Value chunk, Stage stage);
@@ -445,9 +425,7 @@ private:
   mlir::Value outputAt(mlir::Value tiles, unsigned output, mlir::Value slab);
   Values columnNumbers(ChainState &state, int64_t offset, bool isUniform, int64_t eighths = 0);
   /// Whether a thread's entries are those of a slab of tokens, which has fewer columns than all others.
-  bool isOfTokens(mlir::ValueRange entries) const {
-    return plan.steps > 1 && int64_t(entries.size()) == plan.columns / 2;
-  }
+  bool isOfTokens(mlir::ValueRange entries) const;
   /// The 64 columns of a tile that the warpgroup's independent rows are, or are among.
   mlir::Value halfOfSlab() { return plan.states > 1 ? ptx.shiftRight(slabIndex, 1) : slabIndex; }
   /// The blocks of 64 columns that the block's independent rows are.
