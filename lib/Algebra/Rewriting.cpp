@@ -1,5 +1,6 @@
 #include "lib/Algebra/Rewriting.h"
 #include "lib/Algebra/Passes.h"
+#include "lib/Algebra/Terms.h"
 #include "mlir/IR/IRMapping.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 
@@ -98,6 +99,25 @@ static bool isEqual(Value x, Value y) {
                     OperationEquivalence::isEquivalentTo(
                         own, other, [](Value x, Value y) { return success(isEqual(x, y)); },
                         /*markEquivalent=*/nullptr, OperationEquivalence::IgnoreLocations));
+}
+
+unsigned recur::decayedVersion(OpBuilder &b, NormalForm &nf) {
+  const OldTerm all = nf.update(0).old[0];
+  auto found = llvm::find_if(nf.versions, [&](const Version &v) {
+    return v.writes.empty() && v.old.size() == 1 && v.old[0].left == all.left &&
+           v.old[0].right == all.right && v.old[0].c.isOne() && v.old[0].elementwise.empty();
+  });
+  unsigned number = found - nf.versions.begin();
+  if (number < nf.versions.size())
+    return number;
+  Location loc = nf.states[0].getLoc();
+  Value decayed = nf.states[0];
+  for (Value factor : nf.decay(0)->left)
+    decayed = scaled(b, loc, diagonalColumn(factor), decayed);
+  for (Value factor : nf.decay(0)->right)
+    decayed = scaled(b, loc, TransposeOp::create(b, loc, diagonalColumn(factor)), decayed);
+  nf.versions.push_back({decayed, {all}, {}});
+  return number;
 }
 
 bool recur::cancel(Coefficient x, Coefficient y) {

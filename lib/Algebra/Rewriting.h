@@ -46,6 +46,9 @@ bool take(Factors &factors, mlir::Value factor) {
   return true;
 }
 
+/// The version of the only state, by number, that its factors have decayed and nothing has been written to.
+unsigned decayedVersion(mlir::OpBuilder &b, NormalForm &nf);
+
 /// Whether the sum of two coefficients is zero, factors in any order.
 bool cancel(Coefficient x, Coefficient y);
 

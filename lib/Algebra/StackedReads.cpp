@@ -196,9 +196,24 @@ private:
       return success(row.side == keySide && row.inOldReads && !row.solution);
     }
     for (const RowTerm &term : row.terms)
-      if (!term.map.empty() || failed(add(stream, times(c, term.c), term.column)))
+      if (!(term.map.empty() ? succeeded(add(stream, times(c, term.c), term.column))
+                             : readsDecayed(stream, times(c, term.c), term)))
         return failure();
     return success();
+  }
+
+  // Whether a term is read of the old state, times all that decays its values: so of what has decayed.
+  bool readsDecayed(Stream &stream, const Coefficient &c, const RowTerm &term) {
+    const OldTerm &all = nf.update(0).old[0];
+    auto [ofValues, ofKeys] =
+        keySide == Side::Right ? std::pair(all.left, all.right) : std::pair(all.right, all.left);
+    size_t known = stream.known.size();
+    if (term.map != ofValues || !ofKeys.empty() || !all.c.isOne() || !all.elementwise.empty() ||
+        failed(add(stream, c, term.column)) || stream.known.size() > known ||
+        nf.versions[stream.reads.back().version].value != nf.states[0])
+      return false;
+    stream.reads.back().version = decayedVersion(b, nf);
+    return true;
   }
 
   // Whether a row is a part of one that there is.
