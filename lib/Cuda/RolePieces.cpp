@@ -1,7 +1,7 @@
 // The chain of rules whose values decay, as RoleRescaled.cpp has written them: what a chunk computes is
 // relative to a reference in its middle, for each value.
 //
-// A chunk that decays further than f32 reaches is taken in pieces, each with its first token for a reference:
+// A chunk that decays further than f32 reaches is taken in pieces, each with a reference of its own:
 // all tokens go through the same products again, but what they are multiplied with is zero outside the piece.
 // A piece ends before the first token at which some value of the warpgroup has decayed too far.
 #include "lib/Cuda/RolePieces.h"
@@ -11,9 +11,9 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-// How far a chunk may decay, and how far a piece, as binary logarithms: what tokens write is larger by half
-// of that, or all of it, than it would be, and what the state was smaller.
-static constexpr double mostOfChunk = 160, mostOfPiece = 100;
+// How far a chunk, or a piece, may decay, as a binary logarithm: what tokens write is larger by half of that
+// than it would be, and what the state was smaller.
+static constexpr double mostOfChunk = 180;
 
 bool RolePlan::isMildChunk() const {
   RangeAttr range = rangeOf(rowLogs());
@@ -235,7 +235,7 @@ Value RoleEmitter::Pieces::behindPiece(ValueRange logs, Value first, ArrayRef<Va
   auto take = [&](Value token, Value when) { least = ptx.choose(when, token, least); };
   for (auto [e, log] : llvm::enumerate(logs)) {
     Value token = tokenOf(roles.lane, e, true), decayed = ptx.difference(log, ofFirst[e / 2 % 2]);
-    Value isFar = arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, decayed, ptx.number(-mostOfPiece));
+    Value isFar = arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, decayed, ptx.number(-mostOfChunk));
     isFar = arith::AndIOp::create(b, isFar, ptx.below(first, token));
     take(token, arith::AndIOp::create(b, isFar, ptx.below(token, least)));
   }
@@ -259,13 +259,15 @@ FailureOr<Values> RoleEmitter::Pieces::emitPiece(Value chunk, ValueRange entries
   Rescaling &own = *state.rescaling;
   Value first = state.first;
   Values logs = relativeLogs(/*ofTokens=*/true);
-  Value before[2], rest[2], ofFirst[2] = {entryAt(logs, first, 0), entryAt(logs, first, 1)};
+  Value before[2], middle[2], rest[2], ofFirst[2] = {entryAt(logs, first, 0), entryAt(logs, first, 1)};
   own.behind = behindPiece(logs, first, ofFirst);
   for (int64_t row : {0, 1}) {
-    before[row] = ptx.difference(ofFirst[row], entryAt(logs, ptx.add(first, -1), row));
-    rest[row] = ptx.difference(entryAt(logs, ptx.add(own.behind, -1), row), ofFirst[row]);
+    Value last = entryAt(logs, ptx.add(own.behind, -1), row);
+    middle[row] = ptx.multiply(ptx.sum(ofFirst[row], last), ptx.number(0.5));
+    before[row] = ptx.difference(middle[row], entryAt(logs, ptx.add(first, -1), row));
+    rest[row] = ptx.difference(last, middle[row]);
   }
-  refer(own, ofFirst[0], ofFirst[1]);
+  refer(own, middle[0], middle[1]);
   own.first = first;
   FailureOr<Values> next = roles.emitChunkOf(state, chunk, timesPower(entries, before[0], before[1]));
   if (failed(next))

@@ -59,7 +59,7 @@ SWEPT = {"block_delta", "block_delta_rows", "comba", "convolved_layer", "decayed
          "shifted_tokens", "short_convolution", "signed_decay", "signed_delta", "signed_keys", "simple_gla",
          "stepped_rates", "tempered_gate", "three_in_turn", "three_memories", "trapezoid", "trapezoid_turned",
          "two_deltas", "two_keys", "two_outputs", "two_reads", "two_removals", "value_decay",
-         "value_forgetting", "value_rates", "vector_beta", "weighted_loss"}
+         "value_forgetting", "value_rates", "values_in_turn", "vector_beta", "weighted_loss"}
 
 
 class Failure(Exception):

@@ -222,6 +222,12 @@ def deltas_in_turn(x, s):
     return s.S @ x.q
 
 
+def values_in_turn(x, s):
+    S = delta_step(exp(x.g)[:, None] * s.S, l2norm(x.k), x.v, x.b)
+    s.S = delta_step(S, l2norm(x.p), x.u, x.c)
+    return s.S @ x.q
+
+
 def keyed_reads(x, s):
     s.S = s.S * exp(x.g) - x.b * outer(s.S @ x.k, x.k) - x.c * outer(s.S @ x.p, x.p) + outer(x.v, x.k)
     return s.S @ x.q

@@ -92,6 +92,8 @@ stepped_rates               | q:query(dk) k:key(dk) v:value(dv) a:gate() b:gate(
 erased_elsewhere            | q:query(dk) k:key(dk) p:key(dk) v:value(dv) h:log_decay(dv) b:gate() | | S(dv,dk)
 fixed_momentum              | q:query(dk) k:key(dk) v:value(dv) b:half() | | S(dv,dk) M:real(dv,dk)
 value_forgetting            | q:query(dk) k:key(dk) v:value(dv) b:gate(dv) a:log_decay(dv) | | S(dv,dk)
+values_in_turn              | q:query(dk) k:key(dk) p:key(dk) v:value(dv) u:value(dv) g:log_decay(dv) \
+                              b:gate() c:gate() | | S(dv,dk)
 two_reads                   | q:query(dk) k:unit(dk) p:unit(dk) v:value(dv) b:half() c:half() \
                               g:log_decay() | | S(dv,dk)
 two_deltas                  | q:query(dk) k:key(dk) p:key(dk) v:value(dv) u:value(dv) b:half() c:half() \
