@@ -1,5 +1,6 @@
 // A decay of each independent row, by the chain: a thread has two rows of the state and of everything made of
-// it.
+// it. Of what RoleRescaled.cpp leaves as it is: beside other decays, in f16, and what is read before it
+// decays.
 //
 // Logarithms are summed within blocks of 16 tokens, by a product with a triangle of ones, which is exact as
 // they have 16 bits. A token's entry of a tile is multiplied with what decays from it to a reference in its

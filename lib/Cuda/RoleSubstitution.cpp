@@ -7,7 +7,9 @@
 // Where rows decay, what is solved for is relative to its block's reference (RoleRowDecay.cpp): as the decay
 // between two tokens is a quotient of what is between them and the reference, that turns a row's system into
 // one without a decay. Rows that decay too much for it are solved for entry by entry. What is mixed of the
-// solution is made beside it, block by block, and what is left of it at the chunk's end.
+// solution is made beside it, block by block, and what is left of it at the chunk's end. Where rows have
+// decays alone, and read what has decayed, blocks are the same for all of them, and so are their inverses.
+// (Most such rules come as others without decays: RoleRescaled.cpp.)
 #include "lib/Cuda/Count.h"
 #include "lib/Cuda/RoleChain.h"
 #include "lib/Cuda/RoleScores.h"
