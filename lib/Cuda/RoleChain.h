@@ -20,11 +20,10 @@ struct RoleEmitter::RowDecay {
 
 /// What decays in a chunk of a rescaled rule, of a thread's two rows, as binary logarithms.
 struct RoleEmitter::Rescaling {
-  // From the reference to the start of each 16 tokens; from the chunk's start to the reference and to its
-  // end.
-  mlir::Value before[4][2], reference[2], end[2];
-  // Of a piece of the chunk its first token, and the one after its last; else null.
-  mlir::Value first, behind;
+  // From the reference to the start of each 16 tokens; from the chunk's start to its end.
+  mlir::Value before[4][2], end[2];
+  // Of a piece of the chunk the token after its last one; else null.
+  mlir::Value behind;
 };
 
 /// A product of the chain about to begin: the steps that have their left sides, what rows of those are
@@ -76,7 +75,7 @@ struct RoleEmitter::ChainState {
 
   std::optional<RowDecay> rowDecay;
   std::optional<Rescaling> rescaling;
-  bool isPiece() const { return rescaling && rescaling->first; }
+  bool isPiece() const { return rescaling && rescaling->behind; }
   mlir::Value first, behind; // tokens of the chunk that are to be done now: the first, and the one after
   // Left sides of products that are made of the solution of systems that rows have for themselves: pairs or,
   // with f16, entries.

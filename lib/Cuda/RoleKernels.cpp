@@ -409,8 +409,6 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
       RolePlan::takeLogs(program);
       if (!isF16)
         RolePlan::rescaleRows(program);
-      if (!outputsInRows && rows == RowKind::Read && RolePlan::mixesRows(program))
-        program = {};
       for (StringRef name : {magnifiedAttr, followedAttr})
         if (rule->hasAttr(name))
           program->setAttr(name, b.getUnitAttr());
@@ -419,8 +417,9 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
   };
   // What reads before values decay has outputs by rows.
   auto derived = [&](RuleOp rule) {
-    chunk::ProgramOp program = derivedAs(rule, false);
-    return program || rows != RowKind::Read ? program : derivedAs(rule, true);
+    chunk::ProgramOp program = derivedAs(rule, /*outputsInRows=*/false);
+    bool isMixed = program && rows == RowKind::Read && RolePlan::mixesRows(program);
+    return isMixed ? derivedAs(rule, /*outputsInRows=*/true) : program;
   };
   SharedOut part = shareOut(128, Rest::Padded);
   isF16 = llvm::any_of(part.tensors, [](const TensorArgument &tensor) { return tensor.element.isF16(); });

@@ -39,10 +39,9 @@ RoleEmitter::Rescaling RoleEmitter::Pieces::sumChunk() {
 
 // The same, from another token on than the chunk's first one.
 void RoleEmitter::Pieces::refer(Rescaling &own, Value first, Value second) {
-  own.reference[0] = first, own.reference[1] = second;
   for (int64_t step = 0; step < plan.columns / 16; ++step)
     for (int64_t row : {0, 1})
-      own.before[step][row] = ptx.difference(own.before[step][row], own.reference[row]);
+      own.before[step][row] = ptx.difference(own.before[step][row], row ? second : first);
 }
 
 // Binary logarithms of what decays from the reference to each token, or row.
@@ -187,7 +186,7 @@ Value RoleEmitter::Pieces::tokenOf(Value lane, size_t entry, bool ofTokens) {
 // registers between.
 Values RoleEmitter::Pieces::holds(size_t count, bool ofTokens) {
   auto fresh = [&](Value value) { return ptx.assembly("mov.b32 $0, $1;", b.getI32Type(), value)[0]; };
-  Value first = fresh(state.rescaling->first), lane = roles.freshLane();
+  Value first = fresh(state.first), lane = roles.freshLane();
   Value tokens = arith::SubIOp::create(b, fresh(state.rescaling->behind), first);
   Values results;
   for (size_t e = 0; e < count; ++e)
@@ -221,9 +220,8 @@ Value RoleEmitter::Pieces::entryAt(ValueRange entries, Value token, int64_t row)
   Value found = ptx.number(0);
   for (auto [e, entry] : llvm::enumerate(entries))
     if (int64_t(e / 2 % 2) == row)
-      found =
-          ptx.choose(arith::CmpIOp::create(b, arith::CmpIPredicate::eq, tokenOf(roles.lane, e, true), token),
-                     entry, found);
+      found = ptx.choose(ptx.compare(arith::CmpIPredicate::eq, tokenOf(roles.lane, e, true), token), entry,
+                         found);
   for (int64_t distance : {1, 2})
     found = ptx.sum(found, ptx.shuffle(found, ptx.exclusiveOr(roles.lane, ptx.constant(distance))));
   return found;
@@ -260,19 +258,19 @@ FailureOr<Values> RoleEmitter::Pieces::emitPiece(Value chunk, ValueRange entries
   Value first = state.first;
   Values logs = relativeLogs(/*ofTokens=*/true);
   Value before[2], middle[2], rest[2], ofFirst[2] = {entryAt(logs, first, 0), entryAt(logs, first, 1)};
-  own.behind = behindPiece(logs, first, ofFirst);
+  Value behind = behindPiece(logs, first, ofFirst);
   for (int64_t row : {0, 1}) {
-    Value last = entryAt(logs, ptx.add(own.behind, -1), row);
+    Value last = entryAt(logs, ptx.add(behind, -1), row);
     middle[row] = ptx.multiply(ptx.sum(ofFirst[row], last), ptx.number(0.5));
     before[row] = ptx.difference(middle[row], entryAt(logs, ptx.add(first, -1), row));
     rest[row] = ptx.difference(last, middle[row]);
   }
   refer(own, middle[0], middle[1]);
-  own.first = first;
+  own.behind = behind;
   FailureOr<Values> next = roles.emitChunkOf(state, chunk, timesPower(entries, before[0], before[1]));
   if (failed(next))
     return failure();
-  roles.threads.when(ptx.compare(arith::CmpIPredicate::uge, own.behind, ptx.constant(plan.columns)), [&] {
+  roles.threads.when(ptx.compare(arith::CmpIPredicate::uge, behind, ptx.constant(plan.columns)), [&] {
     if (plan.countOutputs())
       roles.leaveOutputs(state);
     if (roles.earlyPlaces && plan.waves > 1)
