@@ -76,12 +76,23 @@ void Placement::demandTogether(ValueRange values) {
     demand(value, axis);
 }
 
+static JoinOp joinOf(Value matrix) {
+  if (auto transpose = matrix.getDefiningOp<TransposeOp>())
+    matrix = transpose.getOperand();
+  return matrix.getDefiningOp<JoinOp>();
+}
+
 // The axis in which a value comes out of its op; sums within a warp are the cheapest, so that is what inputs
 // get.
 Axis Placement::natural(Value value) const {
   MatType type = entryType(value.getType());
-  if (isMatrix(type))
+  if (isMatrix(type)) {
+    // A vector that becomes a column, or a row, stays where it is.
+    if (JoinOp join = joinOf(value))
+      return join == value.getDefiningOp() ? natural(join.getColumns()[0])
+                                           : 1 - natural(join.getColumns()[0]);
     return matrixAxis(value);
+  }
   if (type.numElements() == 1)
     return 0;
   Operation *op = value.getDefiningOp();
@@ -221,11 +232,24 @@ Placement::Placement(Block &block, ValueRange results, const Grid &grid)
 // Grid
 //===----------------------------------------------------------------------===//
 
+// Whether a vector is made of products with matrices, and so lies across the lanes.
+static bool hasProducts(Value vector) {
+  Operation *op = vector.getDefiningOp();
+  if (isa_and_present<MatmulOp>(op) &&
+      llvm::any_of(op->getOperands(), [](Value x) { return isMatrix(matType(x)); }))
+    return true;
+  return op && llvm::any_of(op->getOperands(), [](Value x) {
+           return isa<MatType>(x.getType()) && !isMatrix(matType(x)) && hasProducts(x);
+         });
+}
+
 Grid cuda::chooseGrid(RuleOp rule, int64_t together) {
   constexpr int64_t entriesPerThread = 64;
-  int64_t entries = 0, rows = 1, cols = 1;
+  int64_t entries = 0, rows = 1, cols = 1, rowsOfMatrices = 1;
   auto hold = [&](MatType type, int64_t count) {
     rows = std::max(rows, type.numRows());
+    if (type.numCols() != 1)
+      rowsOfMatrices = std::max(rowsOfMatrices, type.numRows());
     cols = std::max(cols, type.numCols());
     entries += count * type.numElements();
   };
@@ -234,9 +258,14 @@ Grid cuda::chooseGrid(RuleOp rule, int64_t together) {
     if (kind == ArgKind::State || kind == ArgKind::Param)
       hold(matType(argument), kind == ArgKind::State || isMatrix(matType(argument)));
   }
-  for (Value output : rule.yieldedOutputs())
-    if (isMatrix(matType(output)))
-      hold(matType(output), together);
+  for (Value output : rule.yieldedOutputs()) {
+    MatType type = matType(output);
+    JoinOp join = joinOf(output);
+    if (join && output.getDefiningOp() == join && llvm::none_of(join.getColumns(), hasProducts))
+      type = MatType::get(type.getContext(), type.getCols(), type.getRows()); // they lie along the lanes
+    if (isMatrix(type))
+      hold(type, together);
+  }
   Grid grid;
   // Vectors that a loop carries take registers beside the states: a thread holds shorter parts of them.
   bool carriesVectors = false;
@@ -250,6 +279,10 @@ Grid cuda::chooseGrid(RuleOp rule, int64_t together) {
     entries = rows * entriesPerThread / 4;
   grid.threads =
       std::clamp<int64_t>(llvm::PowerOf2Ceil(llvm::divideCeil(entries, entriesPerThread)), 32, 512);
+  // Where matrices have few rows, threads across them would hold none.
+  while (grid.lanes > 1 && grid.lanes < 32 &&
+         2 * rowsOfMatrices <= grid.extent(0) * grid.packet(rowsOfMatrices, 0) && grid.owned(cols, 1) > 4)
+    grid.lanes *= 2;
   return grid;
 }
 

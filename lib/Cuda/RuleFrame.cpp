@@ -88,6 +88,24 @@ void RuleFrame::setParams(TensorAccess &access, BodyEmitter &body, const Placeme
   }
 }
 
+// Sums over threads are what the optimiser cannot take out of a loop over tokens by itself.
+LogicalResult RuleFrame::emitFixed() {
+  Block &block = rule.getBody().front();
+  auto isFixed = [&](Value value) {
+    if (Operation *op = value.getDefiningOp())
+      return fixed.contains(op);
+    return rule.getArg(cast<BlockArgument>(value)).getKind() == ArgKind::Param;
+  };
+  fixed.clear();
+  for (Operation &op : block.without_terminator())
+    if ((!chosen || chosen->contains(&op)) && op.getNumRegions() == 0 &&
+        llvm::all_of(op.getOperands(), isFixed))
+      fixed.insert(&op);
+  LogicalResult status = body.emitBlock(block, {}, [&](Operation *op) { return fixed.contains(op); });
+  b.setLoc(rule.getLoc());
+  return status;
+}
+
 LogicalResult RuleFrame::setStates(TensorAccess &access) {
   setBuiltins(body, rule.getInit().front(), {});
   if (failed(body.emitBlock(rule.getInit().front(), {})))
@@ -125,7 +143,7 @@ void RuleFrame::setPart(const Part &part) {
 
 LogicalResult RuleFrame::beginSequence(TensorAccess &access) {
   setParams(access);
-  if (failed(setStates(access)))
+  if (failed(emitFixed()) || failed(setStates(access)))
     return failure();
   if (threads.communicates)
     threads.barrier();
@@ -207,8 +225,9 @@ LogicalResult RuleFrame::emitToken(TensorAccess &access, Value token) {
     }
     return access.unpack(tensor, axis, chosen);
   };
-  LogicalResult status = body.emitBlock(rule.getBody().front(), loadStep,
-                                        [&](Operation *op) { return !chosen || chosen->contains(op); });
+  LogicalResult status = body.emitBlock(rule.getBody().front(), loadStep, [&](Operation *op) {
+    return !fixed.contains(op) && (!chosen || chosen->contains(op));
+  });
   b.setLoc(rule.getLoc());
   return status;
 }

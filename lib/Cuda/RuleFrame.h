@@ -31,9 +31,12 @@ protected:
   /// Sets params, which are kept for all tokens.
   void setParams(TensorAccess &access) { setParams(access, body, placement); }
   void setParams(TensorAccess &access, BodyEmitter &body, const Placement &placement);
+  /// Emits the ops of the body that follow from params alone, which emitToken then leaves out.
+  mlir::LogicalResult emitFixed();
   /// Sets the states before the first token.
   mlir::LogicalResult setStates(TensorAccess &access);
-  /// Sets params and those states, and waits for threads that have stored what others read of them.
+  /// Sets params, what follows from them, and those states, and waits for threads that have stored what
+  /// others read of them.
   mlir::LogicalResult beginSequence(TensorAccess &access);
   /// Emits what a block does with a part's sequence: params and states, what `takeTokens` has them become
   /// where there are tokens, and final states.
@@ -76,6 +79,7 @@ protected:
   mlir::Value head, heads, tokens, position;
 
 private:
+  llvm::DenseSet<mlir::Operation *> fixed; // what emitFixed has emitted
   mlir::Value scratchSize;
 };
 

@@ -158,7 +158,12 @@ LogicalResult TokenEmitter::emitEnds(TensorAccess &access, const Part &part, Val
 // Tokens from `first`, before which there are as many as states last, to `last`, in whole groups.
 LogicalResult TokenEmitter::emitGroups(TensorAccess &access, Value first, Value last) {
   LogicalResult status = success();
+  threads.communicates = false;
   setParams(access);
+  if (failed(emitFixed()))
+    return failure();
+  if (threads.communicates)
+    threads.barrier();
   SmallVector<Fetched> window; // inputs of the tokens before a group, and of its own
   for (int64_t i = -memory; i < tokensTogether; ++i) {
     Fetched &fetched = window.emplace_back();
