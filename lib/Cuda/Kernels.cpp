@@ -156,7 +156,8 @@ void KernelBuilder::addChunked(DeriveFunction derive) {
            !inStages() && hasDearSums) {
     takesDearSums = true;
     addInRoles(derive);
-  }
+  } else if (options.form == "scan")
+    inStages();
   if (isWanted("chunk"))
     addPortable(derive);
 }
@@ -257,7 +258,8 @@ static bool isAheadFaster(const Kernel &kernel, const Entry &ahead, Form form, c
 
 // Has tokens in turn be part of the best form, where they are clearly faster: before chunks, whose blocks
 // take whole heads, where heads are so few that each of the smaller blocks has a processor; and instead of a
-// scan that walks all of a sequence, which is for many heads. Of two kernels in turn the slower one goes.
+// scan, not in stages, that walks all of a sequence, which is for many heads. Of two kernels in turn the
+// slower one goes.
 static void placeAhead(Kernel &kernel, StringRef best, const Chip &chip) {
   constexpr double clearly = 0.7;
   auto *ahead = llvm::find_if(kernel.entries, [](const Entry &entry) {
@@ -281,7 +283,8 @@ static void placeAhead(Kernel &kernel, StringRef best, const Chip &chip) {
     entry.form = Form::Scan;
     auto *whole = llvm::find_if(
         kernel.entries, [](const Entry &own) { return own.form == Form::Scan && own.cut == Entry::Whole; });
-    if (isAheadFaster(kernel, entry, Form::Scan, chip, GpuShape(), clearly))
+    if ((whole == kernel.entries.end() || whole->tensors.empty()) &&
+        isAheadFaster(kernel, entry, Form::Scan, chip, GpuShape(), clearly))
       kernel.entries.insert(whole, entry);
   }
 }

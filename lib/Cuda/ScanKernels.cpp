@@ -1,4 +1,5 @@
 // The entry points of rules whose states go on entry by entry.
+#include "lib/Cuda/Cores.h"
 #include "lib/Cuda/KernelBuilder.h"
 #include "lib/Cuda/Prepare.h"
 #include "lib/Cuda/Scan.h"
@@ -7,10 +8,26 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
+// Whether a token is multiplied by a matrix that no thread has room for.
+static bool hasLargeProducts(RuleOp bound) {
+  constexpr int64_t mostEntries = 1024;
+  for (MatmulOp product : bound.getBody().getOps<MatmulOp>())
+    for (Value matrix : product->getOperands())
+      if (auto param = dyn_cast<BlockArgument>(stripOrientation(matrix));
+          param && bound.getArg(param).getKind() == ArgKind::Param &&
+          matType(product.getLhs()).numCols() != 1 && matType(param).numElements() > mostEntries)
+        return true;
+  return false;
+}
+
 // Kernels for states that go on entry by entry.
 void KernelBuilder::addScan(RuleOp bound) {
   if (!bound.getBody().getOps<ForOp>().empty()) {
     refused["scan"] = "it has a loop in a token";
+    return;
+  }
+  if (hasLargeProducts(bound)) {
+    refused["scan"] = "it multiplies tokens by a large matrix";
     return;
   }
   OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());

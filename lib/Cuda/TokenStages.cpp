@@ -173,7 +173,7 @@ static bool hasRests(RuleOp rule) {
                       [](StringAttr name) { return name.getValue().ends_with(restSuffix); });
 }
 
-// Whether there are kernels in stages, that of a matrix in roles among them.
+// Whether there are kernels in stages, that of a matrix in roles among them, or scans alone.
 bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
   constexpr size_t mostTemporaries = 12, mostEntries = 14; // two that take token by token follow
   wantsDigits &= !cut.withRests;
@@ -196,7 +196,7 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
     if (!temporary.isWide && !temporary.isNumber() && !temporary.areNumbers)
       options.elements[temporary.name] = temporary.isInParts ? b.getBF16Type() : half;
   auto isCore = [](const Stages::Stage &stage) { return stage.kind != Stages::Tokens; };
-  bool isSingle = llvm::count_if(stages->stages, isCore) == 1, anyInRoles = false;
+  bool isSingle = llvm::count_if(stages->stages, isCore) == 1, anyInRoles = false, areScanned = true;
   size_t forms = 1, number = 0;
   std::vector<SmallVector<SmallVector<Entry>>> launches;
   for (const Stages::Stage &stage : stages->stages) {
@@ -206,6 +206,7 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
       options.symbol = symbol + (isSingle ? "" : "_core" + std::to_string(number++));
       own = addCore(stage, derive, inRoles);
       anyInRoles |= inRoles;
+      areScanned &= stage.kind == Stages::Vectors && !own.empty() && own.front().front().form == Form::Scan;
       // Roles alone know of rests, and of states that another one has to be the same as.
       bool needsRests = hasRests(stage.rule());
       if (!inRoles && (needsRests || stage.rule()->hasAttr(followedAttr))) {
@@ -225,7 +226,8 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
     if (own.empty())
       break;
   }
-  if (launches.back().empty() || !anyInRoles) {
+  Form form = anyInRoles ? Form::Roles : Form::Scan;
+  if (launches.back().empty() || !(anyInRoles || areScanned) || !isWanted(formName(form))) {
     for (const auto &own : launches)
       for (const auto &group : own)
         eraseCode(group);
@@ -238,7 +240,7 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
       for (Entry entry : own[std::min(forms - rest, own.size() - 1)]) {
         entry.tensors = numberTensors(rule, stage.rule(), *stages);
         entry.continues = true;
-        entry.form = Form::Roles; // whatever else stands beside them
+        entry.form = form; // whatever else stands beside them
         group.push_back(entry);
       }
     group.back().continues = false;

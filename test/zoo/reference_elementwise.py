@@ -26,6 +26,13 @@ def hgrn(x, s):
     return s.h
 
 
+def rglru(x, s):
+    r, i = sigmoid(x.Wa @ x.x + x.ba), sigmoid(x.Wx @ x.x + x.bx)
+    a = exp(8 * r * log_sigmoid(x.L))
+    s.h = a * s.h + np.sqrt(1 - a * a) * (i * x.x)
+    return s.h
+
+
 def rwkv4(x, s):
     now = x.u + x.k
     p = np.maximum(s.m, now)

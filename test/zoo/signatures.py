@@ -66,6 +66,8 @@ mamba1                      | x:value(d) dt:step(d) B:key(n) C:query(n) | A:rate
 lru                         | x:value(d) | a:pole(n) b:pole(n) Br:weights(n,d) Bi:weights(n,d) \
                               Cr:weights(d,n) Ci:weights(d,n) D:real(d) | hr(n) hi(n)
 hgrn                        | x:value(d) g:log_decay(d) | | h(d)
+rglru                       | x:value(d) | Wa:weights(d,d) Wx:weights(d,d) ba:real(d) bx:real(d) L:real(d) \
+                              | h(d)
 rwkv4                       | k:logit(d) v:value(d) | w:rate(d) u:real(d) | num:real(d) den:positive(d) \
                               m:real(d)
 gru                         | xz:logit(d) xr:logit(d) xn:logit(d) | Rz:recurrent(d,d) Rr:recurrent(d,d) \
