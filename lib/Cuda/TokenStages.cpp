@@ -175,7 +175,7 @@ static bool hasRests(RuleOp rule) {
 
 // Whether there are kernels in stages, that of a matrix in roles among them, or scans alone.
 bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
-  constexpr size_t mostTemporaries = 12, mostEntries = 14; // two that take token by token follow
+  constexpr size_t mostTemporaries = 12, mostEntries = 22; // two that take token by token follow
   wantsDigits &= !cut.withRests;
   std::optional<Stages> stages;
   FloatType half = halvesOf(rule, options);
@@ -234,18 +234,26 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
     return false;
   }
   // Forms for few heads stand first, and the last takes any number.
+  auto ofForm = [&](const auto &own, size_t rest) -> const SmallVector<Entry> & {
+    return own[std::min(forms - rest, own.size() - 1)];
+  };
+  size_t following = 0;
+  for (size_t rest = forms; rest > 0; --rest)
+    for (const auto &own : launches)
+      following += ofForm(own, rest).size();
   for (size_t rest = forms; rest > 0; --rest) {
     SmallVector<Entry> group;
     for (const auto &[own, stage] : llvm::zip(launches, stages->stages))
-      for (Entry entry : own[std::min(forms - rest, own.size() - 1)]) {
+      for (Entry entry : ofForm(own, rest)) {
         entry.tensors = numberTensors(rule, stage.rule(), *stages);
         entry.continues = true;
         entry.form = form; // whatever else stands beside them
         group.push_back(entry);
       }
     group.back().continues = false;
-    if (rest == 1 || entries.size() + rest * group.size() <= mostEntries)
+    if (rest == 1 || entries.size() + following <= mostEntries)
       llvm::append_range(entries, group);
+    following -= group.size();
   }
   for (const Stages::Temporary &temporary : stages->temporaries)
     temporaries.push_back({rowsOf(temporary),

@@ -99,7 +99,7 @@ typedef struct recur_cuda_call {
 } recur_cuda_call;
 
 /** The most tensors that one kernel copies in boxes, temporaries, and entry points. */
-enum { RECUR_MAX_MAPS = 12, RECUR_MAP_BOX = 1 << 16, RECUR_MAX_TEMPORARIES = 12, RECUR_MAX_ENTRIES = 16 };
+enum { RECUR_MAX_MAPS = 12, RECUR_MAP_BOX = 1 << 16, RECUR_MAX_TEMPORARIES = 12, RECUR_MAX_ENTRIES = 24 };
 
 /** Bits of recur_cuda_entry.flags. */
 enum {

@@ -20,7 +20,7 @@
 
 /** Version of the contract between compiled objects, their headers and librecur_rt. Objects compiled for
  * another one are refused when called. */
-#define RECUR_ABI_VERSION 13
+#define RECUR_ABI_VERSION 14
 
 /** The first word of every model in a compiled object: "RCUR" in memory. */
 #define RECUR_MAGIC 0x52554352u
