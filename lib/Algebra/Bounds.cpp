@@ -149,3 +149,37 @@ void recur::flattenProduct(Value value, SmallVectorImpl<Value> &factors) {
   for (Value operand : op->getOperands())
     flattenProduct(operand, factors);
 }
+
+bool recur::isImplicitStep(ArrayRef<Value> factors, Value key) {
+  for (Value factor : factors) {
+    auto quotient = factor.getDefiningOp<DivOp>();
+    auto sum = quotient ? quotient.getRhs().getDefiningOp<AddOp>() : AddOp();
+    for (unsigned i = 0; sum && i < 2; ++i) {
+      SmallVector<Value> parts = {sum->getOperand(i)}, scale;
+      bool square = false;
+      while (!parts.empty()) {
+        Value part = parts.pop_back_val();
+        auto mul = part.getDefiningOp<MulOp>();
+        if (isSquareOf(part, key))
+          square = true;
+        else if (mul && mul.getType().isScalar())
+          parts.append({mul.getLhs(), mul.getRhs()});
+        else
+          scale.push_back(part);
+      }
+      SmallVector<Value> numerator;
+      FloatAttr one;
+      if (!matchPattern(quotient.getLhs(), m_Constant(&one)))
+        numerator.push_back(quotient.getLhs());
+      for (Value other : factors)
+        if (other != factor)
+          numerator.push_back(other);
+      bool positive = Interval::of(sum->getOperand(1 - i)).lo > 0 &&
+                      llvm::all_of(scale, [](Value value) { return Interval::of(value).lo >= 0; });
+      if (square && positive &&
+          std::is_permutation(numerator.begin(), numerator.end(), scale.begin(), scale.end()))
+        return true;
+    }
+  }
+  return false;
+}

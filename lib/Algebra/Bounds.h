@@ -35,4 +35,8 @@ void flattenProduct(mlir::Value value, llvm::SmallVectorImpl<mlir::Value> &facto
 /// Whether a number is the sum of a vector's squares.
 bool isSquareOf(mlir::Value value, mlir::Value vector);
 
+/// Whether a product of numbers is that of an implicit step, b / (p + b |k|^2) with a p above 0: times |k|^2
+/// it is less than 1, whatever the key.
+bool isImplicitStep(llvm::ArrayRef<mlir::Value> factors, mlir::Value key);
+
 } // namespace recur

@@ -99,7 +99,10 @@ public:
       double norm = step ? normOf(step->key).hi : 0;
       if (!step || !longest(*step) || std::isinf(norm))
         return {};
-      Value most = ConstantOp::create(b, loc, step->number * norm * norm);
+      double rate = 1;
+      for (Value factor : step->rates)
+        rate *= Interval::of(factor).magnitude();
+      Value most = ConstantOp::create(b, loc, step->number * norm * norm * rate);
       for (Value factor : step->factors)
         most = MulOp::create(b, loc, most, factor);
       erased = erased ? AddOp::create(b, loc, erased, most).getResult() : most;
@@ -266,7 +269,7 @@ private:
     bool coupled =
         llvm::any_of(nf.update(state).old, [&](const OldTerm &term) { return term.state != state; });
     double most = coupled ? 4 : 2;
-    if (same && isBounded(erase->factors, erase->known))
+    if (same && isImplicitStep(erase->factors, erase->known))
       return;
     Interval moved =
         c * (same ? Interval{norm.lo * norm.lo, norm.hi * norm.hi} : Interval{0, norm.hi * other.hi});
@@ -288,25 +291,31 @@ private:
            fixText(same ? key : "", c, same ? norm : Interval{0, std::sqrt(norm.hi * other.hi)}, most));
   }
 
-  // What is erased, c (S k) kT: the numbers that c is a product of, and k.
+  // What is erased, c diag(r) (S k) kT: the numbers that c is a product of, the factors of the rates r, and
+  // k.
   struct Step {
     double number;
-    SmallVector<Value> factors;
+    SmallVector<Value> factors, rates;
     Value key;
   };
-  // `isOfDecayed`: of a state that has decayed, the numbers of which are left out; else of the old one.
+  // `isOfDecayed`: of a state that has decayed, which is left out; else of the old one.
   std::optional<Step> stepOf(const Decay &decay, const Write &write, bool isOfDecayed) {
     const Column &known = write.column.kind == Column::Known ? write.column : write.row;
     Column read = write.column.kind == Column::Known ? write.row : write.column;
     double number = -write.c.number;
-    SmallVector<Value> factors = factorsOf(write.c.factors);
-    if (read.kind == Column::RowOf) {
+    SmallVector<Value> factors = factorsOf(write.c.factors), rates;
+    while (read.kind == Column::RowOf) {
       const RowTerm *only = nullptr;
       for (const RowTerm &term : nf.rows[read.index].terms)
-        if (term.column.kind != Column::Known && (std::exchange(only, &term) || !term.map.empty()))
+        if (term.column.kind != Column::Known && std::exchange(only, &term))
           return std::nullopt;
-      if (!only || only->column.kind != Column::OldRead)
+      if (!only)
         return std::nullopt;
+      for (const Factor &factor : only->map) {
+        if (!factor.diagonal)
+          return std::nullopt;
+        flattenProduct(factor.value, rates);
+      }
       read = only->column;
       number *= only->c.number;
       llvm::append_range(factors, factorsOf(only->c.factors));
@@ -314,26 +323,37 @@ private:
     if (known.kind != Column::Known || read.kind != Column::OldRead)
       return std::nullopt;
     Side side = nf.reads[read.index].side;
-    if (!(side == Side::Right ? decay.left : decay.right).empty() ||
-        (side == Side::Right) != (write.column.kind != Column::Known))
+    if ((side == Side::Right) != (write.column.kind != Column::Known))
       return std::nullopt;
     flattenProduct(nf.reads[read.index].vector, factors);
-    if (isOfDecayed && !removeDecay(factors, decay))
-      return std::nullopt;
-    number /= isOfDecayed ? decay.c.number : 1;
+    if (isOfDecayed) {
+      auto ofKeys = decay.right, ofValues = decay.left;
+      if (side == Side::Left)
+        std::swap(ofKeys, ofValues);
+      SmallVector<Value> wanted = factorsOf(decay.c.factors);
+      for (Value column : ofKeys)
+        flattenProduct(column, wanted);
+      if (!removeAll(factors, wanted) || !removeAll(rates, factorsOf(ofValues)))
+        return std::nullopt;
+      number /= decay.c.number;
+    }
     if (!arePermuted(takeVectors(factors), factorsOf(known.value)))
       return std::nullopt;
-    return Step{number, factors, known.value};
+    return Step{number, factors, rates, known.value};
   }
 
-  // The most that a step erases, c |k|^2, where that is at least 0.
+  // The most that a step erases, c r |k|^2, where that is at least 0.
   static std::optional<double> longest(const Step &step) {
-    if (step.number >= 0 && isBounded(step.factors, step.key))
-      return 1;
     Interval c{step.number, step.number}, norm = normOf(step.key);
-    for (Value factor : step.factors)
-      c = c * Interval::of(factor);
-    c = c * Interval{norm.lo * norm.lo, norm.hi * norm.hi};
+    if (step.number >= 0 && isImplicitStep(step.factors, step.key)) {
+      c = {0, 1};
+    } else {
+      for (Value factor : step.factors)
+        c = c * Interval::of(factor);
+      c = c * Interval{norm.lo * norm.lo, norm.hi * norm.hi};
+    }
+    for (Value rate : step.rates)
+      c = c * Interval::of(rate);
     return c.lo >= 0 ? std::optional(c.hi) : std::nullopt;
   }
 
@@ -440,40 +460,6 @@ private:
     SmallVector<Value> vectors = llvm::filter_to_vector(factors, isVector);
     llvm::erase_if(factors, isVector);
     return vectors;
-  }
-
-  // b / (p + b |k|^2) times |k|^2 is less than 1, whatever the key: the implicit step.
-  static bool isBounded(ArrayRef<Value> factors, Value key) {
-    for (Value factor : factors) {
-      auto quotient = factor.getDefiningOp<DivOp>();
-      auto sum = quotient ? quotient.getRhs().getDefiningOp<AddOp>() : AddOp();
-      for (unsigned i = 0; sum && i < 2; ++i) {
-        SmallVector<Value> parts = {sum->getOperand(i)}, scale;
-        bool square = false;
-        while (!parts.empty()) {
-          Value part = parts.pop_back_val();
-          auto mul = part.getDefiningOp<MulOp>();
-          if (isSquareOf(part, key))
-            square = true;
-          else if (mul && mul.getType().isScalar())
-            parts.append({mul.getLhs(), mul.getRhs()});
-          else
-            scale.push_back(part);
-        }
-        SmallVector<Value> numerator;
-        FloatAttr one;
-        if (!matchPattern(quotient.getLhs(), m_Constant(&one)))
-          numerator.push_back(quotient.getLhs());
-        for (Value other : factors)
-          if (other != factor)
-            numerator.push_back(other);
-        bool positive = Interval::of(sum->getOperand(1 - i)).lo > 0 &&
-                        llvm::all_of(scale, [](Value value) { return Interval::of(value).lo >= 0; });
-        if (square && positive && arePermuted(numerator, scale))
-          return true;
-      }
-    }
-    return false;
   }
 
   const NormalForm &nf;

@@ -20,9 +20,10 @@ struct UnstableTerm {
 std::vector<UnstableTerm> findUnstableTerms(const NormalForm &nf);
 
 /// Whether the rule's one state is multiplied, each token, with a map of at most its decay's norm, as the
-/// declared ranges tell: a decay alone, or one followed by S - b*(S*k)*kT with b*|k|^2 in [0, 2], or by
-/// several such at one time, of which these add up to 2 at most. Two states then differ, some tokens later,
-/// by no more than the product of the decays (of several numbers, of the largest) leaves.
+/// declared ranges tell: a decay alone, or one followed by S - b*(S*k)*kT with b*|k|^2 in [0, 2], b a number
+/// or one for each value, or by several such at one time, of which these add up to 2 at most. Two states then
+/// differ, some tokens later, by no more than the product of the decays (of several numbers, of the largest)
+/// leaves.
 bool isContraction(const NormalForm &nf);
 
 /// A number of the token that bounds the norm of that map, for a state that may be read before it decays, a*S

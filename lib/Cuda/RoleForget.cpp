@@ -54,6 +54,50 @@ void RoleEmitter::sumDecays(TensorAccess &access, Value chunk) {
   NVVM::Barrier0Op::create(b);
 }
 
+// The binary logarithm of what a chunk leaves of that value which decays least, of those of a team, whose
+// blocks begin together. A lane sums those of each thirty-second pair of values.
+Value RoleEmitter::slowestValue(TensorAccess &access, Value chunk) {
+  constexpr int64_t together = 8;
+  unsigned tensor = plan.tensorOf(plan.rowLogs());
+  int64_t inMemory = plan.tensors[tensor].inMemory[0];
+  Value first = arith::ExtUIOp::create(b, b.getI64Type(), ptx.mul(numberOf(chunk), plan.tokens));
+  Value left = arith::SubIOp::create(b, part.tokens, first), one = ptx.constant(1), zero = ptx.constant(0);
+  Value back = ptx.mul(rank(), plan.independent), none = ptx.number(0), most = ptx.number(-3e38);
+  Value before = arith::TruncIOp::create(b, b.getI32Type(), part.shard);
+  before = arith::SubIOp::create(b, ptx.mul(before, plan.independent), back);
+  for (int64_t i = 0; i < team * plan.independent; i += 64) {
+    Value pair = ptx.add(ptx.mul(lane, 2), i), exists;
+    if (inMemory) {
+      exists = ptx.below(ptx.add(before, pair), ptx.constant(inMemory));
+      pair = ptx.choose(exists, pair, zero);
+    }
+    Value rounds = ptx.constant(plan.tokens / together);
+    auto loop = threads.forLoop(zero, rounds, one, Values{none, none}, [&](Value round, ValueRange sums) {
+      Values next(sums);
+      for (int64_t more = 0; more < together; ++more) {
+        Value local = ptx.add(ptx.mul(round, together), more);
+        local = arith::ExtUIOp::create(b, b.getI64Type(), local);
+        // Past the end the chunk's first token is read, and dropped.
+        Value isToken = ptx.compare(arith::CmpIPredicate::slt, local, left);
+        Value token = ptx.add(first, ptx.choose(isToken, local, ptx.constant(0, 64)));
+        Value at = access.entryOfToken(tensor, token, pair);
+        at = LLVM::GEPOp::create(b, at.getType(), plan.tensors[tensor].element, at,
+                                 ValueRange{arith::SubIOp::create(b, zero, back)});
+        Value both = LLVM::LoadOp::create(b, b.getI32Type(), at);
+        for (auto [sum, log] : llvm::zip(next, ptx.unpack(ptx.choose(isToken, both, zero))))
+          sum = ptx.sum(sum, log);
+      }
+      return next;
+    });
+    Value slowest = arith::MaximumFOp::create(b, loop.getResult(0), loop.getResult(1));
+    most = arith::MaximumFOp::create(b, most, exists ? ptx.choose(exists, slowest, most) : slowest);
+  }
+  for (int64_t distance = 1; distance < 32; distance *= 2)
+    most =
+        arith::MaximumFOp::create(b, most, ptx.shuffle(most, ptx.exclusiveOr(lane, ptx.constant(distance))));
+  return ptx.multiply(most, ptx.number(llvm::numbers::log2e));
+}
+
 static Value isForgotten(Ptx &ptx, Value sum) {
   return arith::CmpFOp::create(ptx.b, arith::CmpFPredicate::OLE, sum, ptx.number(forgotten));
 }

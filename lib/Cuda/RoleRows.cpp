@@ -67,6 +67,10 @@ Value RoleEmitter::decayOfChunk(TensorAccess &access, Value chunk) {
     return sum;
   }
   for (Value decay : plan.forgetting()) {
+    if (decay == plan.rowDecay) {
+      sum = ptx.sum(sum, slowestValue(access, chunk));
+      continue;
+    }
     if (!isa<MatType>(decay.getType())) {
       decaySums(state, decay, false);
       sum = ptx.sum(sum, state.sums.lookup(decay)[2]);

@@ -213,6 +213,19 @@ static Value normBoundOf(chunk::ProgramOp program) {
 }
 
 SmallVector<Value> RolePlan::forgetting() const {
+  if (rowDecay) {
+    const ChainProduct &last = products.back();
+    Value state = program.argumentsOf(ArgKind::State).front(),
+          start = last.start ? strip(last.start) : Value();
+    // What is rescaled has the decay elsewhere.
+    if (auto scaled = start && !rescales() ? start.getDefiningOp<MulOp>() : MulOp())
+      for (int i : {0, 1})
+        if (isOfRows(scaled->getOperand(i)))
+          start = strip(scaled->getOperand(1 - i));
+    bool isKnown = states == 1 && start == state && !last.chained &&
+                   (program->hasAttr(contractionAttr) || addsWithoutState());
+    return isKnown ? SmallVector<Value>{rowDecay} : SmallVector<Value>();
+  }
   std::optional<RowFactors> factors = states == 1 ? stateScale() : std::nullopt;
   if (Value bound = factors ? Value() : normBoundOf(program))
     return {bound};

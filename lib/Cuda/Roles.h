@@ -63,8 +63,7 @@ private:
   void findBegin();
   int64_t tileOffset(mlir::BlockArgument input) const { return tileOffsets.lookup(input).first; }
   int64_t halfStride(mlir::BlockArgument input) const { return tileOffsets.lookup(input).second; }
-  /// The rows that an input's place has room for; of a made tile that lies behind the input's, those before
-  /// it.
+  /// The rows that an input's place has room for; of a made tile behind the input's, those before it.
   int64_t rowsOfPlace(mlir::BlockArgument input) const;
   int64_t rowsBefore(const MadeTile &tile) const {
     return phase != Phase::Chain && plan.isBehind(tile, tile.place) ? plan.rowsOf(tile.place) : 0;
@@ -196,6 +195,7 @@ private:
   std::array<mlir::Value, 2> signWeights(RowState &state, chunk::WeightsOp weights);
   mlir::Value decayOfChunk(TensorAccess &access, mlir::Value chunk);
   mlir::Value slowestKey(RowState &state, unsigned row);
+  mlir::Value slowestValue(TensorAccess &access, mlir::Value chunk);
   mlir::Value vectorEntry(mlir::Value value, llvm::function_ref<mlir::Value(mlir::Value)> leaf);
 
   // Scores between tokens (RoleScores.cpp, RoleFactors.cpp, RoleInverse.cpp, RoleWideInverse.cpp).
