@@ -281,7 +281,7 @@ static chunk::ProgramOp deriveRows(DeriveFunction derive, RuleOp rule, RowKind r
   if (!program->hasAttr(inTurnAttr)) {
     OwningOpRef<RuleOp> copy(rule.clone());
     program->removeAttr(contractionAttr);
-    if (!ofColumns && isContraction(normalise(*copy)))
+    if (isContraction(normalise(*copy)))
       program->setAttr(contractionAttr, UnitAttr::get(rule.getContext()));
   }
   return program;

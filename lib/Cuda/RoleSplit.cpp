@@ -220,7 +220,7 @@ SmallVector<Value> RolePlan::forgetting() const {
     // What is rescaled has the decay elsewhere.
     if (auto scaled = start && !rescales() ? start.getDefiningOp<MulOp>() : MulOp())
       for (int i : {0, 1})
-        if (isOfRows(scaled->getOperand(i)))
+        if (isOfRows(strip(scaled->getOperand(i))))
           start = strip(scaled->getOperand(1 - i));
     bool isKnown = states == 1 && start == state && !last.chained &&
                    (program->hasAttr(contractionAttr) || addsWithoutState());
