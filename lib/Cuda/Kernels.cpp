@@ -156,8 +156,9 @@ void KernelBuilder::addChunked(DeriveFunction derive) {
            !inStages() && hasDearSums) {
     takesDearSums = true;
     addInRoles(derive);
-  } else if (options.form == "scan")
+  } else if (options.form == "scan") { // of those in stages; addScan has the others
     inStages();
+  }
   if (isWanted("chunk"))
     addPortable(derive);
 }
