@@ -66,7 +66,8 @@ bool Sema::isDiag(const Expr &expr) {
   auto diagOrScalar = [](const Expr *operand) { return operand->shape.diag || operand->shape.isScalar(); };
   auto isDiagonal = [](const Expr *operand) { return operand->shape.diag; };
   if (expr.is(ExprKind::Name)) {
-    if (expr.symbol->is(SymbolKind::Argument))
+    bool named = expr.symbol->is(SymbolKind::Argument) || expr.symbol->is(SymbolKind::Const);
+    if (named && expr.symbol->value)
       return expr.symbol->value->shape.diag;
     return expr.symbol->is(SymbolKind::Identity) || expr.symbol->shape.diag;
   }

@@ -31,6 +31,9 @@ TEST(IRGen, KeepsDiagonals) {
   std::string ir = emitted("input g : diag(dk)\nS = S*exp(g) + v*kT; o = S*q");
   EXPECT_NE(ir.find("input \"g\" %g: !recur.mat<dk x 1>"), std::string::npos) << ir;
   EXPECT_NE(ir.find("recur.diag"), std::string::npos) << ir;
+  // A constant is one too.
+  ir = emitted("const g = I/2\nS = exp(g)*S + v*kT; o = S*q");
+  EXPECT_NE(ir.find("recur.rule @"), std::string::npos) << ir;
 }
 
 TEST(IRGen, BridgesDiagnostics) {
