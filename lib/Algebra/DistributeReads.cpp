@@ -158,7 +158,7 @@ static void readBeforeWrites(RuleOp rule, IRRewriter &rewriter) {
       continue;
     // A read of three changes would have the first ones' reads four times, that of ten a thousand times.
     LinearSum sum(rewriter, before, [](Value value) { return matType(value).isScalar(); });
-    rewriter.replaceOp(op, sum.hasLikeTerms() ? sum.build() : before);
+    rewriter.replaceOp(op, sum.hasLikeTerms() ? sum.buildSum() : before);
   }
 }
 

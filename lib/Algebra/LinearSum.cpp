@@ -3,52 +3,75 @@
 using namespace mlir;
 using namespace recur;
 
-LinearSum::LinearSum(OpBuilder &b, Value sum, function_ref<bool(Value)> isNumber)
-    : b(b), loc(sum.getLoc()), isNumber(isNumber) {
-  add(sum, {}, false);
+LinearSum::LinearSum(OpBuilder &b, Value sum, Predicate isNumber, Predicate isLeaf) : b(b), sum(sum) {
+  add(sum, {}, false, isNumber, isLeaf);
+  terms.remove_if([](const auto &term) { return term.second.empty(); });
 }
 
-bool LinearSum::hasLikeTerms() const {
-  return llvm::any_of(terms, [](const auto &term) { return term.second.size() > 1; });
-}
-
-void LinearSum::add(Value value, Value number, bool isNegative) {
-  Operation *op = value.getDefiningOp();
+void LinearSum::add(Value value, Value number, bool isNegative, Predicate isNumber, Predicate isLeaf) {
+  Operation *op = isLeaf && isLeaf(value) ? nullptr : value.getDefiningOp();
+  auto addPart = [&](unsigned i, Value times, bool negative) {
+    add(op->getOperand(i), times, negative, isNumber, isLeaf);
+  };
   if (isa_and_present<AddOp, SubOp>(op) && op->getOperand(0).getType() == op->getOperand(1).getType()) {
-    add(op->getOperand(0), number, isNegative);
-    return add(op->getOperand(1), number, isNegative ^ isa<SubOp>(op));
+    addPart(0, number, isNegative);
+    return addPart(1, number, isNegative ^ isa<SubOp>(op));
   }
   if (isa_and_present<NegOp>(op))
-    return add(op->getOperand(0), number, !isNegative);
+    return addPart(0, number, !isNegative);
   for (unsigned i : {0, 1})
     if (isa_and_present<MulOp>(op) && isNumber(op->getOperand(i)) &&
         op->getOperand(1 - i).getType() == value.getType()) {
       Value own = op->getOperand(i);
-      return add(op->getOperand(1 - i), number ? MulOp::create(b, loc, number, own).getResult() : own,
-                 isNegative);
+      if (number) {
+        Value &product = products[{number, own}];
+        own = product ? product : product = MulOp::create(b, sum.getLoc(), number, own);
+      }
+      return addPart(1 - i, own, isNegative);
     }
-  terms[value].push_back({number, isNegative});
+  auto &numbers = terms[value];
+  likeTerms |= !numbers.empty();
+  auto *opposite = llvm::find(numbers, std::pair(number, !isNegative));
+  if (opposite != numbers.end())
+    numbers.erase(opposite);
+  else
+    numbers.push_back({number, isNegative});
 }
 
-Value LinearSum::build() {
-  // Adds to a sum, which is null at first.
-  auto plus = [&](Value sum, Value value, bool isNegative) -> Value {
-    if (!sum)
-      return isNegative ? NegOp::create(b, loc, value).getResult() : value;
-    return isNegative ? SubOp::create(b, loc, sum, value).getResult() : AddOp::create(b, loc, sum, value);
-  };
-  Value sum;
+// Adds to a sum, which is null at first.
+static Value plus(OpBuilder &b, Location loc, Value sum, Value value, bool isNegative) {
+  if (!sum)
+    return isNegative ? NegOp::create(b, loc, value).getResult() : value;
+  return isNegative ? SubOp::create(b, loc, sum, value).getResult() : AddOp::create(b, loc, sum, value);
+}
+
+// The sum of a value's numbers.
+Value LinearSum::sumOf(ArrayRef<std::pair<Value, bool>> numbers) {
+  Location loc = sum.getLoc();
+  Value total;
+  for (auto [own, isNegative] : numbers)
+    total = plus(b, loc, total, own ? own : ConstantOp::create(b, loc, 1.0).getResult(), isNegative);
+  return total;
+}
+
+SmallVector<std::pair<Value, Value>> LinearSum::build() {
+  SmallVector<std::pair<Value, Value>> result;
   for (auto &[value, numbers] : terms) {
     auto [number, isNegative] = numbers.front();
-    if (numbers.size() > 1) {
-      Value all;
-      for (auto [own, negative] : numbers)
-        all = plus(all, own ? own : ConstantOp::create(b, loc, 1.0).getResult(), negative);
-      number = all;
-      isNegative = false;
-    }
-    Value term = number ? MulOp::create(b, loc, value.getType(), number, value).getResult() : value;
-    sum = plus(sum, term, isNegative);
+    result.push_back({value, numbers.size() > 1 || isNegative ? sumOf(numbers) : number});
   }
-  return sum;
+  return result;
+}
+
+Value LinearSum::buildSum() {
+  Location loc = sum.getLoc();
+  Value total;
+  for (auto &[value, numbers] : terms) {
+    auto [number, isNegative] = numbers.front();
+    if (numbers.size() > 1)
+      std::tie(number, isNegative) = std::pair(sumOf(numbers), false);
+    Value term = number ? MulOp::create(b, loc, value.getType(), number, value).getResult() : value;
+    total = plus(b, loc, total, term, isNegative);
+  }
+  return total ? total : ConstantOp::create(b, loc, 0.0, cast<MatType>(sum.getType())).getResult();
 }

@@ -9,22 +9,31 @@ namespace recur {
 /// A value as a sum of other ones, each times a number.
 class LinearSum {
 public:
-  /// Opens sums, negations and products with what `isNumber` says is a number.
-  LinearSum(mlir::OpBuilder &b, mlir::Value sum, llvm::function_ref<bool(mlir::Value)> isNumber);
+  using Predicate = llvm::function_ref<bool(mlir::Value)>;
 
-  /// Whether a value stands in it more than once.
-  bool hasLikeTerms() const;
+  /// Opens sums, negations and products with what `isNumber` says is a number, but no `isLeaf`. Terms that
+  /// cancel are gone.
+  LinearSum(mlir::OpBuilder &b, mlir::Value sum, Predicate isNumber, Predicate isLeaf = nullptr);
+
+  /// Whether a value stood in it more than once.
+  bool hasLikeTerms() const { return likeTerms; }
+  bool isTerm(mlir::Value value) const { return terms.contains(value); }
+  /// The values, each with the number that it is times, null for 1.
+  llvm::SmallVector<std::pair<mlir::Value, mlir::Value>> build();
   /// The sum in which each value stands once, times a sum of numbers.
-  mlir::Value build();
+  mlir::Value buildSum();
 
 private:
-  void add(mlir::Value value, mlir::Value number, bool isNegative);
+  void add(mlir::Value value, mlir::Value number, bool isNegative, Predicate isNumber, Predicate isLeaf);
+
+  mlir::Value sumOf(llvm::ArrayRef<std::pair<mlir::Value, bool>> numbers);
 
   mlir::OpBuilder &b;
-  mlir::Location loc;
-  llvm::function_ref<bool(mlir::Value)> isNumber;
+  mlir::Value sum;
+  bool likeTerms = false;
   // By value its numbers, null for 1, and whether they are subtracted.
   llvm::MapVector<mlir::Value, llvm::SmallVector<std::pair<mlir::Value, bool>>> terms;
+  llvm::DenseMap<std::pair<mlir::Value, mlir::Value>, mlir::Value> products; // of two numbers
 };
 
 } // namespace recur

@@ -270,7 +270,12 @@ private:
     if (op)
       for (Value operand : op->getOperands())
         readsState |= !nf.isTokenOnly(operand) && isMatrix(matType(operand));
-    if (isa_and_nonnull<MatmulOp, ReduceOp>(op) && isVector)
+    // What is read as a vector anyway, is summed up after that.
+    auto isVectorToo = [](Value operand) {
+      return llvm::any_of(operand.getUsers(), [](Operation *user) { return !isa<ReduceOp>(user); });
+    };
+    if (isa_and_nonnull<MatmulOp, ReduceOp>(op) && isVector &&
+        !(isa<ReduceOp>(op) && isVectorToo(op->getOperand(0))))
       for (Value operand :
            op->getOperands()) // a vector state is read by inner products; a matrix maps what was read
         readsState |= !nf.isTokenOnly(operand) &&

@@ -13,7 +13,8 @@ ChunkEmitter::ChunkEmitter(Threads &threads, chunk::ProgramOp program, TensorAcc
     : fragments(threads, shape.precision), slabWarps(shape.warps), threads(threads), b(threads.b),
       program(program), access(access), tensors(tensors), tokens(shape.tokens), warps(shape.warps),
       arena(arena), scoreParts(std::min(shape.warps * 16 / shape.tokens, shape.tokens / 16)),
-      scoreColumns(shape.tokens / scoreParts), tokenThreads(threads.b, tokenGrid) {}
+      scoreColumns(shape.tokens / scoreParts), tokenGrid(shape.tokenGrid()),
+      tokenThreads(threads.b, tokenGrid) {}
 
 void ChunkEmitter::begin(Value h, Value n, Value at) {
   head = h;
@@ -157,7 +158,7 @@ Value ChunkEmitter::greatest(ValueRange entries) {
 }
 
 void ChunkEmitter::forTokens(llvm::function_ref<void(Value, Value, Value)> body) {
-  int64_t groups = warps * 4;
+  int64_t groups = warps * 32 / tokenGrid.lanes;
   for (int64_t round = 0; round < tokens; round += groups) {
     Value local = add(tokenThreads.coordinate(0), round);
     Value wide = arith::ExtUIOp::create(b, b.getI64Type(), local);

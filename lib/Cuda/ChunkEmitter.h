@@ -48,6 +48,12 @@ struct ChunkShape {
   int64_t tokens = 64; // of a chunk
   int64_t warps = 8;
   Precision precision = Precision::Bf16;
+
+  /// The threads that share a token's channels: eight, or more where there are fewer tokens than eights.
+  Grid tokenGrid() const {
+    int64_t lanes = std::clamp<int64_t>(warps * 32 / tokens, 8, 32);
+    return {lanes, lanes};
+  }
 };
 
 /// Emits the body of a program once, for one chunk.
@@ -197,6 +203,8 @@ private:
   // Products and elementwise functions (ChunkProducts.cpp, ChunkElementwise.cpp).
   mlir::LogicalResult emitMatmul(MatmulOp op, llvm::ArrayRef<mlir::Value> sum, mlir::Value result);
   mlir::LogicalResult emitColumnProduct(MatmulOp op);
+  mlir::LogicalResult emitRowProduct(MatmulOp op);
+  void sumTokens(const ChunkValue &tile, const ChunkValue &numbers, const ChunkValue &result);
   mlir::LogicalResult emitElementwise(ElementwiseOp op);
   mlir::FailureOr<bool> addProduct(AddOp op);
   mlir::LogicalResult emitColumns(ElementwiseOp op, llvm::ArrayRef<ChunkValue> operands);
@@ -284,7 +292,7 @@ private:
   const int64_t tokens, warps;
   SharedArena &arena;
   int64_t scoreParts, scoreColumns;
-  Grid tokenGrid{8, 8};
+  Grid tokenGrid;
   Threads tokenThreads;
   llvm::DenseMap<mlir::Value, ChunkValue> values;
   llvm::DenseMap<mlir::Value, unsigned> usesLeft;

@@ -41,7 +41,10 @@ void KernelBuilder::addPortable(DeriveFunction derive) {
   auto solved = options.chip.hasWarpgroups() ? SolvedPlan::find(program, tensors) : std::nullopt;
   if (solved && !module->lookupSymbol(tilesSymbol))
     makeShared(tilesSymbol, 1024);
-  for (int64_t tokens : {64, 32}) {
+  SmallVector<int64_t> sizes{64, 32};
+  if (std::optional<int64_t> block = program.getBlock())
+    sizes = {int64_t(llvm::alignTo(*block, 16))};
+  for (int64_t tokens : sizes) {
     ChunkShape shape{tokens, ChunkEmitter::countWarps(program),
                      ChunkEmitter::findPrecision(program, tensors)};
     auto add = [&](chunk::ProgramOp program, ChunkTask task) {

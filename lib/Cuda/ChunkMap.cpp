@@ -1,4 +1,4 @@
-// Functions of one token: eight threads a token, or one token after the other.
+// Functions of one token: some threads a token, mostly eight, or one token after the other.
 #include "lib/Cuda/ChunkEmitter.h"
 #include "lib/Cuda/Count.h"
 #include "lib/Cuda/SolvedPlan.h"

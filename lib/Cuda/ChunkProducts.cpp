@@ -91,6 +91,8 @@ ChunkEmitter::PackedSlab ChunkEmitter::packInUnits(ValueRange entries, int64_t r
 LogicalResult ChunkEmitter::emitMatmul(MatmulOp op, ArrayRef<Value> start, Value result) {
   if (isOne(op.getType().getCols()))
     return emitColumnProduct(op);
+  if (isOne(op.getType().getRows()))
+    return emitRowProduct(op);
   auto isTokens = [](Attribute dim) { return isa<StringAttr>(dim); };
   bool betweenTokens = isTokens(op.getType().getRows()) && isTokens(op.getType().getCols());
   bool hasScores = isTokens(op.getLhs().getType().getRows()) && isTokens(op.getLhs().getType().getCols());
@@ -173,6 +175,35 @@ LogicalResult ChunkEmitter::emitMatmul(MatmulOp op, ArrayRef<Value> start, Value
   return success();
 }
 
+// Numbers of all tokens times rows: sums over tokens.
+LogicalResult ChunkEmitter::emitRowProduct(MatmulOp op) {
+  FailureOr<ChunkValue> lhs = need(op.getLhs()), rhs = asTile(op.getRhs());
+  if (failed(lhs) || failed(rhs) || rhs->transposed ||
+      (lhs->kind != ChunkValue::Scalar && lhs->kind != ChunkValue::Rows))
+    return failure();
+  ChunkValue result = ChunkValue::column(allocateRows(rhs->memory.cols));
+  sumTokens(*rhs, *lhs, result);
+  result.transposed = true;
+  result.dim = 1;
+  set(op, result);
+  return success();
+}
+
+// The sums over tokens of a tile's channels times the tokens' numbers.
+void ChunkEmitter::sumTokens(const ChunkValue &tile, const ChunkValue &numbers, const ChunkValue &result) {
+  sync();
+  forItems(tile.memory.cols, [&](Value channel) {
+    Value sum = threads.number(0);
+    for (int64_t t = 0; t < tokens; ++t) {
+      Value local = threads.constant(t),
+            entry = multiply(load(tile.memory, local, channel), entryOf(numbers, local));
+      sum = plus(sum, tile.scale.base ? multiply(entry, rowAt(tile.scale, local)) : entry);
+    }
+    storeRow(result.memory, channel, sum);
+  });
+  dirty = true;
+}
+
 // A matrix times a column of numbers.
 LogicalResult ChunkEmitter::emitColumnProduct(MatmulOp op) {
   FailureOr<ChunkValue> lhs = need(op.getLhs()), rhs = need(op.getRhs());
@@ -203,17 +234,8 @@ LogicalResult ChunkEmitter::emitColumnProduct(MatmulOp op) {
         sum = plus(sum, load(parts, threads.constant(part), local));
       storeRow(result.memory, local, sum);
     });
-  } else if (lhs->kind == ChunkValue::Tile && lhs->transposed) { // sums over tokens
-    sync();
-    forItems(lhs->memory.cols, [&](Value channel) {
-      Value sum = threads.number(0);
-      for (int64_t t = 0; t < tokens; ++t) {
-        Value local = threads.constant(t),
-              entry = multiply(load(lhs->memory, local, channel), entryOf(*rhs, local));
-        sum = plus(sum, lhs->scale.base ? multiply(entry, rowAt(lhs->scale, local)) : entry);
-      }
-      storeRow(result.memory, channel, sum);
-    });
+  } else if (lhs->kind == ChunkValue::Tile && lhs->transposed) {
+    sumTokens(*lhs, *rhs, result);
   } else if (lhs->kind == ChunkValue::Tile) {
     sync();
     int64_t n = lhs->memory.cols;

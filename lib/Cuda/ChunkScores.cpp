@@ -115,7 +115,7 @@ SmallVector<Value> ChunkEmitter::loadRow(const SharedTile &tile, Value row) {
 }
 
 // Row t holds the products with the tokens of its own block of 16: from t back, the rows of lhs times one
-// factor more each time. Eight threads share a token's channels.
+// factor more each time. Some threads, mostly eight, share a token's channels.
 SharedTile ChunkEmitter::emitDiagonal(const ChunkValue &lhs, const ChunkValue &rhs, const Decay &decay,
                                       Reach reach) {
   SharedTile result = allocate(tokens, 16, 20, true);
@@ -132,8 +132,9 @@ SharedTile ChunkEmitter::emitDiagonal(const ChunkValue &lhs, const ChunkValue &r
     if (reach == Reach::Strict)
       for (auto [entry, factor] : llvm::zip(row, loadRow(decay.factors, local)))
         entry = multiply(entry, factor);
-    // The four tokens of a warp take as many steps as the last of them.
-    Value steps = add(arith::OrIOp::create(b, place, threads.constant(3)), 1);
+    // The tokens of a warp take as many steps as the last of them.
+    Value others = threads.constant(32 / tokenGrid.lanes - 1);
+    Value steps = add(arith::OrIOp::create(b, place, others), 1);
     auto loop = threads.forLoop(
         threads.constant(reach != Reach::Inclusive), steps, threads.constant(1), row,
         [&](Value back, ValueRange product) {
@@ -175,14 +176,19 @@ SmallVector<Value> ChunkEmitter::weighScores(chunk::GramOp op) {
 LogicalResult ChunkEmitter::emitGram(chunk::GramOp op) {
   if (op.getDecay() && failed(emitDecayOf(op.getDecay())))
     return failure();
-  FailureOr<ChunkValue> lhs = asTile(op.getLhs()), rhs = asTile(op.getRhs());
+  bool areNumbers = isOne(matType(op.getLhs()).getCols());
+  auto rowsOf = [&](Value value) { return areNumbers ? need(value) : asTile(value); };
+  FailureOr<ChunkValue> lhs = rowsOf(op.getLhs()), rhs = rowsOf(op.getRhs());
   if (failed(lhs) || failed(rhs) || lhs->transposed || rhs->transposed)
     return failure();
   sync();
   Decay *decay = op.getDecay() ? &decays[op.getDecay()] : nullptr;
   bool hasChannels = decay && decay->factors.base;
-  SmallVector<Value> entries =
-      hasChannels ? multiplyDecaying(*lhs, *rhs, *decay, op.getReach()) : multiplyRows(*lhs, *rhs);
+  SmallVector<Value> entries;
+  for (int64_t e = 0; areNumbers && e < scoreColumns / 2; ++e)
+    entries.push_back(multiply(entryOf(*lhs, scoreRow(e)), entryOf(*rhs, scoreColumn(e))));
+  if (!areNumbers)
+    entries = hasChannels ? multiplyDecaying(*lhs, *rhs, *decay, op.getReach()) : multiplyRows(*lhs, *rhs);
   auto weights = weightsAhead.find(op);
   for (auto [e, entry] : llvm::enumerate(entries)) {
     if (weights != weightsAhead.end()) {

@@ -126,6 +126,10 @@ std::optional<std::string> ChunkEmitter::refusal(chunk::ProgramOp program, Array
   auto states = program.argumentsOf(ArgKind::State);
   if (llvm::none_of(states, isSlab))
     refuse("no state is a matrix");
+  constexpr int64_t mostOfBlock = 64;
+  if (std::optional<int64_t> block = program.getBlock(); block && *block > mostOfBlock)
+    refuse("a block has " + llvm::Twine(*block) + " tokens, and a chunk " + llvm::Twine(mostOfBlock) +
+           " at most");
   for (auto [i, state] : llvm::enumerate(states)) {
     if (!firstStateOf(program, i))
       refuse("a state begins with more than a number or a param");

@@ -16,7 +16,7 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
                                              ArrayRef<unsigned> images) {
   ImplicitLocOpBuilder b(program.getLoc(), program.getContext());
   b.setInsertionPointToStart(&function.getBody().front());
-  Grid grid{shape.warps * 32, 8}, tokenGrid{8, 8};
+  Grid grid{shape.warps * 32, 8}, tokenGrid = shape.tokenGrid();
   entry.threads = grid.threads;
   Threads threads(b, grid), tokenThreads(b, tokenGrid);
   TensorAccess access(tokenThreads, function.getArgument(0), tensors, /*packed=*/true);
@@ -151,22 +151,34 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
       Value within = arith::RemUIOp::create(b, first, i64(tokensOfRecord));
       return arith::CmpIOp::create(b, arith::CmpIPredicate::eq, within, i64(0));
     };
-    auto loop = threads.forLoop(
-        i64(0), tokens.tokens, i64(shape.tokens), carried, [&](Value first, ValueRange state) {
-          Value left = arith::SubIOp::create(b, tokens.tokens, first);
-          SmallVector<ChunkValue> parts = split(state);
-          if (task == ChunkTask::States)
-            threads.when(startsRecord(first), [&] {
-              if (stored)
-                return storeImages(first, parts);
-              forRecord(first, [&](size_t e, Value at) { LLVM::StoreOp::create(b, state[e], at); });
-            });
-          status = emitter.emit(first, left, parts);
-          SmallVector<Value> next;
-          for (const ChunkValue &value : parts)
-            llvm::append_range(next, value.entries);
-          return failed(status) ? SmallVector<Value>(state) : next;
+    // Chunks that are blocks begin where the position is a multiple of their size: the first is what is left.
+    Value passed, end = tokens.tokens;
+    int64_t step = program.getBlock().value_or(shape.tokens);
+    if (program.getBlock()) {
+      passed = arith::RemUIOp::create(b, tokens.position, i64(step));
+      end = arith::AddIOp::create(b, end, passed);
+    }
+    auto loop = threads.forLoop(i64(0), end, i64(step), carried, [&](Value at, ValueRange state) {
+      Value first = at, left = arith::SubIOp::create(b, end, at);
+      if (passed) {
+        first = arith::SubIOp::create(b, arith::MaxSIOp::create(b, at, passed), passed);
+        left = arith::MinSIOp::create(b, left, i64(step));
+        left = arith::SubIOp::create(b, left,
+                                     arith::SubIOp::create(b, arith::AddIOp::create(b, first, passed), at));
+      }
+      SmallVector<ChunkValue> parts = split(state);
+      if (task == ChunkTask::States)
+        threads.when(startsRecord(first), [&] {
+          if (stored)
+            return storeImages(first, parts);
+          forRecord(first, [&](size_t e, Value at) { LLVM::StoreOp::create(b, state[e], at); });
         });
+      status = emitter.emit(first, left, parts);
+      SmallVector<Value> next;
+      for (const ChunkValue &value : parts)
+        llvm::append_range(next, value.entries);
+      return failed(status) ? SmallVector<Value>(state) : next;
+    });
     SmallVector<ChunkValue> last = split(loop.getResults());
     if (stored)
       stored->finish();

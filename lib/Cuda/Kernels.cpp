@@ -151,6 +151,8 @@ void KernelBuilder::addChunked(DeriveFunction derive) {
   };
   if (!options.chip.hasWarpgroups())
     refused["roles"] = "the chip has no products of warpgroups";
+  else if (!rule.argumentsOf(ArgKind::Stale).empty())
+    refused["roles"] = "a state at the start of a block is read, and chunks of roles are no blocks";
   // States that do not feed one another are faster one after the other than as two of one chain.
   else if (isWanted("roles") && !(Cores(rule).cores.size() > 1 && inStages()) && !addInRoles(derive) &&
            !inStages() && hasDearSums) {

@@ -270,6 +270,6 @@ void RolePlan::readOnce(chunk::ProgramOp program) {
   for (Operation *root : roots) {
     OpBuilder b(root);
     if (LinearSum sum(b, root->getResult(0), isNumber); sum.hasLikeTerms())
-      root->getResult(0).replaceAllUsesWith(sum.build());
+      root->getResult(0).replaceAllUsesWith(sum.buildSum());
   }
 }

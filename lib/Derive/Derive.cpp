@@ -2,6 +2,7 @@
 #include "lib/Derive/Derive.h"
 #include "lib/Algebra/ColumnRows.h"
 #include "lib/Algebra/Spectral.h"
+#include "lib/Derive/Blocks.h"
 #include "lib/Derive/Inverse.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Transforms/Passes.h"
@@ -71,7 +72,7 @@ private:
     StringAttr length = lengthSymbol();
     findOutputs();
     auto program = chunk::ProgramOp::create(b, rule.getLoc(), rule.getSymNameAttr(), length, rule.getArgs(),
-                                            b.getArrayAttr(outputNames));
+                                            b.getArrayAttr(outputNames), /*block=*/IntegerAttr());
     chunk::setOutputParts(program, outputParts);
     IRMapping map;
     rule.getInit().cloneInto(&program.getInit(), map);
@@ -345,6 +346,8 @@ private:
 } // namespace
 
 Derivation recur::derive(const NormalForm &nf) {
+  if (nf.ruleClass == RuleClass::S && !RuleOp(nf.rule).argumentsOf(ArgKind::Stale).empty())
+    return deriveBlocks(nf.rule);
   Derivation derivation = Deriver(nf, /*inverts=*/true).run();
   if (derivation.program && isContraction(nf))
     (*derivation.program)->setAttr(contractionAttr, UnitAttr::get(nf.rule->getContext()));

@@ -1,4 +1,5 @@
 // Unrolling a group over the chunk and solving for its unknown rows.
+#include "lib/Algebra/Rewriting.h"
 #include "lib/Derive/Inverse.h"
 #include "mlir/IR/Matchers.h"
 
@@ -275,6 +276,21 @@ Value Group::finish(const RowValue &value, bool after) {
 // The system
 //===----------------------------------------------------------------------===//
 
+// What a state that is a vector, read by the number 1, is written: of several terms that are known the sum,
+// as the rule has it. Null for other payloads.
+Value Group::payloadOfToken(const Stream &stream) {
+  bool isKnown = llvm::all_of(stream.payload, [](const auto &p) { return p.second.kind == Column::Known; });
+  if (!isKnown || stream.payload.size() == 1 || !stream.key.value || !matType(stream.key.value).isScalar())
+    return {};
+  OpBuilder atToken(RuleOp(cx.nf.rule).getBody().front().getTerminator());
+  Value sum;
+  for (const auto &[c, column] : stream.payload) {
+    Value term = scaled(atToken, cx.loc, buildCoefficient(atToken, cx.loc, c), column.value);
+    sum = sum ? AddOp::create(atToken, cx.loc, sum, term).getResult() : term;
+  }
+  return sum;
+}
+
 LogicalResult Group::eliminate(function_ref<Value(unsigned)> known) {
   if (!scanWrites.empty())
     return success();
@@ -288,6 +304,10 @@ LogicalResult Group::eliminate(function_ref<Value(unsigned)> known) {
     }
     if (stream.unknown)
       continue;
+    if (Value token = payloadOfToken(stream)) {
+      stream.values = cx.tokens.rows(token);
+      continue;
+    }
     for (const auto &[c, column] : stream.payload) {
       Value rows = column.kind == Column::Known ? cx.tokens.rows(column.value) : known(column.index);
       if (!rows)

@@ -109,6 +109,7 @@ private:
   /// What a column is times, without the decay's numbers where its row has them.
   Coefficient withoutDecay(const Coefficient &c, const Column &column) const;
   mlir::LogicalResult findStreams();
+  mlir::Value payloadOfToken(const Stream &stream);
   bool joinStreams(Stream &stream, Stream other);
   bool joinReads(Stream &stream, const Stream &other, std::vector<Stream> &known);
   bool isUnknown(const Column &payload) const {

@@ -29,7 +29,8 @@ mlir::LogicalResult runRule(RuleOp rule, Call<F> &call);
 template <typename F>
 mlir::LogicalResult runSequence(RuleOp rule, Call<F> &call);
 
-/// Runs the program in chunks of `chunk` tokens, the last one as short as it comes.
+/// Runs the program in chunks of `chunk` tokens, the last one as short as it comes; where chunks are blocks,
+/// in such of `chunk` tokens.
 template <typename F>
 mlir::LogicalResult runProgram(chunk::ProgramOp program, Call<F> &call, int64_t chunk);
 

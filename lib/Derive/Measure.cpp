@@ -188,17 +188,19 @@ FailureOr<double> errorOf(chunk::ProgramOp program, const OracleCall &start, con
 }
 } // namespace
 
-// The oracle with every entry of a state moved by a last bit, or not, at each token.
-static FailureOr<double> errorOfRounding(RuleOp rule, const OracleCall &start, const OracleCall &expected) {
+// The oracle with every entry of a state moved by a last bit, or not, after each so many tokens.
+static FailureOr<double> errorOfRounding(RuleOp rule, const OracleCall &start, const OracleCall &expected,
+                                         int64_t step) {
   std::mt19937_64 engine(1);
   OracleCall token = start;
   Call<double> found = convert<double>(expected);
   found.outputs.assign(expected.outputs.size(), {});
-  for (int64_t t = 0; t < start.tokens; ++t) {
-    token.tokens = 1;
+  for (int64_t t = 0, end = 0; t < start.tokens; t = end) {
+    end = std::min(start.tokens, t + step);
+    token.tokens = end - t;
     token.position = start.position + t;
-    for (auto [all, one] : llvm::zip(start.inputs, token.inputs))
-      one = {all[t]};
+    for (auto [all, some] : llvm::zip(start.inputs, token.inputs))
+      some.assign(all.begin() + t, all.begin() + end);
     token.outputs.clear();
     if (failed(interpret(rule, token)))
       return failure();
@@ -206,7 +208,8 @@ static FailureOr<double> errorOfRounding(RuleOp rule, const OracleCall &start, c
       for (double &entry : state.data)
         entry *= 1 + double(int(engine() % 3) - 1) * 0x1p-52;
     for (auto [output, values] : llvm::zip(token.outputs, found.outputs))
-      values.push_back(convert<double>(output[0]));
+      for (const Matrix &value : output)
+        values.push_back(convert<double>(value));
   }
   for (auto [state, final] : llvm::zip(token.states, found.states))
     final = convert<double>(state);
@@ -216,6 +219,8 @@ static FailureOr<double> errorOfRounding(RuleOp rule, const OracleCall &start, c
 FailureOr<Accuracy> recur::measure(RuleOp rule, chunk::ProgramOp program, int64_t tokens, int64_t size,
                                    Temper temper, uint64_t seed) {
   OracleCall start = sample(rule, tokens, temper, seed), expected = start;
+  std::optional<int64_t> block = program.getBlock();
+  size = block.value_or(size);
   if (failed(interpret(rule, expected)))
     return failure();
   FailureOr<double> wide = errorOf<double>(program, start, expected, size),
@@ -224,7 +229,7 @@ FailureOr<Accuracy> recur::measure(RuleOp rule, chunk::ProgramOp program, int64_
     return failure();
   Accuracy result{*wide, *narrow, 0};
   if (!(*wide <= 1e-13)) {
-    FailureOr<double> rounding = errorOfRounding(rule, start, expected);
+    FailureOr<double> rounding = errorOfRounding(rule, start, expected, block.value_or(1));
     if (failed(rounding))
       return failure();
     result.rounding = std::isnan(*rounding) ? std::numeric_limits<double>::infinity() : *rounding;

@@ -17,6 +17,16 @@ static SmallVector<bool> symmetricStates(chunk::ProgramOp program) {
   return symmetric;
 }
 
+// Has states be read at the starts of blocks of that size.
+static void setBlocks(RuleOp rule, int64_t size) {
+  SmallVector<Attribute> args(rule.getArgs().getValue());
+  for (Attribute &attr : args)
+    if (auto arg = cast<ArgAttr>(attr); arg.getKind() == ArgKind::Stale)
+      attr =
+          ArgAttr::get(rule.getContext(), ArgKind::Stale, arg.getName(), arg.getRange(), arg.getUnit(), size);
+  rule.setArgsAttr(ArrayAttr::get(rule.getContext(), args));
+}
+
 std::string recur::prove(RuleOp rule, chunk::ProgramOp program, unsigned rounds) {
   OwningOpRef<RuleOp> smallRule(rule.clone());
   OwningOpRef<chunk::ProgramOp> smallProgram(program.clone());
@@ -26,10 +36,14 @@ std::string recur::prove(RuleOp rule, chunk::ProgramOp program, unsigned rounds)
   constexpr int64_t tokens = 12;
   SmallVector<bool> symmetric = symmetricStates(program);
   auto compare = [&](uint64_t seed) -> std::string {
-    Call<Fp> call = randomCall(*smallRule, tokens, seed, symmetric), expected = call;
-    if (failed(runRule(*smallRule, expected)))
-      return "the rule cannot be run in F_p";
+    Call<Fp> call = randomCall(*smallRule, tokens, seed, symmetric), expected;
     for (int64_t size : {4, 5, 12, 1}) { // with and without a ragged end, one chunk, one token
+      if (expected.tokens == 0 || program.getBlock()) {
+        setBlocks(*smallRule, size);
+        expected = call;
+        if (failed(runRule(*smallRule, expected)))
+          return "the rule cannot be run in F_p";
+      }
       Call<Fp> found = call;
       if (failed(runProgram(*smallProgram, found, size)))
         return "the program cannot be run in F_p";

@@ -171,14 +171,19 @@ struct Buffer {
 struct Call::Impl {
   const LoadedRule *rule;
   int64_t batch, tokens;
+  int64_t one = 1;
+  std::vector<int64_t> positions; // of each sequence
+  DLTensor positionTensor;
   DLDevice device;           // an emulated GPU has the host's memory
   std::list<Buffer> buffers; // addresses of tensors must stay
   std::vector<std::pair<std::string, Buffer *>> inputs, params, states, outputs, initial;
   std::vector<char> workspace;
 
   Impl(const LoadedRule &rule, const Problem &problem)
-      : rule(&rule), batch(problem.batch), tokens(problem.tokens),
-        device{rule.metadata->model->variants[0].cuda ? kDLCUDA : kDLCPU, 0} {}
+      : rule(&rule), batch(problem.batch), tokens(problem.tokens), positions(batch, problem.position),
+        device{rule.metadata->model->variants[0].cuda ? kDLCUDA : kDLCPU, 0} {
+    positionTensor = {positions.data(), device, 1, {kDLInt, 64, 1}, &batch, &one, 0};
+  }
 
   static const DLTensor *given(const std::pair<std::string, Buffer *> &entry) {
     return entry.second ? &entry.second->tensor : nullptr;
@@ -250,7 +255,7 @@ int32_t Call::forward(unsigned threads) {
   for (const auto *group : {&impl->inputs, &impl->params, &impl->initial})
     for (const auto &entry : *group)
       args.push_back(Impl::given(entry));
-  args.insert(args.end(), 3, nullptr); // cu_seqlens, state_index, positions
+  args.insert(args.end(), {nullptr, nullptr, &impl->positionTensor}); // no cu_seqlens, no state_index
   for (const auto *group : {&impl->outputs, &impl->states})
     for (const auto &entry : *group)
       args.push_back(Impl::given(entry));
@@ -287,7 +292,7 @@ int32_t Call::forwardPacked(unsigned threads) {
     last->reverse();
     args.push_back(first ? &last->tensor : nullptr);
   }
-  args.insert(args.end(), {&boundsTensor, &slotsTensor, nullptr});
+  args.insert(args.end(), {&boundsTensor, &slotsTensor, &impl->positionTensor});
   addTokens(impl->outputs);
   add(impl->states);
   int32_t code = impl->call(impl->rule->forward, impl->rule->forwardWorkspace, args, threads);
@@ -301,15 +306,17 @@ int32_t Call::forwardPacked(unsigned threads) {
   return code;
 }
 
-int32_t Call::step(int64_t position, unsigned threads) {
+int32_t Call::step(int64_t at, unsigned threads) {
   std::list<DLTensor> views; // one token of each input and output
   auto token = [&](Buffer *buffer) {
     DLTensor &view = views.emplace_back(buffer->tensor);
-    view.byte_offset = position * buffer->strides[1] * (buffer->type.bits / 8);
+    view.byte_offset = at * buffer->strides[1] * (buffer->type.bits / 8);
     return &view;
   };
   std::vector<std::vector<int64_t>> shapes;
-  std::vector<int64_t> positions(impl->batch, position);
+  std::vector<int64_t> positions;
+  for (int64_t first : impl->positions)
+    positions.push_back(first + at);
   std::vector<const DLTensor *> args;
   auto addTokens = [&](const auto &group) {
     for (const auto &entry : group) {

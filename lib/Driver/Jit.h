@@ -49,8 +49,8 @@ public:
   int32_t forwardPacked(unsigned threads = 0);
   /// The step function for each token in turn.
   int32_t stepAll(unsigned threads = 0);
-  /// One step of the token at `position`.
-  int32_t step(int64_t position, unsigned threads = 0);
+  /// One step of the token `at`, counted from the first one.
+  int32_t step(int64_t at, unsigned threads = 0);
   /// Moves outputs and final states into the problem.
   void store(Problem &problem) const;
   /// Replaces a problem's inputs and params by what their types hold of them.

@@ -47,6 +47,7 @@ LogicalResult recur::runOracle(RuleOp rule, Problem &problem, bool single) {
     for (int64_t h = 0; h < problem.heads; ++h) {
       OracleCall call;
       call.tokens = problem.tokens;
+      call.position = problem.position;
       call.head = h;
       call.heads = problem.heads;
       call.single = single;

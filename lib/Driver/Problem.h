@@ -13,6 +13,7 @@ namespace recur {
 /// dims..], states [sequence, head, dims..], whatever the files left out.
 struct Problem {
   int64_t batch = 1, tokens = 0, heads = 1;
+  int64_t position = 0; // of each sequence's first token
   std::map<std::string, Array> inputs, params;
   /// Given initial states, then final states.
   std::map<std::string, Array> states;

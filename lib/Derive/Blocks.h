@@ -1,0 +1,16 @@
+// Chunk programs whose chunks are the blocks at whose starts a rule reads states.
+#pragma once
+
+#include "lib/Derive/Derive.h"
+
+namespace recur {
+
+/// Derives the program of a rule that reads states at the start of a block: that of the block's tokens
+/// (lib/Algebra/BlockStates.h), which begins with those states and ends with what has become of them.
+Derivation deriveBlocks(RuleOp rule);
+
+/// Has products of what is the same for all tokens and a vector of each one, inside the maps of a program, be
+/// products of matrices between two maps.
+void splitMaps(chunk::ProgramOp program);
+
+} // namespace recur
