@@ -53,7 +53,7 @@ void ChunkEmitter::prefetch(int64_t ahead) {
     int64_t lines = llvm::divideCeil(entries, perLine);
     forItems(tokens * lines, [&, tensor = tensor](Value item) {
       Value later = arith::ExtUIOp::create(b, b.getI64Type(), add(over(item, lines), ahead));
-      threads.when(below(later, count), [&] {
+      threads.when(below(later, rest), [&] {
         Value at = access.entryOfToken(tensor, arith::AddIOp::create(b, first, later),
                                        times(modulo(item, lines), perLine));
         LLVM::InlineAsmOp::create(b, TypeRange(), ValueRange{at}, "prefetch.global.L2 [$0];", "l",

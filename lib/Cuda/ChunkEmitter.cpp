@@ -355,7 +355,13 @@ LogicalResult ChunkEmitter::emitOutput(unsigned output, Value value) {
 
 void ChunkEmitter::startChunk(Value from, Value left) {
   first = from;
-  count = left;
+  count = rest = left;
+  // Of a chunk that is a block, until the next one begins.
+  if (std::optional<int64_t> block = program.getBlock()) {
+    Value size = threads.constant(*block, 64);
+    Value passed = arith::RemUIOp::create(b, arith::AddIOp::create(b, position, from), size);
+    count = arith::MinSIOp::create(b, left, arith::SubIOp::create(b, size, passed));
+  }
   usesLeft.clear();
   emitted.clear();
   program.getBody().walk([&](Operation *op) {

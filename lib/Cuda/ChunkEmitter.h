@@ -75,9 +75,9 @@ public:
 
   /// Emits what is needed once.
   void begin(mlir::Value head, mlir::Value heads, mlir::Value position);
-  /// One chunk: tokens from `first`, of which `count` are left. Takes the states at its start; they become
-  /// those at its end.
-  mlir::LogicalResult emit(mlir::Value first, mlir::Value count, llvm::MutableArrayRef<ChunkValue> states);
+  /// One chunk: tokens from `first`, of which `left` are in the sequence. Takes the states at its start; they
+  /// become those at its end.
+  mlir::LogicalResult emit(mlir::Value first, mlir::Value left, llvm::MutableArrayRef<ChunkValue> states);
   /// What emit() did not know how to compute.
   std::string blame() const;
 
@@ -102,7 +102,7 @@ private:
   friend class SolvedEmitter;
   friend class StateImages;
   /// What is done before a chunk's values are made, and when they have been used.
-  void startChunk(mlir::Value first, mlir::Value count);
+  void startChunk(mlir::Value first, mlir::Value left);
   void endChunk();
 
   // Values. What these find or make stays valid as a copy.
@@ -311,7 +311,8 @@ private:
     SharedTile inverse;
   };
   llvm::DenseMap<mlir::Operation *, System> systems;
-  mlir::Value head, heads, position, first, count;
+  mlir::Value head, heads, position;
+  mlir::Value first, count, rest; // of the chunk's tokens, and of those up to the sequence's end
   mlir::Operation *unknown = nullptr;
   bool dirty = false;
 };

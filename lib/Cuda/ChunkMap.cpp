@@ -26,6 +26,15 @@ bool ChunkEmitter::fits(Value rows) {
   return !fragments.isNarrow || fragments.precision == Precision::Bf16 || areUnitRows(rows);
 }
 
+// Whether what is carried on are numbers of the last token as they are.
+static bool isLastToken(chunk::MapOp op) {
+  unsigned states = op.getCarried().size();
+  return llvm::all_of(op.getYield().getValues().take_front(states), [&](Value value) {
+    auto argument = dyn_cast<BlockArgument>(value);
+    return argument && argument.getArgNumber() >= states;
+  });
+}
+
 // The carried values before each token, and after the last one. Numbers only.
 FailureOr<SmallVector<ChunkValue>> ChunkEmitter::emitCarried(chunk::MapOp op) {
   Block &block = op.getBody().front();
@@ -36,6 +45,15 @@ FailureOr<SmallVector<ChunkValue>> ChunkEmitter::emitCarried(chunk::MapOp op) {
     if (failed(value) || (value->kind != ChunkValue::Scalar && value->kind != ChunkValue::Rows))
       return failure();
     operands.push_back(*value);
+  }
+  if (op.getResults().empty() && isLastToken(op)) {
+    Value length = threads.constant(tokens, 64), one = threads.constant(1, 64);
+    Value at = arith::SubIOp::create(b, arith::MinSIOp::create(b, count, length), one);
+    at = arith::TruncIOp::create(b, b.getI32Type(), at);
+    sync();
+    for (auto [last, value] : llvm::zip(op.getLast(), op.getYield().getValues()))
+      set(last, ChunkValue::scalar(entryOf(operands[cast<BlockArgument>(value).getArgNumber()], at)));
+    return before;
   }
   for (unsigned i = 0; i < states; ++i)
     before.push_back(ChunkValue::column(allocateRows(tokens)));
@@ -93,6 +111,8 @@ LogicalResult ChunkEmitter::emitMap(chunk::MapOp op) {
     FailureOr<SmallVector<ChunkValue>> before = emitCarried(op);
     if (failed(before))
       return failure();
+    if (op.getResults().empty())
+      return success();
     for (unsigned i = 0; i < states; ++i)
       known[block.getArgument(i)] = (*before)[i];
   }

@@ -60,7 +60,7 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
     stored.emplace(threads, shared, imageTypes, shape.warps, used);
   SharedArena arena(used);
   ChunkEmitter emitter(threads, program, access, tensors, shape, arena);
-  emitter.asksAhead = stored.has_value();
+  emitter.asksAhead = stored || program.getBlock();
   if (stored && ChunkEmitter::fitsHalves(program))
     emitter.fragments.isNarrow = true;
   LogicalResult status = success();
@@ -158,14 +158,10 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
       passed = arith::RemUIOp::create(b, tokens.position, i64(step));
       end = arith::AddIOp::create(b, end, passed);
     }
-    auto loop = threads.forLoop(i64(0), end, i64(step), carried, [&](Value at, ValueRange state) {
-      Value first = at, left = arith::SubIOp::create(b, end, at);
-      if (passed) {
-        first = arith::SubIOp::create(b, arith::MaxSIOp::create(b, at, passed), passed);
-        left = arith::MinSIOp::create(b, left, i64(step));
-        left = arith::SubIOp::create(b, left,
-                                     arith::SubIOp::create(b, arith::AddIOp::create(b, first, passed), at));
-      }
+    auto loop = threads.forLoop(i64(0), end, i64(step), carried, [&](Value first, ValueRange state) {
+      if (passed)
+        first = arith::SubIOp::create(b, arith::MaxSIOp::create(b, first, passed), passed);
+      Value left = arith::SubIOp::create(b, tokens.tokens, first);
       SmallVector<ChunkValue> parts = split(state);
       if (task == ChunkTask::States)
         threads.when(startsRecord(first), [&] {

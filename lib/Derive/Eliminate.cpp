@@ -282,6 +282,11 @@ Value Group::payloadOfToken(const Stream &stream) {
   bool isKnown = llvm::all_of(stream.payload, [](const auto &p) { return p.second.kind == Column::Known; });
   if (!isKnown || stream.payload.size() == 1 || !stream.key.value || !matType(stream.key.value).isScalar())
     return {};
+  // The state plus a value: that one.
+  if (auto update = cx.nf.update(states[0]).value.getDefiningOp<AddOp>(); update && states.size() == 1)
+    for (unsigned i : {0, 1})
+      if (update->getOperand(i) == cx.nf.states[states[0]] && cx.nf.isTokenOnly(update->getOperand(1 - i)))
+        return update->getOperand(1 - i);
   OpBuilder atToken(RuleOp(cx.nf.rule).getBody().front().getTerminator());
   Value sum;
   for (const auto &[c, column] : stream.payload) {
