@@ -122,6 +122,12 @@ FailureOr<Value> KernelBuilder::chunkLoop(const OpLowering &outer, Value first, 
   Value step = arith::ConstantIndexOp::create(b, loc, length);
   Value rest = arith::RemUIOp::create(b, loc, b.createOrFold<arith::SubIOp>(loc, tokens, first), step);
   Value whole = arith::SubIOp::create(b, loc, tokens, rest);
+  if (program.getBlock()) { // whole blocks begin where the position is a multiple of their size
+    Value phase = arith::RemUIOp::create(b, loc, position, step);
+    Value zero = arith::ConstantIndexOp::create(b, loc, 0);
+    Value isStart = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::eq, phase, zero);
+    whole = arith::SelectOp::create(b, loc, isStart, whole, first);
+  }
   Value any = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::ugt, whole, first);
   SmallVector<Type> scalars;
   for (Value state : states)

@@ -13,11 +13,6 @@ LogicalResult KernelBuilder::checkRule() {
   SmallVector<StringAttr> symbols = rule.symbols();
   if (!symbols.empty())
     return rule.emitError() << "dimension '" << symbols.front().getValue() << "' is not bound";
-  for (BlockArgument stale : rule.argumentsOf(ArgKind::Stale)) {
-    ArgAttr arg = rule.getArg(stale);
-    return emitError(stale.getLoc()) << "states of an earlier block, such as '" << arg.getName().getValue()
-                                     << "@" << arg.getBlock() << "', run only in the oracle for now";
-  }
   return success();
 }
 

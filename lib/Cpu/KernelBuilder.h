@@ -52,6 +52,8 @@ private:
   void enterIndex(OpLowering &lowering, mlir::BlockArgument argument, Value index);
   mlir::FailureOr<Value> initialState(unsigned state, const OpLowering &outer);
 
+  llvm::SmallVector<Value> startBuffers();
+  void enterStarts(OpLowering &lowering, llvm::ArrayRef<Value> buffers, Value token);
   mlir::LogicalResult tokenLoop(OpLowering &lowering);
   /// Runs the whole chunks from token `first` on. `states` are as initialState() gives them, and are updated.
   /// Returns the first token that is left.

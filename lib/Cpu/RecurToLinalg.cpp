@@ -34,6 +34,45 @@ FailureOr<SmallVector<TensorFormat>> cpu::parseFormats(Operation *op, ArrayRef<s
 // The loop over tokens
 //===----------------------------------------------------------------------===//
 
+// Memory for what states are at the start of a block.
+SmallVector<Value> KernelBuilder::startBuffers() {
+  SmallVector<Value> buffers;
+  for (BlockArgument stale : rule.argumentsOf(ArgKind::Stale)) {
+    Type type = storageType(b.getContext(), naturalAxes(matType(stale)), sizesOf(stale));
+    auto tensor = dyn_cast<RankedTensorType>(type);
+    ArrayRef<int64_t> shape = tensor ? tensor.getShape() : ArrayRef<int64_t>();
+    buffers.push_back(memref::AllocOp::create(b, loc, MemRefType::get(shape, b.getF32Type())));
+  }
+  return buffers;
+}
+
+// Keeps the states where a block begins, and at the first token of the call.
+void KernelBuilder::enterStarts(OpLowering &lowering, ArrayRef<Value> buffers, Value token) {
+  Value zero = arith::ConstantIndexOp::create(b, loc, 0);
+  for (auto [stale, buffer] : llvm::zip(rule.argumentsOf(ArgKind::Stale), buffers)) {
+    ArgAttr arg = rule.getArg(stale);
+    Value size = arith::ConstantIndexOp::create(b, loc, arg.getBlock());
+    Value phase = arith::RemUIOp::create(b, loc, arith::AddIOp::create(b, loc, position, token), size);
+    auto isZero = [&](Value x) { return arith::CmpIOp::create(b, loc, arith::CmpIPredicate::eq, x, zero); };
+    Value state = lowering.matrices.lookup(rule.findArgument(ArgKind::State, arg.getName())).value;
+    auto tensor = dyn_cast<RankedTensorType>(state.getType());
+    auto begins = scf::IfOp::create(b, loc, arith::OrIOp::create(b, loc, isZero(phase), isZero(token)));
+    {
+      OpBuilder::InsertionGuard guard(b);
+      b.setInsertionPointToStart(begins.thenBlock());
+      if (tensor)
+        bufferization::MaterializeInDestinationOp::create(b, loc, TypeRange(), state, buffer,
+                                                          /*restrict=*/true, /*writable=*/true);
+      else
+        memref::StoreOp::create(b, loc, state, buffer);
+    }
+    Value kept =
+        tensor ? bufferization::ToTensorOp::create(b, loc, tensor, buffer, /*restrict=*/true).getResult()
+               : memref::LoadOp::create(b, loc, buffer).getResult();
+    enter(lowering, stale, kept);
+  }
+}
+
 LogicalResult KernelBuilder::tokenLoop(OpLowering &lowering) {
   SmallVector<BlockArgument> states = rule.argumentsOf(ArgKind::State);
   SmallVector<Value> inits;
@@ -56,6 +95,7 @@ LogicalResult KernelBuilder::tokenLoop(OpLowering &lowering) {
       init = bufferization::ToTensorOp::create(b, loc,
                                                RankedTensorType::get(type.getShape(), type.getElementType()),
                                                init, /*restrict=*/true, /*writable=*/true);
+  SmallVector<Value> starts = startBuffers();
   auto loop = scf::ForOp::create(b, loc, first, tokens, one, inits);
   b.setInsertionPointToStart(loop.getBody());
   Value token = loop.getInductionVar();
@@ -64,6 +104,7 @@ LogicalResult KernelBuilder::tokenLoop(OpLowering &lowering) {
       enter(lowering, argument, load(*view, token));
   for (auto [argument, carried] : llvm::zip(states, loop.getRegionIterArgs()))
     enter(lowering, argument, carried);
+  enterStarts(lowering, starts, token);
   for (BlockArgument argument : rule.argumentsOf(ArgKind::Position))
     enterIndex(lowering, argument, arith::AddIOp::create(b, loc, position, token));
   if (failed(lowering.lower(rule.getBody().front())))
@@ -126,6 +167,7 @@ chunk::ProgramOp cpu::chunkProgramOf(RuleOp rule) {
 FailureOr<func::FuncOp> cpu::lowerChunkLoop(RuleOp rule, chunk::ProgramOp program, int64_t length,
                                             StringRef symbol, ArrayRef<TensorFormat> formats,
                                             unsigned vectorWidth) {
+  length = program.getBlock().value_or(length); // chunks that are blocks have their size
   OwningOpRef<chunk::ProgramOp> bound = bindLength(program, length);
   KernelBuilder builder(rule, formats, vectorWidth, *bound, length);
   // Token by token there is no f64 for what needs it: few tokens are to be left.

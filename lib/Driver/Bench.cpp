@@ -20,10 +20,10 @@ public:
   LogicalResult run() {
     if (failed(prepare()) || failed(compile()))
       return failure();
-    bool both = options.step == options.forward;
+    bool both = options.step == options.forward, hasStep = describe(session).hasStep;
     if ((options.forward || both) && failed(draw(/*step=*/false)))
       return failure();
-    if ((options.step || both) && failed(draw(/*step=*/true)))
+    if ((options.step || (both && hasStep)) && failed(draw(/*step=*/true)))
       return failure();
     if (failed(measure()))
       return failure();

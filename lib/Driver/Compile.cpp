@@ -271,8 +271,8 @@ FailureOr<std::unique_ptr<Compiled>> recur::compileRule(Session &session,
       OwningOpRef<ModuleOp> copy = module->clone();
       if (wanted == "chunk") {
         Derivation &derivation = (*analysis)->derivation;
-        if (!derivation.program)
-          return hasNo("'" + info.name + "' has no chunk form: " + derivation.reason);
+        if (std::string why = whyNoChunks(derivation); !why.empty())
+          return hasNo("'" + info.name + "' has no chunk form: " + why);
         cpu::addChunkProgram(*copy, *derivation.program);
         options.chunk = session.options.chunk;
         if (watcher.after("chunk", *copy))

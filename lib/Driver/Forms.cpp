@@ -16,6 +16,17 @@ static void sortByTime(std::vector<FormEntry> &entries) {
   llvm::sort(entries, [&](const FormEntry &a, const FormEntry &b) { return key(a) < key(b); });
 }
 
+std::string recur::whyNoChunks(const Derivation &derivation) {
+  constexpr int64_t tokensOfTile = 16, most = 256;
+  if (!derivation.program)
+    return derivation.reason;
+  std::optional<int64_t> block = chunk::ProgramOp(*derivation.program).getBlock();
+  if (!block || (*block % tokensOfTile == 0 && *block <= most))
+    return {};
+  return "a block has " + std::to_string(*block) +
+         " tokens, and chunks on CPUs have a multiple of 16, up to 256";
+}
+
 std::vector<FormEntry> recur::compareForms(RuleOp rule, const Analysis &analysis, ArrayRef<DType> types,
                                            const Target &target) {
   const NormalForm &form = analysis.normalForm;
@@ -33,7 +44,7 @@ std::vector<FormEntry> recur::compareForms(RuleOp rule, const Analysis &analysis
   };
   add("sequential", "");
   add("sweep", cpu::planSweep(rule).reason);
-  add("chunk", analysis.derivation.reason);
+  add("chunk", whyNoChunks(analysis.derivation));
   sortByTime(entries);
   return entries;
 }

@@ -24,6 +24,9 @@ struct FormEntry {
 /// A core of a target, as the model of the forms' times sees it.
 CpuModel cpuModelOf(llvm::ArrayRef<DType> types, const Target &target);
 
+/// Why a CPU does not take a rule in chunks; empty where it does.
+std::string whyNoChunks(const Derivation &derivation);
+
 /// All forms of a bound and simplified rule, the one with the least predicted time first, those without code
 /// last.
 std::vector<FormEntry> compareForms(RuleOp rule, const Analysis &analysis, llvm::ArrayRef<DType> types,

@@ -125,7 +125,7 @@ private:
     problem.batch = options.batch.value_or(1);
     problem.heads = options.heads.value_or(1);
     problem.tokens = options.tokens && kind.tokens > 5 ? *options.tokens : kind.tokens;
-    problem.position = 5; // in the middle of a block
+    problem.position = kind.tame ? 0 : 5; // a block of states begins, or is under way
     if (failed(
             drawProblem(boundRule(), options.seed.value_or(1) + round, problem, kind.inputs, session.rule())))
       return failure();
