@@ -354,10 +354,4 @@ TEST(Errors, SayWhatIsMissing) {
     recur.yield %x : !recur.mat<4 x 1> })",
                  options);
   EXPECT_EQ(formats.error(), "has 2 tensors, got formats for 1");
-  Kernel stale(
-      R"(recur.rule @r(state "s" %s: !recur.mat<4 x 1>, stale "s" %old: !recur.mat<4 x 1> block 16) -> ("o") init {
-    %z = recur.constant 0.0 : !recur.mat<4 x 1>
-    recur.yield %z : !recur.mat<4 x 1> } body {
-    recur.yield %old, %old : !recur.mat<4 x 1>, !recur.mat<4 x 1> })");
-  EXPECT_EQ(stale.error(), "states of an earlier block, such as 's@16', run only in the oracle for now");
 }

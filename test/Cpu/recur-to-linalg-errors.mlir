@@ -9,16 +9,6 @@ recur.rule @unbound(input "x" %x: !recur.mat<d x 1>) -> ("o") init {
 
 // -----
 
-// expected-error @below {{states of an earlier block, such as 's@16', run only in the oracle for now}}
-recur.rule @stale(state "s" %s: !recur.mat<4 x 1>, stale "s" %old: !recur.mat<4 x 1> block 16) -> ("o") init {
-  %z = recur.constant 0.0 : !recur.mat<4 x 1>
-  recur.yield %z : !recur.mat<4 x 1>
-} body {
-  recur.yield %old, %old : !recur.mat<4 x 1>, !recur.mat<4 x 1>
-}
-
-// -----
-
 recur.rule @inverse(input "x" %x: !recur.mat<4 x 4>) -> ("o") init {
   recur.yield
 } body {

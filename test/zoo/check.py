@@ -35,16 +35,16 @@ LIMITS = {"oracle": (1e-10, 1e-10), "f32": (2e-6, 2e-5), "bf16": (5e-3, 5e-3), "
 # Five Newton-Schulz steps magnify a rounding error of the momentum by up to 3.4445^5.
 MAGNIFIES = {"atlas": 10}
 
-# Block-stale gradients and attention forms: recurc interprets them and must say that it does not compile them
-# yet.
-ORACLE_ONLY = {"ttt_linear", "ttt_mlp", "lact", "softmax_attention", "alibi", "fox", "deltaformer", "path",
-               "path_absolute"}
+# Block statements and attention forms: recurc interprets them and must say that it does not compile them yet.
+ORACLE_ONLY = {"lact", "softmax_attention", "alibi", "fox", "deltaformer", "path", "path_absolute"}
 REFUSAL = "only in the oracle for now"
 
 # Rules that are not affine in their states, read them from both sides, or add or multiply full matrices.
 NO_CHUNKS = {"anchored", "atlas", "gru", "lstm", "slstm", "mesanet", "titans_mlp", "dense_transition",
-             "matrix_output", "saturated_write", "summed", "two_sided", "momentum_vector_decay", "second_moment", "ttt_linear",
-             "ttt_mlp"}
+             "matrix_output", "saturated_write", "summed", "two_sided", "momentum_vector_decay", "second_moment"}
+
+# Rules that read states at the start of a block, which one token does not have.
+NO_STEP = {"frozen_error", "half_frozen", "ttt_linear", "ttt_mlp"}
 
 # Rules with a matrix that no other state depends on, whose columns do not see each other.
 SWEPT = {"block_delta", "block_delta_rows", "comba", "convolved_layer", "decayed_last", "decayed_rates",
@@ -149,6 +149,8 @@ def check(recurc, rule, mode, cases):
             passed, text = True, check_refusal(recurc, rule, mode, "has no chunk form: ")
         elif mode != "oracle" and rule.name in ORACLE_ONLY:
             passed, text = True, check_refusal(recurc, rule, mode, REFUSAL)
+        elif mode == "step" and rule.name in NO_STEP:
+            passed, text = True, check_refusal(recurc, rule, mode, "which a step does not have")
         elif mode.startswith("sweep") and rule.name not in SWEPT:
             passed, text = True, check_refusal(recurc, rule, mode, "has no sweep form")
         else:

@@ -133,6 +133,27 @@ def ttt_mlp(x, s):
     return np.array(out)
 
 
+def frozen_error(x, s):
+    out = []
+    for part in batches(len(x.q), 32):
+        start = s.S
+        for q, k, v, m, a, b in zip(x.q[part], l2norm(x.k[part]), x.v[part], x.m[part], x.a[part], x.b[part]):
+            s.M = m * s.M - b * outer(start @ k - v, k)
+            s.S = a * s.S + s.M
+            out.append(s.S @ q)
+    return np.array(out)
+
+
+def half_frozen(x, s):
+    out = []
+    for part in batches(len(x.q), 16):
+        start = s.S
+        for q, k, v, b in zip(x.q[part], l2norm(x.k[part]), x.v[part], x.b[part]):
+            s.S = s.S + b * outer(v - (s.S @ k + start @ k) / 2, k)
+            out.append(s.S @ q + np.tanh(start @ q))
+    return np.array(out)
+
+
 def ttt_mlp_start(p, dims):
     return {"W1": p.A1, "b1": p.c1, "W2": p.A2, "b2": p.c2}
 
@@ -163,5 +184,5 @@ def lact_start(p, dims):
             "W3": p.r3[:, None] * l2norm(p.A3)}
 
 
-WHOLE_SEQUENCE = {"ttt_linear", "ttt_mlp", "lact"}
+WHOLE_SEQUENCE = {"ttt_linear", "ttt_mlp", "frozen_error", "half_frozen", "lact"}
 START = {"rls": rls_start, "titans_mlp": titans_mlp_start, "ttt_mlp": ttt_mlp_start, "lact": lact_start}

@@ -185,6 +185,8 @@ read_before                 | q:query(dk) k:key(dk) p:key(dk) v:value(dv) u:valu
                               c:gate() | | S(dv,dk)
 momentum_beside             | q:query(dk) k:key(dk) p:key(dk) v:value(dv) a:gate() b:gate() m:gate() | | \
                               M:real(dv,dk) S(dv,dk)
+frozen_error                | q:query(dk) k:key(dk) v:value(dv) m:gate() a:gate() b:small() | | M:real(dv,dk) S(dv,dk)
+half_frozen                 | q:query(dk) k:key(dk) v:value(dv) b:gate() | | S(dv,dk)
 error_beside                | q:query(dk) k:key(dk) v:value(dv) a:gate() b:gate() m:gate() | | T(dv,dk) S(dv,dk)
 mean_squares                | x:value(d) y:value() | | w(d)
 mimo                        | X:value(dv,n) B:value(dk,n) C:value(dk,n) g:log_decay() | | S(dv,dk)
