@@ -174,6 +174,31 @@ def hgrn_step(x, h):
     return h, h
 
 
+def normed(x):
+    """A layer norm without weights, and what it is divided by."""
+    x = x - x.mean(-1, keepdim=True)
+    root = torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-6)
+    return x / root, root
+
+
+def ttt_whole(x):
+    """Blocks of 16 tokens, whose gradients are all taken at the block's start; S and c at the end."""
+    q, k, v = (t.transpose(1, 2) for t in (x.q, x.k, x.v))
+    eta, w, b = x.eta.transpose(1, 2)[..., None], x.w[:, None], x.b[:, None]
+    S = q.new_zeros(*q.shape[:2], D, D)
+    c, outputs = S[..., :1, :], []
+    for t in range(0, q.shape[2], 16):
+        qs, ks, vs, es = (y[..., t:t + 16, :] for y in (q, k, v, eta))
+        z, root = normed(ks @ S.transpose(-1, -2) + c)
+        u = w * (w * z + b - (vs - ks))
+        u = (u - u.mean(-1, keepdim=True) - z * (u * z).mean(-1, keepdim=True)) / root
+        y = D ** -0.5 * (qs @ S.transpose(-1, -2) - es * (torch.tril(qs @ ks.transpose(-1, -2)) @ u))
+        y = y + c - es * u.cumsum(-2)
+        outputs.append(y + w * normed(y)[0] + b)
+        S, c = S - es[..., -1:, :] * (u.transpose(-1, -2) @ ks), c - es[..., -1:, :] * u.sum(-2, keepdim=True)
+    return torch.cat(outputs, 2).transpose(1, 2), [S, c]
+
+
 def token_of(rule, x):
     """The only token of a step's inputs, in float64."""
     return SimpleNamespace(**{n: (t if n in rule.params else t[:, 0]).double() for n, t in x.items()})
@@ -182,6 +207,8 @@ def token_of(rule, x):
 def reference(rule, x):
     """Output and final states in float64."""
     wide = {n: t.double() for n, t in x.items()}
+    if rule.whole:
+        return rule.whole(SimpleNamespace(**wide))
     per_token = {n: t for n, t in wide.items() if n not in rule.params}
     batch, tokens, heads = max((t.shape[:3] for t in per_token.values()), key=lambda s: s[2])
     per_token = {n: t.repeat_interleave(heads // t.shape[2], 2) for n, t in per_token.items()}
@@ -214,7 +241,7 @@ class Rule:
     """One rule of the comparison."""
     name: str
     draw: Callable   # from a Draw to tensors
-    step: Callable   # its meaning
+    step: Callable   # its meaning; None where a token needs more than the states
     peer: Callable   # (ops, x, final) -> output, states
     peer_step: Callable = None  # (ops, x, states) -> output, states; one token
     states: tuple = ((D, D),)
@@ -225,6 +252,7 @@ class Rule:
     products: tuple = (2, 1, 1)
     tokens: int = 1024     # of the check
     types: dict = field(default_factory=dict)  # of inputs and params by name; else what is compared
+    whole: Callable = None  # the meaning of a sequence, (inputs) -> output, states, of a rule without a step
 
     def operations(self, tokens):
         """Floating-point operations of the matrix products."""
@@ -265,6 +293,11 @@ def gsa(ops, x, final):
 
 def gsa_step_of(ops, x, states):
     return ops.fused_recurrent_gsa(x.q, x.k, x.v, x.s, g=x.g, initial_state=states, output_final_state=True)
+
+
+def ttt(ops, x, final):
+    o, state, bias = ops.chunk_ttt_linear(x.q, x.k, x.v, x.w, x.b, x.eta[..., None], output_final_state=final)
+    return o, [flip(state), bias]
 
 
 def hgrn(ops, x, final, initial=None):
@@ -337,6 +370,9 @@ RULES = [
     Rule("mesanet_cg", lambda d: dict(**qkv(d), g=d.log_decay(), b=d.gate(),
                                       lamb=F.softplus(d.normal(d.heads, D)) + 0.25),
          mesa_step, mesa, mesa_step_of, params=("lamb",), states=((D, D), (D, D)), products=(33, 62, 2), tokens=512),
+    Rule("ttt_linear", lambda d: dict(**qkv(d), eta=d.gate() / 16, w=1 + 0.1 * d.normal(d.heads, D),
+                                      b=0.1 * d.normal(d.heads, D)),
+         None, ttt, params=("w", "b"), whole=ttt_whole, products=(3, 1, 1)),
     Rule("hgrn", lambda d: dict(x=d.value(), g=d.log_decay(D)), hgrn_step, hgrn,
          lambda ops, x, states: hgrn(ops, x, True, states[0].flatten(1)), states=((D,),),
          products=(0, 0, 0)),

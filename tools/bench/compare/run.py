@@ -76,6 +76,8 @@ def load_peer(compile_only, tuning):
         from fla.ops.gated_delta_product import chunk_gated_delta_product
         from fla.ops.mesa_net import mesa_net_decoding_one_step
         from fla.ops.rwkv7 import fused_mul_recurrent_rwkv7
+        from fla.ops.ttt import chunk_ttt_linear
+        ops.chunk_ttt_linear = chunk_ttt_linear
         ops.chunk_gated_delta_product = chunk_gated_delta_product
         ops.mesa_net_decoding_one_step = mesa_net_decoding_one_step
         ops.fused_mul_recurrent_rwkv7 = fused_mul_recurrent_rwkv7
@@ -321,7 +323,7 @@ def run(options):
                 result["problem"] = brief(problem)
         # Times come first, so that the peer tunes itself for what is timed.
         for shape in shapes_of(options.shapes) if on_gpu and options.part != "check" else ():
-            if shape.key_heads and not rule.grouped:
+            if (shape.key_heads and not rule.grouped) or (shape.is_step and rule.whole):
                 continue
             if options.part == "peer-only" and shape.batch > 128:
                 continue  # the same kernels, and all rules at once are too much for the memory
