@@ -32,6 +32,7 @@ void ChunkEmitter::copyTile(unsigned tensor, const SharedTile &tile) {
       Value kept = choose(valid, packet, zero);
       threads.when(tokenThreads.valid(1, n, i * width), [&, i = i] {
         Value col = tokenThreads.index(1, n, i * width);
+        written.insert(tile.base);
         LLVM::StoreOp::create(b, kept, fragments.address(tile, local, col), width * 2);
       });
     }

@@ -126,7 +126,7 @@ LogicalResult ChunkEmitter::emitColumns(ElementwiseOp op, ArrayRef<ChunkValue> o
   }
   int64_t n = result.memory.cols;
   result.memory = allocateRows(n);
-  sync();
+  syncFor(operands);
   forItems(n, [&](Value item) { storeRow(result.memory, item, lower(item)); });
   dirty = true;
   set(op->getResult(0), result);
@@ -140,7 +140,7 @@ LogicalResult ChunkEmitter::emitTiles(ElementwiseOp op, ArrayRef<ChunkValue> ope
       return failure();
   bool isExact = llvm::any_of(op->getUsers(), [](Operation *user) { return isa<chunk::DecayOp>(user); });
   ChunkValue result = ChunkValue::tile(allocateTile(n, isExact));
-  sync();
+  syncFor(operands);
   forItems(tokens * n, [&](Value item) {
     Value local = over(item, n), col = modulo(item, n);
     SmallVector<Value> entries;
@@ -160,7 +160,7 @@ LogicalResult ChunkEmitter::emitTiles(ElementwiseOp op, ArrayRef<ChunkValue> ope
 // Entries in registers, of scores or slabs.
 LogicalResult ChunkEmitter::emitFragments(ElementwiseOp op, MutableArrayRef<ChunkValue> operands,
                                           bool isSlab) {
-  sync();
+  syncFor(operands);
   const ChunkValue *like = llvm::find_if(operands, [&](const ChunkValue &operand) {
     return operand.kind == (isSlab ? ChunkValue::Slab : ChunkValue::Scores);
   });

@@ -34,6 +34,14 @@ void ChunkEmitter::sync() {
   threads.barrier();
   arena.passBarrier();
   dirty = false;
+  written.clear();
+}
+
+void ChunkEmitter::syncFor(ArrayRef<ChunkValue> read) {
+  if (llvm::any_of(read, [&](const ChunkValue &value) {
+        return written.contains(value.memory.base) || written.contains(value.scale.base);
+      }))
+    sync();
 }
 
 SharedTile ChunkEmitter::allocate(int64_t rows, int64_t cols, int64_t pitch, bool isF32) {
@@ -44,7 +52,8 @@ SharedTile ChunkEmitter::allocate(int64_t rows, int64_t cols, int64_t pitch, boo
   tile.isF32 = isF32 || isWide();
   int64_t bytes = llvm::alignTo(tile.bytes(), 16);
   std::optional<int64_t> offset = arena.tryAllocate(bytes);
-  if (!offset && arena.hasReleased()) {
+  // Blocks of few tokens rather take more memory than wait.
+  if (!offset && arena.hasReleased() && !program.getBlock()) {
     dirty = true;
     sync();
     offset = arena.tryAllocate(bytes);
@@ -84,15 +93,26 @@ SharedTile ChunkEmitter::allocateTile(Value value, int64_t n, bool isF32) {
   return tile;
 }
 
+// In f32. A bf16 is the upper half of one: the hardware's conversion is slower where small numbers count as
+// 0.
+static Value widen(ImplicitLocOpBuilder &b, Value entry) {
+  if (!entry.getType().isBF16())
+    return arith::ExtFOp::create(b, b.getF32Type(), entry);
+  Value bits = arith::BitcastOp::create(b, b.getIntegerType(16), entry);
+  Value upper = arith::ShLIOp::create(b, arith::ExtUIOp::create(b, b.getI32Type(), bits),
+                                      arith::ConstantIntOp::create(b, 16, 32));
+  return arith::BitcastOp::create(b, b.getF32Type(), upper);
+}
+
 Value ChunkEmitter::load(const SharedTile &tile, Value row, Value col) {
   Value at = fragments.address(tile, row, col);
   if (tile.isF32)
     return LLVM::LoadOp::create(b, b.getF32Type(), at);
-  Value entry = LLVM::LoadOp::create(b, fragments.narrow(), at);
-  return arith::ExtFOp::create(b, b.getF32Type(), entry);
+  return widen(b, LLVM::LoadOp::create(b, fragments.narrow(), at));
 }
 
 void ChunkEmitter::store(const SharedTile &tile, Value row, Value col, Value entry) {
+  written.insert(tile.base);
   if (!tile.isF32)
     entry = arith::TruncFOp::create(b, fragments.narrow(), entry);
   LLVM::StoreOp::create(b, entry, fragments.address(tile, row, col));
@@ -106,12 +126,13 @@ std::array<Value, 2> ChunkEmitter::loadPair(const SharedTile &tile, Value row, V
   for (int64_t i : {0, 1}) {
     pair[i] = LLVM::ExtractElementOp::create(b, both, threads.constant(i));
     if (!tile.isF32)
-      pair[i] = arith::ExtFOp::create(b, b.getF32Type(), pair[i]);
+      pair[i] = widen(b, pair[i]);
   }
   return pair;
 }
 
 void ChunkEmitter::storePair(const SharedTile &tile, Value row, Value col, Value low, Value high) {
+  written.insert(tile.base);
   Value at = fragments.address(tile, row, col);
   if (!tile.isF32)
     return void(LLVM::StoreOp::create(b, fragments.pack(low, high), at));
@@ -331,7 +352,7 @@ LogicalResult ChunkEmitter::emitOutput(unsigned output, Value value) {
     memory = moveSlab(*known, /*isF32=*/true);
   else if (known->kind == ChunkValue::Scores || known->kind == ChunkValue::Weights || known->transposed)
     return failure();
-  sync();
+  syncFor({ChunkValue::tile(memory), *known});
   forTokens([&](Value local, Value token, Value valid) {
     MatType type = tensors[tensor].entry();
     if (part.count > 1)
@@ -389,7 +410,6 @@ LogicalResult ChunkEmitter::emit(Value from, Value left, MutableArrayRef<ChunkVa
     prefetch(tokens);
   if (failed(emitArguments()) || failed(emitAhead()))
     return failure();
-  sync();
   auto yielded = program.getBodyYield().getValues();
   for (auto [i, output] : llvm::enumerate(yielded.drop_front(states.size()))) {
     auto map = output.getDefiningOp<chunk::MapOp>(); // stores it

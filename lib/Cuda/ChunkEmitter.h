@@ -254,6 +254,8 @@ private:
   mlir::Value isValid(mlir::Value local);
   /// A barrier if shared memory was written since the last one.
   void sync();
+  /// The same if values that lie in it were.
+  void syncFor(llvm::ArrayRef<ChunkValue> read);
 
   // Numbers of i32 and f32.
   mlir::Value add(mlir::Value x, mlir::Value y) { return mlir::arith::AddIOp::create(b, x, y); }
@@ -315,6 +317,7 @@ private:
   mlir::Value first, count, rest; // of the chunk's tokens, and of those up to the sequence's end
   mlir::Operation *unknown = nullptr;
   bool dirty = false;
+  llvm::DenseSet<mlir::Value> written; // what memory was, since the last barrier
 };
 
 } // namespace recur::cuda

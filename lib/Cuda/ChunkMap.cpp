@@ -50,7 +50,7 @@ FailureOr<SmallVector<ChunkValue>> ChunkEmitter::emitCarried(chunk::MapOp op) {
     Value length = threads.constant(tokens, 64), one = threads.constant(1, 64);
     Value at = arith::SubIOp::create(b, arith::MinSIOp::create(b, count, length), one);
     at = arith::TruncIOp::create(b, b.getI32Type(), at);
-    sync();
+    syncFor(operands);
     for (auto [last, value] : llvm::zip(op.getLast(), op.getYield().getValues()))
       set(last, ChunkValue::scalar(entryOf(operands[cast<BlockArgument>(value).getArgNumber()], at)));
     return before;
@@ -118,21 +118,15 @@ LogicalResult ChunkEmitter::emitMap(chunk::MapOp op) {
   }
   auto inputs = program.argumentsOf(ArgKind::Input), params = program.argumentsOf(ArgKind::Param);
   llvm::DenseMap<BlockArgument, unsigned> read;
+  SmallVector<std::pair<BlockArgument, Value>> others;
   for (auto [operand, argument] :
        llvm::zip(op->getOperands().drop_front(states), block.getArguments().drop_front(states))) {
     auto input = llvm::find(inputs, operand), param = llvm::find(params, operand);
-    if (!values.count(operand) && (input != inputs.end() || param != params.end())) {
+    if (!values.count(operand) && (input != inputs.end() || param != params.end()))
       read[argument] =
           input != inputs.end() ? input - inputs.begin() : inputs.size() + (param - params.begin());
-      continue;
-    }
-    FailureOr<ChunkValue> value = need(operand);
-    if (failed(value) || value->transposed || value->kind == ChunkValue::Scores ||
-        value->kind == ChunkValue::Weights)
-      return failure();
-    if (value->kind == ChunkValue::Slab) // goes through shared memory
-      value = ChunkValue::tile(moveSlab(*value, /*isF32=*/true));
-    known[argument] = *value;
+    else
+      others.push_back({argument, operand});
   }
   auto yielded = program.getBodyYield().getValues();
   unsigned programStates = program.argumentsOf(ArgKind::State).size(),
@@ -140,19 +134,12 @@ LogicalResult ChunkEmitter::emitMap(chunk::MapOp op) {
   SmallVector<chunk::OutputPart> parts = chunk::outputParts(program);
   SmallVector<Value> wanted;
   SmallVector<unsigned> results;
-  for (auto [i, result] : llvm::enumerate(op.getResults())) {
-    if (result.use_empty() ||
-        (!isRead(result) && !llvm::is_contained(yielded.drop_front(programStates), result)))
-      continue;
-    wanted.push_back(op.getYield().getValues()[states + i]);
-    results.push_back(i);
-    if (!isRead(result))
-      continue;
-    int64_t n = matType(wanted.back()).numElements();
-    set(result, n == 1 ? ChunkValue::column(allocateRows(tokens))
-                       : ChunkValue::tile(allocateTile(result, n, isExact(result))));
-  }
-  sync();
+  for (auto [i, result] : llvm::enumerate(op.getResults()))
+    if (!result.use_empty() &&
+        (isRead(result) || llvm::is_contained(yielded.drop_front(programStates), result))) {
+      wanted.push_back(op.getYield().getValues()[states + i]);
+      results.push_back(i);
+    }
   Placement placement(block, wanted, tokenGrid);
   LogicalResult status = success();
   // What tokens read is on its way before the first is waited for.
@@ -164,12 +151,37 @@ LogicalResult ChunkEmitter::emitMap(chunk::MapOp op) {
           if (placement.needs(argument, axis))
             body(argument, at->second, axis);
   };
-  forTokens([&](Value, Value token, Value) {
-    fetched.emplace_back();
-    forFetched([&](BlockArgument, unsigned tensor, Axis axis) {
-      fetched.back().push_back(access.fetch(tensor, axis, tensor < inputs.size() ? token : Value()));
+  auto fetch = [&] {
+    forTokens([&](Value, Value token, Value) {
+      fetched.emplace_back();
+      forFetched([&](BlockArgument, unsigned tensor, Axis axis) {
+        fetched.back().push_back(access.fetch(tensor, axis, tensor < inputs.size() ? token : Value()));
+      });
     });
-  });
+  };
+  // Of blocks of few tokens before what else is read is computed: it takes few registers.
+  if (program.getBlock())
+    fetch();
+  for (auto [argument, operand] : others) {
+    FailureOr<ChunkValue> value = need(operand);
+    if (failed(value) || value->transposed || value->kind == ChunkValue::Scores ||
+        value->kind == ChunkValue::Weights)
+      return failure();
+    if (value->kind == ChunkValue::Slab) // goes through shared memory
+      value = ChunkValue::tile(moveSlab(*value, /*isF32=*/true));
+    known[argument] = *value;
+  }
+  for (auto [i, value] : llvm::zip(results, wanted)) {
+    Value result = op.getResults()[i];
+    if (!isRead(result))
+      continue;
+    int64_t n = matType(value).numElements();
+    set(result, n == 1 ? ChunkValue::column(allocateRows(tokens))
+                       : ChunkValue::tile(allocateTile(result, n, isExact(result))));
+  }
+  syncFor(llvm::map_to_vector(known, [](const auto &entry) { return entry.second; }));
+  if (!program.getBlock())
+    fetch();
   auto round = fetched.begin();
   forTokens([&](Value local, Value token, Value valid) {
     llvm::DenseMap<std::pair<BlockArgument, Axis>, Tile> tiles;

@@ -24,7 +24,7 @@ FailureOr<ChunkValue> ChunkEmitter::asSlab(Value value) {
   }
   if (known->kind != ChunkValue::Tile || known->memory.cols > warps * 16)
     return failure();
-  sync();
+  syncFor(*known);
   const SharedTile &tile = known->memory;
   Value first = slabRow(tile.cols);
   SmallVector<Value> entries = fragments.loadTransposed(tile, first).entries;
@@ -57,7 +57,7 @@ FailureOr<ChunkValue> ChunkEmitter::asTile(Value value) {
     return failure();
   if (known->memory.isF32 && !isWide()) { // products read bf16
     SharedTile narrow = allocateTile(known->memory.cols, false);
-    sync();
+    syncFor(*known);
     int64_t pairs = padded(narrow.cols) / 2;
     forItems(tokens * pairs, [&](Value item) {
       Value row = over(item, pairs), col = times(modulo(item, pairs), 2);
@@ -100,7 +100,7 @@ LogicalResult ChunkEmitter::emitMatmul(MatmulOp op, ArrayRef<Value> start, Value
     FailureOr<ChunkValue> lhs = asTile(op.getLhs()), rhs = asTile(op.getRhs());
     if (failed(lhs) || failed(rhs) || lhs->transposed || !rhs->transposed)
       return failure();
-    sync();
+    syncFor({*lhs, *rhs});
     set(result, ChunkValue::scores(multiplyRows(*lhs, *rhs)));
     return success();
   }
@@ -123,7 +123,7 @@ LogicalResult ChunkEmitter::emitMatmul(MatmulOp op, ArrayRef<Value> start, Value
     FailureOr<ChunkValue> rhs = asSlab(op.getRhs());
     if (failed(rhs) || rhs->dim != 1)
       return failure();
-    sync();
+    syncFor(lhs);
     Fragment left{int64_t(rhs->entries.size()) * 2, rhs->entries};
     // A scale on the contracted tokens belongs to the left operand, one on the result's tokens to the result.
     if (lhs.scale.base && byDepth)
@@ -136,7 +136,7 @@ LogicalResult ChunkEmitter::emitMatmul(MatmulOp op, ArrayRef<Value> start, Value
       slab.rows = rhs->rows;
     }
   }
-  sync();
+  syncFor(lhs);
   auto &packed = slab.operands;
   int64_t columns = padded(byDepth ? tile.cols : tile.rows);
   if (int64_t(packed.size()) * 16 != padded(byDepth ? tile.rows : tile.cols))
@@ -191,7 +191,7 @@ LogicalResult ChunkEmitter::emitRowProduct(MatmulOp op) {
 
 // The sums over tokens of a tile's channels times the tokens' numbers.
 void ChunkEmitter::sumTokens(const ChunkValue &tile, const ChunkValue &numbers, const ChunkValue &result) {
-  sync();
+  syncFor({tile, numbers});
   forItems(tile.memory.cols, [&](Value channel) {
     Value sum = threads.number(0);
     for (int64_t t = 0; t < tokens; ++t) {
@@ -215,7 +215,7 @@ LogicalResult ChunkEmitter::emitColumnProduct(MatmulOp op) {
   ChunkValue result = ChunkValue::column(allocateRows(numberOf(op.getType().getRows())));
   if (lhs->kind == ChunkValue::Scores) {
     SharedTile parts = allocate(scoreParts, tokens, tokens, true);
-    sync();
+    syncFor(*rhs);
     for (int64_t upper : {0, 1}) {
       Value sum = threads.number(0);
       for (size_t e = 2 * upper; e < lhs->entries.size(); e += 4)
@@ -237,7 +237,7 @@ LogicalResult ChunkEmitter::emitColumnProduct(MatmulOp op) {
   } else if (lhs->kind == ChunkValue::Tile && lhs->transposed) {
     sumTokens(*lhs, *rhs, result);
   } else if (lhs->kind == ChunkValue::Tile) {
-    sync();
+    syncFor({*lhs, *rhs});
     int64_t n = lhs->memory.cols;
     forTokens([&](Value local, Value, Value) {
       Value sum = threads.number(0);

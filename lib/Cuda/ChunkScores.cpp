@@ -181,7 +181,7 @@ LogicalResult ChunkEmitter::emitGram(chunk::GramOp op) {
   FailureOr<ChunkValue> lhs = rowsOf(op.getLhs()), rhs = rowsOf(op.getRhs());
   if (failed(lhs) || failed(rhs) || lhs->transposed || rhs->transposed)
     return failure();
-  sync();
+  op.getDecay() ? sync() : syncFor({*lhs, *rhs});
   Decay *decay = op.getDecay() ? &decays[op.getDecay()] : nullptr;
   bool hasChannels = decay && decay->factors.base;
   SmallVector<Value> entries;

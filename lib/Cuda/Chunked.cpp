@@ -2,6 +2,7 @@
 #include "lib/Cuda/Chunked.h"
 #include "lib/Cuda/Count.h"
 #include "lib/Cuda/Roles.h"
+#include "lib/Cuda/Sequential.h"
 #include "lib/Cuda/StateImages.h"
 #include "lib/Cuda/StateTensor.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
@@ -194,5 +195,7 @@ std::optional<std::string> cuda::emitChunked(LLVM::LLVMFuncOp function, chunk::P
   describeLoops(function.getBody(), "chunks", 1, entry.threads / 32);
   LLVM::ReturnOp::create(b, ValueRange());
   entry.sharedBytes = arena.highest();
+  if (program.getBlock()) // functions of tokens are most of what their few tokens wait for
+    relaxMath(function, tensors);
   return failed(status) ? std::optional(emitter.blame()) : std::nullopt;
 }
