@@ -140,16 +140,19 @@ LogicalResult BlockWriter::sumUp(unsigned state) {
   b.setInsertionPointAfterValue(update);
   LinearSum sum(b, update, isNumber, [&](Value value) { return llvm::is_contained(grown, value); });
   auto terms = sum.build();
+  Value whole = sum.buildSum();
   readParts(update, terms);
-  update.replaceAllUsesWith(sum.buildSum());
+  update.replaceAllUsesWith(whole);
   for (auto [value, number] : terms) {
     BlockState::Part part{0, isStart(value), {}};
     part.state =
         part.isStart ? llvm::find(starts, value) - starts.begin() : llvm::find(grown, value) - grown.begin();
     if (part.state == states.size())
       return failure();
+    const BlockState &of = infos[part.state];
     if (number)
-      part.number = addNumber(number, nameOf(state) + " takes " + nameOf(part.state) + " times");
+      part.number =
+          addNumber(number, nameOf(state) + " takes " + (part.isStart ? of.start : of.growth) + " times");
     infos[state].parts.push_back(part);
   }
   return success();

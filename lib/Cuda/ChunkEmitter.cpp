@@ -38,7 +38,7 @@ void ChunkEmitter::sync() {
 }
 
 void ChunkEmitter::syncFor(ArrayRef<ChunkValue> read) {
-  if (llvm::any_of(read, [&](const ChunkValue &value) {
+  if (iterates || llvm::any_of(read, [&](const ChunkValue &value) {
         return written.contains(value.memory.base) || written.contains(value.scale.base);
       }))
     sync();

@@ -317,6 +317,7 @@ private:
   mlir::Value first, count, rest; // of the chunk's tokens, and of those up to the sequence's end
   mlir::Operation *unknown = nullptr;
   bool dirty = false;
+  bool iterates = false;               // in a loop, whose next turn may read what is written now
   llvm::DenseSet<mlir::Value> written; // what memory was, since the last barrier
 };
 

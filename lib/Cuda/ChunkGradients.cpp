@@ -253,7 +253,9 @@ LogicalResult ChunkEmitter::emitConjugateGradients(chunk::ConjugateGradientsOp o
     moved.erase(argument);
     return {next, isOpen};
   };
+  iterates = true;
   Values last = runSteps(b, op.getIterations(), inits, iterate);
+  iterates = false;
   dirty = true;
   fragments.isNarrow = isNarrow;
   slabsAhead.clear();

@@ -179,7 +179,12 @@ LogicalResult ChunkEmitter::emitMap(chunk::MapOp op) {
     set(result, n == 1 ? ChunkValue::column(allocateRows(tokens))
                        : ChunkValue::tile(allocateTile(result, n, isExact(result))));
   }
-  syncFor(llvm::map_to_vector(known, [](const auto &entry) { return entry.second; }));
+  SmallVector<ChunkValue> touched =
+      llvm::map_to_vector(known, [](const auto &entry) { return entry.second; });
+  for (unsigned i : results) // whose padding may be written once more
+    if (auto own = values.find(op.getResults()[i]); own != values.end())
+      touched.push_back(own->second);
+  syncFor(touched);
   if (!program.getBlock())
     fetch();
   auto round = fetched.begin();

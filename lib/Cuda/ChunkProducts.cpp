@@ -57,7 +57,7 @@ FailureOr<ChunkValue> ChunkEmitter::asTile(Value value) {
     return failure();
   if (known->memory.isF32 && !isWide()) { // products read bf16
     SharedTile narrow = allocateTile(known->memory.cols, false);
-    syncFor(*known);
+    syncFor({*known, ChunkValue::tile(narrow)}); // whose padding is written once more
     int64_t pairs = padded(narrow.cols) / 2;
     forItems(tokens * pairs, [&](Value item) {
       Value row = over(item, pairs), col = times(modulo(item, pairs), 2);

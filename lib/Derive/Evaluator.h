@@ -7,8 +7,9 @@
 
 namespace recur {
 
+/// The values of a body, as its ops are evaluated one after another.
 template <typename F>
-class Machine {
+class Evaluator {
 public:
   // A matrix, or one for each micro-step, or (tokens) one after the other for each token.
   using Values = std::vector<Dense<F>>;

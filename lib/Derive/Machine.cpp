@@ -8,21 +8,21 @@ namespace {
 // The rule's own initial states, where the caller gives none.
 template <typename F>
 LogicalResult initialise(ArrayAttr args, Region &init, Call<F> &call) {
-  Machine<F> machine;
+  Evaluator<F> evaluator;
   unsigned next = 0, param = 0;
   for (ArgAttr arg : args.getAsRange<ArgAttr>()) {
     if (arg.getKind() == ArgKind::Param)
-      machine.set(init.getArgument(next++), call.params[param++]);
+      evaluator.set(init.getArgument(next++), call.params[param++]);
     else if (arg.getKind() == ArgKind::Head || arg.getKind() == ArgKind::Heads)
-      machine.set(init.getArgument(next++),
-                  Dense<F>(1, 1, number<F>(arg.getKind() == ArgKind::Head ? call.head : call.heads)));
+      evaluator.set(init.getArgument(next++),
+                    Dense<F>(1, 1, number<F>(arg.getKind() == ArgKind::Head ? call.head : call.heads)));
   }
-  if (failed(machine.run(init.front())))
+  if (failed(evaluator.run(init.front())))
     return failure();
   call.states.resize(init.front().getTerminator()->getNumOperands());
   for (auto [state, value] : llvm::zip(call.states, init.front().getTerminator()->getOperands()))
     if (state.data.empty())
-      state = machine.get(value);
+      state = evaluator.get(value);
   return success();
 }
 
@@ -35,7 +35,7 @@ int64_t leftOfBlock(const Call<F> &call, int64_t token, int64_t size) {
 
 // Gives a body's arguments their values for the tokens begin .. end-1.
 template <typename F>
-void bind(Machine<F> &machine, ArrayAttr args, Region &body, Call<F> &call, int64_t begin, int64_t end,
+void bind(Evaluator<F> &evaluator, ArrayAttr args, Region &body, Call<F> &call, int64_t begin, int64_t end,
           bool rows) {
   unsigned input = 0, param = 0, state = 0;
   for (BlockArgument argument : body.getArguments()) {
@@ -53,14 +53,14 @@ void bind(Machine<F> &machine, ArrayAttr args, Region &body, Call<F> &call, int6
           matrix.data.insert(matrix.data.end(), value.data.begin(), value.data.end());
         values = {matrix};
       }
-      machine.values[argument] = std::move(values);
+      evaluator.values[argument] = std::move(values);
       break;
     }
     case ArgKind::Param:
-      machine.set(argument, call.params[param++]);
+      evaluator.set(argument, call.params[param++]);
       break;
     case ArgKind::State:
-      machine.set(argument, call.states[state++]);
+      evaluator.set(argument, call.states[state++]);
       break;
     case ArgKind::Stale:
       break;
@@ -68,12 +68,12 @@ void bind(Machine<F> &machine, ArrayAttr args, Region &body, Call<F> &call, int6
       Dense<F> position(end - begin, 1);
       for (int64_t t = begin; t < end; ++t)
         position.at(t - begin, 0) = number<F>(call.position + t);
-      machine.set(argument, position);
+      evaluator.set(argument, position);
       break;
     }
     default:
-      machine.set(argument,
-                  Dense<F>(1, 1, number<F>(arg.getKind() == ArgKind::Head ? call.head : call.heads)));
+      evaluator.set(argument,
+                    Dense<F>(1, 1, number<F>(arg.getKind() == ArgKind::Head ? call.head : call.heads)));
     }
   }
 }
@@ -84,23 +84,23 @@ LogicalResult recur::runRule(RuleOp rule, Call<F> &call) {
   if (failed(initialise(rule.getArgs(), rule.getInit(), call)))
     return failure();
   call.outputs.assign(rule.getOutputs().size(), {});
-  Machine<F> machine;
+  Evaluator<F> evaluator;
   SmallVector<BlockArgument> states = rule.argumentsOf(ArgKind::State);
   for (int64_t t = 0; t < call.tokens; ++t) {
-    bind(machine, rule.getArgs(), rule.getBody(), call, t, t + 1, false);
+    bind(evaluator, rule.getArgs(), rule.getBody(), call, t, t + 1, false);
     for (BlockArgument stale : rule.argumentsOf(ArgKind::Stale)) {
       ArgAttr arg = rule.getArg(stale);
       bool isStart = t == 0 || leftOfBlock(call, t, arg.getBlock()) == arg.getBlock();
       auto *state = llvm::find(states, rule.findArgument(ArgKind::State, arg.getName()));
       if (isStart)
-        machine.set(stale, call.states[state - states.begin()]);
+        evaluator.set(stale, call.states[state - states.begin()]);
     }
-    if (failed(machine.run(rule.getBody().front())))
+    if (failed(evaluator.run(rule.getBody().front())))
       return failure();
     for (auto [state, value] : llvm::zip(call.states, rule.yieldedStates()))
-      state = machine.get(value);
+      state = evaluator.get(value);
     for (auto [output, value] : llvm::zip(call.outputs, rule.yieldedOutputs()))
-      output.push_back(machine.get(value));
+      output.push_back(evaluator.get(value));
   }
   return success();
 }
@@ -112,23 +112,23 @@ LogicalResult recur::runSequence(RuleOp rule, Call<F> &call) {
   if (failed(initialise(rule.getArgs(), rule.getInit(), call)))
     return failure();
   // Every token up to the block, the block once, every token after it.
-  std::vector<Machine<F>> tokens(call.tokens);
-  Machine<F> whole;
+  std::vector<Evaluator<F>> tokens(call.tokens);
+  Evaluator<F> whole;
   whole.length = call.tokens;
   for (auto [argument, token] : llvm::zip(block.getBody().getArguments(), block.getTokens()))
     whole.set(argument, Dense<F>(call.tokens, cast<IntegerAttr>(matType(token).getRows()).getInt()));
-  for (auto [t, machine] : llvm::enumerate(tokens)) {
-    bind(machine, rule.getArgs(), rule.getBody(), call, t, t + 1, false);
-    if (failed(machine.run(body.begin(), Block::iterator(block))))
+  for (auto [t, evaluator] : llvm::enumerate(tokens)) {
+    bind(evaluator, rule.getArgs(), rule.getBody(), call, t, t + 1, false);
+    if (failed(evaluator.run(body.begin(), Block::iterator(block))))
       return failure();
     for (auto [argument, token] : llvm::zip(block.getBody().getArguments(), block.getTokens())) {
       Dense<F> rows = whole.get(argument);
       for (int64_t i = 0; i < rows.cols; ++i)
-        rows.at(t, i) = machine.get(token).at(i, 0);
+        rows.at(t, i) = evaluator.get(token).at(i, 0);
       whole.set(argument, std::move(rows));
     }
     for (auto [state, value] : llvm::zip(call.states, rule.yieldedStates()))
-      state = machine.get(value);
+      state = evaluator.get(value);
   }
   for (auto [argument, shared] :
        llvm::zip(block.getBody().getArguments().drop_front(block.getTokens().size()), block.getShared()))
@@ -136,18 +136,18 @@ LogicalResult recur::runSequence(RuleOp rule, Call<F> &call) {
   if (failed(whole.run(block.getBody().front())))
     return failure();
   call.outputs.assign(rule.getOutputs().size(), {});
-  for (auto [t, machine] : llvm::enumerate(tokens)) {
+  for (auto [t, evaluator] : llvm::enumerate(tokens)) {
     for (auto [row, value] : llvm::zip(block.getRows(), block.getYield().getValues())) {
       const Dense<F> &rows = whole.get(value);
       Dense<F> token(rows.cols, 1);
       for (int64_t i = 0; i < rows.cols; ++i)
         token.at(i, 0) = rows.at(t, i);
-      machine.set(row, std::move(token));
+      evaluator.set(row, std::move(token));
     }
-    if (failed(machine.run(std::next(Block::iterator(block)), std::prev(body.end()))))
+    if (failed(evaluator.run(std::next(Block::iterator(block)), std::prev(body.end()))))
       return failure();
     for (auto [output, value] : llvm::zip(call.outputs, rule.yieldedOutputs()))
-      output.push_back(machine.get(value));
+      output.push_back(evaluator.get(value));
   }
   return success();
 }
@@ -159,18 +159,18 @@ LogicalResult recur::runProgram(chunk::ProgramOp program, Call<F> &call, int64_t
   // Outputs that are joined of several of the program's have their parts side by side.
   SmallVector<chunk::OutputPart> parts = chunk::outputParts(program);
   call.outputs.assign(parts.empty() ? 0 : parts.back().output + 1, {});
-  Machine<F> machine;
+  Evaluator<F> evaluator;
   for (int64_t begin = 0, end = 0; begin < call.tokens; begin = end) {
     end = std::min(call.tokens, begin + (program.getBlock() ? leftOfBlock(call, begin, size) : size));
-    machine.length = end - begin;
-    bind(machine, program.getArgs(), program.getBody(), call, begin, end, true);
-    if (failed(machine.run(program.getBody().front())))
+    evaluator.length = end - begin;
+    bind(evaluator, program.getArgs(), program.getBody(), call, begin, end, true);
+    if (failed(evaluator.run(program.getBody().front())))
       return failure();
     auto yielded = program.getBodyYield().getValues().begin();
     for (Dense<F> &state : call.states)
-      state = machine.get(*yielded++);
+      state = evaluator.get(*yielded++);
     for (const chunk::OutputPart &part : parts) {
-      const Dense<F> &rows = machine.get(*yielded++);
+      const Dense<F> &rows = evaluator.get(*yielded++);
       auto &output = call.outputs[part.output];
       for (int64_t t = 0; t < rows.rows; ++t) {
         if (part.index == 0)
