@@ -149,7 +149,10 @@ LogicalResult ChunkEmitter::emitWeights(chunk::WeightsOp op) {
     }
     SharedTile row = decay.between;
     row.rows = 1;
+    bool wasWritten = written.contains(row.base);
     row.base = fragments.address(row, threads.constant(blocks() * (blocks() + 1)), threads.constant(0));
+    if (wasWritten)
+      written.insert(row.base);
     set(op, ChunkValue::column(row));
     return success();
   }
