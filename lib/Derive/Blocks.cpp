@@ -16,7 +16,7 @@ public:
   OwningOpRef<chunk::ProgramOp> build();
 
 private:
-  void begin();
+  OwningOpRef<chunk::ProgramOp> begin();
   void enter();
   Value find(ArgKind kind, StringRef name);
   Value stateAt(unsigned index) { return program.argumentsOf(ArgKind::State)[index]; }
@@ -34,32 +34,15 @@ private:
 };
 } // namespace
 
-void BlockProgram::begin() {
-  SmallVector<Attribute> args;
-  for (BlockArgument argument : rule.getBody().getArguments())
-    if (rule.getArg(argument).getKind() != ArgKind::Stale)
-      args.push_back(rule.getArg(argument));
+// The rule's outputs stand before those that are numbers of its states.
+OwningOpRef<chunk::ProgramOp> BlockProgram::begin() {
   SmallVector<chunk::OutputPart> parts = chunk::outputParts(inner);
   llvm::erase_if(parts, [&](const auto &part) { return part.output >= rule.getOutputs().size(); });
-  auto names = inner.getOutputs().getValue().take_front(parts.size());
-  program =
-      chunk::ProgramOp::create(b, loc, rule.getSymNameAttr(), inner.getLengthAttr(), b.getArrayAttr(args),
-                               b.getArrayAttr(names), b.getI64IntegerAttr(block.size));
-  chunk::setOutputParts(program, parts);
-  rule.getInit().cloneInto(&program.getInit(), values);
-  Operation *end = program.getInit().front().getTerminator();
-  b.setInsertionPoint(end);
-  chunk::YieldOp::create(b, end->getLoc(), end->getOperands());
-  end->erase();
-  Block *body = b.createBlock(&program.getBody());
-  for (BlockArgument argument : rule.getBody().getArguments()) {
-    ArgKind kind = rule.getArg(argument).getKind();
-    if (kind == ArgKind::Stale)
-      continue;
-    bool perToken = kind == ArgKind::Input || kind == ArgKind::Position;
-    Type type = argument.getType();
-    body->addArgument(perToken ? chunk::MapOp::rowsType(type, inner.getLengthAttr()) : type, loc);
-  }
+  auto names = b.getArrayAttr(inner.getOutputs().getValue().take_front(parts.size()));
+  auto result = emptyProgram(rule, inner.getLengthAttr(), names, parts, b.getI64IntegerAttr(block.size));
+  program = *result;
+  b.setInsertionPointToEnd(&program.getBody().front());
+  return result;
 }
 
 Value BlockProgram::find(ArgKind kind, StringRef name) {
@@ -125,7 +108,7 @@ Value BlockProgram::endOf(unsigned index) {
 }
 
 OwningOpRef<chunk::ProgramOp> BlockProgram::build() {
-  begin();
+  OwningOpRef<chunk::ProgramOp> result = begin();
   enter();
   SmallVector<Value> yields;
   for (unsigned i = 0; i < block.states.size(); ++i)
@@ -133,7 +116,7 @@ OwningOpRef<chunk::ProgramOp> BlockProgram::build() {
   for (auto name : program.getOutputs().getAsRange<StringAttr>())
     yields.push_back(ends.lookup(name));
   chunk::YieldOp::create(b, loc, yields);
-  return OwningOpRef<chunk::ProgramOp>(program);
+  return result;
 }
 
 Derivation recur::deriveBlocks(RuleOp rule) {
@@ -158,13 +141,11 @@ Derivation recur::deriveBlocks(RuleOp rule) {
   PassManager pm(rule.getContext(), chunk::ProgramOp::getOperationName());
   pm.addPass(createCanonicalizerPass());
   pm.addPass(createCSEPass());
-  for (bool isSplit : {false, true}) {
-    if (isSplit)
-      splitMaps(*derivation.program);
-    if (failed(pm.run(*derivation.program)))
-      derivation.program = nullptr, derivation.defect = "its blocks are no program";
-    if (!derivation.program)
-      break;
+  bool isSimplified = succeeded(pm.run(*derivation.program));
+  splitMaps(*derivation.program);
+  if (!isSimplified || failed(pm.run(*derivation.program))) {
+    derivation.program = nullptr;
+    derivation.defect = "its blocks are no program";
   }
   return derivation;
 }

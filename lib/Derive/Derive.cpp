@@ -71,23 +71,7 @@ private:
     OpBuilder b(rule.getContext());
     StringAttr length = lengthSymbol();
     findOutputs();
-    auto program = chunk::ProgramOp::create(b, rule.getLoc(), rule.getSymNameAttr(), length, rule.getArgs(),
-                                            b.getArrayAttr(outputNames), /*block=*/IntegerAttr());
-    chunk::setOutputParts(program, outputParts);
-    IRMapping map;
-    rule.getInit().cloneInto(&program.getInit(), map);
-    Operation *end = program.getInit().front().getTerminator();
-    b.setInsertionPoint(end);
-    chunk::YieldOp::create(b, end->getLoc(), end->getOperands());
-    end->erase();
-    Block *body = b.createBlock(&program.getBody());
-    for (BlockArgument argument : rule.getBody().getArguments()) {
-      ArgKind kind = rule.getArg(argument).getKind();
-      bool perToken = kind == ArgKind::Input || kind == ArgKind::Position;
-      body->addArgument(perToken ? chunk::MapOp::rowsType(argument.getType(), length) : argument.getType(),
-                        argument.getLoc());
-    }
-    return OwningOpRef<chunk::ProgramOp>(program);
+    return emptyProgram(rule, length, b.getArrayAttr(outputNames), outputParts);
   }
 
   // The program's outputs: the columns of one that is joined each by itself.
@@ -344,6 +328,31 @@ private:
   DenseMap<unsigned, Value> rows;
 };
 } // namespace
+
+OwningOpRef<chunk::ProgramOp> recur::emptyProgram(RuleOp rule, StringAttr length, ArrayAttr outputs,
+                                                  ArrayRef<chunk::OutputPart> parts, IntegerAttr block) {
+  OpBuilder b(rule.getContext());
+  SmallVector<BlockArgument> arguments(rule.getBody().getArguments());
+  llvm::erase_if(arguments, [&](BlockArgument x) { return rule.getArg(x).getKind() == ArgKind::Stale; });
+  auto args = llvm::map_to_vector(arguments, [&](BlockArgument x) -> Attribute { return rule.getArg(x); });
+  auto program = chunk::ProgramOp::create(b, rule.getLoc(), rule.getSymNameAttr(), length,
+                                          b.getArrayAttr(args), outputs, block);
+  chunk::setOutputParts(program, parts);
+  IRMapping map;
+  rule.getInit().cloneInto(&program.getInit(), map);
+  Operation *end = program.getInit().front().getTerminator();
+  b.setInsertionPoint(end);
+  chunk::YieldOp::create(b, end->getLoc(), end->getOperands());
+  end->erase();
+  Block *body = b.createBlock(&program.getBody());
+  for (BlockArgument argument : arguments) {
+    ArgKind kind = rule.getArg(argument).getKind();
+    bool perToken = kind == ArgKind::Input || kind == ArgKind::Position;
+    body->addArgument(perToken ? chunk::MapOp::rowsType(argument.getType(), length) : argument.getType(),
+                      argument.getLoc());
+  }
+  return OwningOpRef<chunk::ProgramOp>(program);
+}
 
 Derivation recur::derive(const NormalForm &nf) {
   if (nf.ruleClass == RuleClass::S && !RuleOp(nf.rule).argumentsOf(ArgKind::Stale).empty())

@@ -27,6 +27,13 @@ struct Derivation {
   std::vector<DerivationStep> steps;
 };
 
+/// A program with a rule's arguments, but for states of a block's start, and its initial states; its body is
+/// empty.
+mlir::OwningOpRef<chunk::ProgramOp> emptyProgram(RuleOp rule, mlir::StringAttr length,
+                                                 mlir::ArrayAttr outputs,
+                                                 llvm::ArrayRef<chunk::OutputPart> parts,
+                                                 mlir::IntegerAttr block = {});
+
 /// Derives the chunk program of a rule in normal form. Values may be appended to the rule's body.
 Derivation derive(const NormalForm &nf);
 

@@ -1,5 +1,7 @@
-#include "lib/Algebra/Terms.h"
+#include "lib/Algebra/Rewriting.h"
 #include "lib/Derive/Blocks.h"
+#include "mlir/Analysis/SliceAnalysis.h"
+#include "mlir/IR/IRMapping.h"
 
 using namespace mlir;
 using namespace recur;
@@ -34,16 +36,6 @@ static std::optional<Cut> findCut(chunk::MapOp map, OpBuilder &b) {
   return std::nullopt;
 }
 
-// Whether a value follows from the map's arguments alone; they are its operands.
-static void collect(Value value, llvm::SetVector<Operation *> &ops) {
-  Operation *op = value.getDefiningOp();
-  if (!op || ops.contains(op))
-    return;
-  for (Value operand : op->getOperands())
-    collect(operand, ops);
-  ops.insert(op);
-}
-
 // The rows of a vector that a map computes on the way.
 static Value rowsOf(chunk::MapOp map, Value vector, OpBuilder &b) {
   if (auto argument = dyn_cast<BlockArgument>(vector);
@@ -60,7 +52,10 @@ static Value rowsOf(chunk::MapOp map, Value vector, OpBuilder &b) {
   for (BlockArgument argument : map.getBody().getArguments())
     values.map(argument, body->addArgument(argument.getType(), argument.getLoc()));
   llvm::SetVector<Operation *> ops;
-  collect(vector, ops);
+  BackwardSliceOptions options;
+  options.inclusive = true;
+  options.filter = [&](Operation *op) { return op->getBlock() == &map.getBody().front(); };
+  (void)getBackwardSlice(vector, &ops, options);
   for (Operation *op : ops)
     inside.clone(*op, values);
   chunk::YieldOp::create(inside, map.getLoc(), values.lookup(vector));
@@ -88,10 +83,8 @@ static chunk::MapOp withRows(chunk::MapOp map, ArrayRef<std::pair<Value, Value>>
 
 // Drops what a map takes and does not use.
 static void dropUnused(chunk::MapOp map) {
-  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(map.getBody().front())))
-    if (isOpTriviallyDead(&op))
-      op.erase();
   Block &body = map.getBody().front();
+  eraseDead(body);
   unsigned rows = map.getRows().size();
   for (unsigned i = body.getNumArguments(); i-- > 0;) {
     if (!body.getArgument(i).use_empty())

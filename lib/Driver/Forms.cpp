@@ -23,8 +23,8 @@ std::string recur::whyNoChunks(const Derivation &derivation) {
   std::optional<int64_t> block = chunk::ProgramOp(*derivation.program).getBlock();
   if (!block || (*block % tokensOfTile == 0 && *block <= most))
     return {};
-  return "a block has " + std::to_string(*block) +
-         " tokens, and chunks on CPUs have a multiple of 16, up to 256";
+  return "a block has " + std::to_string(*block) + " tokens, and chunks on CPUs have a multiple of " +
+         std::to_string(tokensOfTile) + ", up to " + std::to_string(most);
 }
 
 std::vector<FormEntry> recur::compareForms(RuleOp rule, const Analysis &analysis, ArrayRef<DType> types,

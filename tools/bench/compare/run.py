@@ -331,7 +331,7 @@ def run(options):
             result["times"].append(row)
             print(line(rule.name, result, row), flush=True)
             torch.cuda.empty_cache()
-        if options.part != "times" and rule.step:
+        if options.part != "times" and (rule.step or rule.whole):
             tokens = 128 if options.part == "peer-only" else rule.tokens if on_gpu else 100
             result["errors"] = check(rule, ours, ops, options.device, tokens, 32 if on_gpu else 2)
             for keys, row in result["errors"].items():
