@@ -196,7 +196,7 @@ def ttt_whole(x):
         y = y + c - es * u.cumsum(-2)
         outputs.append(y + w * normed(y)[0] + b)
         S, c = S - es[..., -1:, :] * (u.transpose(-1, -2) @ ks), c - es[..., -1:, :] * u.sum(-2, keepdim=True)
-    return torch.cat(outputs, 2).transpose(1, 2), [S, c]
+    return torch.cat(outputs, 2).transpose(1, 2), [S, c[..., 0, :]]
 
 
 def token_of(rule, x):
@@ -297,7 +297,7 @@ def gsa_step_of(ops, x, states):
 
 def ttt(ops, x, final):
     o, state, bias = ops.chunk_ttt_linear(x.q, x.k, x.v, x.w, x.b, x.eta[..., None], output_final_state=final)
-    return o, [flip(state), bias]
+    return o, [flip(state), None if bias is None else bias[..., 0, :]]
 
 
 def hgrn(ops, x, final, initial=None):
