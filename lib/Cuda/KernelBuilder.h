@@ -47,6 +47,8 @@ public:
   void addChunked(DeriveFunction derive);
   /// Kernels for states that go on entry by entry; none for other rules.
   void addScan(RuleOp bound);
+  /// The same between products with params, in one launch; false where there are none.
+  bool addProjectedScan(RuleOp bound);
   mlir::OwningOpRef<mlir::ModuleOp> take() { return std::move(module); }
 
 private:

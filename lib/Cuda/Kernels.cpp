@@ -302,13 +302,15 @@ FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic,
                     scf::SCFDialect>();
   KernelBuilder builder(rule, symbolic, options, kernel);
   RuleOp bound = *(*prepared)->getOps<RuleOp>().begin();
-  builder.addChunked([&](RuleOp part, bool ofMicroStep) {
-    chunk::ProgramOp program = derive(part, ofMicroStep);
-    if (program)
-      mapSharedRows(program);
-    return program;
-  });
-  if (builder.isWanted("scan") && (kernel.entries.empty() || options.everyForm))
+  bool isProjected = builder.isWanted("scan") && builder.addProjectedScan(bound);
+  if (!isProjected)
+    builder.addChunked([&](RuleOp part, bool ofMicroStep) {
+      chunk::ProgramOp program = derive(part, ofMicroStep);
+      if (program)
+        mapSharedRows(program);
+      return program;
+    });
+  if (!isProjected && builder.isWanted("scan") && (kernel.entries.empty() || options.everyForm))
     builder.addScan(bound);
   if (auto reason = kernel.refused.find("chunk"); kernel.entries.empty() && reason != kernel.refused.end())
     mlir::emitRemark(rule.getLoc()) << "no chunks of tokens on " << options.chip.name << ": "

@@ -35,6 +35,12 @@ public:
   /// Emits what everything else uses; call once, at the start of the kernel.
   void begin(mlir::Value shared, mlir::Value scratch);
 
+  /// Gives the thread another place than the grid does, in a block whose threads stand in another order.
+  void place(mlir::Value row, mlir::Value column) {
+    coordinates[0] = row;
+    coordinates[1] = column;
+  }
+
   mlir::Value constant(int64_t value, unsigned bits = 32);
   mlir::Value number(double value);
   /// A thread's place along an axis.

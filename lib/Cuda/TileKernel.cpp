@@ -9,6 +9,7 @@
 #include "lib/Cuda/Cores.h"
 #include "lib/Cuda/Count.h"
 #include "lib/Cuda/Fragments.h"
+#include "lib/Cuda/ParamProducts.h"
 #include "lib/Cuda/RuleFrame.h"
 #include "lib/Cuda/Sequential.h"
 #include "llvm/Support/MathExtras.h"
@@ -17,17 +18,11 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-static constexpr int64_t tokensOfTile = 16, depthOfStep = 16, leastEntries = 16, bytesOfLane = 16;
+static constexpr int64_t tokensOfTile = 16, depthOfStep = 16, bytesOfLane = 16;
 
 namespace {
-// A product of a param, perhaps transposed, and a vector, perhaps as rows.
-struct Product {
-  unsigned tensor = 0;
-  FloatType element;         // of both sides: bf16 or f16
-  bool isTransposed = false; // the param's rows are summed over
-  int64_t rows = 0, depth = 0;
-  Value vector;
-
+// A product whose matrix lies in shared memory.
+struct Product : ParamProduct {
   int64_t tiles() const { return llvm::divideCeil(rows, 16) * 2; }           // of 8 rows
   int64_t steps() const { return llvm::divideCeil(depth, 2 * depthOfStep); } // of twice the depth
   int64_t lanes() const { return tiles() * steps() * 32; }
@@ -71,34 +66,6 @@ private:
 };
 } // namespace
 
-// A product that the kernel knows.
-static std::optional<Product> productOf(MatmulOp op, ArrayRef<TensorArgument> tensors) {
-  bool isLeft = !isMatrix(op.getRhs());
-  Value matrix = isLeft ? op.getLhs() : op.getRhs();
-  Product product;
-  product.vector = isLeft ? op.getRhs() : op.getLhs();
-  product.isTransposed = !isLeft;
-  while (auto transpose = matrix.getDefiningOp<TransposeOp>()) {
-    matrix = transpose.getOperand();
-    product.isTransposed ^= true;
-  }
-  auto *tensor = llvm::find_if(tensors, [&](const auto &t) { return t.argument == matrix; });
-  if (isMatrix(product.vector) || tensor == tensors.end() || tensor->hasToken || tensor->element.isF32())
-    return std::nullopt;
-  product.tensor = tensor - tensors.begin();
-  product.element = tensor->element;
-  MatType type = matType(matrix);
-  product.rows = product.isTransposed ? type.numCols() : type.numRows();
-  product.depth = product.isTransposed ? type.numRows() : type.numCols();
-  if (std::min(product.rows, product.depth) < leastEntries)
-    return std::nullopt;
-  return product;
-}
-
-static bool isDense(MatmulOp op) {
-  return matType(op.getLhs()).numCols() != 1 && (isMatrix(op.getLhs()) || isMatrix(op.getRhs()));
-}
-
 Grid cuda::gridOfTiles() {
   Grid grid;
   grid.threads = grid.lanes = 4;
@@ -113,29 +80,16 @@ bool cuda::isForTiles(RuleOp rule, ArrayRef<TensorArgument> tensors) {
     return false;
   for (Operation &op : rule.getBody().front().without_terminator()) {
     auto product = dyn_cast<MatmulOp>(op);
-    if (product && isDense(product)) {
-      if (!productOf(product, tensors))
-        return false;
-      any = true;
-      continue;
-    }
-    // Params may be transposed; there are no other matrices.
-    bool isView = isa<TransposeOp>(op) && llvm::all_of(op.getUsers(), [](Operation *user) {
-                    auto product = dyn_cast<MatmulOp>(user);
-                    return isa<TransposeOp>(user) || (product && isDense(product));
-                  });
-    if (op.getNumRegions() || (!isView && llvm::any_of(op.getResults(), isMatrix)) ||
-        llvm::any_of(op.getOperands(),
-                     [&](Value x) { return !isa<MatType>(x.getType()) || (!isView && isMatrix(x)); }))
+    bool isProduct = product && isDense(product);
+    if (isProduct ? !paramProductOf(product, tensors) : !usesNoMatrix(op))
       return false;
+    any |= isProduct;
   }
   return any;
 }
 
 const TileEmitter::Image *TileEmitter::imageOf(const Product &product) const {
-  return llvm::find_if(images, [&](const Image &image) {
-    return image.of.tensor == product.tensor && image.of.isTransposed == product.isTransposed;
-  });
+  return llvm::find_if(images, [&](const Image &image) { return image.of.hasMatrixOf(product); });
 }
 
 // Entries as lanes read them: a lane of the warp, for each 8 rows and 32 entries of them, has 16 bytes.
@@ -213,7 +167,7 @@ void TileEmitter::layOut() {
   rule.getBody().walk([&](MatmulOp op) {
     if (!isDense(op) || !placement.isNeeded(op))
       return;
-    Product product = *productOf(op, tensors);
+    Product product{*paramProductOf(op, tensors)};
     if (imageOf(product) != images.end())
       return;
     images.push_back({product, threads.sharedBytes});
@@ -367,7 +321,7 @@ LogicalResult TileEmitter::emitTokens(TensorAccess &access, ArrayRef<Value> plac
       continue;
     b.setLoc(op.getLoc());
     if (auto product = dyn_cast<MatmulOp>(op); product && isDense(product)) {
-      emitProduct(product, *productOf(product, tensors));
+      emitProduct(product, {*paramProductOf(product, tensors)});
     } else {
       loadParams(access, op);
       for (BodyEmitter *each : bodies)

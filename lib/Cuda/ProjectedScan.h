@@ -1,0 +1,137 @@
+// The kernel of states that go on entry by entry between products of a token's vectors and params.
+//
+// A warp has some rows of all matrices and of the states, and walks the tokens with them. The results of its
+// products are fragments whose columns are tokens: which ones is free, so a thread has columns that are
+// tokens in a row, and four lanes those of a tile. What a thread's tokens make of an entry of a state is a
+// map, which it finds by itself; four maps are put together by shuffles, and no warp waits for another but
+// for the vectors that products read: inputs, on their way to shared memory a few tiles ahead, and what
+// follows from products, which warps hand to one another there.
+#pragma once
+#include "lib/Cuda/Chunked.h"
+#include "lib/Cuda/ParamProducts.h"
+#include "lib/Cuda/Ptx.h"
+#include "lib/Cuda/RuleFrame.h"
+#include "lib/Cuda/Scan.h"
+#include "lib/Cuda/ScanMaps.h"
+
+namespace recur::cuda {
+
+/// How a block works: lanes of eight a warp share out the entries, four of them take `run` tokens in a row
+/// each.
+struct ProjectedShape {
+  static constexpr int64_t turns = 4;
+  Grid grid;
+  int64_t run = 8;
+  /// Tiles of inputs in shared memory.
+  int64_t places = 3;
+  /// Whether the matrices are kept in registers, or in shared memory.
+  bool inRegisters = false;
+
+  int64_t tokens() const { return turns * run; }
+};
+
+/// The shape for a rule that findScan has rewritten, or nothing where it has no such products, or does more
+/// than products and functions entry by entry.
+std::optional<ProjectedShape> chooseProjectedShape(RuleOp rule, llvm::ArrayRef<TensorArgument> tensors);
+
+/// Emits the body of an entry point. Fails, and says nothing, where shared memory has no room.
+mlir::LogicalResult emitProjectedScan(mlir::LLVM::LLVMFuncOp function, RuleOp rule, const ScanForm &form,
+                                      llvm::ArrayRef<TensorArgument> tensors, const ProjectedShape &shape,
+                                      ScanTask task, int64_t sharedLimit, Entry &entry);
+
+/// Emits one entry point.
+class ProjectedScan : RuleFrame {
+public:
+  ProjectedScan(mlir::ImplicitLocOpBuilder &b, RuleOp rule, const ScanForm &form,
+                llvm::ArrayRef<TensorArgument> tensors, const ProjectedShape &shape,
+                const Placement &placement, ScanTask task, Entry &entry)
+      : RuleFrame(b, rule, tensors, shape.grid, placement), form(form), shape(shape), task(task),
+        entry(entry), maps(threads) {}
+
+  mlir::LogicalResult run(mlir::LLVM::LLVMFuncOp function, int64_t sharedLimit);
+
+private:
+  // The vectors of a tile's tokens in shared memory, a row for each. Rows are one packet longer than a
+  // multiple of 128 bytes would be, and runs two, so that what a warp reads at once lies in different banks.
+  struct Rows {
+    int64_t at = 0, pitch = 0, entryBytes = 2;
+    mlir::FloatType element = {};
+    int64_t ofRun(int64_t run) const { return run * pitch + 32; }
+    int64_t bytes(const ProjectedShape &shape) const { return shape.turns * ofRun(shape.run); }
+  };
+  // A matrix: of each of a warp's tiles of 16 rows, and each 16 of depth, what a lane reads.
+  struct Weights {
+    ParamProduct of;
+    int64_t tiles = 0, steps = 0;
+    int64_t at = 0;                           // in shared memory
+    llvm::SmallVector<Values> fragments = {}; // in registers
+  };
+  using Tokens = llvm::MutableArrayRef<BodyEmitter>;
+
+  mlir::Value i64(int64_t n) { return threads.constant(n, 64); }
+  bool isWanted(mlir::Operation *op) const;
+  void findLevels();
+  bool layOut(int64_t sharedLimit);
+  llvm::SmallVector<MatmulOp> productsOf(unsigned level);
+
+  // Shared memory (ProjectedTiles.cpp).
+  Rows rowsOf(int64_t entries, mlir::FloatType element);
+  mlir::Value ownRow(mlir::Value base, const Rows &rows, int64_t token, mlir::Value entry);
+  void clearRows();
+  void ask(TensorAccess &access, mlir::Value first, mlir::Value place);
+  void take(TensorAccess &access, Tokens tokens, mlir::Value place);
+  void loadWeights(TensorAccess &access);
+  Values loadWeight(TensorAccess &access, const Weights &weights, int64_t tile, mlir::Value step);
+  Values weight(const Weights &weights, int64_t tile, int64_t step);
+  void handOver(mlir::Value vector, Tokens tokens);
+  void multiply(llvm::ArrayRef<MatmulOp> products, Tokens tokens, mlir::Value place);
+
+  // The walk.
+  mlir::LogicalResult walk(TensorAccess &access, Tokens tokens, mlir::Value place);
+  void exchange(const ScanGroup &group, Tokens tokens);
+  mlir::Value fromTurn(mlir::Value x, mlir::Value before, int64_t distance);
+  mlir::Value fromLast(mlir::Value x);
+  llvm::SmallVector<mlir::Value> fetchNumbers(TensorAccess &access, mlir::Value begin);
+  void setNumbers(TensorAccess &access, Tokens tokens, mlir::ValueRange fetched);
+  void storeOutputs(TensorAccess &access, Tokens tokens, mlir::Value begin, mlir::Value first);
+  void storeFinals(TensorAccess &access, Tokens tokens, mlir::Value begin, mlir::Value first);
+  void runTiles(TensorAccess &access);
+
+  // Segments.
+  int64_t bytesOfMaps() const;
+  Staged mapsOf(mlir::Value block);
+  void beginSegment(const Part &part);
+  void storeMaps(const Part &part);
+
+  const ScanForm &form;
+  const ProjectedShape &shape;
+  ScanTask task;
+  Entry &entry;
+  MapBuilder maps;
+  mlir::LogicalResult status = mlir::success();
+  mlir::Value lane, warp, turn; // of four lanes, which takes which tokens
+  mlir::Value scratch;
+  mlir::Value isLastPart; // whether states after this part are final; null: they are
+
+  // What is known once so many exchanges and products were made: an op's operands; a phase's states.
+  llvm::DenseMap<mlir::Operation *, unsigned> levels;
+  llvm::SmallVector<unsigned> begins;
+  unsigned lastLevel = 0;
+  llvm::DenseSet<mlir::Operation *> gatheredOps; // what the first phase's maps need
+
+  llvm::DenseMap<unsigned, Rows> ringed; // inputs, by tensor
+  int64_t ringBytes = 0;                 // of one place
+  llvm::DenseMap<mlir::Value, Rows> handed;
+  int64_t rowsBegin = 0, rowsEnd = 0;
+  llvm::SmallVector<Weights> weights;
+
+  llvm::DenseMap<unsigned, llvm::SmallVector<Tile>> after; // a tile, states in their layouts
+  struct Gathered {
+    const ScanGroup *group;
+    Tile tile;
+    llvm::SmallVector<EntryMap> entries;
+  };
+  llvm::SmallVector<Gathered> gathered;
+};
+
+} // namespace recur::cuda

@@ -1,0 +1,78 @@
+// Which rules are projected scans, and how a block works.
+#include "lib/Cuda/Cores.h"
+#include "lib/Cuda/ProjectedScan.h"
+#include "llvm/Support/MathExtras.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+// Whether a block of ops has nothing but functions entry by entry and, if allowed, products.
+static bool isSimple(Block &block, llvm::function_ref<bool(MatmulOp)> isProductKnown) {
+  return llvm::all_of(block.without_terminator(), [&](Operation &op) {
+    if (auto product = dyn_cast<MatmulOp>(op)) {
+      if (isDense(product))
+        return isProductKnown(product);
+      // A vector times a number.
+      return matType(product.getLhs()).numCols() == 1 && !isMatrix(product);
+    }
+    return usesNoMatrix(op) &&
+           isa<ElementwiseOp, BroadcastOp, AssumeOp, ConstantOp, SizeOp, TransposeOp, RopeOp>(op);
+  });
+}
+
+std::optional<ProjectedShape> cuda::chooseProjectedShape(RuleOp rule, ArrayRef<TensorArgument> tensors) {
+  constexpr int64_t rowsOfWarp = 16, mostWarps = 8, mostKept = 64, mostSums = 128, together = 4;
+  // What follows from tokens.
+  llvm::DenseSet<Value> ofTokens;
+  for (BlockArgument argument : rule.getBody().getArguments())
+    if (ArgKind kind = rule.getArg(argument).getKind(); kind == ArgKind::Input || kind == ArgKind::State)
+      ofTokens.insert(argument);
+  for (Operation &op : rule.getBody().front())
+    if (llvm::any_of(op.getOperands(), [&](Value operand) { return ofTokens.contains(operand); }))
+      ofTokens.insert(op.result_begin(), op.result_end());
+  SmallVector<ParamProduct> products;
+  auto know = [&](MatmulOp op) {
+    std::optional<ParamProduct> product = paramProductOf(op, tensors);
+    if (!product || !ofTokens.contains(product->vector) ||
+        (!products.empty() && product->element != products.front().element))
+      return false;
+    products.push_back(*product);
+    return true;
+  };
+  if (!isSimple(rule.getInit().front(), [](MatmulOp) { return false; }) ||
+      !isSimple(rule.getBody().front(), know) || products.empty())
+    return std::nullopt;
+  int64_t largest = 0;
+  for (const TensorArgument &tensor : tensors) {
+    if (tensor.argument && isa<StepsType>(tensor.argument.getType()))
+      return std::nullopt;
+    MatType type = tensor.entry();
+    bool isParam = tensor.argument && rule.getArg(tensor.argument).getKind() == ArgKind::Param;
+    if (type.numRows() != 1 && type.numCols() != 1) {
+      if (!isParam)
+        return std::nullopt;
+      continue;
+    }
+    largest = std::max(largest, type.numElements());
+    if (tensor.hasToken && !type.isScalar() &&
+        (type.numElements() % together || tensor.own[1] == tensor.own[2]))
+      return std::nullopt;
+  }
+  for (const ParamProduct &product : products)
+    largest = std::max(largest, product.rows);
+  ProjectedShape shape;
+  int64_t warps = std::clamp<int64_t>(llvm::divideCeil(largest, rowsOfWarp), 1, mostWarps);
+  shape.grid.threads = shape.grid.lanes = warps * 32 / ProjectedShape::turns;
+  shape.grid.groups = ProjectedShape::turns;
+  shape.grid.productsApart = true;
+  int64_t kept = 0, sums = 0;
+  for (const ParamProduct &product : products) {
+    int64_t owned = shape.grid.owned(product.rows, 1);
+    kept += owned / 2 * llvm::divideCeil(product.depth, 16) * 4;
+    sums += owned;
+  }
+  shape.inRegisters = kept <= mostKept;
+  shape.run = 16 * sums <= mostSums ? 16 : 8;
+  return shape;
+}
