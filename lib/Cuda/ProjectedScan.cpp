@@ -1,6 +1,7 @@
 #include "lib/Cuda/ProjectedScan.h"
 #include "lib/Cuda/Cores.h"
 #include "lib/Cuda/Count.h"
+#include "lib/Cuda/Roles.h"
 #include "lib/Cuda/Sequential.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 #include "llvm/Support/MathExtras.h"
@@ -240,9 +241,17 @@ void ProjectedScan::storeFinals(TensorAccess &access, Tokens tokens, Value begin
 }
 
 void ProjectedScan::runTiles(TensorAccess &access) {
+  Ptx ptx(b);
   int64_t tile = shape.tokens();
-  for (int64_t i = 0; i + 1 < shape.places; ++i)
-    ask(access, i64(i * tile), threads.constant(i));
+  if (shape.byWarpgroups) {
+    llvm::copy_if(productsOf(0), std::back_inserter(ahead), [&](MatmulOp op) { return isOfInput(op); });
+    awaitTile(threads.constant(0));
+    if (!ahead.empty())
+      aheadSums = ptx.await(0, startProducts(ahead, threads.constant(0)));
+  } else {
+    for (int64_t i = 0; i + 1 < shape.places; ++i)
+      ask(access, i64(i * tile), threads.constant(i));
+  }
   Value offset = arith::MulIOp::create(b, turn, threads.constant(shape.run));
   offset = arith::ExtUIOp::create(b, b.getI64Type(), offset);
   auto beginOf = [&](Value first) -> Value { return arith::AddIOp::create(b, first, offset); };
@@ -268,26 +277,38 @@ void ProjectedScan::runTiles(TensorAccess &access) {
   };
   SmallVector<Value> inits = carried();
   size_t count = inits.size();
+  size_t sums = aheadSums.empty() ? 0 : aheadSums.size() * aheadSums.front().size();
   inits.push_back(threads.constant(0));
+  for (const Values &sum : aheadSums)
+    llvm::append_range(inits, sum);
   llvm::append_range(inits, fetchNumbers(access, beginOf(i64(0))));
   auto loop = threads.forLoop(i64(0), tokens, i64(tile), inits, [&](Value first, ValueRange values) {
     setAll(values.take_front(count));
-    Value place = values[count], begin = beginOf(first);
+    Value number = values[count], place = placeOf(number), begin = beginOf(first);
     Value next = arith::AddIOp::create(b, first, i64(tile));
     SmallVector<Value> numbers = fetchNumbers(access, beginOf(next));
     std::vector<BodyEmitter> bodies(shape.run, body);
-    setNumbers(access, bodies, values.drop_front(count + 1));
+    ValueRange landed = values.slice(count + 1, sums);
+    for (Values &sum : aheadSums) {
+      sum.assign(landed.begin(), landed.begin() + sum.size());
+      landed = landed.drop_front(sum.size());
+    }
+    setNumbers(access, bodies, values.drop_front(count + 1 + sums));
     for (auto [t, token] : llvm::enumerate(bodies))
       setBuiltins(token, rule.getBody().front(),
                   arith::AddIOp::create(b, position, arith::AddIOp::create(b, begin, i64(t))));
-    // The place that comes before this one's is free as soon as all have come here.
-    Ptx ptx(b);
-    ptx.awaitPackets(shape.places - 2);
-    NVVM::Barrier0Op::create(b);
-    Value isFirst = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, place, threads.constant(0));
-    Value before = arith::SelectOp::create(b, isFirst, threads.constant(shape.places - 1),
-                                           arith::SubIOp::create(b, place, threads.constant(1)));
-    ask(access, arith::AddIOp::create(b, first, i64((shape.places - 1) * tile)), before);
+    SmallVector<Pending> started;
+    Value following = ptx.add(number, 1);
+    if (shape.byWarpgroups) {
+      awaitTile(following);
+      started = startProducts(ahead, placeOf(following));
+    } else {
+      // The place of the tile before is free as soon as all have come here.
+      ptx.awaitPackets(shape.places - 2);
+      meet();
+      ask(access, arith::AddIOp::create(b, first, i64((shape.places - 1) * tile)),
+          placeOf(ptx.add(number, shape.places - 1)));
+    }
     take(access, bodies, place);
     after.clear();
     if (succeeded(status))
@@ -300,28 +321,64 @@ void ProjectedScan::runTiles(TensorAccess &access) {
           body.set(states[state], own);
     }
     SmallVector<Value> results = carried();
-    Value more = arith::AddIOp::create(b, place, threads.constant(1));
-    Value isOver = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, more, threads.constant(shape.places));
-    results.push_back(arith::SelectOp::create(b, isOver, threads.constant(0), more));
+    results.push_back(following);
+    if (!ahead.empty())
+      for (const Values &sum : ptx.await(0, started))
+        llvm::append_range(results, sum);
+    if (shape.byWarpgroups)
+      releaseTile(number);
     llvm::append_range(results, numbers);
     return results;
   });
   setAll(loop.getResults().take_front(count));
-  Ptx(b).awaitPackets();
+  if (!shape.byWarpgroups)
+    ptx.awaitPackets();
+}
+
+void ProjectedScan::walkPart(TensorAccess &access, const Part &part) {
+  setParams(access);
+  status = setStates(access);
+  if (failed(status))
+    return;
+  loadWeights(access);
+  meet();
+  if (task == ScanTask::Segments) {
+    beginSegment(part);
+    isLastPart = part.isLast;
+  }
+  if (task == ScanTask::Gather)
+    for (const ScanGroup &group : form.phases.front())
+      forLayouts(states[group.states[0]], [&](Axis axis) {
+        Tile tile = threads.shape(matType(states[group.states[0]]), axis);
+        gathered.push_back(
+            {&group, tile, SmallVector<EntryMap>(tile.rows * tile.cols, maps.identity(group))});
+      });
+  runTiles(access);
+  if (failed(status))
+    return;
+  if (task == ScanTask::Gather)
+    return storeMaps(part);
+  Value isEmpty = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, tokens, i64(0));
+  Value isFirst = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, turn, threads.constant(0));
+  threads.when(threads.both(threads.both(isEmpty, isFirst), isLastPart), [&] {
+    for (unsigned i = 0; i < states.size(); ++i)
+      threads.when(access.isGiven(finalTensor(i)), [&] { storeFinal(access, i); });
+  });
 }
 
 LogicalResult ProjectedScan::run(LLVM::LLVMFuncOp function, int64_t sharedLimit) {
+  Ptx ptx(b);
   TensorAccess access(threads, function.getArgument(0), tensors, /*packed=*/true);
   access.statesApart = true;
-  auto shared = function->getParentOfType<ModuleOp>().lookupSymbol<LLVM::GlobalOp>("recur_shared");
+  auto shared = function->getParentOfType<ModuleOp>().lookupSymbol<LLVM::GlobalOp>(
+      shape.byWarpgroups ? StringRef(tilesSymbol) : StringRef("recur_shared"));
   Value base = LLVM::AddressOfOp::create(b, shared);
   threads.begin(base, base);
-  lane = arith::RemUIOp::create(b, threads.threadIndex(), threads.constant(32));
-  warp = arith::DivUIOp::create(b, threads.threadIndex(), threads.constant(32));
-  turn = arith::RemUIOp::create(b, lane, threads.constant(ProjectedShape::turns));
-  Value row = arith::DivUIOp::create(b, lane, threads.constant(ProjectedShape::turns));
-  Value ofWarp = arith::MulIOp::create(b, warp, threads.constant(32 / ProjectedShape::turns));
-  threads.place(threads.constant(0), arith::AddIOp::create(b, ofWarp, row));
+  lane = ptx.bits(threads.threadIndex(), 31);
+  warp = ptx.shiftRight(threads.threadIndex(), 5);
+  turn = ptx.bits(lane, ProjectedShape::turns - 1);
+  Value row = ptx.shiftRight(lane, llvm::Log2_64(ProjectedShape::turns));
+  threads.place(threads.constant(0), ptx.add(ptx.mul(warp, 32 / ProjectedShape::turns), row));
   bool segmented = task != ScanTask::Whole;
   Part part = findPart(threads, access, entry.shards, /*slab=*/0, segmented ? shape.tokens() : 0);
   setPart(part);
@@ -333,39 +390,29 @@ LogicalResult ProjectedScan::run(LLVM::LLVMFuncOp function, int64_t sharedLimit)
     scratch = access.pointer(TensorAccess::Scratch);
   }
   threads.when(part.isPresent, [&] {
-    setParams(access);
-    status = setStates(access);
-    if (failed(status))
-      return;
-    loadWeights(access);
     clearRows();
+    if (!shape.byWarpgroups)
+      return walkPart(access, part);
+    initRing();
+    ptx.fenceProxy();
     NVVM::Barrier0Op::create(b);
-    if (task == ScanTask::Segments) {
-      beginSegment(part);
-      isLastPart = part.isLast;
-    }
-    if (task == ScanTask::Gather)
-      for (const ScanGroup &group : form.phases.front())
-        forLayouts(states[group.states[0]], [&](Axis axis) {
-          Tile tile = threads.shape(matType(states[group.states[0]]), axis);
-          gathered.push_back(
-              {&group, tile, SmallVector<EntryMap>(tile.rows * tile.cols, maps.identity(group))});
-        });
-    runTiles(access);
-    if (failed(status))
-      return;
-    if (task == ScanTask::Gather)
-      return storeMaps(part);
-    Value isEmpty = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, tokens, i64(0));
-    Value isFirst = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, turn, threads.constant(0));
-    threads.when(threads.both(threads.both(isEmpty, isFirst), isLastPart), [&] {
-      for (unsigned i = 0; i < states.size(); ++i)
-        threads.when(access.isGiven(finalTensor(i)), [&] { storeFinal(access, i); });
+    // Who brings inputs leaves registers to the others.
+    constexpr int64_t registers = 65536, few = 40;
+    int64_t all = registers / shape.blocksOfProcessor() / entry.threads / 8 * 8 * entry.threads;
+    int64_t many = (all - few * shape.bringers()) / shape.walkers() / 8 * 8;
+    Value walks = ptx.below(threads.threadIndex(), ptx.constant(shape.walkers()));
+    threads.when(walks, [&] {
+      ptx.setRegisters(many, /*more=*/true);
+      walkPart(access, part);
+    });
+    threads.when(arith::XOrIOp::create(b, walks, threads.constant(1, 1)), [&] {
+      ptx.setRegisters(few, /*more=*/false);
+      bring(access);
     });
   });
-  describeLoops(function.getBody(), "scan", 1, entry.threads / 32);
+  describeLoops(function.getBody(), "scan", 1, shape.walkers() / 32);
   LLVM::ReturnOp::create(b, ValueRange());
-  entry.sharedBytes = rowsEnd;
+  entry.sharedBytes = sharedBytes;
   return failure(failed(status) || threads.scratchBytes);
 }
 

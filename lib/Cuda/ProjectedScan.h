@@ -13,6 +13,7 @@
 #include "lib/Cuda/RuleFrame.h"
 #include "lib/Cuda/Scan.h"
 #include "lib/Cuda/ScanMaps.h"
+#include "llvm/Support/MathExtras.h"
 
 namespace recur::cuda {
 
@@ -26,13 +27,21 @@ struct ProjectedShape {
   int64_t places = 3;
   /// Whether the matrices are kept in registers, or in shared memory.
   bool inRegisters = false;
+  /// Products are those of warpgroups, and run one tile ahead of all else where they are of inputs. One more
+  /// warpgroup brings these.
+  bool byWarpgroups = false;
 
   int64_t tokens() const { return turns * run; }
+  /// Threads that walk the tokens, those that bring inputs, and how many blocks share a processor.
+  int64_t walkers() const { return grid.threads * grid.groups; }
+  int64_t bringers() const { return byWarpgroups ? 128 : 0; }
+  int64_t blocksOfProcessor() const { return std::max<int64_t>(1, 256 / walkers()); }
 };
 
 /// The shape for a rule that findScan has rewritten, or nothing where it has no such products, or does more
 /// than products and functions entry by entry.
-std::optional<ProjectedShape> chooseProjectedShape(RuleOp rule, llvm::ArrayRef<TensorArgument> tensors);
+std::optional<ProjectedShape> chooseProjectedShape(RuleOp rule, llvm::ArrayRef<TensorArgument> tensors,
+                                                   bool hasWarpgroups);
 
 /// Emits the body of an entry point. Fails, and says nothing, where shared memory has no room.
 mlir::LogicalResult emitProjectedScan(mlir::LLVM::LLVMFuncOp function, RuleOp rule, const ScanForm &form,
@@ -41,6 +50,8 @@ mlir::LogicalResult emitProjectedScan(mlir::LLVM::LLVMFuncOp function, RuleOp ru
 
 /// Emits one entry point.
 class ProjectedScan : RuleFrame {
+  static constexpr int64_t bytesOfLine = 128; // of swizzled rows
+
 public:
   ProjectedScan(mlir::ImplicitLocOpBuilder &b, RuleOp rule, const ScanForm &form,
                 llvm::ArrayRef<TensorArgument> tensors, const ProjectedShape &shape,
@@ -51,13 +62,22 @@ public:
   mlir::LogicalResult run(mlir::LLVM::LLVMFuncOp function, int64_t sharedLimit);
 
 private:
-  // The vectors of a tile's tokens in shared memory, a row for each. Rows are one packet longer than a
-  // multiple of 128 bytes would be, and runs two, so that what a warp reads at once lies in different banks.
+  // The vectors of a tile's tokens in shared memory, a row for each: in the order of tokens, the next run
+  // some bytes further on; or, swizzled, in that of a product's columns, blocks of 64 entries.
   struct Rows {
-    int64_t at = 0, pitch = 0, entryBytes = 2;
-    mlir::FloatType element = {};
-    int64_t ofRun(int64_t run) const { return run * pitch + 32; }
-    int64_t bytes(const ProjectedShape &shape) const { return shape.turns * ofRun(shape.run); }
+    int64_t at = 0, entries = 0;
+    mlir::FloatType element;
+    bool isSwizzled = false;
+
+    int64_t entryBytes() const { return element.getIntOrFloatBitWidth() / 8; }
+    // Rows are a packet longer than a multiple of 32 bytes, and runs two, so that what a warp reads at once
+    // lies in different banks.
+    int64_t pitch() const { return llvm::alignTo(entries * entryBytes(), 32) + 16; }
+    int64_t ofRun(int64_t run) const { return run * pitch() + 32; }
+    int64_t ofBlock(const ProjectedShape &shape) const { return shape.tokens() * bytesOfLine; }
+    int64_t bytes(const ProjectedShape &shape) const {
+      return isSwizzled ? llvm::divideCeil(entries, 64) * ofBlock(shape) : shape.turns * ofRun(shape.run);
+    }
   };
   // A matrix: of each of a warp's tiles of 16 rows, and each 16 of depth, what a lane reads.
   struct Weights {
@@ -65,6 +85,8 @@ private:
     int64_t tiles = 0, steps = 0;
     int64_t at = 0;                           // in shared memory
     llvm::SmallVector<Values> fragments = {}; // in registers
+    int64_t blocks() const { return llvm::divideCeil(of.depth, 64); }
+    int64_t bytes(int64_t warps, bool byWarpgroups) const;
   };
   using Tokens = llvm::MutableArrayRef<BodyEmitter>;
 
@@ -75,16 +97,36 @@ private:
   llvm::SmallVector<MatmulOp> productsOf(unsigned level);
 
   // Shared memory (ProjectedTiles.cpp).
-  Rows rowsOf(int64_t entries, mlir::FloatType element);
+  Rows rowsOf(int64_t entries, mlir::FloatType element, bool isFactor);
   mlir::Value ownRow(mlir::Value base, const Rows &rows, int64_t token, mlir::Value entry);
+  mlir::Value packetOf(const Rows &rows, mlir::Value token, mlir::Value packet);
   void clearRows();
   void ask(TensorAccess &access, mlir::Value first, mlir::Value place);
   void take(TensorAccess &access, Tokens tokens, mlir::Value place);
+  void handOver(mlir::Value vector, Tokens tokens);
+
+  // Products (ProjectedProducts.cpp).
   void loadWeights(TensorAccess &access);
   Values loadWeight(TensorAccess &access, const Weights &weights, int64_t tile, mlir::Value step);
+  void storeWeight(const Weights &weights, int64_t tile, mlir::Value step, mlir::ValueRange words);
   Values weight(const Weights &weights, int64_t tile, int64_t step);
-  void handOver(mlir::Value vector, Tokens tokens);
+  const Weights &weightsOf(MatmulOp op) const;
+  const Rows &rowsOf(MatmulOp op) const;
+  bool isOfInput(MatmulOp op) const;
+  mlir::Value addressOf(const Rows &rows, mlir::Value place);
+  void setResult(MatmulOp op, Tokens tokens, llvm::ArrayRef<Values> sums);
   void multiply(llvm::ArrayRef<MatmulOp> products, Tokens tokens, mlir::Value place);
+  void multiplyByWarps(llvm::ArrayRef<MatmulOp> products, Tokens tokens, mlir::Value place);
+  llvm::SmallVector<Pending> startProducts(llvm::ArrayRef<MatmulOp> products, mlir::Value place);
+  void meet();
+
+  // Places of the ring that are full, and empty again (ProjectedRing.cpp).
+  void initRing();
+  mlir::Value barrierOf(bool full, mlir::Value tile);
+  mlir::Value placeOf(mlir::Value tile);
+  void awaitTile(mlir::Value tile);
+  void releaseTile(mlir::Value tile);
+  void bring(TensorAccess &access);
 
   // The walk.
   mlir::LogicalResult walk(TensorAccess &access, Tokens tokens, mlir::Value place);
@@ -96,6 +138,7 @@ private:
   void storeOutputs(TensorAccess &access, Tokens tokens, mlir::Value begin, mlir::Value first);
   void storeFinals(TensorAccess &access, Tokens tokens, mlir::Value begin, mlir::Value first);
   void runTiles(TensorAccess &access);
+  void walkPart(TensorAccess &access, const Part &part);
 
   // Segments.
   int64_t bytesOfMaps() const;
@@ -122,10 +165,14 @@ private:
   llvm::DenseMap<unsigned, Rows> ringed; // inputs, by tensor
   int64_t ringBytes = 0;                 // of one place
   llvm::DenseMap<mlir::Value, Rows> handed;
-  int64_t rowsBegin = 0, rowsEnd = 0;
+  int64_t rowsEnd = 0, sharedBytes = 0; // matrices lie behind the rows, barriers last
+  int64_t ringAt = 0;
   llvm::SmallVector<Weights> weights;
 
   llvm::DenseMap<unsigned, llvm::SmallVector<Tile>> after; // a tile, states in their layouts
+  // Products that run a tile ahead, and what they gave for this one: of each, and of each tile of rows.
+  llvm::SmallVector<MatmulOp> ahead;
+  llvm::SmallVector<Values> aheadSums;
   struct Gathered {
     const ScanGroup *group;
     Tile tile;

@@ -21,8 +21,9 @@ static bool isSimple(Block &block, llvm::function_ref<bool(MatmulOp)> isProductK
   });
 }
 
-std::optional<ProjectedShape> cuda::chooseProjectedShape(RuleOp rule, ArrayRef<TensorArgument> tensors) {
-  constexpr int64_t rowsOfWarp = 16, mostWarps = 8, mostKept = 64, mostSums = 128, together = 4;
+std::optional<ProjectedShape> cuda::chooseProjectedShape(RuleOp rule, ArrayRef<TensorArgument> tensors,
+                                                         bool hasWarpgroups) {
+  constexpr int64_t rowsOfWarp = 16, mostWarps = 8, together = 4;
   // What follows from tokens.
   llvm::DenseSet<Value> ofTokens;
   for (BlockArgument argument : rule.getBody().getArguments())
@@ -63,6 +64,11 @@ std::optional<ProjectedShape> cuda::chooseProjectedShape(RuleOp rule, ArrayRef<T
     largest = std::max(largest, product.rows);
   ProjectedShape shape;
   int64_t warps = std::clamp<int64_t>(llvm::divideCeil(largest, rowsOfWarp), 1, mostWarps);
+  shape.byWarpgroups = hasWarpgroups && warps >= 4;
+  if (shape.byWarpgroups) {
+    warps = llvm::alignTo(warps, 4);
+    shape.places = 4;
+  }
   shape.grid.threads = shape.grid.lanes = warps * 32 / ProjectedShape::turns;
   shape.grid.groups = ProjectedShape::turns;
   shape.grid.productsApart = true;
@@ -72,7 +78,7 @@ std::optional<ProjectedShape> cuda::chooseProjectedShape(RuleOp rule, ArrayRef<T
     kept += owned / 2 * llvm::divideCeil(product.depth, 16) * 4;
     sums += owned;
   }
-  shape.inRegisters = kept <= mostKept;
-  shape.run = 16 * sums <= mostSums ? 16 : 8;
+  shape.run = 16 * sums <= (shape.byWarpgroups ? 64 : 128) ? 16 : 8;
+  shape.inRegisters = kept <= (shape.byWarpgroups ? (shape.run == 8 ? 96 : 0) : 64);
   return shape;
 }

@@ -97,9 +97,11 @@ bool KernelBuilder::addProjectedScan(RuleOp bound) {
   if (!form)
     return false;
   SmallVector<TensorArgument> tensors = listTensors(symbolic, part, IndexClasses(part), 0, options);
-  std::optional<ProjectedShape> shape = chooseProjectedShape(part, tensors);
+  std::optional<ProjectedShape> shape = chooseProjectedShape(part, tensors, options.chip.hasWarpgroups());
   if (!shape)
     return false;
+  if (shape->byWarpgroups && !this->module->lookupSymbol(tilesSymbol))
+    makeShared(tilesSymbol, 1024);
   size_t first = entries.size();
   auto add = [&](ScanTask task) {
     Entry entry;
@@ -108,20 +110,21 @@ bool KernelBuilder::addProjectedScan(RuleOp bound) {
                                                               : "_projected_segments");
     entry.form = Form::Scan;
     entry.packed = true;
-    entry.threads = shape->grid.threads * shape->grid.groups;
+    entry.threads = shape->walkers() + shape->bringers();
     // Of two segments, each of which is walked twice, not much is gained.
     entry.cut = task == ScanTask::Whole ? Entry::Whole : Entry::SeveralSegments;
     entry.continues = task == ScanTask::Gather;
     entry.leastTokens = task == ScanTask::Whole ? tokensWorthChunk : 8 * shape->tokens();
     if (task != ScanTask::Whole)
-      entry.mostBlocks = options.chip.processors * std::max<int64_t>(1, 256 / entry.threads);
+      entry.mostBlocks = options.chip.processors * shape->blocksOfProcessor();
     LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
     if (failed(emitProjectedScan(function, part, *form, tensors, *shape, task, options.chip.sharedBytes,
                                  entry))) {
       function.erase();
       return false;
     }
-    function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(), b.getI32IntegerAttr(1));
+    function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(),
+                      b.getI32IntegerAttr(shape->blocksOfProcessor()));
     entries.push_back(entry);
     return true;
   };
