@@ -75,6 +75,8 @@ private:
   void addPortable(DeriveFunction derive);
   bool addScan(RuleOp part, const ScanForm &form, llvm::ArrayRef<TensorArgument> tensors,
                const ScanShape &shape, int64_t shards, ScanTask task);
+  // With at most so many entries a block, where blocks share them out; nothing where fewer might do.
+  std::optional<bool> addProjectedScan(RuleOp bound, int64_t mostRows);
   void makeShared(llvm::StringRef name, int64_t alignment);
 
   RuleOp rule, symbolic;

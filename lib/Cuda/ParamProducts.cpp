@@ -9,6 +9,11 @@ bool cuda::isDense(MatmulOp op) {
   return matType(op.getLhs()).numCols() != 1 && (isMatrix(op.getLhs()) || isMatrix(op.getRhs()));
 }
 
+bool cuda::isProduct(Operation *op) {
+  auto product = dyn_cast<MatmulOp>(op);
+  return product && isDense(product);
+}
+
 std::optional<ParamProduct> cuda::paramProductOf(MatmulOp op, ArrayRef<TensorArgument> tensors) {
   constexpr int64_t leastEntries = 16;
   bool isLeft = !isMatrix(op.getRhs());

@@ -20,6 +20,7 @@ struct ParamProduct {
 
 /// Whether a product is one of a matrix.
 bool isDense(MatmulOp op);
+bool isProduct(mlir::Operation *op);
 /// What such a product is, or nothing where it is none that the matrix units make.
 std::optional<ParamProduct> paramProductOf(MatmulOp op, llvm::ArrayRef<TensorArgument> tensors);
 

@@ -141,11 +141,11 @@ const ProjectedScan::Rows &ProjectedScan::rowsOf(MatmulOp op) const {
   return ringed.find(input - tensors.begin())->second;
 }
 
-// Where rows begin, those of an input in one of the ring's places.
-Value ProjectedScan::addressOf(const Rows &rows, Value place) {
+// Where a tile's rows begin.
+Value ProjectedScan::addressOf(const Rows &rows, Value tile) {
   Ptx ptx(b);
   Value at = LLVM::PtrToIntOp::create(b, b.getI32Type(), threads.sharedAt(rows.at));
-  return rows.at < ringBytes ? ptx.add(at, ptx.mul(place, ringBytes)) : at;
+  return ptx.add(at, copyOf(rows, tile));
 }
 
 // Of a fragment's rows the second ones are the thread's next entries, and its two columns two tokens. There
@@ -160,30 +160,31 @@ void ProjectedScan::setResult(MatmulOp op, Tokens tokens, ArrayRef<Values> sums)
   }
 }
 
-// A barrier of all who walk, behind what products read.
-void ProjectedScan::meet() {
+// A barrier of all who walk, behind what products read, or they themselves.
+void ProjectedScan::meet(bool isRead) {
   if (!shape.byWarpgroups) {
     NVVM::Barrier0Op::create(b);
     return;
   }
   Ptx ptx(b);
-  ptx.fenceProxy();
+  if (isRead)
+    ptx.fenceProxy();
   ptx.meet(ptx.constant(1), shape.walkers());
 }
 
 // Products of warpgroups, all of them at once.
-SmallVector<Pending> ProjectedScan::startProducts(ArrayRef<MatmulOp> products, Value place) {
+SmallVector<Pending> ProjectedScan::startProducts(ArrayRef<MatmulOp> products, Value tile) {
   Ptx ptx(b);
   SmallVector<Pending> pending;
   for (MatmulOp op : products) {
     const Rows &rows = rowsOf(op);
     const Weights &own = weightsOf(op);
-    Value right = ptx.descriptor(addressOf(rows, place), 0);
-    for (int64_t tile = 0; tile < own.tiles; ++tile) {
+    Value right = ptx.descriptor(addressOf(rows, tile), 0);
+    for (int64_t i = 0; i < own.tiles; ++i) {
       SmallVector<Step> steps;
       for (int64_t step = 0; step < own.steps; ++step)
         steps.push_back(
-            {weight(own, tile, step), ptx.advance(right, step / 4 * rows.ofBlock(shape) + step % 4 * 32)});
+            {weight(own, i, step), ptx.advance(right, step / 4 * rows.ofBlock(shape) + step % 4 * 32)});
       pending.push_back(ptx.product(shape.tokens(), {}, steps, /*leftByDepth=*/false, /*rightByDepth=*/false,
                                     own.of.element.isF16() ? "f16" : "bf16"));
     }
@@ -192,23 +193,23 @@ SmallVector<Pending> ProjectedScan::startProducts(ArrayRef<MatmulOp> products, V
 }
 
 // All products of a level.
-void ProjectedScan::multiply(ArrayRef<MatmulOp> products, Tokens tokens, Value place) {
+void ProjectedScan::multiply(ArrayRef<MatmulOp> products, Tokens tokens, Value tile) {
   llvm::SmallSetVector<Value, 2> vectors;
   for (MatmulOp op : products)
     if (Value vector = paramProductOf(op, tensors)->vector; handed.contains(vector))
       vectors.insert(vector);
   for (Value vector : vectors)
-    handOver(vector, tokens);
+    handOver(vector, tokens, tile);
   if (!vectors.empty())
     meet();
   if (!shape.byWarpgroups)
-    return multiplyByWarps(products, tokens, place);
+    return multiplyByWarps(products, tokens, tile);
   SmallVector<MatmulOp> own;
   llvm::copy_if(products, std::back_inserter(own),
                 [&](MatmulOp op) { return !llvm::is_contained(ahead, op); });
   SmallVector<Values> sums;
   if (!own.empty())
-    sums = Ptx(b).await(0, startProducts(own, place));
+    sums = Ptx(b).await(0, startProducts(own, tile));
   auto set = [&](ArrayRef<MatmulOp> ops, ArrayRef<Values> all) {
     for (MatmulOp op : ops) {
       size_t tiles = weightsOf(op).tiles;
@@ -222,7 +223,7 @@ void ProjectedScan::multiply(ArrayRef<MatmulOp> products, Tokens tokens, Value p
 }
 
 // The same, 16 x 8 at a time. Those of one vector share what is read of it.
-void ProjectedScan::multiplyByWarps(ArrayRef<MatmulOp> products, Tokens tokens, Value place) {
+void ProjectedScan::multiplyByWarps(ArrayRef<MatmulOp> products, Tokens tokens, Value tile) {
   Ptx ptx(b);
   llvm::SmallMapVector<Value, SmallVector<MatmulOp>, 2> byVector;
   for (MatmulOp op : products)
@@ -235,7 +236,7 @@ void ProjectedScan::multiplyByWarps(ArrayRef<MatmulOp> products, Tokens tokens, 
   for (auto &entry : byVector) {
     ArrayRef<MatmulOp> ops = entry.second;
     const Rows &rows = rowsOf(ops.front());
-    Value at = ptx.add(addressOf(rows, place), ptx.add(bit(8, depthOfStep), bit(16, 2 * rows.pitch())));
+    Value at = ptx.add(addressOf(rows, tile), ptx.add(bit(8, depthOfStep), bit(16, 2 * rows.pitch())));
     int64_t ofRun = rows.ofRun(shape.run);
     at = ptx.add(at, ptx.add(bit(1, rows.pitch()), ptx.add(bit(2, ofRun), bit(4, 2 * ofRun))));
     SmallVector<const Weights *> of;
@@ -246,14 +247,14 @@ void ProjectedScan::multiplyByWarps(ArrayRef<MatmulOp> products, Tokens tokens, 
     }
     for (int64_t step = 0; step < of.front()->steps; ++step) {
       SmallVector<Values> right;
-      for (int64_t tile = 0; tile < tiles; tile += 2)
-        right.push_back(ptx.loadMatrices(at, 2 * tile * rows.pitch() + step * depthOfStep * 2, false));
+      for (int64_t n = 0; n < tiles; n += 2)
+        right.push_back(ptx.loadMatrices(at, 2 * n * rows.pitch() + step * depthOfStep * 2, false));
       for (auto [matrix, sum] : llvm::zip(of, sums))
         for (int64_t i = 0; i < matrix->tiles; ++i) {
           Values left = weight(*matrix, i, step);
-          for (int64_t tile = 0; tile < tiles; ++tile) {
-            MutableArrayRef<Value> part = MutableArrayRef(sum[i]).slice(tile * 4, 4);
-            Values pair{right[tile / 2][tile % 2 * 2], right[tile / 2][tile % 2 * 2 + 1]};
+          for (int64_t n = 0; n < tiles; ++n) {
+            MutableArrayRef<Value> part = MutableArrayRef(sum[i]).slice(n * 4, 4);
+            Values pair{right[n / 2][n % 2 * 2], right[n / 2][n % 2 * 2 + 1]};
             llvm::copy(ptx.multiply16By8(matrix->of.element.isF16() ? "f16" : "bf16", part, left, pair),
                        part.begin());
           }

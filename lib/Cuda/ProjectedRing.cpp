@@ -58,7 +58,7 @@ void ProjectedScan::bring(TensorAccess &access) {
       i64(0), end, i64(tokensOfTile), {threads.constant(0)}, [&](Value first, ValueRange values) {
         Value tile = values[0];
         ptx.await(barrierOf(false, tile), ptx.exclusiveOr(phaseOf(ptx, tile, shape.places), ptx.constant(1)));
-        ask(access, first, placeOf(tile));
+        ask(access, first, tile);
         Value isFirst = ptx.equal(tile, 0);
         Value isLater = arith::XOrIOp::create(b, isFirst, threads.constant(1, 1));
         threads.when(isLater, [&] { announce(ptx.add(tile, -1), 1); });

@@ -1,5 +1,4 @@
 #include "lib/Cuda/ProjectedScan.h"
-#include "lib/Cuda/Cores.h"
 #include "lib/Cuda/Count.h"
 #include "lib/Cuda/Roles.h"
 #include "lib/Cuda/Sequential.h"
@@ -16,9 +15,9 @@ bool ProjectedScan::isWanted(Operation *op) const {
              : llvm::any_of(op->getResults(), [&](Value result) { return placement.isNeeded(result); });
 }
 
-static bool isProduct(Operation *op) {
-  auto product = dyn_cast<MatmulOp>(op);
-  return product && isDense(product);
+bool cuda::isShared(Operation *op) {
+  auto dot = dyn_cast<MatmulOp>(op);
+  return isProduct(op) || isa<ReduceOp>(op) || (dot && matType(dot.getLhs()).numCols() != 1);
 }
 
 void ProjectedScan::findLevels() {
@@ -30,9 +29,9 @@ void ProjectedScan::findLevels() {
       for (Value operand : op.getOperands())
         level = std::max(level, known.lookup(operand));
       levels[&op] = level;
-      lastLevel = std::max(lastLevel, level + isProduct(&op));
+      lastLevel = std::max(lastLevel, level + isShared(&op));
       for (Value result : op.getResults())
-        known[result] = level + isProduct(&op);
+        known[result] = level + isShared(&op);
     }
   };
   auto valuesOf = [](const ScanGroup &group) {
@@ -54,9 +53,16 @@ void ProjectedScan::findLevels() {
   }
   visit();
   lastLevel = std::max(lastLevel, begins.back());
+  // What the maps follow from, and states that pass.
   SmallVector<Value> open;
-  for (const ScanGroup &group : form.phases.front())
-    llvm::append_range(open, valuesOf(group));
+  if (task == ScanTask::Gather)
+    for (const auto &groups : form.phases)
+      for (const ScanGroup &group : groups) {
+        llvm::append_range(open, valuesOf(group));
+        for (unsigned state : group.states)
+          if (!isGathered(group))
+            open.push_back(rule.yieldedStates()[state]);
+      }
   while (!open.empty())
     if (Operation *op = open.pop_back_val().getDefiningOp(); op && gatheredOps.insert(op).second)
       llvm::append_range(open, op->getOperands());
@@ -68,6 +74,14 @@ SmallVector<MatmulOp> ProjectedScan::productsOf(unsigned level) {
     if (isProduct(op) && levels.lookup(op) == level && isWanted(op))
       products.push_back(op);
   return products;
+}
+
+SmallVector<Operation *> ProjectedScan::sumsOf(unsigned level) {
+  SmallVector<Operation *> sums;
+  for (Operation &op : rule.getBody().front())
+    if (isShared(&op) && !isProduct(&op) && levels.lookup(&op) == level && isWanted(&op))
+      sums.push_back(&op);
+  return sums;
 }
 
 // What a lane of the four has, from the one that takes the tokens `distance` runs before; `before`, where
@@ -114,7 +128,7 @@ void ProjectedScan::exchange(const ScanGroup &group, Tokens tokens) {
           all = maps.compose(group, all, EntryMap::ofFlat(before, n));
         }
         all = maps.filled(group, all);
-        if (task == ScanTask::Gather) {
+        if (isGathered(group)) {
           auto ofTile = llvm::map_to_vector(all.flat(), [&](Value x) { return fromLast(x); });
           EntryMap &own = sum->entries[r * shape.cols + c];
           own = maps.filled(group, maps.compose(group, EntryMap::ofFlat(ofTile, n), own));
@@ -128,7 +142,7 @@ void ProjectedScan::exchange(const ScanGroup &group, Tokens tokens) {
           ends[i].entries.push_back(fromLast(end[i]));
         }
       }
-    if (task == ScanTask::Gather)
+    if (isGathered(group))
       return;
     for (auto [i, state] : llvm::enumerate(group.states)) {
       body.set(states[state], starts[i]);
@@ -137,8 +151,9 @@ void ProjectedScan::exchange(const ScanGroup &group, Tokens tokens) {
   });
 }
 
-LogicalResult ProjectedScan::walk(TensorAccess &access, Tokens tokens, Value place) {
-  unsigned levelsWanted = task == ScanTask::Gather ? begins[0] : lastLevel + 1;
+LogicalResult ProjectedScan::walk(TensorAccess &access, Tokens tokens, Value tile) {
+  unsigned levelsWanted =
+      task == ScanTask::Gather ? begins[*phaseOfSegments(form, shape.delays)] : lastLevel + 1;
   for (unsigned level = 0; level < levelsWanted; ++level) {
     SmallVector<unsigned> begun;
     for (auto [phase, at] : llvm::enumerate(begins))
@@ -150,7 +165,7 @@ LogicalResult ProjectedScan::walk(TensorAccess &access, Tokens tokens, Value pla
         forLayouts(states[state],
                    [&](Axis axis) { token.set(states[state], body.get(states[state], axis)); });
       if (failed(token.emitBlock(rule.getBody().front(), {}, [&](Operation *op) {
-            return levels.lookup(op) == level && !isProduct(op) && isWanted(op);
+            return levels.lookup(op) == level && !isShared(op) && isWanted(op);
           })))
         return failure();
       for (unsigned state : begun)
@@ -158,7 +173,8 @@ LogicalResult ProjectedScan::walk(TensorAccess &access, Tokens tokens, Value pla
                    [&](Axis axis) { body.set(states[state], token.get(rule.yieldedStates()[state], axis)); });
     }
     b.setLoc(rule.getLoc());
-    multiply(productsOf(level), tokens, place);
+    sumUp(sumsOf(level), tokens, tile);
+    multiply(productsOf(level), tokens, tile);
     for (auto [phase, at] : llvm::enumerate(begins))
       if (at == level + 1)
         for (const ScanGroup &group : form.phases[phase])
@@ -257,17 +273,16 @@ void ProjectedScan::runTiles(TensorAccess &access) {
   auto beginOf = [&](Value first) -> Value { return arith::AddIOp::create(b, first, offset); };
   bool isGather = task == ScanTask::Gather;
   auto carried = [&] {
-    SmallVector<Value> values;
-    if (!isGather)
-      return carriedOf(SmallVector<Value>(states.begin(), states.end()));
+    SmallVector<Value> values = carriedOf(SmallVector<Value>(states.begin(), states.end()));
     for (const Gathered &own : gathered)
       for (const EntryMap &entry : own.entries)
         llvm::append_range(values, entry.flat());
     return values;
   };
+  size_t ofStates = carriedOf(SmallVector<Value>(states.begin(), states.end())).size();
   auto setAll = [&](ValueRange values) {
-    if (!isGather)
-      return setCarried(values);
+    setCarried(values.take_front(ofStates));
+    values = values.drop_front(ofStates);
     for (Gathered &own : gathered)
       for (EntryMap &entry : own.entries) {
         size_t count = entry.flat().size();
@@ -284,7 +299,7 @@ void ProjectedScan::runTiles(TensorAccess &access) {
   llvm::append_range(inits, fetchNumbers(access, beginOf(i64(0))));
   auto loop = threads.forLoop(i64(0), tokens, i64(tile), inits, [&](Value first, ValueRange values) {
     setAll(values.take_front(count));
-    Value number = values[count], place = placeOf(number), begin = beginOf(first);
+    Value number = values[count], begin = beginOf(first);
     Value next = arith::AddIOp::create(b, first, i64(tile));
     SmallVector<Value> numbers = fetchNumbers(access, beginOf(next));
     std::vector<BodyEmitter> bodies(shape.run, body);
@@ -301,25 +316,25 @@ void ProjectedScan::runTiles(TensorAccess &access) {
     Value following = ptx.add(number, 1);
     if (shape.byWarpgroups) {
       awaitTile(following);
-      started = startProducts(ahead, placeOf(following));
+      started = startProducts(ahead, following);
     } else {
       // The place of the tile before is free as soon as all have come here.
       ptx.awaitPackets(shape.places - 2);
       meet();
       ask(access, arith::AddIOp::create(b, first, i64((shape.places - 1) * tile)),
-          placeOf(ptx.add(number, shape.places - 1)));
+          ptx.add(number, shape.places - 1));
     }
-    take(access, bodies, place);
+    take(access, bodies, number);
     after.clear();
     if (succeeded(status))
-      status = walk(access, bodies, place);
+      status = walk(access, bodies, number);
     if (!isGather && succeeded(status)) {
       storeOutputs(access, bodies, begin, first);
       storeFinals(access, bodies, begin, first);
-      for (auto &[state, tiles] : after)
-        for (const Tile &own : tiles)
-          body.set(states[state], own);
     }
+    for (auto &[state, tiles] : after)
+      for (const Tile &own : tiles)
+        body.set(states[state], own);
     SmallVector<Value> results = carried();
     results.push_back(following);
     if (!ahead.empty())
@@ -342,12 +357,14 @@ void ProjectedScan::walkPart(TensorAccess &access, const Part &part) {
     return;
   loadWeights(access);
   meet();
+  if (task != ScanTask::Whole)
+    setDelayed(access, part);
   if (task == ScanTask::Segments) {
     beginSegment(part);
     isLastPart = part.isLast;
   }
   if (task == ScanTask::Gather)
-    for (const ScanGroup &group : form.phases.front())
+    for (const ScanGroup &group : mapped())
       forLayouts(states[group.states[0]], [&](Axis axis) {
         Tile tile = threads.shape(matType(states[group.states[0]]), axis);
         gathered.push_back(
@@ -380,7 +397,7 @@ LogicalResult ProjectedScan::run(LLVM::LLVMFuncOp function, int64_t sharedLimit)
   Value row = ptx.shiftRight(lane, llvm::Log2_64(ProjectedShape::turns));
   threads.place(threads.constant(0), ptx.add(ptx.mul(warp, 32 / ProjectedShape::turns), row));
   bool segmented = task != ScanTask::Whole;
-  Part part = findPart(threads, access, entry.shards, /*slab=*/0, segmented ? shape.tokens() : 0);
+  Part part = findPart(threads, access, entry.shards, shape.slab, segmented ? shape.tokens() : 0);
   setPart(part);
   findLevels();
   if (!layOut(sharedLimit))

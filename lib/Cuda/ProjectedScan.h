@@ -8,6 +8,7 @@
 // follows from products, which warps hand to one another there.
 #pragma once
 #include "lib/Cuda/Chunked.h"
+#include "lib/Cuda/Cores.h"
 #include "lib/Cuda/ParamProducts.h"
 #include "lib/Cuda/Ptx.h"
 #include "lib/Cuda/RuleFrame.h"
@@ -31,6 +32,15 @@ struct ProjectedShape {
   /// warpgroup brings these.
   bool byWarpgroups = false;
 
+  /// Of each state, which input of tokens before it is.
+  llvm::SmallVector<Delay> delays;
+  /// Of the entries that a head's blocks share out, those of one.
+  int64_t slab = 0;
+  /// A vector is longer than what a block has threads for.
+  bool isLarge = false;
+
+  /// Takes less shared memory, if that is possible.
+  bool shrink();
   int64_t tokens() const { return turns * run; }
   /// Threads that walk the tokens, those that bring inputs, and how many blocks share a processor.
   int64_t walkers() const { return grid.threads * grid.groups; }
@@ -39,7 +49,7 @@ struct ProjectedShape {
 };
 
 /// The shape for a rule that findScan has rewritten, or nothing where it has no such products, or does more
-/// than products and functions entry by entry.
+/// than products, sums over entries and functions entry by entry.
 std::optional<ProjectedShape> chooseProjectedShape(RuleOp rule, llvm::ArrayRef<TensorArgument> tensors,
                                                    bool hasWarpgroups);
 
@@ -47,6 +57,13 @@ std::optional<ProjectedShape> chooseProjectedShape(RuleOp rule, llvm::ArrayRef<T
 mlir::LogicalResult emitProjectedScan(mlir::LLVM::LLVMFuncOp function, RuleOp rule, const ScanForm &form,
                                       llvm::ArrayRef<TensorArgument> tensors, const ProjectedShape &shape,
                                       ScanTask task, int64_t sharedLimit, Entry &entry);
+
+/// The phase whose states go on from segment to segment, where those of all others are inputs of tokens
+/// before; or nothing.
+std::optional<unsigned> phaseOfSegments(const ScanForm &form, llvm::ArrayRef<Delay> delays);
+
+/// Whether warps make an operation's result together: a product with a param, or a sum over entries.
+bool isShared(mlir::Operation *op);
 
 /// Emits one entry point.
 class ProjectedScan : RuleFrame {
@@ -95,15 +112,17 @@ private:
   void findLevels();
   bool layOut(int64_t sharedLimit);
   llvm::SmallVector<MatmulOp> productsOf(unsigned level);
+  llvm::SmallVector<mlir::Operation *> sumsOf(unsigned level);
 
   // Shared memory (ProjectedTiles.cpp).
   Rows rowsOf(int64_t entries, mlir::FloatType element, bool isFactor);
   mlir::Value ownRow(mlir::Value base, const Rows &rows, int64_t token, mlir::Value entry);
   mlir::Value packetOf(const Rows &rows, mlir::Value token, mlir::Value packet);
   void clearRows();
-  void ask(TensorAccess &access, mlir::Value first, mlir::Value place);
-  void take(TensorAccess &access, Tokens tokens, mlir::Value place);
-  void handOver(mlir::Value vector, Tokens tokens);
+  void ask(TensorAccess &access, mlir::Value first, mlir::Value tile);
+  void take(TensorAccess &access, Tokens tokens, mlir::Value tile);
+  mlir::Value copyOf(const Rows &rows, mlir::Value tile);
+  void handOver(mlir::Value vector, Tokens tokens, mlir::Value tile);
 
   // Products (ProjectedProducts.cpp).
   void loadWeights(TensorAccess &access);
@@ -113,12 +132,15 @@ private:
   const Weights &weightsOf(MatmulOp op) const;
   const Rows &rowsOf(MatmulOp op) const;
   bool isOfInput(MatmulOp op) const;
-  mlir::Value addressOf(const Rows &rows, mlir::Value place);
+  mlir::Value addressOf(const Rows &rows, mlir::Value tile);
   void setResult(MatmulOp op, Tokens tokens, llvm::ArrayRef<Values> sums);
-  void multiply(llvm::ArrayRef<MatmulOp> products, Tokens tokens, mlir::Value place);
-  void multiplyByWarps(llvm::ArrayRef<MatmulOp> products, Tokens tokens, mlir::Value place);
-  llvm::SmallVector<Pending> startProducts(llvm::ArrayRef<MatmulOp> products, mlir::Value place);
-  void meet();
+  void multiply(llvm::ArrayRef<MatmulOp> products, Tokens tokens, mlir::Value tile);
+  void multiplyByWarps(llvm::ArrayRef<MatmulOp> products, Tokens tokens, mlir::Value tile);
+  llvm::SmallVector<Pending> startProducts(llvm::ArrayRef<MatmulOp> products, mlir::Value tile);
+  void meet(bool isRead = true);
+
+  // Sums over entries (ProjectedSums.cpp).
+  void sumUp(llvm::ArrayRef<mlir::Operation *> sums, Tokens tokens, mlir::Value tile);
 
   // Places of the ring that are full, and empty again (ProjectedRing.cpp).
   void initRing();
@@ -129,7 +151,7 @@ private:
   void bring(TensorAccess &access);
 
   // The walk.
-  mlir::LogicalResult walk(TensorAccess &access, Tokens tokens, mlir::Value place);
+  mlir::LogicalResult walk(TensorAccess &access, Tokens tokens, mlir::Value tile);
   void exchange(const ScanGroup &group, Tokens tokens);
   mlir::Value fromTurn(mlir::Value x, mlir::Value before, int64_t distance);
   mlir::Value fromLast(mlir::Value x);
@@ -141,6 +163,9 @@ private:
   void walkPart(TensorAccess &access, const Part &part);
 
   // Segments.
+  bool isGathered(const ScanGroup &group) const;
+  llvm::ArrayRef<ScanGroup> mapped() const { return form.phases[*phaseOfSegments(form, shape.delays)]; }
+  void setDelayed(TensorAccess &access, const Part &part);
   int64_t bytesOfMaps() const;
   Staged mapsOf(mlir::Value block);
   void beginSegment(const Part &part);
@@ -165,8 +190,10 @@ private:
   llvm::DenseMap<unsigned, Rows> ringed; // inputs, by tensor
   int64_t ringBytes = 0;                 // of one place
   llvm::DenseMap<mlir::Value, Rows> handed;
-  int64_t rowsEnd = 0, sharedBytes = 0; // matrices lie behind the rows, barriers last
-  int64_t ringAt = 0;
+  int64_t rowsEnd = 0, sharedBytes = 0;   // matrices lie behind the rows, barriers last
+  int64_t handedBytes = 0, sumsBytes = 0; // of the tiles of one parity
+  int64_t sumsAt = 0, ringAt = 0;
+  llvm::DenseMap<mlir::Operation *, int64_t> sumPlaces;
   llvm::SmallVector<Weights> weights;
 
   llvm::DenseMap<unsigned, llvm::SmallVector<Tile>> after; // a tile, states in their layouts

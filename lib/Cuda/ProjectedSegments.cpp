@@ -6,9 +6,46 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
+std::optional<unsigned> cuda::phaseOfSegments(const ScanForm &form, ArrayRef<Delay> delays) {
+  std::optional<unsigned> found;
+  for (auto [phase, groups] : llvm::enumerate(form.phases)) {
+    bool isDelayed = llvm::all_of(groups, [&](const ScanGroup &group) {
+      return llvm::all_of(group.states, [&](unsigned state) { return delays[state].tokens != 0; });
+    });
+    if (isDelayed)
+      continue;
+    if (found)
+      return std::nullopt;
+    found = phase;
+  }
+  return found;
+}
+
+bool ProjectedScan::isGathered(const ScanGroup &group) const {
+  return task == ScanTask::Gather &&
+         llvm::any_of(mapped(), [&](const ScanGroup &own) { return &own == &group; });
+}
+
+// Sets the states that are inputs of tokens before to those before the segment.
+void ProjectedScan::setDelayed(TensorAccess &access, const Part &part) {
+  Value isLater = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, part.segment, threads.constant(0));
+  for (const auto &groups : form.phases)
+    if (groups.data() != mapped().data())
+      for (const ScanGroup &group : groups)
+        for (unsigned state : group.states)
+          forLayouts(states[state], [&](Axis axis) {
+            Value token = arith::SelectOp::create(b, isLater, i64(-shape.delays[state].tokens), i64(0));
+            Tile tile = body.get(states[state], axis);
+            Tile before = access.load(shape.delays[state].input, axis, token);
+            for (auto [entry, other] : llvm::zip(tile.entries, before.entries))
+              entry = arith::SelectOp::create(b, isLater, other, entry);
+            body.set(states[state], tile);
+          });
+}
+
 int64_t ProjectedScan::bytesOfMaps() const {
   int64_t bytes = 0;
-  for (const ScanGroup &group : form.phases.front())
+  for (const ScanGroup &group : mapped())
     bytes +=
         (group.factors.size() + group.writes.size()) * matType(states[group.states[0]]).numElements() * 4;
   return llvm::alignTo(bytes, 16);
@@ -38,7 +75,7 @@ void ProjectedScan::beginSegment(const Part &part) {
         behind = arith::MulIOp::create(b, behind, threads.constant(entry.shards));
         Staged all = mapsOf(arith::SubIOp::create(b, part.block, behind));
         int64_t before = 0;
-        for (const ScanGroup &group : form.phases.front()) {
+        for (const ScanGroup &group : mapped()) {
           MatType type = matType(states[group.states[0]]);
           size_t n = group.states.size(), components = group.factors.size() + group.writes.size();
           forLayouts(states[group.states[0]], [&](Axis axis) {

@@ -1,5 +1,4 @@
 // Which rules are projected scans, and how a block works.
-#include "lib/Cuda/Cores.h"
 #include "lib/Cuda/ProjectedScan.h"
 #include "llvm/Support/MathExtras.h"
 
@@ -7,15 +6,19 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-// Whether a block of ops has nothing but functions entry by entry and, if allowed, products.
-static bool isSimple(Block &block, llvm::function_ref<bool(MatmulOp)> isProductKnown) {
+bool ProjectedShape::shrink() {
+  if (run > 8)
+    return run = 8;
+  return places > 3 && --places;
+}
+
+// Whether a block of ops has nothing but functions entry by entry and, if allowed, products and sums.
+static bool isSimple(Block &block, llvm::function_ref<bool(Operation *)> isKnown) {
   return llvm::all_of(block.without_terminator(), [&](Operation &op) {
-    if (auto product = dyn_cast<MatmulOp>(op)) {
-      if (isDense(product))
-        return isProductKnown(product);
-      // A vector times a number.
-      return matType(product.getLhs()).numCols() == 1 && !isMatrix(product);
-    }
+    if (isShared(&op))
+      return isKnown(&op);
+    if (auto product = dyn_cast<MatmulOp>(op)) // a vector times a number
+      return !isMatrix(product);
     return usesNoMatrix(op) &&
            isa<ElementwiseOp, BroadcastOp, AssumeOp, ConstantOp, SizeOp, TransposeOp, RopeOp>(op);
   });
@@ -33,15 +36,17 @@ std::optional<ProjectedShape> cuda::chooseProjectedShape(RuleOp rule, ArrayRef<T
     if (llvm::any_of(op.getOperands(), [&](Value operand) { return ofTokens.contains(operand); }))
       ofTokens.insert(op.result_begin(), op.result_end());
   SmallVector<ParamProduct> products;
-  auto know = [&](MatmulOp op) {
-    std::optional<ParamProduct> product = paramProductOf(op, tensors);
+  auto know = [&](Operation *op) {
+    if (!isProduct(op)) // sums of vectors
+      return llvm::none_of(op->getOperands(), isMatrix);
+    std::optional<ParamProduct> product = paramProductOf(cast<MatmulOp>(op), tensors);
     if (!product || !ofTokens.contains(product->vector) ||
         (!products.empty() && product->element != products.front().element))
       return false;
     products.push_back(*product);
     return true;
   };
-  if (!isSimple(rule.getInit().front(), [](MatmulOp) { return false; }) ||
+  if (!isSimple(rule.getInit().front(), [](Operation *) { return false; }) ||
       !isSimple(rule.getBody().front(), know) || products.empty())
     return std::nullopt;
   int64_t largest = 0;
@@ -55,7 +60,10 @@ std::optional<ProjectedShape> cuda::chooseProjectedShape(RuleOp rule, ArrayRef<T
         return std::nullopt;
       continue;
     }
-    largest = std::max(largest, type.numElements());
+    // What products alone read, no thread has entries of.
+    bool isHeld = !tensor.argument || !llvm::all_of(tensor.argument.getUsers(), isProduct);
+    if (isHeld)
+      largest = std::max(largest, type.numElements());
     if (tensor.hasToken && !type.isScalar() &&
         (type.numElements() % together || tensor.own[1] == tensor.own[2]))
       return std::nullopt;
@@ -63,6 +71,7 @@ std::optional<ProjectedShape> cuda::chooseProjectedShape(RuleOp rule, ArrayRef<T
   for (const ParamProduct &product : products)
     largest = std::max(largest, product.rows);
   ProjectedShape shape;
+  shape.isLarge = largest > mostWarps * rowsOfWarp;
   int64_t warps = std::clamp<int64_t>(llvm::divideCeil(largest, rowsOfWarp), 1, mostWarps);
   shape.byWarpgroups = hasWarpgroups && warps >= 4;
   if (shape.byWarpgroups) {

@@ -19,7 +19,7 @@ bool ProjectedScan::layOut(int64_t sharedLimit) {
   constexpr int64_t alignment = 1024; // of swizzled rows
   SmallVector<MatmulOp> products;
   for (auto op : rule.getBody().getOps<MatmulOp>())
-    if (isDense(op) && isWanted(op))
+    if (isProduct(op) && isWanted(op))
       products.push_back(op);
   forFetches([&](unsigned i, Axis) {
     const TensorArgument &tensor = tensors[i];
@@ -39,8 +39,8 @@ bool ProjectedScan::layOut(int64_t sharedLimit) {
     ParamProduct product = *paramProductOf(op, tensors);
     if (!isOfInput(op) && !handed.contains(product.vector)) {
       Rows rows = rowsOf(product.depth, product.element, /*isFactor=*/true);
-      rows.at = rowsEnd;
-      rowsEnd += llvm::alignTo(rows.bytes(shape), shape.byWarpgroups ? alignment : bytesOfPacket);
+      rows.at = rowsEnd + handedBytes;
+      handedBytes += llvm::alignTo(rows.bytes(shape), shape.byWarpgroups ? alignment : bytesOfPacket);
       handed[product.vector] = rows;
     }
     if (llvm::any_of(weights, [&](const Weights &known) { return known.of.hasMatrixOf(product); }))
@@ -48,7 +48,14 @@ bool ProjectedScan::layOut(int64_t sharedLimit) {
     weights.push_back(
         {product, shape.grid.owned(product.rows, 1) / 2, int64_t(llvm::divideCeil(product.depth, 16))});
   }
-  sharedBytes = rowsEnd;
+  rowsEnd += 2 * handedBytes;
+  sumsAt = rowsEnd;
+  for (Operation &op : rule.getBody().front())
+    if (isShared(&op) && !isProduct(&op) && isWanted(&op)) {
+      sumPlaces[&op] = sumsAt + sumsBytes;
+      sumsBytes += shape.tokens() * shape.walkers() / 32 * 4;
+    }
+  sharedBytes = llvm::alignTo(sumsAt + 2 * sumsBytes, alignment);
   for (Weights &own : weights)
     if (!shape.inRegisters) {
       own.at = sharedBytes;
@@ -74,10 +81,9 @@ void ProjectedScan::clearRows() {
 }
 
 // Asks for the vectors of a tile's tokens. Those past the end are the last one's.
-void ProjectedScan::ask(TensorAccess &access, Value first, Value place) {
+void ProjectedScan::ask(TensorAccess &access, Value first, Value tile) {
   Ptx ptx(b);
   Value last = arith::SubIOp::create(b, arith::SubIOp::create(b, tokens, i64(1)), first);
-  Value start = arith::MulIOp::create(b, place, threads.constant(ringBytes));
   forFetches([&](unsigned i, Axis) {
     auto own = ringed.find(i);
     if (own == ringed.end())
@@ -87,7 +93,7 @@ void ProjectedScan::ask(TensorAccess &access, Value first, Value place) {
             all = perToken * shape.tokens();
     Value base = access.entryOfToken(i, first, threads.constant(0));
     Value to = LLVM::PtrToIntOp::create(b, b.getI32Type(), threads.sharedAt(rows.at));
-    to = arith::AddIOp::create(b, to, start);
+    to = ptx.add(to, copyOf(rows, tile));
     int64_t count = shape.byWarpgroups ? shape.bringers() : entry.threads;
     Value thread = ptx.add(threads.threadIndex(), count - entry.threads);
     for (int64_t more = 0; more < all; more += count) {
@@ -150,14 +156,13 @@ Value ProjectedScan::ownRow(Value base, const Rows &rows, int64_t token, Value e
 }
 
 // The thread's entries of its tokens.
-void ProjectedScan::take(TensorAccess &access, Tokens tokens, Value place) {
-  Value base = threads.sharedAt(0);
-  Value start = arith::MulIOp::create(b, place, threads.constant(ringBytes));
-  base = LLVM::GEPOp::create(b, base.getType(), b.getI8Type(), base, ValueRange{start});
+void ProjectedScan::take(TensorAccess &access, Tokens tokens, Value tile) {
   forFetches([&](unsigned i, Axis axis) {
     auto own = ringed.find(i);
     if (own == ringed.end())
       return;
+    Value base = threads.sharedAt(0);
+    base = LLVM::GEPOp::create(b, base.getType(), b.getI8Type(), base, ValueRange{copyOf(own->second, tile)});
     int64_t entries = tensors[i].entry().numElements();
     int64_t width = access.bytesOfPacket(i, axis) / own->second.entryBytes();
     SmallVector<Value> places; // what does not exist is read from the first one
@@ -177,20 +182,28 @@ void ProjectedScan::take(TensorAccess &access, Tokens tokens, Value place) {
   });
 }
 
+// How far behind the first one a tile's copy of rows is: inputs lie in the ring's places; what warps hand
+// over in tiles in turn, as one may still read that of the tile before.
+Value ProjectedScan::copyOf(const Rows &rows, Value tile) {
+  Ptx ptx(b);
+  return rows.at < ringBytes ? ptx.mul(placeOf(tile), ringBytes) : ptx.mul(ptx.bits(tile, 1), handedBytes);
+}
+
 // Leaves a vector of all tokens where products read it.
-void ProjectedScan::handOver(Value vector, Tokens tokens) {
+void ProjectedScan::handOver(Value vector, Tokens tokens, Value tile) {
   const Rows &rows = handed.find(vector)->second;
   Value base = threads.sharedAt(0);
+  base = LLVM::GEPOp::create(b, base.getType(), b.getI8Type(), base, ValueRange{copyOf(rows, tile)});
   MatType type = matType(vector);
   int64_t entries = type.numElements();
   for (auto [t, token] : llvm::enumerate(tokens)) {
-    const Tile &tile = token.get(vector, 1);
+    const Tile &own = token.get(vector, 1);
     // Neighbours lie together, and exist together but for the last one.
-    for (size_t e = 0; e < tile.entries.size(); e += 2) {
+    for (size_t e = 0; e < own.entries.size(); e += 2) {
       auto valid = [&](int64_t i) { return threads.valid(1, entries, e + i); };
       Value pair = LLVM::PoisonOp::create(b, VectorType::get(2, Type(rows.element)));
       for (int64_t i : {0, 1}) {
-        Value entry = tile.entries[e + i];
+        Value entry = own.entries[e + i];
         if (Value exists = valid(i))
           entry = arith::SelectOp::create(b, exists, entry, threads.number(0));
         Value narrow = arith::TruncFOp::create(b, rows.element, entry);

@@ -2,9 +2,7 @@
 #include "lib/Cuda/Cores.h"
 #include "lib/Cuda/KernelBuilder.h"
 #include "lib/Cuda/Prepare.h"
-#include "lib/Cuda/ProjectedScan.h"
 #include "lib/Cuda/Scan.h"
-#include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
 using namespace mlir;
 using namespace recur;
@@ -84,53 +82,4 @@ bool KernelBuilder::addScan(RuleOp part, const ScanForm &form, ArrayRef<TensorAr
   entries.push_back(entry);
   refused.erase("scan");
   return true;
-}
-
-// Kernels for states that go on entry by entry between products with params.
-bool KernelBuilder::addProjectedScan(RuleOp bound) {
-  if (!bound.getBody().getOps<ForOp>().empty())
-    return false;
-  OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
-  auto part = cast<RuleOp>(OpBuilder::atBlockEnd(module->getBody()).clone(*bound));
-  std::string why;
-  std::optional<ScanForm> form = findScan(part, why);
-  if (!form)
-    return false;
-  SmallVector<TensorArgument> tensors = listTensors(symbolic, part, IndexClasses(part), 0, options);
-  std::optional<ProjectedShape> shape = chooseProjectedShape(part, tensors, options.chip.hasWarpgroups());
-  if (!shape)
-    return false;
-  if (shape->byWarpgroups && !this->module->lookupSymbol(tilesSymbol))
-    makeShared(tilesSymbol, 1024);
-  size_t first = entries.size();
-  auto add = [&](ScanTask task) {
-    Entry entry;
-    entry.name = options.symbol + (task == ScanTask::Whole    ? "_projected"
-                                   : task == ScanTask::Gather ? "_projected_gather"
-                                                              : "_projected_segments");
-    entry.form = Form::Scan;
-    entry.packed = true;
-    entry.threads = shape->walkers() + shape->bringers();
-    // Of two segments, each of which is walked twice, not much is gained.
-    entry.cut = task == ScanTask::Whole ? Entry::Whole : Entry::SeveralSegments;
-    entry.continues = task == ScanTask::Gather;
-    entry.leastTokens = task == ScanTask::Whole ? tokensWorthChunk : 8 * shape->tokens();
-    if (task != ScanTask::Whole)
-      entry.mostBlocks = options.chip.processors * shape->blocksOfProcessor();
-    LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
-    if (failed(emitProjectedScan(function, part, *form, tensors, *shape, task, options.chip.sharedBytes,
-                                 entry))) {
-      function.erase();
-      return false;
-    }
-    function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(),
-                      b.getI32IntegerAttr(shape->blocksOfProcessor()));
-    entries.push_back(entry);
-    return true;
-  };
-  if (form->phases.size() == 1 && add(ScanTask::Gather) && !add(ScanTask::Segments)) {
-    eraseCode(ArrayRef(entries).drop_front(first));
-    entries.truncate(first);
-  }
-  return add(ScanTask::Whole);
 }
