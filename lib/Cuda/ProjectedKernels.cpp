@@ -1,8 +1,10 @@
 // The entry points of states that go on entry by entry between products with params.
 #include "lib/Algebra/Rewriting.h"
+#include "lib/Cuda/Cores.h"
 #include "lib/Cuda/KernelBuilder.h"
 #include "lib/Cuda/Prepare.h"
 #include "lib/Cuda/ProjectedScan.h"
+#include "lib/Derive/Derive.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 #include "llvm/ADT/ScopeExit.h"
 
@@ -28,6 +30,47 @@ static void readApart(RuleOp rule) {
                                    arg.getUnit(), input.getType());
     input.replaceUsesWithIf(whole, isSummed);
   }
+}
+
+// Multiplies inputs with params as they are, and what that gives by the numbers that they were times or
+// divided by: such products need not wait for a norm.
+static bool scaleProducts(RuleOp rule) {
+  bool any = false;
+  SmallVector<MatmulOp> products;
+  for (auto op : rule.getBody().getOps<MatmulOp>())
+    if (isDense(op))
+      products.push_back(op);
+  for (MatmulOp op : products) {
+    OpOperand &vector = op->getOpOperand(isMatrix(op.getRhs()) ? 0 : 1);
+    SmallVector<Operation *> factors;
+    Value base = vector.get();
+    auto numberOf = [](Operation *factor) { return isNumber(factor->getOperand(1)) ? 1 : 0; };
+    while (Operation *factor = base.getDefiningOp()) {
+      bool isScaling = isa<MulOp, DivOp>(factor) && isNumber(factor->getOperand(numberOf(factor)));
+      if (!isScaling || (isa<DivOp>(factor) && numberOf(factor) == 0))
+        break;
+      factors.push_back(factor);
+      base = factor->getOperand(1 - numberOf(factor));
+    }
+    auto input = dyn_cast<BlockArgument>(base);
+    if (factors.empty() || !input || rule.getArg(input).getKind() != ArgKind::Input)
+      continue;
+    OpBuilder b(op->getContext());
+    b.setInsertionPointAfter(op);
+    Value result = b.clone(*op)->getResult(0);
+    result.getDefiningOp()->setOperand(vector.getOperandNumber(), base);
+    for (Operation *factor : llvm::reverse(factors)) {
+      Value number = factor->getOperand(numberOf(factor));
+      if (isa<DivOp>(factor))
+        result = DivOp::create(b, op.getLoc(), result, number);
+      else
+        result = MulOp::create(b, op.getLoc(), result, number);
+    }
+    op.getResult().replaceAllUsesWith(result);
+    op.erase();
+    any = true;
+  }
+  return any;
 }
 
 // The tensors of a rule whose inputs were read apart, by their numbers in the rule.
@@ -68,6 +111,10 @@ std::optional<bool> KernelBuilder::addProjectedScan(RuleOp bound, int64_t mostRo
   OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
   auto part = cast<RuleOp>(OpBuilder::atBlockEnd(module->getBody()).clone(*bound));
   std::string why;
+  if (scaleProducts(part) && !sameRule(bound, part, why)) {
+    mlir::emitRemark(rule.getLoc()) << "its products, scaled afterwards, differ from the rule at " << why;
+    return false;
+  }
   std::optional<ScanForm> form = findScan(part, why);
   if (!form)
     return false;
