@@ -27,20 +27,22 @@ static bool isSimple(Block &block, llvm::function_ref<bool(Operation *)> isKnown
 std::optional<ProjectedShape> cuda::chooseProjectedShape(RuleOp rule, ArrayRef<TensorArgument> tensors,
                                                          bool hasWarpgroups) {
   constexpr int64_t rowsOfWarp = 16, mostWarps = 8, together = 4;
-  // What follows from tokens.
-  llvm::DenseSet<Value> ofTokens;
-  for (BlockArgument argument : rule.getBody().getArguments())
-    if (ArgKind kind = rule.getArg(argument).getKind(); kind == ArgKind::Input || kind == ArgKind::State)
-      ofTokens.insert(argument);
+  // What follows from vectors of more digits than products have.
+  llvm::DenseSet<Value> precise;
+  for (const TensorArgument &tensor : tensors)
+    if (tensor.hasToken && tensor.argument && tensor.element.isF32() && !tensor.entry().isScalar())
+      precise.insert(tensor.argument);
+  if (!precise.empty())
+    precise.insert_range(rule.argumentsOf(ArgKind::State));
   for (Operation &op : rule.getBody().front())
-    if (llvm::any_of(op.getOperands(), [&](Value operand) { return ofTokens.contains(operand); }))
-      ofTokens.insert(op.result_begin(), op.result_end());
+    if (llvm::any_of(op.getOperands(), [&](Value operand) { return precise.contains(operand); }))
+      precise.insert(op.result_begin(), op.result_end());
   SmallVector<ParamProduct> products;
   auto know = [&](Operation *op) {
     if (!isProduct(op)) // sums of vectors
       return llvm::none_of(op->getOperands(), isMatrix);
     std::optional<ParamProduct> product = paramProductOf(cast<MatmulOp>(op), tensors);
-    if (!product || !ofTokens.contains(product->vector) ||
+    if (!product || precise.contains(product->vector) ||
         (!products.empty() && product->element != products.front().element))
       return false;
     products.push_back(*product);

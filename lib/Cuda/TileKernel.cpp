@@ -320,10 +320,10 @@ LogicalResult TileEmitter::emitTokens(TensorAccess &access, ArrayRef<Value> plac
     if (llvm::none_of(op.getResults(), [&](Value result) { return placement.isNeeded(result); }))
       continue;
     b.setLoc(op.getLoc());
+    loadParams(access, op);
     if (auto product = dyn_cast<MatmulOp>(op); product && isDense(product)) {
       emitProduct(product, {*paramProductOf(product, tensors)});
     } else {
-      loadParams(access, op);
       for (BodyEmitter *each : bodies)
         if (failed(each->emitBlock(block, {}, [&](Operation *other) { return other == &op; })))
           return failure();

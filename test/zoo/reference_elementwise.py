@@ -33,6 +33,18 @@ def rglru(x, s):
     return s.h
 
 
+def mingru(x, s):
+    z = sigmoid(x.Wz @ x.x + x.bz)
+    s.h = s.h + z * (x.Wh @ x.x + x.bh - s.h)
+    return s.h
+
+
+def minlstm(x, s):
+    f, i = sigmoid(x.Wf @ x.x + x.bf), sigmoid(x.Wi @ x.x + x.bi)
+    s.h = (f * s.h + i * (x.Wh @ x.x + x.bh)) / (f + i)
+    return s.h
+
+
 def rwkv4(x, s):
     now = x.u + x.k
     p = np.maximum(s.m, now)

@@ -68,6 +68,9 @@ lru                         | x:value(d) | a:pole(n) b:pole(n) Br:weights(n,d) B
 hgrn                        | x:value(d) g:log_decay(d) | | h(d)
 rglru                       | x:value(d) | Wa:weights(d,d) Wx:weights(d,d) ba:real(d) bx:real(d) L:real(d) \
                               | h(d)
+mingru                      | x:value(d) | Wz:weights(d,d) Wh:weights(d,d) bz:real(d) bh:real(d) | h(d)
+minlstm                     | x:value(d) | Wf:weights(d,d) Wi:weights(d,d) Wh:weights(d,d) bf:real(d) bi:real(d) \
+                              bh:real(d) | h(d)
 rwkv4                       | k:logit(d) v:value(d) | w:rate(d) u:real(d) | num:real(d) den:positive(d) \
                               m:real(d)
 gru                         | xz:logit(d) xr:logit(d) xn:logit(d) | Rz:recurrent(d,d) Rr:recurrent(d,d) \
