@@ -185,7 +185,7 @@ private:
   llvm::DenseMap<mlir::Operation *, unsigned> levels;
   llvm::SmallVector<unsigned> begins;
   unsigned lastLevel = 0;
-  llvm::DenseSet<mlir::Operation *> gatheredOps; // what the first phase's maps need
+  llvm::DenseSet<mlir::Operation *> gatheredOps; // what the maps of segments follow from
 
   llvm::DenseMap<unsigned, Rows> ringed; // inputs, by tensor
   int64_t ringBytes = 0;                 // of one place
