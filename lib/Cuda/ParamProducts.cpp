@@ -40,8 +40,7 @@ std::optional<ParamProduct> cuda::paramProductOf(MatmulOp op, ArrayRef<TensorArg
 
 bool cuda::usesNoMatrix(Operation &op) {
   bool isView = isa<TransposeOp>(op) && llvm::all_of(op.getUsers(), [](Operation *user) {
-                  auto product = dyn_cast<MatmulOp>(user);
-                  return isa<TransposeOp>(user) || (product && isDense(product));
+                  return isa<TransposeOp>(user) || isProduct(user);
                 });
   return isView || (op.getNumRegions() == 0 && llvm::none_of(op.getResults(), isMatrix) &&
                     llvm::all_of(op.getOperands(), [](Value operand) {

@@ -18,10 +18,7 @@ static constexpr llvm::StringLiteral wholeSuffix = ".whole";
 // Has products with params read copies of inputs that are read entry by entry, too: a block may have all
 // entries of the one and a part of the other.
 static void readApart(RuleOp rule) {
-  auto isSummed = [](OpOperand &use) {
-    auto product = dyn_cast<MatmulOp>(use.getOwner());
-    return product && isDense(product);
-  };
+  auto isSummed = [](OpOperand &use) { return isProduct(use.getOwner()); };
   for (BlockArgument input : rule.argumentsOf(ArgKind::Input)) {
     if (llvm::all_of(input.getUses(), isSummed) || llvm::none_of(input.getUses(), isSummed))
       continue;
@@ -152,18 +149,10 @@ std::optional<bool> KernelBuilder::addProjectedScan(RuleOp bound, int64_t mostRo
   if (shape->byWarpgroups && !this->module->lookupSymbol(tilesSymbol))
     makeShared(tilesSymbol, 1024);
   auto add = [&](ScanTask task) {
-    Entry entry;
-    entry.name = options.symbol + (task == ScanTask::Whole    ? "_projected"
-                                   : task == ScanTask::Gather ? "_projected_gather"
-                                                              : "_projected_segments");
-    entry.form = Form::Scan;
-    entry.packed = true;
+    Entry entry = entryOf(options.symbol + "_projected", task);
     entry.shards = shards;
     entry.tensors = numbers;
     entry.threads = shape->walkers() + shape->bringers();
-    // Of two segments, each of which is walked twice, not much is gained.
-    entry.cut = task == ScanTask::Whole ? Entry::Whole : Entry::SeveralSegments;
-    entry.continues = task == ScanTask::Gather;
     entry.leastTokens = task == ScanTask::Whole ? tokensWorthChunk : 8 * shape->tokens();
     if (task != ScanTask::Whole)
       entry.mostBlocks = options.chip.processors * shape->blocksOfProcessor();

@@ -55,10 +55,8 @@ Values ProjectedScan::loadWeight(TensorAccess &access, const Weights &weights, i
 // Lays it where products read it: for the lane itself, or as rows of a warpgroup.
 void ProjectedScan::storeWeight(const Weights &weights, int64_t tile, Value step, ValueRange words) {
   Ptx ptx(b);
-  Value base = threads.sharedAt(weights.at);
   auto store = [&](Value at, Value stored, int64_t bytes) {
-    Value to = LLVM::GEPOp::create(b, base.getType(), b.getI8Type(), base, ValueRange{at});
-    LLVM::StoreOp::create(b, stored, to, bytes);
+    LLVM::StoreOp::create(b, stored, sharedAt(at, weights.at), bytes);
   };
   if (!shape.byWarpgroups) {
     Value packet = LLVM::PoisonOp::create(b, VectorType::get(4, b.getI32Type()));
@@ -108,11 +106,7 @@ Values ProjectedScan::weight(const Weights &weights, int64_t tile, int64_t step)
     return {ptx.advance(first, (tile * weights.blocks() + step / 4) * ofBlock + step % 4 * 32)};
   }
   Value at = ptx.add(ptx.mul(warp, weights.tiles * weights.steps * bytesOfStep), ptx.mul(lane, bytesOfLane));
-  Value base = threads.sharedAt(0);
-  base = LLVM::GEPOp::create(b, base.getType(), b.getI8Type(), base, ValueRange{at});
-  base = LLVM::GEPOp::create(
-      b, base.getType(), b.getI8Type(), base,
-      ArrayRef<LLVM::GEPArg>{int32_t(weights.at + (tile * weights.steps + step) * bytesOfStep)});
+  Value base = sharedAt(at, weights.at + (tile * weights.steps + step) * bytesOfStep);
   Value packet = LLVM::LoadOp::create(b, VectorType::get(4, b.getI32Type()), base, bytesOfLane);
   Values words;
   for (int64_t i = 0; i < 4; ++i)

@@ -229,7 +229,6 @@ void ProjectedScan::storeOutputs(TensorAccess &access, Tokens tokens, Value begi
       }
     }
   }
-  // (Counted as taken once.)
   describeRare(*branch.elseBlock());
 }
 
@@ -370,17 +369,23 @@ void ProjectedScan::walkPart(TensorAccess &access, const Part &part) {
         gathered.push_back(
             {&group, tile, SmallVector<EntryMap>(tile.rows * tile.cols, maps.identity(group))});
       });
-  runTiles(access);
-  if (failed(status))
-    return;
-  if (task == ScanTask::Gather)
-    return storeMaps(part);
+  // Where there is no token, there is none to bring or to read past the end, either.
   Value isEmpty = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, tokens, i64(0));
+  auto choice = scf::IfOp::create(b, isEmpty, /*withElseRegion=*/true);
+  OpBuilder::InsertionGuard guard(b);
+  b.setInsertionPoint(choice.thenBlock()->getTerminator());
   Value isFirst = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, turn, threads.constant(0));
-  threads.when(threads.both(threads.both(isEmpty, isFirst), isLastPart), [&] {
-    for (unsigned i = 0; i < states.size(); ++i)
-      threads.when(access.isGiven(finalTensor(i)), [&] { storeFinal(access, i); });
-  });
+  if (task == ScanTask::Gather)
+    storeMaps(part);
+  else
+    threads.when(threads.both(isFirst, isLastPart), [&] {
+      for (unsigned i = 0; i < states.size(); ++i)
+        threads.when(access.isGiven(finalTensor(i)), [&] { storeFinal(access, i); });
+    });
+  b.setInsertionPoint(choice.elseBlock()->getTerminator());
+  runTiles(access);
+  if (task == ScanTask::Gather && succeeded(status))
+    storeMaps(part);
 }
 
 LogicalResult ProjectedScan::run(LLVM::LLVMFuncOp function, int64_t sharedLimit) {
@@ -424,7 +429,8 @@ LogicalResult ProjectedScan::run(LLVM::LLVMFuncOp function, int64_t sharedLimit)
     });
     threads.when(arith::XOrIOp::create(b, walks, threads.constant(1, 1)), [&] {
       ptx.setRegisters(few, /*more=*/false);
-      bring(access);
+      Value any = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, tokens, i64(0));
+      threads.when(any, [&] { bring(access); });
     });
   });
   describeLoops(function.getBody(), "scan", 1, shape.walkers() / 32);

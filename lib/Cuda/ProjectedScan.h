@@ -116,6 +116,7 @@ private:
 
   // Shared memory (ProjectedTiles.cpp).
   Rows rowsOf(int64_t entries, mlir::FloatType element, bool isFactor);
+  mlir::Value sharedAt(mlir::Value bytes, int64_t more = 0);
   mlir::Value ownRow(mlir::Value base, const Rows &rows, int64_t token, mlir::Value entry);
   mlir::Value packetOf(const Rows &rows, mlir::Value token, mlir::Value packet);
   void clearRows();

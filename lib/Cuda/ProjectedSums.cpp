@@ -22,12 +22,7 @@ void ProjectedScan::sumUp(ArrayRef<Operation *> sums, Tokens tokens, Value tile)
   Value parity = ptx.mul(ptx.bits(tile, 1), sumsBytes);
   // Of each warp, tokens in a row.
   auto place = [&](Operation *op, Value token, int64_t ofWarp) {
-    Value base = threads.sharedAt(sumPlaces.lookup(op));
-    Value at = ptx.add(parity, ptx.mul(token, 4));
-    base = LLVM::GEPOp::create(b, base.getType(), b.getI8Type(), base, ValueRange{at});
-    return LLVM::GEPOp::create(b, base.getType(), b.getI8Type(), base,
-                               ArrayRef<LLVM::GEPArg>{int32_t(ofWarp * shape.tokens() * 4)})
-        .getResult();
+    return sharedAt(ptx.add(parity, ptx.mul(token, 4)), sumPlaces.lookup(op) + ofWarp * shape.tokens() * 4);
   };
   Value ofRun = ptx.mul(turn, shape.run);
   for (Operation *op : sums) {

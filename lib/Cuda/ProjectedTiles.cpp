@@ -67,15 +67,20 @@ bool ProjectedScan::layOut(int64_t sharedLimit) {
   return sharedBytes <= sharedLimit;
 }
 
+// The address of a byte of shared memory.
+Value ProjectedScan::sharedAt(Value bytes, int64_t more) {
+  Value base = threads.sharedAt(0);
+  base = LLVM::GEPOp::create(b, base.getType(), b.getI8Type(), base, ValueRange{bytes});
+  return LLVM::GEPOp::create(b, base.getType(), b.getI8Type(), base, ArrayRef<LLVM::GEPArg>{int32_t(more)});
+}
+
 // Nothing but zeros behind the vectors' entries, and where no token was yet.
 void ProjectedScan::clearRows() {
-  Value base = threads.sharedAt(0);
   Value zero = LLVM::ZeroOp::create(b, VectorType::get(4, b.getI32Type()));
   Value first = arith::MulIOp::create(b, threads.threadIndex(), threads.constant(bytesOfPacket));
   threads.forLoop(first, threads.constant(rowsEnd), threads.constant(entry.threads * bytesOfPacket), {},
                   [&](Value at, ValueRange) -> SmallVector<Value> {
-                    Value to = LLVM::GEPOp::create(b, base.getType(), b.getI8Type(), base, ValueRange{at});
-                    LLVM::StoreOp::create(b, zero, to, bytesOfPacket);
+                    LLVM::StoreOp::create(b, zero, sharedAt(at), bytesOfPacket);
                     return {};
                   });
 }
@@ -161,8 +166,7 @@ void ProjectedScan::take(TensorAccess &access, Tokens tokens, Value tile) {
     auto own = ringed.find(i);
     if (own == ringed.end())
       return;
-    Value base = threads.sharedAt(0);
-    base = LLVM::GEPOp::create(b, base.getType(), b.getI8Type(), base, ValueRange{copyOf(own->second, tile)});
+    Value base = sharedAt(copyOf(own->second, tile));
     int64_t entries = tensors[i].entry().numElements();
     int64_t width = access.bytesOfPacket(i, axis) / own->second.entryBytes();
     SmallVector<Value> places; // what does not exist is read from the first one
@@ -192,8 +196,7 @@ Value ProjectedScan::copyOf(const Rows &rows, Value tile) {
 // Leaves a vector of all tokens where products read it.
 void ProjectedScan::handOver(Value vector, Tokens tokens, Value tile) {
   const Rows &rows = handed.find(vector)->second;
-  Value base = threads.sharedAt(0);
-  base = LLVM::GEPOp::create(b, base.getType(), b.getI8Type(), base, ValueRange{copyOf(rows, tile)});
+  Value base = sharedAt(copyOf(rows, tile));
   MatType type = matType(vector);
   int64_t entries = type.numElements();
   for (auto [t, token] : llvm::enumerate(tokens)) {

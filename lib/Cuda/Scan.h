@@ -22,6 +22,9 @@ enum class ScanTask {
   Segments // all else, each segment from what those before it make of the state
 };
 
+/// What entry points of a task have in common.
+Entry entryOf(llvm::StringRef name, ScanTask task);
+
 /// The shape for a bound rule whose independent indices, `index` of `classes`, are the rows of all states, or
 /// 0 where all states are numbers; nothing where a thread would have too many entries.
 std::optional<ScanShape> chooseScanShape(RuleOp rule, const ScanForm &form,

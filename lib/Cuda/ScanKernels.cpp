@@ -20,6 +20,20 @@ static bool hasLargeProducts(RuleOp bound) {
   return false;
 }
 
+Entry cuda::entryOf(StringRef name, ScanTask task) {
+  Entry entry;
+  entry.name = (name + (task == ScanTask::Whole    ? ""
+                        : task == ScanTask::Gather ? "_gather"
+                                                   : "_segments"))
+                   .str();
+  entry.form = Form::Scan;
+  entry.packed = true;
+  // Of two segments, each of which is walked twice, not much is gained.
+  entry.cut = task == ScanTask::Whole ? Entry::Whole : Entry::SeveralSegments;
+  entry.continues = task == ScanTask::Gather;
+  return entry;
+}
+
 // Kernels for states that go on entry by entry.
 void KernelBuilder::addScan(RuleOp bound) {
   if (!bound.getBody().getOps<ForOp>().empty()) {
@@ -60,16 +74,8 @@ bool KernelBuilder::addScan(RuleOp part, const ScanForm &form, ArrayRef<TensorAr
                             const ScanShape &shape, int64_t shards, ScanTask task) {
   // Of few threads more blocks than two are busy on a processor.
   constexpr int64_t fewest = 2, threadsOfProcessor = 256;
-  Entry entry;
-  entry.name = options.symbol + (task == ScanTask::Whole    ? "_scan"
-                                 : task == ScanTask::Gather ? "_scan_gather"
-                                                            : "_scan_segments");
-  entry.form = Form::Scan;
-  entry.packed = true;
+  Entry entry = entryOf(options.symbol + "_scan", task);
   entry.leastTokens = task == ScanTask::Whole ? 2 * shape.run : 8 * shape.tokens();
-  // Of two, each of which is walked twice, not much is gained.
-  entry.cut = task == ScanTask::Whole ? Entry::Whole : Entry::SeveralSegments;
-  entry.continues = task == ScanTask::Gather;
   entry.shards = shards;
   entry.threads = shape.grid.threads * shape.grid.groups;
   if (task != ScanTask::Whole)

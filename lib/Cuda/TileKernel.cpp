@@ -79,11 +79,9 @@ bool cuda::isForTiles(RuleOp rule, ArrayRef<TensorArgument> tensors) {
   if (!llvm::all_of(delaysOf(rule), [](const Delay &delay) { return delay.tokens != 0; }))
     return false;
   for (Operation &op : rule.getBody().front().without_terminator()) {
-    auto product = dyn_cast<MatmulOp>(op);
-    bool isProduct = product && isDense(product);
-    if (isProduct ? !paramProductOf(product, tensors) : !usesNoMatrix(op))
+    if (isProduct(&op) ? !paramProductOf(cast<MatmulOp>(op), tensors) : !usesNoMatrix(op))
       return false;
-    any |= isProduct;
+    any |= isProduct(&op);
   }
   return any;
 }
