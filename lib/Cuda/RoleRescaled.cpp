@@ -126,6 +126,16 @@ private:
       return MulOp::create(b, loc, through, rest);
     }
     Operation *op = value.getDefiningOp();
+    if (auto map = dyn_cast_if_present<chunk::MapOp>(op)) {
+      if (!maps.contains(map)) {
+        SmallVector<Value> operands =
+            llvm::map_to_vector(map->getOperands(), [&](Value x) { return read(x); });
+        Operation *own = b.clone(*map);
+        own->setOperands(operands);
+        maps[map] = own;
+      }
+      return maps[map]->getResult(cast<OpResult>(value).getResultNumber());
+    }
     return isa_and_present<ElementwiseOp>(op) ? cloned(op, [&](Value operand) { return read(operand); })
                                               : value;
   }
@@ -182,6 +192,7 @@ private:
   Value through;
   size_t states;
   llvm::DenseMap<Value, Value> relatives;
+  llvm::DenseMap<Operation *, Operation *> maps; // functions of what is read, by those of what was
 };
 } // namespace
 
