@@ -62,6 +62,9 @@ struct RoleForm {
   int64_t chainGroups(const RolePlan &plan) const { return walksBeside ? 1 : slabs(plan); }
 };
 
+/// Writes what the maps of a program sum over entries as sums of products of vectors, divided by numbers.
+void writeSums(chunk::ProgramOp program);
+
 /// Of a tensor in an entry's list, what the tokens of a box are times (RECUR_MAP_BOX).
 constexpr int32_t mapBox = 1 << 16;
 

@@ -14,45 +14,6 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-// Writes inner products in maps as the sums that they are.
-static void writeSums(chunk::ProgramOp program) {
-  program.getBody().walk([](MatmulOp product) {
-    if (!isa<chunk::MapOp>(product->getParentOp()) || !isOne(matType(product).getRows()) ||
-        !isOne(matType(product).getCols()))
-      return;
-    OpBuilder b(product);
-    Value row = product.getLhs();
-    auto transpose = row.getDefiningOp<TransposeOp>();
-    if (!transpose)
-      return;
-    Value column = transpose.getOperand();
-    Value entries = MulOp::create(b, product.getLoc(), column.getType(), column, product.getRhs());
-    Value sum = ReduceOp::create(b, product.getLoc(), Reduction::Sum, entries, /*rows=*/true, /*cols=*/false);
-    product.replaceAllUsesWith(sum);
-    product.erase();
-  });
-}
-
-// Takes numbers that divide a factor of a vector, entry by entry, out of the product.
-static void takeOutNumbers(chunk::ProgramOp program) {
-  program.getBody().walk([](MulOp product) {
-    if (!isa<chunk::MapOp>(product->getParentOp()))
-      return;
-    for (unsigned i : {0, 1}) {
-      auto quotient = product->getOperand(i).getDefiningOp<DivOp>();
-      Value other = product->getOperand(1 - i);
-      if (!quotient || !matType(quotient.getRhs()).isScalar() || product.getType().isScalar() ||
-          matType(other) != product.getType() || matType(quotient.getLhs()) != product.getType())
-        continue;
-      OpBuilder b(product);
-      Value entries = MulOp::create(b, product.getLoc(), quotient.getLhs(), other);
-      product.replaceAllUsesWith(DivOp::create(b, product.getLoc(), entries, quotient.getRhs()).getResult());
-      product.erase();
-      return;
-    }
-  });
-}
-
 // The kernel in roles, where the chip has what it takes and the plan knows the program.
 bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards,
                              StringRef name, int64_t mostBlocks, Phase phase) {
@@ -401,7 +362,6 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
     }
     if (program) {
       writeSums(program);
-      takeOutNumbers(program);
       RolePlan::readOnce(program);
       RolePlan::writeBoth(program);
       RolePlan::findMasks(program);
