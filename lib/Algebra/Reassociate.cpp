@@ -157,6 +157,71 @@ struct Reassociate : recur::impl::RecurReassociateBase<Reassociate> {
     });
   }
 
+  // What is read of a matrix on its right, or on its left: in both cases columns or rows.
+  struct MatrixRead {
+    Value matrix;
+    Side side;
+    unsigned along; // the operand that is the vector
+  };
+  static std::optional<MatrixRead> asRead(Operation *op) {
+    auto product = dyn_cast<MatmulOp>(op);
+    if (!product || !isRead(product))
+      return std::nullopt;
+    unsigned along = isMatrix(matType(product.getLhs())) ? 1 : 0;
+    Value matrix = product->getOperand(1 - along);
+    bool isTurned = matrix.getDefiningOp<TransposeOp>() != nullptr;
+    return MatrixRead{withoutTransposes(matrix), isTurned == (along == 1) ? Side::Left : Side::Right, along};
+  }
+
+  // The product of a matrix and a diagonal one on its side, if something is read of it on that side and it
+  // stands before `user`.
+  static MulOp decayedMatrix(Value matrix, Value diagonal, Side side, Operation *user) {
+    auto isReadOf = [&](Value value) {
+      return llvm::any_of(value.getUsers(), [&](Operation *op) {
+        std::optional<MatrixRead> read = asRead(op);
+        return read && read->side == side;
+      });
+    };
+    for (Operation *own : matrix.getUsers()) {
+      auto decayed = dyn_cast<MulOp>(own);
+      if (!decayed || own->getBlock() != user->getBlock() || !own->isBeforeInBlock(user) ||
+          !isMatrix(decayed.getType()))
+        continue;
+      Value factor = decayed->getOperand(decayed.getLhs() == matrix ? 1 : 0);
+      bool isRow = isOne(matType(factor).getRows()), isReadSo = isReadOf(decayed);
+      for (Operation *turned : own->getUsers())
+        isReadSo |= isa<TransposeOp>(turned) && isReadOf(turned->getResult(0));
+      if (isRow == (side == Side::Right) && isReadSo &&
+          isEqual(withoutTransposes(factor), withoutTransposes(diagonal)))
+        return decayed;
+    }
+    return {};
+  }
+
+  // What is read of S*diag(a), where that is read, too: S*(a.*k) is (S*diag(a))*k, so that like reads are
+  // alike.
+  void readDecayed(IRRewriter &rewriter) {
+    getOperation().walk([&](MatmulOp product) {
+      std::optional<MatrixRead> read = asRead(product);
+      if (!read)
+        return;
+      Value vector = product->getOperand(read->along);
+      auto along = withoutTransposes(vector).getDefiningOp<MulOp>();
+      for (unsigned i = 0; along && i < 2; ++i) {
+        MulOp decayed = decayedMatrix(read->matrix, along->getOperand(i), read->side, product);
+        Value rest = along->getOperand(1 - i);
+        if (!decayed || rest.getType() != along.getType())
+          continue;
+        rewriter.setInsertionPoint(product);
+        auto turned = [&](Value value) { return TransposeOp::create(rewriter, product.getLoc(), value); };
+        Value matrix = product->getOperand(1 - read->along);
+        product->setOperand(read->along, along.getResult() == vector ? rest : turned(rest));
+        product->setOperand(1 - read->along, matrix == read->matrix ? decayed.getResult() : turned(decayed));
+        return;
+      }
+    });
+  }
+
   void runOnOperation() override {
     IRRewriter rewriter(&getContext());
     multiplyByReciprocals(rewriter);
@@ -181,6 +246,7 @@ struct Reassociate : recur::impl::RecurReassociateBase<Reassociate> {
     // What is left of what was written anew would count as another use.
     eraseDead(getOperation());
     distributeReads(getOperation(), rewriter);
+    readDecayed(rewriter);
     eraseDead(getOperation());
     SmallVector<Operation *> sums;
     getOperation().walk([&](Operation *op) {

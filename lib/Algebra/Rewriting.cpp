@@ -92,8 +92,7 @@ Value recur::unscaled(OpBuilder &b, Location loc, Value vector, Value &number) {
   return vector;
 }
 
-// Whether two values are the same, or the same function of such.
-static bool isEqual(Value x, Value y) {
+bool recur::isEqual(Value x, Value y) {
   Operation *own = x.getDefiningOp(), *other = y.getDefiningOp();
   return x == y || (own && other &&
                     OperationEquivalence::isEquivalentTo(

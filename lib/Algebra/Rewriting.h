@@ -33,6 +33,9 @@ mlir::Value scaled(mlir::OpBuilder &b, mlir::Location loc, mlir::Value number, m
 /// A vector without the numbers that it is times; multiplies `number`, which may be null for 1, by those.
 mlir::Value unscaled(mlir::OpBuilder &b, mlir::Location loc, mlir::Value vector, mlir::Value &number);
 
+/// Whether two values are the same, or the same function of such.
+bool isEqual(mlir::Value x, mlir::Value y);
+
 /// The factors of a product of vectors, entry by entry.
 llvm::SmallVector<mlir::Value> factorsOf(mlir::Value vector);
 

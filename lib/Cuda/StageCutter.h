@@ -41,6 +41,7 @@ private:
   mlir::Value base(mlir::Value vector, bool withoutDecays = true);
   void distributeReads();
   void readBeforeUpdates();
+  void mergeReads();
   void splitSides();
   mlir::Value decayedSum(mlir::OpBuilder &b, mlir::Value value, mlir::Value factor);
   void distributeDecays();

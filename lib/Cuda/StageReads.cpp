@@ -41,11 +41,35 @@ void StageCutter::distributeReads() {
 static bool isOfMatrix(Value value) { return isMatrix(value); } // isMatrix has overloads
 
 namespace {
+// What is read of a matrix, or of it transposed, along a column.
+struct MatrixRead {
+  Value matrix;
+  bool isTransposed;
+  Value vector; // perhaps as a row
+};
+
+std::optional<MatrixRead> asRead(Value vector) {
+  auto product = stripOrientation(vector).getDefiningOp<MatmulOp>();
+  if (!product || isMatrix(product.getLhs()) == isMatrix(product.getRhs()))
+    return std::nullopt;
+  bool isColumn = isMatrix(product.getLhs());
+  Value matrix = isColumn ? product.getLhs() : product.getRhs();
+  bool isTurned = matrix.getDefiningOp<TransposeOp>() != nullptr;
+  return MatrixRead{stripOrientation(matrix), isTurned == isColumn,
+                    isColumn ? product.getRhs() : product.getLhs()};
+}
+
 // A vector that follows linearly from matrices: what each of them is read along, and a vector of the token.
 class LinearReads {
 public:
   LinearReads(OpBuilder &b, Location loc, llvm::function_ref<bool(Value)> isOfToken)
       : b(b), loc(loc), isOfToken(isOfToken) {}
+
+  // Adds a vector that follows from the matrices, times a number, or subtracts it. A null number is 1.
+  bool add(Value vector, Value number, bool isNegative) {
+    Value sign = ConstantOp::create(b, loc, isNegative ? -1.0 : 1.0);
+    return addVector(vector, times(number, sign));
+  }
 
   // Adds number * matrix * vector, or with the transposed matrix. A null number is 1.
   bool addRead(Value matrix, bool transposed, Value vector, Value number) {
@@ -97,10 +121,12 @@ public:
   }
 
 private:
+  // A column, or a row that stands for one.
   bool addVector(Value vector, Value number) {
+    vector = stripOrientation(vector);
     Operation *op = vector.getDefiningOp();
     if (isOfToken(vector)) {
-      Value own = MulOp::create(b, loc, number, vector);
+      Value own = MulOp::create(b, loc, number, column(vector));
       token = token ? AddOp::create(b, loc, token, own).getResult() : own;
       return true;
     }
@@ -112,9 +138,9 @@ private:
     for (unsigned i : {0, 1})
       if (isa_and_present<MulOp>(op) && isNumber(op->getOperand(i)) && isOfToken(op->getOperand(i)))
         return addVector(op->getOperand(1 - i), times(number, op->getOperand(i)));
-    auto read = dyn_cast_if_present<MatmulOp>(op);
-    return read && isMatrix(read.getLhs()) && isOfToken(read.getRhs()) &&
-           addRead(read.getLhs(), /*transposed=*/false, read.getRhs(), number);
+    std::optional<MatrixRead> read = asRead(vector);
+    return read && isOfToken(read->vector) &&
+           addRead(read->matrix, read->isTransposed, column(read->vector), number);
   }
 
   Value negated(Value number) const {
@@ -123,6 +149,7 @@ private:
   Value times(Value number, Value other) const {
     return number ? MulOp::create(b, loc, number, other).getResult() : other;
   }
+  Value column(Value vector) const { return isOne(matType(vector).getCols()) ? vector : turn(vector); }
   Value turn(Value value) const {
     auto turned = value.getDefiningOp<TransposeOp>();
     return turned ? turned.getOperand() : TransposeOp::create(b, loc, value).getResult();
@@ -150,6 +177,144 @@ static bool isBetweenChanges(RuleOp rule, Value matrix) {
   return isa_and_present<AddOp, SubOp>(matrix.getDefiningOp()) && feedsState(rule, matrix.getDefiningOp()) &&
          !llvm::is_contained(rule.yieldedStates(), matrix) &&
          llvm::count_if(rule.getBody().getOps<MatmulOp>(), readsForState) == 1;
+}
+
+// What a vector follows from linearly, as it is written down.
+static void findReads(Value vector, SmallVectorImpl<MatrixRead> &reads) {
+  vector = stripOrientation(vector);
+  Operation *op = vector.getDefiningOp();
+  if (std::optional<MatrixRead> read = asRead(vector))
+    reads.push_back(*read);
+  else if (isa_and_present<AddOp, SubOp, NegOp, MulOp>(op))
+    for (Value operand : op->getOperands())
+      if (!isNumber(operand))
+        findReads(operand, reads);
+}
+
+// Whether one is read of a matrix and the other of what a diagonal of its keys makes of it, along one vector.
+static bool areOldAndDecayed(const MatrixRead &old, const MatrixRead &decayed) {
+  auto after = decayed.matrix.getDefiningOp<MulOp>();
+  if (!after || old.isTransposed != decayed.isTransposed ||
+      stripOrientation(old.vector) != stripOrientation(decayed.vector))
+    return false;
+  for (unsigned i : {0, 1})
+    if (Value factor = after->getOperand(1 - i); after->getOperand(i) == old.matrix && !isNumber(factor))
+      return isOne(matType(factor).getRows()) != old.isTransposed;
+  return false;
+}
+
+namespace {
+// A term of a sum of matrices, times 1 or -1.
+struct MatrixTerm {
+  Value matrix;
+  bool isNegative;
+};
+
+// An outer product of what follows from the state and a vector of the token, times a number, null for 1.
+struct StateWrite {
+  MatrixTerm term;
+  Value payload, number;
+};
+} // namespace
+
+static void addTerms(Value matrix, bool isNegative, SmallVectorImpl<MatrixTerm> &terms) {
+  Operation *op = matrix.getDefiningOp();
+  if (isa_and_present<AddOp, SubOp>(op) && llvm::all_of(op->getOperands(), isOfMatrix)) {
+    addTerms(op->getOperand(0), isNegative, terms);
+    addTerms(op->getOperand(1), isNegative != isa<SubOp>(op), terms);
+  } else {
+    terms.push_back({matrix, isNegative});
+  }
+}
+
+// A vector and the number that it is times, which may be null. Norms that it is divided by stay.
+static std::pair<Value, Value> withoutNumber(OpBuilder &b, Value vector) {
+  Value number;
+  while (auto product = vector.getDefiningOp<MulOp>()) {
+    unsigned at = isNumber(product.getLhs()) ? 0 : 1;
+    if (!isNumber(product->getOperand(at)))
+      break;
+    Value own = product->getOperand(at);
+    number = number ? MulOp::create(b, product.getLoc(), number, own).getResult() : own;
+    vector = product->getOperand(1 - at);
+  }
+  return {vector, number};
+}
+
+static Value sumOf(OpBuilder &b, Location loc, ArrayRef<MatrixTerm> terms) {
+  Value sum;
+  for (auto [matrix, isNegative] : terms)
+    if (sum)
+      sum = isNegative ? SubOp::create(b, loc, sum, matrix).getResult() : AddOp::create(b, loc, sum, matrix);
+    else
+      sum = isNegative ? NegOp::create(b, loc, matrix).getResult() : matrix;
+  return sum;
+}
+
+// The sum of what is written along one vector, as one read; null where no read is both of the state and of
+// what has decayed of it.
+static Value readTogether(OpBuilder &b, Location loc, ArrayRef<StateWrite> writes,
+                          llvm::function_ref<bool(Value)> isOfToken) {
+  SmallVector<MatrixRead> found;
+  for (const StateWrite &write : writes)
+    findReads(write.payload, found);
+  auto hasDecayed = [&](const MatrixRead &old) {
+    return llvm::any_of(found, [&](const MatrixRead &read) { return areOldAndDecayed(old, read); });
+  };
+  LinearReads reads(b, loc, isOfToken);
+  bool isMixed = llvm::any_of(found, hasDecayed) && llvm::all_of(writes, [&](const StateWrite &write) {
+                   return reads.add(write.payload, write.number, write.term.isNegative);
+                 });
+  return isMixed ? reads.result() : Value();
+}
+
+// What is written along a vector, and was read both of the state and of what has decayed of it, is read of
+// the state along one vector: c*S*k + d*(S*diag(a))*k is S*((c + d*a).*k).
+void StageCutter::mergeReads() {
+  auto isOfToken = [&](Value value) { return !cores.reachOf(stripOrientation(value)); };
+  for (Value update : llvm::to_vector(rule.yieldedStates())) {
+    if (!isMatrix(update) || !update.getDefiningOp())
+      continue;
+    OpBuilder b(rule.getContext());
+    b.setInsertionPointAfterValue(update);
+    Location loc = update.getLoc();
+    SmallVector<MatrixTerm> terms, merged;
+    addTerms(update, false, terms);
+    // By the token's vector, and whether that is the column.
+    llvm::MapVector<std::pair<Value, unsigned>, SmallVector<StateWrite>> writes;
+    for (const MatrixTerm &term : terms)
+      if (auto outer = term.matrix.getDefiningOp<MatmulOp>();
+          outer && llvm::none_of(outer->getOperands(), isOfMatrix))
+        for (bool isTurned : {false, true}) {
+          Value payload = outer->getOperand(isTurned), key = stripOrientation(outer->getOperand(!isTurned));
+          if (isOfToken(payload) || !isOfToken(key))
+            continue;
+          auto [vector, number] = withoutNumber(b, key);
+          writes[{vector, isTurned}].push_back({term, payload, number});
+        }
+    for (auto &entry : writes) {
+      ArrayRef<StateWrite> own = entry.second;
+      Value key = entry.first.first;
+      bool isTurned = entry.first.second;
+      Value once = readTogether(b, loc, own, isOfToken);
+      if (!once)
+        continue;
+      Value row = TransposeOp::create(b, loc, isTurned ? once : key);
+      merged.push_back({MatmulOp::create(b, loc, isTurned ? key : once, row), false});
+      llvm::erase_if(terms, [&](const MatrixTerm &term) {
+        return llvm::any_of(own, [&](const StateWrite &write) { return write.term.matrix == term.matrix; });
+      });
+    }
+    if (merged.empty())
+      continue;
+    terms.append(merged);
+    Operation *sum = sumOf(b, loc, terms).getDefiningOp();
+    update.replaceUsesWithIf(sum->getResult(0), [&](OpOperand &use) {
+      return use.getOwner()->getBlock() == &body && sum->isBeforeInBlock(use.getOwner());
+    });
+  }
+  eraseDead(body);
+  cores.findReach();
 }
 
 // A state that changes once more is read before that as it was before the token: of

@@ -268,6 +268,7 @@ std::optional<Stages> StageCutter::run() {
   distributeReads();
   splitSides();
   readBeforeUpdates();
+  mergeReads();
   distributeDecays();
   findDecays();
   cores.findReach();
