@@ -49,8 +49,9 @@ void KernelBuilder::addScan(RuleOp bound) {
   std::string why;
   std::optional<ScanForm> form = findScan(part, why);
   refused["scan"] = form ? "its maps take more registers than a thread has" : why;
-  if (!form || llvm::any_of(part.argumentsOf(ArgKind::Input),
-                            [](Value input) { return isa<StepsType>(input.getType()); }))
+  // (Of a stage, inputs that others take are not read.)
+  auto hasSteps = [](Value input) { return isa<StepsType>(input.getType()) && !input.use_empty(); };
+  if (!form || llvm::any_of(part.argumentsOf(ArgKind::Input), hasSteps))
     return;
   IndexClasses classes(part);
   unsigned shared = classes.bestIndependent();
