@@ -103,11 +103,11 @@ bool Symmetry::areEqual(const Term &a, const Term &b) {
 }
 
 SmallVector<SolveOp> recur::findUnsymmetricSystems(RuleOp rule) {
-  Symmetry symmetry(rule);
   SmallVector<SolveOp> systems;
-  rule.getBody().walk([&](SolveOp solve) {
-    if (!symmetry.isSymmetric(solve.getMatrix()))
-      systems.push_back(solve);
-  });
+  rule.getBody().walk([&](SolveOp solve) { systems.push_back(solve); });
+  if (systems.empty())
+    return systems;
+  Symmetry symmetry(rule);
+  llvm::erase_if(systems, [&](SolveOp solve) { return symmetry.isSymmetric(solve.getMatrix()); });
   return systems;
 }

@@ -112,15 +112,21 @@ SmallVector<Term> leaf(Value value) {
   return {term};
 }
 
-SmallVector<Term> expand(Value value);
-
 bool dependsOnState(Value value) {
   auto rule = value.getParentRegion()->getParentOfType<RuleOp>();
-  return rule && llvm::any_of(rule.argumentsOf(ArgKind::State), [&](BlockArgument state) {
-           SetVector<Operation *> slice;
-           getForwardSlice(state, &slice);
-           return value == state || slice.contains(value.getDefiningOp());
-         });
+  llvm::SetVector<Value> open;
+  open.insert(value);
+  for (size_t i = 0; rule && i < open.size(); ++i) {
+    if (auto argument = dyn_cast<BlockArgument>(open[i])) {
+      bool isOfRule = argument.getOwner()->getParentOp() == rule.getOperation();
+      if (isOfRule && rule.getArg(argument).getKind() == ArgKind::State)
+        return true;
+      continue;
+    }
+    // What its regions read, too.
+    open[i].getDefiningOp()->walk([&](Operation *inner) { open.insert_range(inner->getOperands()); });
+  }
+  return false;
 }
 
 // Whether a matrix is what a state becomes. Reads of it see all that the token does with the state, decays
@@ -131,10 +137,28 @@ bool isNewState(Value value) {
          dependsOnState(value);
 }
 
+// Finds the terms of values, each once: what a polynomial is of stands in it many times.
+class Expansion {
+public:
+  SmallVector<Term> of(Value value) {
+    if (auto found = known.find(value); found != known.end())
+      return found->second;
+    SmallVector<Term> terms = expand(value);
+    return known[value] = terms;
+  }
+  SmallVector<Term> ofProduct(Value lhs, Value rhs);
+
+private:
+  SmallVector<Term> expandScaled(MulOp op, Value scale, Value scaled);
+  SmallVector<Term> expand(Value value);
+
+  llvm::DenseMap<Value, SmallVector<Term>> known;
+};
+
 // The terms of a product with an entrywise factor: a scalar, or a vector along one side of a matrix.
-SmallVector<Term> expandScaled(MulOp op, Value scale, Value scaled) {
+SmallVector<Term> Expansion::expandScaled(MulOp op, Value scale, Value scaled) {
   MatType type = matType(scale), to = matType(scaled);
-  SmallVector<Term> terms = expand(scaled);
+  SmallVector<Term> terms = of(scaled);
   if (type.isScalar()) {
     for (Term &term : terms)
       term.scalars.push_back(scale);
@@ -149,7 +173,7 @@ SmallVector<Term> expandScaled(MulOp op, Value scale, Value scaled) {
 }
 
 // The value as a sum of terms.
-SmallVector<Term> expand(Value value) {
+SmallVector<Term> Expansion::expand(Value value) {
   Operation *op = value.getDefiningOp();
   if (!op || isNewState(value))
     return leaf(value);
@@ -161,13 +185,13 @@ SmallVector<Term> expand(Value value) {
     return {term};
   }
   if (auto neg = dyn_cast<NegOp>(op)) {
-    SmallVector<Term> terms = expand(neg.getOperand());
+    SmallVector<Term> terms = of(neg.getOperand());
     for (Term &term : terms)
       term.negative ^= true;
     return terms;
   }
   if (auto transpose = dyn_cast<TransposeOp>(op)) {
-    SmallVector<Term> terms = expand(transpose.getOperand());
+    SmallVector<Term> terms = of(transpose.getOperand());
     for (Term &term : terms) {
       std::reverse(term.chain.begin(), term.chain.end());
       for (Factor &factor : term.chain)
@@ -190,7 +214,7 @@ SmallVector<Term> expand(Value value) {
     if (!isMatrix(matType(value)) || op->getOperand(0).getType() != value.getType() ||
         op->getOperand(1).getType() != value.getType())
       return leaf(value);
-    SmallVector<Term> terms = expand(op->getOperand(0)), right = expand(op->getOperand(1));
+    SmallVector<Term> terms = of(op->getOperand(0)), right = of(op->getOperand(1));
     for (Term &term : right) {
       term.negative ^= isa<SubOp>(op);
       terms.push_back(term);
@@ -198,12 +222,20 @@ SmallVector<Term> expand(Value value) {
     return areCheap(terms) ? terms : leaf(value);
   }
   if (auto matmul = dyn_cast<MatmulOp>(op)) {
-    SmallVector<Term> terms = expandProduct(matmul.getLhs(), matmul.getRhs());
+    SmallVector<Term> terms = ofProduct(matmul.getLhs(), matmul.getRhs());
     // A vector or a matrix that others use too is computed once, unless the chain is cheaper.
     if (matmul->hasOneUse() || (isMatrix(matmul.getType()) && areCheap(terms)))
       return terms.size() <= maxTerms ? terms : leaf(value);
   }
   return leaf(value);
+}
+
+SmallVector<Term> Expansion::ofProduct(Value lhs, Value rhs) {
+  SmallVector<Term> left = of(lhs), right = of(rhs);
+  if (left.size() > 1 && right.size() > 1 && isMatrix(matType(lhs)) && isMatrix(matType(rhs)) &&
+      dependsOnState(lhs))
+    left = leaf(lhs);
+  return multiplyTerms(left, right);
 }
 
 // Builds values from terms.
@@ -327,15 +359,9 @@ private:
 };
 } // namespace
 
-SmallVector<Term> recur::expandProduct(Value lhs, Value rhs) {
-  SmallVector<Term> left = expand(lhs), right = expand(rhs);
-  if (left.size() > 1 && right.size() > 1 && isMatrix(matType(lhs)) && isMatrix(matType(rhs)) &&
-      dependsOnState(lhs))
-    left = leaf(lhs);
-  return multiplyTerms(left, right);
-}
+SmallVector<Term> recur::expandProduct(Value lhs, Value rhs) { return Expansion().ofProduct(lhs, rhs); }
 
-SmallVector<Term> recur::expandTerms(Value value) { return expand(value); }
+SmallVector<Term> recur::expandTerms(Value value) { return Expansion().of(value); }
 
 Value recur::emitTerms(OpBuilder &builder, Location loc, MatType type, ArrayRef<Term> terms) {
   return Emitter(builder, loc, type).sum(terms);
