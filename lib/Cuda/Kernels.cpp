@@ -147,7 +147,9 @@ void KernelBuilder::addChunked(DeriveFunction derive) {
         for (bool withRests : {true, false})
           if (!(keepsDelayed && ofColumns) && addStages(derive, {withRests, ofColumns, keepsDelayed}))
             return true;
-    return false;
+    CutOptions split;
+    split.splitsTimes = true;
+    return addStages(derive, split);
   };
   if (!options.chip.hasWarpgroups())
     refused["roles"] = "the chip has no products of warpgroups";

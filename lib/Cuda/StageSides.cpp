@@ -10,6 +10,10 @@
 // is handed over, and what it is written along as it was rounded once, before both.
 //
 // A state that its own update does not read is split all the same where what follows reads it on both sides.
+//
+// So are states, where that is asked for, that outputs read at several times of a token, before some change
+// and after it, or along several vectors: the rows of a token that changes a state several times have one
+// output (StackedReads.h).
 #include "lib/Algebra/Rewriting.h"
 #include "lib/Cuda/StageCutter.h"
 #include "llvm/ADT/MapVector.h"
@@ -26,12 +30,12 @@ struct Part {
   SmallVector<std::pair<Value, bool>> numbers; // and whether they divide
 };
 
-/// Gives one state a second one for reads on the other side.
+/// Gives one state a second one for reads on the other side, or at another time.
 class SideSplitter {
 public:
-  SideSplitter(RuleOp rule, const Cores &cores, unsigned state)
+  SideSplitter(RuleOp rule, const Cores &cores, unsigned state, bool byTime)
       : rule(rule), cores(cores), number(state), state(rule.argumentsOf(ArgKind::State)[state]),
-        bit(uint64_t(1) << state) {}
+        bit(uint64_t(1) << state), byTime(byTime) {}
 
   struct Split {
     /// What is handed over to both states: what the state's own reads write to it and, where nothing decays,
@@ -171,8 +175,11 @@ private:
     return true;
   }
 
-  // What reads the state on the other side, where it is read on both.
+  // What reads the state on the other side, where it is read on both; or at another time than the last
+  // output, or beside it.
   bool findOthers() {
+    if (byTime)
+      return findOtherTimes();
     bool isReadHere = false;
     for (auto product : rule.getBody().front().getOps<MatmulOp>())
       if (std::optional<unsigned> found = sideOf(product)) {
@@ -182,6 +189,22 @@ private:
           others.push_back(product);
       }
     return isReadHere && !others.empty();
+  }
+
+  bool findOtherTimes() {
+    SmallVector<MatmulOp> outputs;
+    for (auto product : rule.getBody().front().getOps<MatmulOp>())
+      if (sideOf(product) == side && !feedsState(rule, product))
+        outputs.push_back(product);
+    auto matrixOf = [](MatmulOp product) {
+      return stripOrientation(product->getOperand(isMatrix(product.getLhs()) ? 0 : 1));
+    };
+    for (MatmulOp product : outputs)
+      if (matrixOf(product) != matrixOf(outputs.back()))
+        others.push_back(product);
+    if (others.empty() && !outputs.empty())
+      llvm::append_range(others, ArrayRef(outputs).drop_back());
+    return !others.empty();
   }
 
   // One vector for each that is written along, made of all that is written there.
@@ -305,6 +328,7 @@ private:
   unsigned number;
   BlockArgument state, second;
   uint64_t bit;
+  bool byTime;
   std::optional<unsigned> side;
   llvm::DenseSet<Operation *> reads;
   SmallVector<MatmulOp> others;
@@ -319,7 +343,7 @@ void StageCutter::splitSides() {
   OpBuilder::atBlockEnd(whole->getBody()).clone(*rule);
   for (unsigned state = 0, count = rule.argumentsOf(ArgKind::State).size(); state < count; ++state) {
     std::string name = rule.getArg(rule.argumentsOf(ArgKind::State)[state]).getName().str();
-    auto split = SideSplitter(rule, cores, state).run(name + secondSuffix.str());
+    auto split = SideSplitter(rule, cores, state, options.splitsTimes).run(name + secondSuffix.str());
     if (!split)
       continue;
     isSplit = true;

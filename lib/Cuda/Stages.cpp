@@ -267,6 +267,8 @@ std::optional<Stages> StageCutter::run() {
     return std::nullopt;
   distributeReads();
   splitSides();
+  if (options.splitsTimes && !whole)
+    return std::nullopt;
   readBeforeUpdates();
   mergeReads();
   distributeDecays();

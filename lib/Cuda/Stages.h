@@ -66,6 +66,9 @@ struct CutOptions {
   /// A stage of matrices keeps what it writes of the token before, and its rule can be rotated
   /// (RotatedUpdate.h); nothing where none does.
   bool keepsDelayed = false;
+  /// What outputs read of a state at another time than the last of them is read of a second one of the same
+  /// value; nothing where all read at one time, along one vector.
+  bool splitsTimes = false;
   /// All that stages of matrices hand over to stages of tokens comes with its rest: it may leave the range of
   /// what vectors are, f16.
   bool withAllRests = false;

@@ -207,9 +207,10 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
       own = addCore(stage, derive, inRoles);
       anyInRoles |= inRoles;
       areScanned &= stage.kind == Stages::Vectors && !own.empty() && own.front().front().form == Form::Scan;
-      // Roles alone know of rests, and of states that another one has to be the same as.
-      bool needsRests = hasRests(stage.rule());
-      if (!inRoles && (needsRests || stage.rule()->hasAttr(followedAttr))) {
+      // Roles alone know of rests, and of states that another one has to be the same as; and two states for
+      // one cost less in roles alone.
+      bool needsRests = hasRests(stage.rule()), isSplit = cut.splitsTimes && stage.kind == Stages::Matrices;
+      if (!inRoles && (needsRests || isSplit || stage.rule()->hasAttr(followedAttr))) {
         wantsDigits |= needsRests;
         for (const auto &group : own)
           eraseCode(group);
