@@ -194,6 +194,11 @@ LogicalResult WeightsOp::verify() {
 // Between tokens
 //===----------------------------------------------------------------------===//
 
+static bool isLate(Value decay) {
+  auto op = decay.getDefiningOp<chunk::DecayOp>();
+  return op && op.getLate();
+}
+
 LogicalResult GramOp::verify() {
   auto type = cast<MatType>(getLhs().getType());
   if (getDecay() && !fits(getDecay().getType(), type, true)) // chunk_gram_c1
@@ -212,6 +217,8 @@ LogicalResult MixOp::verify() {
   if (!fits(getDecay().getType(), type, false)) // chunk_mix_c2
     return emitOpError() << "must have a decay for each column of " << type
                          << ", got: " << getDecay().getType();
+  if (isLate(getDecay())) // chunk_mix_c3
+    return emitOpError() << "cannot have a late decay";
   return success();
 }
 
@@ -232,6 +239,8 @@ LogicalResult TriSolveOp::verify() {
   if (getDecay() && !fits(getDecay().getType(), type, false))
     return emitOpError() << "must have a decay for each column of " << type
                          << ", got: " << getDecay().getType();
+  if (getDecay() && isLate(getDecay())) // chunk_tri_solve_c5
+    return emitOpError() << "cannot have a late decay";
   if (getFactors().empty())
     return success();
   if (getFactors().size() != n ||

@@ -1,4 +1,8 @@
 // Which tokens see which, and stretches of the chunk.
+//
+// A late decay's factor comes after its token's writes. Then a token t that sees j, on whatever terms, sees it
+// decayed by the factors j .. t-1; what has decayed since the chunk's start is, through the token or until it, that of
+// the factors 1 .. t-1, and until the chunk's end that of t .. C.
 #ifndef CHUNK_ENUMS
 #define CHUNK_ENUMS
 

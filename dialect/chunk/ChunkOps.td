@@ -90,11 +90,12 @@ def Chunk_DecayOp : Chunk_Op<"decay", [Pure, DeclareOpInterfaceMethods<InferType
   let summary = "the products of decay factors";
   let description = [{
     `log`, where it is there, holds the logarithms of the factors; floating point then sums logarithms and exponentiates
-    differences. Constraint: chunk_decay_c1: `log` has the type of `factors`.
+    differences. A `late` decay comes after what its token writes, so that this decays with it (ChunkEnums.td).
+    Constraint: chunk_decay_c1: `log` has the type of `factors`.
   }];
-  let arguments = (ins Recur_Mat:$factors, Optional<Recur_Mat>:$log);
+  let arguments = (ins Recur_Mat:$factors, Optional<Recur_Mat>:$log, UnitAttr:$late);
   let results = (outs Chunk_Decay:$result);
-  let assemblyFormat = "$factors `:` type($factors) (`log` $log^ `:` type($log))? attr-dict";
+  let assemblyFormat = "(`late` $late^)? $factors `:` type($factors) (`log` $log^ `:` type($log))? attr-dict";
   let hasVerifier = 1;
 }
 
@@ -160,6 +161,7 @@ def Chunk_MixOp : Chunk_Op<"mix", [Pure]> {
   let description = [{
     result[t,c] = sum over j of scores[t,j] values[j,c] d[t,j,c]: a decay on the value axis. `scores` is 0 where j is out
     of reach. Constraints: chunk_mix_c1: the shapes fit. chunk_mix_c2: the decay has a channel for each column.
+    chunk_mix_c3: it is not late.
   }];
   let arguments = (ins Recur_Mat:$scores, Recur_Mat:$values, Chunk_Decay:$decay, Chunk_ReachAttr:$reach);
   let results = (outs Recur_Mat:$result);
@@ -179,7 +181,8 @@ def Chunk_TriSolveOp : Chunk_Op<"tri_solve", [Pure, AttrSizedOperandSegments]> {
     factors[t,c] N[t,j] d[t,j,c]: then each column has a system of its own.
     Constraints: chunk_tri_solve_c1: there are n*n blocks for n right sides. chunk_tri_solve_c2: the blocks are square
     and fit. chunk_tri_solve_c3: the right sides have equal types, the decay a channel for each of their columns.
-    chunk_tri_solve_c4: there are no factors, or one of the right sides' type for each of these.
+    chunk_tri_solve_c4: there are no factors, or one of the right sides' type for each of these. chunk_tri_solve_c5: the
+    decay is not late.
   }];
   let arguments = (ins Variadic<Recur_Mat>:$blocks, Variadic<Recur_Mat>:$rhs, Variadic<Recur_Mat>:$factors,
                        Optional<Chunk_Decay>:$decay, DefaultValuedAttr<Chunk_ReachAttr, "Reach::Before">:$reach);

@@ -15,7 +15,8 @@ static bool needsPairs(Value decay) {
   });
 }
 
-ChunkDecay::ChunkDecay(ChunkBuilder &b, chunk::DecayOp op, Matrix given) : length(given.sizes[0]) {
+ChunkDecay::ChunkDecay(ChunkBuilder &b, chunk::DecayOp op, Matrix given)
+    : isLate(op.getLate()), length(given.sizes[0]) {
   if (given.sizes[1] == 1) {
     multiplyStates(b, given, needsPairs(op));
     return;
@@ -57,17 +58,19 @@ void ChunkDecay::multiplyStates(ChunkBuilder &b, ArrayRef<Matrix> entries, bool 
   Value first = b.index(0), last = b.index(length);
   int64_t pairs = states * states;
   if (needsMasks) {
-    masks = b.allocate({pairs, length + 1, length});
+    masks = b.allocate({pairs, length + 1 + isLate, length});
     b.strips(length, [&](VectorBuilder &v, Value column) {
       SmallVector<Value> zeros(pairs, v.splat(0.0));
       for (int64_t i = 0; i < pairs; ++i)
         v.store(zeros[i], masks, {v.index(i), first, column});
-      v.loop(first, last, 1, zeros, [&](Value t, ValueRange row) {
+      v.loop(first, b.index(length + isLate), 1, zeros, [&](Value t, ValueRange row) {
         SmallVector<Value> next;
-        Value after = v.add(t, 1);
+        Value after = v.add(t, 1), factorAt = t;
+        if (isLate) // the token before has decayed; of the first one nothing is there to do so
+          factorAt = arith::SubIOp::create(v, arith::MaxUIOp::create(v, t, v.index(1)), v.index(1));
         for (int64_t i = 0; i < pairs; ++i) {
           Value product = multiply(
-              v, i / states, i % states, t, [&](int64_t k) { return row[k]; },
+              v, i / states, i % states, factorAt, [&](int64_t k) { return row[k]; },
               [&](Value scalar) { return v.splat(scalar); });
           next.push_back(product ? product : v.splat(0.0));
         }
@@ -123,8 +126,9 @@ void ChunkDecay::multiplyChannels(ChunkBuilder &b, bool needsRest) {
       return;
     v.loop(first, last, 1, one, [&](Value up, ValueRange product) -> SmallVector<Value> {
       Value t = arith::SubIOp::create(v, v.index(length - 1), up);
-      v.store(product[0], rest, {t, column});
-      return {v.mul(product[0], v.load(memory, {t, column}))};
+      Value next = v.mul(product[0], v.load(memory, {t, column}));
+      v.store(isLate ? next : product[0], rest, {t, column});
+      return {next};
     });
   });
 }
@@ -138,9 +142,10 @@ Value ChunkDecay::scalarMask(ChunkBuilder &b) const {
 }
 
 Matrix ChunkDecay::mask(ChunkBuilder &b, Reach reach, int64_t to, int64_t from) const {
-  Value memory = b.part(masks, {to * states + from, reach != Reach::Before, 0}, {0, length, length});
+  Value memory =
+      b.part(masks, {to * states + from, isLate || reach != Reach::Before, 0}, {0, length, length});
   Matrix result{b.tensorOf(memory), {0, 1}, {length, length}};
-  if (reach != Reach::Strict)
+  if (reach != Reach::Strict && !(isLate && reach == Reach::Before))
     return result;
   Location loc = b.getLoc();
   return MatrixBuilder(b, loc).map(result.sizes, result, [&](ValueRange entries) -> Value {
@@ -151,7 +156,7 @@ Matrix ChunkDecay::mask(ChunkBuilder &b, Reach reach, int64_t to, int64_t from) 
 }
 
 Matrix ChunkDecay::weights(ChunkBuilder &b, Span span, int64_t to, int64_t from) const {
-  int64_t pair = to * states + from, begin = span != Span::Until;
+  int64_t pair = to * states + from, begin = span != Span::Until && !isLate;
   if (!isScalar()) {
     if (span == Span::Whole)
       return {b.tensorOf(b.part(through, {length, 0}, {0, channels})), {0}, {channels, 1}};
@@ -159,7 +164,7 @@ Matrix ChunkDecay::weights(ChunkBuilder &b, Span span, int64_t to, int64_t from)
   }
   if (span == Span::Whole)
     return {b.loadScalar(through, {b.index(pair), b.index(length)}), {}, {1, 1}};
-  Value memory = span == Span::Rest ? b.part(masks, {pair, length, 0}, {0, 0, length})
+  Value memory = span == Span::Rest ? b.part(masks, {pair, length + isLate, 0}, {0, 0, length})
                                     : b.part(through, {pair, begin}, {0, length});
   return {b.tensorOf(memory), {0}, {length, 1}};
 }

@@ -20,19 +20,23 @@ public:
   Matrix weights(ChunkBuilder &b, chunk::Span span, int64_t to, int64_t from) const;
 
   /// For a scalar decay: row t, column j is the product over j+1 .. t-1 for j < t, else 0; `length` + 1 rows.
+  /// Of a late one, that over j .. t-2: the row after it is what its token sees.
   mlir::Value scalarMask(ChunkBuilder &b) const;
 
   /// For a decay with channels: its factors, `length` x channels.
   Matrix factors;
+  /// Whether a token's factor comes after what it writes.
+  bool isLate = false;
 
 private:
   void multiplyStates(ChunkBuilder &b, llvm::ArrayRef<Matrix> entries, bool needsMasks);
   void multiplyChannels(ChunkBuilder &b, bool needsRest);
 
   int64_t length = 0, states = 1, channels = 0;
-  mlir::Value masks;   // [to * states + from][t + 1][j]: the product over j+1 .. t, 0 where j > t
+  mlir::Value masks;   // [to * states + from][t + 1][j]: the product over j+1 .. t, 0 where j > t; late: over
+                       // j .. t-1, and a row more
   mlir::Value through; // [to * states + from][t + 1], or [t + 1][channel]: the product over 0 .. t
-  mlir::Value rest;    // [t][channel]: the product over t+1 .. length-1
+  mlir::Value rest;    // [t][channel]: the product over t+1 .. length-1; late: over t ..
 };
 
 } // namespace recur::cpu

@@ -3,7 +3,8 @@
 // A tile of the result, a few rows by `block` columns, is summed over the channels a vector at a time; the
 // lanes of its sums meet at the end. With a decay for each channel the tokens before a block of rows meet it
 // at its first token: their keys are kept multiplied by the factors up to there. Within a block every product
-// is formed as it is.
+// is formed as it is. With a late decay what is written decays by its token's own factor, and a token sees
+// the state before its own, whether it sees its own write or not.
 #include "lib/Cpu/ChunkProducts.h"
 
 using namespace mlir;
@@ -14,8 +15,8 @@ using chunk::Reach;
 namespace {
 class GramEmitter {
 public:
-  GramEmitter(ChunkBuilder &b, Value lhs, Value rhs, Reach reach)
-      : b(b), lhs(lhs), rhs(rhs), reach(reach), block(std::min<int64_t>(8, b.lanes)),
+  GramEmitter(ChunkBuilder &b, Value lhs, Value rhs, Reach reach, bool isLate)
+      : b(b), lhs(lhs), rhs(rhs), reach(reach), isLate(isLate), block(std::min<int64_t>(8, b.lanes)),
         tileRows(std::max<int64_t>(1, b.lanes / block)) {
     ArrayRef<int64_t> shape = cast<MemRefType>(lhs.getType()).getShape();
     length = shape[0];
@@ -30,12 +31,12 @@ public:
         b.loop(b.index(0), b.add(top, block), block, [&](Value left) {
           tile(lhs, b.add(top, i), rhs, left, [&](VectorBuilder &v, Value entries, int64_t row) {
             Value t = v.add(top, i + row);
-            entries = mask ? v.mul(entries, v.load(mask, {reach == Reach::Before ? t : v.add(t, 1), left}))
+            entries = mask ? v.mul(entries, v.load(mask, {isBefore() && !isLate ? t : v.add(t, 1), left}))
                            : inReach(v, entries, t, left);
             v.store(entries, result, {t, left});
           });
         });
-      if (mask && reach == Reach::Strict)
+      if (mask && (reach == Reach::Strict || (isLate && isBefore())))
         for (int64_t i = 0; i < block; ++i)
           b.storeScalar(b.number(0), result, {b.add(top, i), b.add(top, i)});
     });
@@ -60,6 +61,8 @@ public:
   Value result;
 
 private:
+  bool isBefore() const { return reach == Reach::Before; }
+
   using Sink = llvm::function_ref<void(VectorBuilder &, Value entries, int64_t row)>;
 
   // Rows in blocks; what lies right of a block is 0.
@@ -133,10 +136,11 @@ private:
       Value product;
       for (int64_t i = 0; i < block; ++i) {
         Value row = v.load(lhs, {v.add(top, i), channel}), factor = v.load(factors, {v.add(top, i), channel});
-        if (reach != Reach::Before)
+        bool isAfter = !isLate && !isBefore();
+        if (isAfter)
           product = v.mul(product, factor);
         v.store(v.mul(product, row), own, {v.index(i), channel});
-        if (reach == Reach::Before)
+        if (!isAfter)
           product = v.mul(product, factor);
       }
     });
@@ -154,11 +158,13 @@ private:
           SmallVector<Value> next(carried);
           Value x = b.loadPart(lhs, {t, channel}, count);
           auto decay = [&](Value token) { x = b.mul(x, b.loadPart(factors, {token, channel}, count)); };
-          if (reach == Reach::Strict)
+          if (reach == Reach::Strict && !isLate)
             decay(t);
           for (int64_t j = last; j >= 0; --j) {
+            if (isLate && j < i)
+              decay(b.add(top, j));
             next[j] = b.fma(x, b.loadPart(rhs, {b.add(top, j), channel}, count), next[j]);
-            if (j > 0)
+            if (!isLate && j > 0)
               decay(b.add(top, j));
           }
           return next;
@@ -172,9 +178,9 @@ private:
     b.strips(columns, [&](VectorBuilder &v, Value channel) {
       Value product;
       for (int64_t i = block - 1; i >= 0; --i) {
-        Value t = v.add(top, i);
-        v.store(v.mul(product, v.load(rhs, {t, channel})), earlier, {t, channel});
-        product = v.mul(product, v.load(factors, {t, channel}));
+        Value t = v.add(top, i), next = v.mul(product, v.load(factors, {t, channel}));
+        v.store(v.mul(isLate ? next : product, v.load(rhs, {t, channel})), earlier, {t, channel});
+        product = next;
       }
       v.loop(v.index(0), top, 1,
              [&](Value j) { v.store(v.mul(product, v.load(earlier, {j, channel})), earlier, {j, channel}); });
@@ -184,13 +190,14 @@ private:
   ChunkBuilder &b;
   Value lhs, rhs;
   Reach reach;
+  bool isLate;
   int64_t length, columns, block, tileRows;
 };
 } // namespace
 
 Value cpu::emitGram(ChunkBuilder &b, const Matrix &lhs, const Matrix &rhs, const ChunkDecay *decay,
                     Reach reach) {
-  GramEmitter gram(b, b.memoryOf(lhs), b.memoryOf(rhs), reach);
+  GramEmitter gram(b, b.memoryOf(lhs), b.memoryOf(rhs), reach, decay && decay->isLate);
   if (decay && !decay->isScalar())
     gram.decaying(b.memoryOf(decay->factors));
   else

@@ -63,6 +63,7 @@ LogicalResult ChunkEmitter::emitLogs(chunk::DecayOp op) {
   });
   dirty = true;
   decays[op].sums = sums;
+  decays[op].isLate = op.getLate();
   return success();
 }
 
@@ -79,6 +80,8 @@ LogicalResult ChunkEmitter::emitProducts(Value decay, ValueRange factors) {
   while (states * states < int64_t(entries.size()))
     ++states;
   Decay known;
+  auto late = decay.getDefiningOp<chunk::DecayOp>();
+  known.isLate = late && late.getLate();
   for (Operation *user : decay.getUsers()) {
     if (auto mask = dyn_cast<chunk::MaskOp>(user))
       known.masks[{mask.getTo(), mask.getFrom()}];
@@ -107,16 +110,27 @@ LogicalResult ChunkEmitter::emitProducts(Value decay, ValueRange factors) {
       for (int64_t from = 0; from < states; ++from)
         row.push_back(threads.number(from == to));
       Value isLast = equal(t, tokens - 1);
+      if (known.isLate) // own writes have not decayed
+        forPairs(known.masks, [&](const SharedTile &mask, int64_t from) { store(mask, t, t, row[from]); });
       auto loop = threads.forLoop(
           threads.constant(0), add(t, 1), threads.constant(1), row, [&](Value back, ValueRange product) {
             Value j = arith::SubIOp::create(b, t, back), exists = isValid(j);
-            forPairs(known.masks,
-                     [&](const SharedTile &mask, int64_t from) { store(mask, t, j, product[from]); });
-            threads.when(isLast, [&] {
-              forPairs(known.rest,
-                       [&](const SharedTile &rest, int64_t from) { storeRow(rest, j, product[from]); });
-            });
             SmallVector<Value> next;
+            // What is known at step j, late: to the token after this one, and to the end, by the next.
+            auto put = [&](ValueRange entries, Value to) {
+              forPairs(known.masks,
+                       [&](const SharedTile &mask, int64_t from) { store(mask, to, j, entries[from]); });
+            };
+            auto putRest = [&](ValueRange entries) {
+              threads.when(isLast, [&] {
+                forPairs(known.rest,
+                         [&](const SharedTile &rest, int64_t from) { storeRow(rest, j, entries[from]); });
+              });
+            };
+            if (!known.isLate) {
+              put(product, t);
+              putRest(product);
+            }
             for (int64_t from = 0; from < states; ++from) {
               Value sum;
               for (int64_t k = 0; k < states; ++k) {
@@ -124,6 +138,10 @@ LogicalResult ChunkEmitter::emitProducts(Value decay, ValueRange factors) {
                 sum = sum ? plus(sum, term) : term;
               }
               next.push_back(choose(exists, sum, product[from]));
+            }
+            if (known.isLate) {
+              threads.when(below(t, tokens - 1), [&] { put(next, add(t, 1)); });
+              putRest(next);
             }
             return next;
           });
@@ -159,7 +177,10 @@ LogicalResult ChunkEmitter::emitWeights(chunk::WeightsOp op) {
   sync();
   std::pair<int64_t, int64_t> pair(op.getTo(), op.getFrom());
   if (decay.sums.base) {
-    auto at = [&](Value token, int64_t more) { return rowAt(decay.sums, add(token, more)); };
+    // Of a late decay what is behind a token's writes is before its own.
+    auto at = [&](Value token, int64_t more) {
+      return rowAt(decay.sums, add(token, decay.isLate ? 0 : more));
+    };
     Value end = rowAt(decay.sums, threads.constant(tokens));
     if (span == Span::Whole) {
       set(op, ChunkValue::scalar(fragments.exp2(end)));
@@ -176,7 +197,7 @@ LogicalResult ChunkEmitter::emitWeights(chunk::WeightsOp op) {
     set(op, rows);
   } else if (span == Span::Whole) {
     set(op, ChunkValue::scalar(rowAt(decay.through[pair], threads.constant(tokens - 1))));
-  } else if (span == Span::Until) {
+  } else if (span == Span::Until || (decay.isLate && span == Span::Through)) {
     ChunkValue rows = ChunkValue::column(allocateRows(tokens));
     SharedTile through = decay.through[pair];
     forItems(tokens, [&](Value local) {
@@ -200,9 +221,10 @@ Value ChunkEmitter::scoreWeight(Value decay, Reach reach, int64_t to, int64_t fr
   Decay &known = decays[decay];
   bool isBefore = reach == Reach::Before;
   if (known.sums.base)
-    return fragments.exp2(
-        arith::SubFOp::create(b, rowAt(known.sums, isBefore ? t : add(t, 1)), rowAt(known.sums, add(j, 1))));
-  Value row = isBefore ? choose(equal(t, 0), t, add(t, -1)) : t;
+    return fragments.exp2(arith::SubFOp::create(b,
+                                                rowAt(known.sums, isBefore || known.isLate ? t : add(t, 1)),
+                                                rowAt(known.sums, known.isLate ? j : add(j, 1))));
+  Value row = isBefore && !known.isLate ? choose(equal(t, 0), t, add(t, -1)) : t;
   return load(known.masks[{to, from}], row, arith::MinSIOp::create(b, j, row)); // what is past will be masked
 }
 
@@ -233,6 +255,7 @@ LogicalResult ChunkEmitter::emitChannels(chunk::DecayOp op) {
     return failure();
   bool isOwn = factors->kind == ChunkValue::Tile && factors->memory.isF32 && usesLeft[op.getFactors()] == 1;
   Decay decay;
+  decay.isLate = op.getLate();
   decay.factors = isOwn ? factors->memory : allocateTile(n, true);
   sync();
   forTokens([&](Value local, Value, Value valid) {
@@ -296,7 +319,7 @@ SharedTile ChunkEmitter::weigh(const Decay &decay, const ChunkValue *source, Spa
       std::array<Value, 2> factor = loadPair(decay.factors, t, col), weight = product;
       for (int64_t i : {0, 1}) {
         product[i] = multiply(product[i], factor[i]);
-        if (span == Span::Through)
+        if (span == (decay.isLate ? Span::Rest : Span::Through))
           weight[i] = product[i];
       }
       if (source) {

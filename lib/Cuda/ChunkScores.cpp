@@ -129,7 +129,7 @@ SharedTile ChunkEmitter::emitDiagonal(const ChunkValue &lhs, const ChunkValue &r
     if (lhs.scale.base)
       for (Value &entry : row)
         entry = multiply(entry, rowAt(lhs.scale, local));
-    if (reach == Reach::Strict)
+    if (reach == Reach::Strict && !decay.isLate)
       for (auto [entry, factor] : llvm::zip(row, loadRow(decay.factors, local)))
         entry = multiply(entry, factor);
     // The tokens of a warp take as many steps as the last of them.
@@ -141,9 +141,21 @@ SharedTile ChunkEmitter::emitDiagonal(const ChunkValue &lhs, const ChunkValue &r
           Value isPast = arith::CmpIOp::create(b, arith::CmpIPredicate::ugt, back, place);
           Value column = choose(isPast, threads.constant(0), arith::SubIOp::create(b, place, back));
           Value token = add(begin, column);
+          SmallVector<Value> seen(product), next;
+          auto decayMore = [&] {
+            for (auto [x, factor] : llvm::zip(product, loadRow(decay.factors, token)))
+              next.push_back(multiply(x, factor));
+          };
+          // Late, what a token writes decays by its own factor, but not for itself.
+          if (decay.isLate) {
+            decayMore();
+            for (auto [x, own] : llvm::zip(next, product))
+              x = choose(equal(back, 0), own, x);
+            seen = next;
+          }
           SmallVector<Value, 4> sums(4, threads.number(0)); // one after the other would wait for itself
           for (auto [i, y] : llvm::enumerate(loadRow(rhs.memory, token)))
-            sums[i % 4] = plus(sums[i % 4], multiply(product[i], y));
+            sums[i % 4] = plus(sums[i % 4], multiply(seen[i], y));
           Value sum = plus(plus(sums[0], sums[1]), plus(sums[2], sums[3]));
           tokenThreads.allReduce(sum, 1, Reduction::Sum);
           if (rhs.scale.base)
@@ -151,9 +163,8 @@ SharedTile ChunkEmitter::emitDiagonal(const ChunkValue &lhs, const ChunkValue &r
           Value isWriter = arith::AndIOp::create(b, equal(tokenThreads.coordinate(1), 0),
                                                  arith::XOrIOp::create(b, isPast, threads.constant(1, 1)));
           threads.when(isWriter, [&] { store(result, local, column, sum); });
-          SmallVector<Value> next;
-          for (auto [x, factor] : llvm::zip(product, loadRow(decay.factors, token)))
-            next.push_back(multiply(x, factor));
+          if (!decay.isLate)
+            decayMore();
           return next;
         });
     describeTrips(loop, 10); // on average

@@ -103,23 +103,22 @@ Values RoleEmitter::rowsOf(Value rows, llvm::function_ref<ValueRange(BlockArgume
   return results;
 }
 
-static Span leftSpan(const RolePlan &plan, chunk::GramOp gram) {
-  return gram.getReach() == Reach::Before && !plan.asRows(gram.getLhs())->decayed ? Span::Until
-                                                                                  : Span::Through;
-}
-
 // What a block's tokens see of each other; the rows on the right of all products between tokens, and of those
 // on the left what other blocks take; and the chain's tiles. One walk over the channels.
 void RoleEmitter::weighRows(ScoreState &state) {
   llvm::SmallSetVector<Value, 4> rowsNeeded;
-  bool throughNeeded = false, sumsNeeded[2] = {true, false}; // with each token's own decay, and without
+  // What a row on the right has decayed by has its token's own, unless that comes late.
+  bool isLate = RolePlan::isLate(plan.decay), ownNeeded = false;
+  Span ownSpan = isLate ? Span::Until : Span::Through;
+  bool sumsNeeded[2] = {!isLate, isLate}; // with each token's own decay, and without
   auto need = [&](Value rows, Span span) {
     rowsNeeded.insert(rows);
-    sumsNeeded[span == Span::Until] = true;
-    throughNeeded |= span == Span::Through;
+    if (span != Span::Rest)
+      sumsNeeded[span == Span::Until] = true;
+    ownNeeded |= span == ownSpan;
   };
   for (chunk::GramOp gram : plan.grams)
-    need(plan.asRows(gram.getLhs())->rows(), leftSpan(plan, gram));
+    need(plan.asRows(gram.getLhs())->rows(), plan.leftSpan(gram));
   for (const MadeTile &tile : plan.made)
     need(tile.rows, tile.span);
   rowsNeeded.insert(plan.rights.begin(), plan.rights.end());
@@ -172,7 +171,7 @@ void RoleEmitter::weighRows(ScoreState &state) {
     ChannelPairs reference = loadChannels(ptx, state.ownChannels, references * 8 * plan.keys, block);
     auto powers = [&](Span span) {
       bool isRight = span == Span::Rest;
-      const LogSums &sums = now.sums[span == Span::Until];
+      const LogSums &sums = now.sums[(isRight ? ownSpan : span) == Span::Until];
       Values results;
       for (unsigned e = 0; e < 8; ++e) {
         Value log = LLVM::FMAOp::create(b, sums.logs[e],
@@ -185,10 +184,10 @@ void RoleEmitter::weighRows(ScoreState &state) {
     auto weigh = [&](Value rows, Span span) -> Values & {
       // On the right is mostly the inverse of what is on the left.
       bool isRight = span == Span::Rest;
-      if (isRight && plan.isMild() && throughNeeded && weights[unsigned(Span::Through)].empty())
-        weights[unsigned(Span::Through)] = powers(Span::Through);
+      if (isRight && plan.isMild() && ownNeeded && weights[unsigned(ownSpan)].empty())
+        weights[unsigned(ownSpan)] = powers(ownSpan);
       if (weights[unsigned(span)].empty()) {
-        Values inverse = weights.lookup(unsigned(Span::Through));
+        Values inverse = weights.lookup(unsigned(ownSpan));
         bool isInverse = isRight && plan.isMild() && !inverse.empty();
         for (Value &weight : inverse)
           weight = isInverse ? ptx.reciprocal(weight) : weight;
@@ -239,7 +238,7 @@ void RoleEmitter::weighRows(ScoreState &state) {
     for (Value rows : rowsNeeded)
       for (Span span : {Span::Until, Span::Through}) {
         for (chunk::GramOp gram : plan.grams) {
-          if (plan.asRows(gram.getLhs())->rows() != rows || leftSpan(plan, gram) != span)
+          if (plan.asRows(gram.getLhs())->rows() != rows || plan.leftSpan(gram) != span)
             continue;
           Values x = weigh(rows, span), y = weigh(plan.asRows(gram.getRhs())->rows(), Span::Rest);
           Values &lefts = state.lefts[{rows, unsigned(span)}];
@@ -283,7 +282,7 @@ void RoleEmitter::seeBlocks(ScoreState &state) {
       for (chunk::GramOp gram : plan.grams) {
         Values &sum = sums[gram];
         ArrayRef<Value> lefts =
-            state.lefts[{plan.asRows(gram.getLhs())->rows(), unsigned(leftSpan(plan, gram))}];
+            state.lefts[{plan.asRows(gram.getLhs())->rows(), unsigned(plan.leftSpan(gram))}];
         sum = ptx.multiplyPacked(sum.empty() ? Values(8, ptx.number(0)) : sum, lefts.slice(4 * block, 4),
                                  rights[plan.asRows(gram.getRhs())->rows()]);
       }

@@ -64,8 +64,9 @@ Value RoleEmitter::barrier(Barrier which, Value index) {
 
 unsigned RoleEmitter::slotOf(const Slot &wanted) {
   for (auto [i, slot] : llvm::enumerate(slots))
-    if (slot.decay == wanted.decay && slot.before == wanted.before && slot.ofTokens == wanted.ofTokens &&
-        slot.within == wanted.within && slot.factors.size() == wanted.factors.size() &&
+    if (slot.decay == wanted.decay && (slot.before == wanted.before || RolePlan::isLate(slot.decay)) &&
+        slot.ofTokens == wanted.ofTokens && slot.within == wanted.within &&
+        slot.factors.size() == wanted.factors.size() &&
         llvm::all_of(wanted.factors,
                      [&, &slot = slot](RowFactor f) { return llvm::is_contained(slot.factors, f); }))
       return i;

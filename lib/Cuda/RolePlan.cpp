@@ -190,7 +190,8 @@ LogicalResult RolePlan::visitScores(Value value) {
     for (Value side : {gram.getLhs(), gram.getRhs()}) {
       std::optional<TokenTile> tile = asRows(side);
       if (!tile || tile->span ||
-          (tile->decayed && (side == gram.getRhs() || gram.getReach() != chunk::Reach::Before)) ||
+          (tile->decayed && (side == gram.getRhs() ||
+                             (gram.getReach() != chunk::Reach::Before && !isLate(gram.getDecay())))) ||
           failed(needTile(*tile)))
         return failure();
       for (RowFactor factor : tile->scale)

@@ -208,9 +208,8 @@ public:
   static llvm::SetVector<mlir::BlockArgument> leavesOf(mlir::Value rows);
   /// Whether a value is one number per token that a warp can compute.
   bool isRow(mlir::Value value) const;
-  /// Whether a factor is positive, whatever the inputs.
+  /// Whether a factor is positive, whatever the inputs; and factors of the same product, as single numbers.
   static bool isPositive(RowFactor factor);
-  /// Factors of the same product, as single numbers.
   static RowFactors flatten(llvm::ArrayRef<RowFactor> factors);
   /// The factors of the rows of scores, and the product between tokens that they are factors of; null where
   /// scores are more than that, or than that times what reaches a coupled state.
@@ -221,9 +220,8 @@ public:
   /// Writes inner products that such a mask is a factor of as products between tokens.
   static void findMasks(chunk::ProgramOp program);
   static bool sharesMasks(chunk::ProgramOp program);
-  /// Writes what is read of two coupled states along the same rows as one product, times a sum of numbers.
+  /// Reads two coupled states along the same rows at once, times a sum of numbers; writes to both likewise.
   static void readOnce(chunk::ProgramOp program);
-  /// Has both be written to along the same rows.
   static void writeBoth(chunk::ProgramOp program);
   /// Writes decays that may be negative as those of their sizes, and their signs as factors (RoleSigns.cpp);
   /// whether a decay is such signs.
@@ -244,8 +242,7 @@ public:
   bool keepsRests = false;
   /// Whether the system's inverse is in two such parts: then, and where there are as many tokens as keys.
   bool splitsInverse = false;
-  /// Whether the inverse is made of blocks in two parts each, too.
-  bool refinesInverse = false;
+  bool refinesInverse = false; // whether it is made of blocks in two parts each, too
   /// Whether both parts are one left side, as the other state has no part in the product: its row takes the
   /// rest, and the results are added up.
   bool sumsRows(const ChainProduct &product) const {
@@ -253,15 +250,16 @@ public:
   }
   /// Whether an output is the rest that rounding leaves of the same value's output before.
   bool isRest(unsigned output) const;
-  /// Which state an argument is, or -1.
-  int stateOf(mlir::Value value) const;
+  int stateOf(mlir::Value value) const; // which one an argument is, or -1
   /// Whether a value is not negative, as ranges say.
   bool isNotNegative(mlir::Value value) const;
   /// What tells the numbers of a scalar decay: its logarithms or else the factors themselves.
   static mlir::Value sourceOf(mlir::Value decay);
-  /// Whether a decay has a factor for each key.
+  /// Whether a token's decay comes after what it writes; what rows on the left of a product have decayed by.
+  static bool isLate(mlir::Value decay);
+  chunk::Span leftSpan(chunk::GramOp gram) const;
+  /// Whether a decay has a factor for each key; and a value is what such a one leaves at the chunk's end.
   static bool isOfKeys(mlir::Value decay);
-  /// Whether a value is what a decay of each key leaves of the state at the chunk's end.
   static bool isWholeOfKeys(mlir::Value value);
   /// The tile that is made for one of the chain's.
   const MadeTile &madeOf(const TokenTile &tile) const;

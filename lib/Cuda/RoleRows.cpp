@@ -45,7 +45,7 @@ std::array<Value, 2> RoleEmitter::decaySums(RowState &state, Value decay, bool b
     state.known[decay] = logs;
   }
   std::array<Value, 3> sums = state.sums.lookup(decay);
-  if (!before)
+  if (!before && !RolePlan::isLate(decay))
     return {sums[0], sums[1]};
   // The second row's token comes after the first one's, or is the same one; or it is a token's second row in
   // turn, before which the token has decayed.
@@ -95,14 +95,14 @@ Value RoleEmitter::decayOfChunk(TensorAccess &access, Value chunk) {
 // What decays within a token's 16, from their start to the token or from there to their end.
 std::array<Value, 2> RoleEmitter::decayWithin(RowState &state, const Slot &slot) {
   // Eight lanes have 16 tokens.
-  Value last = decaySums(state, slot.decay, false)[1];
+  std::array<Value, 2> results = decaySums(state, slot.decay, slot.before);
+  Value last = state.sums.lookup(slot.decay)[1];
   bool toEnd = slot.within == Slot::End;
   Value from =
       toEnd ? arith::OrIOp::create(b, lane, ptx.constant(7)).getResult() : ptx.add(ptx.bits(lane, 24), -1);
   Value edge = ptx.shuffle(last, from);
   if (!toEnd)
     edge = ptx.choose(ptx.below(lane, ptx.constant(8)), ptx.number(0), edge);
-  std::array<Value, 2> results = decaySums(state, slot.decay, slot.before);
   for (Value &x : results)
     x = ptx.exp2(toEnd ? ptx.difference(edge, x) : ptx.difference(x, edge));
   return results;

@@ -34,8 +34,8 @@ void RolePlan::splitSigns(chunk::ProgramOp program) {
       continue;
     OpBuilder b(decay);
     Location loc = decay.getLoc();
-    auto size = chunk::DecayOp::create(b, loc, AbsOp::create(b, loc, factors), Value());
-    auto signs = chunk::DecayOp::create(b, loc, signsOf(b, loc, factors), Value());
+    auto size = chunk::DecayOp::create(b, loc, AbsOp::create(b, loc, factors), Value(), decay.getLate());
+    auto signs = chunk::DecayOp::create(b, loc, signsOf(b, loc, factors), Value(), decay.getLate());
     signs->setAttr(signsAttr, b.getUnitAttr());
     llvm::DenseMap<int, Value> known;
     b.setInsertionPointAfter(signs);
@@ -108,7 +108,7 @@ std::array<Value, 2> RoleEmitter::signWeights(RowState &state, chunk::WeightsOp 
   }
   auto [first, second, beforeFirst, beforeSecond, whole] = state.signs.lookup(decay);
   std::array<Value, 2> results{first, second};
-  if (weights.getSpan() == Span::Until)
+  if (weights.getSpan() == Span::Until || RolePlan::isLate(decay))
     results = {beforeFirst, beforeSecond};
   for (Value &x : results) {
     if (weights.getSpan() == Span::Whole)

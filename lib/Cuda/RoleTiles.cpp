@@ -46,6 +46,16 @@ Value RolePlan::sourceOf(Value decay) {
   return op.getLog() ? op.getLog() : op.getFactors();
 }
 
+bool RolePlan::isLate(Value decay) {
+  auto op = decay ? decay.getDefiningOp<chunk::DecayOp>() : chunk::DecayOp();
+  return op && op.getLate();
+}
+
+chunk::Span RolePlan::leftSpan(chunk::GramOp gram) const {
+  bool isBefore = isLate(decay) || gram.getReach() == chunk::Reach::Before;
+  return isBefore && !asRows(gram.getLhs())->decayed ? chunk::Span::Until : chunk::Span::Through;
+}
+
 bool RolePlan::isOfKeys(Value decay) {
   auto op = decay.getDefiningOp<chunk::DecayOp>();
   return op && !isOne(matType(op.getFactors()).getCols());

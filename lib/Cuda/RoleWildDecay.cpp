@@ -11,7 +11,7 @@ using chunk::Reach;
 
 Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
   Value left = plan.asRows(gram.getLhs())->rows(), right = plan.asRows(gram.getRhs())->rows();
-  bool before = gram.getReach() == Reach::Before && !plan.asRows(gram.getLhs())->decayed;
+  bool before = plan.leftSpan(gram) == chunk::Span::Until, isLate = RolePlan::isLate(plan.decay);
   Value zero = ptx.number(0), row = ptx.shiftRight(lane, 2), pair = ptx.mul(ptx.bits(lane, 3), 2);
   bool byEights = plan.isStacked();
   auto rowOf = [&](unsigned e) { return ptx.add(row, byEights ? 0 : e / 2 % 2 * 8); };
@@ -38,8 +38,8 @@ Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
         Values sums(8, zero);
         for (int64_t block = 0; block < blocksOfWalker(); ++block) {
           LogPairs pairs = logPairs(state, block);
-          auto [logs, signs] = logSums(state, block, pairs, false);
-          LogSums since = before ? logSums(state, block, pairs, true) : LogSums{logs, signs};
+          auto [logs, signs] = logSums(state, block, pairs, isLate);
+          LogSums since = before != isLate ? logSums(state, block, pairs, before) : LogSums{logs, signs};
           Values x = rows(left, block), y = rows(right, block);
           for (unsigned e = 0; e < 8; ++e) {
             // Of halves of 8 the middle is the upper row's for both.
@@ -64,10 +64,22 @@ Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
   Values results(loop.getResults());
   if (gram.getReach() != Reach::Inclusive && !plan.inTurn)
     return results;
-  // A token's own write has not decayed, nor has what its second row sees of its first one in turn.
+  // A token's own write has not decayed, nor has what its second row sees of its first one in turn; but for
+  // what is read after a late decay.
   Values own(8, zero);
-  for (int64_t block = 0; block < blocksOfWalker(); ++block)
-    own = ptx.multiplyTf32(own, rows(left, block), rows(right, block));
+  for (int64_t block = 0; block < blocksOfWalker(); ++block) {
+    Values x = rows(left, block);
+    if (isLate && !before) {
+      LogPairs pairs = logPairs(state, block);
+      LogSums with = logSums(state, block, pairs, false), without = logSums(state, block, pairs, true);
+      for (unsigned e = 0; e < 8; ++e) {
+        x[e] = ptx.multiply(x[e], power(ptx.difference(with.logs[e], without.logs[e])));
+        if (!with.signs.empty())
+          x[e] = withSign(withSign(x[e], with.signs[e]), without.signs[e]);
+      }
+    }
+    own = ptx.multiplyTf32(own, x, rows(right, block));
+  }
   for (unsigned e = 0; e < 8; ++e) {
     Value isOwn = ptx.compare(arith::CmpIPredicate::eq, placeInEight(rowOf(e)), placeInEight(columnOf(e)));
     results[e] = ptx.choose(isOwn, own[e], results[e]);

@@ -82,7 +82,7 @@ Value Group::scores(Value vectors, const Stream &stream, unsigned member, Reach 
 }
 
 Value Group::carried(Value vectors, unsigned member, bool after, bool otherSide) {
-  Span span = after ? Span::Through : Span::Until;
+  Span span = after && !isLate() ? Span::Through : Span::Until;
   auto start = [&](unsigned state) { return otherSide ? cx.transpose(initial[state]) : initial[state]; };
   if (cascade) {
     Value sum;
@@ -113,8 +113,12 @@ Value Group::apply(Value scores, Value values, bool after) {
 // Rows
 //===----------------------------------------------------------------------===//
 
-static Reach reachOf(bool after, bool seen) {
-  return !after ? Reach::Before : seen ? Reach::Inclusive : Reach::Strict;
+static Reach reachOf(bool after, bool seen, bool isLate) {
+  return !after && !isLate ? Reach::Before : seen ? Reach::Inclusive : Reach::Strict;
+}
+
+Value Group::vectorsAt(const Place &place, Value vectors) {
+  return place.isDecayed ? cx.mul(keyDecay.getDefiningOp<chunk::DecayOp>().getFactors(), vectors) : vectors;
 }
 
 RowValue Group::readValue(Value vectors, unsigned member, bool after, ArrayRef<bool> seen) {
@@ -122,7 +126,7 @@ RowValue Group::readValue(Value vectors, unsigned member, bool after, ArrayRef<b
   result.scores.assign(streams.size(), Value());
   result.base = carried(vectors, member, after, false);
   for (auto [index, stream] : llvm::enumerate(streams)) {
-    Value score = scores(vectors, stream, member, reachOf(after, seen[index]));
+    Value score = scores(vectors, stream, member, reachOf(after, seen[index], isLate()));
     if (stream.values)
       result.base = cx.add(result.base, apply(score, stream.values, after));
     else
@@ -141,7 +145,7 @@ Value Group::otherSideRead(Value vector, unsigned member, bool after, ArrayRef<b
     return {};
   }
   for (auto [index, stream] : llvm::enumerate(streams)) {
-    Reach reach = reachOf(after, seen[index]);
+    Reach reach = reachOf(after, seen[index], isLate());
     Value score = masked(vectors, stream.values,
                          channels   ? valueDecay
                          : keyDecay ? keyDecay
@@ -248,8 +252,8 @@ std::optional<RowValue> Group::rowValue(unsigned index, function_ref<Value(unsig
   if (std::optional<Place> place = placeOf(row); place && sideIsKey(row.side)) {
     (place->after ? readsAfter : readsBefore) = true;
     Value decayed = decayedRows.lookup(index);
-    return rowCache[index] = readValue(cx.tokens.rows(decayed ? decayed : row.vector), place->member,
-                                       place->after, place->seen);
+    Value vectors = vectorsAt(*place, cx.tokens.rows(decayed ? decayed : row.vector));
+    return rowCache[index] = readValue(vectors, place->member, place->after, place->seen);
   }
   if (!row.inOldReads) {
     (void)cx.fail("what is read from '" + notation(cx.nf.states[states[0]]) +
@@ -385,10 +389,10 @@ Value Group::finalRow(unsigned index) {
   std::optional<Place> place = placeOf(row);
   if (!place)
     return {};
-  return sideIsKey(row.side)
-             ? finish(readValue(cx.tokens.rows(row.vector), place->member, place->after, place->seen),
-                      place->after)
-             : otherSideRead(row.vector, place->member, place->after, place->seen);
+  return sideIsKey(row.side) ? finish(readValue(vectorsAt(*place, cx.tokens.rows(row.vector)), place->member,
+                                                place->after, place->seen),
+                                      place->after)
+                             : otherSideRead(row.vector, place->member, place->after, place->seen);
 }
 
 Value Group::writtenRow(unsigned index) const {
@@ -430,7 +434,8 @@ Value Group::multiplyRows(const Version &version, Value vectors) {
           return llvm::any_of(version.writes, [&](const Write &other) { return sameWrite(write, other); });
         }))
       continue;
-    Value result = finish(readValue(vectors, member, true, SmallVector<bool>(streams.size(), true)), true);
+    Place whole{unsigned(member), true, SmallVector<bool>(streams.size(), true), isLate()};
+    Value result = finish(readValue(vectorsAt(whole, vectors), member, true, whole.seen), true);
     for (const Write &write : version.writes) {
       if (isNew(write))
         continue;

@@ -70,7 +70,7 @@ private:
         .Case([&](AssumeOp a) { return result(get(a.getOperand())); })
         .Case([&](chunk::MapOp m) { return map(m); })
         .Case([&](chunk::DecayOp d) {
-          decays[d] = Decays<F>(get(d.getFactors()), d.getLog() ? &get(d.getLog()) : nullptr);
+          decays[d] = Decays<F>(get(d.getFactors()), d.getLog() ? &get(d.getLog()) : nullptr, d.getLate());
           return mlir::success();
         })
         .Case([&](chunk::CascadeOp c) {

@@ -121,6 +121,7 @@ private:
     step.lines.push_back(
         "G" + index + " = cumulative " +
         (decay.getLog() ? "sum of " + token(decay.getLog()) : "log of " + token(decay.getFactors())) +
+        (decay.getLate() ? " before the token" : "") +
         (scalar ? ", Γ" + index + "[t,j] = e^(G" + index + "_t - G" + index + "_j)" : ", by channel"));
   }
 
@@ -287,7 +288,8 @@ private:
                                  span[unsigned(weights.getSpan())].str(),
                              2u);
           }
-          std::string exponent[] = {g, g + "x", "(" + g + "_C - " + g + ")", g + "_C"};
+          auto op = weights.getDecay().getDefiningOp<chunk::DecayOp>();
+          std::string exponent[] = {g, op.getLate() ? g : g + "x", "(" + g + "_C - " + g + ")", g + "_C"};
           return std::pair("e^" + exponent[unsigned(weights.getSpan())], 2u);
         })
         .Case([&](chunk::MixOp mix) {

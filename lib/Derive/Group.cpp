@@ -78,176 +78,13 @@ LogicalResult Group::orient() {
   return success();
 }
 
-// The product of factors, and its logarithm where each of them is an exponential.
-static std::pair<Value, Value> productOf(OpBuilder &b, Location loc, const Coefficient &c,
-                                         ArrayRef<Value> columns) {
-  Value product, log;
-  bool isExp = c.number == 1;
-  auto times = [&](Value factor) {
-    product = product ? MulOp::create(b, loc, product, factor).getResult() : factor;
-    auto exp = factor.getDefiningOp<ExpOp>();
-    isExp &= bool(exp);
-    if (isExp)
-      log = log ? AddOp::create(b, loc, log, exp.getOperand()).getResult() : exp.getOperand();
-  };
-  for (Value column : columns)
-    times(column);
-  for (Value factor : c.factors)
-    times(factor);
-  if (c.number != 1) {
-    Value number = ConstantOp::create(b, loc, c.number);
-    product = product ? MulOp::create(b, loc, number, product).getResult() : number;
-  }
-  return {product, isExp ? log : Value()};
-}
-
-LogicalResult Group::findDecays() {
-  const NormalForm &nf = cx.nf;
-  OpBuilder atToken(RuleOp(nf.rule).getBody().front().getTerminator());
-  Value product, log;
-  auto decayOf = [&](const Coefficient &c, ArrayRef<Value> columns) -> Value {
-    if (c.isOne() && columns.empty())
-      return {};
-    std::tie(product, log) = productOf(atToken, cx.loc, c, columns);
-    Value factors = cx.tokens.rows(product);
-    return chunk::DecayOp::create(cx.b(), cx.loc, factors, log ? cx.tokens.rows(log) : Value());
-  };
-  if (states.size() == 1) {
-    std::optional<Decay> decay = nf.decay(states[0]);
-    if (!decay || !decay->elementwise.empty())
-      return cx.fail("'" + notation(nf.states[states[0]]) + "' is multiplied by a matrix of full rank");
-    SmallVector<Value> key, value;
-    for (Value diagonal : keySide == Side::Right ? decay->right : decay->left)
-      key.push_back(diagonalColumn(diagonal));
-    for (Value diagonal : keySide == Side::Right ? decay->left : decay->right)
-      value.push_back(diagonalColumn(diagonal));
-    keyDecay = decayOf(decay->c, key);
-    if (keyDecay)
-      findDecayedRows(product);
-    valueDecay = decayOf({}, value);
-    valueFactors.assign(value.begin(), value.end());
-    return success();
-  }
-  SmallVector<Value> entries;
-  for (unsigned to : states)
-    for (unsigned from : states) {
-      const OldTerm *found = nullptr;
-      for (const OldTerm &term : nf.update(to).old)
-        if (term.state == from)
-          found = !found && term.isScalar() ? &term : nullptr;
-      for (const OldTerm &term : nf.update(to).old)
-        if (!term.isScalar())
-          return cx.fail(
-              "'" + notation(nf.states[to]) + "' takes '" + notation(nf.states[term.state]) +
-              "' times more than a number: states that go together are coupled by numbers in chunks");
-      Coefficient c;
-      if (found)
-        c = found->c;
-      else
-        c.number = 0;
-      Value scalar = buildCoefficient(atToken, cx.loc, c);
-      entries.push_back(
-          cx.tokens.rows(scalar ? scalar : ConstantOp::create(atToken, cx.loc, 1.0).getResult()));
-    }
-  auto type = chunk::CascadeType::get(atToken.getContext(), states.size(), matType(entries[0]));
-  cascade = chunk::CascadeOp::create(cx.b(), cx.loc, type, entries);
-  return success();
-}
-
-// What a number is times another one, where that is no rounded number: proofs compare exactly.
-static std::optional<double> quotient(double of, double by) {
-  double result = of / by;
-  return std::fma(result, by, -of) == 0 ? std::optional<double>(result) : std::nullopt;
-}
-
-// What a coefficient is times another one, where it has all of that one's factors.
-static std::optional<Coefficient> quotient(Coefficient of, const Coefficient &by) {
-  for (Value factor : by.factors) {
-    auto *found = llvm::find(of.factors, factor);
-    if (found == of.factors.end())
-      return std::nullopt;
-    of.factors.erase(found);
-  }
-  std::optional<double> number = quotient(of.number, by.number);
-  if (!number)
-    return std::nullopt;
-  of.number = *number;
-  return of;
-}
-
-// Whether all that a row is used for is times the numbers of the key decay.
-bool Group::isTimesDecay(unsigned row) const {
-  const NormalForm &nf = cx.nf;
-  auto isRow = [&](const Column &column) { return column.kind == Column::RowOf && column.index == row; };
-  auto isTimes = [&](const Coefficient &c) { return quotient(c, decayNumber).has_value(); };
-  for (unsigned state = 0; state < nf.states.size(); ++state)
-    for (const Write &write : nf.ahead[state] ? std::vector<Write>() : nf.update(state).writes)
-      if ((isRow(write.column) || isRow(write.row)) && !(state == states[0] && isTimes(write.c)))
-        return false;
-  for (const Row &other : nf.rows)
-    for (const RowTerm &term : other.terms)
-      if (isRow(term.column) && !isTimes(term.c))
-        return false;
-  return llvm::none_of(nf.readouts, [&](const Readout &readout) { return readout.row == row; });
-}
-
-// The factors of a product of vectors, entry by entry, and numbers.
-static SmallVector<Value> factorsOf(Value product) {
-  SmallVector<Value> factors, work{product};
-  while (!work.empty()) {
-    Value value = work.pop_back_val();
-    if (auto inner = value.getDefiningOp<MulOp>())
-      llvm::append_range(work, llvm::reverse(inner->getOperands()));
-    else
-      factors.push_back(value);
-  }
-  return factors;
-}
-
-// With a decay by numbers and channels, c*S*diag(d), what reads the state after it is S*(d.*k) times c. It is
-// told from other reads as S*((c*d).*k).
-void Group::findDecayedRows(Value decay) {
-  SmallVector<Value> channels;
-  for (Value factor : factorsOf(decay)) {
-    if (auto constant = factor.getDefiningOp<ConstantOp>())
-      decayNumber.number *= constant.getValue().convertToDouble();
-    else if (matType(factor).isScalar())
-      decayNumber.factors.push_back(factor);
-    else
-      channels.push_back(factor);
-  }
-  if (decayNumber.isOne() || channels.empty())
-    return;
-  OpBuilder atToken(RuleOp(cx.nf.rule).getBody().front().getTerminator());
-  for (auto [index, row] : llvm::enumerate(cx.nf.rows)) {
-    std::optional<Place> place = placeOf(row);
-    if (!place || place->after || !sideIsKey(row.side) || !isTimesDecay(index))
-      continue;
-    SmallVector<Value> factors = factorsOf(row.vector);
-    bool hasAll = llvm::all_of(channels, [&](Value channel) {
-      auto *own = llvm::find(factors, channel);
-      return own != factors.end() && factors.erase(own);
-    });
-    if (!hasAll || factors.empty())
-      continue;
-    Value rest = factors.front();
-    for (Value factor : ArrayRef(factors).drop_front())
-      rest = MulOp::create(atToken, cx.loc, rest, factor);
-    decayedRows[index] = MulOp::create(atToken, cx.loc, decay, rest);
-  }
-}
-
-Coefficient Group::withoutDecay(const Coefficient &c, const Column &column) const {
-  return column.kind == Column::RowOf && decayedRows.contains(column.index) ? *quotient(c, decayNumber) : c;
-}
-
 static bool sameColumn(const Column &x, const Column &y) {
   return x.kind == y.kind && x.value == y.value && x.index == y.index;
 }
 
 // The number that one payload is times another.
-static std::optional<Coefficient> quotient(ArrayRef<std::pair<Coefficient, Column>> of,
-                                           ArrayRef<std::pair<Coefficient, Column>> by) {
+static std::optional<Coefficient> quotientOf(ArrayRef<std::pair<Coefficient, Column>> of,
+                                             ArrayRef<std::pair<Coefficient, Column>> by) {
   std::optional<Coefficient> number;
   if (of.size() != by.size())
     return std::nullopt;
@@ -291,19 +128,19 @@ bool Group::joinStreams(Stream &stream, Stream other) {
   if (!sameColumn(stream.key, other.key))
     return false;
   // Factors of which none is a multiple of the other are weights of what has none.
-  if (!quotient(other.payload, stream.payload) && !quotient(stream.payload, other.payload)) {
+  if (!quotientOf(other.payload, stream.payload) && !quotientOf(stream.payload, other.payload)) {
     Stream plain = stream;
     plain.takeFactorsOut();
     other.takeFactorsOut();
-    if (quotient(other.payload, plain.payload) || quotient(plain.payload, other.payload))
+    if (quotientOf(other.payload, plain.payload) || quotientOf(plain.payload, other.payload))
       stream = plain;
   }
-  if (auto weight = quotient(other.payload, stream.payload)) {
+  if (auto weight = quotientOf(other.payload, stream.payload)) {
     for (const Target &target : other.into)
       stream.into.push_back({target.member, times(*weight, target.weight)});
     return true;
   }
-  if (auto weight = quotient(stream.payload, other.payload)) {
+  if (auto weight = quotientOf(stream.payload, other.payload)) {
     for (Target &target : stream.into)
       target.weight = times(*weight, target.weight);
     llvm::append_range(stream.into, other.into);
@@ -337,7 +174,7 @@ LogicalResult Group::findStreams() {
   for (auto [member, state] : llvm::enumerate(states)) {
     size_t first = streams.size();
     std::vector<Stream> own;
-    for (const Write &write : cx.nf.update(state).writes) {
+    for (const Write &write : writesTo(state)) {
       const Column &key = keySide == Side::Right ? write.row : write.column;
       const Column &payload = keySide == Side::Right ? write.column : write.row;
       if (write.matrix)
@@ -402,33 +239,44 @@ std::optional<Group::Place> Group::placeOf(const Row &row) const {
     if (version.value == cx.nf.states[state])
       return Place{unsigned(member), false, SmallVector<bool>(streams.size(), false)};
     const Version &update = cx.nf.update(state);
-    if (!sameOld(version.old, update.old))
-      continue;
-    // Each stream into this state has been written whole, or not at all.
-    Place place{unsigned(member), true, SmallVector<bool>(streams.size(), false)};
-    size_t matched = 0;
-    for (size_t index = 0; index < streams.size(); ++index) {
-      const Stream &stream = streams[index];
-      size_t parts = 0, seen = 0;
-      // One along the key has what is read, and one the rest; or one has all.
-      bool isSplit = llvm::any_of(streams, [&](const Stream &other) {
-        return other.unknown != stream.unknown && sameColumn(other.key, stream.key) &&
-               other.goesInto(place.member);
-      });
-      for (const Write &write : update.writes) {
-        const Column &key = keySide == Side::Right ? write.row : write.column;
-        const Column &payload = keySide == Side::Right ? write.column : write.row;
-        if (!sameColumn(key, stream.key) || !stream.goesInto(member) ||
-            (isSplit && isUnknown(payload) != stream.unknown))
-          continue;
-        ++parts;
-        seen += llvm::any_of(version.writes, [&](const Write &w) { return sameWrite(w, write); });
-      }
-      place.seen[index] = parts && seen == parts;
-      matched += place.seen[index] ? parts : 0;
-    }
-    if (matched == version.writes.size())
+    std::optional<Place> place;
+    if (sameOld(version.old, update.old))
+      place = placeAmong(version, member, update.writes);
+    if (place)
+      place->isDecayed = isLate();
+    else if (isLate() && isUndecayed(version) && version.old[0].state == state)
+      place = placeAmong(version, member, lateWrites);
+    if (place)
       return place;
   }
   return std::nullopt;
+}
+
+// Where a version has some of a state's writes: each stream into it has been written whole, or not at all.
+std::optional<Group::Place> Group::placeAmong(const Version &version, unsigned member,
+                                              const std::vector<Write> &writes) const {
+  Place place{member, true, SmallVector<bool>(streams.size(), false)};
+  const std::vector<Write> &own = writesTo(states[member]);
+  size_t matched = 0;
+  for (size_t index = 0; index < streams.size(); ++index) {
+    const Stream &stream = streams[index];
+    size_t parts = 0, seen = 0;
+    // One along the key has what is read, and one the rest; or one has all.
+    bool isSplit = llvm::any_of(streams, [&](const Stream &other) {
+      return other.unknown != stream.unknown && sameColumn(other.key, stream.key) && other.goesInto(member);
+    });
+    for (size_t i = 0; i < own.size(); ++i) {
+      const Write &write = own[i];
+      const Column &key = keySide == Side::Right ? write.row : write.column;
+      const Column &payload = keySide == Side::Right ? write.column : write.row;
+      if (!sameColumn(key, stream.key) || !stream.goesInto(member) ||
+          (isSplit && isUnknown(payload) != stream.unknown))
+        continue;
+      ++parts;
+      seen += llvm::any_of(version.writes, [&](const Write &w) { return sameWrite(w, writes[i]); });
+    }
+    place.seen[index] = parts && seen == parts;
+    matched += place.seen[index] ? parts : 0;
+  }
+  return matched == version.writes.size() ? std::optional(place) : std::nullopt;
 }

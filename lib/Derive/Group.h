@@ -47,6 +47,13 @@ struct DeriveContext {
 /// True when old parts, or writes, are the same terms.
 bool sameOld(llvm::ArrayRef<OldTerm> a, llvm::ArrayRef<OldTerm> b);
 bool sameWrite(const Write &a, const Write &b);
+/// Whether a version is the state as it was, but for what has been written.
+bool isUndecayed(const Version &version);
+
+/// What a number is times another one, where that is no rounded number: proofs compare exactly.
+std::optional<double> quotient(double of, double by);
+/// What a coefficient is times another one, where it has all of that one's factors.
+std::optional<Coefficient> quotient(Coefficient of, const Coefficient &by);
 
 class Group {
 public:
@@ -93,8 +100,9 @@ private:
   };
   struct Place { // of a row among the group's states: what it has seen
     unsigned member;
-    bool after; // reads with this token's decay, streams in `seen` included
+    bool after; // reads with this token's decay, unless that is late, streams in `seen` included
     llvm::SmallVector<bool> seen;
+    bool isDecayed = false; // reads with this token's decay though that is late
   };
 
   mlir::LogicalResult orient();
@@ -105,6 +113,17 @@ private:
   mlir::Value scanRow(unsigned member, bool before, Side side, mlir::Value vector);
   mlir::LogicalResult findDecays();
   void findDecayedRows(mlir::Value decay);
+  /// Has the decay come after what a token writes, where all of it decays and reads want it so.
+  void findLateWrites(const Coefficient &number, llvm::ArrayRef<mlir::Value> channels);
+  bool wantsLate(llvm::ArrayRef<mlir::Value> channels) const;
+  const Version *versionThatDecays() const;
+  /// What a token writes to a state: before its decay, where that is late.
+  const std::vector<Write> &writesTo(unsigned state) const {
+    return isLate() ? lateWrites : cx.nf.update(state).writes;
+  }
+  bool isLate() const { return !lateWrites.empty(); }
+  std::optional<Place> placeAmong(const Version &version, unsigned member,
+                                  const std::vector<Write> &writes) const;
   bool isTimesDecay(unsigned row) const;
   /// What a column is times, without the decay's numbers where its row has them.
   Coefficient withoutDecay(const Coefficient &c, const Column &column) const;
@@ -129,6 +148,8 @@ private:
   mlir::Value carried(mlir::Value vectors, unsigned member, bool after, bool otherSide);
   std::optional<RowValue> rowValue(unsigned row, llvm::function_ref<mlir::Value(unsigned)> known);
   RowValue readValue(mlir::Value vectors, unsigned member, bool after, llvm::ArrayRef<bool> seen);
+  /// The vectors that rows at a place read with.
+  mlir::Value vectorsAt(const Place &place, mlir::Value vectors);
   /// What a term of a row multiplies, each by its diagonals.
   std::optional<RowValue> termValue(const RowTerm &term, llvm::function_ref<mlir::Value(unsigned)> known);
   /// sum += c * part, of which the scores are `ofScores` * theirs; fails where the two are times different
@@ -148,6 +169,7 @@ private:
   Side keySide = Side::Right;
   std::vector<Stream> streams;
   mlir::Value keyDecay, valueDecay;                  // !chunk.decay, C x 1 or with channels; null: none
+  std::vector<Write> lateWrites;                     // empty where no decay is late
   Coefficient decayNumber;                           // of the key decay, beside its channels
   llvm::SmallVector<mlir::Value, 1> valueFactors;    // whose product is the value decay's factors
   llvm::DenseMap<unsigned, mlir::Value> decayedRows; // what reads them, with the decay's numbers

@@ -52,7 +52,7 @@ float recur::evaluateEntry(ElementwiseOp op, ArrayRef<float> x) {
 //===----------------------------------------------------------------------===//
 
 template <typename F>
-Decays<F>::Decays(Dense<F> given, const Dense<F> *log) : factors(std::move(given)) {
+Decays<F>::Decays(Dense<F> given, const Dense<F> *log, bool late) : late(late), factors(std::move(given)) {
   if (log && !std::is_same_v<F, Fp>)
     logarithms = *log;
 }
@@ -104,7 +104,7 @@ Dense<F> Decays<F>::mask(Reach reach, int64_t to, int64_t from) const {
   Dense<F> result(factors.rows, factors.rows);
   for (int64_t t = 0; t < factors.rows; ++t)
     for (int64_t j = 0; j < t + (reach == Reach::Inclusive); ++j)
-      result.at(t, j) = entry(j + 1, reach == Reach::Before ? t : t + 1, to, from);
+      result.at(t, j) = entry(first(j), last(t, reach), to, from);
   return result;
 }
 
@@ -120,8 +120,9 @@ Dense<F> Decays<F>::weights(Span span, int64_t to, int64_t from) const {
       result.at(c, 0) = stretch(0, tokens);
     else
       for (int64_t t = 0; t < tokens; ++t)
-        result.at(t, c) =
-            span == Span::Rest ? stretch(t + 1, tokens) : stretch(0, span == Span::Until ? t : t + 1);
+        result.at(t, c) = span == Span::Rest
+                              ? stretch(first(t), tokens)
+                              : stretch(0, last(t, span == Span::Until ? Reach::Before : Reach::Inclusive));
   }
   return result;
 }
@@ -129,7 +130,7 @@ Dense<F> Decays<F>::weights(Span span, int64_t to, int64_t from) const {
 template <typename F>
 Dense<F> Decays<F>::gram(const Dense<F> &lhs, const Dense<F> &rhs, Reach reach) const {
   constexpr int64_t block = std::is_same_v<F, Fp> ? 1 : 16;
-  int64_t tokens = lhs.rows, late = reach == Reach::Before ? 0 : 1;
+  int64_t tokens = lhs.rows;
   auto channel = [&](int64_t c) { return factors.cols == 1 ? 0 : c; };
   Dense<F> result(tokens, tokens);
   for (int64_t r = 0; r < tokens; r += block) {
@@ -138,9 +139,9 @@ Dense<F> Decays<F>::gram(const Dense<F> &lhs, const Dense<F> &rhs, Reach reach) 
     Dense<F> rows(end - r, lhs.cols), cols(r, lhs.cols);
     for (int64_t c = 0; c < lhs.cols; ++c) {
       for (int64_t t = r; t < end; ++t)
-        rows.at(t - r, c) = lhs.at(t, c) * product(r, t + late, channel(c));
+        rows.at(t - r, c) = lhs.at(t, c) * product(r, last(t, reach), channel(c));
       for (int64_t j = 0; j < r; ++j)
-        cols.at(j, c) = rhs.at(j, c) * product(j + 1, r, channel(c));
+        cols.at(j, c) = rhs.at(j, c) * product(first(j), r, channel(c));
     }
     for (int64_t t = r; t < end; ++t) {
       for (int64_t j = 0; j < r; ++j)
@@ -148,7 +149,7 @@ Dense<F> Decays<F>::gram(const Dense<F> &lhs, const Dense<F> &rhs, Reach reach) 
           result.at(t, j) += rows.at(t - r, c) * cols.at(j, c);
       for (int64_t j = r; j < t + (reach == Reach::Inclusive); ++j) // exact within the block
         for (int64_t c = 0; c < lhs.cols; ++c)
-          result.at(t, j) += lhs.at(t, c) * rhs.at(j, c) * product(j + 1, t + late, channel(c));
+          result.at(t, j) += lhs.at(t, c) * rhs.at(j, c) * product(first(j), last(t, reach), channel(c));
     }
   }
   return result;

@@ -68,7 +68,7 @@ template <typename F>
 class Decays {
 public:
   Decays() = default;
-  Decays(Dense<F> factors, const Dense<F> *log);
+  Decays(Dense<F> factors, const Dense<F> *log, bool late = false);
   Decays(std::vector<Dense<F>> entries, int64_t states);
 
   /// The product of the factors of tokens begin .. end-1 in a channel.
@@ -78,12 +78,18 @@ public:
   Dense<F> gram(const Dense<F> &lhs, const Dense<F> &rhs, chunk::Reach reach) const;
   Dense<F> mix(const Dense<F> &scores, const Dense<F> &values, chunk::Reach reach) const;
   F between(int64_t j, int64_t t, int64_t channel, chunk::Reach reach) const {
-    return product(j + 1, reach == chunk::Reach::Before ? t : t + 1, channel);
+    return product(first(j), last(t, reach), channel);
   }
 
 private:
   F entry(int64_t begin, int64_t end, int64_t to, int64_t from) const;
+  /// The first factor that what token j writes decays by; and that after the last one before token t sees it.
+  int64_t first(int64_t j) const { return late ? j : j + 1; }
+  int64_t last(int64_t t, chunk::Reach reach) const {
+    return late || reach == chunk::Reach::Before ? t : t + 1;
+  }
 
+  bool late = false;
   Dense<F> factors;
   Dense<F> logarithms; // empty where the factors have none
   std::vector<Dense<F>> entries;

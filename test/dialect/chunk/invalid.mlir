@@ -166,6 +166,34 @@ chunk.program @chunk_mix_c1 length("C") [#recur.arg<input "k">] -> ["o"] init {
 
 // -----
 
+chunk.program @chunk_mix_c3 length("C") [#recur.arg<input "k">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>):
+  %0 = chunk.decay late %k : !recur.mat<C x dk>
+  %1 = chunk.gram strict %k, %k : !recur.mat<C x dk> -> !recur.mat<C x C>
+  // expected-error@+1 {{cannot have a late decay}}
+  %2 = chunk.mix strict %1, %k decay %0 : !recur.mat<C x C>, !recur.mat<C x dk>, !chunk.decay<!recur.mat<C x dk>>
+    -> !recur.mat<C x dk>
+  chunk.yield %2 : !recur.mat<C x dk>
+}
+
+// -----
+
+chunk.program @chunk_tri_solve_c5 length("C") [#recur.arg<input "k">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>):
+  %0 = chunk.decay late %k : !recur.mat<C x dk>
+  %1 = chunk.gram strict %k, %k : !recur.mat<C x dk> -> !recur.mat<C x C>
+  // expected-error@+1 {{cannot have a late decay}}
+  %2 = chunk.tri_solve blocks(%1 : !recur.mat<C x C>) rhs(%k : !recur.mat<C x dk>)
+    decay(%0 : !chunk.decay<!recur.mat<C x dk>>) strict -> !recur.mat<C x dk>
+  chunk.yield %2 : !recur.mat<C x dk>
+}
+
+// -----
+
 chunk.program @chunk_tri_solve_c1 length("C") [#recur.arg<input "k">] -> ["o"] init {
   chunk.yield
 } body {

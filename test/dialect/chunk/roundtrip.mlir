@@ -27,6 +27,8 @@ chunk.program @everything length("C") [#recur.arg<input "k">, #recur.arg<input "
   %d = chunk.decay %a : !recur.mat<C x 1> log %g : !recur.mat<C x 1>
   // CHECK: chunk.decay %w : <C x dk>
   %dw = chunk.decay %w : !recur.mat<C x dk>
+  // CHECK: chunk.decay late %a : <C x 1> log %{{.*}} : !recur.mat<C x 1>
+  %late = chunk.decay late %a : !recur.mat<C x 1> log %g : !recur.mat<C x 1>
   // CHECK: chunk.cascade
   %c = chunk.cascade %a, %a, %a, %a : !recur.mat<C x 1>, !recur.mat<C x 1>, !recur.mat<C x 1>, !recur.mat<C x 1>
     -> !chunk.cascade<2, !recur.mat<C x 1>>
