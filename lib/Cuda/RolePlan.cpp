@@ -290,15 +290,6 @@ bool RolePlan::isPositive(RowFactor factor) {
   return constant ? constant.getValue().convertToDouble() > 0 : factor.divides && isa_and_present<SqrtOp>(op);
 }
 
-// The factors of a product's columns that follow it.
-RowFactors RolePlan::resultScaleOf(MatmulOp product) const {
-  Value lhs = product.getLhs();
-  if (isScores(lhs))
-    return splitScores(lhs).first;
-  auto tile = lhs.getDefiningOp<TransposeOp>() ? std::nullopt : asTile(lhs);
-  return tile ? tile->scale : RowFactors();
-}
-
 // The wave that a value of the chain can be used in.
 FailureOr<unsigned> RolePlan::visit(Value value) {
   value = strip(value);
@@ -339,67 +330,9 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
   }
   if (!isa<ElementwiseOp>(op))
     return failure();
-  if (auto sum = dyn_cast<AddOp>(op)) {
-    // A product is summed onto what it is added to, if its columns need no factor that the other does not
-    // have too.
-    MatmulOp best;
-    unsigned bestWave = 0, at = 0;
-    for (unsigned i : {1, 0}) {
-      auto product = sum->getOperand(i).getDefiningOp<MatmulOp>();
-      // What is read of two states is made at once, and summed where it has been.
-      if (!product || !product->hasOneUse() ||
-          ((states > 1 || program->hasAttr(magnifiedAttr)) && stateOf(leftOf(product)) >= 0))
-        continue;
-      FailureOr<unsigned> wave = visit(leftOf(product));
-      if (failed(wave))
-        return failure();
-      RowFactors factors = resultScaleOf(product);
-      auto other = sum->getOperand(1 - i).getDefiningOp<MatmulOp>();
-      bool shared = other && other->hasOneUse() && llvm::all_of(factors, [&](RowFactor factor) {
-                      return llvm::is_contained(resultScaleOf(other), factor);
-                    });
-      if ((factors.empty() || shared) && (!best || *wave > bestWave)) {
-        best = product;
-        bestWave = *wave;
-        at = i;
-      }
-    }
-    if (best) {
-      Value other = strip(sum->getOperand(1 - at));
-      FailureOr<unsigned> when = visit(other);
-      if (failed(when))
-        return failure();
-      RowFactors factors = resultScaleOf(best);
-      // It may wait for what it is summed onto.
-      if (factors.empty() && *when > bestWave + 1)
-        bestWave = *when - 1;
-      // What is written beside what a system says waits, too: sums of its own would take their registers.
-      bool solves = !program.getBody().getOps<chunk::TriSolveOp>().empty();
-      if (!decay && states == 1 && solves && asTile(leftOf(best)))
-        bestWave = std::max(bestWave, *when);
-      // Of many keys no second copy of the state has room beside what reads it.
-      if (keys > mostKeysBeside && !statesOnly && best.getLhs().getDefiningOp<TransposeOp>())
-        bestWave = std::max(bestWave, 1u);
-      // What two states take in waits for what is read of them.
-      if (states > 1)
-        bestWave = std::max({bestWave, *when, 1u});
-      // Sums that are on their way have the scale of another left side's rows.
-      if (isF16)
-        bestWave = std::max(bestWave, *when);
-      bool chained = factors.empty() && *when == bestWave + 1 && !products.empty() &&
-                     products.back().result == other && products.back().resultScale.empty() &&
-                     other.hasOneUse() && (states == 1 || stateOf(products.back().left) < 0);
-      if (*when <= bestWave || chained) {
-        FailureOr<unsigned> done = visitProduct(best, value, other, chained, bestWave);
-        if (succeeded(done) && !factors.empty()) {
-          RowFactors rest = resultScaleOf(other.getDefiningOp<MatmulOp>());
-          llvm::erase_if(rest, [&](RowFactor factor) { return llvm::is_contained(factors, factor); });
-          products.back().startScale = rest;
-        }
-        return done;
-      }
-    }
-  }
+  if (auto sum = dyn_cast<AddOp>(op))
+    if (std::optional<FailureOr<unsigned>> wave = visitSum(sum, value))
+      return *wave;
   unsigned last = 0;
   for (Value operand : op->getOperands()) {
     FailureOr<unsigned> when = visit(operand);

@@ -463,7 +463,9 @@ private:
   mlir::LogicalResult needInput(mlir::BlockArgument input);
   mlir::LogicalResult needTile(const TokenTile &tile);
   mlir::Value leftOf(mlir::Operation *op) const;
+  std::optional<mlir::FailureOr<unsigned>> visitSum(AddOp sum, mlir::Value value);
   RowFactors resultScaleOf(MatmulOp product) const;
+  std::optional<RowFactors> scaleOfSum(mlir::Value value) const;
   bool isScalarDecay(mlir::Value decay) const;
   void findDecay();
   bool isOfDecay(mlir::Value value) const;
