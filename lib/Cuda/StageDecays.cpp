@@ -41,14 +41,35 @@ Value StageCutter::decayedSum(OpBuilder &b, Value value, Value factor) {
   return MatmulOp::create(b, loc, side ? outer.getLhs() : own, side ? own : outer.getRhs());
 }
 
-// A sum that decays is one of what has decayed: `(S + v*kT)*diag(a)` writes along a.*k.
+// Whether a state is read along the vectors that a factor scales, and along no others.
+bool StageCutter::isReadAlong(Core *own, Value factor) {
+  bool ofColumns = isOne(matType(factor).getRows());
+  return llvm::all_of(body.getOps<MatmulOp>(), [&](MatmulOp read) {
+    for (unsigned i : {0, 1}) {
+      Value matrix = read->getOperand(i);
+      if (!isMatrix(matrix) || isMatrix(read->getOperand(1 - i)) || cores.coreOf(strip(matrix)) != own)
+        continue;
+      bool onRight = i == 0;
+      for (; auto transpose = matrix.getDefiningOp<TransposeOp>(); matrix = transpose.getOperand())
+        onRight = !onRight;
+      if (onRight != ofColumns)
+        return false;
+    }
+    return true;
+  });
+}
+
+// A sum that decays is one of what has decayed: `(S + v*kT)*diag(a)` writes along a.*k. But what keys decay
+// by last may stay that (lib/Derive/GroupDecays.cpp), and then a.*k need not be handed over beside k.
 void StageCutter::distributeDecays() {
   bool changed = false;
   for (MulOp product : llvm::make_early_inc_range(body.getOps<MulOp>()))
     for (unsigned i : {0, 1}) {
       Value sum = product->getOperand(i), factor = product->getOperand(1 - i);
       if (!isMatrix(sum) || isMatrix(factor) || isNumber(factor) || !cores.coreOf(sum) ||
-          cores.reachOf(factor) || !isa_and_present<AddOp, SubOp>(sum.getDefiningOp()))
+          cores.reachOf(factor) || !isa_and_present<AddOp, SubOp>(sum.getDefiningOp()) ||
+          (llvm::is_contained(rule.yieldedStates(), product.getResult()) &&
+           isReadAlong(cores.coreOf(sum), factor)))
         continue;
       OpBuilder b(product);
       if (Value decayed = decayedSum(b, sum, factor)) {

@@ -150,11 +150,11 @@ bool recur::isUndecayed(const Version &version) {
 }
 
 // A read between the token's writes and its decay is one of the state with these, if that comes last; else it
-// is put together from reads before them. With a decay of each key what is read before it is read along other
-// vectors than what decays is written along, unless it comes last. What is read behind it then is read along
+// is put together from reads before them. With a decay of each key what is written, and then decays, would be
+// written along other vectors than it is read along; if that comes last, what is read behind it is read along
 // the vector times the decay.
 bool Group::wantsLate(ArrayRef<Value> channels) const {
-  bool wants = false;
+  bool wants = !channels.empty();
   for (const Read &read : cx.nf.reads)
     if (contains(read.state) && !sideIsKey(read.side))
       return false;
@@ -164,10 +164,7 @@ bool Group::wantsLate(ArrayRef<Value> channels) const {
     if (!sideIsKey(row.side))
       return false;
     const Version &version = cx.nf.versions[row.version];
-    if (isUndecayed(version) && (!channels.empty() || !version.writes.empty()))
-      wants |= channels.empty() || llvm::none_of(factorsOf(row.vector), [&](Value factor) {
-                 return llvm::is_contained(channels, factor);
-               });
+    wants |= isUndecayed(version) && !version.writes.empty();
   }
   return wants;
 }
@@ -175,11 +172,14 @@ bool Group::wantsLate(ArrayRef<Value> channels) const {
 // What the new state is but for numbers and channels, if that is read somewhere: numbers may be spelt apart.
 const Version *Group::versionThatDecays() const {
   Value value = cx.nf.update(states[0]).value;
-  auto isNumber = [&](Value factor) { return matType(factor).isScalar() && cx.nf.isTokenOnly(factor); };
+  auto isFactorOfEntries = [&](Value factor) {
+    MatType type = matType(factor);
+    return (isOne(type.getRows()) || isOne(type.getCols())) && cx.nf.isTokenOnly(factor);
+  };
   auto isChannels = [&](Value factor) { return factor.getDefiningOp<DiagOp>() && cx.nf.isTokenOnly(factor); };
   while (Operation *op = value.getDefiningOp()) {
     bool isProduct = isa<MulOp>(op), isMatmul = isa<MatmulOp>(op);
-    auto isFactor = [&](Value x) { return isProduct ? isNumber(x) : isMatmul && isChannels(x); };
+    auto isFactor = [&](Value x) { return isProduct ? isFactorOfEntries(x) : isMatmul && isChannels(x); };
     auto factor = llvm::find_if(op->getOperands(), isFactor);
     if (factor == op->operand_end())
       break;
