@@ -44,6 +44,7 @@ private:
   void mergeReads();
   void splitSides();
   mlir::Value decayedSum(mlir::OpBuilder &b, mlir::Value value, mlir::Value factor);
+  bool decaysLate(mlir::Value matrix);
   bool isReadAlong(Core *own, mlir::Value factor);
   void distributeDecays();
   void findDecays();

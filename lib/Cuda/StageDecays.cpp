@@ -41,9 +41,12 @@ Value StageCutter::decayedSum(OpBuilder &b, Value value, Value factor) {
   return MatmulOp::create(b, loc, side ? outer.getLhs() : own, side ? own : outer.getRhs());
 }
 
-// Whether a state is read along the vectors that a factor scales, and along no others.
+// Whether a state is read along the vectors that a factor scales, and along no others; of a number, along
+// those of one side.
 bool StageCutter::isReadAlong(Core *own, Value factor) {
-  bool ofColumns = isOne(matType(factor).getRows());
+  std::optional<bool> ofColumns;
+  if (!isNumber(factor))
+    ofColumns = isOne(matType(factor).getRows());
   return llvm::all_of(body.getOps<MatmulOp>(), [&](MatmulOp read) {
     for (unsigned i : {0, 1}) {
       Value matrix = read->getOperand(i);
@@ -52,8 +55,9 @@ bool StageCutter::isReadAlong(Core *own, Value factor) {
       bool onRight = i == 0;
       for (; auto transpose = matrix.getDefiningOp<TransposeOp>(); matrix = transpose.getOperand())
         onRight = !onRight;
-      if (onRight != ofColumns)
+      if (onRight != ofColumns.value_or(onRight))
         return false;
+      ofColumns = onRight;
     }
     return true;
   });

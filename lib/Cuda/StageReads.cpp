@@ -163,20 +163,34 @@ private:
 };
 } // namespace
 
-// Whether a matrix becomes the new state by a factor alone.
-static bool isBeforeDecay(RuleOp rule, Value matrix) {
-  return llvm::any_of(matrix.getUsers(), [&](Operation *user) {
-    return isa<MulOp>(user) && llvm::is_contained(rule.yieldedStates(), user->getResult(0));
-  });
+// The factor by which alone a matrix becomes the new state, or null.
+static Value decayOf(RuleOp rule, Value matrix) {
+  for (Operation *user : matrix.getUsers())
+    if (isa<MulOp>(user) && llvm::is_contained(rule.yieldedStates(), user->getResult(0)))
+      return user->getOperand(user->getOperand(0) == matrix);
+  return {};
+}
+
+// How many reads of states there are that go into states.
+static int64_t countReadsForStates(RuleOp rule) {
+  return llvm::count_if(rule.getBody().getOps<MatmulOp>(),
+                        [&](MatmulOp product) { return isRead(product) && feedsState(rule, product); });
 }
 
 // Whether a matrix is a state between two changes of a token, which read it once in all: where they read it
 // in turn, so may outputs (StackedReads.h).
 static bool isBetweenChanges(RuleOp rule, Value matrix) {
-  auto readsForState = [&](MatmulOp product) { return isRead(product) && feedsState(rule, product); };
   return isa_and_present<AddOp, SubOp>(matrix.getDefiningOp()) && feedsState(rule, matrix.getDefiningOp()) &&
-         !llvm::is_contained(rule.yieldedStates(), matrix) &&
-         llvm::count_if(rule.getBody().getOps<MatmulOp>(), readsForState) == 1;
+         !llvm::is_contained(rule.yieldedStates(), matrix) && countReadsForStates(rule) == 1;
+}
+
+// Whether what is left of a matrix by a decay is the new state, and that can be the last thing that its token
+// does (lib/Derive/GroupDecays.cpp): then the matrix is read as it is. Several rows of a token cannot.
+bool StageCutter::decaysLate(Value matrix) {
+  Value factor = decayOf(rule, matrix);
+  Core *own = factor && !isMatrix(factor) ? cores.coreOf(matrix) : nullptr;
+  return own && llvm::isPowerOf2_64(own->states) && isReadAlong(own, factor) &&
+         countReadsForStates(rule) <= 1;
 }
 
 // What a vector follows from linearly, as it is written down.
@@ -318,13 +332,13 @@ void StageCutter::mergeReads() {
 }
 
 // A state that changes once more is read before that as it was before the token: of
-// `T = S - b*(S*k - v)*kT; o = T*q; S = a*T` the output is S*(q - b*(kT*q)*k) + b*(kT*q)*v.
+// `T = S - b*(S*k - v)*kT; o = T*q; S = T + c*w*pT` the output is S*(q - b*(kT*q)*k) + b*(kT*q)*v.
 void StageCutter::readBeforeUpdates() {
   for (MatmulOp read : llvm::make_early_inc_range(body.getOps<MatmulOp>())) {
     Value matrix = stripOrientation(read.getLhs());
     if (!isMatrix(matrix) || isMatrix(read.getRhs()) ||
-        !(isBeforeDecay(rule, matrix) || isBetweenChanges(rule, matrix)) || cores.reachOf(read.getRhs()) ||
-        feedsState(rule, read))
+        !(decayOf(rule, matrix) || isBetweenChanges(rule, matrix)) || decaysLate(matrix) ||
+        cores.reachOf(read.getRhs()) || feedsState(rule, read))
       continue;
     OpBuilder b(read);
     auto isOfToken = [&](Value value) { return !cores.reachOf(stripOrientation(value)); };
