@@ -261,7 +261,8 @@ public:
   }
 
 private:
-  // Scalars go to the factor or partial product with the fewest entries.
+  // Scalars go to the factor or partial product with the fewest entries; of an outer product to the vector
+  // that follows from a state, so that what is written along one vector of the token stays that.
   Value chain(const Term &term) {
     factors = term.chain;
     Value scale;
@@ -313,8 +314,14 @@ private:
     return isDiagonal(begin, end) ? rows : rows * sizeOf(factors[end - 1].cols());
   }
 
+  bool isPayload(size_t begin, size_t end) const {
+    return isMatrix(type) && isOne(factors[begin].rows()) != isOne(factors[end - 1].cols()) &&
+           llvm::any_of(ArrayRef(factors).slice(begin, end - begin),
+                        [](const Factor &factor) { return dependsOnState(factor.value); });
+  }
+
   void findSmallest(size_t begin, size_t end) {
-    if (double n = entries(begin, end); n < smallest) {
+    if (double n = isPayload(begin, end) ? 1.5 : entries(begin, end); n < smallest) {
       smallest = n;
       scaleAt = {begin, end};
     }
