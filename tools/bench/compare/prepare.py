@@ -28,8 +28,9 @@ def prepare(options, here, root):
         about = json.loads(open(f"{stem}.json").read())
         for suffix in ("o", "json"):
             (options.folder / f"{name}.{suffix}").unlink()
+        library, name = f"{name}.so", about["name"]  # no identifier begins with a digit, as a file's name may
         entries = about["variants"][0].get("gpu_entries")  # best first, named RULE_FORM
-        entry = {"library": f"{name}.so", "form": entries[0]["name"][len(name) + 1:] if entries else about["form"]}
+        entry = {"library": library, "form": entries[0]["name"][len(name) + 1:] if entries else about["form"]}
         if options.spec:
             text = subprocess.run([options.recurc, "explain", spec, *binding], check=True, capture_output=True, text=True)
             entry["flops"] = float(re.search(r"token and head: (\S+) flop", text.stdout)[1])
