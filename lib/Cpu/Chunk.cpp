@@ -52,8 +52,7 @@ LogicalResult ChunkLowering::lower(Operation &op) {
   };
   if (MatmulOp product = productInto(op)) {
     Value other = op.getOperand(op.getOperand(0) == product.getResult() ? 1 : 0);
-    Matrix added = matrix(other);
-    return set(lowerProduct(product, &added));
+    return set(lowerProduct(product, other));
   }
   if (isTakenUp(op))
     return success();
@@ -63,7 +62,7 @@ LogicalResult ChunkLowering::lower(Operation &op) {
       (isa<AddOp, SubOp, NegOp>(op) && llvm::all_of(op.getOperands(), isTriangular)))
     triangular.insert(op.getResult(0));
   return TypeSwitch<Operation *, LogicalResult>(&op)
-      .Case([&](MatmulOp product) { return set(lowerProduct(product, nullptr)); })
+      .Case([&](MatmulOp product) { return set(lowerProduct(product, {})); })
       .Case([&](chunk::DecayOp decay) { return lowerDecay(decay), success(); })
       .Case([&](chunk::CascadeOp cascade) { return lowerCascade(cascade), success(); })
       .Case([&](chunk::MaskOp mask) {
@@ -122,19 +121,31 @@ void ChunkLowering::lowerMix(chunk::MixOp op) {
   ops.matrices[op] = v.matrixOf(result);
 }
 
-// lhs * rhs, plus what is to be added.
-Matrix ChunkLowering::lowerProduct(MatmulOp op, const Matrix *added) {
+// Memory with a value's entries, to be written: its own where nothing else reads it.
+Value ChunkLowering::ownMemory(ChunkBuilder &v, Value value) {
+  Value stored = MatrixBuilder(b, v.getLoc()).stored(matrix(value), {0, 1}), source = value;
+  while (source.hasOneUse() && source.getDefiningOp<TransposeOp>())
+    source = source.getDefiningOp()->getOperand(0);
+  if (source.hasOneUse())
+    return v.ownMemoryOf(stored);
+  Value copy = v.allocate(cast<RankedTensorType>(stored.getType()).getShape());
+  memref::CopyOp::create(b, v.getLoc(), v.memoryOf(stored), copy);
+  return copy;
+}
+
+// lhs * rhs, plus what is to be added, if anything.
+Matrix ChunkLowering::lowerProduct(MatmulOp op, Value added) {
   Location loc = op.getLoc();
   MatrixBuilder m(b, loc);
   Matrix lhs = matrix(op.getLhs()), rhs = matrix(op.getRhs());
   if (triangular.contains(op.getLhs()) && lhs.axes.size() == 2) {
     ChunkBuilder v = builder(loc);
     std::array<int64_t, 2> sizes = {lhs.sizes[0], rhs.sizes[1]};
-    Value result = v.ownMemoryOf(m.stored(added ? *added : m.constant(sizes, 0), {0, 1}));
+    Value result = added ? ownMemory(v, added) : v.ownMemoryOf(m.stored(m.constant(sizes, 0), {0, 1}));
     emitTriangularProduct(v, v.memoryOf(lhs), v.memoryOf(rhs), result);
     return v.matrixOf(result);
   }
-  return added ? m.addProduct(*added, lhs, rhs) : m.product(lhs, rhs);
+  return added ? m.addProduct(matrix(added), lhs, rhs) : m.product(lhs, rhs);
 }
 
 void ChunkLowering::lowerTriSolve(chunk::TriSolveOp op) {
@@ -144,7 +155,7 @@ void ChunkLowering::lowerTriSolve(chunk::TriSolveOp op) {
   for (Value factor : op.getFactors())
     factors.push_back(v.memoryOf(m.stored(matrix(factor), {0, 1})));
   for (Value side : op.getRhs())
-    sides.push_back(v.ownMemoryOf(m.stored(matrix(side), {0, 1})));
+    sides.push_back(ownMemory(v, side));
   for (Value block : op.getBlocks()) {
     Matrix entries = matrix(block);
     bool isZero = entries.isUniform() && matchPattern(entries.value, m_AnyZeroFloat());

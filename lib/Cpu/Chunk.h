@@ -38,7 +38,8 @@ private:
   void lowerTriSolve(chunk::TriSolveOp op);
   void lowerLdl(chunk::LdlOp op);
   mlir::LogicalResult lowerConjugateGradients(chunk::ConjugateGradientsOp op);
-  Matrix lowerProduct(MatmulOp op, const Matrix *added);
+  mlir::Value ownMemory(ChunkBuilder &v, mlir::Value value);
+  Matrix lowerProduct(MatmulOp op, mlir::Value added);
 
   mlir::LogicalResult lowerMap(chunk::MapOp op);
   mlir::LogicalResult mapAtOnce(chunk::MapOp op);

@@ -36,7 +36,7 @@ private:
   mlir::Value masks;   // [to * states + from][t + 1][j]: the product over j+1 .. t, 0 where j > t; late: over
                        // j .. t-1, and a row more
   mlir::Value through; // [to * states + from][t + 1], or [t + 1][channel]: the product over 0 .. t
-  mlir::Value rest;    // [t][channel]: the product over t+1 .. length-1; late: over t ..
+  mlir::Value rest;    // [t][channel]: the product over t+1 .. length-1; late: over t .. length-1
 };
 
 } // namespace recur::cpu
