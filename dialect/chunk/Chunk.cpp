@@ -194,8 +194,8 @@ LogicalResult WeightsOp::verify() {
 // Between tokens
 //===----------------------------------------------------------------------===//
 
-static bool isLate(Value decay) {
-  auto op = decay.getDefiningOp<chunk::DecayOp>();
+bool chunk::isLate(Value decay) {
+  auto op = decay ? decay.getDefiningOp<chunk::DecayOp>() : chunk::DecayOp();
   return op && op.getLate();
 }
 
@@ -239,7 +239,7 @@ LogicalResult TriSolveOp::verify() {
   if (getDecay() && !fits(getDecay().getType(), type, false))
     return emitOpError() << "must have a decay for each column of " << type
                          << ", got: " << getDecay().getType();
-  if (getDecay() && isLate(getDecay())) // chunk_tri_solve_c5
+  if (isLate(getDecay())) // chunk_tri_solve_c5
     return emitOpError() << "cannot have a late decay";
   if (getFactors().empty())
     return success();

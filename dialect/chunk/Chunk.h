@@ -28,4 +28,7 @@ llvm::SmallVector<OutputPart> outputParts(ProgramOp program);
 unsigned numOutputs(ProgramOp program);
 void setOutputParts(ProgramOp program, llvm::ArrayRef<OutputPart> parts);
 
+/// Whether a decay's factor comes after what its token writes; not of a cascade, or of none.
+bool isLate(mlir::Value decay);
+
 } // namespace recur::chunk

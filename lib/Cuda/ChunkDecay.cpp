@@ -80,8 +80,7 @@ LogicalResult ChunkEmitter::emitProducts(Value decay, ValueRange factors) {
   while (states * states < int64_t(entries.size()))
     ++states;
   Decay known;
-  auto late = decay.getDefiningOp<chunk::DecayOp>();
-  known.isLate = late && late.getLate();
+  known.isLate = chunk::isLate(decay);
   for (Operation *user : decay.getUsers()) {
     if (auto mask = dyn_cast<chunk::MaskOp>(user))
       known.masks[{mask.getTo(), mask.getFrom()}];

@@ -89,7 +89,7 @@ LogicalResult ChunkEmitter::emitElementwise(ElementwiseOp op) {
         Decay decay;
         decay.factors = other.memory;
         decay.between = other.scale;
-        decay.isLate = weights.getDecay().getDefiningOp<chunk::DecayOp>().getLate();
+        decay.isLate = chunk::isLate(weights.getDecay());
         set(result,
             ChunkValue::tile(weigh(decay, &tile, weights.getSpan(), /*local=*/false, /*isF32=*/false)));
         return success();

@@ -145,7 +145,7 @@ private:
     SharedTile factors, between; // with channels: factors; products over whole 16-blocks, see emitChannels
     // Coupled or signed: products from j+1 to t by (to, from), and from 0 to t, and from j+1 to the end.
     llvm::DenseMap<std::pair<int64_t, int64_t>, SharedTile> masks, through, rest;
-    bool isLate = false; // masks and rest are over j, too, and masks not over t
+    bool isLate = false; // then masks and rest have j's own factor, and masks not t's
   };
   /// Makes sure that `decays` has one.
   mlir::LogicalResult emitDecayOf(mlir::Value decay);

@@ -20,7 +20,7 @@ FailureOr<ChunkValue> ChunkEmitter::asSlab(Value value) {
     Decay decay;
     decay.factors = known->memory;
     decay.between = known->scale;
-    decay.isLate = weights.getDecay().getDefiningOp<chunk::DecayOp>().getLate();
+    decay.isLate = chunk::isLate(weights.getDecay());
     known = ChunkValue::tile(weigh(decay, nullptr, weights.getSpan(), /*local=*/false, /*isF32=*/true));
   }
   if (known->kind != ChunkValue::Tile || known->memory.cols > warps * 16)

@@ -108,7 +108,7 @@ Values RoleEmitter::rowsOf(Value rows, llvm::function_ref<ValueRange(BlockArgume
 void RoleEmitter::weighRows(ScoreState &state) {
   llvm::SmallSetVector<Value, 4> rowsNeeded;
   // What a row on the right has decayed by has its token's own, unless that comes late.
-  bool isLate = RolePlan::isLate(plan.decay), ownNeeded = false;
+  bool isLate = chunk::isLate(plan.decay), ownNeeded = false;
   Span ownSpan = isLate ? Span::Until : Span::Through;
   bool sumsNeeded[2] = {!isLate, isLate}; // with each token's own decay, and without
   auto need = [&](Value rows, Span span) {

@@ -121,7 +121,7 @@ Values RoleEmitter::scoresOff(ScoreState &state, const ScoreTile &tile, const Pl
     rows = rowNumbers(state, rowSlot);
   Slot columns = tile.turned ? plain.laterNumber() : plain.earlierNumber();
   if (plain.decay) {
-    int64_t token = state.block * 16 + (tile.turned ? -1 : 15) + (RolePlan::isLate(plain.decay) ? 1 : 0);
+    int64_t token = state.block * 16 + (tile.turned ? -1 : 15) + (chunk::isLate(plain.decay) ? 1 : 0);
     Value edge = ptx.loadFloats(state.numbers, slotOffset({{}, plain.decay}) + token * 4, 1)[0];
     std::array<Value, 2> logs = rowNumbers(state, tile.turned ? plain.earlierLog() : plain.laterLog());
     for (unsigned i : {0, 1}) {

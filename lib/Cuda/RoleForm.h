@@ -29,7 +29,7 @@ struct RowSlot {
   enum Within { Nothing, Start, End };
   RowFactors factors;
   mlir::Value decay;
-  bool before = false;   // without the token's own factor of the decay
+  bool before = false;   // without the token's own factor of the decay, as a late one always is
   bool ofTokens = false; // that of each token's last micro-step
   Within within = Nothing;
 };

@@ -64,7 +64,7 @@ Value RoleEmitter::barrier(Barrier which, Value index) {
 
 unsigned RoleEmitter::slotOf(const Slot &wanted) {
   for (auto [i, slot] : llvm::enumerate(slots))
-    if (slot.decay == wanted.decay && (slot.before == wanted.before || RolePlan::isLate(slot.decay)) &&
+    if (slot.decay == wanted.decay && (slot.before == wanted.before || chunk::isLate(slot.decay)) &&
         slot.ofTokens == wanted.ofTokens && slot.within == wanted.within &&
         slot.factors.size() == wanted.factors.size() &&
         llvm::all_of(wanted.factors,

@@ -191,7 +191,7 @@ LogicalResult RolePlan::visitScores(Value value) {
       std::optional<TokenTile> tile = asRows(side);
       if (!tile || tile->span ||
           (tile->decayed && (side == gram.getRhs() ||
-                             (gram.getReach() != chunk::Reach::Before && !isLate(gram.getDecay())))) ||
+                             (gram.getReach() != chunk::Reach::Before && !chunk::isLate(gram.getDecay())))) ||
           failed(needTile(*tile)))
         return failure();
       for (RowFactor factor : tile->scale)

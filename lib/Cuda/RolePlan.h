@@ -255,8 +255,7 @@ public:
   bool isNotNegative(mlir::Value value) const;
   /// What tells the numbers of a scalar decay: its logarithms or else the factors themselves.
   static mlir::Value sourceOf(mlir::Value decay);
-  /// Whether a token's decay comes after what it writes; what rows on the left of a product have decayed by.
-  static bool isLate(mlir::Value decay);
+  /// What the rows on the left of a product between tokens have decayed by.
   chunk::Span leftSpan(chunk::GramOp gram) const;
   /// Whether a decay has a factor for each key; and a value is what such a one leaves at the chunk's end.
   static bool isOfKeys(mlir::Value decay);

@@ -45,7 +45,7 @@ std::array<Value, 2> RoleEmitter::decaySums(RowState &state, Value decay, bool b
     state.known[decay] = logs;
   }
   std::array<Value, 3> sums = state.sums.lookup(decay);
-  if (!before && !RolePlan::isLate(decay))
+  if (!before && !chunk::isLate(decay))
     return {sums[0], sums[1]};
   // The second row's token comes after the first one's, or is the same one; or it is a token's second row in
   // turn, before which the token has decayed.

@@ -108,7 +108,7 @@ std::array<Value, 2> RoleEmitter::signWeights(RowState &state, chunk::WeightsOp 
   }
   auto [first, second, beforeFirst, beforeSecond, whole] = state.signs.lookup(decay);
   std::array<Value, 2> results{first, second};
-  if (weights.getSpan() == Span::Until || RolePlan::isLate(decay))
+  if (weights.getSpan() == Span::Until || chunk::isLate(decay))
     results = {beforeFirst, beforeSecond};
   for (Value &x : results) {
     if (weights.getSpan() == Span::Whole)

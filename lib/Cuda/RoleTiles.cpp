@@ -46,13 +46,8 @@ Value RolePlan::sourceOf(Value decay) {
   return op.getLog() ? op.getLog() : op.getFactors();
 }
 
-bool RolePlan::isLate(Value decay) {
-  auto op = decay ? decay.getDefiningOp<chunk::DecayOp>() : chunk::DecayOp();
-  return op && op.getLate();
-}
-
 chunk::Span RolePlan::leftSpan(chunk::GramOp gram) const {
-  bool isBefore = isLate(decay) || gram.getReach() == chunk::Reach::Before;
+  bool isBefore = chunk::isLate(gram.getDecay()) || gram.getReach() == chunk::Reach::Before;
   return isBefore && !asRows(gram.getLhs())->decayed ? chunk::Span::Until : chunk::Span::Through;
 }
 

@@ -185,7 +185,8 @@ static bool isBetweenChanges(RuleOp rule, Value matrix) {
 }
 
 // Whether what is left of a matrix by a decay is the new state, and that can be the last thing that its token
-// does (lib/Derive/GroupDecays.cpp): then the matrix is read as it is. Several rows of a token cannot.
+// does (lib/Derive/GroupDecays.cpp): then the matrix is read as it is. With several rows of a token outputs
+// are not.
 bool StageCutter::decaysLate(Value matrix) {
   Value factor = decayOf(rule, matrix);
   Core *own = factor && !isMatrix(factor) ? cores.coreOf(matrix) : nullptr;

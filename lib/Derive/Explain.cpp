@@ -288,8 +288,8 @@ private:
                                  span[unsigned(weights.getSpan())].str(),
                              2u);
           }
-          auto op = weights.getDecay().getDefiningOp<chunk::DecayOp>();
-          std::string exponent[] = {g, op.getLate() ? g : g + "x", "(" + g + "_C - " + g + ")", g + "_C"};
+          std::string exponent[] = {g, chunk::isLate(weights.getDecay()) ? g : g + "x",
+                                    "(" + g + "_C - " + g + ")", g + "_C"};
           return std::pair("e^" + exponent[unsigned(weights.getSpan())], 2u);
         })
         .Case([&](chunk::MixOp mix) {

@@ -78,7 +78,7 @@ LogicalResult Group::orient() {
   return success();
 }
 
-static bool sameColumn(const Column &x, const Column &y) {
+bool recur::sameColumn(const Column &x, const Column &y) {
   return x.kind == y.kind && x.value == y.value && x.index == y.index;
 }
 
@@ -252,7 +252,7 @@ std::optional<Group::Place> Group::placeOf(const Row &row) const {
   return std::nullopt;
 }
 
-// Where a version has some of a state's writes: each stream into it has been written whole, or not at all.
+// Each stream into the state has been written whole, or not at all.
 std::optional<Group::Place> Group::placeAmong(const Version &version, unsigned member,
                                               const std::vector<Write> &writes) const {
   Place place{member, true, SmallVector<bool>(streams.size(), false)};

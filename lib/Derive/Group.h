@@ -47,6 +47,7 @@ struct DeriveContext {
 /// True when old parts, or writes, are the same terms.
 bool sameOld(llvm::ArrayRef<OldTerm> a, llvm::ArrayRef<OldTerm> b);
 bool sameWrite(const Write &a, const Write &b);
+bool sameColumn(const Column &a, const Column &b);
 /// Whether a version is the state as it was, but for what has been written.
 bool isUndecayed(const Version &version);
 
@@ -100,9 +101,9 @@ private:
   };
   struct Place { // of a row among the group's states: what it has seen
     unsigned member;
-    bool after; // reads with this token's decay, unless that is late, streams in `seen` included
+    bool after; // reads with what this token has written (streams in `seen`) and, unless late, its decay
     llvm::SmallVector<bool> seen;
-    bool isDecayed = false; // reads with this token's decay though that is late
+    bool isDecayed = false; // with a late decay
   };
 
   mlir::LogicalResult orient();
@@ -122,6 +123,7 @@ private:
     return isLate() ? lateWrites : cx.nf.update(state).writes;
   }
   bool isLate() const { return !lateWrites.empty(); }
+  /// Where a version has some of a state's `writes`, which are those of writesTo as the version has them.
   std::optional<Place> placeAmong(const Version &version, unsigned member,
                                   const std::vector<Write> &writes) const;
   bool isTimesDecay(unsigned row) const;

@@ -107,7 +107,9 @@ bool Group::isTimesDecay(unsigned row) const {
   auto isRow = [&](const Column &column) { return column.kind == Column::RowOf && column.index == row; };
   auto isTimes = [&](const Coefficient &c) { return quotient(c, decayNumber).has_value(); };
   for (unsigned state = 0; state < nf.states.size(); ++state)
-    for (const Write &write : nf.ahead[state] ? std::vector<Write>() : nf.update(state).writes)
+    for (const Write &write : nf.ahead[state]      ? std::vector<Write>()
+                              : state == states[0] ? writesTo(state)
+                                                   : nf.update(state).writes)
       if ((isRow(write.column) || isRow(write.row)) && !(state == states[0] && isTimes(write.c)))
         return false;
   for (const Row &other : nf.rows)
@@ -192,28 +194,35 @@ const Version *Group::versionThatDecays() const {
 }
 
 void Group::findLateWrites(const Coefficient &number, ArrayRef<Value> channels) {
-  std::vector<Write> writes;
-  bool isRight = keySide == Side::Right;
-  OpBuilder atToken(RuleOp(cx.nf.rule).getBody().front().getTerminator());
   SmallVector<Value> factors;
   for (Value channel : channels)
     llvm::append_range(factors, factorsOf(channel));
-  if ((number.isOne() && channels.empty()) || !wantsLate(factors))
+  if (number.number == 0 || (number.isOne() && channels.empty()) || !wantsLate(factors))
     return;
-  if (const Version *decays = versionThatDecays()) {
-    lateWrites = decays->writes;
+  bool isRight = keySide == Side::Right;
+  const std::vector<Write> &decayed = cx.nf.update(states[0]).writes;
+  auto hasSamePayload = [&](const Write &x, const Write &y) {
+    return sameColumn(isRight ? x.column : x.row, isRight ? y.column : y.row);
+  };
+  if (const Version *own = versionThatDecays()) {
+    if (llvm::equal(own->writes, decayed, hasSamePayload))
+      lateWrites = own->writes;
     return;
   }
-  for (Write write : cx.nf.update(states[0]).writes) {
+  std::vector<Write> writes;
+  OpBuilder atToken(RuleOp(cx.nf.rule).getBody().front().getTerminator());
+  for (Write write : decayed) {
     Column &key = isRight ? write.row : write.column;
     std::optional<Coefficient> c = quotient(write.c, number);
     if (!c || write.matrix || (!channels.empty() && key.kind != Column::Known))
       return;
     write.c = *c;
-    if (!channels.empty())
-      key.value = withoutFactors(atToken, cx.loc, key.value, factors);
-    if (key.kind == Column::Known && !key.value)
-      return;
+    if (!channels.empty()) {
+      Value rest = withoutFactors(atToken, cx.loc, key.value, factors);
+      if (!rest || rest.getType() != key.value.getType())
+        return;
+      key.value = rest;
+    }
     writes.push_back(write);
   }
   lateWrites = std::move(writes);
