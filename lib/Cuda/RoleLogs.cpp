@@ -1,7 +1,8 @@
 // Logarithms of a decay of each key that are no input: sums, products and the like of inputs, of params and
 // of numbers of each token, so that a*S*diag(exp(g)) needs no kernel that writes log(a) + g to memory, and
 // S*diag(a) none that writes log(a). Who walks the channels computes them entry by entry, rounded to 16 bits
-// as an input would be.
+// as an input would be. But a late decay takes in what its token has written, which may be all that is left
+// of the state: of its logarithms what rounding leaves is summed, too.
 //
 // Decays that may be negative have the logarithms of their sizes. How many of those up to a token are
 // negative is a sum, too, by the same product; whether it is odd is a bit that turns what decays by them.
@@ -173,7 +174,7 @@ RoleEmitter::LogPairs RoleEmitter::logPairs(ScoreState &state, int64_t block) {
   for (BlockArgument input : plan.tilesOfLogs())
     known[input] = inputPairs(state, input, block, true);
   Value factors = plan.signedFactors();
-  Values pairs, negatives;
+  Values pairs, negatives, rests;
   if (Value logs = plan.logs(); known.contains(logs)) {
     pairs = known[logs];
     for (Value &pair : pairs)
@@ -215,6 +216,10 @@ RoleEmitter::LogPairs RoleEmitter::logPairs(ScoreState &state, int64_t block) {
           signs.push_back(entry(factors));
       }
       pairs.push_back(ptx.pack(two[0], two[1]));
+      if (chunk::isLate(plan.decay)) {
+        Values rounded = ptx.unpack(pairs.back());
+        rests.push_back(ptx.pack(ptx.difference(two[0], rounded[0]), ptx.difference(two[1], rounded[1])));
+      }
       if (factors) {
         Value ones = ptx.bits(ptx.shiftRight(ptx.pack(signs[0], signs[1]), 15), 0x10001);
         negatives.push_back(ptx.mul(ones, ptx.bitsOf(1)));
@@ -226,14 +231,16 @@ RoleEmitter::LogPairs RoleEmitter::logPairs(ScoreState &state, int64_t block) {
   Value channel = ptx.add(ptx.mul(state.walker, 16 * blocksOfWalker()), ptx.shiftRight(lane, 2));
   for (unsigned i = 0; channels < plan.keys && i < 4; ++i) {
     Value isKey = ptx.below(ptx.add(channel, block * 16 + i / 2 * 8), ptx.constant(channels));
-    pairs[i] = ptx.choose(isKey, pairs[i], ptx.constant(0));
+    for (Values *own : {&pairs, &rests})
+      if (!own->empty())
+        (*own)[i] = ptx.choose(isKey, (*own)[i], ptx.constant(0));
   }
   auto ordered = [&](Values own) {
     for (unsigned i = 0; plan.masksLogs() && i < own.size(); ++i)
       own[i] = arith::AndIOp::create(b, own[i], state.counted[i % 2]);
     return own.empty() ? own : Values{own[0], own[2], own[1], own[3]};
   };
-  return {ordered(pairs), ordered(negatives)};
+  return {ordered(pairs), ordered(negatives), ordered(rests)};
 }
 
 // The last bit of a small count, as a sign.
@@ -247,11 +254,15 @@ Value RoleEmitter::lastBit(Value count) {
 // signs of what decays. Of logarithms that are the same for all tokens there are no pairs: they are counted.
 RoleEmitter::LogSums RoleEmitter::logSums(ScoreState &state, int64_t block, const LogPairs &pairs,
                                           bool before) {
-  auto summed = [&](ValueRange own) {
-    return ptx.multiplyPacked(Values(8, ptx.number(0)), before ? state.strict : state.inclusive, own);
+  auto summed = [&](ValueRange own, ValueRange rests = {}) {
+    Values sums(8, ptx.number(0));
+    for (ValueRange part : {rests, own})
+      if (!part.empty())
+        sums = ptx.multiplyPacked(sums, before ? state.strict : state.inclusive, part);
+    return sums;
   };
   if (!pairs.logs.empty()) {
-    LogSums result{summed(pairs.logs), {}};
+    LogSums result{summed(pairs.logs, pairs.rests), {}};
     if (pairs.negatives.empty())
       return result;
     for (Value count : summed(pairs.negatives))
