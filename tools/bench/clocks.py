@@ -74,14 +74,15 @@ def with_clocks(ptx, skipped=()):
 
 
 def assemble(arguments):
-    """In ptxas' place: adds clocks to kernels with products of warpgroups, keeps their PTX, and calls it."""
+    """In ptxas' place: adds clocks to the kernels that are asked for, keeps their PTX, and calls it."""
     folder, skipped = Path(os.environ["CLOCKS_FOLDER"]), json.loads(os.environ["CLOCKS_SKIPPED"])
     for i, argument in enumerate(arguments):
         if argument.startswith("-") or arguments[i - 1] == "-o" or not Path(argument).is_file():
             continue
         ptx = Path(argument).read_text()
         entry = re.search(r"\.entry\s+(\w+)", ptx)
-        if entry and "wgmma" in ptx:
+        wanted = os.environ["CLOCKS_KERNELS"]
+        if entry and (re.search(wanted, entry[1]) if wanted else "wgmma" in ptx):
             (folder / f"{entry[1]}.ptx").write_text(ptx)
             Path(argument).write_text(with_clocks(ptx, skipped))
     os.execv(os.environ["CLOCKS_PTXAS"], ["ptxas", *arguments])
@@ -99,7 +100,7 @@ def prepare(options):
         wrapper.write_text(f"#!/bin/sh\nexec '{sys.executable}' '{HERE / 'clocks.py'}' assemble \"$@\"\n")
         wrapper.chmod(0o755)
         clocks = {"CUDA_HOME": between, "CLOCKS_PTXAS": ptxas, "CLOCKS_FOLDER": str(options.folder.resolve()),
-                  "CLOCKS_SKIPPED": json.dumps(options.skip)}
+                  "CLOCKS_SKIPPED": json.dumps(options.skip), "CLOCKS_KERNELS": options.kernels}
         for kind, environment in (("plain", {}), ("clocks", clocks)):
             stem = options.folder / f"{name}.{kind}"
             done = subprocess.run([options.recurc, options.spec, "--bind", options.bind, "--dtype", options.dtype,
@@ -221,6 +222,8 @@ def main():
     own.add_argument("--dtype", default="bf16")
     own.add_argument("--target", default="sm_90a")
     own.add_argument("--skip", type=int, nargs="*", default=[], help="lines of the PTX without clocks")
+    own.add_argument("--kernels", default="", help="which kernels have clocks, a regular expression (default: those "
+                     "with products of warpgroups); of several in a call the last one's are read")
     own.add_argument("--recurc", type=Path, default=ROOT / "build/bin/recurc")
     own = commands.add_parser("run", help="time it, and say where the time went")
     own.set_defaults(do=run)
