@@ -48,21 +48,19 @@ static void adviseOnStreams(const NormalForm &form, std::vector<std::string> &ad
   for (auto [state, update] : llvm::enumerate(form.updates)) {
     if (update == Row::none)
       continue;
-    std::string erased, written;
-    for (const Write &write : form.versions[update].writes) {
-      if (write.matrix)
-        continue;
-      bool alongRow =
-          write.row.kind == Column::Known && (write.isErase() || write.column.kind == Column::Known);
-      if (write.isErase())
-        erased = notation((alongRow ? write.row : write.column).value);
-      else
-        written = notation(write.row.value);
-    }
-    bool steps = llvm::count_if(form.versions[update].writes, [](const Write &w) { return w.isErase(); }) > 1;
-    if (!erased.empty() && !written.empty() && !steps && outerProducts(form.versions[update]) > 1)
-      advice.push_back("what is erased from '" + notation(form.states[state]) + "' goes along '" + erased +
-                       "', what is written along '" + written +
+    const std::vector<Write> &writes = form.versions[update].writes;
+    auto isErase = [](const Write &write) { return !write.matrix && write.isErase(); };
+    auto erase = llvm::find_if(writes, isErase);
+    if (llvm::count_if(writes, isErase) != 1 || outerProducts(form.versions[update]) < 2)
+      continue;
+    bool alongRow = erase->row.kind == Column::Known;
+    auto keyOf = [&](const Write &write) { return (alongRow ? write.row : write.column).value; };
+    auto other = llvm::find_if(writes, [&](const Write &write) {
+      return !write.matrix && keyOf(write) && keyOf(write) != keyOf(*erase);
+    });
+    if (keyOf(*erase) && other != writes.end())
+      advice.push_back("what is erased from '" + notation(form.states[state]) + "' goes along '" +
+                       notation(keyOf(*erase)) + "', what is written along '" + notation(keyOf(*other)) +
                        "': two streams. Along one vector, as in the delta rule, half of the products vanish");
   }
 }
