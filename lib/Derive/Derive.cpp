@@ -247,6 +247,10 @@ private:
       (void)cx->fail("a state that goes on entry by entry is read by more than a vector");
       return {};
     }
+    if (row.terms.empty()) { // of a state that is none
+      OpBuilder atToken(rule.getBody().front().getTerminator());
+      return rows[index] = cx->tokens.rows(ConstantOp::create(atToken, row.loc, 0.0, row.type));
+    }
     Value sum;
     for (const RowTerm &term : row.terms) {
       Value value = mapped(term.map, columnValue(term.column));
