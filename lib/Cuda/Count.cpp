@@ -1,5 +1,6 @@
 #include "lib/Cuda/Count.h"
 #include "lib/Cuda/Chunked.h"
+#include "lib/Cuda/Sequential.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
@@ -181,7 +182,7 @@ GpuPart Counter::count(Operation *op) {
         part.waits = 1;
         return part;
       })
-      .Case<arith::DivFOp>([](Operation *) { return function(1, 8); })
+      .Case<arith::DivFOp>([](arith::DivFOp op) { return function(1, isReciprocalOnUnit(op) ? 1 : 8); })
       .Case<math::ExpOp, math::Exp2Op, math::LogOp, math::Log2Op, math::RsqrtOp>(
           [](Operation *) { return function(1, 3); })
       .Case<math::SqrtOp>([](Operation *) { return function(1, 8); })

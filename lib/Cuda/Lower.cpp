@@ -1,5 +1,6 @@
 // From the ops of a kernel to those of llvm and nvvm.
 #include "lib/Cuda/Cuda.h"
+#include "lib/Cuda/Sequential.h"
 #include "mlir/Conversion/ArithToLLVM/ArithToLLVM.h"
 #include "mlir/Conversion/ControlFlowToLLVM/ControlFlowToLLVM.h"
 #include "mlir/Conversion/MathToLLVM/MathToLLVM.h"
@@ -121,11 +122,22 @@ Value tanhOnUnit(ImplicitLocOpBuilder &b, Value x) {
   return arith::SelectOp::create(b, isNear, arith::MulFOp::create(b, near, x), far);
 }
 
+struct ReciprocalOnUnit : OpRewritePattern<arith::DivFOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(arith::DivFOp op, PatternRewriter &rewriter) const override {
+    if (!cuda::isReciprocalOnUnit(op))
+      return failure();
+    ImplicitLocOpBuilder b(op.getLoc(), rewriter);
+    rewriter.replaceOp(op, onUnit(b, "rcp.approx.ftz.f32", op.getRhs()));
+    return success();
+  }
+};
+
 struct ApproximateMath : PassWrapper<ApproximateMath, OperationPass<LLVM::LLVMFuncOp>> {
   MLIR_DEFINE_EXPLICIT_INTERNAL_INLINE_TYPE_ID(ApproximateMath)
   void runOnOperation() override {
     RewritePatternSet patterns(&getContext());
-    patterns.add<ExpOnUnit>(&getContext(), /*benefit=*/2);
+    patterns.add<ExpOnUnit, ReciprocalOnUnit>(&getContext(), /*benefit=*/2);
     patterns.add<OnUnit<math::LogOp>>(&getContext(), logOnUnit);
     patterns.add<OnUnit<math::Log1pOp>>(&getContext(), log1pOnUnit);
     patterns.add<OnUnit<math::TanhOp>>(&getContext(), tanhOnUnit);

@@ -321,8 +321,8 @@ void RoleEmitter::emitDecayed(ScoreState &state) {
   if (tabulatesAhead()) {
     awaitTables(state);
   } else {
-    if (llvm::any_of(plan.leavesOfLogs(), [&](Value leaf) { return plan.isRow(leaf); }))
-      ptx.await(barrier(Full, state.stage.index), state.stage.phase);
+    if (plan.haveNumbersInLogs())
+      ptx.await(barrier(walkersSum() ? KnownFull : Full, state.stage.index), state.stage.phase);
     state.tables = ptx.add(base, tablesAt);
     storeSums(state);
     ptx.meet(state.meeting, 128);
@@ -333,7 +333,7 @@ void RoleEmitter::emitDecayed(ScoreState &state) {
   state.channels = ptx.add(state.channels, ptx.mul(state.walker, 128 * blocksOfWalker()));
   state.ownChannels = ptx.add(state.channels, ptx.mul(warp, 8 * plan.keys));
   // Who sums over rows has read them, so tiles may take their place.
-  if (hasSums() || phase == Phase::Prepare)
+  if (hasSums() || (phase == Phase::Prepare && !walkersSum()))
     ptx.await(barrier(Full, state.stage.index), state.stage.phase);
   // Inputs are read before tiles take their place, and sums that are seldom needed take no registers
   // meanwhile: they lie where the chunk's parts will, when those of the chunk before are of no more use.

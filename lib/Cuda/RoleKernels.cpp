@@ -391,8 +391,9 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
     refused["roles"] = RolePlan::refusal(program, part.tensors);
   if (failed(plan) || plan->hasManyProducts() != manyProducts)
     return false;
-  // Two warps sum over rows; what functions make is cheaper in a kernel before, once for all that read it.
-  if (plan->decay && !takesDearSums && plan->sumsFunctions()) {
+  // Who walks the channels has what functions make of them; for two warps that sum over rows they are dearer
+  // than in a kernel before, which makes them once for all that read them.
+  if (plan->decay && !takesDearSums && plan->sumsFunctions() && !plan->walkersSum()) {
     hasDearSums = true;
     return false;
   }

@@ -1,8 +1,7 @@
 // Logarithms of a decay of each key that are no input: sums, products and the like of inputs, of params and
 // of numbers of each token, so that a*S*diag(exp(g)) needs no kernel that writes log(a) + g to memory, and
-// S*diag(a) none that writes log(a). Who walks the channels computes them entry by entry, rounded to 16 bits
-// as an input would be. But a late decay takes in what its token has written, which may be all that is left
-// of the state: of its logarithms what rounding leaves is summed, too.
+// S*diag(a) none that writes log(a). Who walks the channels computes them entry by entry, in two parts of 16
+// bits, of which one is what rounding leaves: of a logarithm of -5 that is up to 0.01.
 //
 // Decays that may be negative have the logarithms of their sizes. How many of those up to a token are
 // negative is a sum, too, by the same product; whether it is odd is a bit that turns what decays by them.
@@ -144,6 +143,10 @@ llvm::SetVector<Value> RolePlan::leavesOfLogs() const {
   return leaves;
 }
 
+bool RolePlan::haveNumbersInLogs() const {
+  return llvm::any_of(leavesOfLogs(), [&](Value leaf) { return isRow(leaf); });
+}
+
 llvm::SetVector<Value> RolePlan::vectorsOfLogs() const {
   llvm::SetVector<Value> vectors;
   for (Value leaf : leavesOfLogs())
@@ -216,10 +219,8 @@ RoleEmitter::LogPairs RoleEmitter::logPairs(ScoreState &state, int64_t block) {
           signs.push_back(entry(factors));
       }
       pairs.push_back(ptx.pack(two[0], two[1]));
-      if (chunk::isLate(plan.decay)) {
-        Values rounded = ptx.unpack(pairs.back());
-        rests.push_back(ptx.pack(ptx.difference(two[0], rounded[0]), ptx.difference(two[1], rounded[1])));
-      }
+      Values rounded = ptx.unpack(pairs.back());
+      rests.push_back(ptx.pack(ptx.difference(two[0], rounded[0]), ptx.difference(two[1], rounded[1])));
       if (factors) {
         Value ones = ptx.bits(ptx.shiftRight(ptx.pack(signs[0], signs[1]), 15), 0x10001);
         negatives.push_back(ptx.mul(ones, ptx.bitsOf(1)));

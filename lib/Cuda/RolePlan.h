@@ -415,9 +415,10 @@ public:
   mlir::BlockArgument outputPlace;
   /// Whether such sums as below are over functions of rows that take more than a multiplication.
   bool sumsFunctions() const;
-  /// Whether who walks the channels sums over rows as well, as it has them: where there is no system, and
-  /// decays do not follow from the sums.
+  /// Whether who walks the channels may sum over rows, too, as it has them: no decay follows from the sums.
   bool walkersSum() const;
+  /// Whether logarithms of the decay of each key follow from numbers of tokens.
+  bool haveNumbersInLogs() const;
   /// Sums over rows that numbers per token follow from.
   llvm::SetVector<mlir::Operation *> reductions;
   /// The vectors that are the same for all tokens and lie in shared memory: params of such sums, and those of

@@ -404,6 +404,8 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
       for (unsigned i = 0; i < count; ++i)
         if (waits(slots[i]) == late)
           fill(i);
+      if (!late && walkersSum() && plan.haveNumbersInLogs())
+        ptx.arrive(barrier(KnownFull, stage.index));
     }
     if (!walkersSum())
       clearPastEnd();

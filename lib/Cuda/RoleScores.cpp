@@ -301,6 +301,9 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
     state.columns = ptx.add(stage.rows, ptx.mul(pair, 4));
     if (plan.decay) {
       ptx.await(barrier(PartsFull, ptx.constant(0)), ptx.bits(chunk, 1));
+      // Numbers that follow from what walkers sum come after their tiles.
+      if (walkersSum())
+        ptx.await(barrier(Full, stage.index), stage.phase);
       collectRows(state);
       for (auto [i, gram] : llvm::enumerate(order)) {
         if (hasTile(gram)) {

@@ -38,8 +38,8 @@ bool RolePlan::sumsFunctions() const {
 }
 
 bool RolePlan::walkersSum() const {
-  if (!decay || system || ownSystem >= 0 || steps > 1 || states > 1 ||
-      llvm::any_of(leavesOfLogs(), [&](Value leaf) { return isRow(leaf); }))
+  if (!decay || ownSystem >= 0 || steps > 1 || states > 1 ||
+      llvm::any_of(leavesOfLogs(), [&](Value leaf) { return isRow(leaf) && needsSums(leaf); }))
     return false;
   return llvm::all_of(reductions, [&](Operation *sum) {
     Value vector = sum->getOperand(0);

@@ -1,6 +1,7 @@
 // Sums over the rows of inputs, which norms are made of.
 #include "lib/Cuda/Count.h"
 #include "lib/Cuda/Roles.h"
+#include "lib/Cuda/Sequential.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
 using namespace mlir;
@@ -246,10 +247,16 @@ void RoleEmitter::sumRows(Stage stage, Value sums, Value first, ReduceOp op) {
     llvm::append_range(partial, after);
     return partial;
   });
+  loop.walk(relax); // of rows of 16 bits
   describeTrips(loop, ownRounds / 2);
   auto result = [&](unsigned i) -> Value { return loop.getResult(i); };
   Value whole = ptx.sum(ptx.sum(result(0), result(1)), ptx.sum(result(2), result(3)));
   storeSum(sums, row, whole, rows);
+}
+
+// In a launch of their own two warps have time for sums, but not for functions.
+bool RoleEmitter::walkersSum() const {
+  return (form.walksBeside || (phase == Phase::Prepare && plan.sumsFunctions())) && plan.walkersSum();
 }
 
 // Of one sum over rows: of several chunks or, of those that walkers make, what each of two makes of a chunk,

@@ -20,6 +20,7 @@ struct RoleTypes {
   enum Barrier {
     Loaded,
     Full,
+    KnownFull, // of numbers that follow from no sums
     Empty,
     TilesFull,
     PartsFull,
@@ -65,7 +66,7 @@ struct RoleTypes {
   /// Logarithms of a decay of each key: in pairs of tokens, and summed up to tokens.
   struct LogPairs {
     Values logs, negatives; // the latter where decays may be negative
-    Values rests;           // that rounding leaves of computed ones, where decays are late
+    Values rests;           // that rounding leaves of computed ones
   };
   struct LogSums {
     Values logs, signs; // bits that turn what has decayed

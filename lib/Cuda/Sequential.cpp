@@ -5,6 +5,7 @@
 #include "lib/Cuda/RuleFrame.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 #include "mlir/Dialect/Math/IR/Math.h"
+#include "mlir/IR/Matchers.h"
 
 using namespace mlir;
 using namespace recur;
@@ -208,4 +209,12 @@ void cuda::relax(Operation *op) {
   if (op->hasAttr(BodyEmitter::withinTurnAttr) ||
       isa<math::ExpOp, math::LogOp, math::Log1pOp, math::TanhOp, math::SqrtOp, arith::DivFOp>(op))
     op->setAttr("fastmath", arith::FastMathFlagsAttr::get(op->getContext(), arith::FastMathFlags::afn));
+}
+
+bool cuda::isReciprocalOnUnit(arith::DivFOp op) {
+  auto isOne = [](Value x) { return matchPattern(x, m_OneFloat()); };
+  auto sum = op.getRhs().getDefiningOp<arith::AddFOp>();
+  arith::FastMathFlagsAttr flags = op.getFastmathAttr();
+  return op.getType().isF32() && flags && bitEnumContainsAll(flags.getValue(), arith::FastMathFlags::afn) &&
+         isOne(op.getLhs()) && sum && (isOne(sum.getLhs()) || isOne(sum.getRhs()));
 }
