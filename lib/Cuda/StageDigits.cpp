@@ -2,8 +2,11 @@
 //
 // A product of bf16 is off by a part in 500 of the terms that it adds up. Few functions make more of that: an
 // exponential, whose operand is large where the state is, and a quotient whose divisor is a sum that may
-// nearly cancel, as then what it divides does. There the state is read in two parts, what bf16 holds of it
-// and what it holds of the rest; and what an exponential is taken of is handed over in two such parts.
+// nearly cancel, as then what it divides does; but not where the divisor has a floor and the state is
+// corrected, and so is no larger than what it is to give. There the state is read in two parts, what bf16
+// holds of it and what it holds of the rest; and what an exponential is taken of is handed over in two such
+// parts.
+#include "lib/Algebra/Bounds.h"
 #include "lib/Cuda/StageCutter.h"
 
 using namespace mlir;
@@ -39,9 +42,30 @@ static bool mayCancel(RuleOp rule, Value sum) {
   return false;
 }
 
+// Whether what is read of a core's matrices is written back to them: so they give what they were written, and
+// do not grow with all that was.
+static bool isCorrected(RuleOp rule, Cores &cores, const Core &own) {
+  llvm::SetVector<Value> open;
+  for (auto [number, value] : llvm::enumerate(rule.yieldedStates()))
+    if (own.states >> number & 1)
+      open.insert(value);
+  for (size_t i = 0; i < open.size(); ++i) {
+    Operation *op = open[i].getDefiningOp();
+    if (!op)
+      continue;
+    if (isa<MatmulOp>(op) && llvm::any_of(op->getOperands(), [&](Value side) {
+          return isMatrix(side) && cores.coreOf(side) == &own;
+        }))
+      return true;
+    open.insert_range(op->getOperands());
+  }
+  return false;
+}
+
 void StageCutter::findMagnified() {
   for (Operation &op : body) {
     llvm::SetVector<Value> sources;
+    bool hasFloor = false;
     if (isa<ExpOp>(op)) {
       sources = linearSources(op.getOperand(0));
     } else if (auto quotient = dyn_cast<DivOp>(op)) {
@@ -49,11 +73,14 @@ void StageCutter::findMagnified() {
       uint64_t others = cores.reachOf(quotient.getRhs()) & ~cores.reachOf(quotient.getLhs());
       if (others && mayCancel(rule, quotient.getRhs()))
         sources = linearSources(quotient.getLhs());
+      hasFloor = Interval::of(quotient.getRhs()).lo > 0;
     }
     for (Value source : sources)
       if (auto product = source.getDefiningOp<MatmulOp>())
         for (Value side : product->getOperands())
           if (Core *own = isMatrix(side) ? cores.coreOf(side) : nullptr) {
+            if (hasFloor && isCorrected(rule, cores, *own))
+              continue;
             magnified |= own->states;
             if (isa<ExpOp>(op))
               exponents.insert_range(sources);
