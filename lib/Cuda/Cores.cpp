@@ -286,12 +286,20 @@ void Cores::needForReads() {
 
 bool Cores::order() {
   needForReads();
+  // Those of vectors first, then small ones, as vectors that are matrices (WidenedVectors.h): what they give,
+  // kernels of others take on the way.
+  auto sizeOf = [&](const Core &core) {
+    int64_t size = 0;
+    for (auto [i, state] : llvm::enumerate(rule.argumentsOf(ArgKind::State)))
+      if (core.states >> i & 1 && !core.isVector)
+        size += matType(state).numElements();
+    return size;
+  };
   SmallVector<Core> ordered;
   for (uint64_t known = 0; !cores.empty();) {
-    // Those of vectors first: what they give, kernels of matrices take on the way.
     Core *next = nullptr;
     for (Core &core : cores)
-      if (!(core.needs & ~known) && (!next || (core.isVector && !next->isVector)))
+      if (!(core.needs & ~known) && (!next || sizeOf(core) < sizeOf(*next)))
         next = &core;
     if (!next)
       return false;
