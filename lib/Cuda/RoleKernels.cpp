@@ -103,6 +103,11 @@ bool KernelBuilder::addRoles(const RolePlan &plan, Entry entry, RoleForm form) {
 std::optional<Entry> KernelBuilder::addBeside(const RolePlan &plan, int64_t shards, int64_t team) {
   if (team > 1 ? !plan.canShareWalk() || shards % team : !plan.canWalkBeside())
     return std::nullopt;
+  // One warpgroup that has all of a head's rows has no registers for those of gates, too.
+  auto isOfRows = [&](BlockArgument input) { return plan.isSlab(input) && plan.isForChain(input); };
+  if (team == 1 && plan.independent > rowsOfSlab &&
+      llvm::count_if(copiedInputs(plan, Phase::Passed), isOfRows) > 1)
+    return std::nullopt;
   RoleForm form;
   form.walksBeside = true;
   form.team = team;
