@@ -35,8 +35,10 @@ static int64_t place_temporaries(const recur_i_call *call, char *data, temporari
     const int64_t last = temporary->entries ? temporary->entries : 1, entries = rows ? rows * last : last;
     all->tensor[i] = (recur_tensor){.rank = rows ? 2 : temporary->entries ? 1 : 0};
     const int64_t shape[] = {call->batch, call->tokens, call->heads, rows ? rows : last, last};
-    const int64_t strides[] = {call->tokens * call->heads * entries, call->heads * entries, entries,
-                               rows ? last : 1, 1};
+    /* Numbers of a head lie together, as kernels take heads: what neighbouring threads have is one request. */
+    const bool are_numbers = !rows && !temporary->entries;
+    const int64_t strides[] = {call->tokens * call->heads * entries, are_numbers ? 1 : call->heads * entries,
+                               are_numbers ? call->tokens : entries, rows ? last : 1, 1};
     recur_i_operand *operand = &all->operand[i];
     *operand = (recur_i_operand){.tensor = &all->tensor[i], .argument = &all->argument[i], .lead = 3};
     for (int32_t axis = 0; axis < 3 + all->tensor[i].rank; ++axis) {
