@@ -22,8 +22,11 @@ mlir::LogicalResult emitTokens(mlir::LLVM::LLVMFuncOp function, RuleOp rule,
                                llvm::ArrayRef<TensorArgument> tensors, const Grid &grid,
                                const Placement &placement, int64_t slab, int64_t sharedLimit, Entry &entry);
 
+/// Whether all that a token has, and there are no states, is numbers and vectors of a few entries, for which
+/// the lanes of a warp are too many.
+bool hasFewNumbers(RuleOp rule);
 /// Whether a rule multiplies vectors by params, its states are inputs of tokens before, and a kernel knows
-/// all of its products.
+/// all of its products; or it has few numbers.
 bool isForTiles(RuleOp rule, llvm::ArrayRef<TensorArgument> tensors);
 /// The threads of that kernel.
 Grid gridOfTiles();

@@ -74,8 +74,19 @@ Grid cuda::gridOfTiles() {
   return grid;
 }
 
+bool cuda::hasFewNumbers(RuleOp rule) {
+  constexpr int64_t most = 8;
+  auto isFew = [](Value value) {
+    auto type = dyn_cast<MatType>(value.getType());
+    return value.use_empty() || (type && type.numElements() <= most);
+  };
+  return rule.argumentsOf(ArgKind::State).empty() && llvm::all_of(rule.getBody().getArguments(), isFew) &&
+         llvm::all_of(rule.getBody().front(),
+                      [&](Operation &op) { return llvm::all_of(op.getResults(), isFew); });
+}
+
 bool cuda::isForTiles(RuleOp rule, ArrayRef<TensorArgument> tensors) {
-  bool any = false;
+  bool any = hasFewNumbers(rule);
   if (!llvm::all_of(delaysOf(rule), [](const Delay &delay) { return delay.tokens != 0; }))
     return false;
   for (Operation &op : rule.getBody().front().without_terminator()) {

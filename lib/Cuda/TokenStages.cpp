@@ -81,7 +81,7 @@ std::optional<Entry> KernelBuilder::addTokenStage(RuleOp stage, StringRef name) 
   return entry;
 }
 
-// The same by products of tiles, where the matrices fit into shared memory.
+// The same by products of tiles, where the matrices fit into shared memory, or a token has few numbers.
 std::optional<Entry> KernelBuilder::addTiles(RuleOp bound, ArrayRef<TensorArgument> tensors, StringRef name) {
   constexpr int64_t bytesOfBlock = 1024; // beside its own
   Grid grid = gridOfTiles();
@@ -100,7 +100,9 @@ std::optional<Entry> KernelBuilder::addTiles(RuleOp bound, ArrayRef<TensorArgume
   }
   // Inputs of other tokens take registers.
   bool isSmall = bound.argumentsOf(ArgKind::State).empty();
-  int32_t together = isSmall && 2 * (entry.sharedBytes + bytesOfBlock) <= options.chip.sharedBytes ? 2 : 1;
+  int32_t together = hasFewNumbers(bound)                                                            ? 4
+                     : isSmall && 2 * (entry.sharedBytes + bytesOfBlock) <= options.chip.sharedBytes ? 2
+                                                                                                     : 1;
   function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(), b.getI32IntegerAttr(together));
   entry.mostBlocks = options.chip.processors * together;
   return entry;
