@@ -68,8 +68,8 @@ SmallVector<Value> ScanEmitter::forTiles(TensorAccess &access, ArrayRef<Value> i
   return SmallVector<Value>(loop.getResults().take_front(kept));
 }
 
-LogicalResult ScanEmitter::runTiles(TensorAccess &access) {
-  int64_t count = shape.run, tile = shape.tokens();
+// What groups carry on from tile to tile, at first.
+void ScanEmitter::beginTiles() {
   if (isGrouped() && task == ScanTask::Gather) {
     for (const MapBoard &board : boards[0])
       forEntries(board, [&](Value at) {
@@ -80,6 +80,29 @@ LogicalResult ScanEmitter::runTiles(TensorAccess &access) {
   } else if (isGrouped() && task == ScanTask::Whole) {
     carryStates();
   }
+}
+
+// And at last.
+void ScanEmitter::endTiles() {
+  if (task != ScanTask::Gather)
+    return loadCarried();
+  for (TileMaps &map : gathered) {
+    SmallVector<Tile> components;
+    for (size_t i = 0; i < map.board->components(); ++i)
+      components.push_back(
+          threads.load(row(map.board->carried, {}, i, *map.board), map.board->type, map.tile.axis));
+    for (auto [e, entry] : llvm::enumerate(map.entries)) {
+      SmallVector<Value> values;
+      for (const Tile &component : components)
+        values.push_back(component.entries[e]);
+      entry = EntryMap::ofFlat(values, map.board->group->states.size());
+    }
+  }
+}
+
+LogicalResult ScanEmitter::runTiles(TensorAccess &access) {
+  int64_t count = shape.run, tile = shape.tokens();
+  beginTiles();
   // The run of this thread's group: at the end of the sequence it begins earlier, and the first tokens do not
   // count.
   Value last = arith::SubIOp::create(b, tokens, i64(count));
@@ -122,23 +145,10 @@ LogicalResult ScanEmitter::runTiles(TensorAccess &access) {
     }
     return SmallVector<Value>(branch.getResults());
   });
-  if (!isGrouped())
-    setAllCarried(loop);
-  else if (task != ScanTask::Gather)
-    loadCarried();
+  if (isGrouped())
+    endTiles();
   else
-    for (TileMaps &map : gathered) {
-      SmallVector<Tile> components;
-      for (size_t i = 0; i < map.board->components(); ++i)
-        components.push_back(
-            threads.load(row(map.board->carried, {}, i, *map.board), map.board->type, map.tile.axis));
-      for (auto [e, entry] : llvm::enumerate(map.entries)) {
-        SmallVector<Value> values;
-        for (const Tile &component : components)
-          values.push_back(component.entries[e]);
-        entry = EntryMap::ofFlat(values, map.board->group->states.size());
-      }
-    }
+    setAllCarried(loop);
   return status;
 }
 
@@ -173,18 +183,22 @@ LogicalResult ScanEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLimit) {
       for (TileMaps &map : gathered)
         map.entries.assign(map.entries.size(), builder.identity(*map.board->group));
     }
-    SmallVector<Value> start = carried();
-    Value isLong = arith::CmpIOp::create(b, arith::CmpIPredicate::sge, tokens, i64(shape.run));
-    auto choice = scf::IfOp::create(b, TypeRange(ValueRange(start)), isLong, true);
-    for (bool tiles : {true, false}) {
-      OpBuilder::InsertionGuard guard(b);
-      b.setInsertionPointToStart(tiles ? choice.thenBlock() : choice.elseBlock());
-      setAllCarried(start);
-      if (succeeded(status))
-        status = tiles ? runTiles(access) : runShort(access);
-      scf::YieldOp::create(b, carried());
+    if (shape.sums) {
+      status = runSums(access);
+    } else {
+      SmallVector<Value> start = carried();
+      Value isLong = arith::CmpIOp::create(b, arith::CmpIPredicate::sge, tokens, i64(shape.run));
+      auto choice = scf::IfOp::create(b, TypeRange(ValueRange(start)), isLong, true);
+      for (bool tiles : {true, false}) {
+        OpBuilder::InsertionGuard guard(b);
+        b.setInsertionPointToStart(tiles ? choice.thenBlock() : choice.elseBlock());
+        setAllCarried(start);
+        if (succeeded(status))
+          status = tiles ? runTiles(access) : runShort(access);
+        scf::YieldOp::create(b, carried());
+      }
+      setAllCarried(choice.getResults());
     }
-    setAllCarried(choice.getResults());
     if (failed(status))
       return;
     Value isFirst;
@@ -274,6 +288,10 @@ std::optional<ScanShape> cuda::chooseScanShape(RuleOp rule, const ScanForm &form
       shape.run = 2 * 8 * owned * bits <= mostBits ? 8 : 4;
       shape.slab = rows;
       shape.grid = {32, 1, 16};
+      if ((shape.sums = findSumReads(rule, form, tensors))) {
+        shape.run = 16;
+        shape.grid = {32, 1, 8};
+      }
     }
   } else {
     // Rows of several entries: enough of them for all threads without other groups. Of wide ones a thread has

@@ -2,8 +2,28 @@
 #pragma once
 #include "lib/Cuda/Tensors.h"
 #include "lib/Derive/Elementwise.h"
+#include "llvm/ADT/DenseSet.h"
 
 namespace recur::cuda {
+
+/// A vector that numbers multiply from token to token and that is read along others, so that products between
+/// tokens can be made of both (ScanQuads.h): s' = factor*s + written.
+struct SumReads {
+  struct Read {
+    ReduceOp result;   // the number that is read
+    mlir::Value along; // the vector
+    bool isNew;        // of the state after the token, else before
+  };
+  /// Null: 0.
+  mlir::Value factor, written;
+  llvm::SmallVector<Read> reads;
+  /// What has the state's entries: those ops are not needed.
+  llvm::DenseSet<mlir::Operation *> ofEntries;
+};
+
+/// Finds them, or nothing where more than that is done with the state.
+std::optional<SumReads> findSumReads(RuleOp rule, const ScanForm &form,
+                                     llvm::ArrayRef<TensorArgument> tensors);
 
 /// How a scan's block works: each of the grid's groups takes `run` tokens in a row, all together a tile.
 struct ScanShape {
@@ -11,6 +31,8 @@ struct ScanShape {
   int64_t run = 8;
   /// Independent indices of a block.
   int64_t slab = 0;
+  /// The groups' tokens are 16, for products of a warp.
+  std::optional<SumReads> sums = std::nullopt;
 
   int64_t tokens() const { return grid.groups * run; }
 };

@@ -59,6 +59,7 @@ private:
   llvm::SmallVector<TileMaps> makeMaps(unsigned phase);
   void addToken(llvm::SmallVectorImpl<TileMaps> &maps, BodyEmitter &token, mlir::Value valid);
   void exchange(llvm::MutableArrayRef<TileMaps> maps, bool gather);
+  void combineRuns(const MapBoard &board, bool gather);
   Staged row(const Staged &rows, mlir::Value first, int64_t more, const MapBoard &board);
   void storeTile(const Staged &to, const Tile &tile);
   void forEntries(const MapBoard &board, llvm::function_ref<void(mlir::Value)> body);
@@ -69,8 +70,20 @@ private:
 
   llvm::SmallVector<mlir::Value> carried();
   void setAllCarried(mlir::ValueRange values);
+  void beginTiles();
+  void endTiles();
   mlir::LogicalResult runTiles(TensorAccess &access);
   mlir::LogicalResult runShort(TensorAccess &access);
+
+  // Tokens by products (ScanQuads.h).
+  struct Quads;
+  mlir::LogicalResult runSums(TensorAccess &access);
+  mlir::LogicalResult sumTile(Quads &quads, mlir::Value first, mlir::Value place);
+  void fillTable(Quads &quads, llvm::ArrayRef<mlir::Value> factors, llvm::ArrayRef<mlir::Value> weights);
+  mlir::Value weightedScores(Quads &quads, const SumReads::Read &read, llvm::ArrayRef<mlir::Value> scores,
+                             int64_t which);
+  void storeRun(Quads &quads);
+  llvm::SmallVector<mlir::Value> readStart(Quads &quads);
 
   const ScanForm &form;
   const ScanShape &shape;

@@ -70,6 +70,39 @@ void ScanEmitter::forEntries(const MapBoard &board, llvm::function_ref<void(Valu
   }
 }
 
+// What the maps of all groups' runs, as they lie on a board, make of the states: where each begins from, in
+// the place of what it writes; or, of a segment, what all together make of any state.
+void ScanEmitter::combineRuns(const MapBoard &board, bool gather) {
+  size_t n = board.group->states.size(), factors = board.group->factors.size();
+  forEntries(board, [&](Value at) {
+    auto load = [&](const Staged &rows, int64_t first, size_t count) {
+      SmallVector<Value> values;
+      for (size_t i = 0; i < count; ++i)
+        values.push_back(threads.loadElement(rows, threads.constant(first + i), at));
+      return values;
+    };
+    auto store = [&](const Staged &rows, int64_t first, ArrayRef<Value> values) {
+      for (auto [i, value] : llvm::enumerate(values))
+        threads.storeElement(rows, threads.constant(first + i), at, value);
+    };
+    SmallVector<EntryMap> all;
+    for (int64_t g = 0; g < shape.grid.groups; ++g)
+      all.push_back(EntryMap::ofFlat(load(board.maps, g * board.components(), board.components()), n));
+    if (gather) {
+      EntryMap sum = EntryMap::ofFlat(load(board.carried, 0, board.components()), n);
+      for (const EntryMap &next : all)
+        sum = builder.compose(*board.group, next, sum);
+      return store(board.carried, 0, sum.flat());
+    }
+    SmallVector<Value> current = load(board.carried, 0, n);
+    for (auto [g, next] : llvm::enumerate(all)) {
+      store(board.maps, g * board.components() + factors, current);
+      current = builder.apply(*board.group, next, current);
+    }
+    store(board.carried, 0, current);
+  });
+}
+
 void ScanEmitter::exchange(MutableArrayRef<TileMaps> maps, bool gather) {
   for (TileMaps &map : maps) {
     const MapBoard &board = *map.board;
@@ -87,39 +120,9 @@ void ScanEmitter::exchange(MutableArrayRef<TileMaps> maps, bool gather) {
     }
   }
   NVVM::Barrier0Op::create(b);
-  for (TileMaps &map : maps) {
-    const MapBoard &board = *map.board;
-    if (map.tile.axis != placement.anyOf(states[board.group->states[0]]))
-      continue;
-    size_t n = board.group->states.size(), factors = board.group->factors.size();
-    forEntries(board, [&](Value at) {
-      auto load = [&](const Staged &rows, int64_t first, size_t count) {
-        SmallVector<Value> values;
-        for (size_t i = 0; i < count; ++i)
-          values.push_back(threads.loadElement(rows, threads.constant(first + i), at));
-        return values;
-      };
-      auto store = [&](const Staged &rows, int64_t first, ArrayRef<Value> values) {
-        for (auto [i, value] : llvm::enumerate(values))
-          threads.storeElement(rows, threads.constant(first + i), at, value);
-      };
-      SmallVector<EntryMap> all;
-      for (int64_t g = 0; g < shape.grid.groups; ++g)
-        all.push_back(EntryMap::ofFlat(load(board.maps, g * board.components(), board.components()), n));
-      if (gather) {
-        EntryMap sum = EntryMap::ofFlat(load(board.carried, 0, board.components()), n);
-        for (const EntryMap &next : all)
-          sum = builder.compose(*board.group, next, sum);
-        return store(board.carried, 0, sum.flat());
-      }
-      SmallVector<Value> current = load(board.carried, 0, n);
-      for (auto [g, next] : llvm::enumerate(all)) {
-        store(board.maps, g * board.components() + factors, current);
-        current = builder.apply(*board.group, next, current);
-      }
-      store(board.carried, 0, current);
-    });
-  }
+  for (TileMaps &map : maps)
+    if (map.tile.axis == placement.anyOf(states[map.board->group->states[0]]))
+      combineRuns(*map.board, gather);
   NVVM::Barrier0Op::create(b);
   if (gather)
     return;
