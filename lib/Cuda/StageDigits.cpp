@@ -8,6 +8,7 @@
 // parts.
 #include "lib/Algebra/Bounds.h"
 #include "lib/Cuda/StageCutter.h"
+#include "mlir/Analysis/SliceAnalysis.h"
 
 using namespace mlir;
 using namespace recur;
@@ -25,18 +26,30 @@ llvm::SetVector<Value> StageCutter::linearSources(Value value) {
   return sources;
 }
 
-// Whether a sum of products with a state may cancel: a vector that it follows from may have entries below 0.
+// Whether a sum of products with states may cancel: it is a difference, or what it or a state follows from
+// may have entries below 0. (Of a feature map none are.)
 static bool mayCancel(RuleOp rule, Value sum) {
+  auto states = rule.argumentsOf(ArgKind::State);
+  SetVector<Operation *> follow; // from states
+  for (Value state : states)
+    getForwardSlice(state, &follow);
   llvm::SetVector<Value> open;
   open.insert(sum);
   for (size_t i = 0; i < open.size(); ++i) {
-    if (Operation *op = open[i].getDefiningOp()) {
+    Operation *op = open[i].getDefiningOp();
+    bool isOfState = follow.contains(op) || llvm::is_contained(states, open[i]);
+    if ((!isOfState && Interval::of(open[i]).lo >= 0) || isa_and_present<ExpOp>(op))
+      continue;
+    if (isOfState && isa_and_present<SubOp, NegOp>(op))
+      return true;
+    if (op) {
       open.insert_range(op->getOperands());
       continue;
     }
-    ArgAttr arg = rule.getArg(cast<BlockArgument>(open[i]));
-    bool isVector = arg.getKind() == ArgKind::Input && !isNumber(open[i]);
-    if (isVector && !(arg.getRange() && arg.getRange().getLo() >= 0))
+    ArgKind kind = rule.getArg(cast<BlockArgument>(open[i])).getKind();
+    if (kind == ArgKind::State)
+      open.insert(rule.yieldedStates()[llvm::find(states, open[i]) - states.begin()]);
+    else if (kind == ArgKind::Input && !isNumber(open[i]))
       return true;
   }
   return false;

@@ -277,9 +277,14 @@ std::optional<Stages> StageCutter::makeStages() {
       break;
     Core &own = cores.cores[level];
     Names given(ofCores), products;
-    // A function of the token that the core does not take it computes.
+    // A function of the token that the core does not take it computes; but of vectors that numbers are read
+    // along products want what matrices have, too, where nothing magnifies what rounding has taken away.
+    bool givesNumbers = own.isVector && !magnified && own.outputs.empty() &&
+                        llvm::all_of(own.products, [](Value value) { return isNumber(value); });
     llvm::copy_if(ofTokens, std::back_inserter(given), [&](const auto &named) {
-      return cores.reachOf(named.first) || taken[&own].contains(named.first) || logs.contains(named.first);
+      Value value = named.first;
+      return cores.reachOf(value) || taken[&own].contains(value) || logs.contains(value) ||
+             (givesNumbers && !isNumber(value) && !decays.contains(value));
     });
     for (Value value : own.products) {
       name(value, products);
