@@ -14,8 +14,8 @@ struct SumReads {
     mlir::Value along; // the vector
     bool isNew;        // of the state after the token, else before
   };
-  /// Null: 0.
   mlir::Value factor, written;
+  double constant = 0; // the factor where that is null
   llvm::SmallVector<Read> reads;
   /// What has the state's entries: those ops are not needed.
   llvm::DenseSet<mlir::Operation *> ofEntries;

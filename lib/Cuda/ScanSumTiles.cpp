@@ -184,7 +184,7 @@ LogicalResult ScanEmitter::sumTile(Quads &quads, Value first, Value place) {
     };
     if (failed(quads.bodies[which].emitBlock(block, {}, isFirst)))
       return failure();
-    Value factor = sums.factor ? quads.number(sums.factor, which) : threads.number(0);
+    Value factor = sums.factor ? quads.number(sums.factor, which) : threads.number(sums.constant);
     factors.push_back(arith::SelectOp::create(b, quads.isToken[which], factor, threads.number(1)));
     weights.push_back(
         arith::SelectOp::create(b, quads.isToken[which], quads.scaleOf(written, which), threads.number(0)));

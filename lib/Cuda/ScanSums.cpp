@@ -16,6 +16,13 @@ std::optional<SumReads> cuda::findSumReads(RuleOp rule, const ScanForm &form,
   BlockArgument state = rule.argumentsOf(ArgKind::State)[0];
   SumReads sums;
   sums.factor = group.factors[0], sums.written = group.writes[0];
+  auto constantOf = [](Value value) -> std::optional<double> {
+    auto constant = value ? value.getDefiningOp<ConstantOp>() : ConstantOp();
+    return constant ? std::optional(constant.getValue().convertToDouble()) : std::nullopt;
+  };
+  std::optional<double> constant = sums.factor ? constantOf(sums.factor) : 0;
+  if (constant)
+    sums.factor = {}, sums.constant = *constant;
   if (group.kind != ScanGroup::Affine || !sums.written || sums.written.getType() != state.getType() ||
       (sums.factor && !isNumber(sums.factor)) || matType(state).numElements() < entriesOfStep)
     return std::nullopt;
@@ -30,20 +37,21 @@ std::optional<SumReads> cuda::findSumReads(RuleOp rule, const ScanForm &form,
   if (count > mostEntries)
     return std::nullopt;
   // The state, times the factor and not, and with what is written.
+  auto isFactor = [&](Value value) {
+    return constant ? constantOf(value) == constant : value == sums.factor;
+  };
   auto isScaled = [&](Value value) {
     auto product = value.getDefiningOp<MulOp>();
-    auto constant = sums.factor ? sums.factor.getDefiningOp<ConstantOp>() : ConstantOp();
-    bool isOne = constant && constant.getValue().isExactlyValue(1);
-    return (isOne && value == state) ||
-           (product && ((product.getLhs() == state && product.getRhs() == sums.factor) ||
-                        (product.getRhs() == state && product.getLhs() == sums.factor)));
+    return (constant == 1 && value == state) ||
+           (product && ((product.getLhs() == state && isFactor(product.getRhs())) ||
+                        (product.getRhs() == state && isFactor(product.getLhs()))));
   };
   auto isNext = [&](Value value) {
     auto sum = value.getDefiningOp<AddOp>();
     return sum && ((isScaled(sum.getLhs()) && sum.getRhs() == sums.written) ||
                    (isScaled(sum.getRhs()) && sum.getLhs() == sums.written));
   };
-  if (sums.factor ? !isNext(rule.yieldedStates()[0]) : rule.yieldedStates()[0] != sums.written)
+  if (constant == 0 ? rule.yieldedStates()[0] != sums.written : !isNext(rule.yieldedStates()[0]))
     return std::nullopt;
   llvm::DenseSet<Value> known, entries; // what follows from the state, and what has its entries
   known.insert(state);
