@@ -35,7 +35,7 @@ static int64_t place_temporaries(const recur_i_call *call, char *data, temporari
     const int64_t last = temporary->entries ? temporary->entries : 1, entries = rows ? rows * last : last;
     all->tensor[i] = (recur_tensor){.rank = rows ? 2 : temporary->entries ? 1 : 0};
     const int64_t shape[] = {call->batch, call->tokens, call->heads, rows ? rows : last, last};
-    /* Numbers of a head lie together, as kernels take heads: what neighbouring threads have is one request. */
+    /* Numbers of a head lie together: what neighbouring threads of a block have is one request. */
     const bool are_numbers = !rows && !temporary->entries;
     const int64_t strides[] = {call->tokens * call->heads * entries, are_numbers ? 1 : call->heads * entries,
                                are_numbers ? call->tokens : entries, rows ? last : 1, 1};
