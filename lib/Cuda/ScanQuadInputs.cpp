@@ -25,20 +25,10 @@ Value ScanEmitter::Quads::matricesOf(Value vector, bool tokensFirst) {
   return ptx.add(LLVM::PtrToIntOp::create(b, b.getI32Type(), ring.base), at);
 }
 
-ArrayRef<Values> ScanEmitter::Quads::leftsOf(Value vector) {
-  SmallVector<Values> &steps = lefts[vector];
+ArrayRef<Values> ScanEmitter::Quads::operandsOf(Value vector, bool areLeft) {
+  SmallVector<Values> &steps = (areLeft ? lefts : rights)[vector];
   if (steps.empty()) {
-    Value at = matricesOf(vector, /*tokensFirst=*/true);
-    for (int64_t first = 0; first < matType(vector).numElements(); first += entriesOfStep)
-      steps.push_back(Ptx(b).loadMatrices(at, 2 * first, /*transposed=*/false));
-  }
-  return steps;
-}
-
-ArrayRef<Values> ScanEmitter::Quads::rightsOf(Value vector) {
-  SmallVector<Values> &steps = rights[vector];
-  if (steps.empty()) {
-    Value at = matricesOf(vector, /*tokensFirst=*/false);
+    Value at = matricesOf(vector, /*tokensFirst=*/areLeft);
     for (int64_t first = 0; first < matType(vector).numElements(); first += entriesOfStep)
       steps.push_back(Ptx(b).loadMatrices(at, 2 * first, /*transposed=*/false));
   }

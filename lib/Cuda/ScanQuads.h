@@ -65,8 +65,8 @@ struct ScanEmitter::Quads {
   bool isInPlace(mlir::Value vector) const;
   /// Of such a vector 16 entries at a time of the warp's tokens: as left operands, and as right ones of both
   /// eights of tokens.
-  llvm::ArrayRef<Values> leftsOf(mlir::Value vector);
-  llvm::ArrayRef<Values> rightsOf(mlir::Value vector);
+  llvm::ArrayRef<Values> leftsOf(mlir::Value vector) { return operandsOf(vector, /*areLeft=*/true); }
+  llvm::ArrayRef<Values> rightsOf(mlir::Value vector) { return operandsOf(vector, /*areLeft=*/false); }
   /// Asks for the vectors of a tile, if there is such a tile.
   void ask(mlir::Value first, mlir::Value place);
   /// Inputs of both tokens that wait in registers.
@@ -110,6 +110,7 @@ private:
   mlir::Value placeOf(mlir::Value first, int64_t which);
   mlir::Value digitsAt(mlir::Value part, mlir::Value entry);
   mlir::Value matricesOf(mlir::Value vector, bool tokensFirst);
+  llvm::ArrayRef<Values> operandsOf(mlir::Value vector, bool areLeft);
   llvm::SmallVector<mlir::Value> multiplyInPlace(mlir::Value later, mlir::Value earlier);
   const Ringed *ringedOf(unsigned tensor) const;
   int64_t entriesIn(const Ringed &own) const { return scan.tensors[own.tensor].entry().numElements(); }

@@ -245,8 +245,8 @@ LogicalResult ScanEmitter::runSums(TensorAccess &access) {
   Ptx ptx(b);
   Staged tables = threads.allocate(shape.grid.groups * Quads::tableRows, Quads::tablePitch);
   quads.table = threads.element(tables, ptx.mul(group, Quads::tableRows), threads.constant(0));
-  quads.makeRing(shape.tokens());
   quads.makeDigits();
+  quads.makeRing(shape.tokens()); // of what room is left
   beginTiles();
   for (BodyEmitter &own : quads.bodies)
     setParams(quads.access, own, quads.placement);
