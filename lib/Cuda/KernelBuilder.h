@@ -65,6 +65,8 @@ private:
   llvm::SmallVector<llvm::SmallVector<Entry>> addCore(const Stages::Stage &core, DeriveFunction derive,
                                                       bool &inRoles);
   void eraseCode(llvm::ArrayRef<Entry> unwanted);
+  mlir::FailureOr<RolePlan> planOf(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors,
+                                   bool statesOnly = false);
   bool addRoles(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors, int64_t shards,
                 llvm::StringRef name, int64_t mostBlocks, Phase phase = Phase::Whole);
   bool addRoles(const RolePlan &plan, Entry entry, RoleForm form);
@@ -82,6 +84,8 @@ private:
   RuleOp rule, symbolic;
   // Whether what exponentials are taken of is handed over in f32, as a core without roles knows of no rests.
   bool wantsDigits = false;
+  // Of the stages that are being added.
+  RowMaps maps;
   // Whether roles may sum over what functions make, and whether they would have to.
   bool takesDearSums = false, hasDearSums = false;
   KernelOptions options;

@@ -145,8 +145,12 @@ void KernelBuilder::addChunked(DeriveFunction derive) {
     for (bool keepsDelayed : {true, false})
       for (bool ofColumns : {true, false})
         for (bool withRests : {true, false})
-          if (!(keepsDelayed && ofColumns) && addStages(derive, {withRests, ofColumns, keepsDelayed}))
-            return true;
+          for (auto functions : {CutOptions::InPlace, CutOptions::Kept, CutOptions::HandedOver}) {
+            CutOptions cut{withRests, ofColumns, keepsDelayed};
+            cut.rowFunctions = functions;
+            if (!(keepsDelayed && ofColumns) && addStages(derive, cut))
+              return true;
+          }
     CutOptions split;
     split.splitsTimes = true;
     return addStages(derive, split);

@@ -43,7 +43,8 @@ LogicalResult RoleEmitter::findLeft(ChainState &state, Issue &issue) {
   const ChainProduct &product = *issue.product;
   RowFactors factors = factorsOfDepth(plan, product);
   std::optional<TokenTile> tile = plan.asTile(product.left);
-  if (tile && tile->scale.empty() && factors.empty() && plan.states == 1) {
+  if (tile && tile->scale.empty() && factors.empty() && plan.states == 1 &&
+      !isMapOfChain(plan, tile->input)) {
     // A tile as it is needs no registers.
     issue.byDepth = true;
     Value at = ptx.add(ptx.add(state.stage.tiles, tileOffset(tile->input)),

@@ -7,10 +7,6 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-bool RoleEmitter::scoresTurn() const {
-  return turnsColumns() && team == 1 && !scorers.empty() && !plan.system && !plan.decay;
-}
-
 bool RoleEmitter::turnsColumns() const {
   return llvm::any_of(copiedInputs(plan, phase), [&](BlockArgument input) { return plan.areColumns(input); });
 }
@@ -20,7 +16,7 @@ bool RoleEmitter::turnsColumns() const {
 // lanes that go together use the same banks.
 void RoleEmitter::turnColumns(Stage stage) {
   constexpr int64_t eightRows = 8 * rowBytes;
-  int64_t warps = scoresTurn() ? 4 : 2;
+  int64_t warps = scoresChange() ? 4 : 2;
   int64_t columns = plan.steps, lanes = 4 * columns; // of a token
   // Tiles that lie one after the other are one.
   struct Run {

@@ -102,7 +102,7 @@ Values RoleEmitter::tilePairs(ChainState &state, BlockArgument input) {
   Value at = ptx.add(ptx.add(state.stage.tiles, state.matrixLane), ptx.mul(halfOfSlab(), halfStride(input)));
   for (int64_t step = 0; step < plan.rowsOf(input) / 16 / plan.states; ++step)
     llvm::append_range(pairs, ptx.loadMatrices(at, tileOffset(input) + step * 2048 * plan.states, true));
-  return pairs;
+  return mapPairs(input, pairs);
 }
 
 bool RoleEmitter::isOfTokens(ValueRange entries) const {

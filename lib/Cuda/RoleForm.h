@@ -11,6 +11,11 @@ struct ScoreRole {
   bool system = false;
 };
 
+/// Whether the chain applies the function that makes an input's rows (RolePlan::maps) where it reads them,
+/// instead of other warps in shared memory; and whether there is one that those apply.
+bool isMapOfChain(const RolePlan &plan, mlir::BlockArgument input);
+bool mapsInPlace(const RolePlan &plan);
+
 /// How a kernel takes sequences: whole, or in segments side by side. Then one kernel gathers what each
 /// segment adds to the state and what it multiplies it with, and the next begins every segment with what the
 /// ones before it make of the first state. Or, `Passed`, where there are more blocks than processors, a
@@ -52,6 +57,12 @@ struct RoleForm {
   /// Whether sums over rows are a warpgroup's work, the last one's: many keys take two warps longer than the
   /// ring is deep.
   bool sumsApart(const RolePlan &plan) const;
+  /// Whether functions of rows are one's work.
+  bool mapsApart(const RolePlan &plan) const;
+  /// Whether each of a team's blocks copies its part of an input's rows, applies a function to them, and
+  /// gives them to the others (RoleMaps.cpp); and whether there is such an input.
+  bool sharesMap(const RolePlan &plan, mlir::BlockArgument input) const;
+  bool sharesMaps(const RolePlan &plan) const;
   /// The numbers per token of a record: a chain adds those that it needs, and what prepares them comes after.
   llvm::SmallVectorImpl<RowSlot> *handedOver = nullptr;
 
@@ -71,7 +82,7 @@ constexpr int32_t mapBox = 1 << 16;
 /// The inputs that the copy engine brings to shared memory, in its order; and their tensors, then those that
 /// it writes, as recur_cuda_entry lists them.
 llvm::SmallVector<mlir::BlockArgument> copiedInputs(const RolePlan &plan, Phase phase);
-llvm::SmallVector<int32_t> mappedTensors(const RolePlan &plan, Phase phase);
+llvm::SmallVector<int32_t> mappedTensors(const RolePlan &plan, const RoleForm &form);
 
 /// Which warpgroups compute scores: one, or in a team that has a system, one for that and one for the rest.
 llvm::SmallVector<ScoreRole> scoreRoles(const RolePlan &plan, const RoleForm &form);

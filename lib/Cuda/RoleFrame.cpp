@@ -22,6 +22,11 @@ RoleEmitter::RoleEmitter(Threads &threads, const RolePlan &plan, Value call, Val
     slots.assign(form.handedOver->begin(), form.handedOver->end());
 }
 
+int64_t RoleEmitter::countThreads(const RolePlan &plan, const RoleForm &form) {
+  bool hasOneMore = form.sumsApart(plan) || form.mapsApart(plan);
+  return 128 * (1 + form.walkers() + scoreRoles(plan, form).size() + form.chainGroups(plan) + hasOneMore);
+}
+
 SmallVector<BlockArgument> cuda::copiedInputs(const RolePlan &plan, Phase phase) {
   SmallVector<BlockArgument> inputs;
   for (ArrayRef<BlockArgument> together : plan.inputs)
@@ -33,14 +38,14 @@ SmallVector<BlockArgument> cuda::copiedInputs(const RolePlan &plan, Phase phase)
   return inputs;
 }
 
-SmallVector<int32_t> cuda::mappedTensors(const RolePlan &plan, Phase phase) {
+SmallVector<int32_t> cuda::mappedTensors(const RolePlan &plan, const RoleForm &form) {
   SmallVector<int32_t> tensors;
   auto add = [&](int64_t tensor, int64_t box) { tensors.push_back(tensor + box * mapBox); };
-  for (BlockArgument input : copiedInputs(plan, phase))
+  for (BlockArgument input : copiedInputs(plan, form.phase))
     for (std::optional<unsigned> tensor : plan.tensorsOf(input))
       if (tensor)
-        add(*tensor, plan.tokensOfBox(input));
-  for (unsigned output = 0; phase != Phase::Prepare && output < plan.countOutputs(); ++output)
+        add(*tensor, form.sharesMap(plan, input) ? plan.tokens / form.team : plan.tokensOfBox(input));
+  for (unsigned output = 0; form.phase != Phase::Prepare && output < plan.countOutputs(); ++output)
     add(plan.outputTensor(output), plan.tokensOfBox());
   return tensors;
 }
@@ -196,7 +201,9 @@ void RoleEmitter::emitStart() {
     init(ScoresEmpty, buffers, phase == Phase::Prepare ? 1 : 4 * chains * team);
     init(EarlyFull, phase == Phase::Chain ? earlyPlaces : 0, 1);
     init(EarlyEmpty, earlyPlaces, 128 * (slabs + scorers.size()));
-    init(Turned, scoresTurn() ? stages : 0, 128);
+    init(Changed, changesAhead() ? stages : 0, 128);
+    init(MapsFull, form.sharesMaps(plan) ? stages : 0, team - 1);
+    init(MapsEmpty, form.sharesMaps(plan) ? stages : 0, 4 * chains * (team - 1));
     init(OutputsFull, outputPlace ? stages : 1, plan.countOutputs() ? 128 * chains : 0);
     init(OutputsEmpty, 1, plan.countOutputs() && slabs ? 1 : 0);
     init(Summed, chunksOfSums, team > 1 && hasSums() ? team : 0);
@@ -321,12 +328,12 @@ LogicalResult RoleEmitter::emit() {
       scores.push_back(which.thenBlock());
       chain = which.elseBlock();
     }
-    if (sumsApart) {
+    if (sumsApart || form.mapsApart(plan)) {
       b.setInsertionPointToStart(chain);
       auto sums = scf::IfOp::create(b, ptx.equal(group, groups - 1), true);
       role(sums.thenBlock(), registers->sum, [&] {
-        emitSums(chunks);
-        counted("sums", 4);
+        sumsApart ? emitSums(chunks) : emitMaps(chunks);
+        counted(sumsApart ? "sums" : "functions", 4);
       });
       chain = sums.elseBlock();
     }
@@ -364,7 +371,7 @@ LogicalResult RoleEmitter::emit() {
           emitTables(chunks);
           counted("tables", tableWarps());
         });
-      } else if (!sumsApart && (hasSums() || sumsTurn())) {
+      } else if (!sumsApart && (hasSums() || sumsChange())) {
         threads.when(ptx.below(warp, ptx.constant(2)), [&] {
           emitSums(chunks);
           counted("sums", 2);

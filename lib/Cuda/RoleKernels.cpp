@@ -14,10 +14,18 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
+FailureOr<RolePlan> KernelBuilder::planOf(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors,
+                                          bool statesOnly) {
+  FailureOr<RolePlan> plan = RolePlan::make(program, tensors, statesOnly);
+  if (succeeded(plan) && failed(plan->takeMaps(maps)))
+    return failure();
+  return plan;
+}
+
 // The kernel in roles, where the chip has what it takes and the plan knows the program.
 bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards,
                              StringRef name, int64_t mostBlocks, Phase phase) {
-  FailureOr<RolePlan> plan = RolePlan::make(program, tensors, phase == Phase::Gather);
+  FailureOr<RolePlan> plan = planOf(program, tensors, phase == Phase::Gather);
   if (failed(plan))
     return false;
   // Of more blocks than processors no two segments of a sequence need to go side by side.
@@ -60,7 +68,7 @@ bool KernelBuilder::addRoles(const RolePlan &plan, Entry entry, RoleForm form) {
   entry.form = Form::Roles;
   entry.packed = true;
   entry.threads = RoleEmitter::countThreads(plan, form);
-  entry.maps = mappedTensors(plan, form.phase);
+  entry.maps = mappedTensors(plan, form);
   if (!module->lookupSymbol(tilesSymbol))
     makeShared(tilesSymbol, 1024);
   for (; form.stages > 0; --form.stages) {
@@ -131,7 +139,7 @@ std::optional<Entry> KernelBuilder::addBeside(const RolePlan &plan, int64_t shar
 // heads are many and a block has room, or one of a team of two, whose kernel is given.
 bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards,
                                 std::optional<Entry> ofTeams) {
-  FailureOr<RolePlan> plan = RolePlan::make(program, tensors);
+  FailureOr<RolePlan> plan = planOf(program, tensors);
   if (failed(plan))
     return false;
   size_t first = entries.size();
@@ -198,9 +206,8 @@ bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgumen
 // Where heads are few and what a segment of a sequence makes of the state is its product with a number and a
 // sum, segments go side by side. Says how the kernel after that may take sequences.
 Phase KernelBuilder::addSegments(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards) {
-  FailureOr<RolePlan> plan = RolePlan::make(program, tensors, /*statesOnly=*/true);
-  if (failed(plan) || plan->states > 1 || plan->independent != rowsOfSlab ||
-      failed(RolePlan::make(program, tensors)))
+  FailureOr<RolePlan> plan = planOf(program, tensors, /*statesOnly=*/true);
+  if (failed(plan) || plan->states > 1 || plan->independent != rowsOfSlab || failed(planOf(program, tensors)))
     return Phase::Whole;
   if (!plan->stateScale())
     return plan->forgetting().empty() ? Phase::Whole : Phase::Early;
@@ -391,7 +398,7 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
   chunk::ProgramOp program = derived(part.rule());
   FailureOr<RolePlan> plan = failure();
   if (program)
-    plan = RolePlan::make(program, part.tensors);
+    plan = planOf(program, part.tensors);
   if (program && failed(plan) && !areStacked(rows))
     refused["roles"] = RolePlan::refusal(program, part.tensors);
   if (failed(plan) || plan->hasManyProducts() != manyProducts)
@@ -409,7 +416,7 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
       SharedOut halves = shareOut(rowsOfSlab, Rest::Padded);
       FailureOr<RolePlan> half = failure();
       if (chunk::ProgramOp own = derived(halves.rule()))
-        half = RolePlan::make(own, halves.tensors);
+        half = planOf(own, halves.tensors);
       if (succeeded(half))
         ofTeams = addBeside(*half, halves.shards, /*team=*/2);
       program = derived(part.rule());
@@ -422,13 +429,15 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
     program = derived(halves.rule());
     FailureOr<RolePlan> half = failure();
     if (program)
-      half = RolePlan::make(program, halves.tensors);
+      half = planOf(program, halves.tensors);
     if (failed(half))
       return false;
     Phase phase = half->forgetting().empty() ? Phase::Whole : Phase::Early;
     return addRoles(program, halves.tensors, halves.shards, "_roles", 0, phase);
   }
   Phase phase = Phase::Whole;
+  // Beside a system functions of rows are a warpgroup's work, which a block of a whole head has no room for.
+  bool takesTeams = mapsInPlace(*plan) && plan->system;
   // Few heads leave processors idle, so two blocks share one. Of many products between tokens a block of a
   // whole head has room for one chunk alone, and teams of two share those out.
   if (plan->independent == rowsOfSlab)
@@ -437,10 +446,12 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
     if (chunk::ProgramOp half = derived(halves.rule())) {
       phase = addSegments(half, halves.tensors, halves.shards);
       // (Rows with systems of their own have no teams: of these a block takes a whole head.)
-      if (plan->hasManyProducts() && plan->ownSystem < 0)
+      if ((plan->hasManyProducts() || takesTeams) && plan->ownSystem < 0)
         return addRoles(half, halves.tensors, halves.shards, "_halves", 0, phase);
       addRoles(half, halves.tensors, halves.shards, "_halves", options.chip.processors, phase);
     }
+  if (takesTeams && plan->independent > rowsOfSlab)
+    return false;
   // Else a block takes as many of the state's independent indices as go: it does what is common to them once.
   program = derived(part.rule());
   return addRoles(program, part.tensors, part.shards, "_roles", 0, phase);

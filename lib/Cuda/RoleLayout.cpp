@@ -71,7 +71,8 @@ void RoleEmitter::placeTiles(bool apart) {
       tileOffsets[input] = {at, bytes};
       at += rowBytes * rowsOfPlace(input);
       if (llvm::is_contained(copied, input))
-        (isWalked(input) ? walkedLoaded : loadedBytes) += halves * rowBytes * plan.filledRows(input);
+        (isWalked(input) ? walkedLoaded : loadedBytes) +=
+            halves * rowBytes * plan.filledRows(input) / (form.sharesMap(plan, input) ? team : 1);
     }
     total += halves * bytes;
   }

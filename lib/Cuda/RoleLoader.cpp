@@ -64,6 +64,10 @@ void RoleEmitter::emitLoader(Value chunks) {
         body(ptx.constant(offset), map, {zero, ptx.mul(block, plan.steps), token, head, batch});
       } else if (plan.hasSteps(input)) {
         body(ptx.constant(offset), map, {ptx.mul(block, 64), zero, token, head, batch});
+      } else if (form.sharesMap(plan, input)) {
+        Value row = ptx.mul(rank(), plan.tokens / team);
+        body(ptx.add(ptx.mul(row, rowBytes), offset), map,
+             {ptx.mul(block, 64), ptx.add(token, row), zero, head, batch});
       } else {
         body(ptx.constant(offset), map, {ptx.mul(block, 64), token, zero, head, batch});
       }
@@ -141,6 +145,8 @@ void RoleEmitter::emitLoader(Value chunks) {
     whenStored(chunk, [&] { copyOut(before, old); });
     if (!leaves)
       ptx.await(barrier(Empty, stage.index), ptx.exclusiveOr(stage.phase, ptx.constant(1)));
+    if (form.sharesMaps(plan))
+      ptx.await(barrier(MapsEmpty, stage.index), ptx.exclusiveOr(stage.phase, ptx.constant(1)));
     Value loaded = barrier(Loaded, stage.index),
           token = ptx.add(first, ptx.mul(numberOf(chunk), plan.tokens));
     auto load = [&](bool toOutputs, bool early = false) {

@@ -9,6 +9,7 @@
 #include "dialect/chunk/Chunk.h"
 #include "lib/Algebra/RotatedUpdate.h"
 #include "lib/Algebra/StackedReads.h"
+#include "lib/Cuda/RowMaps.h"
 #include "lib/Cuda/Tensors.h"
 #include "llvm/ADT/SetVector.h"
 
@@ -130,6 +131,9 @@ public:
   /// The plan, or failure where a value has no role. `statesOnly` leaves the outputs out.
   static mlir::FailureOr<RolePlan> make(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors,
                                         bool statesOnly = false);
+  /// Has inputs be functions of what is copied, by name; failure where roles have no time or place for one.
+  mlir::LogicalResult takeMaps(const RowMaps &known);
+  llvm::SetVector<mlir::Value> paramsOf(const RowMap &map) const; // of the program
   /// Why there is no plan of a program, in words for people (RoleRefusal.cpp).
   static std::string refusal(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors);
 
@@ -138,8 +142,7 @@ public:
   /// The numbers whose product a chunk multiplies the state with, where all else that it adds to it does not
   /// depend on the state.
   std::optional<RowFactors> stateScale() const;
-  /// The decays whose product bounds what a chunk leaves of the difference of two states; empty where none
-  /// do, or none that can be told from the inputs alone.
+  /// The decays whose product bounds what a chunk leaves of two states' difference, if inputs alone tell any.
   llvm::SmallVector<mlir::Value> forgetting() const;
   /// Whether the decay of each key bounds that: key by key, where nothing that a chunk adds depends on the
   /// state, or as much as the slowest key of each token does.
@@ -177,7 +180,7 @@ public:
   unsigned statesOfRule() const { return rotated ? rotated->statesOfRule : states - isAnchored; }
   /// Whether the last state is a param.
   bool isAnchored = false;
-  /// What an input without a tensor, a number of the next token, is at the token itself; null for others.
+  /// What an input without a tensor, a number of the next token, is at the token itself; or null.
   mlir::Value ofToken(mlir::BlockArgument input) const;
   /// Whether nothing but such numbers follows from an input.
   bool isForNextAlone(mlir::BlockArgument input) const;
@@ -191,11 +194,11 @@ public:
   /// warps may still read those.
   int64_t rowsOf(const MadeTile &tile) const { return isOfTokens(tile.rows) ? columns : tokensOfChunk; }
   bool isBehind(const MadeTile &tile, mlir::BlockArgument place) const;
-  /// Whether a place is no input's: it goes by the state's name.
+  /// Whether a place is no input's, and goes by the state's name.
   bool isSpare(mlir::BlockArgument place) const {
     return program.getArg(place.getArgNumber()).getKind() == ArgKind::State;
   }
-  /// Whether a made tile lies in the place of an input, and whether only products that need no other read it.
+  /// Whether a made tile lies in an input's place, and whether only products that need no other read it.
   bool isPlace(mlir::BlockArgument input) const;
   bool isReadFirst(mlir::BlockArgument place) const;
   /// Whether rows of an input are columns of the chain's slabs, and not keys.
@@ -243,8 +246,7 @@ public:
   /// Whether the system's inverse is in two such parts: then, and where there are as many tokens as keys.
   bool splitsInverse = false;
   bool refinesInverse = false; // whether it is made of blocks in two parts each, too
-  /// Whether both parts are one left side, as the other state has no part in the product: its row takes the
-  /// rest, and the results are added up.
+  /// Whether both parts are one left side: the row of the other state, which has no part in it, has the rest.
   bool sumsRows(const ChainProduct &product) const {
     return keepsRests && states > 1 && product.other < 0 && product.kind >= ChainProduct::Scores;
   }
@@ -276,14 +278,12 @@ public:
   static int besideFirst(mlir::Value logs, mlir::BlockArgument isFirst);
   /// Whether they count at a token's first row alone, and those of others do not.
   bool decaysAtFirst() const;
-  /// What the logarithms of keys follow from: inputs, numbers of the token, and vectors that are the same for
-  /// all tokens, which follow from params; the inputs alone, and such vectors.
+  /// What the logarithms of keys follow from; of that the inputs, and vectors that follow from params.
   llvm::SetVector<mlir::Value> leavesOfLogs() const;
   llvm::SetVector<mlir::BlockArgument> tilesOfLogs() const;
   llvm::SetVector<mlir::Value> vectorsOfLogs() const;
   bool isOfParams(mlir::Value vector) const;
-  /// Whether rows past a sequence's end, or those of later micro-steps, have logarithms that do not count;
-  /// and whether the former have.
+  /// Whether rows past a sequence's end, or of later micro-steps, have logarithms; whether the former have.
   bool masksLogs() const { return (decaysAtFirst() && !isStacked()) || outlastRows(); }
   bool outlastRows() const { return isOfParams(logs()) || !vanishLogs(logs()); }
   /// Writes decays of values as what values are divided by and outputs are times, where it can
@@ -304,8 +304,7 @@ public:
   /// Whether the system's entries are inner products of short rows, times numbers of at most 2 and what only
   /// shrinks, so that those of its inverse are in the range of half precision (RoleTame.cpp).
   bool isTame() const { return mostOf(system) <= 2; }
-  /// Whether vectors are f16, and not bf16: then so is what products read.
-  bool isF16 = false;
+  bool isF16 = false; // vectors are f16, and not bf16, and so is what products read
   /// Whether scores may be multiplied with factors: in f16 with norms, and constants that are not too large
   /// or small.
   bool keepsRange(llvm::ArrayRef<RowFactor> factors) const;
@@ -413,7 +412,7 @@ public:
   /// An input that the chain alone reads, before its outputs are made, and whose place in shared memory can
   /// take them; or null.
   mlir::BlockArgument outputPlace;
-  /// Whether such sums as below are over functions of rows that take more than a multiplication.
+  /// Whether sums as below are over functions of rows that take more than a multiplication.
   bool sumsFunctions() const;
   /// Whether who walks the channels may sum over rows, too, as it has them: no decay follows from the sums.
   bool walkersSum() const;
@@ -425,6 +424,7 @@ public:
   /// logarithms.
   llvm::SetVector<mlir::Value> sharedVectors() const;
   bool statesOnly = false;
+  llvm::DenseMap<mlir::BlockArgument, RowMap> maps;
   /// The wave that a value of the chain can be used in.
   llvm::DenseMap<mlir::Value, unsigned> available;
 

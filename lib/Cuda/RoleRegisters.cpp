@@ -5,23 +5,25 @@ using namespace recur;
 using namespace recur::cuda;
 
 std::optional<RoleEmitter::Registers> RoleEmitter::shareRegisters() const {
-  bool sumsApart = form.sumsApart(plan);
+  bool isApart = form.sumsApart(plan) || form.mapsApart(plan);
   Registers own;
   own.atEntry = 65536 / entry.threads / 8 * 8;
   own.few = 32, own.some = plan.system ? 96 : 64, own.many = plan.system ? 192 : 208;
   if (slabs == 1)
-    own.few = 40, own.some = scorers.size() > 1 ? 112 : 216, own.many = 232;
+    own.few = 40, own.some = scorers.size() > 1 ? 112 : isApart ? 168 : 216, own.many = 232;
+  if (slabs == 1 && isApart && scorers.size() > 1)
+    own.few = 40, own.some = 88, own.many = 216;
   if (phase == Phase::Chain)
     own.few = 40, own.many = 232;
   if (plan.keys > mostKeysBeside && phase != Phase::Prepare)
-    own.few = sumsApart ? 40 : 56, own.some = sumsApart ? 168 : 200, own.many = Registers::most;
+    own.few = isApart ? 40 : 56, own.some = isApart ? 168 : 200, own.many = Registers::most;
   // Masks take registers of who makes them; without a system the chain has fewer products.
   if (plan.states > 1 && plan.system)
     own.few = plan.refinesInverse ? 48 : 56, own.some = plan.refinesInverse ? 80 : 72;
   else if (plan.states > 1)
     own.few = 56, own.some = 104, own.many = 176;
   // Who walks the channels keeps rows of many of them; beside them one warpgroup has the state of all slabs.
-  own.walk = 0, own.sum = sumsApart ? 56 : 0;
+  own.walk = 0, own.sum = !isApart ? 0 : scorers.size() > 1 ? 48 : 56;
   if (form.walksBeside && slabs > 1)
     own.few = 40, own.walk = 120, own.many = 232;
   else if (form.sharesWalk())

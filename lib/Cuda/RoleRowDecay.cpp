@@ -22,7 +22,8 @@ static int64_t rowOf(size_t entry) { return entry / 2 % 2; }
 // A slab of a tile, transposed, in pairs: 16 of its tokens.
 Values RoleEmitter::slabPairs(ChainState &state, BlockArgument input, int64_t block) {
   Value at = ptx.add(ptx.add(state.stage.tiles, state.matrixLane), ptx.mul(slabIndex, halfStride(input)));
-  return ptx.loadMatrices(at, tileOffset(input) + block * 2048, true);
+  Values pairs = ptx.loadMatrices(at, tileOffset(input) + block * 2048, true);
+  return mapPairs(input, pairs);
 }
 
 Values RoleEmitter::packedPairs(ValueRange entries) {

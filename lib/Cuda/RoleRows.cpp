@@ -253,11 +253,12 @@ void RoleEmitter::clearRows(Value chunk, Stage stage, Value tokens) {
       return Values();
     });
   };
-  // Those of a chain that are read first are made of rows that are cleared. The others of a team's chunk that
+  // Those of a chain that are read first are made of rows that are cleared, and so are those that a team's
+  // blocks make for one another. The others of a team's chunk that
   // another block walks are not here.
   llvm::MapVector<unsigned, SmallVector<BlockArgument>> alike;
   for (BlockArgument input : copiedInputs(plan, phase))
-    if (!isEarly(input) || phase != Phase::Chain)
+    if ((!isEarly(input) || phase != Phase::Chain) && !form.sharesMap(plan, input))
       alike[8 * isWalked(input) + 4 * plan.hasSteps(input) + 2 * isEarly(input) + isLogsAhead(input)]
           .push_back(input);
   for (auto &[kind, inputs] : alike)
@@ -327,8 +328,8 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
     auto await = [&] { ptx.await(barrier(Loaded, stage.index), stage.phase); };
     if (which != RowPart::Numbers) {
       fillMasks(state, which, /*late=*/false);
-      ptx.await(barrier(scoresTurn() ? Turned : Loaded, stage.index), stage.phase);
-      if (hasSums() || sumsTurn())
+      ptx.await(barrier(changesAhead() ? Changed : Loaded, stage.index), stage.phase);
+      if (hasSums() || sumsChange())
         sumChunk(chunk, stage);
       if (team > 1 && !plan.reductions.empty())
         awaitSums(chunk, stage);
@@ -394,8 +395,8 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
     for (bool late : {false, true}) {
       if (late && rowsAhead())
         await();
-      if (late && scoresTurn())
-        ptx.await(barrier(Turned, stage.index), stage.phase);
+      if (late && changesAhead())
+        awaitChanged(stage);
       // Walkers, who may make them, walk rows that are cleared.
       if (late && walkersSum())
         clearPastEnd();

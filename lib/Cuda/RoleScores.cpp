@@ -281,9 +281,9 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
     return llvm::any_of(role.tiles, [&](unsigned i) { return plan.scores[i].turned && isOf(i, gram); });
   };
   // Where the chain leaves the matrix units room, products do not wait for numbers. (Who makes those clears
-  // the rows past a sequence's end, too, and may turn columns.)
+  // the rows past a sequence's end, too, and may change tiles.)
   bool isAhead = (team > 1 || plan.keys > mostKeysBeside) && order.size() <= productsTogether &&
-                 plan.ownSystem < 0 && !sumsTurn();
+                 plan.ownSystem < 0 && !sumsChange();
   auto invert = [&] { plan.invertsInHalves() ? emitInverse(state) : emitWideInverse(state); };
   forOwnChunks(chunks, [&](Value chunk, Stage stage) {
     state.rowValues.clear();
@@ -323,11 +323,10 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
       handOver(state, which);
       return inOneThread([&] { ptx.arrive(barrier(PartsEmpty, ptx.constant(0))); });
     }
-    if (scoresTurn()) {
+    if (scoresChange()) {
       ptx.await(barrier(Loaded, stage.index), stage.phase);
-      turnColumns(stage);
-      ptx.fenceProxy();
-      ptx.arrive(barrier(Turned, stage.index));
+      changeTiles(chunk, stage);
+      ptx.arrive(barrier(Changed, stage.index));
     }
     // The numbers are there not long after the tiles. What is loaded behind products waits for them.
     auto awaitNumbers = [&] {
@@ -336,8 +335,11 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
     };
     if (isAhead) {
       Value isWhole = ptx.compare(arith::CmpIPredicate::sge, tokensLeft(chunk), ptx.constant(plan.tokens));
-      Value full = barrier(Full, stage.index), loaded = barrier(Loaded, stage.index);
+      Value full = barrier(Full, stage.index);
+      Value loaded = barrier(changesAhead() ? Changed : Loaded, stage.index);
       ptx.await(ptx.choose(isWhole, loaded, full), stage.phase);
+      if (form.sharesMaps(plan))
+        ptx.await(barrier(MapsFull, stage.index), stage.phase);
     } else {
       awaitNumbers();
     }

@@ -75,6 +75,13 @@ void RoleEmitter::leaveChunk(const ChainState &state) {
   if (!state.isLastSlab)
     return;
   ptx.arrive(barrier(Empty, state.stage.index));
+  if (form.sharesMaps(plan)) {
+    ptx.syncWarp();
+    threads.when(ptx.equal(lane, 0), [&] {
+      forPeers(
+          [&](Value rank) { ptx.arriveThere(ptx.inBlock(barrier(MapsEmpty, state.stage.index), rank)); });
+    });
+  }
   if (form.sharesWalk()) {
     ptx.syncWarp();
     threads.when(ptx.equal(lane, 0), [&] {

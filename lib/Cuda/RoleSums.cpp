@@ -59,6 +59,10 @@ llvm::SetVector<Value> RolePlan::sharedVectors() const {
     else if (isOfParams(value))
       vectors.insert(value);
   }
+  for (ArrayRef<BlockArgument> together : inputs)
+    for (BlockArgument input : together)
+      if (auto map = maps.find(input); map != maps.end())
+        vectors.insert_range(paramsOf(map->second));
   return vectors;
 }
 
@@ -287,11 +291,11 @@ llvm::SetVector<Operation *> RoleEmitter::gramsOf(const ScoreRole &role) const {
   return plan.gramsOf(roots);
 }
 
-// Sums over rows, by two warps or a warpgroup, which may turn what lies as columns before. The blocks of a
+// Sums over rows, by two warps or a warpgroup, which may change tiles before. The blocks of a
 // team share the rows out.
 void RoleEmitter::emitSums(Value chunks) {
   forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
-    ptx.await(barrier(scoresTurn() ? Turned : Loaded, stage.index), stage.phase);
+    ptx.await(barrier(changesAhead() ? Changed : Loaded, stage.index), stage.phase);
     sumChunk(chunk, stage);
     return Values();
   });
@@ -303,9 +307,8 @@ void RoleEmitter::sumChunk(Value chunk, Stage stage) {
   int64_t own = 32 * sumWarps(), all = own + 32;
   if (team > 1)
     first = ptx.add(first, ptx.mul(rank(), tokensOfChunk / team));
-  if (sumsTurn()) {
-    turnColumns(stage);
-    ptx.fenceProxy();
+  if (sumsChange()) {
+    changeTiles(chunk, stage);
     if (!hasSums())
       return ptx.meet(ptx.constant(4), all);
     ptx.meet(ptx.constant(14), own);
@@ -319,11 +322,11 @@ void RoleEmitter::sumChunk(Value chunk, Stage stage) {
   inOneThread([&] { handOverSums(chunk); });
 }
 
-// Waits, in the warp that makes numbers of them, for a chunk's sums, and for columns to be turned.
+// Waits, in the warp that makes numbers of them, for a chunk's sums, and for tiles to be changed.
 void RoleEmitter::awaitSums(Value chunk, Stage stage) {
   if (!plan.reductions.empty() && walkersSum())
     return awaitTiles(chunk, stage); // they come with these
-  if (!hasSums() && !sumsTurn())
+  if (!hasSums() && !sumsChange())
     return;
   if (team == 1 || !hasSums())
     ptx.meet(ptx.constant(4), 32 * (sumWarps() + 1));

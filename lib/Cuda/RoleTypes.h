@@ -32,7 +32,7 @@ struct RoleTypes {
     Summed,
     OutputsFull,
     OutputsEmpty,
-    Turned,
+    Changed,
     TablesFull,
     TablesEmpty,
     LogsFull,
@@ -40,7 +40,10 @@ struct RoleTypes {
     WalkLoaded,
     WalkedEmpty,
     Cleared,
-    Barriers
+    Barriers,
+    // Who walks channels maps no rows.
+    MapsFull = WalkLoaded,
+    MapsEmpty = WalkedEmpty
   };
   static constexpr int64_t rowBytes = 128, slotBytes = tokensOfChunk * 4,
                            tileBytes = tokensOfChunk * rowBytes, quarterBytes = 8 * 32, ownLeafPitch = 80,

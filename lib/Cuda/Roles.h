@@ -26,10 +26,7 @@ public:
   RoleEmitter(Threads &threads, const RolePlan &plan, mlir::Value call, mlir::Value maps, mlir::Value shared,
               Entry &entry, const RoleForm &form);
   /// The threads that a plan's roles are.
-  static int64_t countThreads(const RolePlan &plan, const RoleForm &form) {
-    return 128 * (1 + form.walkers() + scoreRoles(plan, form).size() + form.chainGroups(plan) +
-                  form.sumsApart(plan));
-  }
+  static int64_t countThreads(const RolePlan &plan, const RoleForm &form);
 
   /// Emits everything but the function's end. Sets the entry's shared memory.
   mlir::LogicalResult emit();
@@ -77,7 +74,7 @@ private:
   mlir::Value rank();
   unsigned slotOf(const Slot &slot);
   int64_t scoreOffset(unsigned tile) const;
-  /// Of a leaf of the system: three of its quarters or, where rows stand for tokens by eights, all.
+  /// Of a leaf of the system: three of its quarters or, of rows by eights, all.
   int64_t leafBytes() const { return (plan.isStacked() ? 4 : 3) * quarterBytes; }
   /// What masks order a row of scores by: itself or, of reads at one time, its token.
   int64_t placeOfRow(int64_t row) const;
@@ -90,11 +87,9 @@ private:
   }
   /// Of the system's inverse and, behind it, its rest.
   int64_t inverseBytes() const { return plan.system ? (plan.splitsInverse ? 2 : 1) * tileBytes : 0; }
-  /// Whether numbers take so long that those of a chunk are made before its tiles are there, as far as they
-  /// go.
+  /// Whether numbers take so long that they are made before a chunk's tiles are there, as far as they go.
   bool rowsAhead() const { return !plan.masks.empty(); }
-  /// Places for the chunks' numbers. Those of a chunk that is prepared are of use when the next one's tiles
-  /// have taken its place; those that are made ahead have a place before their tiles do.
+  /// Places for the chunks' numbers, which are there before a chunk's tiles or of use after them.
   int64_t rowPlaces() const;
   int64_t slotPitch() const { return rowPlaces() * slotBytes; }
   int64_t slotOffset(const Slot &slot) { return slotOf(slot) * slotPitch(); }
@@ -175,13 +170,21 @@ private:
   Values maskOn(ScoreState &state, const PlainScore &plain);
   Values maskOff(ScoreState &state, const PlainScore &plain);
   std::array<mlir::Value, 2> maskRows(ScoreState &state, const PlainScore &plain, unsigned of);
-  // Matrices of columns (RoleColumns.cpp).
+  // Tiles that are changed in place: columns of matrices (RoleColumns.cpp), functions (RoleMaps.cpp).
   bool turnsColumns() const;
-  /// Who turns them: the warpgroup of scores, where it sees all chunks and has no system to solve; else the
-  /// two warps that sum over rows.
-  bool scoresTurn() const;
-  bool sumsTurn() const { return turnsColumns() && !scoresTurn(); }
+  bool mapsTiles() const;
+  bool changesTiles() const { return turnsColumns() || mapsTiles(); }
+  /// Who does that: the warpgroup of scores, which may have no system to solve; else those who sum over rows.
+  bool scoresChange() const;
+  bool changesAhead() const { return scoresChange() || form.mapsApart(plan); }
+  bool sumsChange() const { return changesTiles() && !changesAhead(); }
+  void emitMaps(mlir::Value chunks);
+  void awaitChanged(Stage stage);
+  void changeTiles(mlir::Value chunk, Stage stage);
   void turnColumns(Stage stage);
+  void mapTiles(mlir::Value chunk, Stage stage);
+  void giveMaps(Stage stage);
+  Values &mapPairs(mlir::BlockArgument input, Values &pairs);
   void storeColumns(mlir::Value at, mlir::ValueRange pairs);
   std::array<mlir::Value, 2> decayWithin(RowState &state, const Slot &slot);
   std::array<mlir::Value, 2> reciprocal(RowState &state, mlir::Value value);
@@ -203,8 +206,7 @@ private:
   void awaitPlace(ScoreState &state);
   void handOver(const ScoreState &state, unsigned which);
   void giveScores(mlir::Value index, const ScoreRole &role);
-  /// In one of a warpgroup's threads, which are all here.
-  void inOneThread(llvm::function_ref<void()> body);
+  void inOneThread(llvm::function_ref<void()> body); // of a warpgroup that is here
   mlir::Value score(ScoreState &state, const ScoreTile &tile, unsigned entry);
   mlir::Value score(ScoreState &state, const ScoreTile &tile, mlir::Value value, unsigned entry,
                     RowFactors factors);
@@ -226,7 +228,7 @@ private:
   void forBlocksBefore(ScoreState &state, const PlainScore &plain,
                        llvm::function_ref<void(mlir::Value)> body);
   mlir::Value freshLane();
-  /// A number that the assembler does not know: it would unroll a loop that goes so far.
+  /// A number that the assembler does not know, so that it unrolls no loop.
   mlir::Value opaque(int64_t number) { return ptx.add(ptx.shiftRight(base, 30), number); }
   void refreshBlocks(ScoreState &state);
   void storeTiles(ScoreState &state, mlir::Operation *gram = nullptr);
@@ -302,8 +304,7 @@ private:
   bool tabulatesAhead() const { return form.walksBeside && plan.leavesTimeForTables(); }
   bool takesLogsAhead() const;
   bool isLogsAhead(mlir::BlockArgument input) const { return takesLogsAhead() && input == plan.logs(); }
-  /// Whether an input is of use, or a tile is made in its place, for who walks a chunk for a team: of its own
-  /// chunks a block has two places, of the other's one, as tiles come there when they are made.
+  /// Whether an input, or a made tile, is for who walks a chunk for a team, whose own chunks have two places.
   bool isWalked(mlir::BlockArgument input) const { return form.sharesWalk() && !plan.isForChain(input); }
   int64_t tablePlaces() const { return tabulatesAhead() ? 2 : 1; }
   int64_t tableWarps() const { return plan.keys / 64; }
@@ -426,7 +427,7 @@ private:
   Values columnNumbers(ChainState &state, int64_t offset, bool isUniform, int64_t eighths = 0);
   /// Whether a thread's entries are those of a slab of tokens, which has fewer columns than all others.
   bool isOfTokens(mlir::ValueRange entries) const;
-  /// The 64 columns of a tile that the warpgroup's independent rows are, or are among.
+  /// The 64 columns of a tile that the warpgroup's rows are among.
   mlir::Value halfOfSlab() { return plan.states > 1 ? ptx.shiftRight(slabIndex, 1) : slabIndex; }
   /// The blocks of 64 columns that the block's independent rows are.
   int64_t slabHalves() const { return slabs / plan.states; }
@@ -473,8 +474,7 @@ private:
   Phase phase;
   int64_t shards, team;
   llvm::SmallVector<ScoreRole> scorers;
-  // A warpgroup that has the registers fetches numbers ahead, and takes products that might be one (of a
-  // stack) apart, so that less waits for what it does not need.
+  // A warpgroup that has the registers fetches numbers ahead, and takes products of a stack apart.
   bool isRoomy, stacks;
 
   int64_t stages, slabs, buffers = 2, stageBytes = 0, loadedBytes = 0, logsBytes = 0, logsAt = 0,

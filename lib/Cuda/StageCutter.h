@@ -34,6 +34,9 @@ private:
   }
   /// Whether a vector comes to a core as it is: an input, or what another core gives.
   bool isGiven(mlir::Value value) {
+    if (options.rowFunctions)
+      if (std::optional<RowMap> map = RowMap::of(value); map && map->isEntrywise)
+        return true;
     return isInput(value) || (cores.entrywiseCoreOf(stripOrientation(value)) && !isOwn(value));
   }
   bool isOwn(mlir::Value value) { return cores.reachOf(value) & core->states; }
@@ -52,6 +55,7 @@ private:
   bool take(mlir::Value value);
   bool need(mlir::Value value);
   bool needVector(mlir::Value value, bool withoutDecays);
+  bool keeps(mlir::Value vector);
   bool needOperands(mlir::Operation *op);
   bool needNumber(mlir::Value value);
   bool needEntries(mlir::Value value);
@@ -65,6 +69,8 @@ private:
   bool bundle(llvm::SetVector<mlir::Value> &values, int64_t count);
   void findMagnified();
   bool feedsOthers(const Core &own);
+  void findMaps();
+  void nameMaps(Stages &stages, Names &named);
   void keepWhole(Stages &stages);
   void addRests(Stages &stages);
   std::optional<Stages> makeStages();
@@ -79,7 +85,9 @@ private:
   llvm::DenseSet<mlir::Value> seen; // looked at by need()
   // What is handed over for each micro-step, by what has all as its rows; each thing's number of them.
   llvm::DenseMap<mlir::Value, llvm::SmallVector<mlir::Value>> bundles;
-  llvm::SetVector<mlir::Value> early; // functions of the token that become temporaries
+  // Functions of the token that become temporaries, and those of one input that matrices' stages apply.
+  llvm::SetVector<mlir::Value> early, inPlace;
+  bool keepsAny = false; // such functions
   // Vectors that states decay by; of early ones, logarithms of such or, of those that may be negative, these.
   llvm::DenseSet<mlir::Value> decays, logs;
   llvm::DenseMap<Core *, llvm::DenseSet<mlir::Value>> taken; // what each core has of other stages

@@ -162,8 +162,12 @@ static OwningOpRef<ModuleOp> joinStages(const Stages &stages, RuleOp rule) {
   Operation *yield = whole.getBodyYield();
   OpBuilder b(yield);
   llvm::StringMap<Value> named; // temporaries, then outputs and new states
-  for (const Stages::Stage &stage : stages.stages) {
-    RuleOp part = stage.rule();
+  SmallVector<RuleOp> parts;
+  for (const Stages::Map &map : stages.maps)
+    parts.push_back(map.rule());
+  for (const Stages::Stage &stage : stages.stages)
+    parts.push_back(stage.rule());
+  for (RuleOp part : parts) {
     IRMapping map;
     for (BlockArgument argument : part.getBody().getArguments()) {
       ArgAttr arg = part.getArg(argument);
@@ -230,7 +234,8 @@ bool StageCutter::feedsOthers(const Core &own) {
 // All stages, or nothing where what one of them needs cannot be handed over.
 std::optional<Stages> StageCutter::makeStages() {
   Stages stages;
-  Names ofTokens, ofCores; // early values and products that are known so far
+  Names ofTokens, ofCores, ofMaps; // early values and products that are known so far
+  nameMaps(stages, ofMaps);
   auto name = [&](Value value, Names &names) {
     auto bundle = bundles.find(value);
     stages.temporaries.push_back({"recur." + std::to_string(stages.temporaries.size()), matType(value),
@@ -277,6 +282,8 @@ std::optional<Stages> StageCutter::makeStages() {
       break;
     Core &own = cores.cores[level];
     Names given(ofCores), products;
+    llvm::copy_if(ofMaps, std::back_inserter(given),
+                  [&](const auto &named) { return taken[&own].contains(named.first); });
     // A function of the token that the core does not take it computes; but of vectors that numbers are read
     // along products want what matrices have, too, where nothing magnifies what rounding has taken away.
     bool givesNumbers = own.isVector && !magnified && own.outputs.empty() &&
@@ -308,8 +315,9 @@ std::optional<Stages> StageCutter::makeStages() {
     }
     llvm::append_range(ofCores, products);
   }
-  if (isTwice || passing != cores.allPassing() ||
-      llvm::any_of(stages.stages, [](const Stages::Stage &stage) { return !stage.module; }))
+  auto isNone = [](const auto &part) { return !part.module; };
+  if (isTwice || passing != cores.allPassing() || llvm::any_of(stages.stages, isNone) ||
+      llvm::any_of(stages.maps, isNone))
     return std::nullopt;
   RuleOp first = whole ? *whole->getOps<RuleOp>().begin() : rule;
   OwningOpRef<ModuleOp> together = joinStages(stages, first);

@@ -86,7 +86,7 @@ bool StageCutter::needNumber(Value value) {
   Operation *op = value.getDefiningOp();
   if (auto sum = dyn_cast_if_present<ReduceOp>(op); sum && isPlainNumber(value)) {
     auto product = strip(sum.getOperand()).getDefiningOp<MulOp>();
-    return llvm::all_of(product->getOperands(), [&](Value x) { return isInput(x) || take(x); });
+    return llvm::all_of(product->getOperands(), [&](Value x) { return isInput(x) || keeps(x) || take(x); });
   }
   if (isPlainNumber(value) && !cores.reachOf(value))
     return true;
@@ -113,12 +113,20 @@ bool StageCutter::need(Value value) {
   return needVector(value, /*withoutDecays=*/true);
 }
 
+// Whether a stage of matrices has a function of an input's rows in its own rule.
+bool StageCutter::keeps(Value vector) {
+  bool own = options.rowFunctions == CutOptions::Kept && RowMap::of(vector);
+  keepsAny |= own;
+  return own;
+}
+
 // A number that a vector is times or divided by is handed over beside it, in f32, but for the norm that makes
 // it short.
 bool StageCutter::needVector(Value value, bool withoutDecays) {
   auto baseOf = [&](Value vector) { return base(vector, withoutDecays); };
+  auto isMap = [&](Value vector) { return options.rowFunctions && RowMap::of(vector); };
   Value left = baseOf(value);
-  for (Operation *factors; !isInput(left) && !isDividedByNorm(left); left = baseOf(left)) {
+  for (Operation *factors; !isInput(left) && !isDividedByNorm(left) && !isMap(left); left = baseOf(left)) {
     factors = left.getDefiningOp();
     if (!isa_and_present<MulOp, DivOp>(factors) || isProduct(left) || written.contains(left))
       break;
@@ -129,7 +137,7 @@ bool StageCutter::needVector(Value value, bool withoutDecays) {
       return false;
     left = factors->getOperand(1 - number);
   }
-  return isInput(left) || take(left);
+  return isInput(left) || keeps(left) || take(left);
 }
 
 // What states that are vectors need: functions of inputs and params entry by entry, and sums over such.
@@ -269,6 +277,9 @@ std::optional<Stages> StageCutter::run() {
   splitSides();
   if (options.splitsTimes && !whole)
     return std::nullopt;
+  // States of the same value are written along what one kernel rounds for all.
+  if (options.rowFunctions && whole)
+    return std::nullopt;
   readBeforeUpdates();
   mergeReads();
   distributeDecays();
@@ -278,6 +289,11 @@ std::optional<Stages> StageCutter::run() {
       (early.empty() && late.empty() && cores.cores.size() == 1))
     return std::nullopt;
   if (options.ofColumns && !bundle())
+    return std::nullopt;
+  if (options.rowFunctions == CutOptions::InPlace)
+    findMaps();
+  if ((options.rowFunctions == CutOptions::InPlace && inPlace.empty()) ||
+      (options.rowFunctions == CutOptions::Kept && !keepsAny))
     return std::nullopt;
   findMagnified();
   return makeStages();

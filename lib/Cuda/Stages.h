@@ -1,13 +1,15 @@
 // A rule in stages: its states, in groups that can be updated apart, and what comes before, between and after
 // them.
 //
-// Roles take inputs as they are and outputs as products leave them. Where a key is a function of an input (a
-// feature map, a rotation, a norm of what has become of it), or an output is more than products, sums and
-// numbers (a norm, a weight of each entry), that is left to kernels before and after: one token apart from
-// the other, at the speed of memory, through temporaries in the workspace. So is what one group of states
-// takes from another: products with its states, and functions of those.
+// Roles take inputs as they are, or as functions of one input's rows that they apply in place (RowMaps.h), and
+// outputs as products leave them. Where a key is another function (a rotation, a product of inputs, a
+// convolution), or an output is more than products, sums and numbers (a norm, a weight of each entry), that is
+// left to kernels before and after: one token apart from the other, at the speed of memory, through
+// temporaries in the workspace. So is what one group of states takes from another: products with its states,
+// and functions of those.
 #pragma once
 #include "dialect/recur/Recur.h"
+#include "lib/Cuda/RowMaps.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/OwningOpRef.h"
 
@@ -41,8 +43,16 @@ struct Stages {
     bool isInParts = false;
     bool isNumber() const { return isOne(type.getRows()) && isOne(type.getCols()); }
   };
+  /// A function of an input's rows that stages of matrices have for an input under a name, in a module as
+  /// stages have: they are to apply it to what they copy.
+  struct Map {
+    std::string name, source;
+    mlir::OwningOpRef<mlir::ModuleOp> module;
+    RuleOp rule() const { return *module.get().getOps<RuleOp>().begin(); }
+  };
   llvm::SmallVector<Stage> stages;
   llvm::SmallVector<Temporary> temporaries;
+  llvm::SmallVector<Map> maps;
 };
 
 /// Says of the rule of a stage that what follows magnifies the errors of its reads: it divides them by what
@@ -72,6 +82,10 @@ struct CutOptions {
   /// All that stages of matrices hand over to stages of tokens comes with its rest: it may leave the range of
   /// what vectors are, f16.
   bool withAllRests = false;
+  /// What becomes of functions of an input's rows that stages of matrices take: a stage before hands them
+  /// over; or these stages apply them in place to what they copy, or have them in their rules, for roles that
+  /// walk channels: nothing where there are none such.
+  enum RowFunctions { HandedOver, InPlace, Kept } rowFunctions = HandedOver;
 };
 
 /// The logarithm of a value between 0 and 1, as a function that loses no digits where there is one; null

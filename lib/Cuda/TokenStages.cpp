@@ -35,7 +35,9 @@ static SmallVector<int32_t> numberTensors(RuleOp rule, RuleOp stage, const Stage
   SmallVector<TensorName> whole = namesOf(rule);
   SmallVector<int32_t> numbers;
   for (const TensorName &name : namesOf(stage)) {
-    auto known = llvm::find(whole, name);
+    // What a stage makes of an input it reads there.
+    auto map = llvm::find_if(stages.maps, [&](const auto &map) { return map.name == name.second; });
+    auto known = llvm::find(whole, map == stages.maps.end() ? name : TensorName(Place::Input, map->source));
     auto temporary = llvm::find_if(stages.temporaries, [&](const auto &t) { return t.name == name.second; });
     numbers.push_back(known != whole.end() ? known - whole.begin()
                                            : -1 - (temporary - stages.temporaries.begin()));
@@ -191,7 +193,12 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
   llvm::scope_exit restore([&] {
     options.elements = elements;
     options.symbol = symbol;
+    maps.clear();
   });
+  for (const Stages::Map &map : stages->maps) {
+    options.elements[map.name] = half;
+    maps[map.name] = *RowMap::of(map.rule().yieldedOutputs()[0]);
+  }
   for (Stages::Temporary &temporary : stages->temporaries)
     temporary.isWide |= wantsDigits && temporary.isExponent;
   for (const Stages::Temporary &temporary : stages->temporaries)
@@ -209,10 +216,14 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
       own = addCore(stage, derive, inRoles);
       anyInRoles |= inRoles;
       areScanned &= stage.kind == Stages::Vectors && !own.empty() && own.front().front().form == Form::Scan;
-      // Roles alone know of rests, and of states that another one has to be the same as; and two states for
-      // one cost less in roles alone.
+      // Roles alone know of rests, of functions of rows, and of states that another one has to be the same
+      // as; and two states for one cost less in roles alone.
       bool needsRests = hasRests(stage.rule()), isSplit = cut.splitsTimes && stage.kind == Stages::Matrices;
-      if (!inRoles && (needsRests || isSplit || stage.rule()->hasAttr(followedAttr))) {
+      bool takesMaps = llvm::any_of(stages->maps, [&](const Stages::Map &map) {
+        return stage.rule().findArgument(ArgKind::Input, map.name) != nullptr;
+      });
+      bool isKept = cut.rowFunctions == CutOptions::Kept && stage.kind == Stages::Matrices;
+      if (!inRoles && (needsRests || isSplit || takesMaps || isKept || stage.rule()->hasAttr(followedAttr))) {
         wantsDigits |= needsRests;
         for (const auto &group : own)
           eraseCode(group);

@@ -1,0 +1,36 @@
+// Functions of an input's rows that stages of matrices apply to what they copy, instead of reading what a
+// kernel before has made of them.
+#include "lib/Cuda/StageCutter.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+// Those that matrices alone take. A stage of vectors reads what the others do, where it takes part in it at
+// all; and what decays is summed, or walked, as it is in memory.
+void StageCutter::findMaps() {
+  auto isInVectors = [&](Value value) {
+    return llvm::any_of(cores.cores, [&](Core &core) {
+      return core.isVector &&
+             (taken[&core].contains(value) || llvm::any_of(cores.opsOf(core), [&](Operation *op) {
+                return llvm::any_of(op->getOperands(), [&](Value x) { return stripOrientation(x) == value; });
+              }));
+    });
+  };
+  for (Value value : SmallVector<Value>(early.getArrayRef())) {
+    bool isTaken = llvm::any_of(cores.cores, [&](Core &core) { return taken[&core].contains(value); });
+    if (isTaken && !isInVectors(value) && !decays.contains(value) && !logs.contains(value) &&
+        !bundles.contains(value) && RowMap::of(value)) {
+      inPlace.insert(value);
+      early.remove(value);
+    }
+  }
+}
+
+void StageCutter::nameMaps(Stages &stages, Names &named) {
+  for (Value value : inPlace) {
+    named.push_back({value, "recur.map." + std::to_string(named.size())});
+    StringAttr source = rule.getArg(RowMap::of(value)->source).getName();
+    stages.maps.push_back({named.back().second, source.str(), stage({}, Names{named.back()}, 0)});
+  }
+}
