@@ -118,8 +118,7 @@ FailureOr<Values> RoleEmitter::startEntries(ChainState &state, const ChainProduc
                                 : slab(state, product.start);
   if (failed(start))
     return failure();
-  // A part of a product's sums, taken on as it is, makes the assembler serialise all products. It does
-  // not see that this factor is 1.
+  // A part of a product's sums has the assembler serialise all products, if it sees that this factor is 1.
   for (const ChainProduct &other : plan.products)
     if (other.result == product.start && isStacked(other) &&
         (product.startScale ? *product.startScale : other.resultScale).empty()) {

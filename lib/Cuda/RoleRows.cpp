@@ -254,8 +254,7 @@ void RoleEmitter::clearRows(Value chunk, Stage stage, Value tokens) {
     });
   };
   // Those of a chain that are read first are made of rows that are cleared, and so are those that a team's
-  // blocks make for one another. The others of a team's chunk that
-  // another block walks are not here.
+  // blocks make for one another. The others of a team's chunk that another block walks are not here.
   llvm::MapVector<unsigned, SmallVector<BlockArgument>> alike;
   for (BlockArgument input : copiedInputs(plan, phase))
     if ((!isEarly(input) || phase != Phase::Chain) && !form.sharesMap(plan, input))

@@ -10,12 +10,16 @@ using namespace recur::cuda;
 // all; and what decays is summed, or walked, as it is in memory.
 void StageCutter::findMaps() {
   auto isInVectors = [&](Value value) {
-    return llvm::any_of(cores.cores, [&](Core &core) {
-      return core.isVector &&
-             (taken[&core].contains(value) || llvm::any_of(cores.opsOf(core), [&](Operation *op) {
-                return llvm::any_of(op->getOperands(), [&](Value x) { return stripOrientation(x) == value; });
-              }));
-    });
+    SmallVector<Value> work{value};
+    while (!work.empty())
+      for (Operation *user : work.pop_back_val().getUsers()) {
+        if (isa<TransposeOp>(user))
+          work.push_back(user->getResult(0));
+        else if (user->getNumResults() == 1 && cores.entrywiseCoreOf(user->getResult(0)))
+          return true;
+      }
+    return llvm::any_of(cores.cores,
+                        [&](Core &core) { return core.isVector && taken[&core].contains(value); });
   };
   for (Value value : SmallVector<Value>(early.getArrayRef())) {
     bool isTaken = llvm::any_of(cores.cores, [&](Core &core) { return taken[&core].contains(value); });

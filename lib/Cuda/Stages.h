@@ -1,10 +1,10 @@
 // A rule in stages: its states, in groups that can be updated apart, and what comes before, between and after
 // them.
 //
-// Roles take inputs as they are, or as functions of one input's rows that they apply in place (RowMaps.h), and
-// outputs as products leave them. Where a key is another function (a rotation, a product of inputs, a
-// convolution), or an output is more than products, sums and numbers (a norm, a weight of each entry), that is
-// left to kernels before and after: one token apart from the other, at the speed of memory, through
+// Roles take inputs as they are, or as functions of one input's rows that they apply in place (RowMaps.h),
+// and outputs as products leave them. Where a key is another function (a rotation, a product of inputs, a
+// convolution), or an output is more than products, sums and numbers (a norm, a weight of each entry), that
+// is left to kernels before and after: one token apart from the other, at the speed of memory, through
 // temporaries in the workspace. So is what one group of states takes from another: products with its states,
 // and functions of those.
 #pragma once
