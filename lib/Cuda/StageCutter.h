@@ -34,7 +34,8 @@ private:
   }
   /// Whether a vector comes to a core as it is: an input, or what another core gives.
   bool isGiven(mlir::Value value) {
-    if (options.rowFunctions)
+    // Of what several cores read all have to round the same.
+    if (options.rowFunctions && cores.cores.size() == 1)
       if (std::optional<RowMap> map = RowMap::of(value); map && map->isEntrywise)
         return true;
     return isInput(value) || (cores.entrywiseCoreOf(stripOrientation(value)) && !isOwn(value));

@@ -6,8 +6,9 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-// Those that matrices alone take. A stage of vectors reads what the others do, where it takes part in it at
-// all; and what decays is summed, or walked, as it is in memory.
+// Those that one stage of matrices alone takes: what several read is rounded once for all, so that the errors
+// of a quotient's parts are the same. A stage of vectors reads what the others do, where it takes part in it
+// at all; and what decays is summed, or walked, as it is in memory.
 void StageCutter::findMaps() {
   auto isInVectors = [&](Value value) {
     SmallVector<Value> work{value};
@@ -22,7 +23,8 @@ void StageCutter::findMaps() {
                         [&](Core &core) { return core.isVector && taken[&core].contains(value); });
   };
   for (Value value : SmallVector<Value>(early.getArrayRef())) {
-    bool isTaken = llvm::any_of(cores.cores, [&](Core &core) { return taken[&core].contains(value); });
+    auto takes = [&](Core &core) { return taken[&core].contains(value); };
+    bool isTaken = llvm::count_if(cores.cores, takes) == 1;
     if (isTaken && !isInVectors(value) && !decays.contains(value) && !logs.contains(value) &&
         !bundles.contains(value) && RowMap::of(value)) {
       inPlace.insert(value);

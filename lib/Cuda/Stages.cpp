@@ -115,7 +115,7 @@ bool StageCutter::need(Value value) {
 
 // Whether a stage of matrices has a function of an input's rows in its own rule.
 bool StageCutter::keeps(Value vector) {
-  bool own = options.rowFunctions == CutOptions::Kept && RowMap::of(vector);
+  bool own = options.rowFunctions == CutOptions::Kept && cores.cores.size() == 1 && RowMap::of(vector);
   keepsAny |= own;
   return own;
 }
