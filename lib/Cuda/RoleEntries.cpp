@@ -208,9 +208,7 @@ FailureOr<Values> RoleEmitter::entriesOf(ChainState &state, Value value) {
     if (entries.empty())
       entries = scaled(state, Values(count, ptx.number(1)), {{operand}});
   // What comes of functions is rounded to 16 bits, or two bf16, before anything reads it.
-  struct Relax : OpBuilder::Listener {
-    void notifyOperationInserted(Operation *op, OpBuilder::InsertPoint) override { relax(op); }
-  } listener;
+  Relaxing listener;
   OpBuilder relaxed(b.getContext(), &listener);
   relaxed.setInsertionPoint(b.getInsertionBlock(), b.getInsertionPoint());
   Values results;

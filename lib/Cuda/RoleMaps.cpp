@@ -333,9 +333,7 @@ Values &RoleEmitter::mapPairs(BlockArgument input, Values &pairs) {
   if (!isMapOfChain(plan, input))
     return pairs;
   const RowMap &map = plan.maps.find(input)->second;
-  struct Relax : OpBuilder::Listener {
-    void notifyOperationInserted(Operation *op, OpBuilder::InsertPoint) override { relax(op); }
-  } listener;
+  Relaxing listener;
   OpBuilder relaxed(b.getContext(), &listener);
   relaxed.setInsertionPoint(b.getInsertionBlock(), b.getInsertionPoint());
   for (Value &pair : pairs) {

@@ -283,7 +283,7 @@ public:
   llvm::SetVector<mlir::BlockArgument> tilesOfLogs() const;
   llvm::SetVector<mlir::Value> vectorsOfLogs() const;
   bool isOfParams(mlir::Value vector) const;
-  /// Whether rows past a sequence's end, or of later micro-steps, have logarithms; whether the former have.
+  /// Whether logarithms of rows past a sequence's end, or of later micro-steps, do not count; the former's.
   bool masksLogs() const { return (decaysAtFirst() && !isStacked()) || outlastRows(); }
   bool outlastRows() const { return isOfParams(logs()) || !vanishLogs(logs()); }
   /// Writes decays of values as what values are divided by and outputs are times, where it can

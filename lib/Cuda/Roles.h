@@ -174,7 +174,7 @@ private:
   bool turnsColumns() const;
   bool mapsTiles() const;
   bool changesTiles() const { return turnsColumns() || mapsTiles(); }
-  /// Who does that: the warpgroup of scores, which may have no system to solve; else those who sum over rows.
+  /// Who does that: the scores' warpgroup, without a system, or one of its own; else those who sum over rows.
   bool scoresChange() const;
   bool changesAhead() const { return scoresChange() || form.mapsApart(plan); }
   bool sumsChange() const { return changesTiles() && !changesAhead(); }

@@ -1,7 +1,7 @@
 // Which vectors are functions of an input's rows.
 #include "lib/Cuda/RowMaps.h"
 #include "lib/Cuda/Cores.h"
-#include "mlir/IR/Matchers.h"
+#include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/SetVector.h"
 #include "llvm/ADT/TypeSwitch.h"
 #include "llvm/Support/raw_ostream.h"
@@ -10,8 +10,8 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-// What a warp's entries of one function wait for at the special function unit, times the entries; none for
-// functions that take many other instructions, too. What divides all entries is inverted once.
+// How often an entry of a function goes to the special function unit; none for functions that take many other
+// instructions, too. What divides all entries is inverted once.
 static std::optional<int> specialOf(Operation *op) {
   return llvm::TypeSwitch<Operation *, std::optional<int>>(op)
       .Case<ExpOp, LogOp, SqrtOp>([](auto) { return 1; })

@@ -39,6 +39,10 @@ mlir::LogicalResult emitTiles(mlir::LLVM::LLVMFuncOp function, RuleOp rule,
 void relaxMath(mlir::LLVM::LLVMFuncOp function, llvm::ArrayRef<TensorArgument> tensors);
 /// The same of one operation.
 void relax(mlir::Operation *op);
+/// Does so for what a builder makes.
+struct Relaxing : mlir::OpBuilder::Listener {
+  void notifyOperationInserted(mlir::Operation *op, mlir::OpBuilder::InsertPoint) override { relax(op); }
+};
 /// Whether a quotient is such a one over one and something, as sigmoids are: never of so small a number that
 /// it would leave f32's range, so that nothing need be scaled for it.
 bool isReciprocalOnUnit(mlir::arith::DivFOp op);
