@@ -10,11 +10,20 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-static bool hasAll(const RowFactors &of, const RowFactors &some) {
-  return llvm::all_of(some, [&](RowFactor factor) { return llvm::is_contained(of, factor); });
+// What is left of factors without some others, or nothing where those are not among them, each as often.
+static std::optional<RowFactors> without(RowFactors factors, ArrayRef<RowFactor> others) {
+  for (RowFactor other : others) {
+    auto *found = llvm::find(factors, other);
+    if (found == factors.end())
+      return std::nullopt;
+    factors.erase(found);
+  }
+  return factors;
 }
 
-static bool areSame(const RowFactors &x, const RowFactors &y) { return hasAll(x, y) && hasAll(y, x); }
+static bool areSame(const RowFactors &x, const RowFactors &y) {
+  return x.size() == y.size() && without(x, y).has_value();
+}
 
 // The factors of a product's columns that follow it.
 RowFactors RolePlan::resultScaleOf(MatmulOp product) const {
@@ -53,7 +62,7 @@ std::optional<FailureOr<unsigned>> RolePlan::visitSum(AddOp sum, Value value) {
       return failure();
     RowFactors factors = resultScaleOf(product);
     std::optional<RowFactors> other = scaleOfSum(sum->getOperand(1 - i));
-    if ((factors.empty() || (other && hasAll(*other, factors))) && (!best || *wave > bestWave)) {
+    if ((factors.empty() || (other && without(*other, factors))) && (!best || *wave > bestWave)) {
       best = product;
       bestWave = *wave;
       at = i;
@@ -68,10 +77,11 @@ std::optional<FailureOr<unsigned>> RolePlan::visitSum(AddOp sum, Value value) {
   RowFactors factors = resultScaleOf(best), rest;
   if (!factors.empty()) {
     auto *start = llvm::find_if(products, [&](const ChainProduct &p) { return p.result == other; });
-    if (start == products.end() || !hasAll(start->resultScale, factors))
+    std::optional<RowFactors> left =
+        start == products.end() ? std::nullopt : without(start->resultScale, factors);
+    if (!left)
       return std::nullopt;
-    rest = start->resultScale;
-    llvm::erase_if(rest, [&](RowFactor factor) { return llvm::is_contained(factors, factor); });
+    rest = *left;
   }
   // It may wait for what it is summed onto.
   bool isWhole = rest.empty();

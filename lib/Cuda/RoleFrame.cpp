@@ -72,8 +72,7 @@ unsigned RoleEmitter::slotOf(const Slot &wanted) {
     if (slot.decay == wanted.decay && (slot.before == wanted.before || chunk::isLate(slot.decay)) &&
         slot.ofTokens == wanted.ofTokens && slot.within == wanted.within &&
         slot.factors.size() == wanted.factors.size() &&
-        llvm::all_of(wanted.factors,
-                     [&, &slot = slot](RowFactor f) { return llvm::is_contained(slot.factors, f); }))
+        std::is_permutation(slot.factors.begin(), slot.factors.end(), wanted.factors.begin()))
       return i;
   slots.push_back(wanted);
   return slots.size() - 1;
