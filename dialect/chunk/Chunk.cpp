@@ -278,6 +278,19 @@ LogicalResult ScanOp::verify() {
   return success();
 }
 
+LogicalResult NormaliserOp::verify() {
+  MatType type = getQueries().getType(), scores = getScores().getType();
+  auto isOfTokens = [&](MatType own) { return own.getRows() == type.getRows() && isOne(own.getCols()); };
+  if (scores.getRows() != type.getRows() || scores.getCols() != type.getRows() ||
+      !isOfTokens(getWeights().getType()) || !isOfTokens(getResult().getType())) // chunk_normaliser_c1
+    return emitOpError()
+           << "must have scores of all pairs, and a weight and a result for each, of the rows of " << type;
+  if (Value whole = getWhole()) // chunk_normaliser_c2
+    if (MatType own = matType(whole); !isOne(own.getRows()) || !isOne(own.getCols()))
+      return emitOpError() << "must leave one number of the vector, got: " << own;
+  return success();
+}
+
 LogicalResult ConjugateGradientsOp::verifyRegions() {
   Block &block = getProduct().front();
   auto yield = dyn_cast<chunk::YieldOp>(block.back());

@@ -244,6 +244,29 @@ def Chunk_ScanOp : Chunk_Op<"scan", [Pure, AttrSizedOperandSegments, AttrSizedRe
   let hasVerifier = 1;
 }
 
+def Chunk_NormaliserOp : Chunk_Op<"normaliser", [Pure, AllTypesMatch<["queries", "keys"]>]> {
+  let summary = "what queries read of a vector that sums keys";
+  let description = [{
+    A vector state z takes in keys with the scores that a matrix state takes in values with, so that who has those needs
+    no other product between tokens:
+
+      result[t] = queries[t] z + sum over j of scores[t,j] weights[j],  z' = whole z + keysT weights.
+
+    Lowerings make this of a program where they keep z beside the matrix: it is then no argument of the program any
+    more, but `state`, a number among the rule's, and `first` in all of its entries where none is given.
+    Constraints: chunk_normaliser_c1: the scores are square with the queries' rows, weights and the result one number
+    per token. chunk_normaliser_c2: `whole` is one number.
+  }];
+  let arguments = (ins Recur_Mat:$queries, Recur_Mat:$scores, Recur_Mat:$weights, Recur_Mat:$keys,
+                       Optional<Recur_Mat>:$whole, I64Attr:$state, F64Attr:$first);
+  let results = (outs Recur_Mat:$result);
+  let assemblyFormat = [{
+    $queries `scores` $scores `weights` $weights `keys` $keys (`whole` $whole^ `:` type($whole))? `state` $state `first`
+    $first attr-dict `:` type($queries) `,` type($scores) `,` type($weights) `->` type($result)
+  }];
+  let hasVerifier = 1;
+}
+
 def Chunk_ConjugateGradientsOp : Chunk_Op<"conjugate_gradients", [SingleBlock, RecursiveMemoryEffects,
     AllTypesMatch<["rhs", "result"]>]> {
   let summary = "solve one symmetric system for each token";

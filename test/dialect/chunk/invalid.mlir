@@ -257,6 +257,31 @@ chunk.program @chunk_scan_c2 length("C") [#recur.arg<input "k">, #recur.arg<stat
 
 // -----
 
+chunk.program @chunk_normaliser_c1 length("C") [#recur.arg<input "k">, #recur.arg<input "a">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>, %a: !recur.mat<C x 1>):
+  // expected-error@+1 {{must have scores of all pairs, and a weight and a result for each, of the rows of '!recur.mat<C x dk>'}}
+  %n = chunk.normaliser %k scores %k weights %a keys %k state 0 first 0.0 : !recur.mat<C x dk>, !recur.mat<C x dk>,
+    !recur.mat<C x 1> -> !recur.mat<C x 1>
+  chunk.yield %n : !recur.mat<C x 1>
+}
+
+// -----
+
+chunk.program @chunk_normaliser_c2 length("C") [#recur.arg<input "k">, #recur.arg<input "a">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>, %a: !recur.mat<C x 1>):
+  %g = chunk.gram inclusive %k, %k : !recur.mat<C x dk> -> !recur.mat<C x C>
+  // expected-error@+1 {{must leave one number of the vector, got: '!recur.mat<C x 1>'}}
+  %n = chunk.normaliser %k scores %g weights %a keys %k whole %a : !recur.mat<C x 1> state 0 first 0.0
+    : !recur.mat<C x dk>, !recur.mat<C x C>, !recur.mat<C x 1> -> !recur.mat<C x 1>
+  chunk.yield %n : !recur.mat<C x 1>
+}
+
+// -----
+
 chunk.program @chunk_conjugate_gradients_c1 length("C") [#recur.arg<input "k">] -> ["o"] init {
   chunk.yield
 } body {

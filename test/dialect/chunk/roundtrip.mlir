@@ -57,6 +57,9 @@ chunk.program @everything length("C") [#recur.arg<input "k">, #recur.arg<input "
   %t, %e = chunk.scan before factors(%x : !chunk.tokens<!recur.mat<dk x dv>>)
     writes(%x : !chunk.tokens<!recur.mat<dk x dv>>) from(%S : !recur.mat<dk x dv>)
     -> !chunk.tokens<!recur.mat<dk x dv>> last(!recur.mat<dk x dv>)
+  // CHECK: chunk.normaliser %k scores %{{.*}} weights %a keys %k state 1 first 0.000000e+00 : <C x dk>, <C x C>, <C x 1> -> <C x 1>
+  %nm = chunk.normaliser %k scores %i weights %a keys %k state 1 first 0.0 : !recur.mat<C x dk>, !recur.mat<C x C>,
+    !recur.mat<C x 1> -> !recur.mat<C x 1>
   // CHECK: chunk.conjugate_gradients %k iterations 3 eps 0.000000e+00 : <C x dk> {
   %z = chunk.conjugate_gradients %k iterations 3 eps 0.0 : !recur.mat<C x dk> {
   ^bb0(%p: !recur.mat<C x dk>):
