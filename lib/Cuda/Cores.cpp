@@ -138,7 +138,7 @@ uint64_t Cores::passingOf(ArrayRef<Value> values, const llvm::DenseSet<Value> &g
   return found;
 }
 
-Cores::Cores(RuleOp rule, bool keepsDelayed)
+Cores::Cores(RuleOp rule, bool keepsDelayed, bool keepsSums)
     : rule(rule), states(rule.argumentsOf(ArgKind::State)), passing(passingStates(rule).states),
       delayed(keepsDelayed ? delayedWrites(rule) : 0) {
   passing &= ~delayed;
@@ -152,6 +152,32 @@ Cores::Cores(RuleOp rule, bool keepsDelayed)
   }
   while (joinOnce())
     ;
+  if (keepsSums)
+    joinSums();
+}
+
+// Whether a core is one vector that numbers alone make less.
+bool Cores::isSum(const Core &core) {
+  if (!core.isVector || llvm::popcount(core.states) != 1 || isNumber(states[llvm::countr_zero(core.states)]))
+    return false;
+  return llvm::all_of(opsOf(core), [&](Operation *op) {
+    if (isa<MulOp, DivOp>(op))
+      return isNumber(op->getOperand(1)) || (isa<MulOp>(op) && isNumber(op->getOperand(0)));
+    return isa<AddOp, TransposeOp, AssumeOp>(op);
+  });
+}
+
+// The core of the only matrix takes in such a vector.
+void Cores::joinSums() {
+  auto isOfMatrix = [](const Core &core) { return !core.isVector; };
+  auto *matrix = llvm::find_if(cores, isOfMatrix);
+  if (llvm::count_if(cores, isOfMatrix) != 1 || llvm::popcount(matrix->states) != 1)
+    return;
+  for (const Core &core : cores)
+    if (isSum(core) && !(matrix->needs & core.states) && !(core.needs & matrix->states)) {
+      sums = core.states;
+      return join(matrix - cores.begin(), core.states);
+    }
 }
 
 void Cores::findReach() { reach = ::findReach(rule, passing); }
@@ -247,6 +273,11 @@ Core *Cores::coreOf(Value matrix) {
     if (found && !(found & ~core.states))
       return &core;
   return nullptr;
+}
+
+Core *Cores::coreOfSums() {
+  auto *found = llvm::find_if(cores, [&](const Core &core) { return (core.states & sums) != 0; });
+  return found == cores.end() ? nullptr : found;
 }
 
 // Whether a value follows from vectors of a core and others entry by entry or, `orSums`, from sums over such.

@@ -53,7 +53,8 @@ struct Core {
 class Cores {
 public:
   /// `keepsDelayed`: matrices that are written products of vectors of the token before keep those with them.
-  explicit Cores(RuleOp rule, bool keepsDelayed = false);
+  /// `keepsSums`: so does the only matrix keep a vector that sums keys (RoleNormaliser.cpp).
+  explicit Cores(RuleOp rule, bool keepsDelayed = false, bool keepsSums = false);
 
   /// Whether there is such an order. Else the cores are in none.
   bool order();
@@ -69,6 +70,8 @@ public:
   void findReach();
   /// The core of the states that a matrix is made of, or null where those of several are.
   Core *coreOf(mlir::Value matrix);
+  /// The one with a vector that sums keys, or null.
+  Core *coreOfSums();
   /// The vector core that can compute a value, from its states and functions of the token, entry by entry and
   /// by sums over entries; or null.
   Core *entrywiseCoreOf(mlir::Value value);
@@ -78,8 +81,12 @@ public:
   llvm::SetVector<mlir::Operation *> opsOf(const Core &core);
 
   llvm::SmallVector<Core> cores;
+  /// Such a vector, as a bit by number.
+  uint64_t sums = 0;
 
 private:
+  void joinSums();
+  bool isSum(const Core &core);
   void join(unsigned core, uint64_t states);
   bool joinOnce();
   void needForReads();

@@ -141,46 +141,55 @@ LogicalResult KernelBuilder::addSequential(RuleOp bound) {
 bool KernelBuilder::isWanted(StringRef form) const { return options.form == form || options.form == "auto"; }
 
 void KernelBuilder::addChunked(DeriveFunction derive) {
-  auto inStages = [&] {
+  auto inStages = [&](bool keepsSums) {
     for (bool keepsDelayed : {true, false})
       for (bool ofColumns : {true, false})
         for (bool withRests : {true, false})
           for (auto functions : {CutOptions::InPlace, CutOptions::Kept, CutOptions::HandedOver}) {
             CutOptions cut{withRests, ofColumns, keepsDelayed};
             cut.rowFunctions = functions;
+            cut.keepsSums = keepsSums;
             if (!(keepsDelayed && ofColumns) && addStages(derive, cut))
               return true;
           }
     CutOptions split;
     split.splitsTimes = true;
-    return addStages(derive, split);
+    return !keepsSums && addStages(derive, split);
+  };
+  // A vector that sums keys costs least where the scores are that it is read with.
+  auto besideScores = [&] {
+    return Cores(rule, /*keepsDelayed=*/false, /*keepsSums=*/true).sums && inStages(true);
   };
   if (!options.chip.hasWarpgroups())
     refused["roles"] = "the chip has no products of warpgroups";
   else if (!rule.argumentsOf(ArgKind::Stale).empty())
     refused["roles"] = "a state at the start of a block is read, and chunks of roles are no blocks";
   // States that do not feed one another are faster one after the other than as two of one chain.
-  else if (isWanted("roles") && !(Cores(rule).cores.size() > 1 && inStages()) && !addInRoles(derive) &&
-           !inStages() && hasDearSums) {
+  else if (isWanted("roles") && !besideScores() && !(Cores(rule).cores.size() > 1 && inStages(false)) &&
+           !addInRoles(derive) && !inStages(false) && hasDearSums) {
     takesDearSums = true;
     addInRoles(derive);
   } else if (options.form == "scan") { // of those in stages; addScan has the others
-    inStages();
+    inStages(false);
   }
   if (isWanted("chunk"))
     addPortable(derive);
 }
 
 // The largest class that a head's blocks can share out. A vector of the token before, which a rotated rule
-// reads before its first token alone, each of them may read.
-static unsigned findShared(RuleOp rule, const IndexClasses &classes) {
+// reads before its first token alone, each of them may read; and in roles each may keep one that sums keys.
+static unsigned findShared(RuleOp rule, const IndexClasses &classes, bool inRoles) {
   unsigned best = classes.bestIndependent();
-  uint64_t delayed = best ? 0 : delayedWrites(rule);
-  if (!delayed || !rotateUpdate(rule, /*inLogs=*/false))
+  uint64_t common = best ? 0 : delayedWrites(rule);
+  if (common && !rotateUpdate(rule, /*inLogs=*/false))
+    common = 0;
+  if (!best && !common && inRoles)
+    common = Cores(rule, /*keepsDelayed=*/false, /*keepsSums=*/true).sums;
+  if (!common)
     return best;
   SmallVector<Value> others;
   for (auto [i, state] : llvm::enumerate(rule.argumentsOf(ArgKind::State)))
-    if (!(delayed >> i & 1))
+    if (!(common >> i & 1))
       others.push_back(state);
   for (unsigned dim : {0, 1}) {
     unsigned index = classes.classOf(others.front(), dim);
@@ -204,7 +213,7 @@ SharedOut KernelBuilder::shareOut(int64_t slab, Rest rest) {
     if (auto constant = first.get().getDefiningOp<ConstantOp>())
       first.set(OpBuilder(constant).clone(*constant)->getResult(0));
   IndexClasses classes(partRule);
-  unsigned shared = findShared(partRule, classes);
+  unsigned shared = findShared(partRule, classes, rest == Rest::Padded);
   // Of a state that nothing reads both dimensions are independent: derived programs take the rows.
   auto states = partRule.argumentsOf(ArgKind::State);
   if (unsigned rows = states.size() == 1 ? classes.classOf(states[0], 0) : 0;

@@ -10,8 +10,7 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-// What is left of factors without some others, or nothing where those are not among them, each as often.
-static std::optional<RowFactors> without(RowFactors factors, ArrayRef<RowFactor> others) {
+std::optional<RowFactors> cuda::without(RowFactors factors, ArrayRef<RowFactor> others) {
   for (RowFactor other : others) {
     auto *found = llvm::find(factors, other);
     if (found == factors.end())

@@ -35,7 +35,8 @@ Values RoleEmitter::scaled(ChainState &state, ValueRange entries, RowFactors fac
       entry = ptx.multiply(entry, factor);
     return results;
   }
-  if (!isRoomy) {
+  // (What follows from reads beside scores is not there ahead.)
+  if (!isRoomy || RolePlan::isLate(factors)) {
     for (size_t e = 0, each = entriesOfEight(); e < results.size(); e += each) {
       Values pair = ptx.loadFloats(state.columns, offset + e / each * 32, 2);
       for (size_t i = 0; i < each; ++i)

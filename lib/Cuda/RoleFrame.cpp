@@ -1,7 +1,7 @@
 // What holds the roles together: barriers, the ring, who does what.
 #include "lib/Cuda/Count.h"
 #include "lib/Cuda/Marks.h"
-#include "lib/Cuda/Roles.h"
+#include "lib/Cuda/RoleBesideScores.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
 using namespace mlir;
@@ -57,7 +57,8 @@ SmallVector<ScoreRole> cuda::scoreRoles(const RolePlan &plan, const RoleForm &fo
   if (plan.decay)
     return {{tiles, plan.system != nullptr}};
   if (!plan.system)
-    return tiles.empty() ? SmallVector<ScoreRole>() : SmallVector<ScoreRole>{{tiles, false}};
+    return tiles.empty() && !plan.normaliser ? SmallVector<ScoreRole>()
+                                             : SmallVector<ScoreRole>{{tiles, false}};
   if (form.team == 1 || tiles.empty() || plan.states > 1 || plan.keys > mostKeysBeside)
     return {{tiles, true}};
   return {{{}, true}, {tiles, false}};
@@ -185,7 +186,7 @@ void RoleEmitter::emitStart() {
     init(Loaded, stages, 1);
     init(Full, stages, rowsAhead() ? 96 : 32);
     init(KnownFull, walkersSum() && plan.haveNumbersInLogs() ? stages : 0, 32);
-    init(Empty, stages, 128 * chains);
+    init(Empty, stages, 128 * (chains + (plan.normaliser && team > 1)));
     init(TilesFull, form.sharesWalk() ? ownPlaces + 1 : stages, form.walkers() ? 1 : 0);
     init(TablesFull, tabulatesAhead() ? 2 : 0, 32 * tableWarps());
     init(TablesEmpty, tabulatesAhead() ? 2 : 0, 128 * form.walkers());
@@ -382,7 +383,7 @@ LogicalResult RoleEmitter::emit() {
   if (team > 1)
     ptx.meetCluster();
   if (phase == Phase::Gather)
-    entry.scratchBytes = slabs * gatheredBytes();
+    entry.scratchBytes = slabs * gatheredBytes() + Normaliser(*this).bytesToPass();
   if (phase == Phase::Passed)
     entry.scratchBytes = passedBytes();
   if (phase == Phase::Chain)

@@ -373,6 +373,7 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
           program = anchored;
     }
     if (program) {
+      RolePlan::takeNormaliser(program, rule);
       writeSums(program);
       RolePlan::readOnce(program);
       RolePlan::writeBoth(program);

@@ -1,5 +1,5 @@
 // Where things are in the shared memory of roles: the ring of tiles, scores, tables, numbers.
-#include "lib/Cuda/Roles.h"
+#include "lib/Cuda/RoleBesideScores.h"
 
 using namespace mlir;
 using namespace recur;
@@ -96,7 +96,7 @@ void RoleEmitter::layOut() {
     exchangeBytes = partsInTables() ? 0 : plan.grams.size() * partBytes, blockBytes = rightBytes;
   int64_t others = outputBytes + blockBytes + leavesBytes + tablesBytes + sumBytes + vectorBytes() +
                    exchangeBytes + ownPlaces * logsBytes + (ownPlaces + 1) * walkedBytes +
-                   Barriers * barrierPitch + beginBytes + 256;
+                   Barriers * barrierPitch + beginBytes + Normaliser(*this).bytes() + 256;
   // Teams want three places for what their chains read as it is; the first try leaves outputs one of their
   // own.
   int64_t wanted = 3 * (stageBytes + slotBytes) + 2 * scoreBytes;
@@ -144,6 +144,7 @@ void RoleEmitter::layOut() {
     at += bytes;
   };
   take(scoresAt, buffers * scoreBytes);
+  take(normaliserAt, Normaliser(*this).bytes());
   inverseAt = scoresAt + scoreOffset(plan.scores.size());
   take(outputsAt, outputBytes);
   take(blocksAt, blockBytes);

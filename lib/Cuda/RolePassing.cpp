@@ -5,7 +5,7 @@
 // Nothing orders the blocks of a launch, so a block's number is how many have begun before it: all that it
 // waits for is in blocks that have begun. Blocks of all first segments come before those of the second ones.
 #include "lib/Cuda/Marks.h"
-#include "lib/Cuda/Roles.h"
+#include "lib/Cuda/RoleBesideScores.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
 using namespace mlir;
@@ -71,17 +71,20 @@ Value RoleEmitter::numberOfBlock() {
   return ptx.load(ptx.add(base, beginAt), numberAt, 1, b.getI32Type())[0];
 }
 
-int64_t RoleEmitter::passedBytes() const { return slabs * stateBytes() + wordsBytes; }
+int64_t RoleEmitter::passedBytes() const {
+  return slabs * stateBytes() + (plan.normaliser ? plan.keys * 4 : 0) + wordsBytes;
+}
 
-std::pair<Value, Value> RoleEmitter::passed(Value block) {
+std::pair<Value, Value> RoleEmitter::passed(Value block, bool ofNormaliser) {
   Value words = at(b, scratch(), ptx.constant(countBytes));
   Value blocks = NVVM::GridDimXOp::create(b, b.getI32Type());
   Value states = at(b, words, ptx.mul(blocks, wordsBytes));
-  Value which = ptx.add(ptx.mul(block, slabs), slabIndex);
-  Value offset = arith::MulIOp::create(b, arith::ExtUIOp::create(b, b.getI64Type(), which),
-                                       ptx.constant(stateBytes(), 64));
+  auto wide = [&](Value x) { return arith::ExtUIOp::create(b, b.getI64Type(), x); };
+  Value which = ofNormaliser ? ptx.constant(slabs) : slabIndex;
+  Value offset =
+      ptx.add(ptx.mul(wide(block), passedBytes() - wordsBytes), ptx.mul(wide(which), stateBytes()));
   return {LLVM::GEPOp::create(b, states.getType(), b.getI8Type(), states, ValueRange{offset}),
-          at(b, words, ptx.add(ptx.mul(block, wordsBytes), ptx.mul(slabIndex, 4)))};
+          at(b, words, ptx.add(ptx.mul(block, wordsBytes), ptx.mul(which, 4)))};
 }
 
 Values RoleEmitter::passedState() {

@@ -113,7 +113,7 @@ bool RolePlan::isRow(Value value) const {
     return argument.getOwner()->getParentOp() == program.getOperation() &&
            program.getArg(argument.getArgNumber()).getKind() != ArgKind::State;
   return TypeSwitch<Operation *, bool>(value.getDefiningOp())
-      .Case([](ConstantOp) { return true; })
+      .Case<ConstantOp, chunk::NormaliserOp>([](auto) { return true; })
       .Case([&](BroadcastOp broadcast) { return isRow(broadcast.getOperand()); })
       .Case([&](chunk::WeightsOp w) {
         auto cascade = w.getDecay().getDefiningOp<chunk::CascadeOp>();
@@ -150,6 +150,8 @@ LogicalResult RolePlan::needRow(Value value) {
   if (!isRow(value))
     return failure();
   Operation *op = value.getDefiningOp();
+  if (isa_and_present<chunk::NormaliserOp>(op))
+    return needNormaliser();
   if (auto weights = dyn_cast_if_present<chunk::WeightsOp>(op)) {
     SmallVector<Value> sources;
     if (auto cascade = weights.getDecay().getDefiningOp<chunk::CascadeOp>())
@@ -264,7 +266,8 @@ FailureOr<unsigned> RolePlan::visitProduct(Operation *op, Value result, Value st
       // Factors of the tokens that are summed over are the scores' as well as the tile's, and there cost no
       // register.
       RowFactors columnScale;
-      if (std::optional<TokenTile> tile = asTile(product.left); tile && keepsRange(tile->scale)) {
+      if (std::optional<TokenTile> tile = asTile(product.left);
+          tile && keepsRange(tile->scale) && leavesNormaliser(splitScores(lhs).second, tile->scale)) {
         product.left = tile->input;
         columnScale = tile->scale;
       }
@@ -387,6 +390,8 @@ LogicalResult RolePlan::stackProducts() {
 }
 
 LogicalResult RolePlan::check() {
+  for (chunk::NormaliserOp own : program.getBody().getOps<chunk::NormaliserOp>())
+    normaliser = own;
   isF16 = llvm::any_of(program.argumentsOf(ArgKind::Input), [&](BlockArgument input) {
     return asTile(input) && tensors[tensorOf(input)].element.isF16();
   });
@@ -397,6 +402,8 @@ LogicalResult RolePlan::check() {
                                                SmallVector<Value>(yielded.take_front(states))))
     if (failed(visit(value)))
       return failure();
+  if (normaliser && statesOnly && failed(needNormaliser()))
+    return failure();
   if (decay ? failed(checkDecay()) : !areProductsFew())
     return failure();
   if (system && ownSystem >= 0)
@@ -414,6 +421,8 @@ LogicalResult RolePlan::check() {
     return failure();
   keepDigits();
   placeOutputs();
+  if (normaliser && failed(checkNormaliser()))
+    return failure();
   return success(areTensorsPacked());
 }
 

@@ -6,9 +6,9 @@
 // state as an index is the chain, and each of its warpgroups holds 64 such rows in registers, the state among
 // them.
 #pragma once
-#include "dialect/chunk/Chunk.h"
 #include "lib/Algebra/RotatedUpdate.h"
 #include "lib/Algebra/StackedReads.h"
+#include "lib/Cuda/RoleValues.h"
 #include "lib/Cuda/RowMaps.h"
 #include "lib/Cuda/Tensors.h"
 #include "llvm/ADT/SetVector.h"
@@ -32,98 +32,6 @@ constexpr size_t productsTogether = 2;
 /// How much a key may decay in 16 tokens, as a binary logarithm, for a reference in their middle to be used:
 /// the halves of two blocks together stay within f32's range.
 constexpr double mostOfBlock = 120;
-
-/// One number per token (or the same for all) that rows are multiplied with, or divided by.
-struct RowFactor {
-  mlir::Value value;
-  bool divides = false;
-  bool operator==(const RowFactor &other) const { return value == other.value && divides == other.divides; }
-};
-using RowFactors = llvm::SmallVector<RowFactor, 2>;
-
-/// What of a token's writes reaches what a later token reads of coupled states: the product of the
-/// transitions between the two, with a number for each state that is read before it and for each that is
-/// written behind.
-struct CoupledMask {
-  mlir::Value cascade;
-  /// For each state factors of the later token, none where it does not read the state; and of the earlier
-  /// one, none where it does not write to it.
-  llvm::SmallVector<std::optional<RowFactors>, 0> reads, weights;
-  chunk::Reach reach = chunk::Reach::Inclusive;
-  /// Factors of the later token that it is times, which its numbers do not have.
-  RowFactors scale = {};
-
-  /// The numbers of tokens that it is made of.
-  llvm::SmallVector<mlir::Value> numbers() const;
-};
-
-/// The rows of an input, each times factors. With a decay of each key, each entry may be times what decays
-/// over a span, or times the token's own factor.
-struct TokenTile {
-  mlir::BlockArgument input;
-  RowFactors scale;
-  std::optional<chunk::Span> span = std::nullopt;
-  bool decayed = false;
-  /// Where rows follow from inputs' entry by entry, the vector that tells how; `input` is one of them.
-  mlir::Value made = {};
-  mlir::Value rows() const { return made ? made : mlir::Value(input); }
-};
-
-/// A tile that is made from rows: what decays over a span, times them. It lies where `place` was before.
-struct MadeTile {
-  mlir::Value rows;
-  chunk::Span span;
-  mlir::BlockArgument place = {};
-};
-
-/// Scores between tokens, their columns times factors, as the chain multiplies with them.
-struct ScoreTile {
-  mlir::Value value;
-  RowFactors columnScale;
-  /// Factors of the rows are left to the product that the scores go into, but for those.
-  bool plainRows = false;
-  RowFactors rowScale = {};
-  /// What lies above the diagonal does not matter.
-  bool anyAbove = false;
-  /// A row is a token, where columns are micro-steps.
-  bool ofTokens = false;
-  /// Rows and columns have changed places: columns are the later tokens.
-  bool turned = false;
-};
-
-/// A product of the chain: left (independent rows x depth, in registers) times right (in shared memory).
-struct ChainProduct {
-  enum Right {
-    Rows,   // a tile, its rows are the result's columns
-    Depth,  // a tile, its rows are summed over
-    Scores, // scores, summed over their columns
-    Inverse // of a unit triangular system
-  } kind;
-  mlir::Value left, right, result;
-  /// Which of the plan's score tiles the right side is.
-  unsigned scores = 0;
-  /// What it is added to, or null; and whether that is a product of the same wave.
-  mlir::Value start;
-  bool chained = false;
-  /// Factors of the result's columns; and those of the start's, where the start is a product whose other
-  /// factors are the result's.
-  RowFactors resultScale;
-  std::optional<RowFactors> startScale;
-  /// With an inverse, a number of tokens that all of the left side has as a factor; or null. The inverse has
-  /// it instead.
-  mlir::Value leftFactor = {};
-  /// Products of a wave need no product of this wave or a later one.
-  unsigned wave = 0;
-  /// Products with the same number have the same left side and their tiles side by side.
-  int stack = -1;
-  /// The result's columns are tokens, where those of others are micro-steps.
-  bool ofTokens = false;
-  /// With two states, which of a thread's two rows the result's are, and the product in the same wave, by
-  /// number, that has the others': of the two the first is made, for both.
-  unsigned row = 0;
-  int other = -1;
-  bool isSecond = false;
-};
 
 /// The plan of one program.
 class RolePlan {
@@ -176,8 +84,12 @@ public:
   int64_t keysInMemory() const;
   /// The tensor of a state before the first token, and after the last one; by number among the rule's.
   unsigned finalTensor(unsigned state) const { return tensors.size() - statesOfRule() + state; }
-  unsigned stateOfRule(unsigned state) const { return rotated ? rotated->states[state] : state; }
-  unsigned statesOfRule() const { return rotated ? rotated->statesOfRule : states - isAnchored; }
+  unsigned stateOfRule(unsigned state) const {
+    return rotated ? rotated->states[state] : state + (normaliser && state >= normaliser.getState());
+  }
+  unsigned statesOfRule() const {
+    return rotated ? rotated->statesOfRule : states - isAnchored + (normaliser ? 1 : 0);
+  }
   /// Whether the last state is a param.
   bool isAnchored = false;
   /// What an input without a tensor, a number of the next token, is at the token itself; or null.
@@ -226,6 +138,18 @@ public:
   /// Reads two coupled states along the same rows at once, times a sum of numbers; writes to both likewise.
   static void readOnce(chunk::ProgramOp program);
   static void writeBoth(chunk::ProgramOp program);
+  /// Has a vector that sums keys be read beside scores, instead of being a state (RoleNormaliser.cpp).
+  static void takeNormaliser(chunk::ProgramOp program, RuleOp rule);
+  /// Whether a number follows from what is read of it: who makes scores stores it behind them.
+  static bool isLate(mlir::Value value);
+  static bool isLate(llvm::ArrayRef<RowFactor> factors);
+  /// What the scores that it is read beside, as they are stored, are to be times of each row and column.
+  struct NormaliserScale {
+    RowFactors rows, columns;
+  };
+  NormaliserScale normaliserScale() const;
+  /// What a token's key is times where it is summed.
+  RowFactors normaliserWeights() const;
   /// Writes decays that may be negative as those of their sizes, and their signs as factors (RoleSigns.cpp);
   /// whether a decay is such signs.
   static void splitSigns(chunk::ProgramOp program);
@@ -339,6 +263,9 @@ public:
   /// of one, and a warpgroup half as many independent rows.
   int64_t states = 1;
   llvm::SmallVector<CoupledMask> masks;
+  /// The vector that is read beside scores, or null, and which of the score tiles.
+  mutable chunk::NormaliserOp normaliser;
+  unsigned normaliserTile = 0;
   bool takesCommon = false; // whether factors of all that a mask reads are not the mask's
   /// A chunk's rows are the micro-steps of some tokens. What belongs to a token, not to a micro-step, is a
   /// slab of fewer columns, a multiple of 16, which may be more than there are tokens.
@@ -449,6 +376,10 @@ private:
                                          bool chained, unsigned leastWave = 0);
   mlir::LogicalResult visitScores(mlir::Value value);
   mlir::LogicalResult needMask(CoupledMask mask);
+  mlir::LogicalResult needNormaliser();
+  mlir::LogicalResult checkNormaliser();
+  bool leavesNormaliser(chunk::GramOp gram, llvm::ArrayRef<RowFactor> columns) const;
+  bool forgetsNormaliser(llvm::ArrayRef<mlir::Value> decays) const;
   /// The mask that a value is, as the plan's masks are.
   std::optional<CoupledMask> coupledMask(mlir::Value value) const;
   /// The range of a value's entries, as far as declared ranges say; and whether none is beyond 1.

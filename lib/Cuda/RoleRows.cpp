@@ -1,5 +1,6 @@
 // One number per token: gates, sums of decays, norms. Lanes hold two neighbouring tokens each.
 #include "lib/Cuda/Count.h"
+#include "lib/Cuda/RoleBesideScores.h"
 #include "lib/Cuda/RoleRowState.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 #include "llvm/ADT/TypeSwitch.h"
@@ -338,8 +339,7 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
     }
     if (!rowsAhead())
       await();
-    auto fill = [&](unsigned i) {
-      const Slot &slot = slots[i];
+    auto valuesOf = [&](const Slot &slot) {
       std::array<Value, 2> values{ptx.number(1), ptx.number(1)};
       bool isLog = slot.decay && slot.within == Slot::Nothing;
       if (isLog)
@@ -359,6 +359,11 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
       if (!isLog)
         for (int k : {0, 1})
           values[k] = ptx.choose(state.valid[k], values[k], ptx.number(0));
+      return values;
+    };
+    auto fill = [&](unsigned i) {
+      const Slot &slot = slots[i];
+      std::array<Value, 2> values = valuesOf(slot);
       if (!slot.ofTokens)
         return ptx.store(ptx.add(stage.rows, ptx.mul(lane, 8)), i * slotPitch(), {values[0], values[1]});
       auto store = [&](Value token, Value value) {
@@ -402,11 +407,13 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
       if (late)
         awaitSums(chunk, stage);
       for (unsigned i = 0; i < count; ++i)
-        if (waits(slots[i]) == late)
+        if (waits(slots[i]) == late && !RolePlan::isLate(slots[i].factors))
           fill(i);
       if (!late && walkersSum() && plan.haveNumbersInLogs())
         ptx.arrive(barrier(KnownFull, stage.index));
     }
+    if (plan.normaliser && phase != Phase::Chain)
+      Normaliser(*this).storeWeights(stage, ValueRange(valuesOf({plan.normaliserWeights(), {}, false})));
     if (!walkersSum())
       clearPastEnd();
     ptx.arrive(barrier(Full, stage.index));

@@ -1,6 +1,6 @@
 // Scores between the tokens of a chunk, by one warpgroup: each warp has 16 tokens as rows.
-#include "lib/Cuda/RoleScores.h"
 #include "lib/Cuda/Count.h"
+#include "lib/Cuda/RoleBesideScores.h"
 #include "llvm/ADT/TypeSwitch.h"
 
 using namespace mlir;
@@ -122,8 +122,19 @@ void RoleEmitter::forBlocks(ScoreState &state, const ScoreTile &tile,
     body(entries, place, onDiagonal);
   };
   auto when = [&](arith::CmpIPredicate order, int64_t block, bool onDiagonal) {
-    threads.when(ptx.compare(order, warp, ptx.constant(block)),
-                 [&] { inside(block, onDiagonal, onDiagonal ? warp : ptx.constant(block)); });
+    Values before = state.rowSums;
+    auto is =
+        scf::IfOp::create(b, ValueRange(before).getTypes(), ptx.compare(order, warp, ptx.constant(block)),
+                          /*withElseRegion=*/!before.empty());
+    OpBuilder::InsertionGuard guard(b);
+    b.setInsertionPointToStart(is.thenBlock());
+    inside(block, onDiagonal, onDiagonal ? warp : ptx.constant(block));
+    if (before.empty())
+      return;
+    scf::YieldOp::create(b, state.rowSums);
+    b.setInsertionPointToStart(is.elseBlock());
+    scf::YieldOp::create(b, before);
+    state.rowSums = is.getResults();
   };
   if (plain)
     inside(-1, true, warp);
@@ -201,6 +212,8 @@ void RoleEmitter::storeTiles(ScoreState &state, Operation *gram) {
       ptx.storeMatrices(ptx.add(state.buffer, at), scoreOffset(i), packed, false);
       if (onDiagonal && int(i) == plan.ownSystem)
         storeOwnLeaf(state, entries);
+      if (!state.rowSums.empty() && i == plan.normaliserTile)
+        Normaliser(*this).addScores(state, entries);
     });
     if (plan.invertsOwnLeaves && int(i) == plan.ownSystem)
       invertOwnLeaf(state);
@@ -224,26 +237,32 @@ void RoleEmitter::handOver(const ScoreState &state, unsigned which) {
   ptx.meet(ptx.constant(5 + which), 128);
   inOneThread([&] {
     ptx.arrive(barrier(ScoresFull, state.index));
-    giveScores(state.index, scorers[which]);
+    giveScores(state.index, scorers[which], state.numbers);
   });
 }
 
 // To those of the team, in whose memory they have the same place.
-void RoleEmitter::giveScores(Value index, const ScoreRole &role) {
-  SmallVector<std::pair<int64_t, int64_t>> tiles; // where and how many bytes
-  int64_t bytes = 0;
-  for (unsigned tile : role.tiles)
-    tiles.push_back({scoreOffset(tile), scoreTileBytes(plan.scores[tile])});
-  if (role.system)
-    tiles.push_back({inverseAt - scoresAt, inverseBytes()});
-  for (auto [offset, size] : tiles)
-    bytes += size;
+void RoleEmitter::giveScores(Value index, const ScoreRole &role, Value numbers) {
   Value buffer = ptx.add(ptx.add(base, scoresAt), ptx.mul(index, scoreBytes));
+  SmallVector<std::tuple<Value, int64_t, int64_t>> tiles; // where and how many bytes
+  int64_t bytes = 0;
+  auto give = [&](Value from, int64_t offset, int64_t size) {
+    tiles.push_back({from, offset, size});
+    bytes += size;
+  };
+  for (unsigned tile : role.tiles)
+    give(buffer, scoreOffset(tile), scoreTileBytes(plan.scores[tile]));
+  if (role.system)
+    give(buffer, inverseAt - scoresAt, inverseBytes());
+  // Numbers that follow from what is read beside them.
+  for (unsigned i = 0; numbers && !role.tiles.empty() && i < slots.size(); ++i)
+    if (RolePlan::isLate(slots[i].factors))
+      give(numbers, i * slotPitch(), slotBytes);
   forPeers([&](Value rank) {
     Value there = ptx.inBlock(barrier(ScoresFull, index), rank);
     ptx.arriveThereExpecting(there, bytes);
-    for (auto [offset, size] : tiles) {
-      Value at = ptx.add(buffer, offset);
+    for (auto [from, offset, size] : tiles) {
+      Value at = ptx.add(from, offset);
       ptx.copyThere(ptx.inBlock(at, rank), at, size, there);
     }
   });
@@ -284,8 +303,26 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
   // the rows past a sequence's end, too, and may change tiles.)
   bool isAhead = (team > 1 || plan.keys > mostKeysBeside) && order.size() <= productsTogether &&
                  plan.ownSystem < 0 && !sumsChange();
+  // Who makes tiles, and not only an inverse, keeps a vector that is read beside them.
+  bool keepsVector = plan.normaliser && (scorers.size() == 1 || !role.tiles.empty());
+  auto beginVector = [&](Value chunk, Stage stage) {
+    if (team > 1)
+      Normaliser(*this).publish(state.vector, which);
+    return Normaliser(*this).begin(chunk, stage, /*reads=*/!plan.statesOnly);
+  };
+  auto leave = [&](Value chunk, Stage stage) {
+    if (keepsVector) {
+      awaitPlace(state);
+      if (state.ofVector.empty())
+        Normaliser(*this).land(state, ptx.await(0, beginVector(chunk, stage)));
+      Normaliser(*this).finish(state, chunk, stage);
+    }
+    handOver(state, which);
+    if (keepsVector && team > 1)
+      ptx.arrive(barrier(Empty, stage.index));
+  };
   auto invert = [&] { plan.invertsInHalves() ? emitInverse(state) : emitWideInverse(state); };
-  forOwnChunks(chunks, [&](Value chunk, Stage stage) {
+  auto body = [&](Value chunk, Stage stage) {
     state.rowValues.clear();
     state.maskRows.clear();
     state.ownColumns.clear();
@@ -343,6 +380,8 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
     } else {
       awaitNumbers();
     }
+    state.ofVector.clear();
+    state.rowSums.assign(keepsVector && !plan.statesOnly ? 2 : 0, ptx.number(0));
     SmallVector<Pending> products;
     auto multiply = [&](BlockArgument left, BlockArgument right) {
       SmallVector<Step> steps;
@@ -397,7 +436,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
         if (role.system && i + 1 == (isOne ? ofSystem : order.size()))
           invert();
       }
-      return handOver(state, which);
+      return leave(chunk, stage);
     }
     // With two states a team's blocks make the inverse of every second chunk, too: that needs no place until
     // its last steps.
@@ -420,19 +459,35 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
       invert();
     for (Operation *op : others)
       multiplyOf(op);
+    SmallVector<Pending> ofVector;
+    if (keepsVector)
+      ofVector = beginVector(chunk, stage);
     for (unsigned tile : role.tiles)
       if (!plan.scores[tile].ofTokens)
         fetchColumns(state, plan.scores[tile]);
     if (!role.tiles.empty())
       awaitPlace(state);
-    if (ofSystem < order.size())
-      land(ofSystem, order.size());
+    // All together: the assembler has products in turn where some are in flight beside branches.
+    SmallVector<Pending> last(ArrayRef(products).drop_front(ofSystem));
+    llvm::append_range(last, ofVector);
+    SmallVector<Values> landed = last.empty() ? SmallVector<Values>() : ptx.await(0, last);
+    for (auto [gram, sums] : llvm::zip(ArrayRef(order).drop_front(ofSystem), landed))
+      state.sums[gram] = sums;
+    if (keepsVector)
+      Normaliser(*this).land(state, ArrayRef(landed).drop_front(order.size() - ofSystem));
     if (earlyPlaces)
       ptx.arrive(barrier(EarlyEmpty, earlyOf(chunk).first));
     storeTiles(state);
     storeTokenScores(state);
     if (role.system && !invertsFirst)
       invert();
-    handOver(state, which);
-  });
+    leave(chunk, stage);
+  };
+  if (!keepsVector)
+    return forOwnChunks(chunks, body);
+  Values first = Normaliser(*this).load();
+  if (team == 1)
+    Normaliser(*this).publish(first, which);
+  Values last = Normaliser(*this).overChunks(state, chunks, first, body);
+  Normaliser(*this).store(last, which);
 }

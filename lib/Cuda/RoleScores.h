@@ -22,6 +22,9 @@ struct RoleEmitter::ScoreState {
   llvm::DenseMap<unsigned, Values> columnValues, ownColumns;
   llvm::DenseMap<int64_t, std::array<mlir::Value, 2>> maskRows; // by offset
   llvm::DenseMap<std::pair<unsigned, unsigned>, mlir::Value> decays;
+  // Of scores that a vector is read beside, of the thread's two rows, as far as they are made; and of the
+  // vector's own products, those of its queries first; and its entries.
+  Values rowSums, ofVector, vector;
 
   // With a decay of each key: which of the warpgroups that share out the channels this is, and their barrier;
   // whether the warp's tokens decay beyond f32's range; addresses of numbers per channel, of the warp's too,

@@ -227,7 +227,7 @@ SmallVector<Value> RolePlan::forgetting() const {
     return isKnown ? SmallVector<Value>{rowDecay} : SmallVector<Value>();
   }
   std::optional<RowFactors> factors = states == 1 ? stateScale() : std::nullopt;
-  if (Value bound = factors ? Value() : normBoundOf(program))
+  if (Value bound = factors || normaliser ? Value() : normBoundOf(program))
     return {bound};
   if (!factors && states == 1 && program->hasAttr(contractionAttr))
     factors = scaleAtStart();
@@ -239,6 +239,8 @@ SmallVector<Value> RolePlan::forgetting() const {
     if (!areSigns(weights.getDecay()))
       decays.push_back(weights.getDecay());
   }
+  if (normaliser && !forgetsNormaliser(decays))
+    return {};
   return decays;
 }
 
@@ -251,7 +253,9 @@ void RolePlan::turnScores() {
   bool turn = true;
   for (ScoreTile &tile : scores) {
     Operation *gram = splitScores(tile.value).second;
-    bool isShared = !gram || maskOf(tile.value) >= 0 || taken.contains(gram) ||
+    // (Sums over rows are of earlier tokens.)
+    bool isSummed = normaliser && gram == splitScores(normaliser.getScores()).second;
+    bool isShared = !gram || isSummed || maskOf(tile.value) >= 0 || taken.contains(gram) ||
                     llvm::count_if(scores, [&](const ScoreTile &other) {
                       return gramsOf({other.value}).contains(gram);
                     }) > 1;
@@ -272,7 +276,7 @@ void RolePlan::foldOutputs() {
     RowFactors factors;
     while (auto product = value.getDefiningOp<MulOp>()) {
       unsigned number = isRow(product->getOperand(0)) ? 0 : 1;
-      if (!isRow(product->getOperand(number)))
+      if (!isRow(product->getOperand(number)) || isLate(product->getOperand(number)))
         break;
       factors.push_back({product->getOperand(number)});
       value = trace(strip(product->getOperand(1 - number)));
@@ -288,6 +292,8 @@ void RolePlan::foldOutputs() {
     ScoreTile &tile = scores[sum->scores];
     auto gram = trace(tile.value).getDefiningOp<chunk::GramOp>();
     llvm::append_range(factors, sum->resultScale);
+    if (normaliser && gram == splitScores(normaliser.getScores()).second)
+      continue;
     if (other == products.end() || isShared || !gram || !gram.getDecay() || factors.empty() ||
         !llvm::all_of(factors, isPositive) || !keepsRange(factors))
       continue;

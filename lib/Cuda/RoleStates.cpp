@@ -1,5 +1,6 @@
 // What the chain writes: outputs through shared memory, and states from and to its registers.
 #include "lib/Cuda/Count.h"
+#include "lib/Cuda/RoleBesideScores.h"
 #include "lib/Cuda/RolePieces.h"
 
 using namespace mlir;
@@ -71,9 +72,12 @@ void RoleEmitter::leaveOutputs(const ChainState &state) {
 }
 
 // Gives a chunk's places back.
-void RoleEmitter::leaveChunk(const ChainState &state) {
+void RoleEmitter::leaveChunk(ChainState &state) {
   if (!state.isLastSlab)
     return;
+  // Who makes scores reads keys, too, for a vector that is read beside them.
+  if (plan.normaliser)
+    awaitScores(state);
   ptx.arrive(barrier(Empty, state.stage.index));
   if (form.sharesMaps(plan)) {
     ptx.syncWarp();
@@ -227,12 +231,14 @@ Values RoleEmitter::initialState() {
   return Values(isFirst.getResults());
 }
 
-// Where a block's warpgroup leaves what it gathers: 16 bytes a thread, entry by entry.
-Value RoleEmitter::gathered(Value block) {
+// Where a block's warpgroup leaves what it gathers: 16 bytes a thread, entry by entry. Behind those of the
+// chain is that of a vector that is read beside scores.
+Value RoleEmitter::gathered(Value block, bool ofNormaliser) {
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
-  Value which = ptx.add(ptx.mul(block, slabs), slabIndex);
-  Value offset = arith::MulIOp::create(b, arith::ExtUIOp::create(b, b.getI64Type(), which),
-                                       ptx.constant(gatheredBytes(), 64));
+  int64_t bytes = slabs * gatheredBytes() + Normaliser(*this).bytesToPass();
+  auto wide = [&](Value x) { return arith::ExtUIOp::create(b, b.getI64Type(), x); };
+  Value which = ofNormaliser ? ptx.constant(slabs) : slabIndex;
+  Value offset = ptx.add(ptx.mul(wide(block), bytes), ptx.mul(wide(which), gatheredBytes()));
   Value scratch = access.pointer(TensorAccess::Scratch);
   return LLVM::GEPOp::create(b, scratch.getType(), b.getI8Type(), scratch, offset);
 }

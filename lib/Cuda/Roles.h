@@ -135,6 +135,7 @@ private:
   struct RowState;
   struct PlainScore;
   struct ScoreState;
+  struct ChainState;
   void emitRows(mlir::Value chunks, RowPart which);
   void emitSums(mlir::Value chunks);
   void sumChunk(mlir::Value chunk, Stage stage);
@@ -205,7 +206,7 @@ private:
   void emitScores(mlir::Value chunks, unsigned which);
   void awaitPlace(ScoreState &state);
   void handOver(const ScoreState &state, unsigned which);
-  void giveScores(mlir::Value index, const ScoreRole &role);
+  void giveScores(mlir::Value index, const ScoreRole &role, mlir::Value numbers = {});
   void inOneThread(llvm::function_ref<void()> body); // of a warpgroup that is here
   mlir::Value score(ScoreState &state, const ScoreTile &tile, unsigned entry);
   mlir::Value score(ScoreState &state, const ScoreTile &tile, mlir::Value value, unsigned entry,
@@ -250,6 +251,9 @@ private:
   mlir::Value wideColumn(mlir::Value column);
   void storeWideLeaf(mlir::Value block, const Values &first, const Values &second);
   void emitWideInverse(ScoreState &state);
+
+  // A vector that is read beside scores (RoleBesideScores.cpp).
+  struct Normaliser;
 
   // A decay of each key (RoleTables.cpp, RoleDecay.cpp, RoleWildDecay.cpp).
   int64_t tableBytes() const;
@@ -326,7 +330,6 @@ private:
   Values wildDiagonal(ScoreState &state, chunk::GramOp gram);
 
   // The chain (RoleChain.cpp, RoleEntries.cpp, RoleStates.cpp).
-  struct ChainState;
   mlir::LogicalResult emitChain(mlir::Value chunks);
   mlir::FailureOr<Values> emitSlab(ChainState &state, mlir::Value chunk, mlir::ValueRange entries);
   mlir::LogicalResult emitChunk(ChainState &state);
@@ -377,7 +380,7 @@ private:
   struct Rescaling;
   struct Pieces;
   mlir::FailureOr<Values> emitChunkOf(ChainState &state, mlir::Value chunk, mlir::ValueRange entries);
-  void leaveChunk(const ChainState &state);
+  void leaveChunk(ChainState &state);
   void leaveOutputs(const ChainState &state);
 
   // Systems that each row has for itself (RoleSubstitution.cpp).
@@ -446,7 +449,7 @@ private:
   Values givenState(unsigned state);
   Values givenStates();
   Values gatheredState();
-  mlir::Value gathered(mlir::Value block);
+  mlir::Value gathered(mlir::Value block, bool ofNormaliser = false);
   void storeGathered(mlir::ValueRange entries, mlir::Value scale);
   Values loadEntries(mlir::Value from);
   void storeEntries(mlir::Value to, mlir::ValueRange entries);
@@ -459,7 +462,7 @@ private:
   mlir::Value numberOfBlock();
   int64_t passedBytes() const;
   /// The state that a block's warpgroup passes on, and the word that is marked then.
-  std::pair<mlir::Value, mlir::Value> passed(mlir::Value block);
+  std::pair<mlir::Value, mlir::Value> passed(mlir::Value block, bool ofNormaliser = false);
   /// The state that the segment before leaves.
   Values passedState();
   void passState(mlir::ValueRange entries);
@@ -477,11 +480,7 @@ private:
   // A warpgroup that has the registers fetches numbers ahead, and takes products of a stack apart.
   bool isRoomy, stacks;
 
-  int64_t stages, slabs, buffers = 2, stageBytes = 0, loadedBytes = 0, logsBytes = 0, logsAt = 0,
-                         walkedBytes = 0, walkedLoaded = 0, walkedAt = 0, earlyBytes = 0, earlyAt = 0,
-                         earlyPlaces = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0, blocksAt = 0,
-                         leavesAt = 0, outputsAt = 0, barriersAt = 0, masksAt = 0, slotsAt = 0, normsAt = 0,
-                         vectorsAt = 0, tablesAt = 0, rightsAt = 0, beginAt = 0, exchangeAt = 0;
+  int64_t stages, slabs;
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> tileOffsets;
   llvm::DenseSet<mlir::Value> earlyTiles;
   mlir::BlockArgument outputPlace; // the input in whose place outputs lie

@@ -17,8 +17,8 @@ bool isDividedByNorm(mlir::Value vector);
 class StageCutter {
 public:
   StageCutter(RuleOp rule, CutOptions options)
-      : rule(rule), options(options), body(rule.getBody().front()), cores(rule, options.keepsDelayed),
-        anchor(anchorOf(rule)) {}
+      : rule(rule), options(options), body(rule.getBody().front()),
+        cores(rule, options.keepsDelayed, options.keepsSums), anchor(anchorOf(rule)) {}
 
   std::optional<Stages> run();
 

@@ -7,6 +7,7 @@
 #include "lib/Derive/ProveRewritten.h"
 #include "mlir/Transforms/GreedyPatternRewriteDriver.h"
 #include "llvm/ADT/SetVector.h"
+#include "llvm/Support/SaveAndRestore.h"
 
 using namespace mlir;
 using namespace recur;
@@ -188,8 +189,10 @@ bool StageCutter::isForRoles(Value value) {
   if (!isOwn(value))
     return isNumber(value) || isInput(withoutNumbers(value));
   Operation *op = value.getDefiningOp();
-  if (!op || isNumber(value) || isMatrix(value))
+  if (!op || isMatrix(value) || (isNumber(value) && cores.reachOf(value) & core->states & ~cores.sums))
     return false;
+  if (isa<MatmulOp, ReduceOp>(op) && isNumber(value)) // of a vector that sums keys
+    return true;
   if (isa<MatmulOp>(op)) // of a state, not of a param and what was read
     return llvm::any_of(op->getOperands(), [&](Value x) { return isMatrix(x) && cores.reachOf(x); });
   return isa<ElementwiseOp>(op) && llvm::all_of(op->getOperands(), [&](Value x) { return isForRoles(x); });
@@ -210,7 +213,15 @@ bool StageCutter::findProducts(Value value) {
         return own.products.insert(value), true;
   if (Core *own = cores.entrywiseCoreOf(value))
     return own->products.insert(value), true;
+  // What is divided by what is read of a vector that sums keys is handed over as a whole.
   Operation *op = value.getDefiningOp();
+  auto isOfSum = [&](Value x) { return isNumber(x) && cores.reachOf(x) & cores.sums; };
+  if (op && !isNumber(value) && llvm::any_of(op->getOperands(), isOfSum)) {
+    Core *own = cores.coreOfSums();
+    llvm::SaveAndRestore current(core, own);
+    if (isForRoles(value))
+      return own->products.insert(value), true;
+  }
   if (!op || (isMatrix(value) && !isa<JoinOp>(op)))
     return false;
   if (isa<MatmulOp>(op))
@@ -275,7 +286,7 @@ std::optional<Stages> StageCutter::run() {
     return std::nullopt;
   distributeReads();
   splitSides();
-  if (options.splitsTimes && !whole)
+  if ((options.splitsTimes && !whole) || (options.keepsSums && !cores.sums))
     return std::nullopt;
   // States of the same value are written along what one kernel rounds for all.
   if (options.rowFunctions && whole)
@@ -286,7 +297,7 @@ std::optional<Stages> StageCutter::run() {
   findDecays();
   cores.findReach();
   if (!cores.order() || !findOutputs() || !findNeeds() ||
-      (early.empty() && late.empty() && cores.cores.size() == 1))
+      (early.empty() && late.empty() && cores.cores.size() == 1 && !options.keepsSums))
     return std::nullopt;
   if (options.ofColumns && !bundle())
     return std::nullopt;
@@ -296,6 +307,10 @@ std::optional<Stages> StageCutter::run() {
       (options.rowFunctions == CutOptions::Kept && !keepsAny))
     return std::nullopt;
   findMagnified();
+  // Where what is read of it may nearly cancel, nothing that it sums is rounded before.
+  auto isVector = [](Value value) { return !isNumber(value); };
+  if (Core *own = cores.coreOfSums(); own && magnified & own->states && llvm::any_of(taken[own], isVector))
+    return std::nullopt;
   return makeStages();
 }
 

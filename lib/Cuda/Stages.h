@@ -86,6 +86,9 @@ struct CutOptions {
   /// over; or these stages apply them in place to what they copy, or have them in their rules, for roles that
   /// walk channels: nothing where there are none such.
   enum RowFunctions { HandedOver, InPlace, Kept } rowFunctions = HandedOver;
+  /// A vector that sums keys stays with the matrix that is written along them, for roles to read it beside
+  /// their scores; nothing where there is none. (Then one stage may be all of the rule.)
+  bool keepsSums = false;
 };
 
 /// The logarithm of a value between 0 and 1, as a function that loses no digits where there is one; null
