@@ -8,7 +8,7 @@
 //   queries (64 x keys) * vector (keys x 8), keysT (64 x tokens) * weights (tokens x 8).
 //
 // The eight are four times the same two: each of a row's four lanes has both sums. They run beside the
-// chunk's scores.
+// chunk's scores or, where no registers are left, behind them.
 #include "lib/Cuda/RoleBesideScores.h"
 #include "lib/Cuda/Marks.h"
 #include "lib/Cuda/Sequential.h"

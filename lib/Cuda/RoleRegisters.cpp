@@ -9,9 +9,6 @@ std::optional<RoleEmitter::Registers> RoleEmitter::shareRegisters() const {
   Registers own;
   own.atEntry = 65536 / entry.threads / 8 * 8;
   own.few = 32, own.some = plan.system ? 96 : 64, own.many = plan.system ? 192 : 208;
-  // So does a vector that is read beside scores.
-  if (plan.normaliser && !plan.system)
-    own.few = 24, own.some = 72, own.many = 208;
   if (slabs == 1)
     own.few = 40, own.some = scorers.size() > 1 ? 112 : isApart ? 168 : 216, own.many = 232;
   if (slabs == 1 && isApart && scorers.size() > 1)

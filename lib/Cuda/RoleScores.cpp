@@ -459,8 +459,9 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
       invert();
     for (Operation *op : others)
       multiplyOf(op);
+    // (Where registers are few they come behind the scores.)
     SmallVector<Pending> ofVector;
-    if (keepsVector)
+    if (keepsVector && (plan.system || slabs == 1) && !form.mapsApart(plan))
       ofVector = beginVector(chunk, stage);
     for (unsigned tile : role.tiles)
       if (!plan.scores[tile].ofTokens)
@@ -473,7 +474,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
     SmallVector<Values> landed = last.empty() ? SmallVector<Values>() : ptx.await(0, last);
     for (auto [gram, sums] : llvm::zip(ArrayRef(order).drop_front(ofSystem), landed))
       state.sums[gram] = sums;
-    if (keepsVector)
+    if (!ofVector.empty())
       Normaliser(*this).land(state, ArrayRef(landed).drop_front(order.size() - ofSystem));
     if (earlyPlaces)
       ptx.arrive(barrier(EarlyEmpty, earlyOf(chunk).first));
