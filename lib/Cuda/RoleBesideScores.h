@@ -11,7 +11,7 @@ struct RoleEmitter::Normaliser {
 
   /// What it takes of shared memory, and of the workspace where it is passed on or gathered.
   int64_t bytes() const;
-  int64_t bytesToPass() const { return plan.normaliser ? plan.keys * 4 + 16 : 0; }
+  static int64_t bytesToPass(const RolePlan &plan) { return plan.normaliser ? plan.keys * 4 + 16 : 0; }
 
   /// A thread's entries before the first chunk; where segments gather what they make of it, the factor that
   /// they multiply it with follows. And what becomes of them after the last one.

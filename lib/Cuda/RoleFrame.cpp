@@ -383,7 +383,7 @@ LogicalResult RoleEmitter::emit() {
   if (team > 1)
     ptx.meetCluster();
   if (phase == Phase::Gather)
-    entry.scratchBytes = slabs * gatheredBytes() + Normaliser(*this).bytesToPass();
+    entry.scratchBytes = slabs * gatheredBytes() + Normaliser::bytesToPass(plan);
   if (phase == Phase::Passed)
     entry.scratchBytes = passedBytes();
   if (phase == Phase::Chain)

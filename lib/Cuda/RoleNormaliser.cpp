@@ -29,9 +29,9 @@ static std::pair<Value, Value> splitSum(Value sum, llvm::function_ref<bool(Value
   return {};
 }
 
-// What is read of a vector state and what it becomes, where both are sums over the same keys with the same
-// weights.
-static chunk::NormaliserOp matchNormaliser(chunk::ProgramOp program, unsigned number) {
+// Has one op stand for what is read of a vector state, where that and what the state becomes are sums over
+// the same keys with the same weights; null where they are not.
+static chunk::NormaliserOp replaceRead(chunk::ProgramOp program, unsigned number) {
   BlockArgument state = program.argumentsOf(ArgKind::State)[number];
   Operation *yield = program.getBodyYield();
   std::optional<FirstState> first = firstStateOf(program, number);
@@ -98,7 +98,7 @@ void RolePlan::takeNormaliser(chunk::ProgramOp program, RuleOp rule) {
     return;
   Block &body = program.getBody().front(), &init = program.getInit().front();
   for (auto [number, state] : llvm::enumerate(states)) {
-    if (!matchNormaliser(program, number))
+    if (!replaceRead(program, number))
       continue;
     program.getBodyYield()->eraseOperand(number);
     init.getTerminator()->eraseOperand(number);

@@ -72,7 +72,7 @@ Value RoleEmitter::numberOfBlock() {
 }
 
 int64_t RoleEmitter::passedBytes() const {
-  return slabs * stateBytes() + (plan.normaliser ? plan.keys * 4 : 0) + wordsBytes;
+  return slabs * stateBytes() + Normaliser::bytesToPass(plan) + wordsBytes;
 }
 
 std::pair<Value, Value> RoleEmitter::passed(Value block, bool ofNormaliser) {

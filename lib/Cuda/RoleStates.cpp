@@ -235,7 +235,7 @@ Values RoleEmitter::initialState() {
 // chain is that of a vector that is read beside scores.
 Value RoleEmitter::gathered(Value block, bool ofNormaliser) {
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
-  int64_t bytes = slabs * gatheredBytes() + Normaliser(*this).bytesToPass();
+  int64_t bytes = slabs * gatheredBytes() + Normaliser::bytesToPass(plan);
   auto wide = [&](Value x) { return arith::ExtUIOp::create(b, b.getI64Type(), x); };
   Value which = ofNormaliser ? ptx.constant(slabs) : slabIndex;
   Value offset = ptx.add(ptx.mul(wide(block), bytes), ptx.mul(wide(which), gatheredBytes()));
