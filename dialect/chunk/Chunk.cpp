@@ -128,7 +128,16 @@ LogicalResult ProgramOp::verifyRegions() {
       })) // chunk_program_c2
     return emitOpError() << "must yield its " << states.size() << " states and then " << getOutputs().size()
                          << " outputs with " << getLength() << " rows";
-  return success();
+  auto walked = getBody().walk([&](Operation *op) { // chunk_program_c4
+    auto reach = op->getAttrOfType<ReachAttr>("reach");
+    auto span = op->getAttrOfType<SpanAttr>("span");
+    bool reachesStart =
+        (reach && reach.getValue() == Reach::Start) || (span && span.getValue() == Span::Start);
+    return reachesStart && !getStarts() ? WalkResult(op->emitOpError("reaches the start of a block, but the "
+                                                                     "program has no blocks"))
+                                        : WalkResult::advance();
+  });
+  return failure(walked.wasInterrupted());
 }
 
 //===----------------------------------------------------------------------===//

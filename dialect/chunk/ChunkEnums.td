@@ -3,6 +3,8 @@
 // A late decay's factor comes after its token's writes. Then a token t that sees j, on whatever terms, sees it
 // decayed by the factors j .. t-1; what has decayed since the chunk's start is, through the token or until it, that of
 // the factors 1 .. t-1, and until the chunk's end that of t .. C.
+//
+// In a program with `starts`, b is the first token of t's block of so many.
 #ifndef CHUNK_ENUMS
 #define CHUNK_ENUMS
 
@@ -13,6 +15,7 @@ def Chunk_Reach : I32EnumAttr<"Reach", "which tokens j a token t sees, and the d
   I32EnumAttrCase<"Inclusive", 0, "inclusive">, // j <= t, factors j+1 .. t
   I32EnumAttrCase<"Strict", 1, "strict">,       // j < t,  factors j+1 .. t
   I32EnumAttrCase<"Before", 2, "before">,       // j < t,  factors j+1 .. t-1: what the state of token t-1 holds
+  I32EnumAttrCase<"Start", 3, "start">,         // j < b,  factors j+1 .. b-1: what the state of token b-1 holds
 ]> {
   let cppNamespace = "::recur::chunk";
   let genSpecializedAttr = 0;
@@ -24,6 +27,7 @@ def Chunk_Span : I32EnumAttr<"Span", "a stretch of the chunk", [
   I32EnumAttrCase<"Until", 1, "until">,     // factors 1 .. t-1
   I32EnumAttrCase<"Rest", 2, "rest">,       // factors t+1 .. C
   I32EnumAttrCase<"Whole", 3, "whole">,     // factors 1 .. C
+  I32EnumAttrCase<"Start", 4, "start">,     // factors 1 .. b-1
 ]> {
   let cppNamespace = "::recur::chunk";
   let genSpecializedAttr = 0;

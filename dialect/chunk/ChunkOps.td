@@ -26,17 +26,19 @@ def Chunk_ProgramOp : Chunk_Op<"program", [Symbol, IsolatedFromAbove,
     matrix of its rows, another input as `!chunk.tokens`, the position as C x 1, states and parameters as they are. It
     yields the states at the chunk's end and then the outputs, one row per token. `init` is that of the rule. With
     `block` the chunks are the rule's blocks, at whose starts states are read: of so many tokens at most, and a chunk
-    begins where the position is a multiple of that.
+    begins where the position is a multiple of that. With `starts` states are read at the starts of blocks of so many
+    tokens, too, of which a chunk has several: it begins where the position is a multiple of that, and of `starts`.
 
     Constraints: chunk_program_c1: the body has one argument for each of `args`, of the type above. chunk_program_c2: it
     yields the states, with their types, then the outputs, matrices of `length` rows. chunk_program_c3: no argument is
-    stale.
+    stale. chunk_program_c4: a block's start is reached only where `starts` says what a block is.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, StrAttr:$length, Recur_ArgArray:$args, StrArrayAttr:$outputs,
-      OptionalAttr<I64Attr>:$block);
+      OptionalAttr<I64Attr>:$block, OptionalAttr<I64Attr>:$starts);
   let regions = (region SizedRegion<1>:$init, SizedRegion<1>:$body);
   let assemblyFormat = [{
-    $sym_name `length` `(` $length `)` $args `->` $outputs (`block` $block^)? attr-dict-with-keyword `init` $init `body` $body
+    $sym_name `length` `(` $length `)` $args `->` $outputs (`block` $block^)? (`starts` $starts^)? attr-dict-with-keyword
+    `init` $init `body` $body
   }];
   let hasRegionVerifier = 1;
   let extraClassDeclaration = [{

@@ -93,9 +93,11 @@ using StateSet = llvm::SmallBitVector;
 
 class Normaliser {
 public:
-  explicit Normaliser(RuleOp rule) : rule(rule), tokens(rule) {
+  Normaliser(RuleOp rule, bool withStarts) : rule(rule), tokens(rule), withStarts(withStarts) {
     nf.rule = rule;
     nf.states = rule.argumentsOf(ArgKind::State);
+    if (withStarts)
+      llvm::append_range(nf.states, rule.argumentsOf(ArgKind::Stale));
     nf.ahead.assign(nf.states.size(), false);
   }
 
@@ -107,7 +109,7 @@ public:
       return refuse(RuleClass::Q, block.getLoc(),
                     "the outputs are written over the whole sequence: " + findRecurrence(*trial));
     }
-    if (auto stale = rule.argumentsOf(ArgKind::Stale); !stale.empty())
+    if (auto stale = rule.argumentsOf(ArgKind::Stale); !withStarts && !stale.empty())
       return refuse(RuleClass::S, stale[0].getLoc(), "a state at the start of a block is read");
     findDependences();
     while (true) {
@@ -185,7 +187,9 @@ private:
     for (unsigned state : order) {
       if (nf.ahead[state])
         continue;
-      std::optional<unsigned> version = expander.versionOf(rule.yieldedStates()[state]);
+      bool isStart = state >= rule.yieldedStates().size();
+      std::optional<unsigned> version =
+          expander.versionOf(isStart ? Value(nf.states[state]) : rule.yieldedStates()[state]);
       if (!version)
         return state;
       nf.updates[state] = *version;
@@ -384,7 +388,7 @@ private:
         elementwise |= write.matrix && isMatrix(matType(write.matrix));
     }
     for (auto [state, ahead] : llvm::enumerate(nf.ahead))
-      if (ahead && usesMaximum(rule.yieldedStates()[state]))
+      if (ahead && state < rule.yieldedStates().size() && usesMaximum(rule.yieldedStates()[state]))
         return RuleClass::C8;
     if (dense)
       return RuleClass::C7;
@@ -404,6 +408,7 @@ private:
 
   RuleOp rule;
   TokenBuilder tokens;
+  bool withStarts;
   NormalForm nf;
   llvm::MapVector<Value, StateSet> dependences;
   SmallVector<StateSet> closure;
@@ -412,4 +417,4 @@ private:
 };
 } // namespace
 
-NormalForm recur::normalise(RuleOp rule) { return Normaliser(rule).run(); }
+NormalForm recur::normalise(RuleOp rule, bool withStarts) { return Normaliser(rule, withStarts).run(); }

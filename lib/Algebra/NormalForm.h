@@ -174,8 +174,9 @@ struct NormalForm {
 
 /// Computes the normal form. The rule must be differentiated, without assumptions and after CSE; `recur.for`
 /// loops must have bound counts (they are unrolled here). Values are appended to the body; its meaning does
-/// not change.
-NormalForm normalise(RuleOp rule);
+/// not change. `withStarts` has states at the start of a block be states, after the others, that stay as they
+/// are; else a rule that reads such is not affine.
+NormalForm normalise(RuleOp rule, bool withStarts = false);
 
 /// "C3", ..; the name that `class: ` lines print.
 llvm::StringRef className(RuleClass ruleClass);

@@ -71,7 +71,11 @@ private:
     OpBuilder b(rule.getContext());
     StringAttr length = lengthSymbol();
     findOutputs();
-    return emptyProgram(rule, length, b.getArrayAttr(outputNames), outputParts);
+    OwningOpRef<chunk::ProgramOp> program =
+        emptyProgram(rule, length, b.getArrayAttr(outputNames), outputParts);
+    if (auto starts = rule.argumentsOf(ArgKind::Stale); !starts.empty())
+      program->setStarts(rule.getArg(starts.front()).getBlock());
+    return program;
   }
 
   // The program's outputs: the columns of one that is joined each by itself.
@@ -97,6 +101,8 @@ private:
       if (!isOne(matType(value).getCols()))
         return cx->fail("the output '" + cast<StringAttr>(name).str() +
                         "' is a matrix for each token, not a vector");
+    if (failed(checkStarts()))
+      return failure();
     buildInverses();
     if (failed(makeGroups()))
       return failure();
@@ -114,7 +120,7 @@ private:
       known.push_back({readout, rows});
     }
     SmallVector<Value> yields;
-    for (auto [index, state] : llvm::enumerate(nf.states)) {
+    for (unsigned index = 0; index < rule.yieldedStates().size(); ++index) {
       if (nf.ahead[index]) {
         yields.push_back(inverseOf[index] ? inverseOf[index]->last() : cx->tokens.aheadState(index));
         continue;
@@ -128,6 +134,30 @@ private:
       return failure();
     chunk::YieldOp::create(cx->b(), rule.getLoc(), yields);
     cx->tokens.finish();
+    return success();
+  }
+
+  // The state that one at the start of a block was, by number; or none.
+  std::optional<unsigned> startOf(unsigned state) const {
+    RuleOp own = nf.rule;
+    ArgAttr arg = own.getArg(nf.states[state]);
+    if (arg.getKind() != ArgKind::Stale)
+      return std::nullopt;
+    return llvm::find(nf.states, own.findArgument(ArgKind::State, arg.getName())) - nf.states.begin();
+  }
+
+  // What a chunk's tokens read at the starts of its blocks is read of states that go on in chunks, and by
+  // vectors.
+  LogicalResult checkStarts() {
+    for (unsigned state = 0; state < nf.states.size(); ++state) {
+      std::optional<unsigned> start = startOf(state);
+      std::string name = notation(nf.states[state]);
+      if (start && (nf.ahead[state] || nf.ahead[*start]))
+        return cx->fail("'" + name + "' is read of a state that goes on token by token");
+      for (const OldTerm &term : nf.ahead[state] ? std::vector<OldTerm>() : nf.update(state).old)
+        if (!start && startOf(term.state))
+          return cx->fail("'" + name + "' becomes '" + notation(nf.states[term.state]) + "' times a number");
+    }
     return success();
   }
 
@@ -173,14 +203,14 @@ private:
     for (unsigned l = 0; l < count; ++l) {
       SmallVector<unsigned> group;
       for (unsigned state = 0; state < count; ++state)
-        if (leader[state] == l && !nf.ahead[state])
+        if (leader[state] == l && !nf.ahead[state] && !startOf(state))
           group.push_back(state);
       if (!group.empty())
         members.push_back(group);
     }
     SmallVector<std::unique_ptr<Group>> waiting;
     for (auto &group : members)
-      waiting.push_back(std::make_unique<Group>(*cx, group));
+      waiting.push_back(makeGroup(group));
     while (!waiting.empty()) {
       auto readBy = [&](const std::unique_ptr<Group> &group) {
         return llvm::find_if(waiting, [&](const std::unique_ptr<Group> &other) {
@@ -217,8 +247,18 @@ private:
     llvm::erase_if(waiting, [&](const auto &group) {
       return llvm::any_of(states, [&](unsigned state) { return group->contains(state); });
     });
-    waiting.push_back(std::make_unique<Group>(*cx, states));
+    waiting.push_back(makeGroup(
+        llvm::to_vector(llvm::make_filter_range(states, [&](unsigned state) { return !startOf(state); }))));
     return success();
+  }
+
+  // A group of states, and of what they were at the starts of blocks.
+  std::unique_ptr<Group> makeGroup(ArrayRef<unsigned> states) {
+    SmallVector<std::pair<unsigned, unsigned>> starts;
+    for (unsigned state = 0; state < nf.states.size(); ++state)
+      if (std::optional<unsigned> start = startOf(state); start && llvm::is_contained(states, *start))
+        starts.push_back({state, *start});
+    return std::make_unique<Group>(*cx, states, starts);
   }
 
   bool updateReads(const Group &group, const Group &other) {
@@ -340,7 +380,7 @@ OwningOpRef<chunk::ProgramOp> recur::emptyProgram(RuleOp rule, StringAttr length
   llvm::erase_if(arguments, [&](BlockArgument x) { return rule.getArg(x).getKind() == ArgKind::Stale; });
   auto args = llvm::map_to_vector(arguments, [&](BlockArgument x) -> Attribute { return rule.getArg(x); });
   auto program = chunk::ProgramOp::create(b, rule.getLoc(), rule.getSymNameAttr(), length,
-                                          b.getArrayAttr(args), outputs, block);
+                                          b.getArrayAttr(args), outputs, block, /*starts=*/IntegerAttr());
   chunk::setOutputParts(program, parts);
   IRMapping map;
   rule.getInit().cloneInto(&program.getInit(), map);
@@ -359,8 +399,12 @@ OwningOpRef<chunk::ProgramOp> recur::emptyProgram(RuleOp rule, StringAttr length
 }
 
 Derivation recur::derive(const NormalForm &nf) {
-  if (nf.ruleClass == RuleClass::S && !RuleOp(nf.rule).argumentsOf(ArgKind::Stale).empty())
-    return deriveBlocks(nf.rule);
+  if (nf.ruleClass == RuleClass::S && !RuleOp(nf.rule).argumentsOf(ArgKind::Stale).empty()) {
+    if (!nf.rule->hasAttr(startsAttr))
+      return deriveBlocks(nf.rule);
+    NormalForm withStarts = normalise(nf.rule, /*withStarts=*/true);
+    return Deriver(withStarts, /*inverts=*/true).run();
+  }
   Derivation derivation = Deriver(nf, /*inverts=*/true).run();
   if (derivation.program && isContraction(nf))
     (*derivation.program)->setAttr(contractionAttr, UnitAttr::get(nf.rule->getContext()));

@@ -37,6 +37,10 @@ mlir::OwningOpRef<chunk::ProgramOp> emptyProgram(RuleOp rule, mlir::StringAttr l
 /// Derives the chunk program of a rule in normal form. Values may be appended to the rule's body.
 Derivation derive(const NormalForm &nf);
 
+/// The attribute of a rule that reads states at the starts of blocks, and whose chunks are to be several
+/// blocks, instead of one each.
+constexpr llvm::StringLiteral startsAttr = "chunk.starts";
+
 /// Compares the program with the rule in F_p on random inputs, for several chunk sizes and ragged ends. Empty
 /// when they agree; else the first difference ("output 'o', token 5, entry 2, chunks of 4"). Dimensions need
 /// not be bound.

@@ -55,7 +55,7 @@ Value Group::weightRows(const Target &target) {
 
 Value Group::masked(Value vectors, Value keys, Value decay, ArrayRef<Target> from, unsigned member,
                     Reach reach) {
-  if (!cascade && !decay && reach != Reach::Inclusive)
+  if (!cascade && !decay && reach != Reach::Inclusive && reach != Reach::Start)
     for (const std::unique_ptr<Inverse> &inverse : cx.inverses)
       if (Value known = inverse->gram(vectors, keys))
         return known;
@@ -81,8 +81,9 @@ Value Group::scores(Value vectors, const Stream &stream, unsigned member, Reach 
   return masked(vectors, stream.keys, keyDecay, stream.into, member, reach);
 }
 
-Value Group::carried(Value vectors, unsigned member, bool after, bool otherSide) {
-  Span span = after && !isLate() ? Span::Through : Span::Until;
+Value Group::carried(Value vectors, const Place &place, bool otherSide) {
+  Span span = place.atStart ? Span::Start : place.after && !isLate() ? Span::Through : Span::Until;
+  unsigned member = place.member;
   auto start = [&](unsigned state) { return otherSide ? cx.transpose(initial[state]) : initial[state]; };
   if (cascade) {
     Value sum;
@@ -93,6 +94,9 @@ Value Group::carried(Value vectors, unsigned member, bool after, bool otherSide)
     return sum;
   }
   Value in = otherSide ? valueDecay : keyDecay, out = otherSide ? keyDecay : valueDecay;
+  // Reads of the state as it is, and as it was, along one vector are one, times a sum of numbers.
+  if (in && !out && !starts.empty() && isOne(cast<chunk::DecayType>(in.getType()).getOf().getCols()))
+    std::swap(in, out);
   if (Value weight = weightsOf(cx, in, span))
     vectors = cx.mul(weight, vectors);
   Value rows = cx.matmul(vectors, start(0));
@@ -113,22 +117,18 @@ Value Group::apply(Value scores, Value values, bool after) {
 // Rows
 //===----------------------------------------------------------------------===//
 
-static Reach reachOf(bool after, bool seen, bool isLate) {
-  return !after && !isLate ? Reach::Before : seen ? Reach::Inclusive : Reach::Strict;
-}
-
 Value Group::vectorsAt(const Place &place, Value vectors) {
   return place.isDecayed ? cx.mul(keyDecay.getDefiningOp<chunk::DecayOp>().getFactors(), vectors) : vectors;
 }
 
-RowValue Group::readValue(Value vectors, unsigned member, bool after, ArrayRef<bool> seen) {
+RowValue Group::readValue(Value vectors, const Place &place) {
   RowValue result;
   result.scores.assign(streams.size(), Value());
-  result.base = carried(vectors, member, after, false);
+  result.base = carried(vectors, place, false);
   for (auto [index, stream] : llvm::enumerate(streams)) {
-    Value score = scores(vectors, stream, member, reachOf(after, seen[index], isLate()));
+    Value score = scores(vectors, stream, place.member, reachOf(place, index));
     if (stream.values)
-      result.base = cx.add(result.base, apply(score, stream.values, after));
+      result.base = cx.add(result.base, apply(score, stream.values, place.after));
     else
       result.scores[index] = score;
   }
@@ -136,26 +136,30 @@ RowValue Group::readValue(Value vectors, unsigned member, bool after, ArrayRef<b
 }
 
 // dT*S where S is read as S*d in the update: known streams only, keys and payloads change places.
-Value Group::otherSideRead(Value vector, unsigned member, bool after, ArrayRef<bool> seen) {
+Value Group::otherSideRead(Value vector, const Place &place) {
   Value vectors = cx.tokens.rows(vector);
-  Value result = carried(vectors, member, after, true);
+  Value result = carried(vectors, place, true);
   bool channels = keyDecay && !isOne(cast<chunk::DecayType>(keyDecay.getType()).getOf().getCols());
+  if (place.atStart && channels) {
+    (void)cx.fail(
+        "what a state was at the start of a block is read on the other side of a decay of each key");
+    return {};
+  }
   if (keyDecay && valueDecay && !channels) {
     (void)cx.fail("a scalar and a diagonal decay meet a read on the other side");
     return {};
   }
   for (auto [index, stream] : llvm::enumerate(streams)) {
-    Reach reach = reachOf(after, seen[index], isLate());
     Value score = masked(vectors, stream.values,
                          channels   ? valueDecay
                          : keyDecay ? keyDecay
                                     : valueDecay,
-                         stream.into, member, reach);
+                         stream.into, place.member, reachOf(place, index));
     if (!score)
       continue;
     result = cx.add(result,
                     channels ? chunk::MixOp::create(cx.b(), cx.loc, stream.keys.getType(), score, stream.keys,
-                                                    keyDecay, after ? Reach::Inclusive : Reach::Before)
+                                                    keyDecay, place.after ? Reach::Inclusive : Reach::Before)
                                    .getResult()
                              : cx.matmul(score, stream.keys));
   }
@@ -194,7 +198,7 @@ std::optional<RowValue> Group::termValue(const RowTerm &term, function_ref<Value
   } else {
     Side side = isRow(Column::RowOf) ? cx.nf.rows[column.index].side : cx.nf.reads[column.index].side;
     Value vector = isRow(Column::RowOf) ? cx.nf.rows[column.index].vector : cx.nf.reads[column.index].vector;
-    unsigned member = place ? place->member : indexOf(cx.nf.reads[column.index].state);
+    Place at = place ? *place : placeOf(cx.nf.reads[column.index]);
     if (!sideIsKey(side)) {
       (void)cx.fail("'" + notation(cx.nf.states[states[0]]) + "' is read from both sides");
       return std::nullopt;
@@ -202,7 +206,9 @@ std::optional<RowValue> Group::termValue(const RowTerm &term, function_ref<Value
     if (isAfter)
       diagonals.erase(llvm::find_if(diagonals, isOfDecay));
     (isAfter ? readsAfter : readsBefore) = true;
-    value = readValue(cx.tokens.rows(vector), member, isAfter, SmallVector<bool>(streams.size(), false));
+    at.after = isAfter;
+    at.seen.assign(streams.size(), false);
+    value = readValue(cx.tokens.rows(vector), at);
   }
   value.base = value.base && !diagonals.empty() ? cx.mul(diagonalRows(diagonals), value.base) : value.base;
   llvm::append_range(value.diagonals, diagonals);
@@ -253,7 +259,7 @@ std::optional<RowValue> Group::rowValue(unsigned index, function_ref<Value(unsig
     (place->after ? readsAfter : readsBefore) = true;
     Value decayed = decayedRows.lookup(index);
     Value vectors = vectorsAt(*place, cx.tokens.rows(decayed ? decayed : row.vector));
-    return rowCache[index] = readValue(vectors, place->member, place->after, place->seen);
+    return rowCache[index] = readValue(vectors, *place);
   }
   if (!row.inOldReads) {
     (void)cx.fail("what is read from '" + notation(cx.nf.states[states[0]]) +
@@ -389,10 +395,9 @@ Value Group::finalRow(unsigned index) {
   std::optional<Place> place = placeOf(row);
   if (!place)
     return {};
-  return sideIsKey(row.side) ? finish(readValue(vectorsAt(*place, cx.tokens.rows(row.vector)), place->member,
-                                                place->after, place->seen),
-                                      place->after)
-                             : otherSideRead(row.vector, place->member, place->after, place->seen);
+  return sideIsKey(row.side)
+             ? finish(readValue(vectorsAt(*place, cx.tokens.rows(row.vector)), *place), place->after)
+             : otherSideRead(row.vector, *place);
 }
 
 Value Group::writtenRow(unsigned index) const {
@@ -416,10 +421,9 @@ Value Group::writtenRow(unsigned index) const {
 Value Group::finalRead(const Read &read) {
   if (!scanWrites.empty())
     return scanRow(indexOf(read.state), true, read.side, read.vector);
-  SmallVector<bool> seen(streams.size(), false);
-  return sideIsKey(read.side)
-             ? finish(readValue(cx.tokens.rows(read.vector), indexOf(read.state), false, seen), false)
-             : otherSideRead(read.vector, indexOf(read.state), false, seen);
+  Place place = placeOf(read);
+  return sideIsKey(read.side) ? finish(readValue(cx.tokens.rows(read.vector), place), false)
+                              : otherSideRead(read.vector, place);
 }
 
 Value Group::multiplyRows(const Version &version, Value vectors) {
@@ -435,7 +439,7 @@ Value Group::multiplyRows(const Version &version, Value vectors) {
         }))
       continue;
     Place whole{unsigned(member), true, SmallVector<bool>(streams.size(), true), isLate()};
-    Value result = finish(readValue(vectorsAt(whole, vectors), member, true, whole.seen), true);
+    Value result = finish(readValue(vectorsAt(whole, vectors), whole), true);
     for (const Write &write : version.writes) {
       if (isNew(write))
         continue;

@@ -15,6 +15,7 @@ public:
   using Values = std::vector<Dense<F>>;
   llvm::DenseMap<mlir::Value, Values> values;
   int64_t length = 1; // what a symbol stands for: the tokens of the chunk
+  int64_t starts = 0; // the tokens of a program's blocks, at whose starts states are read
 
   mlir::LogicalResult run(mlir::Block &block) { return run(block.begin(), std::prev(block.end())); }
   mlir::LogicalResult run(mlir::Block::iterator begin, mlir::Block::iterator end) {
@@ -70,14 +71,15 @@ private:
         .Case([&](AssumeOp a) { return result(get(a.getOperand())); })
         .Case([&](chunk::MapOp m) { return map(m); })
         .Case([&](chunk::DecayOp d) {
-          decays[d] = Decays<F>(get(d.getFactors()), d.getLog() ? &get(d.getLog()) : nullptr, d.getLate());
+          decays[d] =
+              Decays<F>(get(d.getFactors()), d.getLog() ? &get(d.getLog()) : nullptr, d.getLate(), starts);
           return mlir::success();
         })
         .Case([&](chunk::CascadeOp c) {
           Values entries;
           for (mlir::Value factor : c.getFactors())
             entries.push_back(get(factor));
-          decays[c] = Decays<F>(entries, c.getType().getStates());
+          decays[c] = Decays<F>(entries, c.getType().getStates(), starts);
           return mlir::success();
         })
         .Case([&](chunk::MaskOp m) {
@@ -235,7 +237,7 @@ private:
       return decays[op.getDecay()].gram(lhs, rhs, op.getReach());
     Dense<F> result = multiply(lhs, transpose(rhs));
     for (int64_t t = 0; t < result.rows; ++t)
-      for (int64_t j = t + (op.getReach() == chunk::Reach::Inclusive); j < result.cols; ++j)
+      for (int64_t j = seenBy(t, op.getReach(), starts); j < result.cols; ++j)
         result.at(t, j) = F();
     return result;
   }

@@ -222,6 +222,11 @@ private:
     }
   }
 
+  // What a token does not see is zero: of those before its block's first one, b, the rest.
+  static std::string triangle(chunk::Reach reach) {
+    return reach == chunk::Reach::Inclusive ? "tril(" : reach == chunk::Reach::Start ? "tril_b(" : "stril(";
+  }
+
   std::string gammaOf(Value decay) {
     return isa<chunk::CascadeType>(decay.getType()) ? names[decay] : "Γ" + names[decay].substr(1);
   }
@@ -266,30 +271,28 @@ private:
             product += decay + "⁻";
           else
             product += decay;
-          return std::pair((gram.getReach() == chunk::Reach::Inclusive ? "tril(" : "stril(") + product + ")",
-                           2u);
+          return std::pair(triangle(gram.getReach()) + product + ")", 2u);
         })
         .Case([&](chunk::MaskOp mask) {
           std::string entry =
               isa<chunk::CascadeType>(mask.getDecay().getType())
                   ? "^" + std::to_string(mask.getTo() + 1) + std::to_string(mask.getFrom() + 1)
                   : "";
-          StringRef kind = mask.getReach() == chunk::Reach::Inclusive ? "tril(" : "stril(";
-          return std::pair(kind.str() + gammaOf(mask.getDecay()) + entry +
+          return std::pair(triangle(mask.getReach()) + gammaOf(mask.getDecay()) + entry +
                                (mask.getReach() == chunk::Reach::Before ? "⁻)" : ")"),
                            2u);
         })
         .Case([&](chunk::WeightsOp weights) {
           std::string g = names[weights.getDecay()];
           if (isa<chunk::CascadeType>(weights.getDecay().getType())) {
-            StringRef span[] = {"[t,0]", "[t-1,0]", "[C,t]", "[C,0]"};
+            StringRef span[] = {"[t,0]", "[t-1,0]", "[C,t]", "[C,0]", "[b-1,0]"};
             return std::pair(g + "^" + std::to_string(weights.getTo() + 1) +
                                  std::to_string(weights.getFrom() + 1) +
                                  span[unsigned(weights.getSpan())].str(),
                              2u);
           }
           std::string exponent[] = {g, chunk::isLate(weights.getDecay()) ? g : g + "x",
-                                    "(" + g + "_C - " + g + ")", g + "_C"};
+                                    "(" + g + "_C - " + g + ")", g + "_C", g + "_(b-1)"};
           return std::pair("e^" + exponent[unsigned(weights.getSpan())], 2u);
         })
         .Case([&](chunk::MixOp mix) {

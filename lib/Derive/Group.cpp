@@ -23,12 +23,16 @@ bool Group::reads(unsigned index) const {
 LogicalResult Group::prepare() {
   if (failed(orient()))
     return failure();
-  if (wantsScan()) {
+  bool isScan = wantsScan();
+  if (isScan && starts.empty()) {
     prepareScan();
     return success();
   }
   if (failed(findDecays()) || failed(findStreams()))
     return failure();
+  if (!starts.empty() && (isScan || valueDecay))
+    return cx.fail("'" + notation(cx.nf.states[starts[0].first]) +
+                   "' is read of a state whose entries, or values, decay each by itself");
   for (unsigned state : states) {
     Value stored = cx.tokens.shared(cx.nf.states[state]);
     initial.push_back(keySide == Side::Right ? cx.transpose(stored) : stored);
@@ -235,6 +239,9 @@ std::optional<Group::Place> Group::placeOf(const Row &row) const {
   if (row.version == Row::none)
     return std::nullopt;
   const Version &version = cx.nf.versions[row.version];
+  for (auto [start, state] : starts)
+    if (version.value == cx.nf.states[start])
+      return placeOf(Read{start, row.side, row.vector});
   for (auto [member, state] : llvm::enumerate(states)) {
     if (version.value == cx.nf.states[state])
       return Place{unsigned(member), false, SmallVector<bool>(streams.size(), false)};
@@ -250,6 +257,20 @@ std::optional<Group::Place> Group::placeOf(const Row &row) const {
       return place;
   }
   return std::nullopt;
+}
+
+Group::Place Group::placeOf(const Read &read) const {
+  Place place{indexOf(read.state), false, SmallVector<bool>(streams.size(), false)};
+  place.atStart = isStart(read.state);
+  return place;
+}
+
+// Which of a stream's writes a read sees.
+chunk::Reach Group::reachOf(const Place &place, unsigned stream) const {
+  return place.atStart               ? chunk::Reach::Start
+         : !place.after && !isLate() ? chunk::Reach::Before
+         : place.seen[stream]        ? chunk::Reach::Inclusive
+                                     : chunk::Reach::Strict;
 }
 
 // Each stream into the state has been written whole, or not at all.

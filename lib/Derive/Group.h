@@ -58,7 +58,10 @@ std::optional<Coefficient> quotient(Coefficient of, const Coefficient &by);
 
 class Group {
 public:
-  Group(DeriveContext &context, llvm::ArrayRef<unsigned> members) : cx(context), states(members) {}
+  /// Of some states, and of others that these were at the starts of blocks: each with the one that it was.
+  Group(DeriveContext &context, llvm::ArrayRef<unsigned> members,
+        llvm::ArrayRef<std::pair<unsigned, unsigned>> starts)
+      : cx(context), states(members), starts(starts) {}
 
   /// Picks the key side and the decays. Fails with a reason when the group has no chunk form.
   mlir::LogicalResult prepare();
@@ -76,7 +79,7 @@ public:
   mlir::Value multiplyRows(const Version &version, mlir::Value vectors);
   /// The state at the chunk's end, as the rule stores it.
   mlir::Value finalState(unsigned state);
-  bool contains(unsigned state) const { return llvm::is_contained(states, state); }
+  bool contains(unsigned state) const { return llvm::is_contained(states, state) || isStart(state); }
   /// True when a row reads this group's states, directly or through other rows.
   bool reads(unsigned row) const;
 
@@ -104,6 +107,7 @@ private:
     bool after; // reads with what this token has written (streams in `seen`) and, unless late, its decay
     llvm::SmallVector<bool> seen;
     bool isDecayed = false; // with a late decay
+    bool atStart = false;   // of its block
   };
 
   mlir::LogicalResult orient();
@@ -137,6 +141,12 @@ private:
     return payload.kind == Column::RowOf && reads(payload.index);
   }
   std::optional<Place> placeOf(const Row &row) const;
+  /// The place of a read of the state before its token or, of one at a block's start, there.
+  Place placeOf(const Read &read) const;
+  bool isStart(unsigned state) const {
+    return llvm::any_of(starts, [&](const auto &start) { return start.first == state; });
+  }
+  chunk::Reach reachOf(const Place &place, unsigned stream) const;
   bool sideIsKey(Side side) const { return side == keySide; }
 
   /// Scores of rows `vectors` (on the key side) against a stream, through the decays to `member`; null where
@@ -146,10 +156,10 @@ private:
                      unsigned member, chunk::Reach reach);
   /// A target's weights as rows; null where they are 1.
   mlir::Value weightRows(const Target &target);
-  /// What the initial states give to rows that read `member` with `vectors`.
-  mlir::Value carried(mlir::Value vectors, unsigned member, bool after, bool otherSide);
+  /// What the initial states give to rows that read a place with `vectors`.
+  mlir::Value carried(mlir::Value vectors, const Place &place, bool otherSide);
   std::optional<RowValue> rowValue(unsigned row, llvm::function_ref<mlir::Value(unsigned)> known);
-  RowValue readValue(mlir::Value vectors, unsigned member, bool after, llvm::ArrayRef<bool> seen);
+  RowValue readValue(mlir::Value vectors, const Place &place);
   /// The vectors that rows at a place read with.
   mlir::Value vectorsAt(const Place &place, mlir::Value vectors);
   /// What a term of a row multiplies, each by its diagonals.
@@ -160,14 +170,19 @@ private:
                              const RowValue &part);
   /// The product of diagonals as rows; null where there are none.
   mlir::Value diagonalRows(llvm::ArrayRef<mlir::Value> diagonals);
-  mlir::Value otherSideRead(mlir::Value vector, unsigned member, bool after, llvm::ArrayRef<bool> seen);
+  mlir::Value otherSideRead(mlir::Value vector, const Place &place);
   mlir::Value finish(const RowValue &value, bool after);
   mlir::Value apply(mlir::Value scores, mlir::Value values, bool after);
   mlir::LogicalResult solve(llvm::function_ref<mlir::Value(unsigned)> known);
-  unsigned indexOf(unsigned state) const { return llvm::find(states, state) - states.begin(); }
+  unsigned indexOf(unsigned state) const {
+    for (auto [start, of] : starts)
+      state = state == start ? of : state;
+    return llvm::find(states, state) - states.begin();
+  }
 
   DeriveContext &cx;
   llvm::SmallVector<unsigned> states;
+  llvm::SmallVector<std::pair<unsigned, unsigned>> starts;
   Side keySide = Side::Right;
   std::vector<Stream> streams;
   mlir::Value keyDecay, valueDecay;                  // !chunk.decay, C x 1 or with channels; null: none

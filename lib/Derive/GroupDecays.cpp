@@ -245,7 +245,7 @@ void Group::findDecayedRows(Value decay) {
   OpBuilder atToken(RuleOp(cx.nf.rule).getBody().front().getTerminator());
   for (auto [index, row] : llvm::enumerate(cx.nf.rows)) {
     std::optional<Place> place = placeOf(row);
-    if (!place || place->after || !sideIsKey(row.side) || !isTimesDecay(index))
+    if (!place || place->after || place->atStart || !sideIsKey(row.side) || !isTimesDecay(index))
       continue;
     if (Value rest = withoutFactors(atToken, cx.loc, row.vector, channels))
       decayedRows[index] = MulOp::create(atToken, cx.loc, decay, rest);

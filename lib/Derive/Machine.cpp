@@ -160,6 +160,7 @@ LogicalResult recur::runProgram(chunk::ProgramOp program, Call<F> &call, int64_t
   SmallVector<chunk::OutputPart> parts = chunk::outputParts(program);
   call.outputs.assign(parts.empty() ? 0 : parts.back().output + 1, {});
   Evaluator<F> evaluator;
+  evaluator.starts = program.getStarts().value_or(0);
   for (int64_t begin = 0, end = 0; begin < call.tokens; begin = end) {
     end = std::min(call.tokens, begin + (program.getBlock() ? leftOfBlock(call, begin, size) : size));
     evaluator.length = end - begin;

@@ -52,14 +52,15 @@ float recur::evaluateEntry(ElementwiseOp op, ArrayRef<float> x) {
 //===----------------------------------------------------------------------===//
 
 template <typename F>
-Decays<F>::Decays(Dense<F> given, const Dense<F> *log, bool late) : late(late), factors(std::move(given)) {
+Decays<F>::Decays(Dense<F> given, const Dense<F> *log, bool late, int64_t starts)
+    : late(late), starts(starts), factors(std::move(given)) {
   if (log && !std::is_same_v<F, Fp>)
     logarithms = *log;
 }
 
 template <typename F>
-Decays<F>::Decays(std::vector<Dense<F>> entries, int64_t states)
-    : entries(std::move(entries)), states(states) {
+Decays<F>::Decays(std::vector<Dense<F>> entries, int64_t states, int64_t starts)
+    : starts(starts), entries(std::move(entries)), states(states) {
   factors.rows = this->entries.front().rows;
   factors.cols = 1;
 }
@@ -103,7 +104,7 @@ template <typename F>
 Dense<F> Decays<F>::mask(Reach reach, int64_t to, int64_t from) const {
   Dense<F> result(factors.rows, factors.rows);
   for (int64_t t = 0; t < factors.rows; ++t)
-    for (int64_t j = 0; j < t + (reach == Reach::Inclusive); ++j)
+    for (int64_t j = 0; j < seenBy(t, reach); ++j)
       result.at(t, j) = entry(first(j), last(t, reach), to, from);
   return result;
 }
@@ -120,9 +121,10 @@ Dense<F> Decays<F>::weights(Span span, int64_t to, int64_t from) const {
       result.at(c, 0) = stretch(0, tokens);
     else
       for (int64_t t = 0; t < tokens; ++t)
-        result.at(t, c) = span == Span::Rest
-                              ? stretch(first(t), tokens)
-                              : stretch(0, last(t, span == Span::Until ? Reach::Before : Reach::Inclusive));
+        result.at(t, c) = span == Span::Rest ? stretch(first(t), tokens)
+                                             : stretch(0, last(t, span == Span::Until   ? Reach::Before
+                                                                  : span == Span::Start ? Reach::Start
+                                                                                        : Reach::Inclusive));
   }
   return result;
 }
@@ -133,6 +135,16 @@ Dense<F> Decays<F>::gram(const Dense<F> &lhs, const Dense<F> &rhs, Reach reach) 
   int64_t tokens = lhs.rows;
   auto channel = [&](int64_t c) { return factors.cols == 1 ? 0 : c; };
   Dense<F> result(tokens, tokens);
+  auto seeExactly = [&](int64_t t, int64_t from) {
+    for (int64_t j = from; j < seenBy(t, reach); ++j)
+      for (int64_t c = 0; c < lhs.cols; ++c)
+        result.at(t, j) += lhs.at(t, c) * rhs.at(j, c) * product(first(j), last(t, reach), channel(c));
+  };
+  if (reach == Reach::Start) { // what is between the block's start and its token does not count
+    for (int64_t t = 0; t < tokens; ++t)
+      seeExactly(t, 0);
+    return result;
+  }
   for (int64_t r = 0; r < tokens; r += block) {
     // Tokens before the block meet it at its first token: both exponents are at most 0.
     int64_t end = std::min(tokens, r + block);
@@ -147,9 +159,7 @@ Dense<F> Decays<F>::gram(const Dense<F> &lhs, const Dense<F> &rhs, Reach reach) 
       for (int64_t j = 0; j < r; ++j)
         for (int64_t c = 0; c < lhs.cols; ++c)
           result.at(t, j) += rows.at(t - r, c) * cols.at(j, c);
-      for (int64_t j = r; j < t + (reach == Reach::Inclusive); ++j) // exact within the block
-        for (int64_t c = 0; c < lhs.cols; ++c)
-          result.at(t, j) += lhs.at(t, c) * rhs.at(j, c) * product(first(j), last(t, reach), channel(c));
+      seeExactly(t, r);
     }
   }
   return result;

@@ -63,13 +63,18 @@ Dense<F> identity(int64_t n) {
   return diagonal(Dense<F>(n, 1, number<F>(1)));
 }
 
+/// How many of a chunk's tokens token t sees, blocks having so many.
+inline int64_t seenBy(int64_t t, chunk::Reach reach, int64_t starts) {
+  return reach == chunk::Reach::Inclusive ? t + 1 : reach == chunk::Reach::Start ? t - t % starts : t;
+}
+
 /// The products of decays over stretches of a chunk, one column per channel; or of n x n transition matrices.
 template <typename F>
 class Decays {
 public:
   Decays() = default;
-  Decays(Dense<F> factors, const Dense<F> *log, bool late = false);
-  Decays(std::vector<Dense<F>> entries, int64_t states);
+  Decays(Dense<F> factors, const Dense<F> *log, bool late = false, int64_t starts = 0);
+  Decays(std::vector<Dense<F>> entries, int64_t states, int64_t starts = 0);
 
   /// The product of the factors of tokens begin .. end-1 in a channel.
   F product(int64_t begin, int64_t end, int64_t channel) const;
@@ -86,10 +91,14 @@ private:
   /// The first factor that what token j writes decays by; and that after the last one before token t sees it.
   int64_t first(int64_t j) const { return late ? j : j + 1; }
   int64_t last(int64_t t, chunk::Reach reach) const {
-    return late || reach == chunk::Reach::Before ? t : t + 1;
+    return reach == chunk::Reach::Start            ? seenBy(t, reach)
+           : late || reach == chunk::Reach::Before ? t
+                                                   : t + 1;
   }
+  int64_t seenBy(int64_t t, chunk::Reach reach) const { return recur::seenBy(t, reach, starts); }
 
   bool late = false;
+  int64_t starts = 0; // tokens of a block, at whose start states are read
   Dense<F> factors;
   Dense<F> logarithms; // empty where the factors have none
   std::vector<Dense<F>> entries;

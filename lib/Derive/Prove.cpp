@@ -35,11 +35,18 @@ std::string recur::prove(RuleOp rule, chunk::ProgramOp program, unsigned rounds)
   shrinker.shrink(*smallProgram);
   constexpr int64_t tokens = 12;
   SmallVector<bool> symmetric = symmetricStates(program);
+  bool hasStarts = program.getStarts().has_value();
   auto compare = [&](uint64_t seed) -> std::string {
     Call<Fp> call = randomCall(*smallRule, tokens, seed, symmetric), expected;
-    for (int64_t size : {4, 5, 12, 1}) { // with and without a ragged end, one chunk, one token
+    // With and without a ragged end, one chunk, one token; or several blocks in a chunk, the position of the
+    // first one being a multiple of theirs.
+    SmallVector<int64_t> sizes{4, 5, 12, 1}, sizesOfStarts{10, 5, 15};
+    for (int64_t size : hasStarts ? sizesOfStarts : sizes) {
       if (expected.tokens == 0 || program.getBlock()) {
-        setBlocks(*smallRule, size);
+        int64_t block = hasStarts ? 5 : size;
+        setBlocks(*smallRule, block);
+        if (hasStarts)
+          smallProgram->setStarts(block);
         expected = call;
         if (failed(runRule(*smallRule, expected)))
           return "the rule cannot be run in F_p";

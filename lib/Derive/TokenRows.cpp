@@ -19,7 +19,7 @@ TokenRows::Source TokenRows::source(Value value) {
   Source result = Shared;
   if (auto argument = dyn_cast<BlockArgument>(value)) {
     ArgKind kind = RuleOp(nf.rule).getArg(argument).getKind();
-    result = kind == ArgKind::State                                ? Ahead
+    result = kind == ArgKind::State || kind == ArgKind::Stale      ? Ahead
              : kind == ArgKind::Input || kind == ArgKind::Position ? Token
                                                                    : Shared;
   } else {
@@ -41,10 +41,20 @@ Value TokenRows::clone(OpBuilder &builder, Value value, IRMapping &map) {
   return map.lookup(value);
 }
 
+Value TokenRows::argumentOf(BlockArgument argument) {
+  RuleOp rule = nf.rule;
+  unsigned number = 0;
+  for (BlockArgument before : rule.getBody().getArguments().take_front(argument.getArgNumber()))
+    number += rule.getArg(before).getKind() != ArgKind::Stale;
+  bool isStale = rule.getArg(argument).getKind() == ArgKind::Stale;
+  return isStale ? Value() : program.getBody().getArgument(number);
+}
+
 Value TokenRows::shared(Value value) {
   OpBuilder before(sharedEnd);
   for (BlockArgument argument : RuleOp(nf.rule).getBody().getArguments())
-    sharedMap.map(argument, program.getBody().getArgument(argument.getArgNumber()));
+    if (Value own = argumentOf(argument))
+      sharedMap.map(argument, own);
   return clone(before, value, sharedMap);
 }
 
@@ -71,7 +81,7 @@ Value TokenRows::rows(Value value) {
     return builder.createOrFold<BroadcastOp>(value.getLoc(), rowsType, row);
   }
   if (auto argument = dyn_cast<BlockArgument>(value); argument && from == Token)
-    return program.getBody().getArgument(argument.getArgNumber());
+    return argumentOf(argument);
   Value &known = (from == Ahead ? ahead : plain)[value];
   if (!known)
     known = placeholder(value);
@@ -124,7 +134,7 @@ void TokenRows::buildMap(ArrayRef<std::pair<Value, Value>> requests, bool isAhea
     if (isAhead && isCarried(index)) {
       collect(rule.yieldedStates()[index], leaves, seen, isLeaf);
       carried.push_back(state);
-      carriedIn.push_back(program.getBody().getArgument(state.getArgNumber()));
+      carriedIn.push_back(argumentOf(state));
       lastTypes.push_back(state.getType());
     }
   for (Value leaf : leaves.rows)

@@ -48,6 +48,8 @@ private:
   enum Source { Shared, Token, Ahead };
   Source source(mlir::Value value);
   mlir::Value placeholder(mlir::Value value);
+  /// The program's argument that one of the rule is; null for a state at the start of a block.
+  mlir::Value argumentOf(mlir::BlockArgument argument);
   void buildMap(llvm::ArrayRef<std::pair<mlir::Value, mlir::Value>> requests, bool ahead);
   /// True when the state is passed from token to token.
   bool isCarried(unsigned state) const;

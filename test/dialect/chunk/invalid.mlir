@@ -43,6 +43,18 @@ chunk.program @chunk_program_c3 length("C") [#recur.arg<stale "S" block = 16>] -
 
 // -----
 
+chunk.program @chunk_program_c4 length("C") [#recur.arg<input "k">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>):
+  // expected-error@+1 {{reaches the start of a block, but the program has no blocks}}
+  %0 = chunk.gram start %k, %k : !recur.mat<C x dk> -> !recur.mat<C x C>
+  %1 = recur.matmul %0, %k : !recur.mat<C x C>, !recur.mat<C x dk>
+  chunk.yield %1 : !recur.mat<C x dk>
+}
+
+// -----
+
 chunk.program @chunk_map_c1 length("C") [#recur.arg<input "k">] -> ["o"] init {
   chunk.yield
 } body {

@@ -73,3 +73,18 @@ chunk.program @everything length("C") [#recur.arg<input "k">, #recur.arg<input "
     !recur.mat<C x dk>, !recur.mat<C x 1>, !recur.mat<C x 1>, !recur.mat<C x 1> -> !recur.mat<C x C>, !recur.mat<C x 1>
   chunk.yield %e, %o : !recur.mat<dk x dv>, !recur.mat<C x dk>
 }
+
+// CHECK-LABEL: chunk.program @blocks length("C") {{.*}} -> ["o"] starts 16 init {
+chunk.program @blocks length("C") [#recur.arg<input "k">, #recur.arg<input "a">] -> ["o"] starts 16 init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>, %a: !recur.mat<C x 1>):
+  %d = chunk.decay %a : !recur.mat<C x 1>
+  // CHECK: chunk.weights start
+  %w = chunk.weights start %d : !chunk.decay<!recur.mat<C x 1>> -> !recur.mat<C x 1>
+  // CHECK: chunk.gram start %k, %k decay
+  %n = chunk.gram start %k, %k decay %d : !chunk.decay<!recur.mat<C x 1>> : !recur.mat<C x dk> -> !recur.mat<C x C>
+  %s = recur.matmul %n, %k : !recur.mat<C x C>, !recur.mat<C x dk>
+  %o = recur.mul %w, %s : !recur.mat<C x 1>, !recur.mat<C x dk>
+  chunk.yield %o : !recur.mat<C x dk>
+}
