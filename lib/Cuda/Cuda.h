@@ -102,6 +102,8 @@ struct Entry {
   bool continues = false;
   /// May begin while the entry before it still runs, and waits itself for what that one leaves.
   bool overlaps = false;
+  /// For sequences whose first token has position 0, as chunks begin where blocks of the rule do.
+  bool atStart = false;
   /// What the kernel's tensors are, where they are not the rule's in their order: those by number, temporary
   /// t as -1 - t.
   llvm::SmallVector<int32_t> tensors;

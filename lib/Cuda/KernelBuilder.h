@@ -11,6 +11,9 @@ namespace recur::cuda {
 /// between.
 constexpr int64_t tokensWorthChunk = 8;
 
+/// The tokens of the blocks at whose starts a rule reads states; 0 where it reads none.
+int64_t blockOf(RuleOp rule);
+
 // Has rows of a program that are the same for all tokens follow from params by a map (SharedRows.cpp).
 void mapSharedRows(chunk::ProgramOp program);
 

@@ -138,6 +138,11 @@ LogicalResult KernelBuilder::addSequential(RuleOp bound) {
   return success();
 }
 
+int64_t cuda::blockOf(RuleOp rule) {
+  auto starts = rule.argumentsOf(ArgKind::Stale);
+  return starts.empty() ? 0 : rule.getArg(starts.front()).getBlock();
+}
+
 bool KernelBuilder::isWanted(StringRef form) const { return options.form == form || options.form == "auto"; }
 
 void KernelBuilder::addChunked(DeriveFunction derive) {
@@ -162,8 +167,9 @@ void KernelBuilder::addChunked(DeriveFunction derive) {
   };
   if (!options.chip.hasWarpgroups())
     refused["roles"] = "the chip has no products of warpgroups";
-  else if (!rule.argumentsOf(ArgKind::Stale).empty())
-    refused["roles"] = "a state at the start of a block is read, and chunks of roles are no blocks";
+  else if (int64_t block = blockOf(rule); block && tokensOfChunk % block != 0)
+    refused["roles"] = "a state at the start of a block of " + std::to_string(block) +
+                       " tokens is read, and a chunk of roles has " + std::to_string(tokensOfChunk);
   // States that do not feed one another are faster one after the other than as two of one chain.
   else if (isWanted("roles") && !besideScores() && !(Cores(rule).cores.size() > 1 && inStages(false)) &&
            !addInRoles(derive) && !inStages(false) && hasDearSums) {
@@ -341,8 +347,13 @@ FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic,
   placeAhead(kernel, options.form == "auto" ? best : StringRef(), options.chip);
   if (options.everyForm)
     return module;
+  // Chunks of roles begin where blocks do; those of other sequences are the others' work.
+  bool readsStarts = blockOf(rule) != 0;
+  for (Entry &entry : kernel.entries)
+    entry.atStart = readsStarts && entry.form == Form::Roles;
   auto isLeft = [&](const Entry &entry) {
-    return formName(entry.form) == best || (entry.form == Form::Sequential && !entry.leastTokens);
+    return formName(entry.form) == best || (entry.form == Form::Sequential && !entry.leastTokens) ||
+           (entry.form == Form::Chunk && readsStarts);
   };
   // One function may be part of several ways to launch.
   llvm::DenseSet<StringRef> left;

@@ -131,7 +131,7 @@ std::array<Value, 2> RoleEmitter::cascadeWeights(RowState &state, chunk::Weights
   for (unsigned i : {0, 1})
     result[i] = math.known(
         math.apply(span == Span::Through ? all.throughInBlock[i] : all.untilInBlock[i], earlier)[to]);
-  return result;
+  return span == Span::Start ? atStart(result) : result;
 }
 
 // Stores a part of a mask: the table, or what there is of it beside.
@@ -247,8 +247,9 @@ Values RoleEmitter::maskOn(ScoreState &state, const PlainScore &plain) {
   Values entries(8);
   for (unsigned which : {0, 1}) {
     // What is seen before a token is what the one before it sees; the block's first sees none of it.
-    Value own = ptx.add(row, 8 * int64_t(which) - (plain.before ? 1 : 0));
-    if (plain.before && which == 0)
+    Value place = ptx.add(row, 8 * int64_t(which));
+    Value own = ptx.add(plain.atStart ? firstOfBlock(ptx, plan, place) : place, plain.before ? -1 : 0);
+    if (plain.before && (which == 0 || plain.atStart))
       own = arith::MaxSIOp::create(b, own, ptx.constant(0));
     Value at = ptx.add(columns, ptx.mul(own, maskPitch()));
     for (unsigned eight : {0, 1}) {
@@ -263,18 +264,24 @@ Values RoleEmitter::maskOn(ScoreState &state, const PlainScore &plain) {
 // The numbers of the later token's row, which are loaded ahead.
 std::array<Value, 2> RoleEmitter::maskRows(ScoreState &state, const PlainScore &plain, unsigned of) {
   int64_t offset = maskOffset(plain.mask, (plain.before ? Until : Through) + of);
-  auto [it, isNew] = state.maskRows.try_emplace(offset);
+  auto [it, isNew] = state.maskRows.try_emplace(plain.atStart ? -1 - offset : offset);
   if (isNew) {
     Value row = ptx.add(ptx.mul(warp, 16), ptx.shiftRight(freshLane(), 2));
-    Value at = ptx.add(state.masks, ptx.mul(row, 4));
-    it->second = {ptx.loadFloats(at, offset, 1)[0], ptx.loadFloats(at, offset + 32, 1)[0]};
+    for (int64_t which : {0, 1}) {
+      Value own = ptx.add(row, 8 * which);
+      if (plain.atStart)
+        own = firstOfBlock(ptx, plan, own);
+      it->second[which] = ptx.loadFloats(ptx.add(state.masks, ptx.mul(own, 4)), offset, 1)[0];
+    }
   }
   return it->second;
 }
 
 // A mask's entries in a block off the diagonal.
 Values RoleEmitter::maskOff(ScoreState &state, const PlainScore &plain) {
-  Value columns = ptx.add(maskColumns(state), ptx.mul(ptx.add(warp, -1), 2 * maskPitch()));
+  // (Where the rows' start is the chunk's, nothing is seen, and any numbers will do.)
+  Value seer = plain.atStart ? ptx.shiftRight(firstOfBlock(ptx, plan, ptx.mul(warp, 16)), 4) : warp;
+  Value columns = ptx.add(maskColumns(state), ptx.mul(ptx.add(seer, -1), 2 * maskPitch()));
   Values entries;
   for (unsigned s : {0, 1}) {
     std::array<Value, 2> rows = maskRows(state, plain, s);

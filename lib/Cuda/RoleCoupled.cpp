@@ -256,9 +256,10 @@ void RolePlan::writeBoth(chunk::ProgramOp program) {
   }
 }
 
-// What one state is read along for itself and as a part of the other one is read once.
+// What one state is read along for itself and as a part of the other one, or as it is and as it was at the
+// start of a block, is read once.
 void RolePlan::readOnce(chunk::ProgramOp program) {
-  if (program.argumentsOf(ArgKind::State).size() != 2)
+  if (program.argumentsOf(ArgKind::State).size() != 2 && !program.getStarts() && !program.getBlock())
     return;
   program.getBody().walk(takeSumsOut);
   auto isSum = [](Operation *op) { return isa<AddOp, SubOp, NegOp, MulOp>(op); };

@@ -113,7 +113,7 @@ void RoleEmitter::weighRows(ScoreState &state) {
   bool sumsNeeded[2] = {!isLate, isLate}; // with each token's own decay, and without
   auto need = [&](Value rows, Span span) {
     rowsNeeded.insert(rows);
-    if (span != Span::Rest)
+    if (span != Span::Rest && span != Span::Start)
       sumsNeeded[span == Span::Until] = true;
     ownNeeded |= span == ownSpan;
   };
@@ -173,7 +173,10 @@ void RoleEmitter::weighRows(ScoreState &state) {
       bool isRight = span == Span::Rest;
       const LogSums &sums = now.sums[(isRight ? ownSpan : span) == Span::Until];
       Values results;
-      for (unsigned e = 0; e < 8; ++e) {
+      // (The warp's tokens are the block, at whose start states are read.)
+      for (unsigned e = 0; e < 8 && span == Span::Start; ++e)
+        results.push_back(ptx.exp2(reference.of(0, e)));
+      for (unsigned e = 0; e < 8 && span != Span::Start; ++e) {
         Value log = LLVM::FMAOp::create(b, sums.logs[e],
                                         ptx.number(isRight ? -llvm::numbers::log2e : llvm::numbers::log2e),
                                         reference.of(isRight, e));
@@ -236,7 +239,7 @@ void RoleEmitter::weighRows(ScoreState &state) {
     for (Value rows : rowsNeeded)
       storeTiles(rows, Span::Rest);
     for (Value rows : rowsNeeded)
-      for (Span span : {Span::Until, Span::Through}) {
+      for (Span span : {Span::Until, Span::Through, Span::Start}) {
         for (chunk::GramOp gram : plan.grams) {
           if (plan.asRows(gram.getLhs())->rows() != rows || plan.leftSpan(gram) != span)
             continue;
@@ -249,8 +252,9 @@ void RoleEmitter::weighRows(ScoreState &state) {
           Values &diagonal = state.diagonals[gram];
           Values start = diagonal.empty() ? Values(8, ptx.number(0)) : diagonal;
           // f16 has as many digits, and rounds.
-          diagonal = plan.isF16 ? ptx.multiplyTf32(start, ptx.roundTf32(x), ptx.roundTf32(y))
-                                : ptx.multiplyTf32(start, x, y);
+          diagonal = span == Span::Start ? start
+                     : plan.isF16        ? ptx.multiplyTf32(start, ptx.roundTf32(x), ptx.roundTf32(y))
+                                         : ptx.multiplyTf32(start, x, y);
         }
         storeTiles(rows, span);
       }

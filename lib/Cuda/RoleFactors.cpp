@@ -21,7 +21,8 @@ std::optional<RoleEmitter::PlainScore> RoleEmitter::asPlain(const ScoreTile &til
   llvm::append_range(plain.earlier, tile.columnScale);
   plain.mask = plan.maskOf(tile.value);
   plain.reach = gram.getReach();
-  plain.before = plain.reach == Reach::Before;
+  plain.atStart = plain.reach == Reach::Start;
+  plain.before = plain.reach == Reach::Before || plain.atStart;
   // Factors go into the exponent where they have logarithms.
   plain.inExponent = plain.decay && llvm::all_of(plain.earlier, RolePlan::isPositive);
   plain.laterInExponent = plain.decay && llvm::all_of(plain.later, RolePlan::isPositive);
@@ -77,7 +78,7 @@ void RoleEmitter::fetchColumns(ScoreState &state, const ScoreTile &tile) {
 // The warp's block on the diagonal.
 Values RoleEmitter::scoresOn(ScoreState &state, const ScoreTile &tile, const PlainScore &plain) {
   Values entries;
-  const Values &sums = state.sums.find(plain.gram)->second;
+  const Values &sums = state.sumsOf(plan, plain.gram);
   // The entry's row less its column, but for what the entry's number adds.
   Value rowLessColumn = arith::SubIOp::create(b, state.rowLessColumn, ptx.mul(warp, placeOfRow(16)));
   Values masks = plain.mask < 0 ? Values() : maskOn(state, plain);
@@ -98,7 +99,13 @@ Values RoleEmitter::scoresOn(ScoreState &state, const ScoreTile &tile, const Pla
     if (plain.decay)
       x = ptx.multiply(
           x, ptx.exp2(ptx.difference(number(plain.laterLog(), true), number(plain.earlierLog(), false))));
-    if (!tile.anyAbove) {
+    if (plain.atStart) {
+      Value row = ptx.add(ptx.shiftRight(lane, 2), 8 * which),
+            column = ptx.add(ptx.mul(ptx.bits(lane, 3), 2), 8 * (e / 4) + e % 2);
+      Value isSeen = tile.turned ? ptx.below(row, firstOfBlock(ptx, plan, column))
+                                 : ptx.below(column, firstOfBlock(ptx, plan, row));
+      x = ptx.choose(isSeen, x, ptx.number(0));
+    } else if (!tile.anyAbove) {
       Value offset = ptx.constant(placeOfRow(8 * (e / 4) + e % 2) - placeOfRow(8 * which));
       bool seesOwn =
           tile.turned ? plan.seesOwn(plain.reach, e / 4, which) : plan.seesOwn(plain.reach, which, e / 4);
@@ -112,16 +119,21 @@ Values RoleEmitter::scoresOn(ScoreState &state, const ScoreTile &tile, const Pla
   return entries;
 }
 
-// A block off the diagonal, whose entries are all seen. What decays has its edge between the blocks: at the
-// end of the columns' tokens or, turned, before their start.
+// A block off the diagonal, whose entries are all seen, or none where it is in a block of the rule's at whose
+// start states are read. What decays has its edge between the blocks: at the end of the columns' tokens or,
+// turned, before their start.
 Values RoleEmitter::scoresOff(ScoreState &state, const ScoreTile &tile, const PlainScore &plain) {
   std::array<Value, 2> rows;
   Slot rowSlot = tile.turned ? plain.earlierNumber() : plain.laterNumber();
   if (!rowSlot.factors.empty())
     rows = rowNumbers(state, rowSlot);
   Slot columns = tile.turned ? plain.laterNumber() : plain.earlierNumber();
+  // Of tokens in a turn's columns whose block starts before them, nothing decays since.
+  bool startsBefore = tile.turned && plain.atStart && *plan.starts() > 16;
   if (plain.decay) {
-    int64_t token = state.block * 16 + (tile.turned ? -1 : 15) + (chunk::isLate(plain.decay) ? 1 : 0);
+    int64_t first = state.block * 16, block = startsBefore ? *plan.starts() : 1;
+    int64_t token = tile.turned ? std::max<int64_t>(first / block * block - 1, 0) : first + 15;
+    token += chunk::isLate(plain.decay) ? 1 : 0;
     Value edge = ptx.loadFloats(state.numbers, slotOffset({{}, plain.decay}) + token * 4, 1)[0];
     std::array<Value, 2> logs = rowNumbers(state, tile.turned ? plain.earlierLog() : plain.laterLog());
     for (unsigned i : {0, 1}) {
@@ -130,17 +142,26 @@ Values RoleEmitter::scoresOff(ScoreState &state, const ScoreTile &tile, const Pl
     }
     columns = tile.turned ? Slot{plain.later, plain.decay, plain.before, false, Slot::Start}
                           : Slot{plain.earlier, plain.decay, false, false, Slot::End};
+    columns.atStart = tile.turned && plain.atStart;
+    if (startsBefore)
+      columns = Slot{plain.later, {}};
   }
   Values entries, masks = plain.mask < 0 ? Values() : maskOff(state, plain);
+  Value isSeen;
+  if (plain.atStart && *plan.starts() > 16) {
+    Value row = ptx.mul(warp, 16), column = ptx.mul(state.columnBlock, 16);
+    isSeen = tile.turned ? ptx.below(row, firstOfBlock(ptx, plan, column))
+                         : ptx.below(column, firstOfBlock(ptx, plan, row));
+  }
   for (unsigned e = 0; e < state.entries; ++e) {
-    Value x = state.sums.find(plain.gram)->second[state.block * state.entries + e];
+    Value x = state.sumsOf(plan, plain.gram)[state.block * state.entries + e];
     if (!masks.empty())
       x = ptx.multiply(x, masks[e]);
     if (Value row = rows[e / 2 % 2])
       x = ptx.multiply(x, row);
     if (columns.decay || !columns.factors.empty())
       x = ptx.multiply(x, columnValue(state, columns, e));
-    entries.push_back(x);
+    entries.push_back(isSeen ? ptx.choose(isSeen, x, ptx.number(0)) : x);
   }
   return entries;
 }

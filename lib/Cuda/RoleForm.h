@@ -37,6 +37,7 @@ struct RowSlot {
   bool before = false;   // without the token's own factor of the decay, as a late one always is
   bool ofTokens = false; // that of each token's last micro-step
   Within within = Nothing;
+  bool atStart = false; // those of the tokens before the block, at whose start states are read
 };
 
 /// What a kernel is to be.

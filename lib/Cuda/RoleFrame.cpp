@@ -71,7 +71,7 @@ Value RoleEmitter::barrier(Barrier which, Value index) {
 unsigned RoleEmitter::slotOf(const Slot &wanted) {
   for (auto [i, slot] : llvm::enumerate(slots))
     if (slot.decay == wanted.decay && (slot.before == wanted.before || chunk::isLate(slot.decay)) &&
-        slot.ofTokens == wanted.ofTokens && slot.within == wanted.within &&
+        slot.ofTokens == wanted.ofTokens && slot.within == wanted.within && slot.atStart == wanted.atStart &&
         slot.factors.size() == wanted.factors.size() &&
         std::is_permutation(slot.factors.begin(), slot.factors.end(), wanted.factors.begin()))
       return i;

@@ -6,6 +6,7 @@
 #include "lib/Cuda/Cores.h"
 #include "lib/Cuda/KernelBuilder.h"
 #include "lib/Cuda/Prepare.h"
+#include "lib/Derive/Derive.h"
 #include "lib/Derive/ProveRewritten.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 #include "mlir/Transforms/GreedyPatternRewriteDriver.h"
@@ -358,7 +359,14 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
   bool isF16 = false; // whose range is too small
   auto derivedAs = [&](RuleOp rule, bool outputsInRows) {
     chunk::ProgramOp program = rows == RowKind::Token ? deriveRotated(derive, rule) : chunk::ProgramOp();
-    if (!program) {
+    if (int64_t block = blockOf(rule)) {
+      if (rows != RowKind::Token)
+        return program;
+      // A chunk is a block, or has several.
+      if (block < tokensOfChunk)
+        rule->setAttr(startsAttr, b.getUnitAttr());
+      program = derive(rule, /*ofMicroStep=*/false);
+    } else if (!program) {
       bool isBounded = rows != RowKind::MicroStep && rows != RowKind::Column;
       OwningOpRef<ModuleOp> bounded = isBounded ? withNormBound(rule) : nullptr;
       RuleOp own = bounded ? *bounded->getOps<RuleOp>().begin() : rule;

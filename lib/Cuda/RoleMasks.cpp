@@ -133,7 +133,9 @@ std::optional<CoupledMask> RolePlan::asMask(Value value) {
           factors->push_back({transposed ? transposed.getOperand() : factor});
       if (mask->reach == Reach::Before)
         readDecayed(*mask, true);
-      return mask;
+      // Tables have the numbers of the token that a row is, or of the next one.
+      bool hasNumbers = llvm::any_of(mask->reads, [](const auto &own) { return own && !own->empty(); });
+      return mask->reach == Reach::Start && hasNumbers ? std::optional<CoupledMask>() : mask;
     }
     return std::nullopt;
   }
@@ -151,8 +153,9 @@ std::optional<CoupledMask> RolePlan::asMask(Value value) {
   }
   // Whether a token sees itself is the same where it writes to other states alone.
   if (x->reach != y->reach) {
-    if (x->reach == Reach::Before || y->reach == Reach::Before)
-      return std::nullopt;
+    for (Reach reach : {Reach::Before, Reach::Start})
+      if (x->reach == reach || y->reach == reach)
+        return std::nullopt;
     for (auto [own, other] : {std::pair(&*x, &*y), {&*y, &*x}})
       if (llvm::all_of(llvm::zip(own->reads, own->weights),
                        [](auto both) { return !(std::get<0>(both) && std::get<1>(both)); }))

@@ -187,7 +187,7 @@ LogicalResult RolePlan::visitScores(Value value) {
   if (!op || !isScores(value))
     return failure();
   if (auto gram = dyn_cast<chunk::GramOp>(op)) {
-    if (!llvm::is_contained(grams, gram))
+    if (!llvm::is_contained(grams, productOf(gram)))
       grams.push_back(gram);
     for (Value side : {gram.getLhs(), gram.getRhs()}) {
       std::optional<TokenTile> tile = asRows(side);
@@ -200,6 +200,11 @@ LogicalResult RolePlan::visitScores(Value value) {
         if (failed(needRow(factor.value)))
           return failure();
     }
+    // A block's start is a place among tokens, and who walks channels has those of 16 tokens.
+    bool isWalked = gram.getDecay() && isOfKeys(gram.getDecay());
+    if (gram.getReach() == chunk::Reach::Start &&
+        (steps > 1 || isStacked() || (isWalked && *starts() != tokensOfWarp)))
+      return failure();
     if (!gram.getDecay())
       return success();
     if (isOfKeys(gram.getDecay()))

@@ -18,6 +18,9 @@ namespace recur::cuda {
 /// The tokens of a chunk, or its micro-steps, and the independent rows of the state that a warpgroup holds.
 constexpr int64_t tokensOfChunk = 64, rowsOfSlab = 64;
 
+/// The tokens of a warp that makes scores, or walks channels.
+constexpr int64_t tokensOfWarp = 16;
+
 /// The most keys of a state, and the most where a block may have two slabs: with more the registers of its
 /// threads hold one, and what products read of it a part at a time.
 constexpr int64_t mostKeys = 256, mostKeysBeside = 128;
@@ -60,6 +63,8 @@ public:
   unsigned tensorOf(mlir::BlockArgument argument) const;
   /// The tensors of an input: of a stacked one, those of each row, where there are such.
   llvm::SmallVector<std::optional<unsigned>, 2> tensorsOf(mlir::BlockArgument input) const;
+  /// The tokens of a block, at whose start states are read, where a chunk has several.
+  std::optional<int64_t> starts() const { return program.getStarts(); }
   /// Whether a token's rows are two reads at one time, or in turn. They lie by eights: those of eight tokens'
   /// first rows, then those of their second ones. Of more than two, a token's rows lie together.
   bool isStacked() const { return !stacked.empty() && stacked.front().rows.size() == 2; }
@@ -239,6 +244,10 @@ public:
   bool hasManyProducts() const { return !decay && grams.size() > productsTogether; }
   /// The products between tokens that some scores consist of, in the order of `grams`.
   llvm::SetVector<mlir::Operation *> gramsOf(llvm::ArrayRef<mlir::Value> scores) const;
+  /// The one of `grams` that multiplies the same rows as another one, whatever tokens see of them and what
+  /// decays between; itself where there is none.
+  chunk::GramOp productOf(chunk::GramOp gram) const;
+  bool isOf(const ScoreTile &tile, mlir::Operation *product) const;
   /// Whether a number, or a vector of functions, follows from sums over rows.
   static bool needsSums(mlir::Value value);
   /// Whether such a number is the same for all tokens of a chunk.

@@ -55,6 +55,16 @@ std::array<Value, 2> RoleEmitter::decaySums(RowState &state, Value decay, bool b
   return {ptx.difference(sums[0], logs[0]), second};
 }
 
+// What tokens that look at the start of their blocks have, of numbers of those before each token: those of
+// the block's first one. Blocks have 2^n tokens, so both of a lane's are in one, or it has no more than one.
+std::array<Value, 2> RoleEmitter::atStart(std::array<Value, 2> before) {
+  int64_t lanes = *plan.starts() / 2;
+  if (!lanes)
+    return before;
+  Value first = ptx.shuffle(before[0], ptx.bits(lane, 32 - lanes));
+  return {first, first};
+}
+
 // The binary logarithm of what the decays that the state forgets by leave of it in a chunk.
 Value RoleEmitter::decayOfChunk(TensorAccess &access, Value chunk) {
   RowState state(access, {});
@@ -155,7 +165,10 @@ std::array<Value, 2> RoleEmitter::row(RowState &state, Value value) {
           result = signWeights(state, w);
           return;
         }
-        std::array<Value, 2> sums = decaySums(state, w.getDecay(), w.getSpan() == Span::Until);
+        bool isStart = w.getSpan() == Span::Start;
+        std::array<Value, 2> sums = decaySums(state, w.getDecay(), w.getSpan() == Span::Until || isStart);
+        if (isStart)
+          sums = atStart(sums);
         Value whole = state.sums.lookup(w.getDecay())[2];
         for (int i : {0, 1})
           result[i] = ptx.exp2(w.getSpan() == Span::Whole  ? whole
@@ -346,6 +359,8 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
         values = decaySums(state, slot.decay, slot.before);
       else if (slot.decay)
         values = decayWithin(state, slot);
+      if (slot.atStart)
+        values = atStart(values);
       for (RowFactor factor : slot.factors) {
         std::array<Value, 2> more =
             factor.divides || isLog ? reciprocal(state, factor.value) : row(state, factor.value);

@@ -16,7 +16,7 @@ void RoleEmitter::collectRows(ScoreState &state, const ScoreTile &tile, Value va
     if (!factors.empty())
       rowNumbers(state, {factors, {}, false});
     if (gram.getDecay() && !plan.decay)
-      rowNumbers(state, {{}, gram.getDecay(), gram.getReach() == Reach::Before});
+      rowNumbers(state, laterLog(gram));
     return;
   }
   Operation *op = value.getDefiningOp();
@@ -56,7 +56,7 @@ Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, Value value, 
   value = RolePlan::trace(value);
   unsigned which = entry / 2 % 2;
   if (auto gram = value.getDefiningOp<chunk::GramOp>()) {
-    Value x = state.sums.find(gram)->second[state.block * state.entries + entry];
+    Value x = state.sumsOf(plan, gram)[state.block * state.entries + entry];
     if (!tile.plainRows)
       llvm::append_range(factors, plan.asRows(gram.getLhs())->scale);
     if (!factors.empty())
@@ -70,14 +70,18 @@ Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, Value value, 
       x = ptx.multiply(x, columnValue(state, {right, {}, false}, entry));
     if (!inExponent)
       right.clear();
-    bool before = gram.getReach() == Reach::Before;
     if (decay) {
-      unsigned row = slotOf({{}, decay, before}), column = slotOf({right, decay, false});
+      unsigned row = slotOf(laterLog(gram)), column = slotOf({right, decay, false});
       Value &factor = state.decays[{row * 64 + column, entry}];
       if (!factor)
         factor = ptx.exp2(ptx.difference(state.rowValues.lookup(row)[which],
                                          columnValue(state, {right, decay, false}, entry)));
       x = ptx.multiply(x, factor);
+    }
+    if (gram.getReach() == Reach::Start) {
+      Value row = ptx.add(ptx.add(ptx.mul(warp, 16), ptx.shiftRight(lane, 2)), 8 * which),
+            column = ptx.add(ptx.mul(ptx.bits(lane, 3), 2), 16 * state.block + 8 * (entry / 4) + entry % 2);
+      return ptx.choose(ptx.below(column, firstOfBlock(ptx, plan, row)), x, ptx.number(0));
     }
     if (tile.anyAbove)
       return x;
@@ -154,7 +158,7 @@ void RoleEmitter::forBlocks(ScoreState &state, const ScoreTile &tile,
 void RoleEmitter::forBlocksBefore(ScoreState &state, const PlainScore &plain,
                                   llvm::function_ref<void(Value)> body) {
   constexpr int64_t blocks = 3, each = 8;
-  Values &sums = state.sums.find(plain.gram)->second, all = sums;
+  Values &sums = state.sumsOf(plan, plain.gram), all = sums;
   Value columns = state.columns, first = state.blocks[0];
   auto loop = threads.forLoop(ptx.constant(0), opaque(blocks), ptx.constant(1),
                               ArrayRef(all).take_front(blocks * each), [&](Value block, ValueRange carried) {
@@ -192,7 +196,7 @@ void RoleEmitter::storeTiles(ScoreState &state, Operation *gram) {
   LastRows rows = plan.decay && plan.steps > 1 ? lastRows() : LastRows();
   for (unsigned i : state.role->tiles) {
     const ScoreTile &tile = plan.scores[i];
-    if ((tile.ofTokens && !plan.decay) || (gram && plan.splitScores(tile.value).second != gram))
+    if ((tile.ofTokens && !plan.decay) || (gram && !plan.isOf(tile, gram)))
       continue;
     if (plan.decay)
       takeParts(state, tile.value);
@@ -290,14 +294,12 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
   for (Operation *gram : gramsOf(role))
     if (!llvm::is_contained(order, gram))
       order.push_back(gram);
-  auto isOf = [&](unsigned tile, Operation *gram) {
-    return plan.splitScores(plan.scores[tile].value).second == gram;
-  };
   auto hasTile = [&](Operation *gram) {
-    return llvm::any_of(role.tiles, [&](unsigned i) { return isOf(i, gram); });
+    return llvm::any_of(role.tiles, [&](unsigned i) { return plan.isOf(plan.scores[i], gram); });
   };
   auto isTurned = [&](Operation *gram) {
-    return llvm::any_of(role.tiles, [&](unsigned i) { return plan.scores[i].turned && isOf(i, gram); });
+    return llvm::any_of(role.tiles,
+                        [&](unsigned i) { return plan.scores[i].turned && plan.isOf(plan.scores[i], gram); });
   };
   // Where the chain leaves the matrix units room, products do not wait for numbers. (Who makes those clears
   // the rows past a sequence's end, too, and may change tiles.)

@@ -7,17 +7,18 @@ namespace recur::cuda {
 struct RoleEmitter::ScoreState {
   const ScoreRole *role = nullptr;
   llvm::DenseMap<mlir::Operation *, Values> sums; // of the products, by gram
-  mlir::Value index, phase;                       // of the buffer that the chunk's scores go to
-  mlir::Value buffer;                             // where that is
-  bool hasPlace = false;                          // whether the buffer is known to be free
-  mlir::Value numbers, masks;                     // addresses of the stage's numbers and of those of masks
-  mlir::Value ownRows, columns;                   // addresses of those at the thread's row and column
-  mlir::Value rowLessColumn; // the place of the thread's row less its column's, within a block
-  mlir::Value warpRows;      // how far the warp's rows are into a tile
-  Values blocks;             // a lane's place in a row of 16 x 16 blocks, for matrix loads and stores
-  int64_t block = 0;         // of sums: that of the columns, or -1 for the one on the diagonal
-  int64_t entries = 8;       // of a thread, of each block
-  mlir::Value columnBlock;   // the number of the columns'
+  Values &sumsOf(const RolePlan &plan, chunk::GramOp gram) { return sums.find(plan.productOf(gram))->second; }
+  mlir::Value index, phase;     // of the buffer that the chunk's scores go to
+  mlir::Value buffer;           // where that is
+  bool hasPlace = false;        // whether the buffer is known to be free
+  mlir::Value numbers, masks;   // addresses of the stage's numbers and of those of masks
+  mlir::Value ownRows, columns; // addresses of those at the thread's row and column
+  mlir::Value rowLessColumn;    // the place of the thread's row less its column's, within a block
+  mlir::Value warpRows;         // how far the warp's rows are into a tile
+  Values blocks;                // a lane's place in a row of 16 x 16 blocks, for matrix loads and stores
+  int64_t block = 0;            // of sums: that of the columns, or -1 for the one on the diagonal
+  int64_t entries = 8;          // of a thread, of each block
+  mlir::Value columnBlock;      // the number of the columns'
   llvm::DenseMap<unsigned, std::array<mlir::Value, 2>> rowValues;
   llvm::DenseMap<unsigned, Values> columnValues, ownColumns;
   llvm::DenseMap<int64_t, std::array<mlir::Value, 2>> maskRows; // by offset
@@ -52,6 +53,7 @@ struct RoleEmitter::PlainScore {
   mlir::Value decay;         // or null
   RowFactors later, earlier; // numbers of the token that sees and of the one that is seen
   bool before = false;       // whether a token does not see its own decay
+  bool atStart = false;      // nor those of its block
   chunk::Reach reach = chunk::Reach::Inclusive;
   // Whether the earlier token's logarithm is less its numbers', and the later one's more by them.
   bool inExponent = false, laterInExponent = false;
@@ -62,11 +64,26 @@ struct RoleEmitter::PlainScore {
     RowFactors less(laterInExponent ? later : RowFactors());
     for (RowFactor &factor : less)
       factor.divides = !factor.divides;
-    return {less, decay, before};
+    Slot slot{less, decay, before};
+    slot.atStart = atStart;
+    return slot;
   }
   Slot earlierLog() const { return {inExponent ? earlier : RowFactors(), decay}; }
   Slot laterNumber() const { return {laterInExponent ? RowFactors() : later, {}}; }
   Slot earlierNumber() const { return {inExponent ? RowFactors() : earlier, {}}; }
 };
+
+/// The slot of the logarithms of what the rows of a product's left side see.
+inline RowSlot laterLog(chunk::GramOp gram) {
+  RowSlot slot{{}, gram.getDecay()};
+  slot.atStart = gram.getReach() == chunk::Reach::Start;
+  slot.before = gram.getReach() == chunk::Reach::Before || slot.atStart;
+  return slot;
+}
+
+/// The place of the first token of a token's block, at whose start states are read.
+inline mlir::Value firstOfBlock(Ptx &ptx, const RolePlan &plan, mlir::Value token) {
+  return ptx.bits(token, -*plan.starts());
+}
 
 } // namespace recur::cuda

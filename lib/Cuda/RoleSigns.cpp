@@ -54,7 +54,9 @@ void RolePlan::splitSigns(chunk::ProgramOp program) {
         auto both = MulOp::create(after, user->getLoc(), weights, sign);
         weights.getResult().replaceAllUsesExcept(both, both);
       } else if (auto gram = dyn_cast<chunk::GramOp>(user)) {
-        Span later = gram.getReach() == Reach::Before ? Span::Until : Span::Through;
+        Span later = gram.getReach() == Reach::Before  ? Span::Until
+                     : gram.getReach() == Reach::Start ? Span::Start
+                                                       : Span::Through;
         after.setInsertionPoint(user);
         gram.getDecayMutable().assign(size);
         auto turn = [&](OpOperand &side, Span span) {
@@ -108,8 +110,11 @@ std::array<Value, 2> RoleEmitter::signWeights(RowState &state, chunk::WeightsOp 
   }
   auto [first, second, beforeFirst, beforeSecond, whole] = state.signs.lookup(decay);
   std::array<Value, 2> results{first, second};
-  if (weights.getSpan() == Span::Until || chunk::isLate(decay))
+  bool isStart = weights.getSpan() == Span::Start;
+  if (weights.getSpan() == Span::Until || isStart || chunk::isLate(decay))
     results = {beforeFirst, beforeSecond};
+  if (isStart)
+    results = atStart(results);
   for (Value &x : results) {
     if (weights.getSpan() == Span::Whole)
       x = whole;

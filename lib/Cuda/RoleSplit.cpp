@@ -49,13 +49,31 @@ bool RolePlan::walkersSum() const {
   });
 }
 
+chunk::GramOp RolePlan::productOf(chunk::GramOp gram) const {
+  auto isSame = [&](Value x, Value y) {
+    std::optional<TokenTile> own = asRows(x), other = asRows(y);
+    return own && other && own->rows() == other->rows() && isOfTokens(x) == isOfTokens(y);
+  };
+  // With a decay of each key products are of what decays.
+  for (chunk::GramOp known : decay || steps > 1 ? ArrayRef<chunk::GramOp>() : ArrayRef(grams))
+    if (isSame(known.getLhs(), gram.getLhs()) && isSame(known.getRhs(), gram.getRhs()))
+      return known;
+  return gram;
+}
+
+// Whether a tile's scores are one of the plan's products times numbers.
+bool RolePlan::isOf(const ScoreTile &tile, Operation *product) const {
+  chunk::GramOp own = splitScores(tile.value).second;
+  return own && productOf(own) == product;
+}
+
 llvm::SetVector<Operation *> RolePlan::gramsOf(ArrayRef<Value> values) const {
   llvm::SetVector<Operation *> found, ordered;
   SmallVector<Value> work(values);
   while (!work.empty()) {
     Operation *op = trace(work.pop_back_val()).getDefiningOp();
-    if (isa_and_present<chunk::GramOp>(op))
-      found.insert(op);
+    if (auto gram = dyn_cast_if_present<chunk::GramOp>(op))
+      found.insert(productOf(gram));
     else if (op)
       llvm::append_range(work, llvm::make_filter_range(op->getOperands(), isScores));
   }
@@ -252,12 +270,12 @@ void RolePlan::turnScores() {
   llvm::SetVector<Operation *> taken = gramsOf({system});
   bool turn = true;
   for (ScoreTile &tile : scores) {
-    Operation *gram = splitScores(tile.value).second;
+    chunk::GramOp gram = splitScores(tile.value).second;
     // (Sums over rows are of earlier tokens.)
     bool isSummed = normaliser && gram == splitScores(normaliser.getScores()).second;
-    bool isShared = !gram || isSummed || maskOf(tile.value) >= 0 || taken.contains(gram) ||
+    bool isShared = !gram || isSummed || maskOf(tile.value) >= 0 || taken.contains(productOf(gram)) ||
                     llvm::count_if(scores, [&](const ScoreTile &other) {
-                      return gramsOf({other.value}).contains(gram);
+                      return gramsOf({other.value}).contains(productOf(gram));
                     }) > 1;
     if (isShared)
       continue;

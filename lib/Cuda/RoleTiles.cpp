@@ -47,6 +47,8 @@ Value RolePlan::sourceOf(Value decay) {
 }
 
 chunk::Span RolePlan::leftSpan(chunk::GramOp gram) const {
+  if (gram.getReach() == chunk::Reach::Start)
+    return chunk::Span::Start;
   bool isBefore = chunk::isLate(gram.getDecay()) || gram.getReach() == chunk::Reach::Before;
   return isBefore && !asRows(gram.getLhs())->decayed ? chunk::Span::Until : chunk::Span::Through;
 }

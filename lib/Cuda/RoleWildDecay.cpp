@@ -12,6 +12,8 @@ using chunk::Reach;
 Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
   Value left = plan.asRows(gram.getLhs())->rows(), right = plan.asRows(gram.getRhs())->rows();
   bool before = plan.leftSpan(gram) == chunk::Span::Until, isLate = chunk::isLate(plan.decay);
+  if (gram.getReach() == Reach::Start) // of which the warp's tokens see nothing of one another
+    return Values(8, ptx.number(0));
   Value zero = ptx.number(0), row = ptx.shiftRight(lane, 2), pair = ptx.mul(ptx.bits(lane, 3), 2);
   bool byEights = plan.isStacked();
   auto rowOf = [&](unsigned e) { return ptx.add(row, byEights ? 0 : e / 2 % 2 * 8); };

@@ -196,6 +196,7 @@ private:
   void setTokens(RowState &state, mlir::Value chunk);
   void clearRows(mlir::Value chunk, Stage stage, mlir::Value tokens);
   std::array<mlir::Value, 2> decaySums(RowState &state, mlir::Value decay, bool before);
+  std::array<mlir::Value, 2> atStart(std::array<mlir::Value, 2> before);
   std::array<mlir::Value, 2> signWeights(RowState &state, chunk::WeightsOp weights);
   mlir::Value decayOfChunk(TensorAccess &access, mlir::Value chunk);
   mlir::Value slowestKey(RowState &state, unsigned row);

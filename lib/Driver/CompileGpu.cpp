@@ -21,7 +21,8 @@ static int64_t flagsOf(const cuda::Entry &entry) {
                               RECUR_CUDA_SEGMENTS | RECUR_CUDA_SEVERAL};
   int64_t cut =
       cuts[entry.cut] | (entry.takesMore ? RECUR_CUDA_MORE : 0) | (entry.forFew ? RECUR_CUDA_FEW : 0);
-  return cut | (entry.continues ? RECUR_CUDA_CONTINUES : 0) | (entry.overlaps ? RECUR_CUDA_OVERLAPS : 0);
+  return cut | (entry.continues ? RECUR_CUDA_CONTINUES : 0) | (entry.overlaps ? RECUR_CUDA_OVERLAPS : 0) |
+         (entry.atStart ? RECUR_CUDA_AT_START : 0);
 }
 
 static GpuCode launchable(const cuda::Chip &chip, cuda::Code code, const cuda::Kernel &kernel) {

@@ -170,6 +170,10 @@ struct Buffer {
 
 struct Call::Impl {
   const LoadedRule *rule;
+  /// Of calls whose tokens begin at position 0 nobody need be told.
+  const DLTensor *givenPositions() const {
+    return positions.empty() || !positions.front() ? nullptr : &positionTensor;
+  }
   int64_t batch, tokens;
   int64_t one = 1;
   std::vector<int64_t> positions; // of each sequence
@@ -255,7 +259,7 @@ int32_t Call::forward(unsigned threads) {
   for (const auto *group : {&impl->inputs, &impl->params, &impl->initial})
     for (const auto &entry : *group)
       args.push_back(Impl::given(entry));
-  args.insert(args.end(), {nullptr, nullptr, &impl->positionTensor}); // no cu_seqlens, no state_index
+  args.insert(args.end(), {nullptr, nullptr, impl->givenPositions()}); // no cu_seqlens, no state_index
   for (const auto *group : {&impl->outputs, &impl->states})
     for (const auto &entry : *group)
       args.push_back(Impl::given(entry));
@@ -292,7 +296,7 @@ int32_t Call::forwardPacked(unsigned threads) {
     last->reverse();
     args.push_back(first ? &last->tensor : nullptr);
   }
-  args.insert(args.end(), {&boundsTensor, &slotsTensor, &impl->positionTensor});
+  args.insert(args.end(), {&boundsTensor, &slotsTensor, impl->givenPositions()});
   addTokens(impl->outputs);
   add(impl->states);
   int32_t code = impl->call(impl->rule->forward, impl->rule->forwardWorkspace, args, threads);

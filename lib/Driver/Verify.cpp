@@ -20,18 +20,19 @@ struct Kind {
   Inputs inputs;
   int64_t tokens;
   bool tame;
+  int64_t position = 0; // a block of states begins, or is under way
 };
 constexpr Kind kinds[] = {
     {"random", Inputs::Random, 67, true}, // no multiple of any block
     {"one token", Inputs::Random, 1, true},
     {"few tokens", Inputs::Random, 5, true},
-    {"correlated", Inputs::Correlated, 67, false},
+    {"correlated", Inputs::Correlated, 67, false, 5},
     {"repeated", Inputs::Repeated, 67, false},
-    {"zeros", Inputs::Zeros, 67, false},
+    {"zeros", Inputs::Zeros, 67, false, 5},
     {"edges", Inputs::Edges, 67, false},
     {"mixed", Inputs::Mixed, 130, false},
     {"large state", Inputs::LargeState, 67, false},
-    {"small state", Inputs::SmallState, 67, false},
+    {"small state", Inputs::SmallState, 67, false, 5},
 };
 
 // The errors of one output or final state on one kind of inputs, the worst of all rounds.
@@ -125,7 +126,7 @@ private:
     problem.batch = options.batch.value_or(1);
     problem.heads = options.heads.value_or(1);
     problem.tokens = options.tokens && kind.tokens > 5 ? *options.tokens : kind.tokens;
-    problem.position = kind.tame ? 0 : 5; // a block of states begins, or is under way
+    problem.position = kind.position;
     if (failed(
             drawProblem(boundRule(), options.seed.value_or(1) + round, problem, kind.inputs, session.rule())))
       return failure();

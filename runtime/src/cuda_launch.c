@@ -210,6 +210,7 @@ static int32_t choose_group(const recur_i_call *call, const temporaries *all) {
       const recur_cuda_entry *entry = &kernel->entries[index + i];
       const operand_list list = list_operands(call, entry, all);
       good = fits(call, entry) && (packed || !(entry->flags & RECUR_CUDA_PACKED)) &&
+             !(entry->flags & RECUR_CUDA_AT_START && call->positions.argument) &&
              recur_i_can_map(list.operands, entry);
     }
     if (good)

@@ -141,7 +141,10 @@ enum {
   RECUR_CUDA_SEVERAL = 2048,
   /** With RECUR_CUDA_ONE: `most` tells the segments, but the entry fits where those of one segment are at
    * most five eighths of it. */
-  RECUR_CUDA_FEW = 4096
+  RECUR_CUDA_FEW = 4096,
+  /** For calls whose first tokens have position 0: without `positions`. Chunks begin where blocks of the rule
+   * do. */
+  RECUR_CUDA_AT_START = 8192
 };
 
 /** A tensor that a launch leaves in the workspace for the next: [batch, token, head, entry], as the inputs
