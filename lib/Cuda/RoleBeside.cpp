@@ -18,8 +18,8 @@ using namespace recur;
 using namespace recur::cuda;
 
 bool RolePlan::canWalkBeside() const {
-  return decay && !rowDecay && !system && ownSystem < 0 && !keepsRests && states == 1 && steps == 1 &&
-         countOutputs() <= 1 && keys <= mostKeysBeside && independent <= 2 * rowsOfSlab;
+  return decay && !grams.empty() && !rowDecay && !system && ownSystem < 0 && !keepsRests && states == 1 &&
+         steps == 1 && countOutputs() <= 1 && keys <= mostKeysBeside && independent <= 2 * rowsOfSlab;
 }
 
 bool RolePlan::canShareWalk() const {

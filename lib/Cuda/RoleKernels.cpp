@@ -388,7 +388,8 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
       RolePlan::findMasks(program);
       RolePlan::splitSigns(program);
       RolePlan::takeLogs(program);
-      if (!isF16)
+      // (What a block's start was has not decayed with the values that are written meanwhile.)
+      if (!isF16 && !program.getBlock())
         RolePlan::rescaleRows(program);
       for (StringRef name : {magnifiedAttr, followedAttr})
         if (rule->hasAttr(name))

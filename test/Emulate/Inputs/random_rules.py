@@ -30,7 +30,7 @@ class Draw:
         self.keys = ["k", "p"][:self.pick(1, 2)]
         self.memories = "S"  # that outputs are read of
         self.isTurned = self.chance(0.2)  # the state's keys are its rows
-        self.text = self.draw()
+        self.text = self.frozen(self.draw(), random.Random(f"{seed} frozen"))
 
     def pick(self, *of):
         return self.random.choice(of)
@@ -131,6 +131,18 @@ class Draw:
         head += ["state N : vector(dk)"] if names("N") else []
         head.append("output " + ", ".join(name for name in "oy" if names(name)))
         return "\n".join(head) + "\n\n" + body + "\n"
+
+    @staticmethod
+    def frozen(text, own):
+        """A few rules read the state as it was at the start of a block; drawn apart, so that the rest of a seed's rule
+        stays what it is."""
+        if own.random() >= 0.08:
+            return text
+        block = own.choice([2, 4, 8, 16, 16, 32, 64, 64])
+        head, body = text.rsplit("\n\n", 1)
+        body = re.sub(r"\bS(\.T)?\*(?=[kpqx]\b)",
+                      lambda read: read[0] if own.random() < 0.3 else f"S@{block}{read[1] or ''}*", body)
+        return f"{head}\n\n{body}"
 
 
 def verify(seed, folder, options):
