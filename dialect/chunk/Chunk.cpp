@@ -128,11 +128,11 @@ LogicalResult ProgramOp::verifyRegions() {
       })) // chunk_program_c2
     return emitOpError() << "must yield its " << states.size() << " states and then " << getOutputs().size()
                          << " outputs with " << getLength() << " rows";
-  auto walked = getBody().walk([&](Operation *op) { // chunk_program_c4
+  auto walked = getBody().walk([&](Operation *op) { // chunk_program_c4, chunk_held_c1
     auto reach = op->getAttrOfType<ReachAttr>("reach");
     auto span = op->getAttrOfType<SpanAttr>("span");
-    bool reachesStart =
-        (reach && reach.getValue() == Reach::Start) || (span && span.getValue() == Span::Start);
+    bool reachesStart = isa<HeldOp>(op) || (reach && reach.getValue() == Reach::Start) ||
+                        (span && span.getValue() == Span::Start);
     return reachesStart && !getStarts() ? WalkResult(op->emitOpError("reaches the start of a block, but the "
                                                                      "program has no blocks"))
                                         : WalkResult::advance();

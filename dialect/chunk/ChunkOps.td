@@ -27,7 +27,7 @@ def Chunk_ProgramOp : Chunk_Op<"program", [Symbol, IsolatedFromAbove,
     yields the states at the chunk's end and then the outputs, one row per token. `init` is that of the rule. With
     `block` the chunks are the rule's blocks, at whose starts states are read: of so many tokens at most, and a chunk
     begins where the position is a multiple of that. With `starts` states are read at the starts of blocks of so many
-    tokens, too, of which a chunk has several: it begins where the position is a multiple of that, and of `starts`.
+    tokens, too, of which a chunk has several, or which have several chunks: each begins where each of the other does.
 
     Constraints: chunk_program_c1: the body has one argument for each of `args`, of the type above. chunk_program_c2: it
     yields the states, with their types, then the outputs, matrices of `length` rows. chunk_program_c3: no argument is
@@ -267,6 +267,18 @@ def Chunk_NormaliserOp : Chunk_Op<"normaliser", [Pure, AllTypesMatch<["queries",
     $first attr-dict `:` type($queries) `,` type($scores) `,` type($weights) `->` type($result)
   }];
   let hasVerifier = 1;
+}
+
+def Chunk_HeldOp : Chunk_Op<"held", [Pure, SameOperandsAndResultType]> {
+  let summary = "a state at the start of the chunk's block";
+  let description = [{
+    Of a program whose blocks have several chunks: what the state was where the first chunk of this one's block began,
+    so that it is the state itself in that chunk, and in a sequence's first one.
+    Constraint: chunk_held_c1: `starts` says what a block is.
+  }];
+  let arguments = (ins Recur_Mat:$state);
+  let results = (outs Recur_Mat:$result);
+  let assemblyFormat = "$state attr-dict `:` type($state)";
 }
 
 def Chunk_ConjugateGradientsOp : Chunk_Op<"conjugate_gradients", [SingleBlock, RecursiveMemoryEffects,

@@ -192,7 +192,7 @@ LogicalResult BlockWriter::write() {
   return success();
 }
 
-BlockRule recur::ruleOfBlock(RuleOp rule) {
+BlockRule recur::ruleOfBlock(RuleOp rule, bool inParts) {
   BlockRule result;
   SmallVector<BlockArgument> stale = rule.argumentsOf(ArgKind::Stale),
                              states = rule.argumentsOf(ArgKind::State);
@@ -201,7 +201,7 @@ BlockRule recur::ruleOfBlock(RuleOp rule) {
   result.size = rule.getArg(stale.front()).getBlock();
   SmallVector<BlockState> kinds(states.size());
   for (auto [info, state] : llvm::zip(kinds, states))
-    if (rule.findArgument(ArgKind::Stale, rule.getArg(state).getName()))
+    if (!inParts && rule.findArgument(ArgKind::Stale, rule.getArg(state).getName()))
       info.kind = BlockState::Grown;
   rewritten(rule, [&](RuleOp copy) { return BlockWriter(copy, kinds).findSums(), success(); });
   // Each time one state more is kept.

@@ -37,7 +37,8 @@ struct BlockRule {
   llvm::SmallVector<BlockState> states;     // for each of the rule's
 };
 
-/// The rule of a block's tokens; no module where the rule reads no state of a block's start.
-BlockRule ruleOfBlock(RuleOp rule);
+/// The rule of a block's tokens, or, `inParts`, of those of a part of one, at whose start states have grown
+/// already: then each stays as it is. No module where the rule reads no state of a block's start.
+BlockRule ruleOfBlock(RuleOp rule, bool inParts = false);
 
 } // namespace recur

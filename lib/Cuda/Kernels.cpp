@@ -167,7 +167,7 @@ void KernelBuilder::addChunked(DeriveFunction derive) {
   };
   if (!options.chip.hasWarpgroups())
     refused["roles"] = "the chip has no products of warpgroups";
-  else if (int64_t block = blockOf(rule); block && tokensOfChunk % block != 0)
+  else if (int64_t block = blockOf(rule); block && tokensOfChunk % block != 0 && block % tokensOfChunk != 0)
     refused["roles"] = "a state at the start of a block of " + std::to_string(block) +
                        " tokens is read, and a chunk of roles has " + std::to_string(tokensOfChunk);
   // States that do not feed one another are faster one after the other than as two of one chain.

@@ -18,8 +18,11 @@ using namespace recur;
 using namespace recur::cuda;
 
 bool RolePlan::canWalkBeside() const {
-  return decay && !grams.empty() && !rowDecay && !system && ownSystem < 0 && !keepsRests && states == 1 &&
-         steps == 1 && countOutputs() <= 1 && keys <= mostKeysBeside && independent <= 2 * rowsOfSlab;
+  // What a block's start gives is read before all else: a product more in turn, for which there are no
+  // registers.
+  return decay && !grams.empty() && !program.getBlock() && !held() && !rowDecay && !system && ownSystem < 0 &&
+         !keepsRests && states == 1 && steps == 1 && countOutputs() <= 1 && keys <= mostKeysBeside &&
+         independent <= 2 * rowsOfSlab;
 }
 
 bool RolePlan::canShareWalk() const {

@@ -14,6 +14,8 @@ RowFactors cuda::factorsOfDepth(const RolePlan &plan, const ChainProduct &produc
 // A product's left side in pairs, those of its rest behind, before they are pinned.
 FailureOr<RoleEmitter::PackedLeft> RoleEmitter::packedLeft(ChainState &state, const ChainProduct &product,
                                                            Value left) {
+  if (left == plan.held())
+    return PackedLeft{state.held, {}};
   RowFactors factors = factorsOfDepth(plan, product);
   std::optional<TokenTile> tile = plan.asTile(left);
   if (tile) // both factors in one
@@ -109,38 +111,6 @@ void RoleEmitter::rightSteps(ChainState &state, const ChainProduct &product, Sma
   if (inverse && plan.splitsInverse)
     for (size_t k = 0; k < count; ++k)
       steps.push_back({steps[k].left, ptx.advance(steps[k].right, tileBytes)});
-}
-
-// The entries of what a product is summed onto.
-FailureOr<Values> RoleEmitter::startEntries(ChainState &state, const ChainProduct &product) {
-  FailureOr<Values> start = product.startScale
-                                ? scaled(state, state.raw.lookup(product.start), *product.startScale)
-                                : slab(state, product.start);
-  if (failed(start))
-    return failure();
-  // A part of a product's sums has the assembler serialise all products, if it sees that this factor is 1.
-  for (const ChainProduct &other : plan.products)
-    if (other.result == product.start && isStacked(other) &&
-        (product.startScale ? *product.startScale : other.resultScale).empty()) {
-      Value one = ptx.loadFloats(state.stage.rows, slotOffset({}), 1)[0];
-      for (Value &entry : *start)
-        entry = ptx.multiply(entry, one);
-    }
-  return start;
-}
-
-// What a product is summed onto, as it may be handed to it.
-FailureOr<Values> RoleEmitter::startOf(ChainState &state, const Issue &issue) {
-  const ChainProduct &product = *issue.product;
-  if (!product.start || product.chained)
-    return Values();
-  if (auto known = state.starts.find(&product); known != state.starts.end())
-    return known->second;
-  FailureOr<Values> start = plan.states > 1 ? startInTurns(state, product) : startEntries(state, product);
-  if (failed(start))
-    return failure();
-  applyScale(*start, issue.scale);
-  return state.starts[&product] = ptx.pin(*start);
 }
 
 // Waits for the oldest products.
@@ -397,6 +367,12 @@ FailureOr<Values> RoleEmitter::emitChunkOf(ChainState &state, Value chunk, Value
   if (plan.keys > mostKeysBeside)
     for (BlockArgument argument : arguments)
       state.slabs[argument] = ptx.await(0, Pending{state.slabs[argument]})[0];
+  if (plan.held()) {
+    Value own = arith::RemUIOp::create(b, chunk, ptx.constant(plan.chunksOfBlock()));
+    Values now = packLeft(state.slabs[arguments[0]], /*withRest=*/false).pairs;
+    for (auto [before, pair] : llvm::zip(entries.drop_front(entriesOfState()), now))
+      state.held.push_back(ptx.choose(ptx.equal(own, 0), pair, before));
+  }
   if (isRoomy && !state.isPiece()) {
     // A first go, which is thrown away, finds the numbers.
     auto rehearsal = scf::IfOp::create(b, ptx.equal(chunk, 0), /*withElseRegion=*/false);
@@ -421,6 +397,7 @@ FailureOr<Values> RoleEmitter::emitChunkOf(ChainState &state, Value chunk, Value
       return failure();
     llvm::append_range(next, *own);
   }
+  llvm::append_range(next, state.held);
   return next;
 }
 
@@ -447,7 +424,10 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
   Value pair = ptx.mul(ptx.bits(lane, 3), 8);
   LogicalResult status = success();
   Values carried;
-  forSlabs([&](int64_t) { llvm::append_range(carried, initialState()); });
+  forSlabs([&](int64_t) {
+    llvm::append_range(carried, initialState());
+    carried.append(plan.held() ? entriesOfState() / 2 : 0, ptx.constant(0));
+  });
   size_t entries = carried.size(), each = entries / count;
   if (phase == Phase::Gather)
     carried.push_back(ptx.number(1));

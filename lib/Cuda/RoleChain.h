@@ -49,6 +49,8 @@ struct RoleEmitter::ChainState {
   // Entries of what is known; raw: before the factors of their columns.
   llvm::DenseMap<mlir::Value, Values> slabs, raw;
   llvm::DenseMap<std::pair<mlir::Value, mlir::Value>, PackedLeft> packed;
+  // The state at the start of the block that the chunk is one of, in pairs, where it is read.
+  Values held;
   // What products are summed onto, where that was made ready ahead of their wave.
   llvm::DenseMap<const ChainProduct *, Values> starts;
   // Products, oldest first; several results where they are stacked.

@@ -32,7 +32,7 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
   // Of more blocks than processors no two segments of a sequence need to go side by side.
   if (phase == Phase::Early && !mostBlocks)
     addRoles(program, tensors, shards, "_early", options.chip.processors, phase);
-  bool passes = !mostBlocks && (phase == Phase::Whole || phase == Phase::Early);
+  bool passes = !mostBlocks && (phase == Phase::Whole || phase == Phase::Early) && !plan->held();
   if (passes)
     phase = Phase::Passed;
   // Where a system makes the scores dear, the blocks of a head compute them for one another.
@@ -362,9 +362,9 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
     if (int64_t block = blockOf(rule)) {
       if (rows != RowKind::Token)
         return program;
-      // A chunk is a block, or has several.
-      if (block < tokensOfChunk)
-        rule->setAttr(startsAttr, b.getUnitAttr());
+      // A chunk is a block, or has several, or is one of the several that a block has.
+      if (block != tokensOfChunk)
+        rule->setAttr(startsAttr, b.getBoolAttr(block > tokensOfChunk));
       program = derive(rule, /*ofMicroStep=*/false);
     } else if (!program) {
       bool isBounded = rows != RowKind::MicroStep && rows != RowKind::Column;
@@ -389,7 +389,7 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
       RolePlan::splitSigns(program);
       RolePlan::takeLogs(program);
       // (What a block's start was has not decayed with the values that are written meanwhile.)
-      if (!isF16 && !program.getBlock())
+      if (!isF16 && !blockOf(rule))
         RolePlan::rescaleRows(program);
       for (StringRef name : {magnifiedAttr, followedAttr})
         if (rule->hasAttr(name))

@@ -327,6 +327,11 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
     return available[value] = 0u;
   }
   Operation *op = value.getDefiningOp();
+  // As it is read, a product's left side, it goes from chunk to chunk.
+  if (isa<chunk::HeldOp>(op))
+    return states > 1 || isF16 || keys > mostKeysBeside || program->hasAttr(magnifiedAttr)
+               ? FailureOr<unsigned>(failure())
+               : available[value] = 0u;
   if (auto solve = dyn_cast<chunk::TriSolveOp>(op); solve && solve.isByColumn())
     return visitSubstitution(solve);
   if (isa<MatmulOp, chunk::TriSolveOp>(op))

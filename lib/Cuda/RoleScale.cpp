@@ -86,3 +86,35 @@ void RoleEmitter::applyScale(MutableArrayRef<Value> entries, const RowScale &sca
     if (Value factor = factors[rowOf(e)])
       entry = ptx.multiply(entry, factor);
 }
+
+// The entries of what a product is summed onto.
+FailureOr<Values> RoleEmitter::startEntries(ChainState &state, const ChainProduct &product) {
+  FailureOr<Values> start = product.startScale
+                                ? scaled(state, state.raw.lookup(product.start), *product.startScale)
+                                : slab(state, product.start);
+  if (failed(start))
+    return failure();
+  // A part of a product's sums has the assembler serialise all products, if it sees that this factor is 1.
+  for (const ChainProduct &other : plan.products)
+    if (other.result == product.start && isStacked(other) &&
+        (product.startScale ? *product.startScale : other.resultScale).empty()) {
+      Value one = ptx.loadFloats(state.stage.rows, slotOffset({}), 1)[0];
+      for (Value &entry : *start)
+        entry = ptx.multiply(entry, one);
+    }
+  return start;
+}
+
+// What a product is summed onto, as it may be handed to it.
+FailureOr<Values> RoleEmitter::startOf(ChainState &state, const Issue &issue) {
+  const ChainProduct &product = *issue.product;
+  if (!product.start || product.chained)
+    return Values();
+  if (auto known = state.starts.find(&product); known != state.starts.end())
+    return known->second;
+  FailureOr<Values> start = plan.states > 1 ? startInTurns(state, product) : startEntries(state, product);
+  if (failed(start))
+    return failure();
+  applyScale(*start, issue.scale);
+  return state.starts[&product] = ptx.pin(*start);
+}

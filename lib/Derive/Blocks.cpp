@@ -10,8 +10,8 @@ namespace {
 // A program over blocks, of that of the tokens of one.
 class BlockProgram {
 public:
-  BlockProgram(RuleOp rule, const BlockRule &block, chunk::ProgramOp inner)
-      : rule(rule), block(block), inner(inner), b(rule.getContext()), loc(rule.getLoc()) {}
+  BlockProgram(RuleOp rule, const BlockRule &block, chunk::ProgramOp inner, bool inParts)
+      : rule(rule), block(block), inner(inner), inParts(inParts), b(rule.getContext()), loc(rule.getLoc()) {}
 
   OwningOpRef<chunk::ProgramOp> build();
 
@@ -27,6 +27,7 @@ private:
   RuleOp rule;
   const BlockRule &block;
   chunk::ProgramOp inner, program;
+  bool inParts; // whether a chunk is a part of a block
   OpBuilder b;
   Location loc;
   IRMapping values;
@@ -39,8 +40,11 @@ OwningOpRef<chunk::ProgramOp> BlockProgram::begin() {
   SmallVector<chunk::OutputPart> parts = chunk::outputParts(inner);
   llvm::erase_if(parts, [&](const auto &part) { return part.output >= rule.getOutputs().size(); });
   auto names = b.getArrayAttr(inner.getOutputs().getValue().take_front(parts.size()));
-  auto result = emptyProgram(rule, inner.getLengthAttr(), names, parts, b.getI64IntegerAttr(block.size));
+  auto size = b.getI64IntegerAttr(block.size);
+  auto result = emptyProgram(rule, inner.getLengthAttr(), names, parts, inParts ? IntegerAttr() : size);
   program = *result;
+  if (inParts)
+    program.setStartsAttr(size);
   b.setInsertionPointToEnd(&program.getBody().front());
   return result;
 }
@@ -59,7 +63,7 @@ void BlockProgram::enter() {
     Value value = find(arg.getKind(), arg.getName());
     for (auto [i, state] : llvm::enumerate(block.states))
       if (arg.getKind() == ArgKind::Param && arg.getName() == state.start)
-        value = stateAt(i);
+        value = inParts ? chunk::HeldOp::create(b, loc, stateAt(i)).getResult() : stateAt(i);
     if (!value)
       value = ConstantOp::create(b, loc, 0.0, cast<MatType>(argument.getType()));
     values.map(argument, value);
@@ -119,9 +123,9 @@ OwningOpRef<chunk::ProgramOp> BlockProgram::build() {
   return result;
 }
 
-Derivation recur::deriveBlocks(RuleOp rule) {
+Derivation recur::deriveBlocks(RuleOp rule, bool inParts) {
   Derivation derivation;
-  BlockRule block = ruleOfBlock(rule);
+  BlockRule block = ruleOfBlock(rule, inParts);
   RuleOp inner = *block.module->getOps<RuleOp>().begin();
   PassManager simplify(rule.getContext(), RuleOp::getOperationName());
   simplify.addPass(createCanonicalizerPass());
@@ -137,7 +141,7 @@ Derivation recur::deriveBlocks(RuleOp rule) {
       step.lines.push_back(rule.getArg(argument).getName().str() + " = " + state.start +
                            " + what it has grown by");
   derivation.steps.insert(derivation.steps.begin(), step);
-  derivation.program = BlockProgram(rule, block, *derivation.program).build();
+  derivation.program = BlockProgram(rule, block, *derivation.program, inParts).build();
   PassManager pm(rule.getContext(), chunk::ProgramOp::getOperationName());
   pm.addPass(createCanonicalizerPass());
   pm.addPass(createCSEPass());

@@ -400,8 +400,9 @@ OwningOpRef<chunk::ProgramOp> recur::emptyProgram(RuleOp rule, StringAttr length
 
 Derivation recur::derive(const NormalForm &nf) {
   if (nf.ruleClass == RuleClass::S && !RuleOp(nf.rule).argumentsOf(ArgKind::Stale).empty()) {
-    if (!nf.rule->hasAttr(startsAttr))
-      return deriveBlocks(nf.rule);
+    auto isPart = nf.rule->getAttrOfType<BoolAttr>(startsAttr);
+    if (!isPart || isPart.getValue())
+      return deriveBlocks(nf.rule, /*inParts=*/bool(isPart));
     NormalForm withStarts = normalise(nf.rule, /*withStarts=*/true);
     return Deriver(withStarts, /*inverts=*/true).run();
   }

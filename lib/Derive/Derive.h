@@ -38,7 +38,7 @@ mlir::OwningOpRef<chunk::ProgramOp> emptyProgram(RuleOp rule, mlir::StringAttr l
 Derivation derive(const NormalForm &nf);
 
 /// The attribute of a rule that reads states at the starts of blocks, and whose chunks are to be several
-/// blocks, instead of one each.
+/// blocks, or, true, one of the several that a block has, instead of one each.
 constexpr llvm::StringLiteral startsAttr = "chunk.starts";
 
 /// Compares the program with the rule in F_p on random inputs, for several chunk sizes and ragged ends. Empty

@@ -16,6 +16,7 @@ public:
   llvm::DenseMap<mlir::Value, Values> values;
   int64_t length = 1; // what a symbol stands for: the tokens of the chunk
   int64_t starts = 0; // the tokens of a program's blocks, at whose starts states are read
+  bool beginsBlock = true;
 
   mlir::LogicalResult run(mlir::Block &block) { return run(block.begin(), std::prev(block.end())); }
   mlir::LogicalResult run(mlir::Block::iterator begin, mlir::Block::iterator end) {
@@ -115,6 +116,7 @@ private:
           return mlir::success();
         })
         .Case([&](chunk::ScanOp s) { return scan(s); })
+        .Case([&](chunk::HeldOp h) { return beginsBlock ? result(get(h.getState())) : mlir::success(); })
         .Case([&](chunk::ConjugateGradientsOp c) { return solveRows(c); })
         .Default([](mlir::Operation *other) { return other->emitOpError() << "cannot be run here"; });
   }

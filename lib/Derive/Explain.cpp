@@ -300,6 +300,7 @@ private:
                                names[mix.getDecay()] + "_j) ⊙ " + operand(1, 2) + "_j",
                            0u);
         })
+        .Case([&](chunk::HeldOp) { return std::pair(operand(0, 2) + "@b", 2u); })
         .Case([&](ReduceOp) { return std::pair("rowsum(" + operand(0, 0) + ")", 2u); })
         .Case([&](BroadcastOp) { return std::pair(operand(0, 2), 2u); })
         .Default([&](Operation *) { return std::pair(notation(op->getResult(0), argumentNames), 2u); });

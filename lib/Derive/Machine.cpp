@@ -164,6 +164,8 @@ LogicalResult recur::runProgram(chunk::ProgramOp program, Call<F> &call, int64_t
   for (int64_t begin = 0, end = 0; begin < call.tokens; begin = end) {
     end = std::min(call.tokens, begin + (program.getBlock() ? leftOfBlock(call, begin, size) : size));
     evaluator.length = end - begin;
+    evaluator.beginsBlock =
+        begin == 0 || (evaluator.starts && leftOfBlock(call, begin, evaluator.starts) == evaluator.starts);
     bind(evaluator, program.getArgs(), program.getBody(), call, begin, end, true);
     if (failed(evaluator.run(program.getBody().front())))
       return failure();

@@ -35,15 +35,18 @@ std::string recur::prove(RuleOp rule, chunk::ProgramOp program, unsigned rounds)
   shrinker.shrink(*smallProgram);
   constexpr int64_t tokens = 12;
   SmallVector<bool> symmetric = symmetricStates(program);
+  // Chunks of several blocks, or several of one: those begin where the position is a multiple.
   bool hasStarts = program.getStarts().has_value();
+  bool holds = !program.getBody().getOps<chunk::HeldOp>().empty();
   auto compare = [&](uint64_t seed) -> std::string {
     Call<Fp> call = randomCall(*smallRule, tokens, seed, symmetric), expected;
-    // With and without a ragged end, one chunk, one token; or several blocks in a chunk, the position of the
-    // first one being a multiple of theirs.
+    // With and without a ragged end, one chunk, one token.
     SmallVector<int64_t> sizes{4, 5, 12, 1}, sizesOfStarts{10, 5, 15};
     for (int64_t size : hasStarts ? sizesOfStarts : sizes) {
-      if (expected.tokens == 0 || program.getBlock()) {
-        int64_t block = hasStarts ? 5 : size;
+      if (expected.tokens == 0 || program.getBlock() || holds) {
+        int64_t block = !hasStarts || holds ? size : 5;
+        if (holds)
+          size = 5;
         setBlocks(*smallRule, block);
         if (hasStarts)
           smallProgram->setStarts(block);

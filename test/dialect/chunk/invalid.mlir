@@ -55,6 +55,19 @@ chunk.program @chunk_program_c4 length("C") [#recur.arg<input "k">] -> ["o"] ini
 
 // -----
 
+chunk.program @chunk_held_c1 length("C") [#recur.arg<input "k">, #recur.arg<state "S">] -> ["o"] init {
+  %0 = recur.constant 0.0 : !recur.mat<dk x dv>
+  chunk.yield %0 : !recur.mat<dk x dv>
+} body {
+^bb0(%k: !recur.mat<C x dk>, %S: !recur.mat<dk x dv>):
+  // expected-error@+1 {{reaches the start of a block, but the program has no blocks}}
+  %0 = chunk.held %S : !recur.mat<dk x dv>
+  %1 = recur.matmul %k, %0 : !recur.mat<C x dk>, !recur.mat<dk x dv>
+  chunk.yield %S, %1 : !recur.mat<dk x dv>, !recur.mat<C x dv>
+}
+
+// -----
+
 chunk.program @chunk_map_c1 length("C") [#recur.arg<input "k">] -> ["o"] init {
   chunk.yield
 } body {

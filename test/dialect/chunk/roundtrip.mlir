@@ -88,3 +88,15 @@ chunk.program @blocks length("C") [#recur.arg<input "k">, #recur.arg<input "a">]
   %o = recur.mul %w, %s : !recur.mat<C x 1>, !recur.mat<C x dk>
   chunk.yield %o : !recur.mat<C x dk>
 }
+
+// CHECK-LABEL: chunk.program @parts length("C") {{.*}} -> ["o"] starts 128 init {
+chunk.program @parts length("C") [#recur.arg<input "k">, #recur.arg<state "S">] -> ["o"] starts 128 init {
+  %0 = recur.constant 0.0 : !recur.mat<dk x dv>
+  chunk.yield %0 : !recur.mat<dk x dv>
+} body {
+^bb0(%k: !recur.mat<C x dk>, %S: !recur.mat<dk x dv>):
+  // CHECK: chunk.held %S : <dk x dv>
+  %h = chunk.held %S : !recur.mat<dk x dv>
+  %o = recur.matmul %k, %h : !recur.mat<C x dk>, !recur.mat<dk x dv>
+  chunk.yield %S, %o : !recur.mat<dk x dv>, !recur.mat<C x dv>
+}
