@@ -367,10 +367,11 @@ FailureOr<Values> RoleEmitter::emitChunkOf(ChainState &state, Value chunk, Value
   if (plan.keys > mostKeysBeside)
     for (BlockArgument argument : arguments)
       state.slabs[argument] = ptx.await(0, Pending{state.slabs[argument]})[0];
-  if (plan.held()) {
+  if (Value held = plan.held()) {
     Value own = arith::RemUIOp::create(b, chunk, ptx.constant(plan.chunksOfBlock()));
-    Values now = packLeft(state.slabs[arguments[0]], /*withRest=*/false).pairs;
-    for (auto [before, pair] : llvm::zip(entries.drop_front(entriesOfState()), now))
+    Value argument = arguments[plan.stateOf(held.getDefiningOp<chunk::HeldOp>().getState())];
+    Values now = packLeft(state.slabs[argument], /*withRest=*/false).pairs;
+    for (auto [before, pair] : llvm::zip(entries.drop_front(plan.states * entriesOfState()), now))
       state.held.push_back(ptx.choose(ptx.equal(own, 0), pair, before));
   }
   if (isRoomy && !state.isPiece()) {

@@ -328,10 +328,12 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
   }
   Operation *op = value.getDefiningOp();
   // As it is read, a product's left side, it goes from chunk to chunk.
-  if (isa<chunk::HeldOp>(op))
-    return states > 1 || isF16 || keys > mostKeysBeside || program->hasAttr(magnifiedAttr)
-               ? FailureOr<unsigned>(failure())
-               : available[value] = 0u;
+  if (isa<chunk::HeldOp>(op)) {
+    bool hasPlace = value == held() && !isF16 && keys <= mostKeysBeside && !program->hasAttr(magnifiedAttr);
+    if (!hasPlace)
+      return failure();
+    return available[value] = 0u;
+  }
   if (auto solve = dyn_cast<chunk::TriSolveOp>(op); solve && solve.isByColumn())
     return visitSubstitution(solve);
   if (isa<MatmulOp, chunk::TriSolveOp>(op))
