@@ -368,11 +368,14 @@ FailureOr<Values> RoleEmitter::emitChunkOf(ChainState &state, Value chunk, Value
     for (BlockArgument argument : arguments)
       state.slabs[argument] = ptx.await(0, Pending{state.slabs[argument]})[0];
   if (Value held = plan.held()) {
-    Value own = arith::RemUIOp::create(b, chunk, ptx.constant(plan.chunksOfBlock()));
+    Value number = ptx.mul(chunk, plan.tokens); // of the first token
+    if (part.before)
+      number = ptx.add(number, arith::TruncIOp::create(b, b.getI32Type(), part.before));
+    Value isStart = ptx.equal(arith::RemUIOp::create(b, number, ptx.constant(*plan.starts())), 0);
     Value argument = arguments[plan.stateOf(held.getDefiningOp<chunk::HeldOp>().getState())];
     Values now = packLeft(state.slabs[argument], /*withRest=*/false).pairs;
     for (auto [before, pair] : llvm::zip(entries.drop_front(plan.states * entriesOfState()), now))
-      state.held.push_back(ptx.choose(ptx.equal(own, 0), pair, before));
+      state.held.push_back(ptx.choose(isStart, pair, arith::BitcastOp::create(b, pair.getType(), before)));
   }
   if (isRoomy && !state.isPiece()) {
     // A first go, which is thrown away, finds the numbers.
@@ -398,7 +401,8 @@ FailureOr<Values> RoleEmitter::emitChunkOf(ChainState &state, Value chunk, Value
       return failure();
     llvm::append_range(next, *own);
   }
-  llvm::append_range(next, state.held);
+  for (Value pair : state.held)
+    next.push_back(arith::BitcastOp::create(b, b.getF32Type(), pair));
   return next;
 }
 
@@ -425,10 +429,7 @@ LogicalResult RoleEmitter::emitChain(Value chunks) {
   Value pair = ptx.mul(ptx.bits(lane, 3), 8);
   LogicalResult status = success();
   Values carried;
-  forSlabs([&](int64_t) {
-    llvm::append_range(carried, initialState());
-    carried.append(plan.held() ? entriesOfState() / 2 : 0, ptx.constant(0));
-  });
+  forSlabs([&](int64_t) { llvm::append_range(carried, initialState()); });
   size_t entries = carried.size(), each = entries / count;
   if (phase == Phase::Gather)
     carried.push_back(ptx.number(1));

@@ -32,7 +32,7 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
   // Of more blocks than processors no two segments of a sequence need to go side by side.
   if (phase == Phase::Early && !mostBlocks)
     addRoles(program, tensors, shards, "_early", options.chip.processors, phase);
-  bool passes = !mostBlocks && (phase == Phase::Whole || phase == Phase::Early) && !plan->held();
+  bool passes = !mostBlocks && (phase == Phase::Whole || phase == Phase::Early);
   if (passes)
     phase = Phase::Passed;
   // Where a system makes the scores dear, the blocks of a head compute them for one another.

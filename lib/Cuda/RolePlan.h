@@ -65,12 +65,13 @@ public:
   llvm::SmallVector<std::optional<unsigned>, 2> tensorsOf(mlir::BlockArgument input) const;
   /// The tokens of a block, at whose start states are read, where a chunk has several.
   std::optional<int64_t> starts() const { return program.getStarts(); }
-  /// What the state was at the start of a block of several chunks, or null; and how many these are.
+  /// What the state was at the start of a block of several chunks, or null.
   mlir::Value held() const {
     auto ops = program.getBody().getOps<chunk::HeldOp>();
     return ops.empty() ? mlir::Value() : (*ops.begin()).getResult();
   }
-  int64_t chunksOfBlock() const { return *starts() / tokensOfChunk; }
+  /// A thread's pairs of it, which go from chunk to chunk, and to who goes on with the state, as entries do.
+  int64_t heldPairs() const { return held() ? keys / 4 / states : 0; }
   /// Whether a token's rows are two reads at one time, or in turn. They lie by eights: those of eight tokens'
   /// first rows, then those of their second ones. Of more than two, a token's rows lie together.
   bool isStacked() const { return !stacked.empty() && stacked.front().rows.size() == 2; }

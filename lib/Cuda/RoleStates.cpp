@@ -213,7 +213,7 @@ Values RoleEmitter::initialState() {
   if (phase == Phase::Whole || (phase == Phase::Chain && !form.forgets))
     return givenStates();
   // Who begins with the sequence begins with what was given.
-  SmallVector<Type> types(plan.keys / 2, b.getF32Type());
+  SmallVector<Type> types(plan.keys / 2 + plan.heldPairs(), b.getF32Type());
   auto isFirst = scf::IfOp::create(b, types, ptx.equal(part.before, 0), true);
   OpBuilder::InsertionGuard guard(b);
   b.setInsertionPointToStart(isFirst.thenBlock());
@@ -274,7 +274,7 @@ void RoleEmitter::storeGathered(ValueRange entries, Value scale) {
 Values RoleEmitter::loadEntries(Value from) {
   Value own = LLVM::GEPOp::create(b, from.getType(), b.getI8Type(), from, ValueRange{ptx.mul(thread, 16)});
   Values entries;
-  for (int64_t e = 0; e < plan.keys / 2; e += 4)
+  for (int64_t e = 0; e < plan.keys / 2 + plan.heldPairs(); e += 4)
     llvm::append_range(entries,
                        ptx.assembly(("ld.global.v4.f32 {$0,$1,$2,$3}, [$4+" + Twine(e * 512) + "];").str(),
                                     SmallVector<Type>(4, b.getF32Type()), own));
@@ -292,6 +292,7 @@ Values RoleEmitter::givenStates() {
   Values entries;
   for (int64_t state = 0; state < plan.states; ++state)
     llvm::append_range(entries, givenState(state));
+  entries.append(plan.heldPairs(), ptx.number(0)); // the first chunk begins a block
   return plan.rotated ? rotatedStates(entries) : entries;
 }
 

@@ -446,7 +446,7 @@ private:
   Part find(TensorAccess &access);
   /// What a warpgroup leaves of a segment: the state's rows, and the factor.
   int64_t gatheredBytes() const { return stateBytes() + 16; }
-  int64_t stateBytes() const { return rowsOfSlab * plan.keys * 4; }
+  int64_t stateBytes() const { return rowsOfSlab * plan.keys * 4 + 128 * 4 * plan.heldPairs(); }
   Values givenState(unsigned state);
   Values givenStates();
   Values gatheredState();
