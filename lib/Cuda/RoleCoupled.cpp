@@ -25,14 +25,22 @@ LogicalResult RolePlan::checkStates() {
   isAnchored = program->hasAttr(anchoredAttr);
   if (all.empty() || states > 2)
     return failure();
-  auto dimOf = [](BlockArgument state) {
-    return llvm::any_of(state.getUsers(), [](Operation *user) { return isa<TransposeOp>(user); }) ? 0 : 1;
+  // What a state was is read as the state is.
+  auto usersOf = [](BlockArgument state) {
+    SmallVector<Operation *> users(state.getUsers());
+    for (Operation *user : state.getUsers())
+      if (isa<chunk::HeldOp>(user))
+        llvm::append_range(users, user->getUsers());
+    return users;
+  };
+  auto dimOf = [&](BlockArgument state) {
+    return llvm::any_of(usersOf(state), [](Operation *user) { return isa<TransposeOp>(user); }) ? 0 : 1;
   };
   // Both ways round it is read along either of its dimensions, which the chain tells apart by their sizes
   // only.
   for (BlockArgument state : all)
     if (dimOf(state) == 0 &&
-        llvm::any_of(state.getUsers(), [](Operation *user) { return isa<MatmulOp>(user); }))
+        llvm::any_of(usersOf(state), [](Operation *user) { return isa<MatmulOp>(user); }))
       return failure();
   independentDim = dimOf(all[0]);
   // Blocks have shares of what the chain takes for independent, or none.

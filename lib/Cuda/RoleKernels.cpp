@@ -208,7 +208,8 @@ bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgumen
 // sum, segments go side by side. Says how the kernel after that may take sequences.
 Phase KernelBuilder::addSegments(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors, int64_t shards) {
   FailureOr<RolePlan> plan = planOf(program, tensors, /*statesOnly=*/true);
-  if (failed(plan) || plan->states > 1 || plan->independent != rowsOfSlab || failed(planOf(program, tensors)))
+  if (failed(plan) || plan->states > 1 || plan->held() || plan->independent != rowsOfSlab ||
+      failed(planOf(program, tensors)))
     return Phase::Whole;
   if (!plan->stateScale())
     return plan->forgetting().empty() ? Phase::Whole : Phase::Early;

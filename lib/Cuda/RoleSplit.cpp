@@ -210,7 +210,7 @@ RolePlan::Forgetting RolePlan::forgettingOfKeys() const {
   bool isDecayed = scaled && llvm::any_of(llvm::seq(0, 2), [&](int i) {
                      return isWholeOfKeys(scaled->getOperand(i)) && strip(scaled->getOperand(1 - i)) == state;
                    });
-  if (!isDecayed)
+  if (!isDecayed || held())
     return Forgetting::Never;
   if (addsWithoutState())
     return Forgetting::ByKey;
@@ -231,6 +231,8 @@ static Value normBoundOf(chunk::ProgramOp program) {
 }
 
 SmallVector<Value> RolePlan::forgetting() const {
+  if (held()) // what a block's start was, who begins within it has not
+    return {};
   if (rowDecay) {
     const ChainProduct &last = products.back();
     Value state = program.argumentsOf(ArgKind::State).front(),
