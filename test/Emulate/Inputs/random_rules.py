@@ -138,7 +138,7 @@ class Draw:
         stays what it is."""
         if own.random() >= 0.08:
             return text
-        block = own.choice([2, 4, 8, 16, 16, 32, 64, 64])
+        block = own.choice([2, 4, 8, 16, 16, 32, 64, 128])
         head, body = text.rsplit("\n\n", 1)
         body = re.sub(r"\bS(\.T)?\*(?=[kpqx]\b)",
                       lambda read: read[0] if own.random() < 0.3 else f"S@{block}{read[1] or ''}*", body)
