@@ -248,8 +248,8 @@ Values RoleEmitter::maskOn(ScoreState &state, const PlainScore &plain) {
   for (unsigned which : {0, 1}) {
     // What is seen before a token is what the one before it sees; the block's first sees none of it.
     Value place = ptx.add(row, 8 * int64_t(which));
-    Value own = ptx.add(plain.atStart ? firstOfBlock(ptx, plan, place) : place, plain.before ? -1 : 0);
-    if (plain.before && (which == 0 || plain.atStart))
+    Value own = ptx.add(plain.atStart() ? firstOfBlock(ptx, plan, place) : place, plain.before() ? -1 : 0);
+    if (plain.before() && (which == 0 || plain.atStart()))
       own = arith::MaxSIOp::create(b, own, ptx.constant(0));
     Value at = ptx.add(columns, ptx.mul(own, maskPitch()));
     for (unsigned eight : {0, 1}) {
@@ -263,13 +263,13 @@ Values RoleEmitter::maskOn(ScoreState &state, const PlainScore &plain) {
 
 // The numbers of the later token's row, which are loaded ahead.
 std::array<Value, 2> RoleEmitter::maskRows(ScoreState &state, const PlainScore &plain, unsigned of) {
-  int64_t offset = maskOffset(plain.mask, (plain.before ? Until : Through) + of);
-  auto [it, isNew] = state.maskRows.try_emplace(plain.atStart ? -1 - offset : offset);
+  int64_t offset = maskOffset(plain.mask, (plain.before() ? Until : Through) + of);
+  auto [it, isNew] = state.maskRows.try_emplace(plain.atStart() ? -1 - offset : offset);
   if (isNew) {
     Value row = ptx.add(ptx.mul(warp, 16), ptx.shiftRight(freshLane(), 2));
     for (int64_t which : {0, 1}) {
       Value own = ptx.add(row, 8 * which);
-      if (plain.atStart)
+      if (plain.atStart())
         own = firstOfBlock(ptx, plan, own);
       it->second[which] = ptx.loadFloats(ptx.add(state.masks, ptx.mul(own, 4)), offset, 1)[0];
     }
@@ -280,7 +280,7 @@ std::array<Value, 2> RoleEmitter::maskRows(ScoreState &state, const PlainScore &
 // A mask's entries in a block off the diagonal.
 Values RoleEmitter::maskOff(ScoreState &state, const PlainScore &plain) {
   // (Where the rows' start is the chunk's, nothing is seen, and any numbers will do.)
-  Value seer = plain.atStart ? ptx.shiftRight(firstOfBlock(ptx, plan, ptx.mul(warp, 16)), 4) : warp;
+  Value seer = plain.atStart() ? ptx.shiftRight(firstOfBlock(ptx, plan, ptx.mul(warp, 16)), 4) : warp;
   Value columns = ptx.add(maskColumns(state), ptx.mul(ptx.add(seer, -1), 2 * maskPitch()));
   Values entries;
   for (unsigned s : {0, 1}) {

@@ -7,7 +7,6 @@
 using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
-using chunk::Reach;
 
 std::optional<RoleEmitter::PlainScore> RoleEmitter::asPlain(const ScoreTile &tile) const {
   auto [factors, gram] = plan.splitScores(tile.value);
@@ -21,8 +20,6 @@ std::optional<RoleEmitter::PlainScore> RoleEmitter::asPlain(const ScoreTile &til
   llvm::append_range(plain.earlier, tile.columnScale);
   plain.mask = plan.maskOf(tile.value);
   plain.reach = gram.getReach();
-  plain.atStart = plain.reach == Reach::Start;
-  plain.before = plain.reach == Reach::Before || plain.atStart;
   // Factors go into the exponent where they have logarithms.
   plain.inExponent = plain.decay && llvm::all_of(plain.earlier, RolePlan::isPositive);
   plain.laterInExponent = plain.decay && llvm::all_of(plain.later, RolePlan::isPositive);
@@ -99,7 +96,7 @@ Values RoleEmitter::scoresOn(ScoreState &state, const ScoreTile &tile, const Pla
     if (plain.decay)
       x = ptx.multiply(
           x, ptx.exp2(ptx.difference(number(plain.laterLog(), true), number(plain.earlierLog(), false))));
-    if (plain.atStart) {
+    if (plain.atStart()) {
       Value row = ptx.add(ptx.shiftRight(lane, 2), 8 * which),
             column = ptx.add(ptx.mul(ptx.bits(lane, 3), 2), 8 * (e / 4) + e % 2);
       Value isSeen = tile.turned ? ptx.below(row, firstOfBlock(ptx, plan, column))
@@ -129,7 +126,7 @@ Values RoleEmitter::scoresOff(ScoreState &state, const ScoreTile &tile, const Pl
     rows = rowNumbers(state, rowSlot);
   Slot columns = tile.turned ? plain.laterNumber() : plain.earlierNumber();
   // Of tokens in a turn's columns whose block starts before them, nothing decays since.
-  bool startsBefore = tile.turned && plain.atStart && *plan.starts() > 16;
+  bool startsBefore = tile.turned && plain.atStart() && *plan.starts() > 16;
   if (plain.decay) {
     int64_t first = state.block * 16, block = startsBefore ? *plan.starts() : 1;
     int64_t token = tile.turned ? std::max<int64_t>(first / block * block - 1, 0) : first + 15;
@@ -140,15 +137,15 @@ Values RoleEmitter::scoresOff(ScoreState &state, const ScoreTile &tile, const Pl
       Value decayed = ptx.exp2(tile.turned ? ptx.difference(edge, logs[i]) : ptx.difference(logs[i], edge));
       rows[i] = rows[i] ? ptx.multiply(rows[i], decayed) : decayed;
     }
-    columns = tile.turned ? Slot{plain.later, plain.decay, plain.before, false, Slot::Start}
+    columns = tile.turned ? Slot{plain.later, plain.decay, plain.before(), false, Slot::Start}
                           : Slot{plain.earlier, plain.decay, false, false, Slot::End};
-    columns.atStart = tile.turned && plain.atStart;
+    columns.atStart = tile.turned && plain.atStart();
     if (startsBefore)
       columns = Slot{plain.later, {}};
   }
   Values entries, masks = plain.mask < 0 ? Values() : maskOff(state, plain);
   Value isSeen;
-  if (plain.atStart && *plan.starts() > 16) {
+  if (plain.atStart() && *plan.starts() > 16) {
     Value row = ptx.mul(warp, 16), column = ptx.mul(state.columnBlock, 16);
     isSeen = tile.turned ? ptx.below(row, firstOfBlock(ptx, plan, column))
                          : ptx.below(column, firstOfBlock(ptx, plan, row));

@@ -16,7 +16,7 @@ void RoleEmitter::collectRows(ScoreState &state, const ScoreTile &tile, Value va
     if (!factors.empty())
       rowNumbers(state, {factors, {}, false});
     if (gram.getDecay() && !plan.decay)
-      rowNumbers(state, laterLog(gram));
+      rowNumbers(state, slotOfReach({}, gram.getDecay(), gram.getReach()));
     return;
   }
   Operation *op = value.getDefiningOp();
@@ -71,7 +71,8 @@ Value RoleEmitter::score(ScoreState &state, const ScoreTile &tile, Value value, 
     if (!inExponent)
       right.clear();
     if (decay) {
-      unsigned row = slotOf(laterLog(gram)), column = slotOf({right, decay, false});
+      unsigned row = slotOf(slotOfReach({}, gram.getDecay(), gram.getReach())),
+               column = slotOf({right, decay, false});
       Value &factor = state.decays[{row * 64 + column, entry}];
       if (!factor)
         factor = ptx.exp2(ptx.difference(state.rowValues.lookup(row)[which],

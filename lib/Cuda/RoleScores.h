@@ -47,39 +47,39 @@ struct RoleEmitter::ScoreState {
   llvm::DenseMap<mlir::Operation *, Values> diagonals;
 };
 
+/// The slot of the logarithms, less numbers, of what a token that sees on some terms does see.
+inline RowSlot slotOfReach(const RowFactors &less, mlir::Value decay, chunk::Reach reach) {
+  RowSlot slot{less, decay};
+  slot.atStart = reach == chunk::Reach::Start;
+  slot.before = reach == chunk::Reach::Before || slot.atStart;
+  return slot;
+}
+
 /// What the entries of scores that are a product between tokens times numbers are times.
 struct RoleEmitter::PlainScore {
   chunk::GramOp gram;
   mlir::Value decay;         // or null
   RowFactors later, earlier; // numbers of the token that sees and of the one that is seen
-  bool before = false;       // whether a token does not see its own decay
-  bool atStart = false;      // nor those of its block
   chunk::Reach reach = chunk::Reach::Inclusive;
   // Whether the earlier token's logarithm is less its numbers', and the later one's more by them.
   bool inExponent = false, laterInExponent = false;
   int mask = -1; // what reaches a coupled state
+
+  /// Whether a token looks at the start of its block; whether it does not see its own decay.
+  bool atStart() const { return reach == chunk::Reach::Start; }
+  bool before() const { return reach == chunk::Reach::Before || atStart(); }
 
   // The slots of the later and earlier token's logarithms and numbers.
   Slot laterLog() const {
     RowFactors less(laterInExponent ? later : RowFactors());
     for (RowFactor &factor : less)
       factor.divides = !factor.divides;
-    Slot slot{less, decay, before};
-    slot.atStart = atStart;
-    return slot;
+    return slotOfReach(less, decay, reach);
   }
   Slot earlierLog() const { return {inExponent ? earlier : RowFactors(), decay}; }
   Slot laterNumber() const { return {laterInExponent ? RowFactors() : later, {}}; }
   Slot earlierNumber() const { return {inExponent ? RowFactors() : earlier, {}}; }
 };
-
-/// The slot of the logarithms of what the rows of a product's left side see.
-inline RowSlot laterLog(chunk::GramOp gram) {
-  RowSlot slot{{}, gram.getDecay()};
-  slot.atStart = gram.getReach() == chunk::Reach::Start;
-  slot.before = gram.getReach() == chunk::Reach::Before || slot.atStart;
-  return slot;
-}
 
 /// The place of the first token of a token's block, at whose start states are read.
 inline mlir::Value firstOfBlock(Ptx &ptx, const RolePlan &plan, mlir::Value token) {
