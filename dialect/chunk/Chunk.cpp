@@ -161,9 +161,10 @@ LogicalResult CascadeOp::verify() {
   int64_t n = getType().getStates();
   if (int64_t(getFactors().size()) != n * n) // chunk_cascade_c1
     return emitOpError() << "must have " << n * n << " factors, got: " << getFactors().size();
+  MatType of = getType().getOf();
   for (Value factor : getFactors())
-    if (factor.getType() != getType().getOf() || !isOne(getType().getOf().getCols()))
-      return emitOpError() << "must have scalar factors, one per token, got: " << factor.getType();
+    if (MatType own = matType(factor); own.getRows() != of.getRows() || !(own == of || isOne(own.getCols())))
+      return emitOpError() << "must have factors of type " << of << " or one number per token, got: " << own;
   return success();
 }
 
@@ -177,14 +178,8 @@ static LogicalResult verifyEntry(OpT op) {
   return success();
 }
 
-static MatType factorsOf(Type decay) {
-  if (auto cascade = dyn_cast<CascadeType>(decay))
-    return cascade.getOf();
-  return cast<DecayType>(decay).getOf();
-}
-
 LogicalResult chunk::MaskOp::verify() {
-  MatType of = factorsOf(getDecay().getType());
+  MatType of = typeOfFactors(getDecay().getType());
   if (!isOne(of.getCols()) || getType() != squareOf(of)) // chunk_mask_c1
     return emitOpError() << "needs a scalar decay and gives a square matrix, got: " << of << " and "
                          << getType();
@@ -192,7 +187,7 @@ LogicalResult chunk::MaskOp::verify() {
 }
 
 LogicalResult WeightsOp::verify() {
-  MatType of = factorsOf(getDecay().getType());
+  MatType of = typeOfFactors(getDecay().getType());
   MatType row = MatType::get(getContext(), of.getCols(), MatType::scalar(getContext()).getCols());
   if (getType() != (getSpan() == Span::Whole ? row : of)) // chunk_weights_c1
     return emitOpError() << "must give " << (getSpan() == Span::Whole ? row : of) << ", got: " << getType();
@@ -210,12 +205,30 @@ bool chunk::isLate(Value decay) {
 
 LogicalResult GramOp::verify() {
   auto type = cast<MatType>(getLhs().getType());
-  if (getDecay() && !fits(getDecay().getType(), type, true)) // chunk_gram_c1
+  auto cascade = getDecay() ? dyn_cast<CascadeType>(getDecay().getType()) : CascadeType();
+  bool fitsRows = !getDecay() || (cascade ? cascade.getOf() == type
+                                          : fits(cast<DecayType>(getDecay().getType()), type, true));
+  if (!fitsRows) // chunk_gram_c1
     return emitOpError() << "must have a scalar decay or one for each column of " << type
                          << ", got: " << getDecay().getType();
   if (getType() != squareOf(type)) // chunk_gram_c2
     return emitOpError() << "must give " << squareOf(type) << ", got: " << getType();
+  size_t states = cascade ? cascade.getStates() : 0;
+  auto isNumber = [&](Value value) {
+    return matType(value).getRows() == type.getRows() && isOne(matType(value).getCols());
+  };
+  if (getWeights().size() != states || !llvm::all_of(getWeights(), isNumber) ||
+      getTo() >= std::max<size_t>(states, 1)) // chunk_gram_c3
+    return emitOpError() << "must have a number per token for each of " << states
+                         << " states, and read one of them, got: " << getWeights().size() << " and "
+                         << getTo();
   return success();
+}
+
+MatType chunk::typeOfFactors(Type decay) {
+  if (auto cascade = dyn_cast<CascadeType>(decay))
+    return cascade.getOf();
+  return cast<DecayType>(decay).getOf();
 }
 
 LogicalResult MixOp::verify() {

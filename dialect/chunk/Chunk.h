@@ -31,4 +31,7 @@ void setOutputParts(ProgramOp program, llvm::ArrayRef<OutputPart> parts);
 /// Whether a decay's factor comes after what its token writes; not of a cascade, or of none.
 bool isLate(mlir::Value decay);
 
+/// The type of the factors of a decay, or of the entries of a cascade where they have channels.
+MatType typeOfFactors(mlir::Type decay);
+
 } // namespace recur::chunk

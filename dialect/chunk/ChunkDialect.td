@@ -38,8 +38,8 @@ def Chunk_Decay : Chunk_Type<"Decay", "decay"> {
 }
 
 def Chunk_Cascade : Chunk_Type<"Cascade", "cascade"> {
-  let summary = "products of transition matrices of scalar-coupled states between any two tokens of a chunk";
-  let description = "Example: `!chunk.cascade<2, !recur.mat<C x 1>>` for two states.";
+  let summary = "products of transition matrices of coupled states between any two tokens of a chunk";
+  let description = "Example: `!chunk.cascade<2, !recur.mat<C x 1>>` for two states, `C x dk` where keys have their own.";
   let parameters = (ins "int64_t":$states, "::recur::MatType":$of);
   let assemblyFormat = "`<` $states `,` $of `>`";
 }

@@ -102,10 +102,11 @@ def Chunk_DecayOp : Chunk_Op<"decay", [Pure, DeclareOpInterfaceMethods<InferType
 }
 
 def Chunk_CascadeOp : Chunk_Op<"cascade", [Pure]> {
-  let summary = "the products of transition matrices of states that are coupled by scalars";
+  let summary = "the products of transition matrices of states that are coupled by numbers, or key by key";
   let description = [{
     `factors` are the entries of token t's matrix, row by row. Products run from later tokens (left) to earlier ones.
-    Constraint: chunk_cascade_c1: there are n*n factors, C x 1.
+    With channels each key has matrices of its own, of which an entry may still be one number for all.
+    Constraint: chunk_cascade_c1: there are n*n factors, each of the type of the result or C x 1.
   }];
   let arguments = (ins Variadic<Recur_Mat>:$factors);
   let results = (outs Chunk_Cascade:$result);
@@ -144,17 +145,23 @@ def Chunk_WeightsOp : Chunk_Op<"weights", [Pure]> {
 // Between tokens
 //===----------------------------------------------------------------------===//
 
-def Chunk_GramOp : Chunk_Op<"gram", [Pure, AllTypesMatch<["lhs", "rhs"]>]> {
+def Chunk_GramOp : Chunk_Op<"gram", [Pure, AllTypesMatch<["lhs", "rhs"]>, AttrSizedOperandSegments]> {
   let summary = "decayed inner products of the rows of two matrices, masked";
   let description = [{
     result[t,j] = sum over c of lhs[t,c] rhs[j,c] d[t,j,c], where d is the product of the factors in reach (1 without a
-    decay), and 0 where j is out of reach.
+    decay), and 0 where j is out of reach. For a cascade with channels d is the sum over its states s of the entries
+    (`to`, s) of that product of matrices, each times weights_s[j]: rows are written to several states, and read of one.
     Constraints: chunk_gram_c1: the decay is scalar or has a channel for each column. chunk_gram_c2: the result is
-    square with the operands' rows.
+    square with the operands' rows. chunk_gram_c3: there is a weight for each state of a cascade, one number per token,
+    and `to` is one of them; else there are none.
   }];
-  let arguments = (ins Recur_Mat:$lhs, Recur_Mat:$rhs, Optional<Chunk_Decay>:$decay, Chunk_ReachAttr:$reach);
+  let arguments = (ins Recur_Mat:$lhs, Recur_Mat:$rhs, Optional<AnyTypeOf<[Chunk_Decay, Chunk_Cascade]>>:$decay,
+                       Variadic<Recur_Mat>:$weights, Chunk_ReachAttr:$reach, DefaultValuedAttr<I64Attr, "0">:$to);
   let results = (outs Recur_Mat:$result);
-  let assemblyFormat = "$reach $lhs `,` $rhs (`decay` $decay^ `:` type($decay))? attr-dict `:` type($lhs) `->` type($result)";
+  let assemblyFormat = [{
+    $reach $lhs `,` $rhs (`decay` $decay^ `:` type($decay))? (`weights` `(` $weights^ `:` type($weights) `)`)? attr-dict
+    `:` type($lhs) `->` type($result)
+  }];
   let hasVerifier = 1;
 }
 

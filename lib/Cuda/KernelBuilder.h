@@ -62,6 +62,7 @@ private:
   void addAhead(RuleOp bound);
   bool addInRoles(DeriveFunction derive);
   bool addInRoles(DeriveFunction derive, RowKind rows, bool manyProducts);
+  bool addAbreast(DeriveFunction derive);
   bool addStages(DeriveFunction derive, CutOptions cut);
   std::optional<Entry> addTokenStage(RuleOp stage, llvm::StringRef name);
   std::optional<Entry> addTiles(RuleOp bound, llvm::ArrayRef<TensorArgument> tensors, llvm::StringRef name);
@@ -75,7 +76,7 @@ private:
   bool addRoles(const RolePlan &plan, Entry entry, RoleForm form);
   std::optional<Entry> addBeside(const RolePlan &plan, int64_t shards, int64_t team);
   bool addPrepared(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors, int64_t shards,
-                   std::optional<Entry> ofTeams);
+                   std::optional<Entry> ofTeams = std::nullopt);
   Phase addSegments(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors, int64_t shards);
   void addPortable(DeriveFunction derive);
   bool addScan(RuleOp part, const ScanForm &form, llvm::ArrayRef<TensorArgument> tensors,

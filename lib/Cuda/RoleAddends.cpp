@@ -91,7 +91,7 @@ std::optional<FailureOr<unsigned>> RolePlan::visitSum(AddOp sum, Value value) {
   if (!decay && states == 1 && solves && asTile(leftOf(best)))
     bestWave = std::max(bestWave, *when);
   // Of many keys no second copy of the state has room beside what reads it.
-  if (keys > mostKeysBeside && !statesOnly && best.getLhs().getDefiningOp<TransposeOp>())
+  if (isWide() && !statesOnly && best.getLhs().getDefiningOp<TransposeOp>())
     bestWave = std::max(bestWave, 1u);
   // What two states take in waits for what is read of them.
   if (states > 1)

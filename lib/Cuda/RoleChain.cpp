@@ -226,7 +226,7 @@ LogicalResult RoleEmitter::begin(ChainState &state, Issue &issue, ArrayRef<const
 }
 
 LogicalResult RoleEmitter::emitChunk(ChainState &state) {
-  auto yielded = plan.program.getBodyYield().getValues().take_front(plan.states + plan.countOutputs());
+  auto yielded = plan.program.getBodyYield().getValues().take_front(plan.countStates() + plan.countOutputs());
   SmallVector<SmallVector<const ChainProduct *>> waves(plan.waves + 1);
   for (const ChainProduct &product : plan.products)
     if (!product.isSecond)
@@ -327,11 +327,13 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
     }
     // Outputs are made under the state's product, where that is the last.
     size_t ofState = llvm::count_if(state.inFlight, [&](const ChainState::InFlight &x) {
-      return x.results[0].first == RolePlan::strip(yielded[0]);
+      return llvm::any_of(yielded.take_front(plan.abreast), [&](Value own) {
+        return x.results[0].first == RolePlan::strip(own);
+      });
     });
     land(state, state.inFlight.size() - ofState);
     Values outputs;
-    for (auto [i, output] : llvm::enumerate(yielded.drop_front(plan.states))) {
+    for (auto [i, output] : llvm::enumerate(yielded.drop_front(plan.countStates()))) {
       FailureOr<Values> entries = slab(state, output);
       if (failed(entries))
         return failure();
@@ -364,7 +366,7 @@ FailureOr<Values> RoleEmitter::emitChunkOf(ChainState &state, Value chunk, Value
   for (auto [i, argument] : llvm::enumerate(arguments))
     state.slabs[argument] = Values(entries.slice(i * entriesOfState(), entriesOfState()));
   // The assembler does not see that the loop's end has waited, and would again, beside the first products.
-  if (plan.keys > mostKeysBeside)
+  if (plan.isWide())
     for (BlockArgument argument : arguments)
       state.slabs[argument] = ptx.await(0, Pending{state.slabs[argument]})[0];
   if (Value held = plan.held()) {
@@ -395,7 +397,7 @@ FailureOr<Values> RoleEmitter::emitChunkOf(ChainState &state, Value chunk, Value
   if (failed(emitChunk(state)))
     return failure();
   Values next;
-  for (Value yielded : plan.program.getBodyYield().getValues().take_front(plan.states)) {
+  for (Value yielded : plan.program.getBodyYield().getValues().take_front(plan.countStates())) {
     FailureOr<Values> own = slab(state, yielded);
     if (failed(own))
       return failure();

@@ -55,7 +55,13 @@ LogicalResult RolePlan::checkStates() {
   if ((independent != 64 && independent != 128) || !(keys == 64 || keys == 128 || keys == mostKeys))
     return failure();
   findDecay();
-  if (keys > mostKeysBeside && (independent > rowsOfSlab || states > 1))
+  if (isa_and_present<chunk::CascadeOp>(decay ? decay.getDefiningOp() : nullptr)) {
+    std::swap(states, abreast);
+    spares = std::make_shared<Block>();
+  }
+  if (isWide() && (independent > rowsOfSlab || states > 1))
+    return failure();
+  if (abreast > 1 && (abreast != 2 || keys > mostKeysBeside || isF16))
     return failure();
   refinesInverse = swings(program);
   takesCommon = states > 1 && sharesMasks(program);

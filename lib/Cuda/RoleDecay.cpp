@@ -12,7 +12,7 @@
 // Most of what a token sees is in its own block, where rows are tf32; further away they are bf16, or f16,
 // which has no room for powers from the middle of a block on: there rows that see others are relative to its
 // start.
-#include "lib/Cuda/RoleDecay.h"
+#include "lib/Cuda/RoleKeyWalk.h"
 #include "lib/Cuda/Count.h"
 #include "lib/Cuda/Sequential.h"
 
@@ -419,12 +419,16 @@ void RoleEmitter::emitWalk(Value chunks) {
   state.walker = ptx.add(group, -1);
   state.meeting = ptx.add(state.walker, 1);
   refreshBlocks(state);
-  beginDecayed(state);
+  if (plan.abreast == 1)
+    beginDecayed(state);
   forOwnChunks(chunks, [&](Value chunk, Stage stage) {
     state.chunk = chunk;
     state.stage = stage;
     awaitInputs(chunk, stage);
-    emitDecayed(state);
+    if (plan.abreast > 1)
+      KeyWalk(*this, state).emit();
+    else
+      emitDecayed(state);
   });
   // Rows have 16 bits, or few more, and logarithms are sums of numbers near them.
   for (Operation &op : *b.getInsertionBlock())

@@ -83,6 +83,8 @@ FailureOr<Values> RoleEmitter::slab(ChainState &state, Value value) {
         return failure();
       return state.slabs[inner] = scaled(state, known->second, product.resultScale);
     }
+  if (beginsAbreast(inner))
+    return failed(startAbreast(state)) ? FailureOr<Values>(failure()) : state.slabs.lookup(inner);
   FailureOr<Values> entries = entriesOf(state, inner);
   if (succeeded(entries))
     state.slabs[inner] = *entries;

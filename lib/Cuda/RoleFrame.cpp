@@ -2,6 +2,7 @@
 #include "lib/Cuda/Count.h"
 #include "lib/Cuda/Marks.h"
 #include "lib/Cuda/RoleBesideScores.h"
+#include "lib/Cuda/RoleKeyWalk.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
 using namespace mlir;
@@ -13,7 +14,7 @@ RoleEmitter::RoleEmitter(Threads &threads, const RolePlan &plan, Value call, Val
     : threads(threads), b(threads.b), ptx(threads.b, plan.isF16), plan(plan), call(call), maps(maps),
       entry(entry), form(form), phase(form.phase), shards(entry.shards), team(form.team),
       scorers(scoreRoles(plan, form)),
-      isRoomy(plan.keys <= mostKeysBeside &&
+      isRoomy(!plan.isWide() &&
               (phase == Phase::Chain || plan.independent * plan.states == rowsOfSlab)),
       stacks(!isRoomy || plan.waves == 1), stages(form.stages), slabs(form.slabs(plan)) {
   outputPlace = plan.outputPlace;
@@ -235,6 +236,9 @@ void RoleEmitter::emitStart() {
   // Outputs that are made piece by piece are merged with what is there.
   if (plan.comesInPieces())
     clear(outputsAt, plan.countOutputs() * slabHalves() * outputTileBytes());
+  // Who sees on a level is not there to be seen, but is multiplied, too.
+  if (plan.abreast > 1 && phase == Phase::Prepare)
+    clear(rightsAt, KeyWalk::bytesOfLevels(plan));
   if (plan.steps > 1)
     clear(0, earlyAt + earlyPlaces * earlyBytes);
   ptx.fenceProxy();

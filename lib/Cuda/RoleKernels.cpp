@@ -352,6 +352,30 @@ bool KernelBuilder::addInRoles(DeriveFunction derive) {
       entries.truncate(before);
     }
   }
+  if (!addAbreast(derive))
+    return false;
+  refused.erase("roles");
+  return true;
+}
+
+// The same of two states that each key couples by itself. A block's registers hold 64 rows of both, or of few
+// keys 128.
+bool KernelBuilder::addAbreast(DeriveFunction derive) {
+  if (rule.argumentsOf(ArgKind::State).size() != 2 || blockOf(rule))
+    return false;
+  for (int64_t slab : {2 * rowsOfSlab, rowsOfSlab}) {
+    SharedOut part = shareOut(slab, Rest::Padded);
+    part.rule()->setAttr(channelsAttr, b.getUnitAttr());
+    chunk::ProgramOp program = derive(part.rule(), /*ofMicroStep=*/false);
+    auto isOfKeys = [](chunk::CascadeOp cascade) { return RolePlan::isOfKeys(cascade); };
+    if (!program || llvm::none_of(program.getBody().getOps<chunk::CascadeOp>(), isOfKeys))
+      return false;
+    writeSums(program);
+    if (failed(planOf(program, part.tensors)))
+      refused["roles"] = RolePlan::refusal(program, part.tensors);
+    else if (addPrepared(program, part.tensors, part.shards))
+      return true;
+  }
   return false;
 }
 

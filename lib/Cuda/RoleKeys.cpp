@@ -8,7 +8,7 @@ using namespace recur::cuda;
 
 // Whether the left side of a product takes more registers, packed, than there are.
 bool RoleEmitter::isInTurns(const ChainProduct &product) const {
-  return product.kind == ChainProduct::Rows && plan.keys > mostKeysBeside;
+  return product.kind == ChainProduct::Rows && plan.isWide();
 }
 
 // The steps of 16 keys that are packed at a time where there are many: of more the assembler finds registers
@@ -62,4 +62,71 @@ FailureOr<Values> RoleEmitter::productOfRest(ChainState &state, Issue &issue) {
   if (failed(sums))
     return failure();
   return ptx.await(0, *sums)[0];
+}
+
+// What a sum of products that make a state begins with, where that is no product.
+static Value beginOf(const RolePlan &plan, Value state) {
+  for (Value value = RolePlan::strip(state);;) {
+    auto *product = llvm::find_if(plan.products, [&](const ChainProduct &p) { return p.result == value; });
+    if (product == plan.products.end() || !product->start)
+      return product == plan.products.end() ? value : Value();
+    value = RolePlan::strip(product->start);
+  }
+}
+
+bool RoleEmitter::beginsAbreast(Value value) const {
+  return plan.abreast > 1 &&
+         llvm::any_of(plan.program.getBodyYield().getValues().take_front(plan.abreast),
+                      [&](Value state) { return RolePlan::trace(beginOf(plan, state)) == value; });
+}
+
+// What states that each key couples leave for the next chunk, of all at once, entry by entry: each needs the
+// old ones, and there are no registers for those beside the new ones.
+LogicalResult RoleEmitter::startAbreast(ChainState &state) {
+  struct Term {
+    int64_t table;
+    ArrayRef<Value> old;
+  };
+  auto yielded = plan.program.getBodyYield().getValues().take_front(plan.abreast);
+  SmallVector<SmallVector<Term>> sums(plan.abreast);
+  for (auto [terms, next] : llvm::zip(sums, yielded)) {
+    SmallVector<Value> work{beginOf(plan, next)};
+    while (!work.empty()) {
+      Operation *op = RolePlan::trace(RolePlan::strip(work.pop_back_val())).getDefiningOp();
+      if (isa_and_present<AddOp>(op)) {
+        llvm::append_range(work, op->getOperands());
+        continue;
+      }
+      unsigned whole = op && RolePlan::isWholeOfKeys(op->getOperand(0)) ? 0 : 1;
+      if (!isa_and_present<MulOp>(op) || !RolePlan::isWholeOfKeys(op->getOperand(whole)))
+        return failure();
+      auto weights = RolePlan::trace(op->getOperand(whole)).getDefiningOp<chunk::WeightsOp>();
+      auto old = state.slabs.find(RolePlan::strip(op->getOperand(1 - whole)));
+      if (old == state.slabs.end() || plan.stateOf(old->first) < 0)
+        return failure();
+      terms.push_back({int64_t(weights.getTo() * plan.abreast + weights.getFrom()), old->second});
+    }
+  }
+  SmallVector<Values> results(plan.abreast);
+  Value at = ptx.add(wholesOf(state.chunk, state.stage), ptx.mul(ptx.bits(lane, 3), 8));
+  for (int64_t e = 0; e < entriesOfState(); e += 4) {
+    SmallVector<Values> pairs;
+    for (ArrayRef<Term> terms : sums)
+      for (const Term &term : terms)
+        pairs.push_back(ptx.loadFloats(at, term.table * 4 * plan.keys + e / 4 * 32, 2));
+    for (int64_t i = e; i < e + 4; ++i) {
+      auto *pair = pairs.begin();
+      for (auto [result, terms] : llvm::zip(results, sums)) {
+        Value sum;
+        for (const Term &term : terms) {
+          Value part = ptx.multiply(term.old[i], (*pair++)[i % 2]);
+          sum = sum ? ptx.sum(sum, part) : part;
+        }
+        result.push_back(sum);
+      }
+    }
+  }
+  for (auto [result, next] : llvm::zip(results, yielded))
+    state.slabs[RolePlan::trace(beginOf(plan, next))] = result;
+  return success();
 }

@@ -1,5 +1,6 @@
 // Where things are in the shared memory of roles: the ring of tiles, scores, tables, numbers.
 #include "lib/Cuda/RoleBesideScores.h"
+#include "lib/Cuda/RoleKeyWalk.h"
 
 using namespace mlir;
 using namespace recur;
@@ -54,7 +55,8 @@ void RoleEmitter::placeTiles(bool apart) {
     SmallVector<BlockArgument> together;
     llvm::copy_if(inputs, std::back_inserter(together), [&](BlockArgument input) {
       return (llvm::is_contained(copied, input) && !isLogsAhead(input)) ||
-             ((phase == Phase::Chain || plan.isSpare(input)) && plan.isPlace(input));
+             ((phase == Phase::Chain || (plan.isSpare(input) && plan.abreast == 1)) &&
+              plan.isPlace(input));
     });
     if (together.empty())
       continue;
@@ -91,6 +93,8 @@ void RoleEmitter::layOut() {
   // A chunk stays in the ring while it passes all roles, so the ring is as deep as there is room.
   int64_t tablesBytes = tableBytes(), sumBytes = plan.reductions.size() * bytesOfSums();
   int64_t rightBytes = plan.rights.size() * (plan.keys / 64) * rightHalf, exchangeBytes = 0;
+  if (plan.abreast > 1)
+    rightBytes = KeyWalk::bytesOfLevels(plan);
   // With a decay of each key, the system's blocks lie where its sums did.
   if (plan.decay)
     exchangeBytes = partsInTables() ? 0 : plan.grams.size() * partBytes, blockBytes = rightBytes;

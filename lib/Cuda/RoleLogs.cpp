@@ -129,7 +129,9 @@ bool RolePlan::vanishLogs(Value logs) const {
 llvm::SetVector<Value> RolePlan::leavesOfLogs() const {
   llvm::SetVector<Value> leaves;
   SmallVector<Value> work{logs()};
-  if (isOfParams(logs()))
+  if (abreast > 1) // what the transitions follow from
+    work.assign(decay.getDefiningOp()->operand_begin(), decay.getDefiningOp()->operand_end());
+  else if (isOfParams(logs()))
     leaves.insert(work.pop_back_val());
   while (!work.empty()) {
     Value value = trace(work.pop_back_val());

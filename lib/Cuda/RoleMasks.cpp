@@ -349,7 +349,7 @@ void RolePlan::findMasks(chunk::ProgramOp program) {
       if (known == grams.end()) {
         OpBuilder b(inner);
         grams.push_back(chunk::GramOp::create(b, product.getLoc(), inner.getType(), inner.getLhs(),
-                                              right.getOperand(), Value(), mask->reach));
+                                              right.getOperand(), Value(), ValueRange(), mask->reach));
         known = std::prev(grams.end());
       }
       product->setOperand(1 - i, known->getResult());

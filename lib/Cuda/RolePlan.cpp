@@ -65,6 +65,14 @@ std::optional<TokenTile> RolePlan::asTile(Value value) const {
     return std::nullopt;
   for (unsigned i : {0, 1}) {
     Value factor = op->getOperand(1 - i);
+    if (auto coupling = isa<MulOp>(op) ? couplingOf(factor) : std::nullopt) {
+      std::optional<TokenTile> tile = asRows(op->getOperand(i));
+      if (!tile || tile->span)
+        return std::nullopt;
+      tile->span = coupling->first;
+      tile->coupling = coupling->second;
+      return tile;
+    }
     if (isa<MulOp>(op) && isOfDecay(factor))
       return decayed(asRows(op->getOperand(i)), factor);
     if (isNumber(op->getOperand(i)) || !isNumber(factor) || (isa<DivOp>(op) && i == 1))
@@ -207,8 +215,13 @@ LogicalResult RolePlan::visitScores(Value value) {
       return failure();
     if (!gram.getDecay())
       return success();
-    if (isOfKeys(gram.getDecay()))
+    if (isOfKeys(gram.getDecay())) {
+      for (const auto &weight : weightsOf(gram))
+        for (RowFactor factor : weight.value_or(RowFactors()))
+          if (failed(needRow(factor.value)))
+            return failure();
       return needDecay(gram.getDecay());
+    }
     return success(isScalarDecay(gram.getDecay()) && succeeded(needRow(sourceOf(gram.getDecay()))));
   }
   if (isa<MulOp>(op))
@@ -378,7 +391,7 @@ LogicalResult RolePlan::stackProducts() {
   for (size_t i = 0; i < products.size(); ++i)
     for (size_t j = i + 1; j < products.size(); ++j) {
       ChainProduct &x = products[i], &y = products[j];
-      bool sameLeft = x.left == y.left || (stateOf(x.left) >= 0 && stateOf(y.left) >= 0);
+      bool sameLeft = x.left == y.left || (states > 1 && stateOf(x.left) >= 0 && stateOf(y.left) >= 0);
       if (x.stack >= 0 || y.stack >= 0 || x.wave != y.wave || !sameLeft || !stackable(x) || !stackable(y))
         continue;
       BlockArgument first = place(*asTile(x.right)), second = place(*asTile(y.right));
@@ -409,9 +422,9 @@ LogicalResult RolePlan::check() {
   });
   if (failed(checkStates()))
     return failure();
-  auto yielded = program.getBodyYield().getValues().take_front(states + countOutputs());
-  for (Value value : llvm::concat<const Value>(SmallVector<Value>(yielded.drop_front(states)),
-                                               SmallVector<Value>(yielded.take_front(states))))
+  auto yielded = program.getBodyYield().getValues().take_front(countStates() + countOutputs());
+  for (Value value : llvm::concat<const Value>(SmallVector<Value>(yielded.drop_front(countStates())),
+                                               SmallVector<Value>(yielded.take_front(countStates()))))
     if (failed(visit(value)))
       return failure();
   if (normaliser && statesOnly && failed(needNormaliser()))
@@ -424,9 +437,9 @@ LogicalResult RolePlan::check() {
   foldOutputs();
   moveFactor();
   // The state must end with a product in place, and outputs be rows of independent columns.
-  if (products.empty() || products.back().result != strip(yielded[states - 1]) || failed(findSteps()))
+  if (products.empty() || products.back().result != strip(yielded[countStates() - 1]) || failed(findSteps()))
     return failure();
-  for (Value output : yielded.drop_front(states))
+  for (Value output : yielded.drop_front(countStates()))
     if (MatType type = typeOf(output); isNumber(output) || type.numCols() != independent)
       return failure();
   if (failed(stackProducts()) || (isPadded() && !endsInZeros()))

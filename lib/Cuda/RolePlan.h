@@ -100,7 +100,7 @@ public:
     return rotated ? rotated->states[state] : state + (normaliser && state >= normaliser.getState());
   }
   unsigned statesOfRule() const {
-    return rotated ? rotated->statesOfRule : states - isAnchored + (normaliser ? 1 : 0);
+    return rotated ? rotated->statesOfRule : countStates() - isAnchored + (normaliser ? 1 : 0);
   }
   /// Whether the last state is a param.
   bool isAnchored = false;
@@ -120,7 +120,8 @@ public:
   bool isBehind(const MadeTile &tile, mlir::BlockArgument place) const;
   /// Whether a place is no input's, and goes by the state's name.
   bool isSpare(mlir::BlockArgument place) const {
-    return program.getArg(place.getArgNumber()).getKind() == ArgKind::State;
+    return place.getOwner() == spares.get() ||
+           program.getArg(place.getArgNumber()).getKind() == ArgKind::State;
   }
   /// Whether a made tile lies in an input's place, and whether only products that need no other read it.
   bool isPlace(mlir::BlockArgument input) const;
@@ -278,6 +279,16 @@ public:
   /// One, or two of a size that numbers couple: of these a thread of the chain has a row each instead of two
   /// of one, and a warpgroup half as many independent rows.
   int64_t states = 1;
+  /// States that each key couples by itself, one beside the other in a thread's registers (RoleAbreast.cpp);
+  /// and all that there are. Whether those are more than the registers hold what is read of.
+  int64_t abreast = 1;
+  int64_t countStates() const { return states * abreast; }
+  bool isWide() const { return keys * abreast > mostKeysBeside; }
+  /// An entry of a token's transitions: numbers times a vector that follows from tiles and params entry by
+  /// entry, or null. Failure where it is no such product.
+  mlir::FailureOr<std::pair<RowFactors, mlir::Value>> splitTransition(mlir::Value entry) const;
+  /// The factors that a product's rows are written with to each of these states, none where they are not.
+  llvm::SmallVector<std::optional<RowFactors>, 2> weightsOf(chunk::GramOp gram) const;
   llvm::SmallVector<CoupledMask> masks;
   /// The vector that is read beside scores, or null, and which of the score tiles.
   mutable chunk::NormaliserOp normaliser;
@@ -418,6 +429,8 @@ private:
   bool isOfDecay(mlir::Value value) const;
   static std::optional<TokenTile> decayed(std::optional<TokenTile> tile, mlir::Value value);
   mlir::LogicalResult needDecay(mlir::Value value);
+  mlir::LogicalResult needTransitions();
+  std::optional<std::pair<chunk::Span, KeyCoupling>> couplingOf(mlir::Value factor) const;
   mlir::LogicalResult needLogs(mlir::Value logs);
   bool isNumberOfLogs(mlir::Value value) const;
   bool vanishLogs(mlir::Value logs) const;
@@ -440,6 +453,8 @@ private:
   mlir::LogicalResult stackProducts();
   mlir::BlockArgument place(const TokenTile &tile);
 
+  /// Whose arguments are places of tiles that no input has room for.
+  std::shared_ptr<mlir::Block> spares;
   /// Inputs in shared memory; those that the chain reads as they are.
   llvm::SetVector<mlir::BlockArgument> neededInputs, plainInputs;
 };

@@ -15,7 +15,7 @@ void RoleEmitter::layOutChain(int64_t outputBytes) {
   constexpr int64_t numbersBytes = 1024;
   int64_t others = outputBytes + Barriers * barrierPitch + beginBytes + 256;
   auto count = [&] {
-    int64_t each = stageBytes + scoreBytes + 4 * plan.keys + numbersBytes;
+    int64_t each = stageBytes + scoreBytes + wholeBytes() + numbersBytes;
     return std::clamp<int64_t>((threads.sharedLimit - others - earlyBytes) / each, 1, stages);
   };
   // Where there is room for one chunk, the tiles that are read first are loaded while the chunk before goes
@@ -31,7 +31,7 @@ void RoleEmitter::layOutChain(int64_t outputBytes) {
   inverseAt = scoresAt + scoreOffset(plan.scores.size());
   outputsAt = scoresAt + stages * scoreBytes;
   tablesAt = outputsAt + outputBytes;
-  barriersAt = tablesAt + stages * 4 * plan.keys;
+  barriersAt = tablesAt + stages * wholeBytes();
   beginAt = barriersAt + Barriers * barrierPitch;
   slotsAt = llvm::alignTo(beginAt + beginBytes, 256);
 }
@@ -73,7 +73,7 @@ void RoleEmitter::forScores(Value chunk, Stage stage, Value buffer, RecordPart b
     piece(ownLeavesAt(), ownLeavesAt() + ownLeavesBytes());
   for (auto [first, end] : pieces)
     add(ptx.add(scores, first), end - first);
-  add(wholesOf(chunk, stage), 4 * plan.keys);
+  add(wholesOf(chunk, stage), wholeBytes());
   for (auto [i, slot] : llvm::enumerate(slotsInRecord()))
     add(ptx.add(stage.rows, i * slotPitch()), bytesInRecord(slot));
 }
@@ -118,7 +118,7 @@ int64_t RoleEmitter::wholesInRecord() const {
 }
 
 int64_t RoleEmitter::recordBytes() const {
-  int64_t bytes = wholesInRecord() + 4 * plan.keys;
+  int64_t bytes = wholesInRecord() + wholeBytes();
   for (const Slot &slot : slotsInRecord())
     bytes += bytesInRecord(slot);
   return bytes;
@@ -150,6 +150,8 @@ static Value at(ImplicitLocOpBuilder &b, Value record, int64_t offset) {
 // longer need what the tiles were made of, so that the next chunk's inputs may take the place.
 void RoleEmitter::leaveTiles(Value chunk, Stage stage) {
   ptx.await(barrier(TilesFull, stage.index), stage.phase);
+  if (plan.abreast > 1) // who walks the channels has left them
+    return;
   Value record = recordAt(chunk);
   // Each is a group: inputs come in the order in which tiles leave.
   int64_t pieces = 0;

@@ -15,7 +15,7 @@ std::optional<RoleEmitter::Registers> RoleEmitter::shareRegisters() const {
     own.few = 40, own.some = 88, own.many = 216;
   if (phase == Phase::Chain)
     own.few = 40, own.many = 232;
-  if (plan.keys > mostKeysBeside && phase != Phase::Prepare)
+  if (plan.isWide() && phase != Phase::Prepare)
     own.few = isApart ? 40 : 56, own.some = isApart ? 168 : 200, own.many = Registers::most;
   // Masks take registers of who makes them.
   if (plan.states > 1 && plan.system)

@@ -38,7 +38,7 @@ bool RolePlan::sumsFunctions() const {
 }
 
 bool RolePlan::walkersSum() const {
-  if (!decay || ownSystem >= 0 || steps > 1 || states > 1 ||
+  if (!decay || abreast > 1 || ownSystem >= 0 || steps > 1 || states > 1 ||
       llvm::any_of(leavesOfLogs(), [&](Value leaf) { return isRow(leaf) && needsSums(leaf); }))
     return false;
   return llvm::all_of(reductions, [&](Operation *sum) {
@@ -210,7 +210,7 @@ RolePlan::Forgetting RolePlan::forgettingOfKeys() const {
   bool isDecayed = scaled && llvm::any_of(llvm::seq(0, 2), [&](int i) {
                      return isWholeOfKeys(scaled->getOperand(i)) && strip(scaled->getOperand(1 - i)) == state;
                    });
-  if (!isDecayed || held())
+  if (!isDecayed || held() || abreast > 1)
     return Forgetting::Never;
   if (addsWithoutState())
     return Forgetting::ByKey;
@@ -291,7 +291,7 @@ void RolePlan::turnScores() {
 void RolePlan::foldOutputs() {
   if (decay || steps > 1)
     return;
-  for (Value output : program.getBodyYield().getValues().slice(states, countOutputs())) {
+  for (Value output : program.getBodyYield().getValues().slice(countStates(), countOutputs())) {
     Value value = trace(strip(output)), whole = value;
     RowFactors factors;
     while (auto product = value.getDefiningOp<MulOp>()) {

@@ -202,7 +202,7 @@ void RoleEmitter::forStateEntries(llvm::function_ref<void(Value row, Value col)>
   Value row = ptx.add(first, ptx.shiftRight(lane, 2)), pair = ptx.mul(ptx.bits(lane, 3), 2);
   for (int64_t e = 0; e < entriesOfState(); ++e) {
     // Of many entries the assembler would keep all addresses.
-    if (plan.keys > mostKeysBeside && e % 8 == 0)
+    if (plan.isWide() && e % 8 == 0)
       ptx.syncWarp();
     Value own = ptx.add(row, e % each / 2 * 8), key = ptx.add(pair, e / each * 8 + e % 2);
     body(plan.independentDim ? key : own, plan.independentDim ? own : key);
@@ -213,7 +213,7 @@ Values RoleEmitter::initialState() {
   if (phase == Phase::Whole || (phase == Phase::Chain && !form.forgets))
     return givenStates();
   // Who begins with the sequence begins with what was given.
-  SmallVector<Type> types(plan.keys / 2 + plan.heldPairs(), b.getF32Type());
+  SmallVector<Type> types(plan.countStates() * entriesOfState() + plan.heldPairs(), b.getF32Type());
   auto isFirst = scf::IfOp::create(b, types, ptx.equal(part.before, 0), true);
   OpBuilder::InsertionGuard guard(b);
   b.setInsertionPointToStart(isFirst.thenBlock());
@@ -290,7 +290,7 @@ void RoleEmitter::storeEntries(Value to, ValueRange entries) {
 
 Values RoleEmitter::givenStates() {
   Values entries;
-  for (int64_t state = 0; state < plan.states; ++state)
+  for (int64_t state = 0; state < plan.countStates(); ++state)
     llvm::append_range(entries, givenState(state));
   entries.append(plan.heldPairs(), ptx.number(0)); // the first chunk begins a block
   return plan.rotated ? rotatedStates(entries) : entries;
@@ -329,7 +329,7 @@ Values RoleEmitter::givenState(unsigned state) {
 void RoleEmitter::storeFinal(ValueRange entries) {
   TensorAccess access(threads, launderedCall(), plan.tensors, /*packed=*/true);
   Part own = find(access);
-  for (int64_t state = 0; state < plan.states - plan.isAnchored; ++state) {
+  for (int64_t state = 0; state < plan.countStates() - plan.isAnchored; ++state) {
     unsigned final = plan.finalTensor(plan.stateOfRule(state));
     Value isWanted = access.isGiven(final);
     if (part.isLast)

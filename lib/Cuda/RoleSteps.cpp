@@ -121,8 +121,8 @@ bool RolePlan::isPicked(Value value) const {
 LogicalResult RolePlan::findSteps() {
   if (steps == 1)
     return success();
-  auto yielded = program.getBodyYield().getValues().take_front(states + countOutputs());
-  auto outputs = yielded.drop_front(states);
+  auto yielded = program.getBodyYield().getValues().take_front(countStates() + countOutputs());
+  auto outputs = yielded.drop_front(countStates());
   rowOutputs = atOnce && !outputs.empty() && tensors[outputTensor(0)].own[2];
   picksOutputs = isStacked() && rowDecay && !rescales() && !outputs.empty();
   for (unsigned output = 0; output < countOutputs(); ++output)

@@ -1,6 +1,6 @@
 // What the decay of each key leaves from block to block of 16 tokens, in tables by channel.
 #include "lib/Cuda/Count.h"
-#include "lib/Cuda/RoleDecay.h"
+#include "lib/Cuda/RoleKeyWalk.h"
 
 using namespace mlir;
 using namespace recur;
@@ -9,7 +9,7 @@ using namespace recur::cuda;
 int64_t RoleEmitter::bytesOfTables() const { return pairTables * 8 * plan.keys; }
 
 int64_t RoleEmitter::tableBytes() const {
-  return plan.decay ? sumsAt(tabulatesAhead() ? 1 : 4) - tablesAt + placesOfWholes() * 4 * plan.keys : 0;
+  return plan.decay ? wholesAt() - tablesAt + placesOfWholes() * wholeBytes() : 0;
 }
 
 // Of tables that are made ahead one such place has what tells of wild blocks.
@@ -19,7 +19,9 @@ int64_t RoleEmitter::sumsAt(int64_t block) const {
 
 // What decays in a chunk, for each place of numbers.
 int64_t RoleEmitter::wholesAt() const {
-  return phase == Phase::Chain ? tablesAt : sumsAt(tabulatesAhead() ? 1 : 4);
+  return phase == Phase::Chain ? tablesAt
+         : plan.abreast > 1    ? tablesAt + KeyWalk::bytesOfTables(plan)
+                               : sumsAt(tabulatesAhead() ? 1 : 4);
 }
 
 int64_t RoleEmitter::placesOfWholes() const {
@@ -35,7 +37,7 @@ Value RoleEmitter::wholesOf(Value chunk, Stage stage) {
     own = arith::RemUIOp::create(b, own, ptx.constant(ownPlaces + 1));
     place = ptx.choose(isOwn(chunk), own, ptx.constant(ownPlaces + 1));
   }
-  return ptx.add(ptx.add(base, wholesAt()), ptx.mul(place, 4 * plan.keys));
+  return ptx.add(ptx.add(base, wholesAt()), ptx.mul(place, wholeBytes()));
 }
 
 // The left sides that sum over a warp's rows: those up to a row, or before it. Of simultaneous rows the first

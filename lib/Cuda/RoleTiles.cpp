@@ -53,10 +53,7 @@ chunk::Span RolePlan::leftSpan(chunk::GramOp gram) const {
   return isBefore && !asRows(gram.getLhs())->decayed ? chunk::Span::Until : chunk::Span::Through;
 }
 
-bool RolePlan::isOfKeys(Value decay) {
-  auto op = decay.getDefiningOp<chunk::DecayOp>();
-  return op && !isOne(matType(op.getFactors()).getCols());
-}
+bool RolePlan::isOfKeys(Value decay) { return !isOne(chunk::typeOfFactors(decay.getType()).getCols()); }
 
 bool RolePlan::isWholeOfKeys(Value value) {
   auto weights = trace(value).getDefiningOp<chunk::WeightsOp>();
@@ -74,12 +71,14 @@ int RolePlan::besideFirst(Value logs, BlockArgument isFirst) {
 }
 
 Value RolePlan::logs() const {
+  if (abreast > 1)
+    return {};
   Value logs = logsOf(decay);
   int own = besideFirst(logs, isFirst);
   return own < 0 ? logs : trace(logs.getDefiningOp()->getOperand(own));
 }
 
-bool RolePlan::decaysAtFirst() const { return besideFirst(logsOf(decay), isFirst) >= 0; }
+bool RolePlan::decaysAtFirst() const { return abreast == 1 && besideFirst(logsOf(decay), isFirst) >= 0; }
 
 bool RolePlan::isMild(Value decay) const {
   RangeAttr range = rangeOf(logsOf(decay));
@@ -91,6 +90,10 @@ bool RolePlan::isMild(Value decay) const {
 // The decay of each key and that of each row, which values have between tokens; where there are several, the
 // first.
 void RolePlan::findDecay() {
+  program.getBody().walk([&](chunk::CascadeOp op) {
+    if (isOfKeys(op))
+      decay = op;
+  });
   program.getBody().walk([&](chunk::DecayOp op) {
     bool ofRows = isRescaled(op) ||
                   llvm::any_of(op->getUsers(), [](Operation *user) { return isa<chunk::MixOp>(user); });
@@ -191,7 +194,7 @@ static bool areAlike(Value x, Value y) {
 // Whether a value is weights of the decay of each key, or its factors. Those that are the same for all tokens
 // may be computed in several places.
 bool RolePlan::isOfDecay(Value value) const {
-  if (!decay)
+  if (!decay || abreast > 1)
     return false;
   value = trace(value);
   if (auto weights = value.getDefiningOp<chunk::WeightsOp>())
@@ -247,6 +250,8 @@ std::optional<TokenTile> RolePlan::decayed(std::optional<TokenTile> tile, Value 
 }
 
 LogicalResult RolePlan::needDecay(Value value) {
+  if (abreast > 1)
+    return value == decay ? needTransitions() : failure();
   auto op = value.getDefiningOp<chunk::DecayOp>();
   if (decay != value || !op.getLog() || matType(op.getFactors()).numCols() != keys)
     return failure();
@@ -266,14 +271,13 @@ LogicalResult RolePlan::needRight(const TokenTile &tile) {
     plainInputs.insert(tile.input);
     return success(!tile.made);
   }
-  if (llvm::none_of(made, [&](const MadeTile &x) { return x.rows == tile.rows() && x.span == tile.span; }))
-    made.push_back({tile.rows(), *tile.span});
+  if (llvm::none_of(made, [&](const MadeTile &x) { return x.isOf(tile); }))
+    made.push_back({tile.rows(), *tile.span, {}, tile.coupling});
   return needDecay(decay);
 }
 
 const MadeTile &RolePlan::madeOf(const TokenTile &tile) const {
-  return *llvm::find_if(made,
-                        [&](const MadeTile &x) { return x.rows == tile.rows() && x.span == tile.span; });
+  return *llvm::find_if(made, [&](const MadeTile &x) { return x.isOf(tile); });
 }
 
 // Whether the products between tokens are as many as one warpgroup takes: two together, or some one after the
@@ -335,5 +339,7 @@ BlockArgument RolePlan::place(const TokenTile &tile) {
   BlockArgument spare = program.argumentsOf(ArgKind::State).front();
   if (!own.place && llvm::none_of(made, [&](const MadeTile &x) { return x.place == spare; }))
     own.place = spare;
+  if (!own.place && abreast > 1)
+    own.place = spares->addArgument(matType(tile.rows()), tile.rows().getLoc());
   return own.place;
 }

@@ -34,6 +34,17 @@ struct CoupledMask {
   llvm::SmallVector<mlir::Value> numbers() const;
 };
 
+/// Of states that each key couples, what rows that are times entries of the cascade have to do with them: for
+/// reads of one state, `to`, the part that comes of `state`; for writes the part that comes to `state` of what
+/// is written to all, to each with factors, or none.
+struct KeyCoupling {
+  unsigned state = 0, to = 0;
+  llvm::SmallVector<std::optional<RowFactors>, 2> weights = {};
+  bool operator==(const KeyCoupling &other) const {
+    return state == other.state && to == other.to && weights == other.weights;
+  }
+};
+
 /// The rows of an input, each times factors. With a decay of each key, each entry may be times what decays
 /// over a span, or times the token's own factor.
 struct TokenTile {
@@ -43,6 +54,7 @@ struct TokenTile {
   bool decayed = false;
   /// Where rows follow from inputs' entry by entry, the vector that tells how; `input` is one of them.
   mlir::Value made = {};
+  std::optional<KeyCoupling> coupling = std::nullopt;
   mlir::Value rows() const { return made ? made : mlir::Value(input); }
 };
 
@@ -51,6 +63,10 @@ struct MadeTile {
   mlir::Value rows;
   chunk::Span span;
   mlir::BlockArgument place = {};
+  std::optional<KeyCoupling> coupling = std::nullopt;
+  bool isOf(const TokenTile &tile) const {
+    return rows == tile.rows() && span == tile.span && coupling == tile.coupling;
+  }
 };
 
 /// Scores between tokens, their columns times factors, as the chain multiplies with them.

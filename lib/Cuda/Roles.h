@@ -256,11 +256,17 @@ private:
   // A vector that is read beside scores (RoleBesideScores.cpp).
   struct Normaliser;
 
+  // States that each key couples (RoleKeyWalk.cpp, RoleKeys.cpp).
+  struct KeyWalk;
+  bool beginsAbreast(mlir::Value value) const;
+  mlir::LogicalResult startAbreast(ChainState &state);
+
   // A decay of each key (RoleTables.cpp, RoleDecay.cpp, RoleWildDecay.cpp).
   int64_t tableBytes() const;
   int64_t sumsAt(int64_t block) const;
   int64_t wholesAt() const;
   int64_t placesOfWholes() const;
+  int64_t wholeBytes() const { return 4 * plan.keys * plan.abreast * plan.abreast; }
   mlir::Value wholesOf(mlir::Value chunk, Stage stage);
   int64_t wholesInRecord() const;
   int64_t rightOffset(mlir::Value rows) const;

@@ -41,6 +41,10 @@ Derivation derive(const NormalForm &nf);
 /// blocks, or, true, one of the several that a block has, instead of one each.
 constexpr llvm::StringLiteral startsAttr = "chunk.starts";
 
+/// The attribute of a rule whose states are to be a cascade where diagonals couple them, key by key, instead
+/// of a scan, or of none.
+constexpr llvm::StringLiteral channelsAttr = "chunk.channels";
+
 /// Compares the program with the rule in F_p on random inputs, for several chunk sizes and ragged ends. Empty
 /// when they agree; else the first difference ("output 'o', token 5, entry 2, chunks of 4"). Dimensions need
 /// not be bound.

@@ -20,8 +20,7 @@ static MatType squareOf(Value rows) {
 static Value weightsOf(DeriveContext &cx, Value decay, Span span, unsigned to = 0, unsigned from = 0) {
   if (!decay)
     return {};
-  auto scalarCascade = dyn_cast<chunk::CascadeType>(decay.getType());
-  MatType of = scalarCascade ? scalarCascade.getOf() : cast<chunk::DecayType>(decay.getType()).getOf();
+  MatType of = chunk::typeOfFactors(decay.getType());
   Attribute one = MatType::scalar(cx.b().getContext()).getRows();
   MatType type = span == Span::Whole ? MatType::get(cx.b().getContext(), of.getCols(), one) : of;
   return chunk::WeightsOp::create(cx.b(), cx.loc, type, decay, span, to, from);
@@ -60,7 +59,10 @@ Value Group::masked(Value vectors, Value keys, Value decay, ArrayRef<Target> fro
       if (Value known = inverse->gram(vectors, keys))
         return known;
   if (!cascade)
-    return chunk::GramOp::create(cx.b(), cx.loc, squareOf(vectors), vectors, keys, decay, reach);
+    return chunk::GramOp::create(cx.b(), cx.loc, squareOf(vectors), vectors, keys, decay, ValueRange(),
+                                 reach);
+  if (hasChannels())
+    return gramOfChannels(vectors, keys, from, member, reach);
   Value mask;
   // A token's own writes to other states have not come to this one.
   if (reach == Reach::Strict &&
@@ -77,6 +79,28 @@ Value Group::masked(Value vectors, Value keys, Value decay, ArrayRef<Target> fro
   return mask ? cx.mul(cx.matmul(vectors, cx.transpose(keys)), mask) : Value();
 }
 
+// Where each key has transitions of its own, what is written to all states is weighed within the product.
+Value Group::gramOfChannels(Value vectors, Value keys, ArrayRef<Target> from, unsigned member, Reach reach) {
+  SmallVector<Value> weights(states.size());
+  bool isSeen = false;
+  for (const Target &target : from) {
+    Value weight = weightRows(target);
+    weights[target.member] = cx.add(weights[target.member], weight ? weight : numberRows(1));
+    isSeen |= reaches(cascade, target.member, member);
+  }
+  for (Value &weight : weights)
+    weight = weight ? weight : numberRows(0);
+  return isSeen ? chunk::GramOp::create(cx.b(), cx.loc, squareOf(vectors), vectors, keys, cascade, weights,
+                                        reach, member)
+                      .getResult()
+                : Value();
+}
+
+Value Group::numberRows(double number) {
+  OpBuilder atToken(RuleOp(cx.nf.rule).getBody().front().getTerminator());
+  return cx.tokens.rows(ConstantOp::create(atToken, cx.loc, number));
+}
+
 Value Group::scores(Value vectors, const Stream &stream, unsigned member, Reach reach) {
   return masked(vectors, stream.keys, keyDecay, stream.into, member, reach);
 }
@@ -87,10 +111,13 @@ Value Group::carried(Value vectors, const Place &place, bool otherSide) {
   auto start = [&](unsigned state) { return otherSide ? cx.transpose(initial[state]) : initial[state]; };
   if (cascade) {
     Value sum;
-    for (unsigned from = 0; from < states.size(); ++from)
-      if (reaches(cascade, from, member))
-        sum =
-            cx.add(sum, cx.mul(weightsOf(cx, cascade, span, member, from), cx.matmul(vectors, start(from))));
+    for (unsigned from = 0; from < states.size(); ++from) {
+      if (!reaches(cascade, from, member))
+        continue;
+      Value weights = weightsOf(cx, cascade, span, member, from);
+      sum = cx.add(sum, hasChannels() ? cx.matmul(cx.mul(weights, vectors), start(from))
+                                      : cx.mul(weights, cx.matmul(vectors, start(from))));
+    }
     return sum;
   }
   Value in = otherSide ? valueDecay : keyDecay, out = otherSide ? keyDecay : valueDecay;
@@ -137,6 +164,10 @@ RowValue Group::readValue(Value vectors, const Place &place) {
 
 // dT*S where S is read as S*d in the update: known streams only, keys and payloads change places.
 Value Group::otherSideRead(Value vector, const Place &place) {
+  if (hasChannels()) {
+    (void)cx.fail("states that each key couples by itself are read on the other side, too");
+    return {};
+  }
   Value vectors = cx.tokens.rows(vector);
   Value result = carried(vectors, place, true);
   bool channels = keyDecay && !isOne(cast<chunk::DecayType>(keyDecay.getType()).getOf().getCols());

@@ -235,6 +235,11 @@ private:
 
   Dense<F> gram(chunk::GramOp op) {
     const Dense<F> &lhs = get(op.getLhs()), &rhs = get(op.getRhs());
+    Values weights;
+    for (mlir::Value weight : op.getWeights())
+      weights.push_back(get(weight));
+    if (!weights.empty())
+      return decays[op.getDecay()].gram(lhs, rhs, op.getReach(), op.getTo(), weights);
     if (op.getDecay())
       return decays[op.getDecay()].gram(lhs, rhs, op.getReach());
     Dense<F> result = multiply(lhs, transpose(rhs));

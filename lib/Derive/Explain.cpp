@@ -261,7 +261,7 @@ private:
         .Case([&](chunk::GramOp gram) {
           std::string decay = gram.getDecay() ? " ⊙ " + gammaOf(gram.getDecay()) : "";
           bool channels =
-              gram.getDecay() && !isOne(cast<chunk::DecayType>(gram.getDecay().getType()).getOf().getCols());
+              gram.getDecay() && !isOne(chunk::typeOfFactors(gram.getDecay().getType()).getCols());
           std::string product = operand(0, 1) + " " + operand(1, 2) + "ᵀ";
           if (channels)
             product = "Σ_c " + operand(0, 1) + "[t,c] " + operand(1, 2) + "[j,c] e^(" +

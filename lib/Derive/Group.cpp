@@ -23,7 +23,7 @@ bool Group::reads(unsigned index) const {
 LogicalResult Group::prepare() {
   if (failed(orient()))
     return failure();
-  bool isScan = wantsScan();
+  bool isScan = wantsScan() && !areChannelsCoupled();
   if (isScan && starts.empty()) {
     prepareScan();
     return success();

@@ -112,6 +112,12 @@ private:
 
   mlir::LogicalResult orient();
   bool wantsScan() const;
+  /// Whether diagonals on the key side couple the states, where such are wanted (channelsAttr).
+  bool areChannelsCoupled() const;
+  bool hasChannels() const {
+    return cascade && !isOne(chunk::typeOfFactors(cascade.getType()).getCols());
+  }
+  mlir::LogicalResult findCascade();
   void prepareScan();
   /// All states of the chunk, after each token or before it.
   chunk::ScanOp scan(bool before);
@@ -154,6 +160,9 @@ private:
   mlir::Value scores(mlir::Value vectors, const Stream &stream, unsigned member, chunk::Reach reach);
   mlir::Value masked(mlir::Value vectors, mlir::Value keys, mlir::Value decay, llvm::ArrayRef<Target> from,
                      unsigned member, chunk::Reach reach);
+  mlir::Value gramOfChannels(mlir::Value vectors, mlir::Value keys, llvm::ArrayRef<Target> from,
+                             unsigned member, chunk::Reach reach);
+  mlir::Value numberRows(double number);
   /// A target's weights as rows; null where they are 1.
   mlir::Value weightRows(const Target &target);
   /// What the initial states give to rows that read a place with `vectors`.

@@ -56,29 +56,55 @@ LogicalResult Group::findDecays() {
     valueFactors.assign(value.begin(), value.end());
     return success();
   }
+  return findCascade();
+}
+
+bool Group::areChannelsCoupled() const {
+  if (!cx.nf.rule->hasAttr(channelsAttr) || states.size() < 2)
+    return false;
+  bool hasDiagonal = false;
+  for (unsigned state : states)
+    for (const OldTerm &term : cx.nf.update(state).old) {
+      if (!term.isDiagonal() || !term.elementwise.empty() ||
+          !(keySide == Side::Right ? term.left : term.right).empty())
+        return false;
+      hasDiagonal |= !term.isScalar();
+    }
+  return hasDiagonal;
+}
+
+// The transitions of states that go together: numbers or, where those are wanted, diagonals on the key side.
+LogicalResult Group::findCascade() {
+  const NormalForm &nf = cx.nf;
+  OpBuilder atToken(RuleOp(nf.rule).getBody().front().getTerminator());
+  bool ofChannels = areChannelsCoupled();
   SmallVector<Value> entries;
+  MatType type;
   for (unsigned to : states)
     for (unsigned from : states) {
-      const OldTerm *found = nullptr;
-      for (const OldTerm &term : nf.update(to).old)
-        if (term.state == from)
-          found = !found && term.isScalar() ? &term : nullptr;
-      for (const OldTerm &term : nf.update(to).old)
-        if (!term.isScalar())
+      Value entry;
+      for (const OldTerm &term : nf.update(to).old) {
+        if (!ofChannels && !term.isScalar())
           return cx.fail(
               "'" + notation(nf.states[to]) + "' takes '" + notation(nf.states[term.state]) +
               "' times more than a number: states that go together are coupled by numbers in chunks");
-      Coefficient c;
-      if (found)
-        c = found->c;
-      else
-        c.number = 0;
-      Value scalar = buildCoefficient(atToken, cx.loc, c);
-      entries.push_back(
-          cx.tokens.rows(scalar ? scalar : ConstantOp::create(atToken, cx.loc, 1.0).getResult()));
+        if (term.state != from)
+          continue;
+        SmallVector<Value> columns;
+        for (const Factor &factor : keySide == Side::Right ? term.right : term.left)
+          columns.push_back(diagonalColumn(factor.value));
+        Value part = productOf(atToken, cx.loc, term.c, columns).first;
+        part = cx.tokens.rows(part ? part : ConstantOp::create(atToken, cx.loc, 1.0).getResult());
+        entry = cx.add(entry, part);
+      }
+      if (!entry)
+        entry = cx.tokens.rows(ConstantOp::create(atToken, cx.loc, 0.0).getResult());
+      entries.push_back(entry);
+      if (!type || isOne(type.getCols()))
+        type = matType(entry);
     }
-  auto type = chunk::CascadeType::get(atToken.getContext(), states.size(), matType(entries[0]));
-  cascade = chunk::CascadeOp::create(cx.b(), cx.loc, type, entries);
+  cascade = chunk::CascadeOp::create(
+      cx.b(), cx.loc, chunk::CascadeType::get(atToken.getContext(), states.size(), type), entries);
   return success();
 }
 

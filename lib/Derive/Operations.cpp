@@ -62,7 +62,8 @@ template <typename F>
 Decays<F>::Decays(std::vector<Dense<F>> entries, int64_t states, int64_t starts)
     : starts(starts), entries(std::move(entries)), states(states) {
   factors.rows = this->entries.front().rows;
-  factors.cols = 1;
+  for (const Dense<F> &entry : this->entries)
+    factors.cols = std::max(factors.cols, entry.cols);
 }
 
 // Sums of logarithms are formed over the stretch itself: differences of running sums would lose what is small
@@ -84,17 +85,19 @@ F Decays<F>::product(int64_t begin, int64_t end, int64_t channel) const {
 }
 
 template <typename F>
-F Decays<F>::entry(int64_t begin, int64_t end, int64_t to, int64_t from) const {
+F Decays<F>::entry(int64_t begin, int64_t end, int64_t to, int64_t from, int64_t channel) const {
   if (entries.empty())
-    return product(begin, end, 0);
+    return product(begin, end, channel);
   // Column `from` of the product of the matrices, later ones on the left.
   std::vector<F> column(states);
   column[from] = number<F>(1);
   for (int64_t t = begin; t < end; ++t) {
     std::vector<F> next(states);
     for (int64_t i = 0; i < states; ++i)
-      for (int64_t j = 0; j < states; ++j)
-        next[i] += entries[i * states + j].at(t, 0) * column[j];
+      for (int64_t j = 0; j < states; ++j) {
+        const Dense<F> &own = entries[i * states + j];
+        next[i] += own.at(t, own.cols == 1 ? 0 : channel) * column[j];
+      }
     column = std::move(next);
   }
   return column[to];
@@ -114,9 +117,7 @@ Dense<F> Decays<F>::weights(Span span, int64_t to, int64_t from) const {
   int64_t tokens = factors.rows;
   Dense<F> result(span == Span::Whole ? factors.cols : tokens, span == Span::Whole ? 1 : factors.cols);
   for (int64_t c = 0; c < factors.cols; ++c) {
-    auto stretch = [&](int64_t begin, int64_t end) {
-      return entries.empty() ? product(begin, end, c) : entry(begin, end, to, from);
-    };
+    auto stretch = [&](int64_t begin, int64_t end) { return entry(begin, end, to, from, c); };
     if (span == Span::Whole)
       result.at(c, 0) = stretch(0, tokens);
     else
@@ -162,6 +163,19 @@ Dense<F> Decays<F>::gram(const Dense<F> &lhs, const Dense<F> &rhs, Reach reach) 
       seeExactly(t, r);
     }
   }
+  return result;
+}
+
+template <typename F>
+Dense<F> Decays<F>::gram(const Dense<F> &lhs, const Dense<F> &rhs, Reach reach, int64_t to,
+                         ArrayRef<Dense<F>> weights) const {
+  Dense<F> result(lhs.rows, lhs.rows);
+  for (int64_t t = 0; t < lhs.rows; ++t)
+    for (int64_t j = 0; j < seenBy(t, reach); ++j)
+      for (int64_t c = 0; c < lhs.cols; ++c)
+        for (int64_t from = 0; from < states; ++from)
+          result.at(t, j) += lhs.at(t, c) * rhs.at(j, c) * weights[from].at(j, 0) *
+                             entry(first(j), last(t, reach), to, from, c);
   return result;
 }
 

@@ -81,13 +81,16 @@ public:
   Dense<F> mask(chunk::Reach reach, int64_t to, int64_t from) const;
   Dense<F> weights(chunk::Span span, int64_t to, int64_t from) const;
   Dense<F> gram(const Dense<F> &lhs, const Dense<F> &rhs, chunk::Reach reach) const;
+  /// The same of a cascade: what is read of one state, of what is written to all, times its weights.
+  Dense<F> gram(const Dense<F> &lhs, const Dense<F> &rhs, chunk::Reach reach, int64_t to,
+                llvm::ArrayRef<Dense<F>> weights) const;
   Dense<F> mix(const Dense<F> &scores, const Dense<F> &values, chunk::Reach reach) const;
   F between(int64_t j, int64_t t, int64_t channel, chunk::Reach reach) const {
     return product(first(j), last(t, reach), channel);
   }
 
 private:
-  F entry(int64_t begin, int64_t end, int64_t to, int64_t from) const;
+  F entry(int64_t begin, int64_t end, int64_t to, int64_t from, int64_t channel = 0) const;
   /// The first factor that what token j writes decays by; and that after the last one before token t sees it.
   int64_t first(int64_t j) const { return late ? j : j + 1; }
   int64_t last(int64_t t, chunk::Reach reach) const {

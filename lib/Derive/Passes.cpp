@@ -23,6 +23,8 @@ struct Derive : recur::impl::RecurDeriveBase<Derive> {
     for (RuleOp rule : llvm::make_early_inc_range(getOperation().getOps<RuleOp>())) {
       if (failed(unrollSteps(rule)))
         return signalPassFailure();
+      if (channels)
+        rule->setAttr(channelsAttr, UnitAttr::get(&getContext()));
       Derivation derivation = derive(normalise(rule));
       if (!derivation.program) {
         emitRemark(rule.getLoc()) << "'" << rule.getSymName()

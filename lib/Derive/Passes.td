@@ -14,6 +14,7 @@ def RecurDerive : Pass<"recur-derive", "::mlir::ModuleOp"> {
   let options = [
     Option<"prove", "prove", "bool", "true", "compare the program with the rule over F_p">,
     Option<"explain", "explain", "bool", "false", "print the derivation">,
+    Option<"channels", "channels", "bool", "false", "make states a cascade that diagonals couple, key by key">,
   ];
 }
 

@@ -1,0 +1,675 @@
+// Who walks the channels where each key couples the states. Two warpgroups have 64 channels each, a warp has
+// 16 of the chunk's tokens, a thread two channels: it goes through its tokens in order, so that products of
+// transitions need no other thread.
+//
+// No transition can be divided by, so what a token sees of an earlier one goes through a place between the
+// two: the chunk's middle for those in different halves, the middle of a half for those of its quarters, and
+// so on down to pairs of tokens. On such a level a row of the later half is what reads the states, times the
+// transitions since the middle; a row of the earlier half what is written to them, times those up to it. All
+// of them are forward products, whatever the transitions are. The levels have tiles in shared memory, one
+// after the other, which the warps multiply: each warpgroup what comes of one state, for all channels.
+//
+// What the chain multiplies with are the rows of whole blocks of 16 tokens, times the blocks before or after
+// them; the threads leave these in the chunk's record.
+#include "lib/Cuda/RoleKeyWalk.h"
+#include "lib/Cuda/Count.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+using chunk::Reach;
+using chunk::Span;
+
+static constexpr int64_t tokens = tokensOfWarp, halfBytes = tokensOfChunk * 128, blockBytes = tokens * 128;
+
+//===----------------------------------------------------------------------===//
+// What a plan's rows and transitions are
+//===----------------------------------------------------------------------===//
+
+static std::optional<double> constantOf(const RowFactors &factors) {
+  auto constant =
+      factors.size() == 1 ? RolePlan::trace(factors[0].value).getDefiningOp<ConstantOp>() : ConstantOp();
+  return constant ? std::optional(constant.getValue().convertToDouble()) : std::nullopt;
+}
+
+int RoleEmitter::KeyWalk::Shape::numberOf(const RowFactors &factors, double outside) {
+  for (auto [i, known] : llvm::enumerate(numbers))
+    if (known.factors == factors && known.outside == outside)
+      return i;
+  numbers.push_back({factors, outside});
+  return numbers.size() - 1;
+}
+
+unsigned RoleEmitter::KeyWalk::Shape::leftOf(const Left &left) {
+  for (auto [i, known] : llvm::enumerate(lefts))
+    if (known.rows == left.rows && known.to == left.to && known.span == left.span)
+      return i;
+  lefts.push_back(left);
+  return lefts.size() - 1;
+}
+
+unsigned RoleEmitter::KeyWalk::Shape::rightOf(const Right &right) {
+  for (auto [i, known] : llvm::enumerate(rights))
+    if (known.rows == right.rows && known.weights == right.weights)
+      return i;
+  rights.push_back(right);
+  return rights.size() - 1;
+}
+
+RoleEmitter::KeyWalk::Shape::Shape(const RolePlan &plan) {
+  for (auto [i, factor] : llvm::enumerate(plan.decay.getDefiningOp()->getOperands())) {
+    Transition &own = transitions[i / 2][i % 2];
+    double outside = i / 2 == i % 2;
+    auto parts = *plan.splitTransition(factor);
+    RowFactors factors = parts.first;
+    Value vector = parts.second;
+    own.isZero = constantOf(factors) == 0;
+    if (own.isZero)
+      continue;
+    // (A number that is 1 everywhere is none.)
+    if (!factors.empty() || (!vector && outside == 0))
+      own.number = numberOf(factors, outside);
+    if (!vector)
+      continue;
+    double ofVector = own.number >= 0 ? 1 : outside;
+    auto *known =
+        llvm::find_if(vectors, [&](const Vector &x) { return x.value == vector && x.outside == ofVector; });
+    own.vector = known - vectors.begin();
+    if (known == vectors.end())
+      vectors.push_back({vector, ofVector});
+  }
+  for (int i : {0, 1})
+    for (int j : {0, 1})
+      holds[i][j] = i == j || !transitions[i][j].isZero;
+  for (chunk::GramOp gram : plan.grams) {
+    unsigned left = leftOf({plan.asRows(gram.getLhs())->rows(), unsigned(gram.getTo()), plan.leftSpan(gram)});
+    grams.push_back({left, rightOf({plan.asRows(gram.getRhs())->rows(), plan.weightsOf(gram)})});
+  }
+  seers = lefts.size(), seen = rights.size();
+  for (const MadeTile &tile : plan.made) {
+    if (tile.span == Span::Rest)
+      rightOf({tile.rows, tile.coupling->weights});
+    else
+      leftOf({tile.rows, tile.coupling->to, tile.span});
+  }
+  for (const Right &right : rights)
+    for (const auto &weight : right.weights)
+      if (weight && !weight->empty())
+        numberOf(*weight, 0);
+}
+
+// There are two places for levels, so that one is made while the one before is multiplied.
+int64_t RoleEmitter::KeyWalk::bytesOfLevels(const RolePlan &plan) {
+  return 2 * Shape(plan).rowsOfLevel() * 2 * (plan.keys / 64) * 128;
+}
+
+int64_t RoleEmitter::KeyWalk::bytesOfTables(const RolePlan &plan) { return 4 * 4 * plan.keys * 4; }
+
+//===----------------------------------------------------------------------===//
+// Products of transitions
+//===----------------------------------------------------------------------===//
+
+RoleEmitter::KeyWalk::KeyWalk(RoleEmitter &roles, ScoreState &state)
+    : roles(roles), state(state), plan(roles.plan), ptx(roles.ptx), b(roles.b), shape(plan),
+      one(ptx.number(1)) {}
+
+RoleEmitter::KeyWalk::Two RoleEmitter::KeyWalk::sum(Two x, Two y) {
+  if (!x[0] || !y[0])
+    return x[0] ? x : y;
+  Value first = ptx.sum(x[0], y[0]);
+  return {first, x[0] == x[1] && y[0] == y[1] ? first : ptx.sum(x[1], y[1])};
+}
+
+RoleEmitter::KeyWalk::Two RoleEmitter::KeyWalk::times(Two x, Two y) {
+  if (!x[0] || !y[0])
+    return {};
+  if (x[0] == one || y[0] == one)
+    return x[0] == one ? y : x;
+  Value first = ptx.multiply(x[0], y[0]);
+  return {first, x[0] == x[1] && y[0] == y[1] ? first : ptx.multiply(x[1], y[1])};
+}
+
+RoleEmitter::KeyWalk::Matrix RoleEmitter::KeyWalk::identity() {
+  Matrix result;
+  result.entries[0][0] = result.entries[1][1] = {one, one};
+  return result;
+}
+
+RoleEmitter::KeyWalk::Matrix RoleEmitter::KeyWalk::multiply(const Matrix &x, const Matrix &y) {
+  Matrix result;
+  for (int i : {0, 1})
+    for (int j : {0, 1})
+      for (int k : {0, 1})
+        result.entries[i][j] = sum(result.entries[i][j], times(x.entries[i][k], y.entries[k][j]));
+  return result;
+}
+
+RoleEmitter::KeyWalk::Matrix RoleEmitter::KeyWalk::choose(Value condition, const Matrix &x, const Matrix &y) {
+  Matrix result;
+  auto orZero = [&](Value entry) { return entry ? entry : ptx.number(0); };
+  for (int i : {0, 1})
+    for (int j : {0, 1})
+      for (int channel : {0, 1})
+        if (shape.holds[i][j])
+          result.entries[i][j][channel] =
+              ptx.choose(condition, orZero(x.entries[i][j][channel]), orZero(y.entries[i][j][channel]));
+  return result;
+}
+
+RoleEmitter::KeyWalk::Stacked RoleEmitter::KeyWalk::multiply(const Stacked &row, const Matrix &m) {
+  Stacked result;
+  for (int j : {0, 1})
+    for (int k : {0, 1})
+      result[j] = sum(result[j], times(row[k], m.entries[k][j]));
+  return result;
+}
+
+RoleEmitter::KeyWalk::Stacked RoleEmitter::KeyWalk::multiply(const Matrix &m, const Stacked &column) {
+  Stacked result;
+  for (int i : {0, 1})
+    for (int k : {0, 1})
+      result[i] = sum(result[i], times(m.entries[i][k], column[k]));
+  return result;
+}
+
+//===----------------------------------------------------------------------===//
+// Tokens
+//===----------------------------------------------------------------------===//
+
+// Of 64 channels, one warpgroup has all.
+void RoleEmitter::KeyWalk::whenWalking(llvm::function_ref<void()> body) {
+  plan.keys > 64 ? body() : roles.threads.when(ptx.equal(state.walker, 0), body);
+}
+
+void RoleEmitter::KeyWalk::findPlaces() {
+  Value lane = roles.freshLane();
+  half = ptx.bits(state.walker, plan.keys / 64 - 1);
+  for (int64_t row = 0; row < 8; ++row)
+    places.push_back(ptx.exclusiveOr(ptx.mul(lane, 4), ptx.constant(row * 16)));
+  levels = ptx.add(ptx.add(roles.base, roles.rightsAt), ptx.mul(half, halfBytes));
+  blocks = ptx.add(ptx.add(roles.base, roles.tablesAt), ptx.mul(half, 256));
+  blocks = ptx.add(blocks, ptx.mul(lane, 8));
+}
+
+Value RoleEmitter::KeyWalk::loadPair(BlockArgument input, int64_t token) {
+  Value at = ptx.add(state.stage.tiles, ptx.mul(half, roles.halfStride(input)));
+  at = ptx.add(ptx.add(at, ptx.mul(roles.warp, blockBytes)), places[token % 8]);
+  return ptx.load(at, roles.tileOffset(input) + token * 128, 1, b.getI32Type())[0];
+}
+
+// Entries of what follows from inputs and params entry by entry.
+RoleEmitter::KeyWalk::Two RoleEmitter::KeyWalk::entriesOf(Value vector, int64_t token) {
+  llvm::DenseMap<Value, Two> leaves;
+  Two result;
+  for (int channel : {0, 1})
+    result[channel] = roles.vectorEntry(vector, [&](Value value) -> Value {
+      auto known = leaves.find(value);
+      if (known != leaves.end())
+        return known->second[channel];
+      if (plan.sharedVectors().contains(value)) {
+        Value at = ptx.add(ptx.add(roles.base, ptx.mul(half, 256)), ptx.mul(roles.freshLane(), 8));
+        Values entries = ptx.loadFloats(at, roles.vectorAt(value), 2);
+        return (leaves[value] = {entries[0], entries[1]})[channel];
+      }
+      auto input = dyn_cast<BlockArgument>(value);
+      if (!input)
+        return {};
+      auto ahead = pairs.find(value);
+      Values entries = ptx.unpack(ahead != pairs.end() ? ahead->second[token] : loadPair(input, token));
+      return (leaves[value] = {entries[0], entries[1]})[channel];
+    });
+  return result;
+}
+
+// All that the levels have to do with: so a chunk's inputs may give way to the next one's. Tokens that are
+// not there leave states as they are.
+void RoleEmitter::KeyWalk::loadTokens() {
+  Value left = arith::SubIOp::create(b, roles.tokensLeft(state.chunk), ptx.mul(roles.warp, tokens));
+  Values isThere;
+  for (int64_t token = 0; token < tokens; ++token)
+    isThere.push_back(ptx.compare(arith::CmpIPredicate::sgt, left, ptx.constant(token)));
+  auto load = [&](Value own) {
+    if (auto input = dyn_cast<BlockArgument>(own)) {
+      if (Values &loaded = pairs[own]; loaded.empty())
+        for (int64_t token = 0; token < tokens; ++token)
+          loaded.push_back(loadPair(input, token));
+      return;
+    }
+    if (auto &made = rows[own]; made.empty())
+      for (int64_t token = 0; token < tokens; ++token)
+        made.push_back(entriesOf(own, token));
+  };
+  for (const Left &own : shape.lefts)
+    load(own.rows);
+  for (const Right &own : shape.rights)
+    load(own.rows);
+  for (const Vector &vector : shape.vectors) {
+    auto &own = vectors.emplace_back();
+    for (int64_t token = 0; token < tokens; ++token) {
+      Two entries = entriesOf(vector.value, token);
+      for (Value &entry : entries)
+        entry = ptx.choose(isThere[token], entry, ptx.number(vector.outside));
+      own.push_back(entries);
+    }
+  }
+  Value from = ptx.add(state.stage.rows, ptx.mul(roles.warp, tokens * 4));
+  for (const Number &number : shape.numbers) {
+    Values &own = numbers.emplace_back();
+    for (int64_t token = 0; token < tokens; token += 4)
+      llvm::append_range(
+          own, number.factors.empty()
+                   ? Values(4, one)
+                   : ptx.loadFloats(from, roles.slotOffset({number.factors, {}, false}) + token * 4, 4));
+    for (auto [value, holds] : llvm::zip(own, isThere))
+      value = ptx.choose(holds, value, ptx.number(number.outside));
+  }
+}
+
+RoleEmitter::KeyWalk::Two RoleEmitter::KeyWalk::rowsOf(Value own, int64_t token) {
+  if (auto made = rows.find(own); made != rows.end())
+    return made->second[token];
+  Values entries = ptx.unpack(pairs.lookup(own)[token]);
+  return {entries[0], entries[1]};
+}
+
+RoleEmitter::KeyWalk::Two RoleEmitter::KeyWalk::number(int number, int64_t token) {
+  return {numbers[number][token], numbers[number][token]};
+}
+
+RoleEmitter::KeyWalk::Matrix RoleEmitter::KeyWalk::transitionsOf(int64_t token) {
+  Matrix result;
+  for (int i : {0, 1})
+    for (int j : {0, 1})
+      if (const Transition &own = shape.transitions[i][j]; !own.isZero) {
+        Two factor = own.number < 0 ? Two{one, one} : number(own.number, token);
+        result.entries[i][j] = own.vector < 0 ? factor : times(factor, vectors[own.vector][token]);
+      }
+  return result;
+}
+
+// What reads a state, times the transitions since some token; what is written, times those up to another one.
+RoleEmitter::KeyWalk::Stacked RoleEmitter::KeyWalk::leftRows(const Left &left, const Matrix &before,
+                                                             const Matrix &through, int64_t token) {
+  const Matrix &since = left.span == Span::Until ? before : through;
+  Two own = rowsOf(left.rows, token);
+  return {times(since.entries[left.to][0], own), times(since.entries[left.to][1], own)};
+}
+
+RoleEmitter::KeyWalk::Stacked RoleEmitter::KeyWalk::rightRows(const Right &right, const Matrix &after,
+                                                              int64_t token) {
+  Stacked result;
+  for (int from : {0, 1}) {
+    if (!right.weights[from])
+      continue;
+    Two weight{one, one};
+    if (!right.weights[from]->empty())
+      weight = number(shape.numberOf(*right.weights[from], 0), token);
+    for (int to : {0, 1})
+      result[to] = sum(result[to], times(after.entries[to][from], weight));
+  }
+  Two own = rowsOf(right.rows, token);
+  for (Two &entry : result)
+    entry = times(entry, own);
+  return result;
+}
+
+//===----------------------------------------------------------------------===//
+// Levels
+//===----------------------------------------------------------------------===//
+
+// Where the rows of a tile are that have to do with a state. Those that only see lie without the others.
+int64_t RoleEmitter::KeyWalk::offsetOf(size_t tile, int64_t part, int64_t place) const {
+  size_t whole = std::min(tile, shape.seen);
+  int64_t rowsBefore = (whole + tile) * tokensOfChunk / 2 * 2 + place * shape.rowsOfLevel() * 2;
+  int64_t own = isPacked(tile) ? tokensOfChunk / 2 : tokensOfChunk;
+  return (rowsBefore + part * own) * 128 * (plan.keys / 64);
+}
+
+void RoleEmitter::KeyWalk::storeRows(Level level, size_t tile, const Stacked &own, int64_t token,
+                                     Value condition) {
+  Value at = ptx.mul(roles.warp, blockBytes);
+  int64_t row = token;
+  if (isPacked(tile) && level.size < tokens) {
+    row = token / (2 * level.size) * level.size + token % level.size;
+    at = ptx.mul(roles.warp, blockBytes / 2);
+  } else if (isPacked(tile)) {
+    at = level.size == tokens ? ptx.mul(ptx.shiftRight(roles.warp, 1), blockBytes)
+                              : ptx.mul(ptx.bits(roles.warp, 1), blockBytes);
+  }
+  Value stride = isPacked(tile) ? ptx.mul(half, halfBytes / 2) : ptx.mul(half, halfBytes);
+  at = ptx.add(ptx.add(ptx.add(roles.base, roles.rightsAt), stride), at);
+  Value swizzle = places[row % 8];
+  if (isPacked(tile) && level.size < tokens) // the warp's rows are eight
+    swizzle = places[row % 8];
+  for (int64_t part : {0, 1}) {
+    Value pair = own[part][0] ? ptx.pack(own[part][0], own[part][1]) : ptx.constant(0);
+    ptx.store(ptx.add(at, swizzle), offsetOf(tile, part, level.place) + row * 128, {pair},
+              /*relaxed=*/false, condition);
+  }
+}
+
+// What the warp's tokens together make of each key, for the other warps.
+void RoleEmitter::KeyWalk::storeBlock() {
+  Matrix whole = transitionsOf(0);
+  for (int64_t token = 1; token < tokens; ++token)
+    whole = multiply(transitionsOf(token), whole);
+  Value at = ptx.add(blocks, ptx.mul(roles.warp, 4 * plan.keys * 4));
+  for (int i : {0, 1})
+    for (int j : {0, 1})
+      if (shape.holds[i][j])
+        ptx.store(at, (2 * i + j) * plan.keys * 4, whole.entries[i][j]);
+}
+
+RoleEmitter::KeyWalk::Matrix RoleEmitter::KeyWalk::loadBlock(int64_t block) {
+  Matrix result;
+  for (int i : {0, 1})
+    for (int j : {0, 1})
+      if (shape.holds[i][j]) {
+        Values pair = ptx.loadFloats(blocks, (4 * block + 2 * i + j) * plan.keys * 4, 2);
+        result.entries[i][j] = {pair[0], pair[1]};
+      }
+  return result;
+}
+
+// The rows of a level whose halves are shorter than the warp's tokens: later ones that see, earlier ones that
+// are seen. Pairs of halves take turns with one another, and with something beside them.
+void RoleEmitter::KeyWalk::makeLevel(Level level, Step beside) {
+  int64_t count = tokens / (2 * level.size), steps = 0;
+  SmallVector<Matrix> since(count, identity()), until = since;
+  for (int64_t step = 0; step < level.size; ++step)
+    for (int64_t own = 0; own < count; ++own) {
+      bool isLast = step + 1 == level.size;
+      int64_t middle = (2 * own + 1) * level.size, token = middle - 1 - step;
+      for (size_t i = 0; i < shape.seen; ++i)
+        storeRows(level, i, rightRows(shape.rights[i], until[own], token), token);
+      if (!isLast)
+        until[own] = multiply(until[own], transitionsOf(token));
+      beside(steps++);
+      token = middle + step;
+      Matrix before = since[own];
+      since[own] = multiply(transitionsOf(token), before);
+      for (size_t i = 0; i < shape.seers; ++i)
+        storeRows(level, i, leftRows(shape.lefts[i], before, since[own], token), token);
+      beside(steps++);
+    }
+}
+
+// A step of 16 channels, of the state that is the warpgroup's, of all products of what the warp's tokens have
+// in a level's tiles with what those of a block have.
+void RoleEmitter::KeyWalk::multiplyStep(Level level, Value seen, int64_t step,
+                                        SmallVectorImpl<Values> &sums) {
+  llvm::SmallDenseMap<unsigned, Values> lefts, rights;
+  auto load = [&](Values &known, unsigned tile, Value block, bool sees) {
+    if (!known.empty())
+      return;
+    bool isShort = isPacked(tile), isWithin = level.size < tokens;
+    int64_t stride = (isShort ? tokensOfChunk / 2 : tokensOfChunk) * 128;
+    Value row = ptx.bits(roles.lane, 15), at;
+    if (isShort && isWithin) {
+      // (Of rows that do not see, something that is there.)
+      Value high = ptx.mul(ptx.shiftRight(row, llvm::Log2_64(2 * level.size)), level.size);
+      row = ptx.add(high, ptx.bits(row, level.size - 1));
+      block = ptx.mul(block, blockBytes / 2);
+    } else if (isShort) {
+      block = ptx.mul(level.size == tokens ? ptx.shiftRight(block, 1) : ptx.bits(block, 1), blockBytes);
+    } else {
+      block = ptx.mul(block, blockBytes);
+    }
+    Value unit = ptx.exclusiveOr(ptx.shiftRight(roles.lane, 4), ptx.bits(row, 7));
+    at = ptx.exclusiveOr(ptx.add(ptx.mul(row, 128), ptx.mul(unit, 16)), ptx.constant(32 * (step % 4)));
+    at = ptx.add(ptx.add(ptx.add(roles.base, roles.rightsAt), block), at);
+    at = ptx.add(at, ptx.mul(state.walker, stride * (plan.keys / 64)));
+    known = ptx.loadMatrices(at, offsetOf(tile, 0, level.place) + step / 4 * stride, false);
+  };
+  for (auto [sum, gram] : llvm::zip(sums, shape.grams)) {
+    load(lefts[gram.first], gram.first, roles.warp, true);
+    load(rights[gram.second], gram.second, seen, false);
+    sum = ptx.multiplyPacked(sum, lefts[gram.first], rights[gram.second]);
+  }
+}
+
+SmallVector<Values> RoleEmitter::KeyWalk::noSums() {
+  return SmallVector<Values>(shape.grams.size(), Values(8, ptx.number(0)));
+}
+
+SmallVector<Values> RoleEmitter::KeyWalk::multiplyRows(Level level, Value seen) {
+  SmallVector<Values> sums = noSums();
+  for (int64_t step = 0; step < plan.keys / 16; ++step)
+    multiplyStep(level, seen, step, sums);
+  return sums;
+}
+
+SmallVector<Values> RoleEmitter::KeyWalk::whenSums(Value condition,
+                                                   llvm::function_ref<SmallVector<Values>()> body) {
+  auto flat = [](ArrayRef<Values> sums) {
+    Values all;
+    for (const Values &own : sums)
+      llvm::append_range(all, own);
+    return all;
+  };
+  Values none = flat(noSums());
+  auto is = scf::IfOp::create(b, ValueRange(none).getTypes(), condition, true);
+  OpBuilder::InsertionGuard guard(b);
+  b.setInsertionPointToStart(is.thenBlock());
+  scf::YieldOp::create(b, flat(body()));
+  b.setInsertionPointToStart(is.elseBlock());
+  scf::YieldOp::create(b, none);
+  SmallVector<Values> sums;
+  for (size_t i = 0; i < shape.grams.size(); ++i)
+    sums.emplace_back(is.getResults().slice(8 * i, 8));
+  return sums;
+}
+
+// What a thread's entries of a block of 16 x 16 are of each other: the bits in which row and column differ.
+Values RoleEmitter::KeyWalk::bitsApart() {
+  Value lane = roles.freshLane(), row = ptx.shiftRight(lane, 2), column = ptx.mul(ptx.bits(lane, 3), 2);
+  Values apart;
+  for (int64_t e = 0; e < 8; ++e)
+    apart.push_back(ptx.exclusiveOr(ptx.add(row, e / 2 % 2 * 8), ptx.add(column, e % 2 + e / 4 * 8)));
+  return apart;
+}
+
+// What tokens see of their own writes, which nothing has been done to, of the warpgroup's channels.
+Values RoleEmitter::KeyWalk::ownSums(unsigned gram) {
+  const Left &left = shape.lefts[shape.grams[gram].first];
+  const Right &right = shape.rights[shape.grams[gram].second];
+  Values sums(8, ptx.number(0));
+  const auto &weight = right.weights[left.to];
+  if (chunk::GramOp own = plan.grams[gram]; own.getReach() != Reach::Inclusive || !weight)
+    return sums;
+  for (int64_t block = 0; block < roles.blocksOfWalker(); ++block) {
+    auto rows = [&](Value rows) {
+      llvm::DenseMap<BlockArgument, Values> pairs;
+      for (BlockArgument leaf : RolePlan::leavesOf(rows))
+        pairs[leaf] = roles.inputPairs(state, leaf, block, false);
+      return roles.rowsOf(rows, [&](BlockArgument leaf) { return ValueRange(pairs[leaf]); });
+    };
+    sums = ptx.multiplyTf32(sums, rows(left.rows), rows(right.rows));
+  }
+  Values factors(2, one);
+  Value row = ptx.add(ptx.mul(roles.warp, tokens), ptx.shiftRight(roles.freshLane(), 2));
+  for (int64_t eight = 0; eight < 2 && !weight->empty(); ++eight)
+    factors[eight] = ptx.loadFloats(ptx.add(state.stage.rows, ptx.mul(row, 4)),
+                                    roles.slotOffset({*weight, {}, false}) + eight * 32, 1)[0];
+  Values apart = bitsApart();
+  for (size_t e = 0; e < 8; ++e)
+    sums[e] = ptx.choose(ptx.equal(apart[e], 0), ptx.multiply(sums[e], factors[e / 2 % 2]), ptx.number(0));
+  return sums;
+}
+
+//===----------------------------------------------------------------------===//
+// Tiles and sums
+//===----------------------------------------------------------------------===//
+
+void RoleEmitter::KeyWalk::storeMade(Value record, size_t tile, Two entries, int64_t token) {
+  Value pair = entries[0] ? ptx.pack(entries[0], entries[1]) : ptx.constant(0);
+  Value at = LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record, ValueRange{places[token % 8]});
+  int64_t offset = tile * (plan.keys / 64) * halfBytes + token * 128;
+  ptx.assembly(("st.global.b32 [$0+" + Twine(offset) + "], $1;").str(), {}, {at, pair});
+}
+
+// The chain's tiles, and the rows of the levels whose halves are 16 tokens and 32.
+void RoleEmitter::KeyWalk::makeTiles(Level within, Level across) {
+  Matrix before = identity(), rest = before;
+  SmallVector<Matrix> others;
+  for (int64_t block = 0; block < 4; ++block)
+    others.push_back(loadBlock(block));
+  auto isAfter = [&](int64_t block) { return ptx.below(ptx.constant(block), roles.warp); };
+  auto isBefore = [&](int64_t block) { return ptx.below(roles.warp, ptx.constant(block)); };
+  for (int64_t block = 0; block < 3; ++block)
+    before = choose(isAfter(block), multiply(others[block], before), before);
+  for (int64_t block = 3; block > 0; --block)
+    rest = choose(isBefore(block), multiply(rest, others[block]), rest);
+  Value wholes = roles.wholesOf(state.chunk, state.stage);
+  wholes = ptx.add(ptx.add(wholes, ptx.mul(half, 256)), ptx.mul(roles.freshLane(), 8));
+  Matrix whole = multiply(others[3], before);
+  for (int i : {0, 1})
+    for (int j : {0, 1}) {
+      Two entry = whole.entries[i][j];
+      if (!entry[0])
+        entry[0] = entry[1] = ptx.number(0);
+      ptx.store(wholes, (2 * i + j) * plan.keys * 4, entry, false, ptx.equal(roles.warp, 3));
+    }
+  // From the chunk's middle, and to it.
+  Matrix since = choose(ptx.equal(roles.warp, 3), others[2], identity());
+  Matrix until = choose(ptx.equal(roles.warp, 0), others[1], identity());
+  Value isOdd = ptx.equal(ptx.bits(roles.warp, 1), 1), isEven = ptx.equal(ptx.bits(roles.warp, 1), 0);
+  Value isLater = isAfter(1), isEarlier = isBefore(2);
+  Value record = roles.recordAt(state.chunk);
+  Value offset = ptx.add(ptx.mul(half, halfBytes), ptx.mul(roles.warp, blockBytes));
+  record = LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record, ValueRange{offset});
+  auto forTiles = [&](bool isRead, llvm::function_ref<void(size_t, const MadeTile &)> body) {
+    for (auto [i, tile] : llvm::enumerate(plan.made))
+      if ((tile.span != Span::Rest) == isRead)
+        body(i, tile);
+  };
+  Matrix own = identity();
+  for (int64_t token = 0; token < tokens; ++token) {
+    Matrix through = multiply(transitionsOf(token), own);
+    for (auto [i, left] : llvm::enumerate(shape.lefts)) {
+      Stacked rows = leftRows(left, own, through, token);
+      if (i < shape.seers) {
+        storeRows(within, i, rows, token, isOdd);
+        storeRows(across, i, multiply(rows, since), token, isLater);
+      }
+      Stacked all = multiply(rows, before);
+      forTiles(true, [&, i = i](size_t number, const MadeTile &tile) {
+        if (shape.leftOf({tile.rows, tile.coupling->to, tile.span}) == i)
+          storeMade(record, number, all[tile.coupling->state], token);
+      });
+    }
+    own = through;
+  }
+  own = identity();
+  for (int64_t token = tokens; token-- > 0;) {
+    for (auto [i, right] : llvm::enumerate(shape.rights)) {
+      Stacked rows = rightRows(right, own, token);
+      if (i < shape.seen) {
+        storeRows(within, i, rows, token, isEven);
+        storeRows(across, i, multiply(until, rows), token, isEarlier);
+      }
+      Stacked all = multiply(rest, rows);
+      forTiles(false, [&, i = i](size_t number, const MadeTile &tile) {
+        if (shape.rightOf({tile.rows, tile.coupling->weights}) == i)
+          storeMade(record, number, all[tile.coupling->state], token);
+      });
+    }
+    own = multiply(own, transitionsOf(token));
+  }
+}
+
+// Leaves the other warpgroup what is its part of a block's sums to add up; gives what is this one's.
+Values RoleEmitter::KeyWalk::leaveColumn(Value place, ArrayRef<Values> sums) {
+  Values kept;
+  for (auto [gram, own] : llvm::zip(plan.grams, sums))
+    llvm::append_range(kept, roles.leavePart(state, gram, place, own));
+  return kept;
+}
+
+// The levels within the warp's tokens, each made while the one before is multiplied.
+void RoleEmitter::KeyWalk::emitLevels(SmallVectorImpl<Values> &sums) {
+  Values apart = bitsApart();
+  std::optional<Level> last;
+  int64_t place = 0;
+  for (int64_t size : {8, 4, 2, 1, 0}) {
+    Level level{size, place};
+    SmallVector<Values> own = noSums();
+    auto multiply = [&](int64_t step) {
+      if (last && step < plan.keys / 16)
+        multiplyStep(*last, roles.warp, step, own);
+    };
+    int64_t steps = 0;
+    auto beside = [&](int64_t step) {
+      if (step % 2)
+        multiply(steps++);
+    };
+    if (size == 0)
+      for (int64_t step = 0; step < plan.keys / 16; ++step)
+        multiply(step);
+    else if (plan.keys > 64)
+      makeLevel(level, beside);
+    else
+      whenWalking([&] { makeLevel(level, [](int64_t) {}); });
+    while (size && steps < plan.keys / 16)
+      multiply(steps++);
+    for (size_t gram = 0; last && gram < sums.size(); ++gram)
+      for (size_t e = 0; e < 8; ++e) {
+        Value bits = ptx.shiftRight(apart[e], llvm::Log2_64(last->size));
+        sums[gram][e] = ptx.choose(ptx.equal(bits, 1), own[gram][e], sums[gram][e]);
+      }
+    if (size)
+      roles.meetWalkers();
+    last = level;
+    place = 1 - place;
+  }
+}
+
+void RoleEmitter::KeyWalk::emit() {
+  const Stage &stage = state.stage;
+  ptx.await(roles.barrier(Full, stage.index), stage.phase);
+  state.rowsAt = stage.tiles;
+  state.own.clear();
+  for (Value block : roles.blocksFrom(state, state.blocks.front()))
+    state.own.push_back(ptx.add(ptx.add(state.rowsAt, state.warpRows), block));
+  findPlaces();
+  loadTokens();
+  whenWalking([&] { storeBlock(); });
+  SmallVector<Values> sums;
+  for (unsigned gram = 0; gram < shape.grams.size(); ++gram)
+    sums.push_back(ownSums(gram));
+  ptx.fenceProxy();
+  roles.meetWalkers();
+  roles.threads.when(ptx.equal(ptx.add(ptx.mul(state.walker, 128), roles.thread), 0),
+                     [&] { ptx.arrive(roles.barrier(TilesFull, stage.index)); });
+  Level within{16, 0}, across{32, 1};
+  whenWalking([&] { makeTiles(within, across); });
+  roles.meetWalkers();
+  // What blocks before the warp's own give; what none of them does lies where its own goes last.
+  Value parts = roles.partsOfWarp(state), last = ptx.add(parts, ptx.mul(roles.warp, 1024));
+  auto placeOf = [&](int64_t column) {
+    return ptx.add(parts, ptx.mul(arith::MinUIOp::create(b, roles.warp, ptx.constant(column)), 1024));
+  };
+  roles.awaitParts(state);
+  SmallVector<Values> kept(3);
+  Value isOdd = ptx.equal(ptx.bits(roles.warp, 1), 1), isLater = ptx.below(ptx.constant(1), roles.warp);
+  SmallVector<Values> between =
+      whenSums(isOdd, [&] { return multiplyRows(within, ptx.bits(roles.warp, -2)); });
+  kept[2] = leaveColumn(placeOf(2), between);
+  for (int64_t column : {0, 1}) {
+    SmallVector<Values> own = whenSums(isLater, [&] { return multiplyRows(across, ptx.constant(column)); });
+    for (size_t gram = 0; column == 0 && gram < own.size(); ++gram)
+      for (auto [sum, other] : llvm::zip(own[gram], between[gram]))
+        sum = ptx.choose(isLater, sum, other);
+    kept[column] = leaveColumn(placeOf(column), own);
+  }
+  roles.meetWalkers();
+  emitLevels(sums);
+  Values ofOwn = leaveColumn(last, sums);
+  roles.meetWalkers();
+  for (int64_t column = 0; column < 3; ++column)
+    roles.threads.when(ptx.below(ptx.constant(column), roles.warp),
+                       [&] { roles.addPart(state, ptx.add(parts, column * 1024), kept[column]); });
+  roles.addPart(state, last, ofOwn);
+  ptx.fenceProxy();
+  ptx.arrive(roles.barrier(PartsFull, ptx.constant(0)));
+}
