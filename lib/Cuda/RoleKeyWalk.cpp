@@ -20,7 +20,8 @@ using namespace recur::cuda;
 using chunk::Reach;
 using chunk::Span;
 
-static constexpr int64_t tokens = tokensOfWarp, halfBytes = tokensOfChunk * 128, blockBytes = tokens * 128;
+static constexpr int64_t tokens = tokensOfWarp, blocksOfChunk = tokensOfChunk / tokens,
+                         halfBytes = tokensOfChunk * 128, blockBytes = tokens * 128;
 
 //===----------------------------------------------------------------------===//
 // What a plan's rows and transitions are
@@ -103,7 +104,9 @@ int64_t RoleEmitter::KeyWalk::bytesOfLevels(const RolePlan &plan) {
   return 2 * Shape(plan).rowsOfLevel() * 2 * (plan.keys / 64) * 128;
 }
 
-int64_t RoleEmitter::KeyWalk::bytesOfTables(const RolePlan &plan) { return 4 * 4 * plan.keys * 4; }
+int64_t RoleEmitter::KeyWalk::bytesOfTables(const RolePlan &plan) {
+  return blocksOfChunk * 4 * plan.keys * 4;
+}
 
 //===----------------------------------------------------------------------===//
 // Products of transitions
@@ -144,31 +147,36 @@ RoleEmitter::KeyWalk::Matrix RoleEmitter::KeyWalk::multiply(const Matrix &x, con
   return result;
 }
 
-RoleEmitter::KeyWalk::Matrix RoleEmitter::KeyWalk::choose(Value condition, const Matrix &x, const Matrix &y) {
+// (A condition is the same for a warp.)
+RoleEmitter::KeyWalk::Matrix RoleEmitter::KeyWalk::when(Value condition, llvm::function_ref<Matrix()> body,
+                                                        llvm::function_ref<Matrix()> otherwise) {
+  auto flat = [&](const Matrix &m) {
+    Values values;
+    for (int i : {0, 1})
+      for (int j : {0, 1})
+        for (int channel : {0, 1})
+          if (shape.holds[i][j])
+            values.push_back(m.entries[i][j][channel] ? m.entries[i][j][channel] : ptx.number(0));
+    return values;
+  };
+  SmallVector<Type> types(llvm::count_if(ArrayRef(&shape.holds[0][0], 4), [](bool x) { return x; }) * 2,
+                          b.getF32Type());
+  auto is = scf::IfOp::create(b, types, condition, true);
+  {
+    OpBuilder::InsertionGuard guard(b);
+    b.setInsertionPointToStart(is.thenBlock());
+    scf::YieldOp::create(b, flat(body()));
+    b.setInsertionPointToStart(is.elseBlock());
+    scf::YieldOp::create(b, flat(otherwise()));
+  }
   Matrix result;
-  auto orZero = [&](Value entry) { return entry ? entry : ptx.number(0); };
+  ValueRange values = is.getResults();
   for (int i : {0, 1})
     for (int j : {0, 1})
-      for (int channel : {0, 1})
-        if (shape.holds[i][j])
-          result.entries[i][j][channel] =
-              ptx.choose(condition, orZero(x.entries[i][j][channel]), orZero(y.entries[i][j][channel]));
-  return result;
-}
-
-RoleEmitter::KeyWalk::Stacked RoleEmitter::KeyWalk::multiply(const Stacked &row, const Matrix &m) {
-  Stacked result;
-  for (int j : {0, 1})
-    for (int k : {0, 1})
-      result[j] = sum(result[j], times(row[k], m.entries[k][j]));
-  return result;
-}
-
-RoleEmitter::KeyWalk::Stacked RoleEmitter::KeyWalk::multiply(const Matrix &m, const Stacked &column) {
-  Stacked result;
-  for (int i : {0, 1})
-    for (int k : {0, 1})
-      result[i] = sum(result[i], times(m.entries[i][k], column[k]));
+      if (shape.holds[i][j]) {
+        result.entries[i][j] = {values[0], values[1]};
+        values = values.drop_front(2);
+      }
   return result;
 }
 
@@ -182,18 +190,16 @@ void RoleEmitter::KeyWalk::whenWalking(llvm::function_ref<void()> body) {
 }
 
 void RoleEmitter::KeyWalk::findPlaces() {
-  Value lane = roles.freshLane();
   half = ptx.bits(state.walker, plan.keys / 64 - 1);
-  for (int64_t row = 0; row < 8; ++row)
-    places.push_back(ptx.exclusiveOr(ptx.mul(lane, 4), ptx.constant(row * 16)));
-  levels = ptx.add(ptx.add(roles.base, roles.rightsAt), ptx.mul(half, halfBytes));
+  block = roles.warp;
+  place = ptx.mul(roles.freshLane(), 4);
   blocks = ptx.add(ptx.add(roles.base, roles.tablesAt), ptx.mul(half, 256));
-  blocks = ptx.add(blocks, ptx.mul(lane, 8));
+  blocks = ptx.add(blocks, ptx.mul(place, 2));
 }
 
 Value RoleEmitter::KeyWalk::loadPair(BlockArgument input, int64_t token) {
   Value at = ptx.add(state.stage.tiles, ptx.mul(half, roles.halfStride(input)));
-  at = ptx.add(ptx.add(at, ptx.mul(roles.warp, blockBytes)), places[token % 8]);
+  at = ptx.exclusiveOr(ptx.add(ptx.add(at, ptx.mul(block, blockBytes)), place), ptx.constant(token % 8 * 16));
   return ptx.load(at, roles.tileOffset(input) + token * 128, 1, b.getI32Type())[0];
 }
 
@@ -224,7 +230,7 @@ RoleEmitter::KeyWalk::Two RoleEmitter::KeyWalk::entriesOf(Value vector, int64_t 
 // All that the levels have to do with: so a chunk's inputs may give way to the next one's. Tokens that are
 // not there leave states as they are.
 void RoleEmitter::KeyWalk::loadTokens() {
-  Value left = arith::SubIOp::create(b, roles.tokensLeft(state.chunk), ptx.mul(roles.warp, tokens));
+  Value left = arith::SubIOp::create(b, roles.tokensLeft(state.chunk), ptx.mul(block, tokens));
   Values isThere;
   for (int64_t token = 0; token < tokens; ++token)
     isThere.push_back(ptx.compare(arith::CmpIPredicate::sgt, left, ptx.constant(token)));
@@ -252,7 +258,7 @@ void RoleEmitter::KeyWalk::loadTokens() {
       own.push_back(entries);
     }
   }
-  Value from = ptx.add(state.stage.rows, ptx.mul(roles.warp, tokens * 4));
+  Value from = ptx.add(state.stage.rows, ptx.mul(block, tokens * 4));
   for (const Number &number : shape.numbers) {
     Values &own = numbers.emplace_back();
     for (int64_t token = 0; token < tokens; token += 4)
@@ -268,8 +274,13 @@ void RoleEmitter::KeyWalk::loadTokens() {
 RoleEmitter::KeyWalk::Two RoleEmitter::KeyWalk::rowsOf(Value own, int64_t token) {
   if (auto made = rows.find(own); made != rows.end())
     return made->second[token];
-  Values entries = ptx.unpack(pairs.lookup(own)[token]);
+  Values entries = ptx.unpack(fresh(pairs.lookup(own)[token]));
   return {entries[0], entries[1]};
+}
+
+// As if it were another each time, so that what follows from it takes no register all the time.
+Value RoleEmitter::KeyWalk::fresh(Value value) {
+  return ptx.assembly("mov.b32 $0, $1;", value.getType(), value)[0];
 }
 
 RoleEmitter::KeyWalk::Two RoleEmitter::KeyWalk::number(int number, int64_t token) {
@@ -282,6 +293,8 @@ RoleEmitter::KeyWalk::Matrix RoleEmitter::KeyWalk::transitionsOf(int64_t token) 
     for (int j : {0, 1})
       if (const Transition &own = shape.transitions[i][j]; !own.isZero) {
         Two factor = own.number < 0 ? Two{one, one} : number(own.number, token);
+        if (own.vector >= 0 && own.number >= 0)
+          factor[0] = factor[1] = fresh(factor[0]);
         result.entries[i][j] = own.vector < 0 ? factor : times(factor, vectors[own.vector][token]);
       }
   return result;
@@ -327,71 +340,110 @@ int64_t RoleEmitter::KeyWalk::offsetOf(size_t tile, int64_t part, int64_t place)
 
 void RoleEmitter::KeyWalk::storeRows(Level level, size_t tile, const Stacked &own, int64_t token,
                                      Value condition) {
-  Value at = ptx.mul(roles.warp, blockBytes);
-  int64_t row = token;
-  if (isPacked(tile) && level.size < tokens) {
+  Value first = block;
+  int64_t row = token, bytes = blockBytes;
+  if (isPacked(tile) && level.size < tokens) { // half of the block
     row = token / (2 * level.size) * level.size + token % level.size;
-    at = ptx.mul(roles.warp, blockBytes / 2);
-  } else if (isPacked(tile)) {
-    at = level.size == tokens ? ptx.mul(ptx.shiftRight(roles.warp, 1), blockBytes)
-                              : ptx.mul(ptx.bits(roles.warp, 1), blockBytes);
+    bytes = blockBytes / 2;
+  } else if (isPacked(tile)) { // half of the blocks
+    int64_t each = level.size / tokens;
+    first = ptx.add(ptx.mul(ptx.shiftRight(block, llvm::Log2_64(2 * each)), each), ptx.bits(block, each - 1));
   }
-  Value stride = isPacked(tile) ? ptx.mul(half, halfBytes / 2) : ptx.mul(half, halfBytes);
-  at = ptx.add(ptx.add(ptx.add(roles.base, roles.rightsAt), stride), at);
-  Value swizzle = places[row % 8];
-  if (isPacked(tile) && level.size < tokens) // the warp's rows are eight
-    swizzle = places[row % 8];
+  int64_t halfOfTile = isPacked(tile) ? halfBytes / 2 : halfBytes;
+  Value at = ptx.add(ptx.add(roles.base, roles.rightsAt), ptx.mul(half, halfOfTile));
+  at = ptx.add(ptx.add(at, ptx.mul(first, bytes)), place);
+  at = ptx.exclusiveOr(fresh(at), ptx.constant(row % 8 * 16));
   for (int64_t part : {0, 1}) {
     Value pair = own[part][0] ? ptx.pack(own[part][0], own[part][1]) : ptx.constant(0);
-    ptx.store(ptx.add(at, swizzle), offsetOf(tile, part, level.place) + row * 128, {pair},
-              /*relaxed=*/false, condition);
+    ptx.store(at, offsetOf(tile, part, level.place) + row * 128, {pair}, /*relaxed=*/false, condition);
   }
 }
 
-// What the warp's tokens together make of each key, for the other warps.
+// What the block's tokens together make of each key, for the other warps.
 void RoleEmitter::KeyWalk::storeBlock() {
   Matrix whole = transitionsOf(0);
   for (int64_t token = 1; token < tokens; ++token)
     whole = multiply(transitionsOf(token), whole);
-  Value at = ptx.add(blocks, ptx.mul(roles.warp, 4 * plan.keys * 4));
+  Value at = ptx.add(blocks, ptx.mul(block, 4 * plan.keys * 4));
   for (int i : {0, 1})
     for (int j : {0, 1})
       if (shape.holds[i][j])
         ptx.store(at, (2 * i + j) * plan.keys * 4, whole.entries[i][j]);
 }
 
-RoleEmitter::KeyWalk::Matrix RoleEmitter::KeyWalk::loadBlock(int64_t block) {
+RoleEmitter::KeyWalk::Matrix RoleEmitter::KeyWalk::loadBlock(Value block) {
   Matrix result;
+  Value at = ptx.add(blocks, ptx.mul(block, 4 * plan.keys * 4));
   for (int i : {0, 1})
     for (int j : {0, 1})
       if (shape.holds[i][j]) {
-        Values pair = ptx.loadFloats(blocks, (4 * block + 2 * i + j) * plan.keys * 4, 2);
+        Values pair = ptx.loadFloats(at, (2 * i + j) * plan.keys * 4, 2);
         result.entries[i][j] = {pair[0], pair[1]};
       }
   return result;
 }
 
 // The rows of a level whose halves are shorter than the warp's tokens: later ones that see, earlier ones that
-// are seen. Pairs of halves take turns with one another, and with something beside them.
+// are seen. Something beside them is done in turns with tokens.
 void RoleEmitter::KeyWalk::makeLevel(Level level, Step beside) {
   int64_t count = tokens / (2 * level.size), steps = 0;
-  SmallVector<Matrix> since(count, identity()), until = since;
-  for (int64_t step = 0; step < level.size; ++step)
-    for (int64_t own = 0; own < count; ++own) {
+  for (int64_t own = 0; own < count; ++own) {
+    Matrix since = identity(), until = since;
+    for (int64_t step = 0; step < level.size; ++step) {
       bool isLast = step + 1 == level.size;
       int64_t middle = (2 * own + 1) * level.size, token = middle - 1 - step;
       for (size_t i = 0; i < shape.seen; ++i)
-        storeRows(level, i, rightRows(shape.rights[i], until[own], token), token);
+        storeRows(level, i, rightRows(shape.rights[i], until, token), token);
       if (!isLast)
-        until[own] = multiply(until[own], transitionsOf(token));
+        until = multiply(until, transitionsOf(token));
       beside(steps++);
       token = middle + step;
-      Matrix before = since[own];
-      since[own] = multiply(transitionsOf(token), before);
+      Matrix before = since;
+      since = multiply(transitionsOf(token), before);
       for (size_t i = 0; i < shape.seers; ++i)
-        storeRows(level, i, leftRows(shape.lefts[i], before, since[own], token), token);
+        storeRows(level, i, leftRows(shape.lefts[i], before, since, token), token);
       beside(steps++);
     }
+  }
+}
+
+// The same where halves are blocks, or several: each sees, with what has been done since the middle, or is
+// seen, with what is done until then.
+void RoleEmitter::KeyWalk::makeHalves(Level level, llvm::function_ref<Matrix()> sinceMiddle,
+                                      llvm::function_ref<Matrix()> untilMiddle) {
+  int64_t each = level.size / tokens;
+  auto is = scf::IfOp::create(b, ptx.equal(ptx.bits(block, each), 0), /*withElseRegion=*/true);
+  OpBuilder::InsertionGuard guard(b);
+  b.setInsertionPointToStart(is.thenBlock());
+  goBack(untilMiddle(), [&](const Matrix &after, int64_t token) {
+    for (size_t i = 0; i < shape.seen; ++i)
+      storeRows(level, i, rightRows(shape.rights[i], after, token), token);
+  });
+  b.setInsertionPointToStart(is.elseBlock());
+  goOn(sinceMiddle(), [&](const Matrix &before, const Matrix &through, int64_t token) {
+    for (size_t i = 0; i < shape.seers; ++i)
+      storeRows(level, i, leftRows(shape.lefts[i], before, through, token), token);
+  });
+}
+
+// From token to token, or back, with the product of the transitions so far.
+RoleEmitter::KeyWalk::Matrix
+RoleEmitter::KeyWalk::goOn(Matrix before,
+                           llvm::function_ref<void(const Matrix &, const Matrix &, int64_t)> body) {
+  for (int64_t token = 0; token < tokens; ++token) {
+    Matrix through = multiply(transitionsOf(token), before);
+    body(before, through, token);
+    before = through;
+  }
+  return before;
+}
+
+void RoleEmitter::KeyWalk::goBack(Matrix after, llvm::function_ref<void(const Matrix &, int64_t)> body) {
+  for (int64_t token = tokens; token-- > 0;) {
+    body(after, token);
+    if (token)
+      after = multiply(after, transitionsOf(token));
+  }
 }
 
 // A step of 16 channels, of the state that is the warpgroup's, of all products of what the warp's tokens have
@@ -503,79 +555,70 @@ Values RoleEmitter::KeyWalk::ownSums(unsigned gram) {
 
 void RoleEmitter::KeyWalk::storeMade(Value record, size_t tile, Two entries, int64_t token) {
   Value pair = entries[0] ? ptx.pack(entries[0], entries[1]) : ptx.constant(0);
-  Value at = LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record, ValueRange{places[token % 8]});
+  Value at = LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record,
+                                 ValueRange{ptx.exclusiveOr(fresh(place), ptx.constant(token % 8 * 16))});
   int64_t offset = tile * (plan.keys / 64) * halfBytes + token * 128;
   ptx.assembly(("st.global.b32 [$0+" + Twine(offset) + "], $1;").str(), {}, {at, pair});
 }
 
 // The chain's tiles, and the rows of the levels whose halves are 16 tokens and 32.
 void RoleEmitter::KeyWalk::makeTiles(Level within, Level across) {
-  Matrix before = identity(), rest = before;
-  SmallVector<Matrix> others;
-  for (int64_t block = 0; block < 4; ++block)
-    others.push_back(loadBlock(block));
-  auto isAfter = [&](int64_t block) { return ptx.below(ptx.constant(block), roles.warp); };
-  auto isBefore = [&](int64_t block) { return ptx.below(roles.warp, ptx.constant(block)); };
-  for (int64_t block = 0; block < 3; ++block)
-    before = choose(isAfter(block), multiply(others[block], before), before);
-  for (int64_t block = 3; block > 0; --block)
-    rest = choose(isBefore(block), multiply(rest, others[block]), rest);
-  Value wholes = roles.wholesOf(state.chunk, state.stage);
-  wholes = ptx.add(ptx.add(wholes, ptx.mul(half, 256)), ptx.mul(roles.freshLane(), 8));
-  Matrix whole = multiply(others[3], before);
-  for (int i : {0, 1})
-    for (int j : {0, 1}) {
-      Two entry = whole.entries[i][j];
-      if (!entry[0])
-        entry[0] = entry[1] = ptx.number(0);
-      ptx.store(wholes, (2 * i + j) * plan.keys * 4, entry, false, ptx.equal(roles.warp, 3));
-    }
-  // From the chunk's middle, and to it.
-  Matrix since = choose(ptx.equal(roles.warp, 3), others[2], identity());
-  Matrix until = choose(ptx.equal(roles.warp, 0), others[1], identity());
-  Value isOdd = ptx.equal(ptx.bits(roles.warp, 1), 1), isEven = ptx.equal(ptx.bits(roles.warp, 1), 0);
-  Value isLater = isAfter(1), isEarlier = isBefore(2);
+  Value isOdd = ptx.equal(ptx.bits(block, 1), 1), isLater = ptx.equal(ptx.bits(block, 2), 2);
+  auto one = [&] { return identity(); };
+  auto neighbour = [&] { return loadBlock(ptx.exclusiveOr(block, ptx.constant(1))); };
+  auto otherHalf = [&] {
+    Value first = ptx.exclusiveOr(ptx.bits(block, 2), ptx.constant(2));
+    Matrix before = loadBlock(first);
+    return multiply(loadBlock(ptx.add(first, 1)), before);
+  };
+  // The middle of the chunk, or its start, or its end.
+  auto since = [&] { return when(isOdd, neighbour, one); };
+  auto until = [&] { return when(isOdd, one, neighbour); };
+  // (Another identity than that of before: else the block's products would be kept for this.)
+  auto other = [&] {
+    Matrix m = one();
+    Value unknown = arith::BitcastOp::create(b, b.getF32Type(), roles.opaque(llvm::bit_cast<int32_t>(1.0f)));
+    for (int i : {0, 1})
+      m.entries[i][i] = {unknown, unknown};
+    return m;
+  };
+  makeHalves(within, other, other);
+  makeHalves(across, since, until);
   Value record = roles.recordAt(state.chunk);
-  Value offset = ptx.add(ptx.mul(half, halfBytes), ptx.mul(roles.warp, blockBytes));
+  Value offset = ptx.add(ptx.mul(half, halfBytes), ptx.mul(block, blockBytes));
   record = LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record, ValueRange{offset});
   auto forTiles = [&](bool isRead, llvm::function_ref<void(size_t, const MadeTile &)> body) {
     for (auto [i, tile] : llvm::enumerate(plan.made))
       if ((tile.span != Span::Rest) == isRead)
         body(i, tile);
   };
-  Matrix own = identity();
-  for (int64_t token = 0; token < tokens; ++token) {
-    Matrix through = multiply(transitionsOf(token), own);
-    for (auto [i, left] : llvm::enumerate(shape.lefts)) {
-      Stacked rows = leftRows(left, own, through, token);
-      if (i < shape.seers) {
-        storeRows(within, i, rows, token, isOdd);
-        storeRows(across, i, multiply(rows, since), token, isLater);
+  Matrix before = since();
+  before = when(isLater, [&] { return multiply(before, otherHalf()); }, [&] { return before; });
+  Matrix whole = goOn(before, [&](const Matrix &before, const Matrix &through, int64_t token) {
+    forTiles(true, [&](size_t number, const MadeTile &tile) {
+      Left left{tile.rows, tile.coupling->to, tile.span};
+      storeMade(record, number, leftRows(left, before, through, token)[tile.coupling->state], token);
+    });
+  });
+  roles.threads.when(ptx.equal(block, blocksOfChunk - 1), [&] {
+    Value wholes = roles.wholesOf(state.chunk, state.stage);
+    wholes = ptx.add(ptx.add(wholes, ptx.mul(half, 256)), ptx.mul(roles.freshLane(), 8));
+    for (int i : {0, 1})
+      for (int j : {0, 1}) {
+        Two entry = whole.entries[i][j];
+        if (!entry[0])
+          entry[0] = entry[1] = ptx.number(0);
+        ptx.store(wholes, (2 * i + j) * plan.keys * 4, entry);
       }
-      Stacked all = multiply(rows, before);
-      forTiles(true, [&, i = i](size_t number, const MadeTile &tile) {
-        if (shape.leftOf({tile.rows, tile.coupling->to, tile.span}) == i)
-          storeMade(record, number, all[tile.coupling->state], token);
-      });
-    }
-    own = through;
-  }
-  own = identity();
-  for (int64_t token = tokens; token-- > 0;) {
-    for (auto [i, right] : llvm::enumerate(shape.rights)) {
-      Stacked rows = rightRows(right, own, token);
-      if (i < shape.seen) {
-        storeRows(within, i, rows, token, isEven);
-        storeRows(across, i, multiply(until, rows), token, isEarlier);
-      }
-      Stacked all = multiply(rest, rows);
-      forTiles(false, [&, i = i](size_t number, const MadeTile &tile) {
-        if (shape.rightOf({tile.rows, tile.coupling->weights}) == i)
-          storeMade(record, number, all[tile.coupling->state], token);
-      });
-    }
-    own = multiply(own, transitionsOf(token));
-  }
+  });
+  Matrix rest = until();
+  rest = when(isLater, [&] { return rest; }, [&] { return multiply(otherHalf(), rest); });
+  goBack(rest, [&](const Matrix &after, int64_t token) {
+    forTiles(false, [&](size_t number, const MadeTile &tile) {
+      Right right{tile.rows, tile.coupling->weights};
+      storeMade(record, number, rightRows(right, after, token)[tile.coupling->state], token);
+    });
+  });
 }
 
 // Leaves the other warpgroup what is its part of a block's sums to add up; gives what is this one's.
@@ -588,39 +631,33 @@ Values RoleEmitter::KeyWalk::leaveColumn(Value place, ArrayRef<Values> sums) {
 
 // The levels within the warp's tokens, each made while the one before is multiplied.
 void RoleEmitter::KeyWalk::emitLevels(SmallVectorImpl<Values> &sums) {
-  Values apart = bitsApart();
   std::optional<Level> last;
-  int64_t place = 0;
   for (int64_t size : {8, 4, 2, 1, 0}) {
-    Level level{size, place};
+    Level level{size, last ? 1 - last->place : 0};
     SmallVector<Values> own = noSums();
-    auto multiply = [&](int64_t step) {
-      if (last && step < plan.keys / 16)
-        multiplyStep(*last, roles.warp, step, own);
-    };
     int64_t steps = 0;
+    auto multiply = [&] {
+      if (last && steps < plan.keys / 16)
+        multiplyStep(*last, roles.warp, steps++, own);
+    };
     auto beside = [&](int64_t step) {
       if (step % 2)
-        multiply(steps++);
+        multiply();
     };
-    if (size == 0)
-      for (int64_t step = 0; step < plan.keys / 16; ++step)
-        multiply(step);
-    else if (plan.keys > 64)
+    if (size && plan.keys > 64)
       makeLevel(level, beside);
-    else
+    else if (size)
       whenWalking([&] { makeLevel(level, [](int64_t) {}); });
-    while (size && steps < plan.keys / 16)
-      multiply(steps++);
+    while (last && steps < plan.keys / 16)
+      multiply();
+    Values apart = bitsApart();
     for (size_t gram = 0; last && gram < sums.size(); ++gram)
       for (size_t e = 0; e < 8; ++e) {
         Value bits = ptx.shiftRight(apart[e], llvm::Log2_64(last->size));
         sums[gram][e] = ptx.choose(ptx.equal(bits, 1), own[gram][e], sums[gram][e]);
       }
-    if (size)
-      roles.meetWalkers();
+    roles.meetWalkers();
     last = level;
-    place = 1 - place;
   }
 }
 
@@ -638,11 +675,14 @@ void RoleEmitter::KeyWalk::emit() {
   for (unsigned gram = 0; gram < shape.grams.size(); ++gram)
     sums.push_back(ownSums(gram));
   ptx.fenceProxy();
+  // (Who is here has done with the levels of the chunk before.)
   roles.meetWalkers();
   roles.threads.when(ptx.equal(ptx.add(ptx.mul(state.walker, 128), roles.thread), 0),
                      [&] { ptx.arrive(roles.barrier(TilesFull, stage.index)); });
+  emitLevels(sums);
   Level within{16, 0}, across{32, 1};
   whenWalking([&] { makeTiles(within, across); });
+  ptx.fenceProxy();
   roles.meetWalkers();
   // What blocks before the warp's own give; what none of them does lies where its own goes last.
   Value parts = roles.partsOfWarp(state), last = ptx.add(parts, ptx.mul(roles.warp, 1024));
@@ -662,8 +702,6 @@ void RoleEmitter::KeyWalk::emit() {
         sum = ptx.choose(isLater, sum, other);
     kept[column] = leaveColumn(placeOf(column), own);
   }
-  roles.meetWalkers();
-  emitLevels(sums);
   Values ofOwn = leaveColumn(last, sums);
   roles.meetWalkers();
   for (int64_t column = 0; column < 3; ++column)

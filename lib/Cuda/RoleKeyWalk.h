@@ -64,20 +64,18 @@ private:
   struct Matrix {
     Two entries[2][2];
   };
+  using Step = llvm::function_ref<void(int64_t)>;
   using Stacked = std::array<Two, 2>; // an entry for each state, null where it is 0
   /// Of a level the tokens of a half, and the place of its tiles.
   struct Level {
     int64_t size, place;
   };
-  using Step = llvm::function_ref<void(int64_t)>;
-
   Two sum(Two x, Two y);
   Two times(Two x, Two y);
   Matrix identity();
   Matrix multiply(const Matrix &x, const Matrix &y);
-  Matrix choose(mlir::Value condition, const Matrix &x, const Matrix &y);
-  Stacked multiply(const Stacked &row, const Matrix &m);
-  Stacked multiply(const Matrix &m, const Stacked &column);
+  Matrix when(mlir::Value condition, llvm::function_ref<Matrix()> body,
+              llvm::function_ref<Matrix()> otherwise);
 
   void whenWalking(llvm::function_ref<void()> body);
   void findPlaces();
@@ -85,6 +83,7 @@ private:
   mlir::Value loadPair(mlir::BlockArgument input, int64_t token);
   Two entriesOf(mlir::Value vector, int64_t token);
   Two rowsOf(mlir::Value rows, int64_t token);
+  mlir::Value fresh(mlir::Value value);
   Two number(int number, int64_t token);
   Matrix transitionsOf(int64_t token);
   Stacked leftRows(const Left &left, const Matrix &before, const Matrix &through, int64_t token);
@@ -93,10 +92,14 @@ private:
   int64_t offsetOf(size_t tile, int64_t part, int64_t place) const;
   void storeRows(Level level, size_t tile, const Stacked &rows, int64_t token, mlir::Value condition = {});
   void storeBlock();
-  Matrix loadBlock(int64_t block);
+  Matrix loadBlock(mlir::Value block);
   void makeTiles(Level within, Level across);
   void storeMade(mlir::Value record, size_t tile, Two entries, int64_t token);
   void makeLevel(Level level, Step beside);
+  void makeHalves(Level level, llvm::function_ref<Matrix()> sinceMiddle,
+                  llvm::function_ref<Matrix()> untilMiddle);
+  Matrix goOn(Matrix before, llvm::function_ref<void(const Matrix &, const Matrix &, int64_t)> body);
+  void goBack(Matrix after, llvm::function_ref<void(const Matrix &, int64_t)> body);
   void multiplyStep(Level level, mlir::Value seen, int64_t step, llvm::SmallVectorImpl<Values> &sums);
   llvm::SmallVector<Values> multiplyRows(Level level, mlir::Value seen);
   llvm::SmallVector<Values> noSums();
@@ -114,9 +117,9 @@ private:
   mlir::ImplicitLocOpBuilder &b;
   Shape shape;
   mlir::Value one;
-  mlir::Value half;           // which 64 channels are the thread's warpgroup's
-  Values places;              // of a token, by its last three bits, in rows of 128 bytes
-  mlir::Value levels, blocks; // addresses
+  mlir::Value half, block; // which 64 channels are the thread's, and which block of tokens
+  mlir::Value place;       // of the thread's channels in rows of 128 bytes
+  mlir::Value blocks;      // the address of what blocks make of the thread's channels
   // Of the thread's tokens: vectors and numbers of transitions, by number; rows, in pairs where they are as
   // they were.
   llvm::SmallVector<llvm::SmallVector<Two>> vectors;

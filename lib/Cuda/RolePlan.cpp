@@ -383,24 +383,44 @@ LogicalResult RolePlan::stackProducts() {
   llvm::SmallPtrSet<void *, 4> placed;
   auto isPlaced = [&](BlockArgument input) { return placed.contains(input.getAsOpaquePointer()); };
   auto stackable = [&](const ChainProduct &p) {
-    return p.kind == ChainProduct::Rows && !p.start && !p.isSecond && !isInParts(p) &&
-           llvm::none_of(products,
-                         [&](const ChainProduct &other) { return other.chained && other.start == p.result; });
+    return p.kind == ChainProduct::Rows && !p.isSecond && !isInParts(p);
+  };
+  auto follower = [&](const ChainProduct &p) {
+    auto follows = [&](const ChainProduct &other) { return other.chained && other.start == p.result; };
+    auto *found = llvm::find_if(products, follows);
+    return found == products.end() ? nullptr : found;
+  };
+  // Of states abreast what is read of one goes on with what is read of the other.
+  auto areFollowed = [&](const ChainProduct &x, const ChainProduct &y) {
+    ChainProduct *a = follower(x), *b = follower(y);
+    if (!a || !b)
+      return a == b;
+    return abreast > 1 && a->left == b->left && stackable(*a) && stackable(*b) && !follower(*a) &&
+           !follower(*b);
+  };
+  auto placeBoth = [&](ChainProduct &x, ChainProduct &y) {
+    BlockArgument first = place(*asTile(x.right)), second = place(*asTile(y.right));
+    if (first == second || !first || !second || isPlaced(first) || isPlaced(second))
+      return false;
+    for (BlockArgument input : {first, second})
+      placed.insert(input.getAsOpaquePointer());
+    inputs.push_back({first, second});
+    return true;
   };
   int stacks = 0;
   for (size_t i = 0; i < products.size(); ++i)
     for (size_t j = i + 1; j < products.size(); ++j) {
       ChainProduct &x = products[i], &y = products[j];
       bool sameLeft = x.left == y.left || (states > 1 && stateOf(x.left) >= 0 && stateOf(y.left) >= 0);
-      if (x.stack >= 0 || y.stack >= 0 || x.wave != y.wave || !sameLeft || !stackable(x) || !stackable(y))
-        continue;
-      BlockArgument first = place(*asTile(x.right)), second = place(*asTile(y.right));
-      if (first == second || !first || !second || isPlaced(first) || isPlaced(second))
+      if (x.stack >= 0 || y.stack >= 0 || x.wave != y.wave || !sameLeft || !stackable(x) || !stackable(y) ||
+          x.start || y.start || !areFollowed(x, y) || !placeBoth(x, y))
         continue;
       x.stack = y.stack = stacks++;
-      for (BlockArgument input : {first, second})
-        placed.insert(input.getAsOpaquePointer());
-      inputs.push_back({first, second});
+      ChainProduct *a = follower(x), *b = follower(y);
+      if (a && !placeBoth(*a, *b))
+        return failure();
+      if (a)
+        a->stack = b->stack = stacks++;
     }
   for (const ChainProduct &p : products)
     if (p.kind <= ChainProduct::Depth && !place(*asTile(p.right)))

@@ -31,7 +31,7 @@ std::optional<RoleEmitter::Registers> RoleEmitter::shareRegisters() const {
   else if (form.walksBeside)
     own.few = 40, own.walk = 152, own.many = 168;
   else if (form.walkers())
-    own.some = 128, own.walk = 176;
+    own.some = plan.abreast > 1 ? 64 : 128, own.walk = plan.abreast > 1 ? 208 : 176;
   // Who asks for more than the others leave waits for ever.
   int64_t asked = own.few + own.sum + form.walkers() * own.walk + int64_t(scorers.size()) * own.some +
                   form.chainGroups(plan) * own.many;
