@@ -1,13 +1,13 @@
-// Who walks the channels where each key couples the states. Two warpgroups have 64 channels each, a warp has
-// 16 of the chunk's tokens, a thread two channels: it goes through its tokens in order, so that products of
-// transitions need no other thread.
+// Who walks the channels where each key couples the states. Two warpgroups take turns with the chunks; of one
+// each warp has 16 tokens, and a thread two of 64 channels, then of the next 64: it goes through its tokens
+// in order, so that products of transitions need no other thread.
 //
 // No transition can be divided by, so what a token sees of an earlier one goes through a place between the
 // two: the chunk's middle for those in different halves, the middle of a half for those of its quarters, and
 // so on down to pairs of tokens. On such a level a row of the later half is what reads the states, times the
 // transitions since the middle; a row of the earlier half what is written to them, times those up to it. All
 // of them are forward products, whatever the transitions are. The levels have tiles in shared memory, one
-// after the other, which the warps multiply: each warpgroup what comes of one state, for all channels.
+// after the other, which the warps multiply.
 //
 // What the chain multiplies with are the rows of whole blocks of 16 tokens, times the blocks before or after
 // them; the threads leave these in the chunk's record.
@@ -21,7 +21,7 @@ using chunk::Reach;
 using chunk::Span;
 
 static constexpr int64_t tokens = tokensOfWarp, blocksOfChunk = tokensOfChunk / tokens,
-                         halfBytes = tokensOfChunk * 128, blockBytes = tokens * 128;
+                         halfBytes = tokensOfChunk * 128, blockBytes = tokens * 128, entryBytes = 64 * 4;
 
 //===----------------------------------------------------------------------===//
 // What a plan's rows and transitions are
@@ -99,14 +99,12 @@ RoleEmitter::KeyWalk::Shape::Shape(const RolePlan &plan) {
         numberOf(*weight, 0);
 }
 
-// There are two places for levels, so that one is made while the one before is multiplied.
+// A place for each warpgroup, for a level of 64 channels.
 int64_t RoleEmitter::KeyWalk::bytesOfLevels(const RolePlan &plan) {
-  return 2 * Shape(plan).rowsOfLevel() * 2 * (plan.keys / 64) * 128;
+  return 2 * Shape(plan).rowsOfLevel() * 2 * 128;
 }
 
-int64_t RoleEmitter::KeyWalk::bytesOfTables(const RolePlan &plan) {
-  return blocksOfChunk * 4 * plan.keys * 4;
-}
+int64_t RoleEmitter::KeyWalk::bytesOfTables(const RolePlan &) { return 2 * blocksOfChunk * 4 * entryBytes; }
 
 //===----------------------------------------------------------------------===//
 // Products of transitions
@@ -184,16 +182,13 @@ RoleEmitter::KeyWalk::Matrix RoleEmitter::KeyWalk::when(Value condition, llvm::f
 // Tokens
 //===----------------------------------------------------------------------===//
 
-// Of 64 channels, one warpgroup has all.
-void RoleEmitter::KeyWalk::whenWalking(llvm::function_ref<void()> body) {
-  plan.keys > 64 ? body() : roles.threads.when(ptx.equal(state.walker, 0), body);
-}
-
 void RoleEmitter::KeyWalk::findPlaces() {
-  half = ptx.bits(state.walker, plan.keys / 64 - 1);
   block = roles.warp;
   place = ptx.mul(roles.freshLane(), 4);
-  blocks = ptx.add(ptx.add(roles.base, roles.tablesAt), ptx.mul(half, 256));
+  levels = ptx.add(roles.base, roles.rightsAt);
+  levels = ptx.add(levels, ptx.mul(state.walker, shape.rowsOfLevel() * 2 * 128));
+  blocks =
+      ptx.add(ptx.add(roles.base, roles.tablesAt), ptx.mul(state.walker, blocksOfChunk * 4 * entryBytes));
   blocks = ptx.add(blocks, ptx.mul(place, 2));
 }
 
@@ -331,31 +326,27 @@ RoleEmitter::KeyWalk::Stacked RoleEmitter::KeyWalk::rightRows(const Right &right
 //===----------------------------------------------------------------------===//
 
 // Where the rows of a tile are that have to do with a state. Those that only see lie without the others.
-int64_t RoleEmitter::KeyWalk::offsetOf(size_t tile, int64_t part, int64_t place) const {
-  size_t whole = std::min(tile, shape.seen);
-  int64_t rowsBefore = (whole + tile) * tokensOfChunk / 2 * 2 + place * shape.rowsOfLevel() * 2;
-  int64_t own = isPacked(tile) ? tokensOfChunk / 2 : tokensOfChunk;
-  return (rowsBefore + part * own) * 128 * (plan.keys / 64);
+int64_t RoleEmitter::KeyWalk::offsetOf(size_t tile, int64_t part) const {
+  int64_t rows = (std::min(tile, shape.seen) + tile) * tokensOfChunk;
+  return (rows + part * (isPacked(tile) ? tokensOfChunk / 2 : tokensOfChunk)) * 128;
 }
 
 void RoleEmitter::KeyWalk::storeRows(Level level, size_t tile, const Stacked &own, int64_t token,
                                      Value condition) {
   Value first = block;
   int64_t row = token, bytes = blockBytes;
-  if (isPacked(tile) && level.size < tokens) { // half of the block
-    row = token / (2 * level.size) * level.size + token % level.size;
+  if (isPacked(tile) && level < tokens) { // half of the block
+    row = token / (2 * level) * level + token % level;
     bytes = blockBytes / 2;
   } else if (isPacked(tile)) { // half of the blocks
-    int64_t each = level.size / tokens;
+    int64_t each = level / tokens;
     first = ptx.add(ptx.mul(ptx.shiftRight(block, llvm::Log2_64(2 * each)), each), ptx.bits(block, each - 1));
   }
-  int64_t halfOfTile = isPacked(tile) ? halfBytes / 2 : halfBytes;
-  Value at = ptx.add(ptx.add(roles.base, roles.rightsAt), ptx.mul(half, halfOfTile));
-  at = ptx.add(ptx.add(at, ptx.mul(first, bytes)), place);
+  Value at = ptx.add(ptx.add(levels, ptx.mul(first, bytes)), place);
   at = ptx.exclusiveOr(fresh(at), ptx.constant(row % 8 * 16));
   for (int64_t part : {0, 1}) {
     Value pair = own[part][0] ? ptx.pack(own[part][0], own[part][1]) : ptx.constant(0);
-    ptx.store(at, offsetOf(tile, part, level.place) + row * 128, {pair}, /*relaxed=*/false, condition);
+    ptx.store(at, offsetOf(tile, part) + row * 128, {pair}, /*relaxed=*/false, condition);
   }
 }
 
@@ -364,45 +355,40 @@ void RoleEmitter::KeyWalk::storeBlock() {
   Matrix whole = transitionsOf(0);
   for (int64_t token = 1; token < tokens; ++token)
     whole = multiply(transitionsOf(token), whole);
-  Value at = ptx.add(blocks, ptx.mul(block, 4 * plan.keys * 4));
+  Value at = ptx.add(blocks, ptx.mul(block, 4 * entryBytes));
   for (int i : {0, 1})
     for (int j : {0, 1})
       if (shape.holds[i][j])
-        ptx.store(at, (2 * i + j) * plan.keys * 4, whole.entries[i][j]);
+        ptx.store(at, (2 * i + j) * entryBytes, whole.entries[i][j]);
 }
 
 RoleEmitter::KeyWalk::Matrix RoleEmitter::KeyWalk::loadBlock(Value block) {
   Matrix result;
-  Value at = ptx.add(blocks, ptx.mul(block, 4 * plan.keys * 4));
+  Value at = ptx.add(blocks, ptx.mul(block, 4 * entryBytes));
   for (int i : {0, 1})
     for (int j : {0, 1})
       if (shape.holds[i][j]) {
-        Values pair = ptx.loadFloats(at, (2 * i + j) * plan.keys * 4, 2);
+        Values pair = ptx.loadFloats(at, (2 * i + j) * entryBytes, 2);
         result.entries[i][j] = {pair[0], pair[1]};
       }
   return result;
 }
 
-// The rows of a level whose halves are shorter than the warp's tokens: later ones that see, earlier ones that
-// are seen. Something beside them is done in turns with tokens.
-void RoleEmitter::KeyWalk::makeLevel(Level level, Step beside) {
-  int64_t count = tokens / (2 * level.size), steps = 0;
-  for (int64_t own = 0; own < count; ++own) {
+// The rows of a level whose halves are shorter than a block: later ones that see, earlier ones that are seen.
+void RoleEmitter::KeyWalk::makeLevel(Level level) {
+  for (int64_t middle = level; middle < tokens; middle += 2 * level) {
     Matrix since = identity(), until = since;
-    for (int64_t step = 0; step < level.size; ++step) {
-      bool isLast = step + 1 == level.size;
-      int64_t middle = (2 * own + 1) * level.size, token = middle - 1 - step;
+    for (int64_t step = 0; step < level; ++step) {
+      int64_t token = middle - 1 - step;
       for (size_t i = 0; i < shape.seen; ++i)
         storeRows(level, i, rightRows(shape.rights[i], until, token), token);
-      if (!isLast)
+      if (step + 1 < level)
         until = multiply(until, transitionsOf(token));
-      beside(steps++);
       token = middle + step;
       Matrix before = since;
       since = multiply(transitionsOf(token), before);
       for (size_t i = 0; i < shape.seers; ++i)
         storeRows(level, i, leftRows(shape.lefts[i], before, since, token), token);
-      beside(steps++);
     }
   }
 }
@@ -411,7 +397,7 @@ void RoleEmitter::KeyWalk::makeLevel(Level level, Step beside) {
 // seen, with what is done until then.
 void RoleEmitter::KeyWalk::makeHalves(Level level, llvm::function_ref<Matrix()> sinceMiddle,
                                       llvm::function_ref<Matrix()> untilMiddle) {
-  int64_t each = level.size / tokens;
+  int64_t each = level / tokens;
   auto is = scf::IfOp::create(b, ptx.equal(ptx.bits(block, each), 0), /*withElseRegion=*/true);
   OpBuilder::InsertionGuard guard(b);
   b.setInsertionPointToStart(is.thenBlock());
@@ -446,49 +432,40 @@ void RoleEmitter::KeyWalk::goBack(Matrix after, llvm::function_ref<void(const Ma
   }
 }
 
-// A step of 16 channels, of the state that is the warpgroup's, of all products of what the warp's tokens have
-// in a level's tiles with what those of a block have.
-void RoleEmitter::KeyWalk::multiplyStep(Level level, Value seen, int64_t step,
-                                        SmallVectorImpl<Values> &sums) {
-  llvm::SmallDenseMap<unsigned, Values> lefts, rights;
-  auto load = [&](Values &known, unsigned tile, Value block, bool sees) {
-    if (!known.empty())
-      return;
-    bool isShort = isPacked(tile), isWithin = level.size < tokens;
-    int64_t stride = (isShort ? tokensOfChunk / 2 : tokensOfChunk) * 128;
-    Value row = ptx.bits(roles.lane, 15), at;
-    if (isShort && isWithin) {
-      // (Of rows that do not see, something that is there.)
-      Value high = ptx.mul(ptx.shiftRight(row, llvm::Log2_64(2 * level.size)), level.size);
-      row = ptx.add(high, ptx.bits(row, level.size - 1));
-      block = ptx.mul(block, blockBytes / 2);
-    } else if (isShort) {
-      block = ptx.mul(level.size == tokens ? ptx.shiftRight(block, 1) : ptx.bits(block, 1), blockBytes);
-    } else {
-      block = ptx.mul(block, blockBytes);
-    }
-    Value unit = ptx.exclusiveOr(ptx.shiftRight(roles.lane, 4), ptx.bits(row, 7));
-    at = ptx.exclusiveOr(ptx.add(ptx.mul(row, 128), ptx.mul(unit, 16)), ptx.constant(32 * (step % 4)));
-    at = ptx.add(ptx.add(ptx.add(roles.base, roles.rightsAt), block), at);
-    at = ptx.add(at, ptx.mul(state.walker, stride * (plan.keys / 64)));
-    known = ptx.loadMatrices(at, offsetOf(tile, 0, level.place) + step / 4 * stride, false);
+// All products of what the warp's tokens have in a level's tiles with what those of a block have.
+SmallVector<Values> RoleEmitter::KeyWalk::multiplyRows(Level level, Value seen) {
+  Value lane = roles.freshLane(), own = ptx.bits(lane, 15);
+  auto addressOf = [&](unsigned tile, Value block) {
+    Value row = ptx.add(ptx.mul(block, tokens), own);
+    if (isPacked(tile)) // (of rows that do not see, something that is there)
+      row = ptx.add(ptx.mul(ptx.shiftRight(row, llvm::Log2_64(2 * level)), level), ptx.bits(row, level - 1));
+    Value unit = ptx.exclusiveOr(ptx.shiftRight(lane, 4), ptx.bits(row, 7));
+    return ptx.add(levels, ptx.add(ptx.mul(row, 128), ptx.mul(unit, 16)));
   };
-  for (auto [sum, gram] : llvm::zip(sums, shape.grams)) {
-    load(lefts[gram.first], gram.first, roles.warp, true);
-    load(rights[gram.second], gram.second, seen, false);
-    sum = ptx.multiplyPacked(sum, lefts[gram.first], rights[gram.second]);
+  llvm::SmallDenseMap<unsigned, Value> lefts, rights;
+  for (auto [left, right] : shape.grams) {
+    lefts[left] = addressOf(left, roles.warp);
+    rights[right] = addressOf(right, seen);
   }
+  SmallVector<Values> sums = noSums();
+  for (int64_t part : {0, 1})
+    for (int64_t step = 0; step < 4; ++step) {
+      auto load = [&](unsigned tile, Value at) {
+        return ptx.loadMatrices(ptx.exclusiveOr(at, ptx.constant(32 * step)), offsetOf(tile, part), false);
+      };
+      llvm::SmallDenseMap<unsigned, Values> seers, others;
+      for (auto [left, at] : lefts)
+        seers[left] = load(left, at);
+      for (auto [right, at] : rights)
+        others[right] = load(right, at);
+      for (auto [sum, gram] : llvm::zip(sums, shape.grams))
+        sum = ptx.multiplyPacked(sum, seers[gram.first], others[gram.second]);
+    }
+  return sums;
 }
 
 SmallVector<Values> RoleEmitter::KeyWalk::noSums() {
   return SmallVector<Values>(shape.grams.size(), Values(8, ptx.number(0)));
-}
-
-SmallVector<Values> RoleEmitter::KeyWalk::multiplyRows(Level level, Value seen) {
-  SmallVector<Values> sums = noSums();
-  for (int64_t step = 0; step < plan.keys / 16; ++step)
-    multiplyStep(level, seen, step, sums);
-  return sums;
 }
 
 SmallVector<Values> RoleEmitter::KeyWalk::whenSums(Value condition,
@@ -521,7 +498,7 @@ Values RoleEmitter::KeyWalk::bitsApart() {
   return apart;
 }
 
-// What tokens see of their own writes, which nothing has been done to, of the warpgroup's channels.
+// What tokens see of their own writes, which nothing has been done to.
 Values RoleEmitter::KeyWalk::ownSums(unsigned gram) {
   const Left &left = shape.lefts[shape.grams[gram].first];
   const Right &right = shape.rights[shape.grams[gram].second];
@@ -529,11 +506,14 @@ Values RoleEmitter::KeyWalk::ownSums(unsigned gram) {
   const auto &weight = right.weights[left.to];
   if (chunk::GramOp own = plan.grams[gram]; own.getReach() != Reach::Inclusive || !weight)
     return sums;
-  for (int64_t block = 0; block < roles.blocksOfWalker(); ++block) {
+  for (int64_t step = 0; step < 4; ++step) {
     auto rows = [&](Value rows) {
       llvm::DenseMap<BlockArgument, Values> pairs;
-      for (BlockArgument leaf : RolePlan::leavesOf(rows))
-        pairs[leaf] = roles.inputPairs(state, leaf, block, false);
+      for (BlockArgument leaf : RolePlan::leavesOf(rows)) {
+        Value at = ptx.add(state.stage.tiles, ptx.mul(half, roles.halfStride(leaf)));
+        at = ptx.add(at, ptx.add(state.warpRows, state.blocks[step]));
+        pairs[leaf] = ptx.loadMatrices(at, roles.tileOffset(leaf), false);
+      }
       return roles.rowsOf(rows, [&](BlockArgument leaf) { return ValueRange(pairs[leaf]); });
     };
     sums = ptx.multiplyTf32(sums, rows(left.rows), rows(right.rows));
@@ -561,8 +541,8 @@ void RoleEmitter::KeyWalk::storeMade(Value record, size_t tile, Two entries, int
   ptx.assembly(("st.global.b32 [$0+" + Twine(offset) + "], $1;").str(), {}, {at, pair});
 }
 
-// The chain's tiles, and the rows of the levels whose halves are 16 tokens and 32.
-void RoleEmitter::KeyWalk::makeTiles(Level within, Level across) {
+// The chain's tiles, what the chunk makes of each key, and the levels whose halves are 16 tokens and 32.
+void RoleEmitter::KeyWalk::makeTiles() {
   Value isOdd = ptx.equal(ptx.bits(block, 1), 1), isLater = ptx.equal(ptx.bits(block, 2), 2);
   auto one = [&] { return identity(); };
   auto neighbour = [&] { return loadBlock(ptx.exclusiveOr(block, ptx.constant(1))); };
@@ -582,8 +562,6 @@ void RoleEmitter::KeyWalk::makeTiles(Level within, Level across) {
       m.entries[i][i] = {unknown, unknown};
     return m;
   };
-  makeHalves(within, other, other);
-  makeHalves(across, since, until);
   Value record = roles.recordAt(state.chunk);
   Value offset = ptx.add(ptx.mul(half, halfBytes), ptx.mul(block, blockBytes));
   record = LLVM::GEPOp::create(b, record.getType(), b.getI8Type(), record, ValueRange{offset});
@@ -592,6 +570,12 @@ void RoleEmitter::KeyWalk::makeTiles(Level within, Level across) {
       if ((tile.span != Span::Rest) == isRead)
         body(i, tile);
   };
+  auto meet = [&] { ptx.meet(state.meeting, 128); };
+  makeHalves(2 * tokens, since, until);
+  meet();
+  for (int64_t column : {0, 1})
+    addColumn(column, whenSums(isLater, [&] { return multiplyRows(2 * tokens, ptx.constant(column)); }),
+              isLater);
   Matrix before = since();
   before = when(isLater, [&] { return multiply(before, otherHalf()); }, [&] { return before; });
   Matrix whole = goOn(before, [&](const Matrix &before, const Matrix &through, int64_t token) {
@@ -611,8 +595,16 @@ void RoleEmitter::KeyWalk::makeTiles(Level within, Level across) {
         ptx.store(wholes, (2 * i + j) * plan.keys * 4, entry);
       }
   });
+  // (Who meets next has done with what blocks make.)
   Matrix rest = until();
   rest = when(isLater, [&] { return rest; }, [&] { return multiply(otherHalf(), rest); });
+  meet();
+  makeHalves(tokens, other, other);
+  meet();
+  Value beforeOwn = ptx.bits(roles.warp, -2);
+  SmallVector<Values> between = whenSums(isOdd, [&] { return multiplyRows(tokens, beforeOwn); });
+  addColumn(0, between, ptx.equal(roles.warp, 1));
+  addColumn(2, between, ptx.equal(roles.warp, 3));
   goBack(rest, [&](const Matrix &after, int64_t token) {
     forTiles(false, [&](size_t number, const MadeTile &tile) {
       Right right{tile.rows, tile.coupling->weights};
@@ -621,93 +613,80 @@ void RoleEmitter::KeyWalk::makeTiles(Level within, Level across) {
   });
 }
 
-// Leaves the other warpgroup what is its part of a block's sums to add up; gives what is this one's.
-Values RoleEmitter::KeyWalk::leaveColumn(Value place, ArrayRef<Values> sums) {
-  Values kept;
-  for (auto [gram, own] : llvm::zip(plan.grams, sums))
-    llvm::append_range(kept, roles.leavePart(state, gram, place, own));
-  return kept;
-}
-
-// The levels within the warp's tokens, each made while the one before is multiplied.
-void RoleEmitter::KeyWalk::emitLevels(SmallVectorImpl<Values> &sums) {
-  std::optional<Level> last;
-  for (int64_t size : {8, 4, 2, 1, 0}) {
-    Level level{size, last ? 1 - last->place : 0};
-    SmallVector<Values> own = noSums();
-    int64_t steps = 0;
-    auto multiply = [&] {
-      if (last && steps < plan.keys / 16)
-        multiplyStep(*last, roles.warp, steps++, own);
+// Adds what the first 64 channels, and the next, give to a block's sums: of tokens before the warp's own, or
+// of these.
+void RoleEmitter::KeyWalk::addColumn(int64_t column, ArrayRef<Values> sums, Value condition) {
+  Value at =
+      ptx.add(roles.partsOfWarp(state), column < 3 ? ptx.constant(column * 1024) : ptx.mul(roles.warp, 1024));
+  roles.threads.when(condition, [&] {
+    auto store = [&](bool adds) {
+      for (auto [gram, own] : llvm::zip(plan.grams, sums))
+        for (int64_t eight : {0, 1}) {
+          Values all(ArrayRef(own).slice(4 * eight, 4));
+          int64_t offset = roles.partsAt(gram) + eight * 512;
+          if (adds)
+            for (auto [sum, before] : llvm::zip(all, ptx.loadFloats(at, offset, 4)))
+              sum = ptx.sum(sum, before);
+          ptx.store(at, offset, all);
+        }
     };
-    auto beside = [&](int64_t step) {
-      if (step % 2)
-        multiply();
-    };
-    if (size && plan.keys > 64)
-      makeLevel(level, beside);
-    else if (size)
-      whenWalking([&] { makeLevel(level, [](int64_t) {}); });
-    while (last && steps < plan.keys / 16)
-      multiply();
-    Values apart = bitsApart();
-    for (size_t gram = 0; last && gram < sums.size(); ++gram)
-      for (size_t e = 0; e < 8; ++e) {
-        Value bits = ptx.shiftRight(apart[e], llvm::Log2_64(last->size));
-        sums[gram][e] = ptx.choose(ptx.equal(bits, 1), own[gram][e], sums[gram][e]);
-      }
-    roles.meetWalkers();
-    last = level;
-  }
+    if (plan.keys == 64)
+      return store(false);
+    auto isFirst = scf::IfOp::create(b, ptx.equal(half, 0), /*withElseRegion=*/true);
+    OpBuilder::InsertionGuard guard(b);
+    b.setInsertionPointToStart(isFirst.thenBlock());
+    store(false);
+    b.setInsertionPointToStart(isFirst.elseBlock());
+    store(true);
+  });
 }
 
 void RoleEmitter::KeyWalk::emit() {
   const Stage &stage = state.stage;
   ptx.await(roles.barrier(Full, stage.index), stage.phase);
-  state.rowsAt = stage.tiles;
-  state.own.clear();
-  for (Value block : roles.blocksFrom(state, state.blocks.front()))
-    state.own.push_back(ptx.add(ptx.add(state.rowsAt, state.warpRows), block));
   findPlaces();
-  loadTokens();
-  whenWalking([&] { storeBlock(); });
-  SmallVector<Values> sums;
-  for (unsigned gram = 0; gram < shape.grams.size(); ++gram)
-    sums.push_back(ownSums(gram));
-  ptx.fenceProxy();
-  // (Who is here has done with the levels of the chunk before.)
-  roles.meetWalkers();
-  roles.threads.when(ptx.equal(ptx.add(ptx.mul(state.walker, 128), roles.thread), 0),
-                     [&] { ptx.arrive(roles.barrier(TilesFull, stage.index)); });
-  emitLevels(sums);
-  Level within{16, 0}, across{32, 1};
-  whenWalking([&] { makeTiles(within, across); });
-  ptx.fenceProxy();
-  roles.meetWalkers();
-  // What blocks before the warp's own give; what none of them does lies where its own goes last.
-  Value parts = roles.partsOfWarp(state), last = ptx.add(parts, ptx.mul(roles.warp, 1024));
-  auto placeOf = [&](int64_t column) {
-    return ptx.add(parts, ptx.mul(arith::MinUIOp::create(b, roles.warp, ptx.constant(column)), 1024));
+  auto meet = [&] { ptx.meet(state.meeting, 128); };
+  int64_t halves = plan.keys / 64;
+  auto body = [&](Value which) {
+    half = which;
+    loadTokens();
+    storeBlock();
+    SmallVector<Values> sums;
+    for (unsigned gram = 0; gram < shape.grams.size(); ++gram)
+      sums.push_back(ownSums(gram));
+    ptx.fenceProxy();
+    // (Who is here has done with the levels before.)
+    meet();
+    Value isLast = ptx.equal(half, halves - 1), isFirst = ptx.equal(half, 0);
+    roles.threads.when(arith::AndIOp::create(b, isLast, ptx.equal(roles.thread, 0)),
+                       [&] { ptx.arrive(roles.barrier(TilesFull, stage.index)); });
+    for (Level level : {8, 4, 2, 1}) {
+      makeLevel(level);
+      meet();
+      SmallVector<Values> own = multiplyRows(level, roles.warp);
+      Values apart = bitsApart();
+      for (size_t gram = 0; gram < sums.size(); ++gram)
+        for (size_t e = 0; e < 8; ++e) {
+          Value bits = ptx.shiftRight(apart[e], llvm::Log2_64(level));
+          sums[gram][e] = ptx.choose(ptx.equal(bits, 1), own[gram][e], sums[gram][e]);
+        }
+      meet();
+    }
+    roles.threads.when(isFirst, [&] { roles.awaitParts(state); });
+    addColumn(3, sums, ptx.compare(arith::CmpIPredicate::sge, roles.warp, ptx.constant(0)));
+    makeTiles();
   };
-  roles.awaitParts(state);
-  SmallVector<Values> kept(3);
-  Value isOdd = ptx.equal(ptx.bits(roles.warp, 1), 1), isLater = ptx.below(ptx.constant(1), roles.warp);
-  SmallVector<Values> between =
-      whenSums(isOdd, [&] { return multiplyRows(within, ptx.bits(roles.warp, -2)); });
-  kept[2] = leaveColumn(placeOf(2), between);
-  for (int64_t column : {0, 1}) {
-    SmallVector<Values> own = whenSums(isLater, [&] { return multiplyRows(across, ptx.constant(column)); });
-    for (size_t gram = 0; column == 0 && gram < own.size(); ++gram)
-      for (auto [sum, other] : llvm::zip(own[gram], between[gram]))
-        sum = ptx.choose(isLater, sum, other);
-    kept[column] = leaveColumn(placeOf(column), own);
+  if (halves == 1) {
+    body(ptx.constant(0));
+  } else {
+    auto loop = roles.threads.forLoop(ptx.constant(0), roles.opaque(halves), ptx.constant(1), {},
+                                      [&](Value which, ValueRange) {
+                                        pairs.clear(), rows.clear(), vectors.clear(), numbers.clear();
+                                        body(which);
+                                        return Values();
+                                      });
+    describeTrips(loop, halves);
   }
-  Values ofOwn = leaveColumn(last, sums);
-  roles.meetWalkers();
-  for (int64_t column = 0; column < 3; ++column)
-    roles.threads.when(ptx.below(ptx.constant(column), roles.warp),
-                       [&] { roles.addPart(state, ptx.add(parts, column * 1024), kept[column]); });
-  roles.addPart(state, last, ofOwn);
   ptx.fenceProxy();
-  ptx.arrive(roles.barrier(PartsFull, ptx.constant(0)));
+  ptx.arrive(roles.barrier(PartsFull, roles.placeOfParts(state.chunk).first));
 }

@@ -280,6 +280,8 @@ private:
   void awaitParts(const ScoreState &state);
   void meetWalkers();
   int64_t partsAt(mlir::Operation *gram) const;
+  int64_t placesOfParts() const { return plan.abreast > 1 ? 2 : 1; }
+  std::pair<mlir::Value, mlir::Value> placeOfParts(mlir::Value chunk);
   mlir::Value partsOfWarp(const ScoreState &state);
   Values leavePart(ScoreState &state, mlir::Operation *gram, mlir::Value at, mlir::ValueRange sums);
   void addPart(ScoreState &state, mlir::Value at, mlir::ValueRange kept);
