@@ -12,8 +12,8 @@
 // Most of what a token sees is in its own block, where rows are tf32; further away they are bf16, or f16,
 // which has no room for powers from the middle of a block on: there rows that see others are relative to its
 // start.
-#include "lib/Cuda/Count.h"
 #include "lib/Cuda/RoleKeyWalk.h"
+#include "lib/Cuda/Count.h"
 #include "lib/Cuda/Sequential.h"
 
 using namespace mlir;
@@ -421,7 +421,7 @@ void RoleEmitter::emitWalk(Value chunks) {
   refreshBlocks(state);
   if (plan.abreast == 1)
     beginDecayed(state);
-  auto body = [&](Value chunk, Stage stage) {
+  forOwnChunks(chunks, [&](Value chunk, Stage stage) {
     state.chunk = chunk;
     state.stage = stage;
     awaitInputs(chunk, stage);
@@ -429,15 +429,7 @@ void RoleEmitter::emitWalk(Value chunks) {
       KeyWalk(*this, state).emit();
     else
       emitDecayed(state);
-  };
-  if (plan.abreast > 1) // by turns
-    forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
-      threads.when(arith::CmpIOp::create(b, arith::CmpIPredicate::eq, ptx.bits(chunk, 1), state.walker),
-                   [&] { body(chunk, stage); });
-      return Values();
-    });
-  else
-    forOwnChunks(chunks, body);
+  });
   // Rows have 16 bits, or few more, and logarithms are sums of numbers near them.
   for (Operation &op : *b.getInsertionBlock())
     op.walk(relax);

@@ -1,5 +1,6 @@
 // The entries of the chain's slabs: what is computed from products, tiles and numbers, entry by entry.
 #include "lib/Cuda/RoleChain.h"
+#include "lib/Cuda/RoleKeyWalk.h"
 #include "lib/Cuda/Sequential.h"
 
 using namespace mlir;
@@ -83,8 +84,11 @@ FailureOr<Values> RoleEmitter::slab(ChainState &state, Value value) {
         return failure();
       return state.slabs[inner] = scaled(state, known->second, product.resultScale);
     }
-  if (beginsAbreast(inner))
-    return failed(startAbreast(state)) ? FailureOr<Values>(failure()) : state.slabs.lookup(inner);
+  if (KeyWalk::isBegin(plan, inner)) {
+    if (failed(KeyWalk::beginStates(*this, state)))
+      return failure();
+    return state.slabs.lookup(inner);
+  }
   FailureOr<Values> entries = entriesOf(state, inner);
   if (succeeded(entries))
     state.slabs[inner] = *entries;

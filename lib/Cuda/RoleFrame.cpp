@@ -14,7 +14,8 @@ RoleEmitter::RoleEmitter(Threads &threads, const RolePlan &plan, Value call, Val
     : threads(threads), b(threads.b), ptx(threads.b, plan.isF16), plan(plan), call(call), maps(maps),
       entry(entry), form(form), phase(form.phase), shards(entry.shards), team(form.team),
       scorers(scoreRoles(plan, form)),
-      isRoomy(!plan.isWide() && (phase == Phase::Chain || plan.independent * plan.states == rowsOfSlab)),
+      isRoomy(!plan.isWide() &&
+              (phase == Phase::Chain || plan.independent * plan.states == rowsOfSlab)),
       stacks(!isRoomy || plan.waves == 1), stages(form.stages), slabs(form.slabs(plan)) {
   outputPlace = plan.outputPlace;
   base = LLVM::PtrToIntOp::create(b, b.getI32Type(), shared);
@@ -195,9 +196,8 @@ void RoleEmitter::emitStart() {
     init(Cleared, form.walkers() ? 1 : 0, 32);
     init(WalkLoaded, form.sharesWalk() ? ownPlaces : 0, 1);
     init(WalkedEmpty, form.sharesWalk() ? ownPlaces : 0, 4 * chains * team);
-    int64_t parts = phase == Phase::Prepare ? placesOfParts() : 0;
-    init(PartsFull, parts, 128 * form.walkers() / placesOfParts());
-    init(PartsEmpty, parts, 1);
+    init(PartsFull, phase == Phase::Prepare ? 1 : 0, 128 * form.walkers());
+    init(PartsEmpty, phase == Phase::Prepare ? 1 : 0, 1);
     init(ScoresFull, buffers, form.walksBeside ? 1 : scorers.size());
     init(ScoresEmpty, buffers, phase == Phase::Prepare ? 1 : 4 * chains * team);
     init(EarlyFull, phase == Phase::Chain ? earlyPlaces : 0, 1);
@@ -231,7 +231,7 @@ void RoleEmitter::emitStart() {
   if (phase != Phase::Chain || inStrips())
     clear(scoresAt, buffers * scoreBytes);
   // Blocks of the system above the diagonal are read, too, and not used.
-  if (phase != Phase::Chain && plan.system && (!plan.decay || plan.abreast > 1) && plan.invertsInHalves())
+  if (phase != Phase::Chain && plan.system && !plan.decay && plan.invertsInHalves())
     clear(blocksAt, plan.partsOfHalves() * tileBytes);
   // Outputs that are made piece by piece are merged with what is there.
   if (plan.comesInPieces())

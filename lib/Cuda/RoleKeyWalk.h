@@ -15,7 +15,17 @@ struct RoleEmitter::KeyWalk {
   static int64_t bytesOfLevels(const RolePlan &plan);
   static int64_t bytesOfTables(const RolePlan &plan);
 
+  /// What the chain's states begin with, before what a chunk writes is added: whether a value is that of one,
+  /// and all of them (RoleKeys.cpp).
+  static bool isBegin(const RolePlan &plan, mlir::Value value);
+  static mlir::LogicalResult beginStates(RoleEmitter &roles, ChainState &state);
+
 private:
+  /// The tokens of a warp, and how many such blocks a chunk has; bytes of 64 channels of all rows, and of a
+  /// block's.
+  static constexpr int64_t tokens = tokensOfWarp, blocksOfChunk = tokensOfChunk / tokens,
+                           halfBytes = tokensOfChunk * 128, blockBytes = tokens * 128;
+
   /// Rows that read a state, with what has decayed up to their token or before it; rows that are written, to
   /// each state with factors; and an entry of the transitions: of the plan's numbers and vectors, or -1 each.
   struct Left {
@@ -64,8 +74,12 @@ private:
   struct Matrix {
     Two entries[2][2];
   };
+  using Step = llvm::function_ref<void(int64_t)>;
   using Stacked = std::array<Two, 2>; // an entry for each state, null where it is 0
-  using Level = int64_t;              // the tokens of a half
+  /// Of a level the tokens of a half, and the place of its tiles.
+  struct Level {
+    int64_t size, place;
+  };
   Two sum(Two x, Two y);
   Two times(Two x, Two y);
   Matrix identity();
@@ -73,6 +87,7 @@ private:
   Matrix when(mlir::Value condition, llvm::function_ref<Matrix()> body,
               llvm::function_ref<Matrix()> otherwise);
 
+  void whenWalking(llvm::function_ref<void()> body);
   void findPlaces();
   void loadTokens();
   mlir::Value loadPair(mlir::BlockArgument input, int64_t token);
@@ -84,24 +99,26 @@ private:
   Stacked leftRows(const Left &left, const Matrix &before, const Matrix &through, int64_t token);
   Stacked rightRows(const Right &right, const Matrix &after, int64_t token);
   bool isPacked(size_t tile) const { return tile >= shape.seen; }
-  int64_t offsetOf(size_t tile, int64_t part) const;
+  int64_t offsetOf(size_t tile, int64_t part, int64_t place) const;
   void storeRows(Level level, size_t tile, const Stacked &rows, int64_t token, mlir::Value condition = {});
   void storeBlock();
   Matrix loadBlock(mlir::Value block);
-  void makeTiles();
+  void makeTiles(Level within, Level across);
   void storeMade(mlir::Value record, size_t tile, Two entries, int64_t token);
-  void makeLevel(Level level);
+  void makeLevel(Level level, Step beside);
   void makeHalves(Level level, llvm::function_ref<Matrix()> sinceMiddle,
                   llvm::function_ref<Matrix()> untilMiddle);
   Matrix goOn(Matrix before, llvm::function_ref<void(const Matrix &, const Matrix &, int64_t)> body);
   void goBack(Matrix after, llvm::function_ref<void(const Matrix &, int64_t)> body);
+  void multiplyStep(Level level, mlir::Value seen, int64_t step, llvm::SmallVectorImpl<Values> &sums);
   llvm::SmallVector<Values> multiplyRows(Level level, mlir::Value seen);
   llvm::SmallVector<Values> noSums();
   llvm::SmallVector<Values> whenSums(mlir::Value condition,
                                      llvm::function_ref<llvm::SmallVector<Values>()> body);
   Values ownSums(unsigned gram);
   Values bitsApart();
-  void addColumn(int64_t column, llvm::ArrayRef<Values> sums, mlir::Value condition);
+  Values leaveColumn(mlir::Value place, llvm::ArrayRef<Values> sums);
+  void emitLevels(llvm::SmallVectorImpl<Values> &sums);
 
   RoleEmitter &roles;
   ScoreState &state;
@@ -110,9 +127,9 @@ private:
   mlir::ImplicitLocOpBuilder &b;
   Shape shape;
   mlir::Value one;
-  mlir::Value half, block;    // which 64 channels, and which of the blocks of tokens
-  mlir::Value place;          // of the thread's channels in rows of 128 bytes
-  mlir::Value levels, blocks; // addresses of the tiles, and of what blocks make of the thread's channels
+  mlir::Value half, block; // which 64 channels are the thread's, and which block of tokens
+  mlir::Value place;       // of the thread's channels in rows of 128 bytes
+  mlir::Value blocks;      // the address of what blocks make of the thread's channels
   // Of the thread's tokens: vectors and numbers of transitions, by number; rows, in pairs where they are as
   // they were.
   llvm::SmallVector<llvm::SmallVector<Two>> vectors;

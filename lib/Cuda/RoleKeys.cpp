@@ -1,6 +1,7 @@
 // What is read of a state by parts: some of its keys at a time, where there are more than a thread's
 // registers hold packed; or what rounding takes away apart.
 #include "lib/Cuda/RoleChain.h"
+#include "lib/Cuda/RoleKeyWalk.h"
 
 using namespace mlir;
 using namespace recur;
@@ -74,7 +75,7 @@ static Value beginOf(const RolePlan &plan, Value state) {
   }
 }
 
-bool RoleEmitter::beginsAbreast(Value value) const {
+bool RoleEmitter::KeyWalk::isBegin(const RolePlan &plan, Value value) {
   return plan.abreast > 1 &&
          llvm::any_of(plan.program.getBodyYield().getValues().take_front(plan.abreast),
                       [&](Value state) { return RolePlan::trace(beginOf(plan, state)) == value; });
@@ -82,7 +83,9 @@ bool RoleEmitter::beginsAbreast(Value value) const {
 
 // What states that each key couples leave for the next chunk, of all at once, entry by entry: each needs the
 // old ones, and there are no registers for those beside the new ones.
-LogicalResult RoleEmitter::startAbreast(ChainState &state) {
+LogicalResult RoleEmitter::KeyWalk::beginStates(RoleEmitter &roles, ChainState &state) {
+  const RolePlan &plan = roles.plan;
+  Ptx &ptx = roles.ptx;
   struct Term {
     int64_t table;
     ArrayRef<Value> old;
@@ -108,8 +111,8 @@ LogicalResult RoleEmitter::startAbreast(ChainState &state) {
     }
   }
   SmallVector<Values> results(plan.abreast);
-  Value at = ptx.add(wholesOf(state.chunk, state.stage), ptx.mul(ptx.bits(lane, 3), 8));
-  for (int64_t e = 0; e < entriesOfState(); e += 4) {
+  Value at = ptx.add(roles.wholesOf(state.chunk, state.stage), ptx.mul(ptx.bits(roles.lane, 3), 8));
+  for (int64_t e = 0; e < roles.entriesOfState(); e += 4) {
     SmallVector<Values> pairs;
     for (ArrayRef<Term> terms : sums)
       for (const Term &term : terms)

@@ -55,7 +55,8 @@ void RoleEmitter::placeTiles(bool apart) {
     SmallVector<BlockArgument> together;
     llvm::copy_if(inputs, std::back_inserter(together), [&](BlockArgument input) {
       return (llvm::is_contained(copied, input) && !isLogsAhead(input)) ||
-             ((phase == Phase::Chain || (plan.isSpare(input) && plan.abreast == 1)) && plan.isPlace(input));
+             ((phase == Phase::Chain || (plan.isSpare(input) && plan.abreast == 1)) &&
+              plan.isPlace(input));
     });
     if (together.empty())
       continue;
@@ -92,16 +93,13 @@ void RoleEmitter::layOut() {
   // A chunk stays in the ring while it passes all roles, so the ring is as deep as there is room.
   int64_t tablesBytes = tableBytes(), sumBytes = plan.reductions.size() * bytesOfSums();
   int64_t rightBytes = plan.rights.size() * (plan.keys / 64) * rightHalf, exchangeBytes = 0;
-  // Where keys couple states, walkers go on with the next chunk before the system's blocks are done with.
-  int64_t systemBytes = 0;
   if (plan.abreast > 1)
-    rightBytes = KeyWalk::bytesOfLevels(plan), systemBytes = blockBytes;
+    rightBytes = KeyWalk::bytesOfLevels(plan);
   // With a decay of each key, the system's blocks lie where its sums did.
   if (plan.decay)
-    exchangeBytes = partsInTables() ? 0 : placesOfParts() * plan.grams.size() * partBytes,
-    blockBytes = rightBytes;
-  int64_t others = outputBytes + blockBytes + systemBytes + leavesBytes + tablesBytes + sumBytes +
-                   vectorBytes() + exchangeBytes + ownPlaces * logsBytes + (ownPlaces + 1) * walkedBytes +
+    exchangeBytes = partsInTables() ? 0 : plan.grams.size() * partBytes, blockBytes = rightBytes;
+  int64_t others = outputBytes + blockBytes + leavesBytes + tablesBytes + sumBytes + vectorBytes() +
+                   exchangeBytes + ownPlaces * logsBytes + (ownPlaces + 1) * walkedBytes +
                    Barriers * barrierPitch + beginBytes + Normaliser(*this).bytes() + 256;
   // Teams want three places for what their chains read as it is; the first try leaves outputs one of their
   // own.
@@ -158,8 +156,6 @@ void RoleEmitter::layOut() {
   take(exchangeAt, exchangeBytes);
   if (exchangeBytes && plan.system)
     blocksAt = partsAt(plan.splitScores(plan.system).second);
-  if (systemBytes)
-    take(blocksAt, systemBytes);
   take(leavesAt, leavesBytes);
   take(tablesAt, tablesBytes);
   if (partsInTables())

@@ -17,8 +17,6 @@ int64_t RoleEmitter::partsAt(Operation *gram) const {
 Value RoleEmitter::partsOfWarp(const ScoreState &state) {
   Value before = ptx.shiftRight(ptx.mul(warp, ptx.add(warp, 1)), 1);
   Value first = partsInTables() ? ptx.add(state.tables, -tablesAt) : base;
-  if (placesOfParts() > 1)
-    first = ptx.add(first, ptx.mul(placeOfParts(state.chunk).first, int64_t(plan.grams.size()) * partBytes));
   return ptx.add(ptx.add(first, ptx.mul(lane, 16)), ptx.mul(before, 1024));
 }
 
@@ -26,15 +24,7 @@ Value RoleEmitter::partsOfWarp(const ScoreState &state) {
 void RoleEmitter::awaitParts(const ScoreState &state) {
   if (form.walksBeside) // they have met since
     return;
-  auto [place, phase] = placeOfParts(state.chunk);
-  ptx.await(barrier(PartsEmpty, place), ptx.exclusiveOr(phase, ptx.constant(1)));
-}
-
-// Where a chunk's sums are, and that place's phase: one for all, or of walkers that take turns one each.
-std::pair<Value, Value> RoleEmitter::placeOfParts(Value chunk) {
-  if (placesOfParts() == 1)
-    return {ptx.constant(0), ptx.bits(chunk, 1)};
-  return {ptx.bits(chunk, 1), ptx.bits(ptx.shiftRight(chunk, 1), 1)};
+  ptx.await(barrier(PartsEmpty, ptx.constant(0)), ptx.exclusiveOr(ptx.bits(state.chunk, 1), ptx.constant(1)));
 }
 
 void RoleEmitter::meetWalkers() { ptx.meet(ptx.constant(15), 128 * form.walkers()); }

@@ -284,6 +284,8 @@ public:
   int64_t abreast = 1;
   int64_t countStates() const { return states * abreast; }
   bool isWide() const { return keys * abreast > mostKeysBeside; }
+  /// What a chunk makes of each key, a number or of states abreast a matrix of numbers.
+  int64_t wholeBytes() const { return 4 * keys * abreast * abreast; }
   /// An entry of a token's transitions: numbers times a vector that follows from tiles and params entry by
   /// entry, or null. Failure where it is no such product.
   mlir::FailureOr<std::pair<RowFactors, mlir::Value>> splitTransition(mlir::Value entry) const;

@@ -15,7 +15,7 @@ void RoleEmitter::layOutChain(int64_t outputBytes) {
   constexpr int64_t numbersBytes = 1024;
   int64_t others = outputBytes + Barriers * barrierPitch + beginBytes + 256;
   auto count = [&] {
-    int64_t each = stageBytes + scoreBytes + wholeBytes() + numbersBytes;
+    int64_t each = stageBytes + scoreBytes + plan.wholeBytes() + numbersBytes;
     return std::clamp<int64_t>((threads.sharedLimit - others - earlyBytes) / each, 1, stages);
   };
   // Where there is room for one chunk, the tiles that are read first are loaded while the chunk before goes
@@ -31,7 +31,7 @@ void RoleEmitter::layOutChain(int64_t outputBytes) {
   inverseAt = scoresAt + scoreOffset(plan.scores.size());
   outputsAt = scoresAt + stages * scoreBytes;
   tablesAt = outputsAt + outputBytes;
-  barriersAt = tablesAt + stages * wholeBytes();
+  barriersAt = tablesAt + stages * plan.wholeBytes();
   beginAt = barriersAt + Barriers * barrierPitch;
   slotsAt = llvm::alignTo(beginAt + beginBytes, 256);
 }
@@ -73,7 +73,7 @@ void RoleEmitter::forScores(Value chunk, Stage stage, Value buffer, RecordPart b
     piece(ownLeavesAt(), ownLeavesAt() + ownLeavesBytes());
   for (auto [first, end] : pieces)
     add(ptx.add(scores, first), end - first);
-  add(wholesOf(chunk, stage), wholeBytes());
+  add(wholesOf(chunk, stage), plan.wholeBytes());
   for (auto [i, slot] : llvm::enumerate(slotsInRecord()))
     add(ptx.add(stage.rows, i * slotPitch()), bytesInRecord(slot));
 }
@@ -118,7 +118,7 @@ int64_t RoleEmitter::wholesInRecord() const {
 }
 
 int64_t RoleEmitter::recordBytes() const {
-  int64_t bytes = wholesInRecord() + wholeBytes();
+  int64_t bytes = wholesInRecord() + plan.wholeBytes();
   for (const Slot &slot : slotsInRecord())
     bytes += bytesInRecord(slot);
   return bytes;

@@ -340,9 +340,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
     state.ownRows = ptx.add(stage.rows, ptx.mul(row, 4));
     state.columns = ptx.add(stage.rows, ptx.mul(pair, 4));
     if (plan.decay) {
-      state.chunk = chunk;
-      auto [parts, phaseOfParts] = placeOfParts(chunk);
-      ptx.await(barrier(PartsFull, parts), phaseOfParts);
+      ptx.await(barrier(PartsFull, ptx.constant(0)), ptx.bits(chunk, 1));
       // Numbers that follow from what walkers sum come after their tiles.
       if (walkersSum())
         ptx.await(barrier(Full, stage.index), stage.phase);
@@ -363,7 +361,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
       if (role.system)
         invert();
       handOver(state, which);
-      return inOneThread([&] { ptx.arrive(barrier(PartsEmpty, placeOfParts(chunk).first)); });
+      return inOneThread([&] { ptx.arrive(barrier(PartsEmpty, ptx.constant(0))); });
     }
     if (scoresChange()) {
       ptx.await(barrier(Loaded, stage.index), stage.phase);

@@ -9,7 +9,7 @@ using namespace recur::cuda;
 int64_t RoleEmitter::bytesOfTables() const { return pairTables * 8 * plan.keys; }
 
 int64_t RoleEmitter::tableBytes() const {
-  return plan.decay ? wholesAt() - tablesAt + placesOfWholes() * wholeBytes() : 0;
+  return plan.decay ? wholesAt() - tablesAt + placesOfWholes() * plan.wholeBytes() : 0;
 }
 
 // Of tables that are made ahead one such place has what tells of wild blocks.
@@ -37,7 +37,7 @@ Value RoleEmitter::wholesOf(Value chunk, Stage stage) {
     own = arith::RemUIOp::create(b, own, ptx.constant(ownPlaces + 1));
     place = ptx.choose(isOwn(chunk), own, ptx.constant(ownPlaces + 1));
   }
-  return ptx.add(ptx.add(base, wholesAt()), ptx.mul(place, wholeBytes()));
+  return ptx.add(ptx.add(base, wholesAt()), ptx.mul(place, plan.wholeBytes()));
 }
 
 // The left sides that sum over a warp's rows: those up to a row, or before it. Of simultaneous rows the first

@@ -35,8 +35,8 @@ struct CoupledMask {
 };
 
 /// Of states that each key couples, what rows that are times entries of the cascade have to do with them: for
-/// reads of one state, `to`, the part that comes of `state`; for writes the part that comes to `state` of what
-/// is written to all, to each with factors, or none.
+/// reads of one state, `to`, the part that comes of `state`; for writes the part that comes to `state` of
+/// what is written to all, to each with factors, or none.
 struct KeyCoupling {
   unsigned state = 0, to = 0;
   llvm::SmallVector<std::optional<RowFactors>, 2> weights = {};

@@ -253,20 +253,14 @@ private:
   void storeWideLeaf(mlir::Value block, const Values &first, const Values &second);
   void emitWideInverse(ScoreState &state);
 
-  // A vector that is read beside scores (RoleBesideScores.cpp).
-  struct Normaliser;
-
-  // States that each key couples (RoleKeyWalk.cpp, RoleKeys.cpp).
-  struct KeyWalk;
-  bool beginsAbreast(mlir::Value value) const;
-  mlir::LogicalResult startAbreast(ChainState &state);
+  struct Normaliser; // a vector that is read beside scores (RoleBesideScores.cpp)
+  struct KeyWalk;    // of states that each key couples (RoleKeyWalk.cpp)
 
   // A decay of each key (RoleTables.cpp, RoleDecay.cpp, RoleWildDecay.cpp).
   int64_t tableBytes() const;
   int64_t sumsAt(int64_t block) const;
   int64_t wholesAt() const;
   int64_t placesOfWholes() const;
-  int64_t wholeBytes() const { return 4 * plan.keys * plan.abreast * plan.abreast; }
   mlir::Value wholesOf(mlir::Value chunk, Stage stage);
   int64_t wholesInRecord() const;
   int64_t rightOffset(mlir::Value rows) const;
@@ -280,8 +274,6 @@ private:
   void awaitParts(const ScoreState &state);
   void meetWalkers();
   int64_t partsAt(mlir::Operation *gram) const;
-  int64_t placesOfParts() const { return plan.abreast > 1 ? 2 : 1; }
-  std::pair<mlir::Value, mlir::Value> placeOfParts(mlir::Value chunk);
   mlir::Value partsOfWarp(const ScoreState &state);
   Values leavePart(ScoreState &state, mlir::Operation *gram, mlir::Value at, mlir::ValueRange sums);
   void addPart(ScoreState &state, mlir::Value at, mlir::ValueRange kept);

@@ -135,7 +135,9 @@ private:
       ++entry;
     }
     names[cascade] = "Γ" + index;
-    step.lines.push_back("Γ" + index + "[t,j] = Φ_t .. Φ_(j+1), Φ = " + line + "]");
+    bool channels = !isOne(cascade.getType().getOf().getCols());
+    step.lines.push_back("Γ" + index + "[t,j] = Φ_t .. Φ_(j+1), Φ = " + line + "]" +
+                         (channels ? ", by channel" : ""));
   }
 
   void writeSolve(chunk::TriSolveOp solve, DerivationStep &step) {
@@ -227,6 +229,20 @@ private:
     return reach == chunk::Reach::Inclusive ? "tril(" : reach == chunk::Reach::Start ? "tril_b(" : "stril(";
   }
 
+  // What of a token's writes to all states comes to the one that is read.
+  std::string transitionsOf(chunk::GramOp gram) {
+    std::string sum, before = gram.getReach() == chunk::Reach::Before ? "⁻" : "";
+    unsigned terms = 0;
+    for (auto [from, weight] : llvm::enumerate(gram.getWeights())) {
+      std::string number = tokenText(weight);
+      if (number == "0")
+        continue;
+      sum += (terms++ ? " + " : "") + (number == "1" ? "" : number + "_j ") + names[gram.getDecay()] + "^" +
+             std::to_string(gram.getTo() + 1) + std::to_string(from + 1) + before;
+    }
+    return (terms > 1 ? "(" + sum + ")" : sum) + "[t,j,c]";
+  }
+
   std::string gammaOf(Value decay) {
     return isa<chunk::CascadeType>(decay.getType()) ? names[decay] : "Γ" + names[decay].substr(1);
   }
@@ -263,7 +279,9 @@ private:
           bool channels =
               gram.getDecay() && !isOne(chunk::typeOfFactors(gram.getDecay().getType()).getCols());
           std::string product = operand(0, 1) + " " + operand(1, 2) + "ᵀ";
-          if (channels)
+          if (channels && !gram.getWeights().empty())
+            product = "Σ_c " + operand(0, 1) + "[t,c] " + operand(1, 2) + "[j,c] " + transitionsOf(gram);
+          else if (channels)
             product = "Σ_c " + operand(0, 1) + "[t,c] " + operand(1, 2) + "[j,c] e^(" +
                       names[gram.getDecay()] + (gram.getReach() == chunk::Reach::Before ? "x" : "") +
                       "[t,c] - " + names[gram.getDecay()] + "[j,c])";

@@ -47,7 +47,11 @@ public:
     result.advice = adviseOn(form, derivation.program ? *derivation.program : chunk::ProgramOp());
     if (sized) {
       result.cost = leastCost(rule, form);
-      return describeForms(rule, **analysis);
+      if (failed(describeForms(rule, **analysis)))
+        return failure();
+      if (result.form == "roles")
+        deriveForRoles();
+      return success();
     }
     result.form = "bind the dimensions to see it (--bind)";
     return success();
@@ -56,6 +60,22 @@ public:
   Explanation result;
 
 private:
+  // Roles take states that keys couple for a cascade, which no other form does.
+  void deriveForRoles() {
+    OwningOpRef<ModuleOp> copy(cast<ModuleOp>((*module)->clone()));
+    RuleOp rule = *copy->getOps<RuleOp>().begin();
+    rule->setAttr(channelsAttr, UnitAttr::get(rule.getContext()));
+    if (failed(unrollSteps(rule)))
+      return;
+    Derivation derivation = derive(normalise(rule));
+    auto isOfKeys = [](chunk::CascadeOp cascade) { return !isOne(cascade.getType().getOf().getCols()); };
+    if (!derivation.program ||
+        llvm::none_of(chunk::ProgramOp(*derivation.program).getBody().getOps<chunk::CascadeOp>(), isOfKeys))
+      return;
+    result.derivation = derivation.steps;
+    result.noChunk.clear();
+  }
+
   // Inputs that the rule has, and what is compiled has not: they are taken apart.
   void noteColumns(RuleOp rule) {
     for (BlockArgument input : rule.argumentsOf(ArgKind::Input)) {
