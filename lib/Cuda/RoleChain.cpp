@@ -327,9 +327,8 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
     }
     // Outputs are made under the state's product, where that is the last.
     size_t ofState = llvm::count_if(state.inFlight, [&](const ChainState::InFlight &x) {
-      return llvm::any_of(yielded.take_front(plan.abreast), [&](Value own) {
-        return x.results[0].first == RolePlan::strip(own);
-      });
+      return llvm::any_of(yielded.take_front(plan.abreast),
+                          [&](Value own) { return x.results[0].first == RolePlan::strip(own); });
     });
     land(state, state.inFlight.size() - ofState);
     Values outputs;

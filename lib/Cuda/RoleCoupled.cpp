@@ -61,12 +61,30 @@ LogicalResult RolePlan::checkStates() {
   }
   if (isWide() && (independent > rowsOfSlab || states > 1))
     return failure();
-  if (abreast > 1 && (abreast != 2 || keys > mostKeysBeside || isF16))
+  // (Of what swings, records of chunks would need an inverse, and what it solves for, in two parts.)
+  if (abreast > 1 && (abreast != 2 || keys > mostKeysBeside || isF16 || swings(program)))
     return failure();
   refinesInverse = swings(program);
   takesCommon = states > 1 && sharesMasks(program);
   keepsRests = refinesInverse || (states > 1 && addsUp(program));
   return success(states == 1 || !(decay || rowDecay));
+}
+
+// Whether what is read of one state has come, in part, of what was written to another one.
+static bool readsOther(chunk::GramOp gram) {
+  FloatAttr number;
+  auto isZero = [&](Value value) {
+    return matchPattern(value, m_Constant(&number)) && number.getValueAsDouble() == 0;
+  };
+  size_t states = gram.getWeights().size(), to = gram.getTo();
+  auto passes = [&](size_t from, size_t to) {
+    auto cascade = gram.getDecay().getDefiningOp<chunk::CascadeOp>();
+    return !isZero(cascade.getFactors()[to * states + from]);
+  };
+  for (size_t from = 0; from < states; ++from)
+    if (from != to && passes(from, to) && (!isZero(gram.getWeights()[from]) || passes(to, from)))
+      return true;
+  return false;
 }
 
 // As a memory with momentum does: where that is 0.9 and keys are alike, bf16 ends 7e-2 to 1.4e-1 off, tf32
@@ -80,6 +98,8 @@ bool RolePlan::swings(chunk::ProgramOp program) {
     for (Value block : solve.getBlocks())
       (void)getBackwardSlice(block, &slice, options);
     found |= llvm::any_of(slice, [](Operation *op) {
+      if (auto gram = dyn_cast<chunk::GramOp>(op))
+        return readsOther(gram);
       auto mask = dyn_cast<chunk::MaskOp>(op);
       return mask && mask.getDecay().getDefiningOp<chunk::CascadeOp>() && mask.getTo() != mask.getFrom();
     });

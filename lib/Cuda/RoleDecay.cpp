@@ -12,8 +12,8 @@
 // Most of what a token sees is in its own block, where rows are tf32; further away they are bf16, or f16,
 // which has no room for powers from the middle of a block on: there rows that see others are relative to its
 // start.
-#include "lib/Cuda/RoleKeyWalk.h"
 #include "lib/Cuda/Count.h"
+#include "lib/Cuda/RoleKeyWalk.h"
 #include "lib/Cuda/Sequential.h"
 
 using namespace mlir;

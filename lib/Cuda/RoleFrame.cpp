@@ -14,8 +14,7 @@ RoleEmitter::RoleEmitter(Threads &threads, const RolePlan &plan, Value call, Val
     : threads(threads), b(threads.b), ptx(threads.b, plan.isF16), plan(plan), call(call), maps(maps),
       entry(entry), form(form), phase(form.phase), shards(entry.shards), team(form.team),
       scorers(scoreRoles(plan, form)),
-      isRoomy(!plan.isWide() &&
-              (phase == Phase::Chain || plan.independent * plan.states == rowsOfSlab)),
+      isRoomy(!plan.isWide() && (phase == Phase::Chain || plan.independent * plan.states == rowsOfSlab)),
       stacks(!isRoomy || plan.waves == 1), stages(form.stages), slabs(form.slabs(plan)) {
   outputPlace = plan.outputPlace;
   base = LLVM::PtrToIntOp::create(b, b.getI32Type(), shared);
@@ -320,7 +319,7 @@ LogicalResult RoleEmitter::emit() {
       auto walks = scf::IfOp::create(b, ptx.below(group, ptx.constant(1 + form.walkers())), true);
       role(walks.thenBlock(), registers->walk, [&] {
         emitWalk(chunks);
-        if (form.walksBeside)
+        if (form.walksBeside || plan.abreast > 1)
           counted("channels", 4 * form.walkers());
       });
       chain = walks.elseBlock();

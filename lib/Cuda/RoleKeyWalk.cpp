@@ -50,7 +50,8 @@ RoleEmitter::KeyWalk::Shape::Shape(const RolePlan &plan) {
     auto parts = *plan.splitTransition(factor);
     RowFactors factors = parts.first;
     Value vector = parts.second;
-    own.isZero = constantOf(factors) == 0;
+    // (A state that becomes nothing of itself stays what it is past a sequence's end.)
+    own.isZero = constantOf(factors) == 0 && outside == 0;
     if (own.isZero)
       continue;
     // (A number that is 1 everywhere is none.)
@@ -235,6 +236,12 @@ void RoleEmitter::KeyWalk::loadTokens() {
     load(own.rows);
   for (const Right &own : shape.rights)
     load(own.rows);
+  // What follows from zeros need not be zero.
+  for (const Right &own : shape.rights)
+    if (auto made = rows.find(own.rows); made != rows.end())
+      for (auto [entries, holds] : llvm::zip(made->second, isThere))
+        for (Value &entry : entries)
+          entry = ptx.choose(holds, entry, ptx.number(0));
   for (const Vector &vector : shape.vectors) {
     auto &own = vectors.emplace_back();
     for (int64_t token = 0; token < tokens; ++token) {

@@ -55,8 +55,7 @@ void RoleEmitter::placeTiles(bool apart) {
     SmallVector<BlockArgument> together;
     llvm::copy_if(inputs, std::back_inserter(together), [&](BlockArgument input) {
       return (llvm::is_contained(copied, input) && !isLogsAhead(input)) ||
-             ((phase == Phase::Chain || (plan.isSpare(input) && plan.abreast == 1)) &&
-              plan.isPlace(input));
+             ((phase == Phase::Chain || (plan.isSpare(input) && plan.abreast == 1)) && plan.isPlace(input));
     });
     if (together.empty())
       continue;

@@ -56,6 +56,10 @@ std::string RolePlan::refusal(chunk::ProgramOp program, ArrayRef<TensorArgument>
   if (plan.keys > mostKeysBeside && plan.states > 1)
     return "there are " + std::to_string(plan.keysInMemory()) +
            " keys, and beside a second state roles take up to " + std::to_string(mostKeysBeside);
+  if (plan.abreast > 1 && swings(program))
+    return "what is read and written back of a state comes of another one, key by key, and bf16 is off by "
+           "too "
+           "much of what swings";
   if (plan.isPadded() && !plan.endsInZeros())
     return "sizes are not 64, 128 or 256, and what follows from zeros past their end is not 0, or columns of "
            "a matrix lie there";

@@ -1,7 +1,6 @@
 // Unrolling a group over the chunk and solving for its unknown rows.
 #include "lib/Algebra/Rewriting.h"
 #include "lib/Derive/Inverse.h"
-#include "mlir/IR/Matchers.h"
 
 using namespace mlir;
 using namespace recur;
@@ -24,26 +23,6 @@ static Value weightsOf(DeriveContext &cx, Value decay, Span span, unsigned to = 
   Attribute one = MatType::scalar(cx.b().getContext()).getRows();
   MatType type = span == Span::Whole ? MatType::get(cx.b().getContext(), of.getCols(), one) : of;
   return chunk::WeightsOp::create(cx.b(), cx.loc, type, decay, span, to, from);
-}
-
-// Whether what one state was reaches another: whether no product of the transitions is zero there, whatever
-// their numbers.
-static bool reaches(Value cascade, unsigned from, unsigned to) {
-  auto op = cascade.getDefiningOp<chunk::CascadeOp>();
-  unsigned states = op.getType().getStates();
-  SmallVector<bool> reached(states);
-  SmallVector<unsigned> work{from};
-  while (!work.empty()) {
-    unsigned state = work.pop_back_val();
-    if (std::exchange(reached[state], true))
-      continue;
-    FloatAttr number;
-    for (unsigned next = 0; next < states; ++next)
-      if (!matchPattern(op.getFactors()[next * states + state], m_Constant(&number)) ||
-          number.getValueAsDouble() != 0)
-        work.push_back(next);
-  }
-  return reached[to];
 }
 
 Value Group::weightRows(const Target &target) {
@@ -77,28 +56,6 @@ Value Group::masked(Value vectors, Value keys, Value decay, ArrayRef<Target> fro
     mask = cx.add(mask, weight ? cx.mul(own, cx.transpose(weight)) : own);
   }
   return mask ? cx.mul(cx.matmul(vectors, cx.transpose(keys)), mask) : Value();
-}
-
-// Where each key has transitions of its own, what is written to all states is weighed within the product.
-Value Group::gramOfChannels(Value vectors, Value keys, ArrayRef<Target> from, unsigned member, Reach reach) {
-  SmallVector<Value> weights(states.size());
-  bool isSeen = false;
-  for (const Target &target : from) {
-    Value weight = weightRows(target);
-    weights[target.member] = cx.add(weights[target.member], weight ? weight : numberRows(1));
-    isSeen |= reaches(cascade, target.member, member);
-  }
-  for (Value &weight : weights)
-    weight = weight ? weight : numberRows(0);
-  return isSeen ? chunk::GramOp::create(cx.b(), cx.loc, squareOf(vectors), vectors, keys, cascade, weights,
-                                        reach, member)
-                      .getResult()
-                : Value();
-}
-
-Value Group::numberRows(double number) {
-  OpBuilder atToken(RuleOp(cx.nf.rule).getBody().front().getTerminator());
-  return cx.tokens.rows(ConstantOp::create(atToken, cx.loc, number));
 }
 
 Value Group::scores(Value vectors, const Stream &stream, unsigned member, Reach reach) {

@@ -56,6 +56,10 @@ std::optional<double> quotient(double of, double by);
 /// What a coefficient is times another one, where it has all of that one's factors.
 std::optional<Coefficient> quotient(Coefficient of, const Coefficient &by);
 
+/// Whether what one state was reaches another: whether no product of a cascade's transitions is zero there,
+/// whatever their numbers.
+bool reaches(mlir::Value cascade, unsigned from, unsigned to);
+
 class Group {
 public:
   /// Of some states, and of others that these were at the starts of blocks: each with the one that it was.
@@ -114,9 +118,7 @@ private:
   bool wantsScan() const;
   /// Whether diagonals on the key side couple the states, where such are wanted (channelsAttr).
   bool areChannelsCoupled() const;
-  bool hasChannels() const {
-    return cascade && !isOne(chunk::typeOfFactors(cascade.getType()).getCols());
-  }
+  bool hasChannels() const { return cascade && !isOne(chunk::typeOfFactors(cascade.getType()).getCols()); }
   mlir::LogicalResult findCascade();
   void prepareScan();
   /// All states of the chunk, after each token or before it.

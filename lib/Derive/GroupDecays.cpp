@@ -1,5 +1,6 @@
 // What a group's states decay by, and whether that comes before what a token writes or after it.
 #include "lib/Derive/Group.h"
+#include "mlir/IR/Matchers.h"
 
 using namespace mlir;
 using namespace recur;
@@ -106,6 +107,49 @@ LogicalResult Group::findCascade() {
   cascade = chunk::CascadeOp::create(
       cx.b(), cx.loc, chunk::CascadeType::get(atToken.getContext(), states.size(), type), entries);
   return success();
+}
+
+bool recur::reaches(Value cascade, unsigned from, unsigned to) {
+  auto op = cascade.getDefiningOp<chunk::CascadeOp>();
+  unsigned states = op.getType().getStates();
+  SmallVector<bool> reached(states);
+  SmallVector<unsigned> work{from};
+  while (!work.empty()) {
+    unsigned state = work.pop_back_val();
+    if (std::exchange(reached[state], true))
+      continue;
+    FloatAttr number;
+    for (unsigned next = 0; next < states; ++next)
+      if (!matchPattern(op.getFactors()[next * states + state], m_Constant(&number)) ||
+          number.getValueAsDouble() != 0)
+        work.push_back(next);
+  }
+  return reached[to];
+}
+
+// Where each key has transitions of its own, what is written to all states is weighed within the product.
+Value Group::gramOfChannels(Value vectors, Value keys, ArrayRef<Target> from, unsigned member,
+                            chunk::Reach reach) {
+  SmallVector<Value> weights(states.size());
+  bool isSeen = false;
+  for (const Target &target : from) {
+    Value weight = weightRows(target);
+    weights[target.member] = cx.add(weights[target.member], weight ? weight : numberRows(1));
+    isSeen |= reaches(cascade, target.member, member);
+  }
+  for (Value &weight : weights)
+    weight = weight ? weight : numberRows(0);
+  Attribute tokens = matType(vectors).getRows();
+  MatType square = MatType::get(tokens.getContext(), tokens, tokens);
+  return isSeen
+             ? chunk::GramOp::create(cx.b(), cx.loc, square, vectors, keys, cascade, weights, reach, member)
+                   .getResult()
+             : Value();
+}
+
+Value Group::numberRows(double number) {
+  OpBuilder atToken(RuleOp(cx.nf.rule).getBody().front().getTerminator());
+  return cx.tokens.rows(ConstantOp::create(atToken, cx.loc, number));
 }
 
 std::optional<double> recur::quotient(double of, double by) {

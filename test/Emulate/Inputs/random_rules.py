@@ -15,10 +15,10 @@ from pathlib import Path
 
 MARGIN = 3
 OPTIONS = ["--dtype=bf16", "--target=sm_90a", "--emulate"]
-RANGE = {"a": " in [0, 1]", "b": " in [0, 1]", "c": " in [0, 1]", "m": " in [0, 1]"}
+RANGE = {"a": " in [0, 1]", "b": " in [0, 1]", "c": " in [0, 1]", "m": " in [0, 1]", "d": " in [-1, 1]"}
 SHAPES = {"q": "vector(dk)", "k": "vector(dk)", "p": "vector(dk)", "v": "vector(dv)", "w": "vector(dv)",
           "z": "vector(dv)", "a": "scalar", "b": "scalar", "c": "scalar", "m": "scalar", "h": "vector(dk)[n]",
-          "u": "vector(dv)[n]", "A": "matrix(dk, n)", "U": "matrix(dv, n)"}
+          "u": "vector(dv)[n]", "A": "matrix(dk, n)", "U": "matrix(dv, n)", "d": "vector(dk)", "f": "vector(dk)"}
 
 
 class Draw:
@@ -31,6 +31,11 @@ class Draw:
         self.memories = "S"  # that outputs are read of
         self.isTurned = self.chance(0.2)  # the state's keys are its rows
         self.text = self.frozen(self.draw(), random.Random(f"{seed} frozen"))
+        own = random.Random(f"{seed} abreast")
+        if own.random() < 0.06:  # drawn apart, so that other seeds' rules stay what they are
+            self.random, self.memories, self.isTurned = own, "S", own.random() < 0.2
+            self.decay, self.keys = "keys", ["k", "p"][:self.pick(1, 1, 2)]
+            self.text = self.rule(self.abreast())
 
     def pick(self, *of):
         return self.random.choice(of)
@@ -96,13 +101,38 @@ class Draw:
         lines.insert(self.random.randrange(len(lines) + 1), f"S = {self.decayed('S')}")
         return lines
 
+    def abreast(self):
+        """Statements that change two states which each key couples by itself."""
+        def decayed(state, gate):
+            if gate in ("m", "0.9"):
+                return f"{gate}*{state}"
+            return f"diag({gate})*{state}" if self.isTurned else f"{state}*diag({gate})"
+
+        keys = self.pick("exp(g)", "exp(g)", "(a*exp(g))", "sigmoid(f)", "d")
+        gate = self.pick("m", "m", "0.9", keys, "exp(g)")
+        kind = self.random.random()
+        if kind < 0.4:  # momentum
+            return [f"M = {decayed('M', gate)}{self.change('', 'S')}",
+                    f"S = {decayed('S', keys)} {self.pick('+ M', '+ M', '+ 1/2*M', '+ b*M')}"]
+        change = self.change("", "S")
+        if kind < 0.7:  # an average
+            self.memories = self.pick("M", "M", "S", "(S + M)")
+            return [f"S = {decayed('S', keys)}", f"S = S{change}", f"M = {decayed('M', gate)} + (1 - m)*S"]
+        number = self.pick("a", "0.7")  # a complex number for each key, which makes what is there smaller
+        cosine, sine = self.pick((f"({number}*cos(f))", f"({number}*sin(f))"), ("(0.7*d)", "(0.7*sigmoid(f))"))
+        return [f"X = {decayed('S', cosine)} - {decayed('M', sine)}{change}",
+                f"M = {decayed('S', sine)} + {decayed('M', cosine)}", "S = X"]
+
     def output(self):
         read = self.read(self.memories, "q")
         return self.pick(read, read, read, f"dk^(-1/2)*{read}", f"rmsnorm({read})", f"{read} + c*v",
                          f"silu(z).*({read})", f"c*({read})")
 
     def draw(self):
-        lines = self.updates()
+        return self.rule(self.updates())
+
+    def rule(self, lines):
+        """The rule whose token does what the lines do: with outputs, and what they name."""
         if not re.search(r"\b[vwuU]\b", "".join(lines)):  # of what only vanishes, f16 loses more than is left
             lines.append(f"S = S + {self.outer('v', 'k')}")
         at = len(lines) if self.chance(0.7) else self.random.randrange(len(lines) + 1)

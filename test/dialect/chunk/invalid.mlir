@@ -119,6 +119,30 @@ chunk.program @chunk_cascade_c1 length("C") [#recur.arg<input "a">] -> ["o"] ini
 
 // -----
 
+chunk.program @chunk_cascade_c1_type length("C") [#recur.arg<input "k">, #recur.arg<input "a">, #recur.arg<input "v">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>, %a: !recur.mat<C x 1>, %v: !recur.mat<C x dv>):
+  // expected-error@+1 {{must have factors of type '!recur.mat<C x dk>' or one number per token, got: '!recur.mat<C x dv>'}}
+  %0 = chunk.cascade %k, %a, %a, %v : !recur.mat<C x dk>, !recur.mat<C x 1>, !recur.mat<C x 1>, !recur.mat<C x dv>
+    -> !chunk.cascade<2, !recur.mat<C x dk>>
+  chunk.yield %a : !recur.mat<C x 1>
+}
+
+// -----
+
+chunk.program @chunk_cascade_c1_channels length("C") [#recur.arg<input "k">, #recur.arg<input "a">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>, %a: !recur.mat<C x 1>):
+  // expected-error@+1 {{must have factors of type '!recur.mat<C x 1>' or one number per token, got: '!recur.mat<C x dk>'}}
+  %0 = chunk.cascade %k, %a, %a, %a : !recur.mat<C x dk>, !recur.mat<C x 1>, !recur.mat<C x 1>, !recur.mat<C x 1>
+    -> !chunk.cascade<2, !recur.mat<C x 1>>
+  chunk.yield %a : !recur.mat<C x 1>
+}
+
+// -----
+
 chunk.program @chunk_mask_c1 length("C") [#recur.arg<input "k">] -> ["o"] init {
   chunk.yield
 } body {
@@ -174,6 +198,75 @@ chunk.program @chunk_gram_c2 length("C") [#recur.arg<input "k">] -> ["o"] init {
   // expected-error@+1 {{must give '!recur.mat<C x C>', got: '!recur.mat<C x dk>'}}
   %1 = chunk.gram strict %k, %k : !recur.mat<C x dk> -> !recur.mat<C x dk>
   chunk.yield %1 : !recur.mat<C x dk>
+}
+
+// -----
+
+chunk.program @chunk_gram_c1_cascade length("C") [#recur.arg<input "k">, #recur.arg<input "a">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>, %a: !recur.mat<C x 1>):
+  %0 = chunk.cascade %a, %a, %a, %a : !recur.mat<C x 1>, !recur.mat<C x 1>, !recur.mat<C x 1>, !recur.mat<C x 1>
+    -> !chunk.cascade<2, !recur.mat<C x 1>>
+  // expected-error@+1 {{must have a scalar decay or one for each column of '!recur.mat<C x dk>', got: '!chunk.cascade<2, <C x 1>>'}}
+  %1 = chunk.gram strict %k, %k decay %0 : !chunk.cascade<2, !recur.mat<C x 1>> weights(%a, %a : !recur.mat<C x 1>,
+    !recur.mat<C x 1>) : !recur.mat<C x dk> -> !recur.mat<C x C>
+  chunk.yield %1 : !recur.mat<C x C>
+}
+
+// -----
+
+chunk.program @chunk_gram_c3 length("C") [#recur.arg<input "k">, #recur.arg<input "a">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>, %a: !recur.mat<C x 1>):
+  %0 = chunk.cascade %k, %a, %a, %k : !recur.mat<C x dk>, !recur.mat<C x 1>, !recur.mat<C x 1>, !recur.mat<C x dk>
+    -> !chunk.cascade<2, !recur.mat<C x dk>>
+  // expected-error@+1 {{must have a number per token for each of 2 states, and read one of them, got: 1 and 0}}
+  %1 = chunk.gram strict %k, %k decay %0 : !chunk.cascade<2, !recur.mat<C x dk>> weights(%a : !recur.mat<C x 1>)
+    : !recur.mat<C x dk> -> !recur.mat<C x C>
+  chunk.yield %1 : !recur.mat<C x C>
+}
+
+// -----
+
+chunk.program @chunk_gram_c3_type length("C") [#recur.arg<input "k">, #recur.arg<input "a">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>, %a: !recur.mat<C x 1>):
+  %0 = chunk.cascade %k, %a, %a, %k : !recur.mat<C x dk>, !recur.mat<C x 1>, !recur.mat<C x 1>, !recur.mat<C x dk>
+    -> !chunk.cascade<2, !recur.mat<C x dk>>
+  // expected-error@+1 {{must have a number per token for each of 2 states, and read one of them, got: 2 and 0}}
+  %1 = chunk.gram strict %k, %k decay %0 : !chunk.cascade<2, !recur.mat<C x dk>> weights(%a, %k : !recur.mat<C x 1>,
+    !recur.mat<C x dk>) : !recur.mat<C x dk> -> !recur.mat<C x C>
+  chunk.yield %1 : !recur.mat<C x C>
+}
+
+// -----
+
+chunk.program @chunk_gram_c3_to length("C") [#recur.arg<input "k">, #recur.arg<input "a">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>, %a: !recur.mat<C x 1>):
+  %0 = chunk.cascade %k, %a, %a, %k : !recur.mat<C x dk>, !recur.mat<C x 1>, !recur.mat<C x 1>, !recur.mat<C x dk>
+    -> !chunk.cascade<2, !recur.mat<C x dk>>
+  // expected-error@+1 {{must have a number per token for each of 2 states, and read one of them, got: 2 and 2}}
+  %1 = chunk.gram strict %k, %k decay %0 : !chunk.cascade<2, !recur.mat<C x dk>> weights(%a, %a : !recur.mat<C x 1>,
+    !recur.mat<C x 1>) {to = 2} : !recur.mat<C x dk> -> !recur.mat<C x C>
+  chunk.yield %1 : !recur.mat<C x C>
+}
+
+// -----
+
+chunk.program @chunk_gram_c3_decay length("C") [#recur.arg<input "k">, #recur.arg<input "a">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>, %a: !recur.mat<C x 1>):
+  %0 = chunk.decay %a : !recur.mat<C x 1>
+  // expected-error@+1 {{must have a number per token for each of 0 states, and read one of them, got: 1 and 0}}
+  %1 = chunk.gram strict %k, %k decay %0 : !chunk.decay<!recur.mat<C x 1>> weights(%a : !recur.mat<C x 1>)
+    : !recur.mat<C x dk> -> !recur.mat<C x C>
+  chunk.yield %1 : !recur.mat<C x C>
 }
 
 // -----

@@ -100,3 +100,27 @@ chunk.program @parts length("C") [#recur.arg<input "k">, #recur.arg<state "S">] 
   %o = recur.matmul %k, %h : !recur.mat<C x dk>, !recur.mat<dk x dv>
   chunk.yield %S, %o : !recur.mat<dk x dv>, !recur.mat<C x dv>
 }
+
+// Transitions of each key: one diagonal, and numbers for all keys.
+// CHECK-LABEL: chunk.program @channels length("C")
+chunk.program @channels length("C") [#recur.arg<input "k">, #recur.arg<input "a">, #recur.arg<input "w">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>, %a: !recur.mat<C x 1>, %w: !recur.mat<C x dk>):
+  // CHECK: %[[C:.*]] = chunk.cascade %w, %a, %a, %a : !recur.mat<C x dk>, !recur.mat<C x 1>, !recur.mat<C x 1>, !recur.mat<C x 1> -> <2, <C x dk>>
+  %c = chunk.cascade %w, %a, %a, %a : !recur.mat<C x dk>, !recur.mat<C x 1>, !recur.mat<C x 1>, !recur.mat<C x 1>
+    -> !chunk.cascade<2, !recur.mat<C x dk>>
+  // CHECK: chunk.weights through %[[C]] {to = 1 : i64} : !chunk.cascade<2, <C x dk>> -> <C x dk>
+  %t = chunk.weights through %c {to = 1} : !chunk.cascade<2, !recur.mat<C x dk>> -> !recur.mat<C x dk>
+  // CHECK: chunk.weights whole %[[C]] {from = 1 : i64} : !chunk.cascade<2, <C x dk>> -> <dk x 1>
+  %h = chunk.weights whole %c {from = 1} : !chunk.cascade<2, !recur.mat<C x dk>> -> !recur.mat<dk x 1>
+  // CHECK: chunk.gram strict %k, %k decay %[[C]] : !chunk.cascade<2, <C x dk>> weights(%a, %a : !recur.mat<C x 1>, !recur.mat<C x 1>) :
+  %s = chunk.gram strict %k, %k decay %c : !chunk.cascade<2, !recur.mat<C x dk>> weights(%a, %a : !recur.mat<C x 1>,
+    !recur.mat<C x 1>) : !recur.mat<C x dk> -> !recur.mat<C x C>
+  // CHECK: chunk.gram inclusive %k, %k decay %[[C]] {{.*}} {to = 1 : i64} : <C x dk> -> <C x C>
+  %i = chunk.gram inclusive %k, %k decay %c : !chunk.cascade<2, !recur.mat<C x dk>> weights(%a, %a : !recur.mat<C x 1>,
+    !recur.mat<C x 1>) {to = 1} : !recur.mat<C x dk> -> !recur.mat<C x C>
+  %u = chunk.tri_solve blocks(%s : !recur.mat<C x C>) rhs(%t : !recur.mat<C x dk>) -> !recur.mat<C x dk>
+  %o = recur.matmul %i, %u : !recur.mat<C x C>, !recur.mat<C x dk>
+  chunk.yield %o : !recur.mat<C x dk>
+}
