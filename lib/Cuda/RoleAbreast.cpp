@@ -38,7 +38,7 @@ std::optional<std::pair<chunk::Span, KeyCoupling>> RolePlan::couplingOf(Value fa
       unsigned number = isNumber(op->getOperand(0)) ? 0 : 1;
       if (!isNumber(op->getOperand(number)))
         return std::nullopt;
-      factors.push_back({op->getOperand(number)});
+      factors.push_back({trace(op->getOperand(number))}); // of several results of a map that are the same
       work.push_back({op->getOperand(1 - number), factors});
       continue;
     }
@@ -104,7 +104,7 @@ SmallVector<std::optional<RowFactors>, 2> RolePlan::weightsOf(chunk::GramOp gram
     if (constant == 0)
       weights.push_back(std::nullopt);
     else
-      weights.push_back(constant == 1 ? RowFactors() : RowFactors{{weight}});
+      weights.push_back(constant == 1 ? RowFactors() : RowFactors{{trace(weight)}});
   }
   return weights;
 }
