@@ -27,8 +27,7 @@ int64_t RoleEmitter::KeyWalk::offsetOf(size_t tile, int64_t part, int64_t place)
   return (rowsBefore + part * own) * 128 * (plan.keys / 64);
 }
 
-void RoleEmitter::KeyWalk::storeRows(Level level, size_t tile, const Stacked &own, int64_t token,
-                                     Value condition) {
+void RoleEmitter::KeyWalk::storeRows(Level level, size_t tile, const Stacked &own, int64_t token) {
   Value first = block;
   int64_t row = token, bytes = blockBytes;
   if (isPacked(tile) && level.size < tokens) { // half of the block
@@ -44,7 +43,7 @@ void RoleEmitter::KeyWalk::storeRows(Level level, size_t tile, const Stacked &ow
   at = ptx.exclusiveOr(fresh(at), ptx.constant(row % 8 * 16));
   for (int64_t part : {0, 1}) {
     Value pair = own[part][0] ? ptx.pack(own[part][0], own[part][1]) : ptx.constant(0);
-    ptx.store(at, offsetOf(tile, part, level.place) + row * 128, {pair}, /*relaxed=*/false, condition);
+    ptx.store(at, offsetOf(tile, part, level.place) + row * 128, {pair});
   }
 }
 
@@ -140,7 +139,7 @@ void RoleEmitter::KeyWalk::goBack(Matrix after, llvm::function_ref<void(const Ma
 void RoleEmitter::KeyWalk::multiplyStep(Level level, Value seen, int64_t step,
                                         SmallVectorImpl<Values> &sums) {
   llvm::SmallDenseMap<unsigned, Values> lefts, rights;
-  auto load = [&](Values &known, unsigned tile, Value block, bool sees) {
+  auto load = [&](Values &known, unsigned tile, Value block) {
     if (!known.empty())
       return;
     bool isShort = isPacked(tile), isWithin = level.size < tokens;
@@ -163,8 +162,8 @@ void RoleEmitter::KeyWalk::multiplyStep(Level level, Value seen, int64_t step,
     known = ptx.loadMatrices(at, offsetOf(tile, 0, level.place) + step / 4 * stride, false);
   };
   for (auto [sum, gram] : llvm::zip(sums, shape.grams)) {
-    load(lefts[gram.first], gram.first, roles.warp, true);
-    load(rights[gram.second], gram.second, seen, false);
+    load(lefts[gram.first], gram.first, roles.warp);
+    load(rights[gram.second], gram.second, seen);
     sum = ptx.multiplyPacked(sum, lefts[gram.first], rights[gram.second]);
   }
 }

@@ -100,7 +100,7 @@ private:
   Stacked rightRows(const Right &right, const Matrix &after, int64_t token);
   bool isPacked(size_t tile) const { return tile >= shape.seen; }
   int64_t offsetOf(size_t tile, int64_t part, int64_t place) const;
-  void storeRows(Level level, size_t tile, const Stacked &rows, int64_t token, mlir::Value condition = {});
+  void storeRows(Level level, size_t tile, const Stacked &rows, int64_t token);
   void storeBlock();
   Matrix loadBlock(mlir::Value block);
   void makeTiles(Level within, Level across);
