@@ -8,17 +8,19 @@ using namespace recur::cuda;
 // A sum takes up a product of which it is the only user: the product begins with what it is added to. Tells
 // whether it was so.
 FailureOr<bool> ChunkEmitter::addProduct(AddOp op) {
-  if (isOne(op.getType().getCols()) || op.getOperand(0).getType() != op.getOperand(1).getType())
+  MatType type = op.getType();
+  if (isOne(type.getRows()) || isOne(type.getCols()) ||
+      op.getOperand(0).getType() != op.getOperand(1).getType())
     return false;
   auto isTokens = [](Attribute dim) { return isa<StringAttr>(dim); };
-  if (isTokens(op.getType().getRows()) && isTokens(op.getType().getCols()))
+  if (isTokens(type.getRows()) && isTokens(type.getCols()))
     return false;
   for (unsigned i : {1, 0}) {
     auto product = op.getOperand(i).getDefiningOp<MatmulOp>();
     if (!product || !product->hasOneUse() || emitted.contains(product))
       continue;
     FailureOr<ChunkValue> other = asSlab(op.getOperand(1 - i));
-    if (failed(other) || failed(emitMatmul(product, other->entries, op.getResult())))
+    if (failed(other) || failed(emitMatmul(product, &*other, op.getResult())))
       return failure();
     emitted.insert(product);
     finish(product);

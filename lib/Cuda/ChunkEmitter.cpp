@@ -12,7 +12,7 @@ ChunkEmitter::ChunkEmitter(Threads &threads, chunk::ProgramOp program, TensorAcc
                            ArrayRef<TensorArgument> tensors, const ChunkShape &shape, SharedArena &arena)
     : fragments(threads, shape.precision), slabWarps(shape.warps), threads(threads), b(threads.b),
       program(program), access(access), tensors(tensors), tokens(shape.tokens), warps(shape.warps),
-      arena(arena), scoreParts(std::min(shape.warps * 16 / shape.tokens, shape.tokens / 16)),
+      savesMemory(shape.savesMemory), arena(arena), scoreParts(std::min(shape.warps * 16 / shape.tokens, shape.tokens / 16)),
       scoreColumns(shape.tokens / scoreParts), tokenGrid(shape.tokenGrid()),
       tokenThreads(threads.b, tokenGrid) {}
 
@@ -52,8 +52,7 @@ SharedTile ChunkEmitter::allocate(int64_t rows, int64_t cols, int64_t pitch, boo
   tile.isF32 = isF32 || isWide();
   int64_t bytes = llvm::alignTo(tile.bytes(), 16);
   std::optional<int64_t> offset = arena.tryAllocate(bytes);
-  // Blocks of few tokens rather take more memory than wait.
-  if (!offset && arena.hasReleased() && !program.getBlock()) {
+  if (!offset && arena.hasReleased() && savesMemory) {
     dirty = true;
     sync();
     offset = arena.tryAllocate(bytes);
@@ -231,6 +230,7 @@ void ChunkEmitter::finish(Operation *op) {
     if (--usesLeft[operand] == 0) {
       values.erase(operand);
       staged.erase(operand);
+      across.erase(operand);
       decays.erase(operand);
     }
 }
@@ -258,7 +258,7 @@ LogicalResult ChunkEmitter::emitKind(Operation *op) {
       .Case([&](chunk::MixOp m) { return emitMix(m); })
       .Case([&](chunk::TriSolveOp s) { return emitSolve(s); })
       .Case([&](chunk::ConjugateGradientsOp c) { return emitConjugateGradients(c); })
-      .Case([&](MatmulOp m) { return emitMatmul(m, {}, m); })
+      .Case([&](MatmulOp m) { return emitMatmul(m, nullptr, m); })
       .Case([&](ElementwiseOp e) { return emitElementwise(e); })
       .Case([&](ConstantOp c) {
         set(c, ChunkValue::scalar(threads.number(c.getValue().convertToDouble())));
@@ -396,6 +396,7 @@ void ChunkEmitter::endChunk() {
   values.clear();
   decays.clear();
   staged.clear();
+  across.clear();
   systems.clear();
   dirty = true;
   sync();
@@ -422,7 +423,8 @@ LogicalResult ChunkEmitter::emit(Value from, Value left, MutableArrayRef<ChunkVa
     bool isOther =
         succeeded(next) && next->kind == ChunkValue::Rows && next->memory.base != state.memory.base &&
         llvm::any_of(states, [&](const ChunkValue &s) { return s.memory.base == next->memory.base; });
-    if (failed(next) || isOther)
+    bool isTurned = succeeded(next) && next->kind == ChunkValue::Slab && next->dim != state.dim;
+    if (failed(next) || isOther || isTurned)
       return failure();
     last.push_back(*next);
   }

@@ -48,6 +48,8 @@ struct ChunkShape {
   int64_t tokens = 64; // of a chunk
   int64_t warps = 8;
   Precision precision = Precision::Bf16;
+  /// Whether blocks wait for memory that is free after a barrier, rather than take more.
+  bool savesMemory = true;
 
   /// The threads that share a token's channels: eight, or more where there are fewer tokens than eights.
   Grid tokenGrid() const {
@@ -202,7 +204,11 @@ private:
   PackedSlab packInUnits(mlir::ValueRange entries, int64_t rows);
 
   // Products and elementwise functions (ChunkProducts.cpp, ChunkElementwise.cpp).
-  mlir::LogicalResult emitMatmul(MatmulOp op, llvm::ArrayRef<mlir::Value> sum, mlir::Value result);
+  /// A product that begins with a slab, or null.
+  mlir::LogicalResult emitMatmul(MatmulOp op, const ChunkValue *start, mlir::Value result);
+  mlir::LogicalResult emitAcross(MatmulOp op, const ChunkValue &lhs, const ChunkValue &slab,
+                                 const ChunkValue *start, mlir::Value result);
+  void scaleProduct(Fragment &sum, const ChunkValue &lhs, mlir::Value unit, const ChunkValue *start);
   mlir::LogicalResult emitColumnProduct(MatmulOp op);
   mlir::LogicalResult emitRowProduct(MatmulOp op);
   void sumTokens(const ChunkValue &tile, const ChunkValue &numbers, const ChunkValue &result);
@@ -230,7 +236,7 @@ private:
   /// exponentOf as a number, times 2^`more`, within 2^-40 and 2^40; 1 over such a number.
   mlir::Value unitOf(mlir::Value most, int64_t more);
   mlir::Value inverseOf(mlir::Value power);
-  /// A slab as a row per token in shared memory.
+  /// A slab as a row per token, or key, in shared memory.
   SharedTile moveSlab(const ChunkValue &slab, bool isF32);
 
   // Memory and loops.
@@ -293,6 +299,7 @@ private:
   TensorAccess &access;
   llvm::ArrayRef<TensorArgument> tensors;
   const int64_t tokens, warps;
+  const bool savesMemory;
   SharedArena &arena;
   int64_t scoreParts, scoreColumns;
   Grid tokenGrid;
@@ -304,6 +311,7 @@ private:
   llvm::DenseSet<mlir::Value> swizzled;
   llvm::DenseMap<mlir::Value, Decay> decays;
   llvm::DenseMap<mlir::Value, SharedTile> staged; // scores in shared memory: bf16 for products
+  llvm::DenseMap<mlir::Value, SharedTile> across; // slabs in shared memory, a row for each key
   // What is made once for all iterations of a region, and slabs that are tiles, too.
   llvm::DenseMap<mlir::Value, PackedSlab> slabsAhead;
   llvm::DenseMap<mlir::Operation *, llvm::SmallVector<mlir::Value>> weightsAhead;

@@ -41,12 +41,13 @@ void KernelBuilder::addPortable(DeriveFunction derive) {
   auto solved = options.chip.hasWarpgroups() ? SolvedPlan::find(program, tensors) : std::nullopt;
   if (solved && !module->lookupSymbol(tilesSymbol))
     makeShared(tilesSymbol, 1024);
-  SmallVector<int64_t> sizes{64, 32};
+  // Blocks of few tokens rather take more memory than wait, where there is more.
+  SmallVector<std::pair<int64_t, bool>> sizes{{64, true}, {32, true}};
   if (std::optional<int64_t> block = program.getBlock())
-    sizes = {int64_t(llvm::alignTo(*block, 16))};
-  for (int64_t tokens : sizes) {
-    ChunkShape shape{tokens, ChunkEmitter::countWarps(program),
-                     ChunkEmitter::findPrecision(program, tensors)};
+    sizes = {{padded(*block), false}, {padded(*block), true}};
+  for (auto [tokens, savesMemory] : sizes) {
+    ChunkShape shape{tokens, ChunkEmitter::countWarps(program), ChunkEmitter::findPrecision(program, tensors),
+                     savesMemory};
     auto add = [&](chunk::ProgramOp program, ChunkTask task) {
       Entry entry;
       entry.name = options.symbol + (task == ChunkTask::States ? "_states" : "_chunked");

@@ -36,7 +36,7 @@ FailureOr<ChunkValue> ChunkEmitter::asSlab(Value value) {
 }
 
 SharedTile ChunkEmitter::moveSlab(const ChunkValue &slab, bool isF32) {
-  SharedTile tile = allocate(tokens, slab.rows, padded(slab.rows) + 8, isF32);
+  SharedTile tile = allocate(slab.entries.size() * 2, slab.rows, padded(slab.rows) + 8, isF32);
   Value first = slabRow(slab.rows);
   threads.when(isSlabOwner(slab.rows), [&] {
     for (size_t e = 0; e < slab.entries.size(); ++e)
@@ -89,7 +89,50 @@ ChunkEmitter::PackedSlab ChunkEmitter::packInUnits(ValueRange entries, int64_t r
   return packed;
 }
 
-LogicalResult ChunkEmitter::emitMatmul(MatmulOp op, ArrayRef<Value> start, Value result) {
+// Multiplies a product by a factor for each token and a unit, and then adds what it is to begin with.
+void ChunkEmitter::scaleProduct(Fragment &sum, const ChunkValue &lhs, Value unit, const ChunkValue *start) {
+  for (auto [e, entry] : llvm::enumerate(sum.entries)) {
+    Value factor = lhs.scale.base ? rowAt(lhs.scale, fragments.column(e)) : unit;
+    if (lhs.scale.base && unit)
+      factor = multiply(factor, unit);
+    entry = multiply(entry, factor);
+    if (start)
+      entry = plus(entry, start->entries[e]);
+  }
+}
+
+// Rows of tokens times a state whose independent rows are summed over, which lie with all warps: through
+// shared memory.
+LogicalResult ChunkEmitter::emitAcross(MatmulOp op, const ChunkValue &lhs, const ChunkValue &slab,
+                                       const ChunkValue *start, Value result) {
+  bool isInUnits = fragments.isNarrow && fragments.precision != Precision::Bf16;
+  int64_t keys = op.getType().numCols(), depth = padded(slab.rows);
+  if (lhs.transposed || isInUnits || keys > warps * 16 || padded(lhs.memory.cols) != depth)
+    return failure();
+  SharedTile turned = across.lookup(op.getRhs());
+  if (!turned.base)
+    turned = moveSlab(slab, /*isF32=*/false);
+  if (!savesMemory)
+    across[op.getRhs()] = turned;
+  syncFor({lhs, ChunkValue::tile(turned)});
+  Fragment sum = fragments.zero(lhs.memory.rows);
+  bool isScaled = bool(lhs.scale.base);
+  if (start && !isScaled)
+    sum.entries = start->entries;
+  Value first = slabRow(keys);
+  fragments.forDepth(depth, {}, sum.entries, [&](Value at, ValueRange, MutableArrayRef<Value> sums) {
+    SmallVector<Value, 4> left = fragments.loadLeft(turned, first, at);
+    for (int64_t col = 0; col < lhs.memory.rows; col += 16)
+      fragments.multiply(sums.slice(col / 2, 8), left, lhs.memory, threads.constant(col), at,
+                         /*byDepth=*/false);
+  });
+  if (isScaled)
+    scaleProduct(sum, lhs, {}, start);
+  set(result, ChunkValue::slab(sum.entries, keys));
+  return success();
+}
+
+LogicalResult ChunkEmitter::emitMatmul(MatmulOp op, const ChunkValue *start, Value result) {
   if (isOne(op.getType().getCols()))
     return emitColumnProduct(op);
   if (isOne(op.getType().getRows()))
@@ -105,25 +148,36 @@ LogicalResult ChunkEmitter::emitMatmul(MatmulOp op, ArrayRef<Value> start, Value
     set(result, ChunkValue::scores(multiplyRows(*lhs, *rhs)));
     return success();
   }
+  // What is summed over tokens has the independent rows of what it is added to: those of its right operand,
+  // or of its left one.
+  bool overTokens = !hasScores && isTokens(op.getLhs().getType().getCols());
+  bool isTurned = start && start->dim == 0;
+  if (isTurned && !overTokens)
+    return failure();
+  Value leftRows = isTurned ? op.getRhs() : op.getLhs(), rightSlab = isTurned ? op.getLhs() : op.getRhs();
   ChunkValue lhs;
   if (hasScores) {
-    FailureOr<SharedTile> scores = stagedScores(op.getLhs());
+    FailureOr<SharedTile> scores = stagedScores(leftRows);
     if (failed(scores))
       return failure();
     lhs = ChunkValue::tile(*scores);
   } else {
-    FailureOr<ChunkValue> tile = asTile(op.getLhs());
+    FailureOr<ChunkValue> tile = asTile(leftRows);
     if (failed(tile))
       return failure();
     lhs = *tile;
+    if (isTurned)
+      lhs.transposed = !lhs.transposed;
   }
   const SharedTile &tile = lhs.memory;
   bool byDepth = lhs.transposed;
-  PackedSlab slab = slabsAhead.lookup(op.getRhs());
+  PackedSlab slab = slabsAhead.lookup(rightSlab);
   if (slab.operands.empty()) {
-    FailureOr<ChunkValue> rhs = asSlab(op.getRhs());
-    if (failed(rhs) || rhs->dim != 1)
+    FailureOr<ChunkValue> rhs = asSlab(rightSlab);
+    if (failed(rhs))
       return failure();
+    if (rhs->dim != (isTurned ? 0 : 1))
+      return hasScores || isTurned ? failure() : emitAcross(op, lhs, *rhs, start, result);
     syncFor(lhs);
     Fragment left{int64_t(rhs->entries.size()) * 2, rhs->entries};
     // A scale on the contracted tokens belongs to the left operand, one on the result's tokens to the result.
@@ -144,8 +198,8 @@ LogicalResult ChunkEmitter::emitMatmul(MatmulOp op, ArrayRef<Value> start, Value
     return failure();
   Fragment sum = fragments.zero(columns);
   bool hasRows = lhs.scale.base && !byDepth, scaled = hasRows || slab.unit;
-  if (!start.empty() && !scaled)
-    sum.entries.assign(start.begin(), start.end());
+  if (start && !scaled)
+    sum.entries = start->entries;
   auto multiply16 = [&](Value at, ValueRange left, int64_t col, MutableArrayRef<Value> sums) {
     fragments.multiply(sums.slice(col / 2, 8), left, tile, threads.constant(col), at, byDepth);
   };
@@ -163,16 +217,12 @@ LogicalResult ChunkEmitter::emitMatmul(MatmulOp op, ArrayRef<Value> start, Value
                            multiply16(at, operand, col, sums);
                        });
   }
-  if (scaled)
-    for (auto [e, entry] : llvm::enumerate(sum.entries)) {
-      Value factor = hasRows ? rowAt(lhs.scale, fragments.column(e)) : slab.unit;
-      if (hasRows && slab.unit)
-        factor = multiply(factor, slab.unit);
-      entry = multiply(entry, factor);
-      if (!start.empty())
-        entry = plus(entry, start[e]);
-    }
-  set(result, ChunkValue::slab(sum.entries, slab.rows));
+  if (scaled) {
+    if (!hasRows)
+      lhs.scale = {};
+    scaleProduct(sum, lhs, slab.unit, start);
+  }
+  set(result, ChunkValue::slab(sum.entries, slab.rows, isTurned ? 0 : 1));
   return success();
 }
 

@@ -14,7 +14,24 @@ bool ChunkEmitter::isSlab(Value state) {
   return type.numRows() != 1 && type.numCols() != 1;
 }
 
+// Whether what is read of a state are its rows with a vector, and its columns with another: a gradient that
+// goes through it.
+static bool isReadAcross(Value state) {
+  auto reads = [&](Value value) {
+    return llvm::any_of(value.getUses(), [](OpOperand &use) {
+      return isa<MatmulOp>(use.getOwner()) && use.getOperandNumber() == 1;
+    });
+  };
+  return reads(state) && llvm::any_of(state.getUsers(), [&](Operation *user) {
+           return isa<TransposeOp>(user) && reads(user->getResult(0));
+         });
+}
+
 int ChunkEmitter::stateDim(Value state) {
+  MatType type = matType(state);
+  // Either is a product across rows then: the longer side is shared out to the warps.
+  if (isReadAcross(state))
+    return type.numCols() > type.numRows() ? 1 : 0;
   return llvm::any_of(state.getUsers(), [](Operation *user) { return isa<TransposeOp>(user); }) ? 0 : 1;
 }
 
@@ -27,7 +44,16 @@ int64_t ChunkEmitter::countWarps(chunk::ProgramOp program) {
   for (Value state : program.argumentsOf(ArgKind::State))
     if (isSlab(state))
       most = std::max(most, independent(state));
-  return most > 64 ? 8 : 4;
+  return most > 128 ? 16 : most > 64 ? 8 : 4;
+}
+
+// Numbers of the states that a thread holds.
+static int64_t countEntries(chunk::ProgramOp program) {
+  int64_t count = 0;
+  for (Value state : program.argumentsOf(ArgKind::State))
+    if (ChunkEmitter::isSlab(state))
+      count += padded(matType(state).numElements() / independent(state)) / 2;
+  return count;
 }
 
 // The arguments of a program that a value is computed from.
@@ -71,7 +97,10 @@ static bool dividesByDifferences(chunk::ProgramOp program) {
 // Products read no fewer digits than the inputs that they take directly, and the outputs, have. Where errors
 // of bf16 grow, they read more.
 Precision ChunkEmitter::findPrecision(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors) {
-  bool grows = dividesByDifferences(program) || RolePlan::addsUp(program);
+  // What a gradient sums over a state's rows are what its own steps have made small.
+  bool grows = dividesByDifferences(program) || RolePlan::addsUp(program) ||
+               llvm::any_of(program.argumentsOf(ArgKind::State),
+                            [](Value state) { return isSlab(state) && isReadAcross(state); });
   program.getBody().walk([&](chunk::ConjugateGradientsOp) { grows = true; }); // with each iteration
   Precision most = RolePlan::swings(program) ? Precision::Split : grows ? Precision::Tf32 : Precision::Bf16;
   auto take = [&](const TensorArgument &tensor) {
@@ -136,8 +165,14 @@ std::optional<std::string> ChunkEmitter::refusal(chunk::ProgramOp program, Array
     if (!isSlab(state))
       continue;
     int64_t rows = independent(state), keys = matType(state).numElements() / rows;
-    if (rows > 128)
-      refuse("a state has " + llvm::Twine(rows) + " independent rows that go together, and 128 are the most");
+    constexpr int64_t most = 256, mostNumbers = 96;
+    if (rows > most)
+      refuse("a state has " + llvm::Twine(rows) + " independent rows that go together, and " +
+             llvm::Twine(most) + " are the most");
+    if (int64_t numbers = countEntries(program); rows > 128 && numbers > mostNumbers)
+      refuse("a state has " + llvm::Twine(rows) + " independent rows that go together, and a thread " +
+             llvm::Twine(numbers) + " numbers of all states, where " + llvm::Twine(mostNumbers) +
+             " are the most");
     if (keys > 256)
       refuse("a state has " + llvm::Twine(keys) + " keys, and 256 are the most");
   }
