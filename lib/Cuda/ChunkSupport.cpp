@@ -2,6 +2,7 @@
 #include "lib/Cuda/ChunkEmitter.h"
 #include "lib/Cuda/RolePlan.h"
 #include "mlir/IR/Matchers.h"
+#include "llvm/ADT/EquivalenceClasses.h"
 #include "llvm/ADT/SetVector.h"
 #include "llvm/ADT/Twine.h"
 
@@ -14,23 +15,46 @@ bool ChunkEmitter::isSlab(Value state) {
   return type.numRows() != 1 && type.numCols() != 1;
 }
 
-// Whether what is read of a state are its rows with a vector, and its columns with another: a gradient that
-// goes through it.
-static bool isReadAcross(Value state) {
-  auto reads = [&](Value value) {
+// The states that a state is added to, entry by entry, and those that are so to it: with it they are turned.
+static llvm::SetVector<Value> statesBeside(Value state) {
+  auto program = cast<chunk::ProgramOp>(cast<BlockArgument>(state).getOwner()->getParentOp());
+  auto states = program.argumentsOf(ArgKind::State);
+  llvm::EquivalenceClasses<Value> classes;
+  for (auto [next, own] : llvm::zip(program.getBodyYield().getValues(), states)) {
+    classes.insert(own);
+    llvm::SetVector<Value> open;
+    open.insert(next);
+    for (size_t i = 0; i < open.size(); ++i)
+      if (llvm::is_contained(states, open[i]) && open[i].getType() == own.getType())
+        classes.unionSets(own, open[i]);
+      else if (Operation *op = open[i].getDefiningOp(); isa_and_present<ElementwiseOp, TransposeOp>(op))
+        open.insert_range(op->getOperands());
+  }
+  llvm::SetVector<Value> beside;
+  for (auto at = classes.findLeader(state); at != classes.member_end(); ++at)
+    beside.insert(*at);
+  return beside;
+}
+
+// Whether what is read of a state, or of those beside it, are its rows with a vector, and its columns with
+// another: a gradient that goes through it.
+static bool isReadAcross(const llvm::SetVector<Value> &states) {
+  auto reads = [](Value value) {
     return llvm::any_of(value.getUses(), [](OpOperand &use) {
       return isa<MatmulOp>(use.getOwner()) && use.getOperandNumber() == 1;
     });
   };
-  return reads(state) && llvm::any_of(state.getUsers(), [&](Operation *user) {
-           return isa<TransposeOp>(user) && reads(user->getResult(0));
-         });
+  auto readsTurned = [&](Value state) {
+    return llvm::any_of(state.getUsers(),
+                        [&](Operation *user) { return isa<TransposeOp>(user) && reads(user->getResult(0)); });
+  };
+  return llvm::any_of(states, reads) && llvm::any_of(states, readsTurned);
 }
 
 int ChunkEmitter::stateDim(Value state) {
   MatType type = matType(state);
   // Either is a product across rows then: the longer side is shared out to the warps.
-  if (isReadAcross(state))
+  if (isReadAcross(statesBeside(state)))
     return type.numCols() > type.numRows() ? 1 : 0;
   return llvm::any_of(state.getUsers(), [](Operation *user) { return isa<TransposeOp>(user); }) ? 0 : 1;
 }
@@ -100,7 +124,7 @@ Precision ChunkEmitter::findPrecision(chunk::ProgramOp program, ArrayRef<TensorA
   // What a gradient sums over a state's rows are what its own steps have made small.
   bool grows = dividesByDifferences(program) || RolePlan::addsUp(program) ||
                llvm::any_of(program.argumentsOf(ArgKind::State),
-                            [](Value state) { return isSlab(state) && isReadAcross(state); });
+                            [](Value state) { return isSlab(state) && isReadAcross(statesBeside(state)); });
   program.getBody().walk([&](chunk::ConjugateGradientsOp) { grows = true; }); // with each iteration
   Precision most = RolePlan::swings(program) ? Precision::Split : grows ? Precision::Tf32 : Precision::Bf16;
   auto take = [&](const TensorArgument &tensor) {
