@@ -12,7 +12,8 @@ ChunkEmitter::ChunkEmitter(Threads &threads, chunk::ProgramOp program, TensorAcc
                            ArrayRef<TensorArgument> tensors, const ChunkShape &shape, SharedArena &arena)
     : fragments(threads, shape.precision), slabWarps(shape.warps), threads(threads), b(threads.b),
       program(program), access(access), tensors(tensors), tokens(shape.tokens), warps(shape.warps),
-      savesMemory(shape.savesMemory), arena(arena), scoreParts(std::min(shape.warps * 16 / shape.tokens, shape.tokens / 16)),
+      savesMemory(shape.savesMemory), arena(arena),
+      scoreParts(std::min(shape.warps * 16 / shape.tokens, shape.tokens / 16)),
       scoreColumns(shape.tokens / scoreParts), tokenGrid(shape.tokenGrid()),
       tokenThreads(threads.b, tokenGrid) {}
 

@@ -121,16 +121,19 @@ static bool dividesByDifferences(chunk::ProgramOp program) {
 // Products read no fewer digits than the inputs that they take directly, and the outputs, have. Where errors
 // of bf16 grow, they read more.
 Precision ChunkEmitter::findPrecision(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors) {
-  // What a gradient sums over a state's rows are what its own steps have made small.
-  bool grows = dividesByDifferences(program) || RolePlan::addsUp(program) ||
-               llvm::any_of(program.argumentsOf(ArgKind::State),
-                            [](Value state) { return isSlab(state) && isReadAcross(statesBeside(state)); });
+  bool grows = dividesByDifferences(program) || RolePlan::addsUp(program);
   program.getBody().walk([&](chunk::ConjugateGradientsOp) { grows = true; }); // with each iteration
-  Precision most = RolePlan::swings(program) ? Precision::Split : grows ? Precision::Tf32 : Precision::Bf16;
+  // What a gradient sums over a state's rows are what its own steps have made small.
+  bool goesBack = llvm::any_of(program.argumentsOf(ArgKind::State), [](Value state) {
+    return isSlab(state) && isReadAcross(statesBeside(state));
+  });
+  Precision most = RolePlan::swings(program) ? Precision::Split
+                   : grows || goesBack       ? Precision::Tf32
+                                             : Precision::Bf16;
   auto take = [&](const TensorArgument &tensor) {
     FloatType element = tensor.element;
     Precision needed = element.isF32()   ? Precision::Split
-                       : element.isF16() ? Precision::Tf32
+                       : element.isF16() ? (goesBack ? Precision::Split : Precision::Tf32)
                                          : Precision::Bf16;
     if (tensor.own[1])
       most = std::max(most, needed);

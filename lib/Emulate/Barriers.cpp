@@ -126,10 +126,24 @@ TransactionBarrier &Cluster::barrierAt(Thread &thread, uint32_t address) {
   return barrier;
 }
 
-void Cluster::settle(TransactionBarrier &barrier) {
+bool TransactionBarrier::isBeforeKnown(const Order &order) const {
+  auto isKnown = [&](auto arrival) { return order.seen[arrival.first] >= arrival.second; };
+  return order.seen[actor] + 1 >= phase || (!before.hasBytes && llvm::all_of(before.warps, isKnown));
+}
+
+// A wait names a phase by its parity alone. Whatever the warps' speed, it is to find the phase it is for:
+// neither the one two before, nor may the next one be complete before it looks.
+void Cluster::settle(Thread &thread, TransactionBarrier &barrier) {
   if (barrier.pending || barrier.bytes)
     return;
+  for (auto [warp, last] : llvm::enumerate(barrier.passed))
+    if (last.when && last.phase == barrier.phase && barrier.arriving.seen[warp] < last.when)
+      thread.fail("completes a phase of a barrier, and warp " + Twine(warp) +
+                  " may still wait for the one before");
   ++barrier.phase;
+  barrier.before = std::move(barrier.last);
+  barrier.last = std::move(barrier.present);
+  barrier.present = TransactionBarrier::Arrivals();
   barrier.complete.join(barrier.arriving);
   barrier.complete.seen[barrier.actor] = barrier.phase;
   barrier.pending = barrier.arrivals;
@@ -156,27 +170,37 @@ static void arrive(Thread &thread, const Statement &s, Slots slots) {
   if (thread.warp->order.seen[barrier.actor] < last)
     thread.fail("arrives at a barrier again, and does not know that the phase before is complete");
   last = barrier.phase + 1;
+  barrier.present.hasBytes |= barrier.bytes != 0;
+  barrier.present.warps[thread.warp->actor] = thread.warp->now();
   barrier.arriving.join(thread.warp->order);
   thread.warp->tick();
   barrier.pending -= arrivals;
-  cluster.settle(barrier);
+  cluster.settle(thread, barrier);
 }
 
 static void expectBytes(Thread &thread, const Statement &s, Slots slots) {
-  thread.cluster->barrierAt(thread, thread.address(s.operands[0], slots)).bytes +=
-      thread.word(s.operands[1], slots);
+  TransactionBarrier &barrier = thread.cluster->barrierAt(thread, thread.address(s.operands[0], slots));
+  barrier.bytes += thread.word(s.operands[1], slots);
+  barrier.present.hasBytes = true;
 }
 
 static void await(Thread &thread, const Statement &s, Slots slots) {
   TransactionBarrier &barrier = thread.cluster->barrierAt(thread, thread.address(s.operands[1], slots));
   uint32_t parity = thread.word(s.operands[2], slots) & 1;
+  Warp &warp = *thread.warp;
   while ((barrier.phase & 1) == parity) {
     barrier.waiting.push_back(&thread);
     thread.blockedOn = &barrier;
     thread.phase = parity;
     thread.wait();
   }
-  thread.warp->order.join(barrier.complete);
+  if (barrier.phase >= 2 && !barrier.isBeforeKnown(warp.order))
+    thread.fail("waits for phase " + Twine(barrier.phase) + " of a barrier, and may take phase " +
+                Twine(barrier.phase - 2) + " for it");
+  if (barrier.passed.size() <= warp.actor)
+    barrier.passed.resize(warp.actor + 1);
+  barrier.passed[warp.actor] = {barrier.phase, warp.now()};
+  warp.order.join(barrier.complete);
   thread.set(s.operands[0].items[0], slots, true);
 }
 

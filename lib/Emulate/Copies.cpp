@@ -78,7 +78,7 @@ static void loadBox(Thread &thread, const Statement &s, Slots slots) {
       memset(SharedMemory::at<char>(address), 0, bytes);
   });
   barrier.bytes -= map.boxBytes();
-  cluster.settle(barrier);
+  cluster.settle(thread, barrier);
 }
 
 // To shared memory, perhaps another block's, from this one's.
@@ -98,7 +98,7 @@ static void copyShared(Thread &thread, const Statement &s, Slots slots) {
   memcpy(SharedMemory::at<char>(to), SharedMemory::at<char>(from), bytes);
   thread.warp->tick();
   barrier.bytes -= bytes;
-  cluster.settle(barrier);
+  cluster.settle(thread, barrier);
 }
 
 // Between device memory and shared memory, bytes that lie together.
@@ -117,7 +117,7 @@ static void loadBytes(Thread &thread, const Statement &s, Slots slots) {
   thread.expect(cluster.blockAt(thread, to).shared.write(to, bytes, access));
   memcpy(SharedMemory::at<char>(to), reinterpret_cast<const void *>(from), bytes);
   barrier.bytes -= bytes;
-  cluster.settle(barrier);
+  cluster.settle(thread, barrier);
 }
 
 static void storeBytes(Thread &thread, const Statement &s, Slots slots) {

@@ -138,6 +138,18 @@ struct TransactionBarrier {
   llvm::DenseMap<Thread *, uint32_t> arrived; // phases complete with that of each thread's last arrival
   Order arriving, complete;
   llvm::SmallVector<Thread *> waiting;
+  /// By warp: the phases that were complete when it last went on, and when that was. None: 0.
+  struct Passed {
+    uint32_t phase = 0, when = 0;
+  };
+  llvm::SmallVector<Passed> passed;
+  /// Which warps have arrived for a phase, and when they last did; whether it awaits bytes, too.
+  struct Arrivals {
+    llvm::DenseMap<unsigned, uint32_t> warps;
+    bool hasBytes = false;
+  } present, last, before; // of the phase that is not complete, and of the two that were complete last
+  /// Whether all is known of the phase before the last one: then no wait takes the one before that for it.
+  bool isBeforeKnown(const Order &order) const;
 };
 
 class Block {
@@ -167,7 +179,7 @@ public:
   TransactionBarrier &barrierAt(Thread &thread, uint32_t address);
   void makeBarrier(Thread &thread, uint32_t address, uint32_t arrivals);
   /// Ends the phase of a barrier where nothing is awaited any more.
-  void settle(TransactionBarrier &barrier);
+  void settle(Thread &thread, TransactionBarrier &barrier);
 
   const Launch &launch;
   std::deque<Block> blocks;

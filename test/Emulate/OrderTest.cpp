@@ -83,7 +83,7 @@ TEST(Order, aDeadlockNamesWhoWaitsForWhat) {
   EXPECT_SAYS(phases(0, 1), "");
   EXPECT_SAYS(phases(0, 0),
               "has completed 0 phases and lacks 32 of 32 arrivals and 0 bytes; awaited is parity 0");
-  EXPECT_SAYS(phases(1, 1), "has completed 1 phases");
+  EXPECT_SAYS(phases(1, 1), "may still wait for the one before");
 }
 
 TEST(Order, anArrivalKnowsOfTheOneBefore) {
@@ -102,6 +102,40 @@ TEST(Order, anArrivalKnowsOfTheOneBefore) {
   };
   EXPECT_SAYS(run(true), "");
   EXPECT_SAYS(run(false), "does not know that the phase before is complete");
+}
+
+// Warp 0 completes four phases, as fast as it may; warp 1 waits for the second, or for all of them.
+static std::string countPhases(bool holdsBack, bool skips) {
+  return launch(64, 64, [&](Kit &kit) {
+    Value full = kit.shared, empty = kit.ptx.add(kit.shared, 8);
+    kit.when(kit.ptx.equal(kit.thread, 0), [&] {
+      for (Value barrier : {full, empty})
+        kit.ptx.initBarrier(barrier, 32);
+    });
+    kit.ptx.meet(kit.ptx.constant(0), 64);
+    for (int64_t phase = 0; phase < 4; ++phase) {
+      Value parity = kit.ptx.constant(phase & 1), before = kit.ptx.constant(~phase & 1);
+      kit.inWarp(0, [&] {
+        if (holdsBack)
+          kit.ptx.await(empty, before);
+        kit.ptx.arrive(full);
+        kit.ptx.await(full, parity);
+      });
+      kit.inWarp(1, [&] {
+        if (!skips || phase & 1)
+          kit.ptx.await(full, parity);
+        kit.ptx.arrive(empty);
+      });
+    }
+  });
+}
+
+TEST(Order, aWaitFindsItsPhase) {
+  EXPECT_SAYS(countPhases(true, false), "");
+  EXPECT_SAYS(countPhases(false, false), "may still wait for the one before");
+  // An arrival without a wait before it tells nothing of the phase.
+  std::string wrong = countPhases(true, true);
+  EXPECT_TRUE(says(wrong, "may find phase") || says(wrong, "does not know that the phase before")) << wrong;
 }
 
 TEST(Order, aWarpStaysTogether) {
