@@ -127,8 +127,8 @@ LogicalResult KernelBuilder::addSequential(RuleOp bound) {
     entry.threads = grid.threads;
     entry.shards = shards;
     LLVM::LLVMFuncOp function = makeFunction(entry, tensors.size());
-    // Two blocks on a processor, so that while one computes the other's states are on their way. (Where nothing
-    // is said ptxas keeps large blocks to 64 registers, and the rest in memory.)
+    // Two blocks on a processor, so that while one computes the other's states are on their way. (Where
+    // nothing is said ptxas keeps large blocks to 64 registers, and the rest in memory.)
     function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(),
                       b.getI32IntegerAttr(packed && grid.threads == 256 ? 2 : 1));
     if (failed(
