@@ -105,9 +105,12 @@ struct Entry {
   /// For sequences whose first token has position 0, as chunks begin where blocks of the rule do.
   bool atStart = false;
   /// What the kernel's tensors are, where they are not the rule's in their order: those by number, temporary
-  /// t as -1 - t.
+  /// t as -1 - t, micro-step m of tensor t, from 1, as t + tensorStep * m.
   llvm::SmallVector<int32_t> tensors;
 };
+
+/// RECUR_TENSOR_STEP.
+constexpr int32_t tensorStep = 1 << 16;
 
 /// A vector or number per token and head, or some of them, that one entry leaves in the workspace for the
 /// next.

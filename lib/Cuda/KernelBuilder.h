@@ -64,6 +64,8 @@ private:
   bool addInRoles(DeriveFunction derive, RowKind rows, bool manyProducts);
   bool addAbreast(DeriveFunction derive);
   bool addStages(DeriveFunction derive, CutOptions cut);
+  bool addInStages(DeriveFunction derive, bool keepsSums);
+  bool addStepsApart(DeriveFunction derive);
   std::optional<Entry> addTokenStage(RuleOp stage, llvm::StringRef name);
   std::optional<Entry> addTiles(RuleOp bound, llvm::ArrayRef<TensorArgument> tensors, llvm::StringRef name);
   llvm::SmallVector<llvm::SmallVector<Entry>> addCore(const Stages::Stage &core, DeriveFunction derive,

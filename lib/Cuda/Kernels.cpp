@@ -146,25 +146,27 @@ int64_t cuda::blockOf(RuleOp rule) {
 
 bool KernelBuilder::isWanted(StringRef form) const { return options.form == form || options.form == "auto"; }
 
+// In stages, cut as they cost least.
+bool KernelBuilder::addInStages(DeriveFunction derive, bool keepsSums) {
+  for (bool keepsDelayed : {true, false})
+    for (bool ofColumns : {true, false})
+      for (bool withRests : {true, false})
+        for (auto functions : {CutOptions::InPlace, CutOptions::Kept, CutOptions::HandedOver}) {
+          CutOptions cut{withRests, ofColumns, keepsDelayed};
+          cut.rowFunctions = functions;
+          cut.keepsSums = keepsSums;
+          if (!(keepsDelayed && ofColumns) && addStages(derive, cut))
+            return true;
+        }
+  CutOptions split;
+  split.splitsTimes = true;
+  return !keepsSums && addStages(derive, split);
+}
+
 void KernelBuilder::addChunked(DeriveFunction derive) {
-  auto inStages = [&](bool keepsSums) {
-    for (bool keepsDelayed : {true, false})
-      for (bool ofColumns : {true, false})
-        for (bool withRests : {true, false})
-          for (auto functions : {CutOptions::InPlace, CutOptions::Kept, CutOptions::HandedOver}) {
-            CutOptions cut{withRests, ofColumns, keepsDelayed};
-            cut.rowFunctions = functions;
-            cut.keepsSums = keepsSums;
-            if (!(keepsDelayed && ofColumns) && addStages(derive, cut))
-              return true;
-          }
-    CutOptions split;
-    split.splitsTimes = true;
-    return !keepsSums && addStages(derive, split);
-  };
   // A vector that sums keys costs least where the scores are that it is read with.
   auto besideScores = [&] {
-    return Cores(rule, /*keepsDelayed=*/false, /*keepsSums=*/true).sums && inStages(true);
+    return Cores(rule, /*keepsDelayed=*/false, /*keepsSums=*/true).sums && addInStages(derive, true);
   };
   if (!options.chip.hasWarpgroups())
     refused["roles"] = "the chip has no products of warpgroups";
@@ -172,12 +174,13 @@ void KernelBuilder::addChunked(DeriveFunction derive) {
     refused["roles"] = "a state at the start of a block of " + std::to_string(block) +
                        " tokens is read, and a chunk of roles has " + std::to_string(tokensOfChunk);
   // States that do not feed one another are faster one after the other than as two of one chain.
-  else if (isWanted("roles") && !besideScores() && !(Cores(rule).cores.size() > 1 && inStages(false)) &&
-           !addInRoles(derive) && !inStages(false) && hasDearSums) {
+  else if (isWanted("roles") && !besideScores() &&
+           !(Cores(rule).cores.size() > 1 && addInStages(derive, false)) && !addInRoles(derive) &&
+           !addInStages(derive, false) && !addStepsApart(derive) && hasDearSums) {
     takesDearSums = true;
     addInRoles(derive);
   } else if (options.form == "scan") { // of those in stages; addScan has the others
-    inStages(false);
+    addInStages(derive, false);
   }
   if (isWanted("chunk"))
     addPortable(derive);

@@ -186,7 +186,7 @@ void RoleEmitter::emitStart() {
     init(Loaded, stages, 1);
     init(Full, stages, rowsAhead() ? 96 : 32);
     init(KnownFull, walkersSum() && plan.haveNumbersInLogs() ? stages : 0, 32);
-    init(Empty, stages, 128 * (chains + (plan.normaliser && team > 1)));
+    init(Empty, stages, 128 * (chains + (plan.normaliser && team > 1)) + (numbersHoldPlace() ? 32 : 0));
     init(TilesFull, form.sharesWalk() ? ownPlaces + 1 : stages, form.walkers() ? 1 : 0);
     init(TablesFull, tabulatesAhead() ? 2 : 0, 32 * tableWarps());
     init(TablesEmpty, tabulatesAhead() ? 2 : 0, 128 * form.walkers());

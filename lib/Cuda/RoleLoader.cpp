@@ -143,7 +143,7 @@ void RoleEmitter::emitLoader(Value chunks) {
     Value before = ptx.add(chunk, -stages);
     Stage old = stageAt(stage.index, ptx.exclusiveOr(stage.phase, ptx.constant(1)), before);
     whenStored(chunk, [&] { copyOut(before, old); });
-    if (!leaves)
+    if (!leaves || numbersHoldPlace())
       ptx.await(barrier(Empty, stage.index), ptx.exclusiveOr(stage.phase, ptx.constant(1)));
     if (form.sharesMaps(plan))
       ptx.await(barrier(MapsEmpty, stage.index), ptx.exclusiveOr(stage.phase, ptx.constant(1)));

@@ -303,6 +303,10 @@ void RoleEmitter::fillMasks(const RowState &state, RowPart which, bool late) {
   threads.when(ptx.compare(arith::CmpIPredicate::eq, ptx.bits(state.chunk, team - 1), rank()), fill);
 }
 
+// Whether a place is free only when the warp that makes numbers has seen it full: walkers, whose sums it
+// takes, have done with their tiles before that.
+bool RoleEmitter::numbersHoldPlace() const { return phase == Phase::Prepare && walkersSum() && !rowsAhead(); }
+
 // Numbers per token or, where there are masks of coupled states, a part of these by each of the warps that
 // sum over rows: they take longer than all else.
 void RoleEmitter::emitRows(Value chunks, RowPart which) {
@@ -352,6 +356,8 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
     }
     if (!rowsAhead())
       await();
+    if (numbersHoldPlace())
+      ptx.arrive(barrier(Empty, stage.index));
     auto valuesOf = [&](const Slot &slot) {
       std::array<Value, 2> values{ptx.number(1), ptx.number(1)};
       bool isLog = slot.decay && slot.within == Slot::Nothing;

@@ -76,8 +76,10 @@ void RoleEmitter::leaveChunk(ChainState &state) {
   if (!state.isLastSlab)
     return;
   // Who makes scores reads keys, too, for a vector that is read beside them.
-  if (plan.normaliser)
+  if (plan.normaliser) {
     awaitScores(state);
+    ptx.syncWarp(); // one lane speaks for all below
+  }
   ptx.arrive(barrier(Empty, state.stage.index));
   if (form.sharesMaps(plan)) {
     ptx.syncWarp();

@@ -145,7 +145,7 @@ private:
   int64_t sumWarps() const { return form.sumsApart(plan) ? 4 : 2; }
   /// Whether some warps sum over rows. Sums come to a chain in records.
   bool hasSums() const { return !plan.reductions.empty() && phase != Phase::Chain && !walkersSum(); }
-  bool walkersSum() const;
+  bool walkersSum() const, numbersHoldPlace() const;
   /// The rows that such a warp sums over, side by side.
   int64_t rowsOfSumWarp() const { return tokensOfChunk / sumWarps() / team; }
   bool waits(const Slot &slot) const;

@@ -305,3 +305,25 @@ std::string recur::proveWidened(RuleOp rule, RuleOp widened) {
     return success();
   });
 }
+
+std::string recur::proveStepsApart(RuleOp rule, RuleOp apart, ArrayRef<StepOfInput> steps) {
+  OwningOpRef<RuleOp> whole(rule.clone()), own(apart.clone());
+  if (failed(unrollSteps(*whole)))
+    return "the number of micro-steps is not bound";
+  Shrinker shrinker;
+  shrinker.shrink(*whole);
+  shrinker.shrink(*own);
+  return compareRuns(*whole, /*tokens=*/4, [&](Call<Fp> &call) -> LogicalResult {
+    Call<Fp> taken = call;
+    for (const StepOfInput &step : steps) {
+      auto &input = taken.inputs.emplace_back();
+      for (const std::vector<Dense<Fp>> &ofToken : call.inputs[step.input])
+        input.push_back({ofToken[step.step]});
+    }
+    if (failed(runRule(*own, taken)))
+      return failure();
+    call.outputs = taken.outputs;
+    call.states = taken.states;
+    return success();
+  });
+}

@@ -4,6 +4,7 @@
 #include "lib/Algebra/ColumnRows.h"
 #include "lib/Algebra/RotatedUpdate.h"
 #include "lib/Algebra/StackedReads.h"
+#include "lib/Algebra/StepsApart.h"
 
 namespace recur {
 
@@ -21,6 +22,9 @@ std::string proveColumns(RuleOp rule, RuleOp column);
 
 /// Whether it does: whether a rule stays the same when the columns of its inputs and outputs change places.
 bool areColumnsAlike(RuleOp rule);
+
+/// With the one whose micro-steps are inputs (takeStepsApart).
+std::string proveStepsApart(RuleOp rule, RuleOp apart, llvm::ArrayRef<StepOfInput> steps);
 
 /// With the one whose vectors are matrices of like columns (widenVectors).
 std::string proveWidened(RuleOp rule, RuleOp widened);

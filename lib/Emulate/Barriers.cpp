@@ -110,6 +110,7 @@ void Cluster::makeBarrier(Thread &thread, uint32_t address, uint32_t arrivals) {
     thread.fail("makes a barrier where there is one");
   TransactionBarrier &barrier = at->second;
   barrier.actor = actor;
+  barrier.address = address;
   barrier.arrivals = barrier.pending = arrivals;
   barrier.maker = thread.warp->actor;
   barrier.made = thread.warp->now();
@@ -138,7 +139,8 @@ void Cluster::settle(Thread &thread, TransactionBarrier &barrier) {
     return;
   for (auto [warp, last] : llvm::enumerate(barrier.passed))
     if (last.when && last.phase == barrier.phase && barrier.arriving.seen[warp] < last.when)
-      thread.fail("completes a phase of a barrier, and warp " + Twine(warp) +
+      thread.fail("completes phase " + Twine(barrier.phase + 1) + " of the barrier at byte " +
+                  Twine(barrier.address % SharedMemory::range) + ", and warp " + Twine(warp) +
                   " may still wait for the one before");
   ++barrier.phase;
   barrier.before = std::move(barrier.last);
@@ -195,7 +197,8 @@ static void await(Thread &thread, const Statement &s, Slots slots) {
     thread.wait();
   }
   if (barrier.phase >= 2 && !barrier.isBeforeKnown(warp.order))
-    thread.fail("waits for phase " + Twine(barrier.phase) + " of a barrier, and may take phase " +
+    thread.fail("waits for phase " + Twine(barrier.phase) + " of the barrier at byte " +
+                Twine(barrier.address % SharedMemory::range) + ", and may take phase " +
                 Twine(barrier.phase - 2) + " for it");
   if (barrier.passed.size() <= warp.actor)
     barrier.passed.resize(warp.actor + 1);

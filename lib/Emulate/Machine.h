@@ -130,7 +130,7 @@ struct NamedBarrier {
 /// A barrier in shared memory that counts arrivals and bytes.
 struct TransactionBarrier {
   unsigned actor = 0;
-  uint32_t arrivals = 0, pending = 0;
+  uint32_t address = 0, arrivals = 0, pending = 0;
   int64_t bytes = 0;
   uint32_t phase = 0; // number of phases that are complete
   unsigned maker = 0;

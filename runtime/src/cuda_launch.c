@@ -17,10 +17,19 @@ typedef struct {
   recur_i_operand operand[RECUR_MAX_TEMPORARIES];
 } temporaries;
 
-/** The tensors of one entry. */
+/** One of a tensor's micro-steps, as a tensor. */
+typedef struct {
+  recur_tensor tensor;
+  DLTensor argument;
+  int64_t shape[RECUR_I_MAX_NDIM];
+  recur_i_operand operand;
+} step_operand;
+
+/** The tensors of one entry; it points into itself. */
 typedef struct {
   int32_t count;
   const recur_i_operand *operands[RECUR_MAX_TENSORS];
+  step_operand steps[RECUR_MAX_TENSORS];
 } operand_list;
 
 static int64_t round_up(int64_t bytes) { return (bytes + PART - 1) / PART * PART; }
@@ -56,14 +65,42 @@ static int64_t place_temporaries(const recur_i_call *call, char *data, temporari
   return bytes;
 }
 
-static operand_list list_operands(const recur_i_call *call, const recur_cuda_entry *entry,
-                                  const temporaries *all) {
-  operand_list list = {.count = entry->tensors ? (int32_t)entry->tensor_count : call->operand_count};
-  for (int32_t i = 0; i < list.count; ++i) {
-    const int32_t tensor = entry->tensors ? entry->tensors[i] : i;
-    list.operands[i] = tensor < 0 ? &all->operand[-1 - tensor] : &call->operands[tensor];
+/** Describes a micro-step, from 0, of a tensor whose first own dimension they are. */
+static const recur_i_operand *take_step(const recur_i_operand *whole, int64_t step, step_operand *own) {
+  const int32_t axis = whole->lead;
+  own->tensor = *whole->tensor;
+  --own->tensor.rank;
+  ++own->tensor.dims;
+  own->operand = *whole;
+  own->operand.tensor = &own->tensor;
+  own->operand.data = whole->data + step * whole->strides[axis] * (whole->argument->dtype.bits / 8);
+  own->argument = *whole->argument;
+  own->argument.data = own->operand.data;
+  own->argument.byte_offset = 0;
+  own->argument.shape = own->shape;
+  own->argument.strides = NULL;
+  --own->argument.ndim;
+  for (int32_t i = 0; i < own->argument.ndim; ++i) {
+    const int32_t from = i < axis ? i : i + 1;
+    own->shape[i] = whole->argument->shape[from];
+    own->operand.strides[i] = whole->strides[from];
   }
-  return list;
+  own->operand.argument = &own->argument;
+  return &own->operand;
+}
+
+static void list_operands(const recur_i_call *call, const recur_cuda_entry *entry, const temporaries *all,
+                          operand_list *list) {
+  list->count = entry->tensors ? (int32_t)entry->tensor_count : call->operand_count;
+  for (int32_t i = 0; i < list->count; ++i) {
+    const int32_t tensor = entry->tensors ? entry->tensors[i] : i, step = tensor / RECUR_TENSOR_STEP;
+    if (tensor < 0)
+      list->operands[i] = &all->operand[-1 - tensor];
+    else if (step)
+      list->operands[i] = take_step(&call->operands[tensor % RECUR_TENSOR_STEP], step - 1, &list->steps[i]);
+    else
+      list->operands[i] = &call->operands[tensor];
+  }
 }
 
 int32_t recur_i_count_launches(const recur_cuda_entry *entry) {
@@ -208,7 +245,8 @@ static int32_t choose_group(const recur_i_call *call, const temporaries *all) {
     bool good = true;
     for (int32_t i = 0; i < launches && good; ++i) {
       const recur_cuda_entry *entry = &kernel->entries[index + i];
-      const operand_list list = list_operands(call, entry, all);
+      operand_list list;
+      list_operands(call, entry, all, &list);
       good = fits(call, entry) && (packed || !(entry->flags & RECUR_CUDA_PACKED)) &&
              !(entry->flags & RECUR_CUDA_AT_START && call->positions.argument) &&
              recur_i_can_map(list.operands, entry);
@@ -342,7 +380,8 @@ static CUresult start(const recur_cuda_entry *entry, CUfunction function, unsign
 static CUresult launch(const recur_i_call *call, const recur_cuda_entry *entry, const temporaries *all,
                        const recur_i_copies *copies, bool copying, CUfunction function, void *workspace,
                        CUstream stream) {
-  const operand_list list = list_operands(call, entry, all);
+  operand_list list;
+  list_operands(call, entry, all, &list);
   const int64_t segments = recur_i_count_segments(call, entry);
   recur_cuda_call parameter = {.tokens = call->tokens,
                                .heads = call->heads,

@@ -135,7 +135,7 @@ TEST(Order, aWaitFindsItsPhase) {
   EXPECT_SAYS(countPhases(false, false), "may still wait for the one before");
   // An arrival without a wait before it tells nothing of the phase.
   std::string wrong = countPhases(true, true);
-  EXPECT_TRUE(says(wrong, "may find phase") || says(wrong, "does not know that the phase before")) << wrong;
+  EXPECT_TRUE(says(wrong, "may take phase") || says(wrong, "does not know that the phase before")) << wrong;
 }
 
 TEST(Order, aWarpStaysTogether) {

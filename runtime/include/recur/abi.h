@@ -99,7 +99,13 @@ typedef struct recur_cuda_call {
 } recur_cuda_call;
 
 /** The most tensors that one kernel copies in boxes, temporaries, and entry points. */
-enum { RECUR_MAX_MAPS = 12, RECUR_MAP_BOX = 1 << 16, RECUR_MAX_TEMPORARIES = 12, RECUR_MAX_ENTRIES = 24 };
+enum {
+  RECUR_MAX_MAPS = 12,
+  RECUR_MAP_BOX = 1 << 16,
+  RECUR_TENSOR_STEP = 1 << 16,
+  RECUR_MAX_TEMPORARIES = 12,
+  RECUR_MAX_ENTRIES = 24
+};
 
 /** Bits of recur_cuda_entry.flags. */
 enum {
@@ -174,8 +180,9 @@ typedef struct recur_cuda_entry {
   const int32_t *maps;
   int32_t map_count; /**< at most RECUR_MAX_MAPS */
   int32_t most;      /**< for launches of at most so many blocks; 0: of any number */
-  /** What the kernel's tensors are: those of the call by number, temporary t as -1 - t. NULL: those of the
-   * call, in order. */
+  /** What the kernel's tensors are: those of the call by number, temporary t as -1 - t; t +
+   * RECUR_TENSOR_STEP * m for tensor t's micro-step m, from 1, as a tensor without micro-steps. NULL: those
+   * of the call, in order. */
   const int32_t *tensors;
   int64_t tensor_count;
   /** Bytes of the workspace for each chunk of 64 tokens and head, which this entry leaves for the next. Those
