@@ -8,8 +8,6 @@ using namespace mlir;
 using namespace recur;
 
 OwningOpRef<ModuleOp> recur::takeStepsApart(RuleOp rule, size_t most, SmallVectorImpl<StepOfInput> &steps) {
-  if (rule.getBody().getOps<ForOp>().empty())
-    return {};
   return rewritten(rule, [&](RuleOp copy) {
     if (failed(unrollSteps(copy)))
       return failure();
