@@ -16,7 +16,9 @@ OwningOpRef<ModuleOp> recur::takeStepsApart(RuleOp rule, size_t most, SmallVecto
     for (ExtractOp extract : llvm::make_early_inc_range(copy.getBody().getOps<ExtractOp>())) {
       FloatAttr index;
       auto *input = llvm::find(inputs, extract.getSteps());
-      if (input == inputs.end() || !matchPattern(extract.getIndex(), m_Constant(&index)))
+      // The entries of a column lie apart in memory, and are no vector of their own.
+      if (input == inputs.end() || cast<StepsType>(input->getType()).getColumns() ||
+          !matchPattern(extract.getIndex(), m_Constant(&index)))
         return failure();
       int64_t step = int64_t(index.getValueAsDouble()) - 1;
       Value &own = known[{extract.getSteps(), step}];

@@ -16,7 +16,7 @@ struct StepOfInput {
 /// The rule with its loops unrolled and an input for each micro-step that a token takes: what a loop does is
 /// then one of the token's reads and writes among others. The new inputs follow the rule's own, which nothing
 /// uses any more where they have micro-steps; `steps` says what they are. Null where nothing takes
-/// micro-steps, or there would be more than `most` of them.
+/// micro-steps, where they are columns of a matrix, or where there would be more than `most` of them.
 mlir::OwningOpRef<mlir::ModuleOp> takeStepsApart(RuleOp rule, size_t most,
                                                  llvm::SmallVectorImpl<StepOfInput> &steps);
 

@@ -208,7 +208,7 @@ private:
   mlir::LogicalResult emitMatmul(MatmulOp op, const ChunkValue *start, mlir::Value result);
   mlir::LogicalResult emitAcross(MatmulOp op, const ChunkValue &lhs, const ChunkValue &slab,
                                  const ChunkValue *start, mlir::Value result);
-  void scaleProduct(Fragment &sum, const ChunkValue &lhs, mlir::Value unit, const ChunkValue *start);
+  void scaleProduct(Fragment &sum, const SharedTile &scale, mlir::Value unit, const ChunkValue *start);
   mlir::LogicalResult emitColumnProduct(MatmulOp op);
   mlir::LogicalResult emitRowProduct(MatmulOp op);
   void sumTokens(const ChunkValue &tile, const ChunkValue &numbers, const ChunkValue &result);

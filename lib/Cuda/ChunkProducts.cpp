@@ -90,10 +90,10 @@ ChunkEmitter::PackedSlab ChunkEmitter::packInUnits(ValueRange entries, int64_t r
 }
 
 // Multiplies a product by a factor for each token and a unit, and then adds what it is to begin with.
-void ChunkEmitter::scaleProduct(Fragment &sum, const ChunkValue &lhs, Value unit, const ChunkValue *start) {
+void ChunkEmitter::scaleProduct(Fragment &sum, const SharedTile &scale, Value unit, const ChunkValue *start) {
   for (auto [e, entry] : llvm::enumerate(sum.entries)) {
-    Value factor = lhs.scale.base ? rowAt(lhs.scale, fragments.column(e)) : unit;
-    if (lhs.scale.base && unit)
+    Value factor = scale.base ? rowAt(scale, fragments.column(e)) : unit;
+    if (scale.base && unit)
       factor = multiply(factor, unit);
     entry = multiply(entry, factor);
     if (start)
@@ -127,7 +127,7 @@ LogicalResult ChunkEmitter::emitAcross(MatmulOp op, const ChunkValue &lhs, const
                          /*byDepth=*/false);
   });
   if (isScaled)
-    scaleProduct(sum, lhs, {}, start);
+    scaleProduct(sum, lhs.scale, {}, start);
   set(result, ChunkValue::slab(sum.entries, keys));
   return success();
 }
@@ -197,7 +197,8 @@ LogicalResult ChunkEmitter::emitMatmul(MatmulOp op, const ChunkValue *start, Val
   if (int64_t(packed.size()) * 16 != padded(byDepth ? tile.rows : tile.cols))
     return failure();
   Fragment sum = fragments.zero(columns);
-  bool hasRows = lhs.scale.base && !byDepth, scaled = hasRows || slab.unit;
+  SharedTile scale = byDepth ? SharedTile() : lhs.scale;
+  bool scaled = scale.base || slab.unit;
   if (start && !scaled)
     sum.entries = start->entries;
   auto multiply16 = [&](Value at, ValueRange left, int64_t col, MutableArrayRef<Value> sums) {
@@ -217,11 +218,8 @@ LogicalResult ChunkEmitter::emitMatmul(MatmulOp op, const ChunkValue *start, Val
                            multiply16(at, operand, col, sums);
                        });
   }
-  if (scaled) {
-    if (!hasRows)
-      lhs.scale = {};
-    scaleProduct(sum, lhs, slab.unit, start);
-  }
+  if (scaled)
+    scaleProduct(sum, scale, slab.unit, start);
   set(result, ChunkValue::slab(sum.entries, slab.rows, isTurned ? 0 : 1));
   return success();
 }

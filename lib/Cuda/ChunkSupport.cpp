@@ -38,7 +38,7 @@ static llvm::SetVector<Value> statesBeside(Value state) {
 
 // Whether what is read of a state, or of those beside it, are its rows with a vector, and its columns with
 // another: a gradient that goes through it.
-static bool isReadAcross(const llvm::SetVector<Value> &states) {
+static bool isReadAcross(Value state) {
   auto reads = [](Value value) {
     return llvm::any_of(value.getUses(), [](OpOperand &use) {
       return isa<MatmulOp>(use.getOwner()) && use.getOperandNumber() == 1;
@@ -48,13 +48,14 @@ static bool isReadAcross(const llvm::SetVector<Value> &states) {
     return llvm::any_of(state.getUsers(),
                         [&](Operation *user) { return isa<TransposeOp>(user) && reads(user->getResult(0)); });
   };
+  llvm::SetVector<Value> states = statesBeside(state);
   return llvm::any_of(states, reads) && llvm::any_of(states, readsTurned);
 }
 
 int ChunkEmitter::stateDim(Value state) {
   MatType type = matType(state);
   // Either is a product across rows then: the longer side is shared out to the warps.
-  if (isReadAcross(statesBeside(state)))
+  if (isReadAcross(state))
     return type.numCols() > type.numRows() ? 1 : 0;
   return llvm::any_of(state.getUsers(), [](Operation *user) { return isa<TransposeOp>(user); }) ? 0 : 1;
 }
@@ -124,9 +125,8 @@ Precision ChunkEmitter::findPrecision(chunk::ProgramOp program, ArrayRef<TensorA
   bool grows = dividesByDifferences(program) || RolePlan::addsUp(program);
   program.getBody().walk([&](chunk::ConjugateGradientsOp) { grows = true; }); // with each iteration
   // What a gradient sums over a state's rows are what its own steps have made small.
-  bool goesBack = llvm::any_of(program.argumentsOf(ArgKind::State), [](Value state) {
-    return isSlab(state) && isReadAcross(statesBeside(state));
-  });
+  bool goesBack = llvm::any_of(program.argumentsOf(ArgKind::State),
+                               [](Value state) { return isSlab(state) && isReadAcross(state); });
   Precision most = RolePlan::swings(program) ? Precision::Split
                    : grows || goesBack       ? Precision::Tf32
                                              : Precision::Bf16;

@@ -39,6 +39,9 @@ enum class RowKind { Token, MicroStep, Read, Reads, Column };
 // in packets of eight; or the last one has some that do not exist, and other dimensions of states, too.
 enum class Rest { Whole, Fewer, Padded };
 
+/// As many tensors as fit into a kernel's parameters.
+constexpr size_t mostTensors = 62;
+
 // Adds entry points to a module.
 class KernelBuilder {
 public:

@@ -114,9 +114,8 @@ LogicalResult KernelBuilder::addSequential(RuleOp bound) {
   if (options.everyForm || entries.empty() || entries.front().form != Form::Roles)
     addAhead(bound);
   auto [tensors, shards, slab] = shareOutTokens(bound, /*together=*/1);
-  constexpr size_t maxTensors = 62; // as many as fit into a kernel's parameters
-  if (tensors.size() > maxTensors)
-    return rule.emitError() << "a rule for a GPU has at most " << maxTensors
+  if (tensors.size() > mostTensors)
+    return rule.emitError() << "a rule for a GPU has at most " << mostTensors
                             << " inputs, params, outputs and twice its states, got: " << tensors.size();
   Grid grid = chooseGrid(bound);
   Placement placement(bound, grid);

@@ -23,6 +23,10 @@ bool KernelBuilder::addStepsApart(DeriveFunction derive) {
   }
   SmallVector<BlockArgument> inputs = own.argumentsOf(ArgKind::Input);
   size_t given = inputs.size() - steps.size(), first = entries.size();
+  size_t tensors = inputs.size() + own.argumentsOf(ArgKind::Param).size() +
+                   2 * own.argumentsOf(ArgKind::State).size() + own.getOutputs().size();
+  if (tensors > mostTensors)
+    return false;
   llvm::StringMap<FloatType> elements = options.elements;
   llvm::StringMap<std::string> reasons = refused;
   llvm::scope_exit restore([&] {
@@ -46,8 +50,6 @@ bool KernelBuilder::addStepsApart(DeriveFunction derive) {
     const StepOfInput &step = steps[tensor - given];
     return step.input + tensorStep * (step.step + 1);
   };
-  size_t tensors = inputs.size() + own.argumentsOf(ArgKind::Param).size() +
-                   2 * own.argumentsOf(ArgKind::State).size() + own.getOutputs().size();
   for (Entry &entry : MutableArrayRef(entries).drop_front(first)) {
     if (entry.tensors.empty())
       llvm::append_range(entry.tensors, llvm::seq<int32_t>(0, tensors));
