@@ -272,6 +272,37 @@ LogicalResult TriSolveOp::verify() {
   return success();
 }
 
+chunk::YieldOp SubstituteOp::getYield() { return cast<chunk::YieldOp>(getBody().front().getTerminator()); }
+
+LogicalResult SubstituteOp::verify() {
+  size_t n = getSides().size(), m = getWrites().size();
+  if (n == 0 || m == 0 || getBlocks().size() != n * m) // chunk_substitute_c1
+    return emitOpError() << "must have " << n * m << " blocks for " << n << " reads and " << m
+                         << " writes, got: " << getBlocks().size();
+  auto type = cast<MatType>(getSides().front().getType());
+  for (Value block : getBlocks())
+    if (block.getType() != squareOf(type))
+      return emitOpError() << "must have blocks of type " << squareOf(type) << ", got: " << block.getType();
+  auto isOfTokens = [&](Type own) { return cast<MatType>(own).getRows() == type.getRows(); };
+  if (getReads().getTypes() != getSides().getTypes() || !llvm::all_of(getReads().getTypes(), isOfTokens) ||
+      !llvm::all_of(getWrites().getTypes(), isOfTokens)) // chunk_substitute_c2
+    return emitOpError() << "must give reads of the sides' types and writes with as many rows, got: "
+                         << getResultTypes();
+  SmallVector<Type> arguments, yields;
+  for (Value rows : llvm::concat<Value>(llvm::to_vector(getSides()), llvm::to_vector(getRows())))
+    arguments.push_back(MapOp::tokenType(rows.getType()));
+  llvm::append_range(arguments, getShared().getTypes());
+  if (!llvm::equal(getBody().getArgumentTypes(), arguments)) // chunk_substitute_c3
+    return emitOpError()
+           << "must have a token of each read and of each row value and the shared values as arguments";
+  for (Value write : getWrites())
+    yields.push_back(MapOp::tokenType(write.getType()));
+  if (getBody().front().empty() || !isa<chunk::YieldOp>(getBody().front().back()) ||
+      !llvm::equal(getYield().getValues().getTypes(), yields)) // chunk_substitute_c4
+    return emitOpError() << "must yield a token of each write";
+  return success();
+}
+
 LogicalResult LdlOp::verify() {
   auto state = cast<MatType>(getState().getType()), keys = cast<MatType>(getKeys().getType());
   if (state.getRows() != state.getCols() || state.getRows() != keys.getCols()) // chunk_ldl_c1

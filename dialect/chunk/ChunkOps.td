@@ -49,7 +49,8 @@ def Chunk_ProgramOp : Chunk_Op<"program", [Symbol, IsolatedFromAbove,
   }];
 }
 
-def Chunk_YieldOp : Chunk_Op<"yield", [Pure, Terminator, ParentOneOf<["ProgramOp", "MapOp", "ConjugateGradientsOp"]>]> {
+def Chunk_YieldOp : Chunk_Op<"yield", [Pure, Terminator, ParentOneOf<["ProgramOp", "MapOp", "SubstituteOp",
+    "ConjugateGradientsOp"]>]> {
   let summary = "end a region with its results";
   let arguments = (ins Variadic<Recur_Mat>:$values);
   let assemblyFormat = "attr-dict ($values^ `:` type($values))?";
@@ -206,6 +207,34 @@ def Chunk_TriSolveOp : Chunk_Op<"tri_solve", [Pure, AttrSizedOperandSegments]> {
     bool isByColumn() { return !getFactors().empty() || getDecay(); }
   }];
   let hasVerifier = 1;
+}
+
+def Chunk_SubstituteOp : Chunk_Op<"substitute", [IsolatedFromAbove, SingleBlock, RecursiveMemoryEffects,
+    AttrSizedOperandSegments, AttrSizedResultSegments]> {
+  let summary = "what is read of a state and, a function of that, written to it, token by token";
+  let description = [{
+    A triangular system that is not linear: with functions f_s of one token, the region, and strictly lower triangular
+    blocks, n*m of them for n reads and m writes, row by row,
+
+      reads_i[t] = sides_i[t] + sum over s and j of blocks[i,s][t,j] writes_s[j],  writes_s[t] = f_s(reads[t], rows[t]).
+
+    Constraints: chunk_substitute_c1: there are n*m blocks, square, with the sides' rows. chunk_substitute_c2: reads have
+    the sides' types, and writes as many rows. chunk_substitute_c3: the region's arguments are one token of each of the
+    reads and of `rows`, and `shared`. chunk_substitute_c4: it yields one token of each of the writes.
+  }];
+  let arguments = (ins Variadic<Recur_Mat>:$blocks, Variadic<Recur_Mat>:$sides, Variadic<Chunk_TokenValue>:$rows,
+                       Variadic<Recur_Mat>:$shared);
+  let results = (outs Variadic<Recur_Mat>:$reads, Variadic<Recur_Mat>:$writes);
+  let regions = (region SizedRegion<1>:$body);
+  let assemblyFormat = [{
+    `blocks` `(` $blocks `:` type($blocks) `)` `sides` `(` $sides `:` type($sides) `)`
+    (`rows` `(` $rows^ `:` type($rows) `)`)? (`shared` `(` $shared^ `:` type($shared) `)`)? `->` `reads` `(` type($reads)
+    `)` `writes` `(` type($writes) `)` $body attr-dict
+  }];
+  let hasVerifier = 1;
+  let extraClassDeclaration = [{
+    YieldOp getYield();
+  }];
 }
 
 def Chunk_LdlOp : Chunk_Op<"ldl", [Pure, AllTypesMatch<["keys", "reads", "gains"]>, AllTypesMatch<["state", "last"]>]> {

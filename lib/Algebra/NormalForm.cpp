@@ -54,7 +54,7 @@ StringRef recur::classMeaning(RuleClass ruleClass) {
       "the readout solves a system with the state: iterations over chunk products, or token by token",
       "the update looks at the state of a block's start: a graph per block",
       "an attention form: the outputs are written over the whole sequence",
-      "the update or an output is not linear in the states, or takes all of one: token by token",
+      "the update or an output is not linear in the states: token by token, if not in reads alone",
   };
   return meanings[unsigned(ruleClass)];
 }

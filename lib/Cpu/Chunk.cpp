@@ -78,6 +78,7 @@ LogicalResult ChunkLowering::lower(Operation &op) {
       .Case([&](chunk::GramOp gram) { return lowerGram(gram), success(); })
       .Case([&](chunk::MixOp mix) { return lowerMix(mix), success(); })
       .Case([&](chunk::TriSolveOp solve) { return lowerTriSolve(solve), success(); })
+      .Case([&](chunk::SubstituteOp substitute) { return lowerSubstitute(substitute); })
       .Case([&](chunk::LdlOp ldl) { return lowerLdl(ldl), success(); })
       .Case([&](chunk::ScanOp scan) { return lowerScan(scan), success(); })
       .Case([&](chunk::MapOp map) { return lowerMap(map); })

@@ -45,6 +45,7 @@ private:
   mlir::LogicalResult mapAtOnce(chunk::MapOp op);
   mlir::LogicalResult mapInOrder(chunk::MapOp op);
   void lowerScan(chunk::ScanOp op);
+  mlir::LogicalResult lowerSubstitute(chunk::SubstituteOp op);
   mlir::scf::ForOp tokenLoop(mlir::Location loc, mlir::ValueRange carried, mlir::TypeRange results);
   void setResults(mlir::scf::ForOp loop, mlir::ValueRange last, mlir::ValueRange results);
   void enterTokens(OpLowering &inner, mlir::BlockArgument argument, Value rows, Value token);

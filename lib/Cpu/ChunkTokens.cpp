@@ -228,3 +228,56 @@ void ChunkLowering::lowerScan(chunk::ScanOp op) {
   }
   setResults(loop, op.getLast(), op.getResults());
 }
+
+// What has been written lies with a row for each token, zeros for those to come, so that a token's scores
+// with all of them give what it reads.
+LogicalResult ChunkLowering::lowerSubstitute(chunk::SubstituteOp op) {
+  Location loc = op.getLoc();
+  MatrixBuilder m(b, loc);
+  Block &body = op.getBody().front();
+  unsigned reads = op.getReads().size(), writes = op.getWrites().size();
+  SmallVector<Value> inits;
+  for (Value write : op.getWrites())
+    inits.push_back(ownCopy(b, loc, m.stored(m.constant(sizesOf(write), 0), {0, 1})));
+  for (Value read : op.getReads())
+    inits.push_back(emptyRows(read.getType()));
+  SmallVector<Matrix> blocks;
+  for (Value block : op.getBlocks())
+    blocks.push_back({m.stored(matrix(block), {0, 1}), {0, 1}, sizesOf(block)});
+  auto index = [&](int64_t value) -> Value { return arith::ConstantIndexOp::create(b, loc, value); };
+  auto loop = scf::ForOp::create(b, loc, index(0), index(length), index(1), inits);
+  {
+    OpBuilder::InsertionGuard guard(b);
+    b.setInsertionPointToStart(loop.getBody());
+    Value token = loop.getInductionVar();
+    OpLowering inner(b, vectorWidth);
+    SmallVector<Value> results;
+    for (unsigned i = 0; i < reads; ++i) {
+      Matrix sum = tokenOf(op.getSides()[i], token);
+      for (unsigned s = 0; s < writes; ++s) {
+        Matrix scores{sliceAt(b, loc, blocks[i * writes + s].value, 0, token), {0}, {length, 1}};
+        Matrix written{loop.getRegionIterArg(s), {1, 0}, {sum.sizes[0], length}};
+        sum = m.add(sum, m.product(written, scores));
+      }
+      inner.matrices[body.getArgument(i)] = sum;
+      results.push_back(insertToken(m, sum, loop.getRegionIterArg(writes + i), token));
+    }
+    unsigned next = reads;
+    for (Value rows : op.getRows())
+      enterTokens(inner, body.getArgument(next++), rows, token);
+    for (Value shared : op.getShared())
+      inner.matrices[body.getArgument(next++)] = matrix(shared);
+    if (failed(inner.lower(body)))
+      return failure();
+    SmallVector<Value> all;
+    for (auto [s, value] : llvm::enumerate(op.getYield().getValues()))
+      all.push_back(insertToken(m, inner.matrices.lookup(value), loop.getRegionIterArg(s), token));
+    llvm::append_range(all, results);
+    scf::YieldOp::create(b, loc, all);
+  }
+  for (auto [value, found] : llvm::zip(op.getWrites(), loop.getResults()))
+    ops.matrices[value] = {found, {0, 1}, sizesOf(value)};
+  for (auto [value, found] : llvm::zip(op.getReads(), loop.getResults().drop_front(writes)))
+    ops.matrices[value] = rowsFrom(found, value.getType());
+  return success();
+}

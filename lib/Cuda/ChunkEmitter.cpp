@@ -258,6 +258,7 @@ LogicalResult ChunkEmitter::emitKind(Operation *op) {
       .Case([&](chunk::GramOp g) { return emitGram(g); })
       .Case([&](chunk::MixOp m) { return emitMix(m); })
       .Case([&](chunk::TriSolveOp s) { return emitSolve(s); })
+      .Case([&](chunk::SubstituteOp s) { return emitSubstitute(s); })
       .Case([&](chunk::ConjugateGradientsOp c) { return emitConjugateGradients(c); })
       .Case([&](MatmulOp m) { return emitMatmul(m, nullptr, m); })
       .Case([&](ElementwiseOp e) { return emitElementwise(e); })
@@ -293,6 +294,7 @@ LogicalResult ChunkEmitter::emitAhead() {
   for (Value state : program.argumentsOf(ArgKind::State))
     dependent.insert(state);
   SmallVector<chunk::TriSolveOp> solves;
+  SmallVector<chunk::SubstituteOp> substitutes;
   for (Operation &op : program.getBody().front().without_terminator()) {
     bool depends = llvm::any_of(op.getOperands(), [&](Value operand) { return dependent.contains(operand); });
     op.walk([&](Operation *inner) {
@@ -301,6 +303,8 @@ LogicalResult ChunkEmitter::emitAhead() {
     });
     if (auto solve = dyn_cast<chunk::TriSolveOp>(op))
       solves.push_back(solve);
+    if (auto substitute = dyn_cast<chunk::SubstituteOp>(op))
+      substitutes.push_back(substitute);
     if (depends) {
       dependent.insert(op.result_begin(), op.result_end());
       continue;
@@ -323,6 +327,10 @@ LogicalResult ChunkEmitter::emitAhead() {
   for (chunk::TriSolveOp solve : solves)
     if (llvm::none_of(solve.getBlocks(), [&](Value block) { return dependent.contains(block); }) &&
         failed(prepareSolve(solve)))
+      return failure();
+  for (chunk::SubstituteOp op : substitutes)
+    if (llvm::none_of(op.getBlocks(), [&](Value block) { return dependent.contains(block); }) &&
+        failed(prepareSubstitute(op)))
       return failure();
   return success();
 }

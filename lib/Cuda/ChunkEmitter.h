@@ -58,6 +58,13 @@ struct ChunkShape {
   }
 };
 
+/// Why what such an op writes is no function of entries each by itself; nothing if it is.
+std::optional<std::string> refusalOf(chunk::SubstituteOp op);
+/// An entry of what it writes, one of the values that its region yields, of entries of the region's
+/// arguments, by functions of so many binary digits.
+mlir::Value lowerEntry(mlir::ImplicitLocOpBuilder &at, chunk::SubstituteOp op, mlir::Value written,
+                       int64_t digits, llvm::function_ref<mlir::Value(mlir::BlockArgument)> entryOf);
+
 /// Emits the body of a program once, for one chunk.
 class ChunkEmitter {
 public:
@@ -193,6 +200,8 @@ private:
   mlir::LogicalResult prepareSolve(chunk::TriSolveOp op);
   mlir::LogicalResult emitSolve(chunk::TriSolveOp op);
   mlir::LogicalResult emitSubstitution(chunk::TriSolveOp op);
+  mlir::LogicalResult prepareSubstitute(chunk::SubstituteOp op);
+  mlir::LogicalResult emitSubstitute(chunk::SubstituteOp op);
 
   /// A slab as operands of products, in parts of `unit` (null: 1).
   struct PackedSlab {

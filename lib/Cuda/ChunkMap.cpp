@@ -18,7 +18,9 @@ bool ChunkEmitter::isRead(Value value) {
 
 // Products round what they read; decays and systems do not.
 bool ChunkEmitter::isExact(Value value) {
-  auto isExact = [](Operation *user) { return isa<chunk::DecayOp, chunk::ConjugateGradientsOp>(user); };
+  auto isExact = [](Operation *user) {
+    return isa<chunk::DecayOp, chunk::SubstituteOp, chunk::ConjugateGradientsOp>(user);
+  };
   return llvm::any_of(value.getUsers(), isExact);
 }
 

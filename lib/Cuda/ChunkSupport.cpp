@@ -211,6 +211,9 @@ std::optional<std::string> ChunkEmitter::refusal(chunk::ProgramOp program, Array
     if (auto map = dyn_cast<chunk::MapOp>(op))
       if (std::optional<std::string> why = mapRefusal(map))
         refuse(*why);
+    if (auto substitute = dyn_cast<chunk::SubstituteOp>(op))
+      if (std::optional<std::string> why = refusalOf(substitute))
+        refuse(*why);
     if (isa<chunk::ScanOp>(op))
       refuse("an elementwise recurrence has no matrix products");
     if (isa<chunk::LdlOp>(op))

@@ -117,7 +117,7 @@ GpuPart Counter::countAssembly(StringRef text) {
     } else if (name.starts_with("mma.sync")) {
       part.products += 1;
     } else if (name.starts_with("ex2") || name.starts_with("lg2") || name.starts_with("rcp") ||
-               name.starts_with("rsqrt")) {
+               name.starts_with("rsqrt") || name.starts_with("tanh")) {
       part.functions += 1;
     } else if (name.contains("try_wait") || name.starts_with("again:") || name.starts_with("bar.sync") ||
                name.starts_with("bar.red") || name.starts_with("wgmma.wait_group") ||

@@ -76,6 +76,8 @@ public:
   mlir::Value log2(mlir::Value x);
   mlir::Value reciprocal(mlir::Value x);
   mlir::Value reciprocalRoot(mlir::Value x);
+  /// To about 11 binary digits.
+  mlir::Value tanh(mlir::Value x);
   /// -x as the assembler knows it to be part of a product or sum; the optimiser would turn bits.
   mlir::Value negative(mlir::Value x);
 

@@ -87,7 +87,8 @@ std::optional<FailureOr<unsigned>> RolePlan::visitSum(AddOp sum, Value value) {
   if (isWhole && *when > bestWave + 1)
     bestWave = *when - 1;
   // What is written beside what a system says waits, too: sums of its own would take their registers.
-  bool solves = !program.getBody().getOps<chunk::TriSolveOp>().empty();
+  bool solves = !program.getBody().getOps<chunk::TriSolveOp>().empty() ||
+                !program.getBody().getOps<chunk::SubstituteOp>().empty();
   if (!decay && states == 1 && solves && asTile(leftOf(best)))
     bestWave = std::max(bestWave, *when);
   // Of many keys no second copy of the state has room beside what reads it.

@@ -349,6 +349,8 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
   }
   if (auto solve = dyn_cast<chunk::TriSolveOp>(op); solve && solve.isByColumn())
     return visitSubstitution(solve);
+  if (auto functions = dyn_cast<chunk::SubstituteOp>(op))
+    return visitFunctions(functions);
   if (isa<MatmulOp, chunk::TriSolveOp>(op))
     return visitProduct(op, value, {}, false);
   if (auto mix = dyn_cast<chunk::MixOp>(op)) {

@@ -260,6 +260,8 @@ public:
   static bool needsSums(mlir::Value value);
   /// Whether such a number is the same for all tokens of a chunk.
   static bool isUniform(mlir::Value value);
+  /// What solves for a value, where each row of the state has a system for itself, or null.
+  static mlir::Operation *ownSystemOf(mlir::Value value);
   /// Whether a vector of a map follows, entry by entry, from inputs and params alone.
   bool isVectorOfTiles(mlir::Value value) const;
   /// Whether a vector's entries are zero where those of the inputs and, `withParams`, those of params are.
@@ -440,6 +442,8 @@ private:
   mlir::LogicalResult needRowDecay();
   mlir::LogicalResult visitMix(chunk::MixOp mix);
   mlir::FailureOr<unsigned> visitSubstitution(chunk::TriSolveOp solve);
+  mlir::FailureOr<unsigned> visitFunctions(chunk::SubstituteOp op);
+  mlir::LogicalResult needOwnSystem(mlir::Value block);
   unsigned needScores(mlir::Value scores, RowFactors columnScale);
   mlir::LogicalResult needRight(const TokenTile &tile);
   mlir::LogicalResult checkDecay();

@@ -10,8 +10,8 @@
 // solution is made beside it, block by block, and what is left of it at the chunk's end. Where rows have
 // decays alone, and read what has decayed, blocks are the same for all of them, and so are their inverses.
 // (Most such rules come as others without decays: RoleRescaled.cpp.)
+#include "lib/Cuda/RoleSubstitution.h"
 #include "lib/Cuda/Count.h"
-#include "lib/Cuda/RoleChain.h"
 #include "lib/Cuda/RoleScores.h"
 
 using namespace mlir;
@@ -65,236 +65,193 @@ AddOp cuda::sumWith(chunk::MixOp mix) {
   return {};
 }
 
-/// Substitution by one warp.
-struct RoleEmitter::Substitution {
-  Substitution(RoleEmitter &emitter, ChainState &state)
-      : roles(emitter), b(emitter.b), ptx(emitter.ptx), state(state) {
-    pair = ptx.bits(roles.lane, 3);
-    quad = ptx.bits(roles.lane, 28);
-    leaves = ptx.add(state.scoresBase, ptx.mul(pair, 8));
-    diagonals = ptx.add(state.scoresBase, ptx.mul(pair, 2 * ownLeafPitch + 8));
+Values RoleEmitter::Substitution::earlier(unsigned tile, int64_t block, ArrayRef<Value> solved,
+                                          ValueRange start) {
+  Values sums(8, ptx.number(0));
+  const RowDecay *decay = state.rowDecay ? &*state.rowDecay : nullptr;
+  size_t size = roles.plan.isF16 ? 8 : 4;
+  for (int64_t from = 0; from < block; ++from) {
+    if (decay && from)
+      sums = scaled(sums, [&](int64_t row) {
+        Value log = ptx.difference(decay->sum[from - 1][row],
+                                   roles.reference(*decay, /*isRight=*/true, from - 1, row));
+        return ptx.exp2(ptx.sum(log, roles.reference(*decay, /*isRight=*/true, from, row)));
+      });
+    sums = roles.timesScores(sums, solved.slice(size * from, size),
+                             roles.scoresOfBlocks(state, tile, block, from));
   }
+  if (decay && block)
+    sums = scaled(sums, [&](int64_t row) { return roles.decayBetween(*decay, block - 1, block, row); });
+  for (size_t e = 0; e < start.size(); ++e)
+    sums[e] = block ? ptx.sum(sums[e], start[e]) : start[e];
+  return sums;
+}
 
-  /// x - factor * y, what is given to a token taken from its right side; without a factor it is 1. Of a
-  /// system that is less the scores it is a sum.
-  Value less(Value x, Value factor, Value y) {
-    bool isNegated = roles.plan.isNegated;
-    if (!factor)
-      return isNegated ? ptx.sum(x, y) : ptx.difference(x, y);
-    return LLVM::FMAOp::create(b, isNegated ? factor : ptx.negative(factor), y, x);
+Values RoleEmitter::Substitution::solve(int64_t block, ValueRange sides, ValueRange factors, Values given,
+                                        Function written, Values *reads) {
+  if (roles.plan.invertsOwnLeaves) {
+    Value at = ptx.add(state.scoresBase, ptx.mul(roles.lane, 16));
+    Values inverse;
+    for (int64_t half : {0, 1})
+      llvm::append_range(
+          inverse, ptx.loadFloats(at, roles.ownInversesAt() + block * wideBytes + half * wideBytes / 2, 4));
+    return ptx.multiplyTf32(Values(8, ptx.number(0)), ptx.roundTf32(less(sides, factors, given)), inverse);
   }
-  Values less(ValueRange x, ValueRange factors, ValueRange y) {
-    Values results;
-    for (size_t e = 0; e < x.size(); ++e)
-      results.push_back(less(x[e], factors.empty() ? Value() : factors[e], y[e]));
-    return results;
-  }
-  /// Entries times others; none are ones.
-  Values times(ValueRange x, ValueRange y) {
-    Values results(x.empty() ? y : x);
-    for (size_t e = 0; e < results.size() && !x.empty() && !y.empty(); ++e)
-      results[e] = ptx.multiply(results[e], y[e]);
-    return results;
-  }
-  /// A thread's entries, each times the number of its row.
-  Values scaled(ValueRange entries, llvm::function_ref<Value(int64_t row)> ofRow) {
-    Values factors{ofRow(0), ofRow(1)}, results(entries);
-    for (auto [e, entry] : llvm::enumerate(results))
-      entry = ptx.multiply(entry, factors[e / 2 % 2]);
-    return results;
-  }
-
-  /// What blocks before give to a block's tokens, by rows that are solved: onto sums that are relative to the
-  /// block's reference on the left.
-  Values earlier(unsigned tile, int64_t block, ArrayRef<Value> solved, ValueRange start) {
-    Values sums(8, ptx.number(0));
-    const RowDecay *decay = state.rowDecay ? &*state.rowDecay : nullptr;
-    size_t size = roles.plan.isF16 ? 8 : 4;
-    for (int64_t from = 0; from < block; ++from) {
-      if (decay && from)
-        sums = scaled(sums, [&](int64_t row) {
-          Value log = ptx.difference(decay->sum[from - 1][row],
-                                     roles.reference(*decay, /*isRight=*/true, from - 1, row));
-          return ptx.exp2(ptx.sum(log, roles.reference(*decay, /*isRight=*/true, from, row)));
-        });
-      sums = roles.timesScores(sums, solved.slice(size * from, size),
-                               roles.scoresOfBlocks(state, tile, block, from));
-    }
-    if (decay && block)
-      sums = scaled(sums, [&](int64_t row) { return roles.decayBetween(*decay, block - 1, block, row); });
-    for (size_t e = 0; e < start.size(); ++e)
-      sums[e] = block ? ptx.sum(sums[e], start[e]) : start[e];
-    return sums;
-  }
-
-  /// Solves for 16 tokens: right sides, less factors (or none) times what they are given by tokens before.
-  /// All threads compute what their tokens would be now, and the one whose turn it is tells its own.
-  Values solve(int64_t block, ValueRange sides, ValueRange factors, Values given) {
-    if (roles.plan.invertsOwnLeaves) {
-      Value at = ptx.add(state.scoresBase, ptx.mul(roles.lane, 16));
-      Values inverse;
-      for (int64_t half : {0, 1})
-        llvm::append_range(
-            inverse, ptx.loadFloats(at, roles.ownInversesAt() + block * wideBytes + half * wideBytes / 2, 4));
-      return ptx.multiplyTf32(Values(8, ptx.number(0)), ptx.roundTf32(less(sides, factors, given)), inverse);
-    }
-    if (roles.plan.isStacked())
-      return solveByEights(block, sides, factors, given);
-    int64_t leaf = roles.ownLeavesAt() + block * ownLeafBytes;
-    auto factor = [&](size_t e) { return factors.empty() ? Value() : factors[e]; };
-    Values results;
-    for (size_t half : {0, 1}) {
-      // The later of a thread's two tokens sees the earlier one.
-      Value own = ptx.loadFloats(diagonals, leaf + half * 8 * (ownLeafPitch + 4) + 4, 1)[0];
-      for (int64_t turn = 0; turn < 4; ++turn) {
-        Value source = ptx.add(quad, turn), solved[2][2];
-        for (size_t row : {0, 1}) {
-          size_t e = 4 * half + 2 * row;
-          Value first = less(sides[e], factor(e), given[e]);
-          Value second = less(sides[e + 1], factor(e + 1), given[e + 1]);
-          Value seen = factors.empty() ? own : ptx.multiply(factor(e + 1), own);
-          solved[row][0] = ptx.shuffle(first, source);
-          solved[row][1] = ptx.shuffle(less(second, seen, first), source);
-        }
-        for (size_t token : {0, 1}) {
-          int64_t column = 8 * half + 2 * turn + token;
-          Values seen = ptx.loadFloats(leaves, leaf + column * ownLeafPitch + 32 * half, 2);
-          for (size_t row : {0, 1})
-            for (size_t odd : {0, 1}) {
-              Value &sum = given[4 * half + 2 * row + odd];
-              sum = LLVM::FMAOp::create(b, seen[odd], solved[row][token], sum);
-            }
-        }
-      }
-      for (size_t e = 4 * half; e < 4 * half + 4; ++e)
-        results.push_back(less(sides[e], factor(e), given[e]));
-      if (half)
-        break;
-      // What the first eight tokens give to the others is a product, too.
-      Value zero = ptx.constant(0), row = ptx.add(ptx.shiftRight(roles.lane, 2), 8);
-      Value scores = pairOfScores(roles.plan.ownSystem, block, row, zero, pair);
-      Values left = roles.sideOf(results), later(ArrayRef(given).drop_front(4));
-      left.append({zero, zero});
-      llvm::copy(roles.plan.isF16 ? ptx.multiply16By8Tf32(later, left, ptx.unpack(scores))
-                                  : ptx.multiply16By8("bf16", later, left, Values{scores, zero}),
-                 given.begin() + 4);
-    }
-    return results;
-  }
-
-  /// The same of rows by eights: a turn is that of a thread's two tokens, first and second rows of one and
-  /// then of the other. An entry's place among those four is 2 for the second token and 1 for the second row.
-  Values solveByEights(int64_t block, ValueRange sides, ValueRange factors, Values given) {
-    int64_t leaf = roles.ownLeavesAt() + block * ownLeafBytes;
-    auto factor = [&](size_t e) { return factors.empty() ? Value() : factors[e]; };
-    auto columnOf = [](size_t place) { return place / 2 + 8 * (place % 2); };
-    Value own[4][4];
-    for (size_t seen = 0; seen < 4; ++seen)
-      for (size_t seer = seen + 1; seer < 4; ++seer)
-        own[seer][seen] =
-            ptx.loadFloats(diagonals, leaf + columnOf(seen) * ownLeafPitch + columnOf(seer) * 4, 1)[0];
+  if (roles.plan.isStacked())
+    return solveByEights(block, sides, factors, given);
+  int64_t leaf = roles.ownLeavesAt() + block * ownLeafBytes;
+  auto factor = [&](size_t e) { return factors.empty() ? Value() : factors[e]; };
+  // Where functions are written, what is given is all that is read: they come one after the other, and all
+  // between them counts.
+  auto function = [&](size_t e, Value read) { return written ? written(e, read) : read; };
+  auto side = [&](size_t e) { return written ? given[e] : less(sides[e], factor(e), given[e]); };
+  Values results(written ? 8 : 0, ptx.number(0));
+  for (size_t half : {0, 1}) {
+    // The later of a thread's two tokens sees the earlier one.
+    Value own = ptx.loadFloats(diagonals, leaf + half * 8 * (ownLeafPitch + 4) + 4, 1)[0];
     for (int64_t turn = 0; turn < 4; ++turn) {
-      Value source = ptx.add(quad, turn), solved[2][4];
+      Value source = ptx.add(quad, turn), isTurn = ptx.equal(pair, turn), solved[2][2];
       for (size_t row : {0, 1}) {
-        Value found[4];
-        for (size_t place = 0; place < 4; ++place) {
-          size_t e = 4 * (place % 2) + 2 * row + place / 2;
-          found[place] = less(sides[e], factor(e), given[e]);
-          for (size_t seen = 0; seen < place; ++seen) {
-            Value score = own[place][seen];
-            found[place] =
-                less(found[place], factor(e) ? ptx.multiply(factor(e), score) : score, found[seen]);
-          }
-          solved[row][place] = ptx.shuffle(found[place], source);
+        size_t e = 4 * half + 2 * row;
+        Value first = function(e, side(e)), second = side(e + 1);
+        Value seen = factors.empty() ? own : ptx.multiply(factor(e + 1), own);
+        second = function(e + 1, less(second, seen, first));
+        solved[row][0] = ptx.shuffle(first, source);
+        solved[row][1] = ptx.shuffle(second, source);
+        if (written) {
+          results[e] = ptx.choose(isTurn, first, results[e]);
+          results[e + 1] = ptx.choose(isTurn, second, results[e + 1]);
         }
       }
-      for (size_t place = 0; place < 4; ++place)
-        for (size_t half : {0, 1}) {
-          int64_t column = 2 * turn + columnOf(place);
-          Values seen = ptx.loadFloats(leaves, leaf + column * ownLeafPitch + 32 * half, 2);
-          for (size_t row : {0, 1})
-            for (size_t odd : {0, 1}) {
-              Value &sum = given[4 * half + 2 * row + odd];
-              sum = LLVM::FMAOp::create(b, seen[odd], solved[row][place], sum);
-            }
+      for (size_t token : {0, 1}) {
+        int64_t column = 8 * half + 2 * turn + token;
+        Values seen = ptx.loadFloats(leaves, leaf + column * ownLeafPitch + 32 * half, 2);
+        for (size_t row : {0, 1})
+          for (size_t odd : {0, 1}) {
+            Value &sum = given[4 * half + 2 * row + odd];
+            sum = LLVM::FMAOp::create(b, seen[odd], solved[row][token], sum);
+          }
+      }
+    }
+    for (size_t e = 4 * half; !written && e < 4 * half + 4; ++e)
+      results.push_back(less(sides[e], factor(e), given[e]));
+    if (half)
+      break;
+    // What the first eight tokens give to the others is a product, too.
+    Value zero = ptx.constant(0), row = ptx.add(ptx.shiftRight(roles.lane, 2), 8);
+    Value scores = pairOfScores(roles.plan.ownSystem, block, row, zero, pair);
+    Values left = roles.sideOf(ArrayRef(results).take_front(4)), later(ArrayRef(given).drop_front(4));
+    left.append({zero, zero});
+    llvm::copy(roles.plan.isF16 ? ptx.multiply16By8Tf32(later, left, ptx.unpack(scores))
+                                : ptx.multiply16By8("bf16", later, left, Values{scores, zero}),
+               given.begin() + 4);
+  }
+  if (reads)
+    *reads = given;
+  return results;
+}
+
+Values RoleEmitter::Substitution::solveByEights(int64_t block, ValueRange sides, ValueRange factors,
+                                                Values given) {
+  int64_t leaf = roles.ownLeavesAt() + block * ownLeafBytes;
+  auto factor = [&](size_t e) { return factors.empty() ? Value() : factors[e]; };
+  auto columnOf = [](size_t place) { return place / 2 + 8 * (place % 2); };
+  Value own[4][4];
+  for (size_t seen = 0; seen < 4; ++seen)
+    for (size_t seer = seen + 1; seer < 4; ++seer)
+      own[seer][seen] =
+          ptx.loadFloats(diagonals, leaf + columnOf(seen) * ownLeafPitch + columnOf(seer) * 4, 1)[0];
+  for (int64_t turn = 0; turn < 4; ++turn) {
+    Value source = ptx.add(quad, turn), solved[2][4];
+    for (size_t row : {0, 1}) {
+      Value found[4];
+      for (size_t place = 0; place < 4; ++place) {
+        size_t e = 4 * (place % 2) + 2 * row + place / 2;
+        found[place] = less(sides[e], factor(e), given[e]);
+        for (size_t seen = 0; seen < place; ++seen) {
+          Value score = own[place][seen];
+          found[place] = less(found[place], factor(e) ? ptx.multiply(factor(e), score) : score, found[seen]);
+        }
+        solved[row][place] = ptx.shuffle(found[place], source);
+      }
+    }
+    for (size_t place = 0; place < 4; ++place)
+      for (size_t half : {0, 1}) {
+        int64_t column = 2 * turn + columnOf(place);
+        Values seen = ptx.loadFloats(leaves, leaf + column * ownLeafPitch + 32 * half, 2);
+        for (size_t row : {0, 1})
+          for (size_t odd : {0, 1}) {
+            Value &sum = given[4 * half + 2 * row + odd];
+            sum = LLVM::FMAOp::create(b, seen[odd], solved[row][place], sum);
+          }
+      }
+  }
+  return less(sides, factors, given);
+}
+
+std::pair<Values, Values> RoleEmitter::Substitution::solveWild(int64_t block, ValueRange sides,
+                                                               ValueRange factors, const Values (&logs)[3],
+                                                               std::optional<unsigned> mixed) {
+  Value tokens = ptx.assembly("mov.b32 $0, 16;", b.getI32Type(), {})[0], zero = ptx.number(0);
+  int64_t leaf = roles.ownLeavesAt() + block * ownLeafBytes;
+  auto body = [&](Value token, ValueRange carried) {
+    Values given(carried.take_front(8)), seen(carried.drop_front(8));
+    // By eights, a token's two rows come in turn.
+    if (roles.plan.isStacked())
+      token = ptx.add(ptx.shiftRight(token, 1), ptx.mul(ptx.bits(token, 1), 8));
+    Value isLate = ptx.compare(arith::CmpIPredicate::uge, token, ptx.constant(8));
+    Value isOdd = ptx.equal(ptx.bits(token, 1), 1);
+    Value source = ptx.add(quad, ptx.shiftRight(ptx.bits(token, 7), 1));
+    auto pick = [&](ValueRange values, size_t row) {
+      auto ofHalf = [&](size_t half) {
+        return ptx.choose(isOdd, values[4 * half + 2 * row + 1], values[4 * half + 2 * row]);
+      };
+      return ptx.choose(isLate, ofHalf(1), ofHalf(0));
+    };
+    Value solved[2], log[2];
+    for (size_t row : {0, 1}) {
+      Value factor = factors.empty() ? Value() : pick(factors, row);
+      solved[row] = ptx.shuffle(less(pick(sides, row), factor, pick(given, row)), source);
+      log[row] = ptx.shuffle(pick(logs[0], row), source);
+    }
+    Value column = ptx.add(leaves, ptx.mul(token, ownLeafPitch));
+    for (size_t half : {0, 1}) {
+      Values scores = ptx.loadFloats(column, leaf + 32 * half, 2);
+      for (size_t odd : {0, 1})
+        for (size_t row : {0, 1}) {
+          size_t e = 4 * half + 2 * row + odd;
+          auto decayed = [&](Value at) {
+            Value exponent = arith::MinimumFOp::create(b, ptx.difference(at, log[row]), zero);
+            return ptx.multiply(solved[row], ptx.exp2(exponent));
+          };
+          given[e] = LLVM::FMAOp::create(b, scores[odd], decayed(logs[1][e]), given[e]);
+          if (mixed)
+            seen[e] =
+                LLVM::FMAOp::create(b, score(*mixed, block, ptx.add(ptx.mul(pair, 2), 8 * half + odd), token),
+                                    decayed(logs[2][e]), seen[e]);
         }
     }
-    return less(sides, factors, given);
-  }
+    llvm::append_range(given, seen);
+    return given;
+  };
+  auto loop =
+      roles.threads.forLoop(ptx.constant(0), tokens, ptx.constant(1), Values(mixed ? 16 : 8, zero), body);
+  Values results(loop.getResults());
+  return {less(sides, factors, ArrayRef(results).take_front(8)), Values(ArrayRef(results).drop_front(8))};
+}
 
-  /// The same with decays that no reference serves, token by token, and what the block's tokens see of the
-  /// solution by other scores (or none). `logs` are binary ones from the block's start, with each token's
-  /// own, as the system's reads know them, and as the mix does.
-  std::pair<Values, Values> solveWild(int64_t block, ValueRange sides, ValueRange factors,
-                                      const Values (&logs)[3], std::optional<unsigned> mixed) {
-    Value tokens = ptx.assembly("mov.b32 $0, 16;", b.getI32Type(), {})[0], zero = ptx.number(0);
-    int64_t leaf = roles.ownLeavesAt() + block * ownLeafBytes;
-    auto body = [&](Value token, ValueRange carried) {
-      Values given(carried.take_front(8)), seen(carried.drop_front(8));
-      // By eights, a token's two rows come in turn.
-      if (roles.plan.isStacked())
-        token = ptx.add(ptx.shiftRight(token, 1), ptx.mul(ptx.bits(token, 1), 8));
-      Value isLate = ptx.compare(arith::CmpIPredicate::uge, token, ptx.constant(8));
-      Value isOdd = ptx.equal(ptx.bits(token, 1), 1);
-      Value source = ptx.add(quad, ptx.shiftRight(ptx.bits(token, 7), 1));
-      auto pick = [&](ValueRange values, size_t row) {
-        auto ofHalf = [&](size_t half) {
-          return ptx.choose(isOdd, values[4 * half + 2 * row + 1], values[4 * half + 2 * row]);
-        };
-        return ptx.choose(isLate, ofHalf(1), ofHalf(0));
-      };
-      Value solved[2], log[2];
-      for (size_t row : {0, 1}) {
-        Value factor = factors.empty() ? Value() : pick(factors, row);
-        solved[row] = ptx.shuffle(less(pick(sides, row), factor, pick(given, row)), source);
-        log[row] = ptx.shuffle(pick(logs[0], row), source);
-      }
-      Value column = ptx.add(leaves, ptx.mul(token, ownLeafPitch));
-      for (size_t half : {0, 1}) {
-        Values scores = ptx.loadFloats(column, leaf + 32 * half, 2);
-        for (size_t odd : {0, 1})
-          for (size_t row : {0, 1}) {
-            size_t e = 4 * half + 2 * row + odd;
-            auto decayed = [&](Value at) {
-              Value exponent = arith::MinimumFOp::create(b, ptx.difference(at, log[row]), zero);
-              return ptx.multiply(solved[row], ptx.exp2(exponent));
-            };
-            given[e] = LLVM::FMAOp::create(b, scores[odd], decayed(logs[1][e]), given[e]);
-            if (mixed)
-              seen[e] = LLVM::FMAOp::create(
-                  b, score(*mixed, block, ptx.add(ptx.mul(pair, 2), 8 * half + odd), token),
-                  decayed(logs[2][e]), seen[e]);
-          }
-      }
-      llvm::append_range(given, seen);
-      return given;
-    };
-    auto loop =
-        roles.threads.forLoop(ptx.constant(0), tokens, ptx.constant(1), Values(mixed ? 16 : 8, zero), body);
-    Values results(loop.getResults());
-    return {less(sides, factors, ArrayRef(results).take_front(8)), Values(ArrayRef(results).drop_front(8))};
-  }
+Value RoleEmitter::Substitution::score(unsigned tile, int64_t block, Value seer, Value seen) {
+  Value word = ptx.shiftRight(ptx.bits(seen, 7), 1);
+  Values entries = ptx.unpack(pairOfScores(tile, block, seer, ptx.shiftRight(seen, 3), word));
+  return ptx.choose(ptx.equal(ptx.bits(seen, 1), 1), entries[1], entries[0]);
+}
 
-  /// A score of a block on the diagonal, from its tile of pairs.
-  Value score(unsigned tile, int64_t block, Value seer, Value seen) {
-    Value word = ptx.shiftRight(ptx.bits(seen, 7), 1);
-    Values entries = ptx.unpack(pairOfScores(tile, block, seer, ptx.shiftRight(seen, 3), word));
-    return ptx.choose(ptx.equal(ptx.bits(seen, 1), 1), entries[1], entries[0]);
-  }
-
-  /// Two neighbours of a row of such a block: the half of the row, and which of its four pairs.
-  Value pairOfScores(unsigned tile, int64_t block, Value row, Value half, Value pair) {
-    auto [at, offset] = roles.scorePlace(row, half, block, block);
-    Value word = ptx.add(ptx.add(state.scoresBase, at), ptx.mul(pair, 4));
-    return ptx.load(word, roles.scoreOffset(tile) + offset, 1, b.getI32Type())[0];
-  }
-
-  RoleEmitter &roles;
-  ImplicitLocOpBuilder &b;
-  Ptx &ptx;
-  ChainState &state;
-  Value pair, quad, leaves, diagonals;
-};
+Value RoleEmitter::Substitution::pairOfScores(unsigned tile, int64_t block, Value row, Value half,
+                                              Value pair) {
+  auto [at, offset] = roles.scorePlace(row, half, block, block);
+  Value word = ptx.add(ptx.add(state.scoresBase, at), ptx.mul(pair, 4));
+  return ptx.load(word, roles.scoreOffset(tile) + offset, 1, b.getI32Type())[0];
+}
 
 // Solves for what a product's left side is made of, where that is such a solution.
 LogicalResult RoleEmitter::solveFor(ChainState &state, Value left) {
@@ -302,8 +259,8 @@ LogicalResult RoleEmitter::solveFor(ChainState &state, Value left) {
   if (auto product = left.getDefiningOp<MulOp>())
     llvm::append_range(sources, product->getOperands());
   for (Value source : sources)
-    if (auto solve = RolePlan::strip(source).getDefiningOp<chunk::TriSolveOp>(); solve && solve.isByColumn())
-      return state.solved.empty() ? substitute(state, solve) : success();
+    if (Operation *system = RolePlan::ownSystemOf(source))
+      return state.solved.empty() ? substitute(state, system) : success();
   return success();
 }
 
@@ -380,7 +337,20 @@ FailureOr<Values> RoleEmitter::sliceOf(ChainState &state, Value value, int64_t b
   return results;
 }
 
-LogicalResult RoleEmitter::substitute(ChainState &state, chunk::TriSolveOp solve) {
+void RoleEmitter::Substitution::leave(Value solution, int64_t block, ValueRange entries) {
+  for (const ChainProduct &product : roles.plan.products) {
+    auto made = product.left.getDefiningOp<MulOp>();
+    if (product.left != solution && !(made && llvm::is_contained(made->getOperands(), solution)))
+      continue;
+    Values side = times(entries, roles.columnsOf(state, factorsOfDepth(roles.plan, product), block));
+    llvm::append_range(state.solved[&product], roles.plan.isF16 ? side : roles.packedPairs(side));
+  }
+}
+
+LogicalResult RoleEmitter::substitute(ChainState &state, Operation *system) {
+  if (auto functions = dyn_cast<chunk::SubstituteOp>(system))
+    return Substitution(*this, state).substitute(functions);
+  auto solve = cast<chunk::TriSolveOp>(system);
   // With decays the solution is nowhere as it is, but what is mixed of it, and what is left of it at the
   // chunk's end.
   bool decays = solve.getDecay() != nullptr, isBefore = solve.getReach() == Reach::Before;
@@ -480,14 +450,7 @@ LogicalResult RoleEmitter::substitute(ChainState &state, chunk::TriSolveOp solve
     }
     llvm::append_range(known, sideOf(results));
     llvm::append_range(plain, results);
-    for (const ChainProduct &product : plan.products) {
-      auto made = product.left.getDefiningOp<MulOp>();
-      if (product.left == solution || (made && llvm::is_contained(made->getOperands(), solution))) {
-        Values factors = columnsOf(state, factorsOfDepth(plan, product), block);
-        Values side = substitution.times(left, factors);
-        llvm::append_range(state.solved[&product], plan.isF16 ? side : packedPairs(side));
-      }
-    }
+    substitution.leave(solution, block, left);
   }
   if (!decays)
     state.slabs[solution] = plain;

@@ -1,6 +1,7 @@
 // The part of a plan that concerns decays: what ranges say of them, and the tiles that a decay of each key
 // makes.
 #include "lib/Algebra/Bounds.h"
+#include "lib/Cuda/ChunkEmitter.h"
 #include "lib/Cuda/RolePlan.h"
 
 using namespace mlir;
@@ -147,13 +148,8 @@ LogicalResult RolePlan::visitMix(chunk::MixOp mix) {
 
 // A system that each row has for itself: the chain substitutes.
 FailureOr<unsigned> RolePlan::visitSubstitution(chunk::TriSolveOp solve) {
-  Value block = trace(solve.getBlocks().front());
-  auto negation = block.getDefiningOp<NegOp>();
-  if (negation)
-    block = trace(negation.getOperand());
-  if (solve.getBlocks().size() != 1 || states > 1 || (steps > 1 && !isStacked()) || ownSystem >= 0 ||
-      solve.getDecay() != rowDecay || (rowDecay && failed(needRowDecay())) || failed(visitScores(block)) ||
-      !splitScores(block).second || maskOf(block) >= 0)
+  if (solve.getBlocks().size() != 1 || (steps > 1 && !isStacked()) || solve.getDecay() != rowDecay ||
+      (rowDecay && failed(needRowDecay())))
     return failure();
   FailureOr<unsigned> wave = visit(solve.getRhs().front());
   // What decays is known relative to its block of tokens: it is mixed, or decays to the chunk's end.
@@ -173,11 +169,53 @@ FailureOr<unsigned> RolePlan::visitSubstitution(chunk::TriSolveOp solve) {
       return failure();
     wave = std::max(*wave, *own);
   }
-  ownSystem = scores.size();
+  if (failed(needOwnSystem(solve.getBlocks().front())))
+    return failure();
   invertsOwnLeaves = rowDecay && solve.getFactors().empty() && solve.getReach() != chunk::Reach::Before;
+  return available[solve.getResult(0)] = *wave;
+}
+
+// What is read of the state and written to it, a function of that: with a sum where a system has a
+// difference.
+FailureOr<unsigned> RolePlan::visitFunctions(chunk::SubstituteOp op) {
+  if (op.getReads().size() != 1 || op.getWrites().size() != 1 || steps > 1 || rowDecay || refusalOf(op))
+    return failure();
+  unsigned wave = 0;
+  SmallVector<Value> operands(op.getSides());
+  llvm::append_range(operands, op.getRows());
+  llvm::append_range(operands, op.getShared());
+  for (Value operand : operands) {
+    if (!isa<MatType>(operand.getType()))
+      return failure();
+    FailureOr<unsigned> own = visit(operand);
+    if (failed(own))
+      return failure();
+    wave = std::max(wave, *own);
+  }
+  if (failed(needOwnSystem(op.getBlocks().front())) || isNegated)
+    return failure();
+  isNegated = true;
+  return available[op.getReads().front()] = available[op.getWrites().front()] = wave;
+}
+
+LogicalResult RolePlan::needOwnSystem(Value block) {
+  block = trace(block);
+  auto negation = block.getDefiningOp<NegOp>();
+  if (negation)
+    block = trace(negation.getOperand());
+  if (states > 1 || ownSystem >= 0 || failed(visitScores(block)) || !splitScores(block).second ||
+      maskOf(block) >= 0)
+    return failure();
+  ownSystem = scores.size();
   isNegated = negation != nullptr;
   scores.push_back({block, {}});
-  return available[solve.getResult(0)] = *wave;
+  return success();
+}
+
+Operation *RolePlan::ownSystemOf(Value value) {
+  Operation *op = strip(value).getDefiningOp();
+  auto solve = dyn_cast_if_present<chunk::TriSolveOp>(op);
+  return isa_and_present<chunk::SubstituteOp>(op) || (solve && solve.isByColumn()) ? op : nullptr;
 }
 
 // Whether two values follow from the same ones by the same operations.

@@ -391,7 +391,7 @@ private:
   int64_t ownLeavesBytes() const;
   void storeOwnLeaf(ScoreState &state, mlir::ValueRange entries);
   void invertOwnLeaf(ScoreState &state);
-  mlir::LogicalResult substitute(ChainState &state, chunk::TriSolveOp solve);
+  mlir::LogicalResult substitute(ChainState &state, mlir::Operation *system);
   mlir::LogicalResult solveFor(ChainState &state, mlir::Value left);
   mlir::FailureOr<Values> sliceOf(ChainState &state, mlir::Value value, int64_t block);
   Values columnsOf(ChainState &state, RowFactors factors, int64_t block);

@@ -3,6 +3,7 @@
 #include "lib/Algebra/ColumnRows.h"
 #include "lib/Algebra/Spectral.h"
 #include "lib/Derive/Blocks.h"
+#include "lib/Derive/Functions.h"
 #include "lib/Derive/Inverse.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Transforms/Passes.h"
@@ -407,6 +408,9 @@ Derivation recur::derive(const NormalForm &nf) {
     return Deriver(withStarts, /*inverts=*/true).run();
   }
   Derivation derivation = Deriver(nf, /*inverts=*/true).run();
+  if (nf.ruleClass == RuleClass::N)
+    if (Derivation functions = deriveFunctions(nf.rule); functions.program || !functions.defect.empty())
+      return functions;
   if (derivation.program && isContraction(nf))
     (*derivation.program)->setAttr(contractionAttr, UnitAttr::get(nf.rule->getContext()));
   return derivation;

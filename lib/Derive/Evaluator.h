@@ -107,6 +107,7 @@ private:
             set(value, solved);
           return mlir::success();
         })
+        .Case([&](chunk::SubstituteOp s) { return substitute(s); })
         .Case([&](chunk::LdlOp l) {
           Downdates<F> d = downdate<F>(get(l.getState()), get(l.getKeys()), get(l.getDecays()),
                                        get(l.getWeights()), get(l.getOffsets()));
@@ -302,6 +303,41 @@ private:
     }
     for (auto [last, value] : llvm::zip(op.getLast(), carried))
       set(last, value);
+    return mlir::success();
+  }
+
+  mlir::LogicalResult substitute(chunk::SubstituteOp op) {
+    for (mlir::Value result : op.getResults())
+      values[result].clear();
+    mlir::Block &body = op.getBody().front();
+    size_t writes = op.getWrites().size();
+    for (int64_t t = 0; t < length; ++t) {
+      unsigned next = 0;
+      for (auto [side, read] : llvm::zip(op.getSides(), op.getReads())) {
+        Dense<F> sum = tokenOf(side, t)[0];
+        for (size_t s = 0; s < writes; ++s)
+          for (int64_t j = 0; j < t; ++j) {
+            F score = get(op.getBlocks()[next * writes + s]).at(t, j);
+            const Dense<F> &written = get(op.getWrites()[s]);
+            for (int64_t i = 0; i < sum.rows; ++i)
+              sum.at(i, 0) += score * written.at(j, i);
+          }
+        appendToken(read, sum);
+        set(body.getArgument(next++), sum);
+      }
+      for (mlir::Value rows : op.getRows()) {
+        Values token = tokenOf(rows, t);
+        values[body.getArgument(next++)] = std::move(token);
+      }
+      for (mlir::Value shared : op.getShared()) {
+        Values copy = values[shared];
+        values[body.getArgument(next++)] = std::move(copy);
+      }
+      if (mlir::failed(run(body)))
+        return mlir::failure();
+      for (auto [written, value] : llvm::zip(op.getWrites(), op.getYield().getValues()))
+        appendToken(written, Dense<F>(get(value)));
+    }
     return mlir::success();
   }
 

@@ -3,6 +3,7 @@
 // without the diagonal.
 #include "lib/Algebra/Stems.h"
 #include "lib/Derive/Derive.h"
+#include "mlir/IR/Matchers.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/TypeSwitch.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -38,6 +39,8 @@ public:
         writeCascade(cascade, tokens);
       else if (auto solve = dyn_cast<chunk::TriSolveOp>(op))
         writeSolve(solve, system);
+      else if (auto substitute = dyn_cast<chunk::SubstituteOp>(op))
+        writeSubstitution(substitute, system);
       else if (auto factors = dyn_cast<chunk::LdlOp>(op))
         writeFactors(factors, system);
       else if (auto scan = dyn_cast<chunk::ScanOp>(op))
@@ -162,6 +165,33 @@ private:
                            text(factors, 0));
     if (solve.getDecay())
       step.lines.push_back("each value channel with its decays " + names[solve.getDecay()]);
+  }
+
+  // What is read of a state, E, and functions of that, W.
+  void writeSubstitution(chunk::SubstituteOp op, DerivationStep &step) {
+    auto number = [](size_t index, size_t of) { return of == 1 ? std::string() : std::to_string(index + 1); };
+    size_t reads = op.getReads().size(), writes = op.getWrites().size();
+    for (auto [s, result] : llvm::enumerate(op.getWrites()))
+      names[result] = "W" + number(s, writes);
+    for (auto [i, result, side] : llvm::enumerate(op.getReads(), op.getSides())) {
+      names[result] = "E" + number(i, reads);
+      argumentNames[op.getBody().getArgument(i)] = "e" + number(i, reads);
+      std::string line = names[result] + " = " + text(side, 0);
+      for (size_t s = 0; s < writes; ++s)
+        if (Value block = op.getBlocks()[i * writes + s]; !matchPattern(block, m_AnyZeroFloat()))
+          line += " + " + text(block, 1) + " W" + number(s, writes);
+      step.lines.push_back(line);
+    }
+    unsigned next = reads;
+    for (Value operand :
+         llvm::concat<Value>(llvm::to_vector(op.getRows()), llvm::to_vector(op.getShared()))) {
+      auto known = tokenNames.find(operand);
+      argumentNames[op.getBody().getArgument(next++)] =
+          known != tokenNames.end() ? known->second : text(operand, 2);
+    }
+    for (auto [s, value] : llvm::enumerate(op.getYield().getValues()))
+      step.lines.push_back("w" + number(s, writes) + " = " + notation(value, argumentNames, fullDepth) +
+                           ", token by token");
   }
 
   static bool dependsOnStates(chunk::MapOp map) {

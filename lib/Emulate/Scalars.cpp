@@ -85,7 +85,7 @@ static void unit(Thread &thread, const Statement &s, Slots slots) {
     y = std::sqrt(x);
     break;
   case Tangent:
-    y = std::tanh(x);
+    y = bit_cast<float>((bit_cast<uint32_t>(std::tanh(x)) + 0x800) & ~0xfffu); // 11 digits
     break;
   case Sine:
     y = std::sin(x);

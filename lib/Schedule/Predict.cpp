@@ -51,8 +51,16 @@ RuleWork recur::workOf(const NormalForm &form, const TokenCost &cost, chunk::Pro
       work.tokenFlops += flopsOfTokenOp(op);
     }
   }
-  if (!form.affine)
+  if (!form.affine) {
+    // What is read of the states is known of the program alone.
+    if (program)
+      for (auto op : program.getBody().getOps<chunk::SubstituteOp>())
+        for (Value state : program.argumentsOf(ArgKind::State))
+          work.states.push_back({double(matType(state).numCols()), double(matType(state).numRows()),
+                                 double(op.getReads().size()), double(op.getWrites().size())});
+    work.streams = work.states.size();
     return work;
+  }
   for (auto [index, state] : llvm::enumerate(form.states)) {
     MatType type = matType(state);
     if (form.updates[index] == Row::none) {

@@ -1,0 +1,53 @@
+#include "lib/Algebra/ReadFunctions.h"
+#include "lib/Algebra/NormalForm.h"
+#include "lib/Algebra/Rewriting.h"
+#include "mlir/Analysis/SliceAnalysis.h"
+
+using namespace mlir;
+using namespace recur;
+
+// The products of a vector of the token and a matrix that depends on states, from which a state follows.
+static SmallVector<MatmulOp> findReads(RuleOp rule) {
+  SetVector<Operation *> dependent;
+  for (BlockArgument state : rule.argumentsOf(ArgKind::State))
+    getForwardSlice(state, &dependent);
+  auto depends = [&](Value value) {
+    auto argument = dyn_cast<BlockArgument>(value);
+    return argument ? rule.getArg(argument).getKind() == ArgKind::State
+                    : dependent.contains(value.getDefiningOp());
+  };
+  SmallVector<MatmulOp> reads;
+  for (MatmulOp product : rule.getBody().getOps<MatmulOp>()) {
+    bool isLeft = isMatrix(matType(product.getLhs()));
+    Value matrix = isLeft ? product.getLhs() : product.getRhs();
+    Value vector = isLeft ? product.getRhs() : product.getLhs();
+    if (isRead(product) && depends(matrix) && !depends(vector) && feedsState(rule, product))
+      reads.push_back(product);
+  }
+  return reads;
+}
+
+OwningOpRef<ModuleOp> recur::takeReadsApart(RuleOp rule, SmallVectorImpl<std::string> &texts) {
+  return rewritten(rule, [&](RuleOp copy) {
+    OpBuilder b(copy.getBodyYield());
+    SmallVector<Attribute> outputs(copy.getOutputs().getValue());
+    for (MatmulOp read : findReads(copy)) {
+      texts.push_back(notation(read));
+      std::string name = "read " + std::to_string(texts.size());
+      MatType type = read.getType();
+      bool isRow = !isOne(type.getCols());
+      Value given = addInput(copy, name, RangeAttr(), /*isUnit=*/false, isRow ? type.transposed() : type);
+      if (isRow) {
+        OpBuilder::InsertionGuard guard(b);
+        b.setInsertionPoint(read);
+        given = TransposeOp::create(b, read.getLoc(), given);
+      }
+      read.replaceAllUsesWith(given);
+      Value found = isRow ? TransposeOp::create(b, read.getLoc(), read).getResult() : read.getResult();
+      copy.getBodyYield()->insertOperands(copy.getBodyYield()->getNumOperands(), found);
+      outputs.push_back(b.getStringAttr(name));
+    }
+    copy.setOutputsAttr(b.getArrayAttr(outputs));
+    return success(!texts.empty());
+  });
+}
