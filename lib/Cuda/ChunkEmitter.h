@@ -58,12 +58,17 @@ struct ChunkShape {
   }
 };
 
-/// Why what such an op writes is no function of entries each by itself; nothing if it is.
-std::optional<std::string> refusalOf(chunk::SubstituteOp op);
-/// An entry of what it writes, one of the values that its region yields, of entries of the region's
-/// arguments, by functions of so many binary digits.
-mlir::Value lowerEntry(mlir::ImplicitLocOpBuilder &at, chunk::SubstituteOp op, mlir::Value written,
-                       int64_t digits, llvm::function_ref<mlir::Value(mlir::BlockArgument)> entryOf);
+/// Why what such an op writes has no code: it is made of entries each by itself and, where `sums` are, of
+/// sums over them. Nothing if it has.
+std::optional<std::string> refusalOf(chunk::SubstituteOp op, bool sums = false);
+/// Whether it is made of sums, too.
+bool sumsEntries(chunk::SubstituteOp op);
+/// Some entries of what it writes, one of the values that its region yields, of entries of the region's
+/// arguments, by functions of so many binary digits; `sum` adds up entries, these and all others.
+llvm::SmallVector<mlir::Value, 2>
+lowerEntries(mlir::ImplicitLocOpBuilder &at, chunk::SubstituteOp op, mlir::Value written, int64_t digits,
+             size_t count, llvm::function_ref<mlir::Value(mlir::BlockArgument, size_t entry)> entryOf,
+             llvm::function_ref<mlir::Value(mlir::ValueRange)> sum = nullptr);
 
 /// Emits the body of a program once, for one chunk.
 class ChunkEmitter {

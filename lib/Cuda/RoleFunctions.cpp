@@ -1,11 +1,36 @@
 // Functions of what is read of the state, which are written to it: systems of rows that are not linear. Turns
-// are as in RoleSubstitution.cpp, but that a thread tells what its token writes.
+// are as in RoleSubstitution.cpp, but that a thread tells what its token writes. Where that takes sums over all
+// rows, as norms do, the chain's warps meet for each of them, a token at a time.
 #include "lib/Cuda/ChunkEmitter.h"
 #include "lib/Cuda/RoleSubstitution.h"
 
 using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
+
+int64_t RoleEmitter::functionBytes() const { return plan.crossesRows ? 2 * sumsOfWarps : 0; }
+
+// The sum of a token's entries over the state's rows, those of all of the chain's warps, of a token whose
+// turn it is: others' are no sums of theirs. Two places take turns, so that warps meet once for each.
+Value RoleEmitter::Substitution::sumOfRows(ValueRange rows, int64_t turn) {
+  constexpr int64_t meeting = 10, most = 4; // a barrier of those who solve a system for all rows
+  int64_t groups = roles.form.chainGroups(roles.plan), place = sums++ % 2 * sumsOfWarps;
+  Value sum = ptx.sum(rows[0], rows[1]), at = ptx.add(roles.base, roles.functionsAt + place);
+  for (int64_t distance : {4, 8, 16})
+    sum = ptx.sum(sum, ptx.shuffle(sum, ptx.exclusiveOr(roles.lane, ptx.constant(distance))));
+  Value own = ptx.add(ptx.mul(roles.slabIndex, most), roles.warp);
+  roles.threads.when(ptx.equal(roles.lane, turn), [&] { ptx.store(ptx.add(at, ptx.mul(own, 4)), 0, {sum}); });
+  ptx.meet(ptx.constant(meeting), 128 * groups);
+  Values parts;
+  for (int64_t group = 0; group < groups; ++group)
+    llvm::append_range(parts, ptx.loadFloats(at, group * 4 * most, most));
+  while (parts.size() > 1) {
+    for (size_t i = 0; i < parts.size() / 2; ++i)
+      parts[i] = ptx.sum(parts[2 * i], parts[2 * i + 1]);
+    parts.resize(parts.size() / 2);
+  }
+  return parts.front();
+}
 
 // A thread's entries of rows at a block of 16 tokens, or nothing.
 Values RoleEmitter::Substitution::entriesOf(Value rows, int64_t block) {
@@ -15,6 +40,19 @@ Values RoleEmitter::Substitution::entriesOf(Value rows, int64_t block) {
   return succeeded(entries) ? *entries : Values();
 }
 
+// The same of params, which all tokens have.
+Values RoleEmitter::Substitution::entriesOfParam(Value param) {
+  if (roles.plan.isRow(param))
+    return {};
+  TensorAccess access(roles.threads, roles.launderedCall(), roles.plan.tensors, /*packed=*/true);
+  roles.find(access); // the head, and its part
+  Value slab = ptx.mul(ptx.add(roles.firstSlab, roles.slabIndex), rowsOfSlab);
+  Value row = ptx.add(ptx.add(slab, ptx.mul(roles.warp, 16)), ptx.shiftRight(roles.lane, 2));
+  Value first = roles.entryOfParams(access, param, row);
+  Value second = roles.entryOfParams(access, param, ptx.add(row, 8));
+  return {first, first, second, second, first, first, second, second};
+}
+
 LogicalResult RoleEmitter::Substitution::substitute(chunk::SubstituteOp op) {
   roles.awaitScores(state);
   SmallVector<Value> operands(op.getSides());
@@ -22,18 +60,26 @@ LogicalResult RoleEmitter::Substitution::substitute(chunk::SubstituteOp op) {
   llvm::append_range(operands, op.getShared());
   Value left = arith::SubIOp::create(b, roles.tokensLeft(state.chunk), ptx.mul(pair, 2));
   Values known, read, written;
+  llvm::DenseMap<Value, Values> ofParams;
+  for (Value param : op.getShared())
+    ofParams[param] = entriesOfParam(param);
   for (int64_t block = 0; block < 4; ++block) {
     SmallVector<Values> entries;
-    for (Value operand : operands)
-      if (entries.emplace_back(entriesOf(operand, block)).empty())
+    for (Value operand : operands) {
+      entries.push_back(ofParams.lookup(operand));
+      if (entries.back().empty())
+        entries.back() = entriesOf(operand, block);
+      if (entries.back().empty())
         return failure();
+    }
     state.slices.clear();
     Values given = earlier(roles.plan.ownSystem, block, known, entries.front()), reads;
-    auto function = [&](size_t e, Value found) {
-      return lowerEntry(b, op, op.getYield().getValues().front(), roles.plan.isF16 ? 11 : 8,
-                        [&](BlockArgument argument) {
-                          return argument.getArgNumber() ? entries[argument.getArgNumber()][e] : found;
-                        });
+    auto function = [&](size_t first, int64_t turn, ValueRange found) {
+      auto entryOf = [&](BlockArgument argument, size_t row) -> Value {
+        return argument.getArgNumber() ? entries[argument.getArgNumber()][first + 2 * row] : found[row];
+      };
+      return Values(lowerEntries(b, op, op.getYield().getValues().front(), roles.plan.isF16 ? 11 : 8, 2,
+                                 entryOf, [&](ValueRange rows) { return sumOfRows(rows, turn); }));
     };
     Values results = solve(block, {}, {}, given, function, &reads);
     // What tokens past the end would write may be no number. It comes to those before in products alone.

@@ -159,7 +159,8 @@ bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgumen
   chain.leastTokens = tokensWorthChunk;
   size_t numbers = 0, chains = 0;
   for (int64_t parts : {2, 1}) {
-    if (parts > plan->independent / rowsOfSlab || (parts > 1 && shards > 1) || (ofTeams && chains))
+    bool isCut = parts > 1 && (shards > 1 || plan->crossesRows);
+    if (parts > plan->independent / rowsOfSlab || isCut || (ofTeams && chains))
       continue;
     form.parts = parts;
     // Smaller blocks would begin several on one processor, on the first that are free.
@@ -447,7 +448,7 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
   // With a decay of each key scores are dearer than the chain.
   if (plan->decay) {
     std::optional<Entry> ofTeams;
-    if (plan->independent > rowsOfSlab) {
+    if (plan->independent > rowsOfSlab && !plan->crossesRows) {
       SharedOut halves = shareOut(rowsOfSlab, Rest::Padded);
       FailureOr<RolePlan> half = failure();
       if (chunk::ProgramOp own = derived(halves.rule()))

@@ -99,7 +99,7 @@ void RoleEmitter::layOut() {
     exchangeBytes = partsInTables() ? 0 : plan.grams.size() * partBytes, blockBytes = rightBytes;
   int64_t others = outputBytes + blockBytes + leavesBytes + tablesBytes + sumBytes + vectorBytes() +
                    exchangeBytes + ownPlaces * logsBytes + (ownPlaces + 1) * walkedBytes +
-                   Barriers * barrierPitch + beginBytes + Normaliser(*this).bytes() + 256;
+                   Barriers * barrierPitch + beginBytes + Normaliser(*this).bytes() + functionBytes() + 256;
   // Teams want three places for what their chains read as it is; the first try leaves outputs one of their
   // own.
   int64_t wanted = 3 * (stageBytes + slotBytes) + 2 * scoreBytes;
@@ -163,6 +163,7 @@ void RoleEmitter::layOut() {
   take(vectorsAt, vectorBytes());
   take(barriersAt, Barriers * barrierPitch);
   take(beginAt, beginBytes);
+  take(functionsAt, functionBytes());
   take(masksAt, maskOffset(masks, 0));
   slotsAt = llvm::alignTo(at, 256);
 }

@@ -358,6 +358,8 @@ public:
   bool invertsOwnLeaves = false;
   /// Whether the system is less that.
   bool isNegated = false;
+  /// Whether functions of what is read sum over the state's rows, all of which a block has then.
+  bool crossesRows = false;
   /// A factor of the columns of the system's inverse, or null.
   mlir::Value inverseScale;
   /// A decay of each key, or null; the tiles that it makes for the chain, and the rows at the right of

@@ -13,7 +13,7 @@ using namespace recur::cuda;
 // The chain's memory: a ring of tiles, with the scores and the numbers of their chunks.
 void RoleEmitter::layOutChain(int64_t outputBytes) {
   constexpr int64_t numbersBytes = 1024;
-  int64_t others = outputBytes + Barriers * barrierPitch + beginBytes + 256;
+  int64_t others = outputBytes + Barriers * barrierPitch + beginBytes + functionBytes() + 256;
   auto count = [&] {
     int64_t each = stageBytes + scoreBytes + plan.wholeBytes() + numbersBytes;
     return std::clamp<int64_t>((threads.sharedLimit - others - earlyBytes) / each, 1, stages);
@@ -33,7 +33,8 @@ void RoleEmitter::layOutChain(int64_t outputBytes) {
   tablesAt = outputsAt + outputBytes;
   barriersAt = tablesAt + stages * plan.wholeBytes();
   beginAt = barriersAt + Barriers * barrierPitch;
-  slotsAt = llvm::alignTo(beginAt + beginBytes, 256);
+  functionsAt = beginAt + beginBytes;
+  slotsAt = llvm::alignTo(functionsAt + functionBytes(), 256);
 }
 
 // Call `body` for each part of a record, with where it is in shared memory: first tiles, then all else.

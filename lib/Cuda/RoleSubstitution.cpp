@@ -103,7 +103,6 @@ Values RoleEmitter::Substitution::solve(int64_t block, ValueRange sides, ValueRa
   auto factor = [&](size_t e) { return factors.empty() ? Value() : factors[e]; };
   // Where functions are written, what is given is all that is read: they come one after the other, and all
   // between them counts.
-  auto function = [&](size_t e, Value read) { return written ? written(e, read) : read; };
   auto side = [&](size_t e) { return written ? given[e] : less(sides[e], factor(e), given[e]); };
   Values results(written ? 8 : 0, ptx.number(0));
   for (size_t half : {0, 1}) {
@@ -111,16 +110,22 @@ Values RoleEmitter::Substitution::solve(int64_t block, ValueRange sides, ValueRa
     Value own = ptx.loadFloats(diagonals, leaf + half * 8 * (ownLeafPitch + 4) + 4, 1)[0];
     for (int64_t turn = 0; turn < 4; ++turn) {
       Value source = ptx.add(quad, turn), isTurn = ptx.equal(pair, turn), solved[2][2];
+      size_t e = 4 * half;
+      Values firsts{side(e), side(e + 2)}, seconds{side(e + 1), side(e + 3)};
+      if (written)
+        firsts = written(e, turn, firsts);
       for (size_t row : {0, 1}) {
-        size_t e = 4 * half + 2 * row;
-        Value first = function(e, side(e)), second = side(e + 1);
-        Value seen = factors.empty() ? own : ptx.multiply(factor(e + 1), own);
-        second = function(e + 1, less(second, seen, first));
-        solved[row][0] = ptx.shuffle(first, source);
-        solved[row][1] = ptx.shuffle(second, source);
-        if (written) {
-          results[e] = ptx.choose(isTurn, first, results[e]);
-          results[e + 1] = ptx.choose(isTurn, second, results[e + 1]);
+        Value seen = factors.empty() ? own : ptx.multiply(factor(e + 2 * row + 1), own);
+        seconds[row] = less(seconds[row], seen, firsts[row]);
+      }
+      if (written)
+        seconds = written(e + 1, turn, seconds);
+      for (size_t row : {0, 1}) {
+        solved[row][0] = ptx.shuffle(firsts[row], source);
+        solved[row][1] = ptx.shuffle(seconds[row], source);
+        for (size_t odd = 0; written && odd < 2; ++odd) {
+          Value &result = results[e + 2 * row + odd];
+          result = ptx.choose(isTurn, odd ? seconds[row] : firsts[row], result);
         }
       }
       for (size_t token : {0, 1}) {

@@ -7,7 +7,9 @@ namespace recur::cuda {
 /// Substitution by one warp.
 struct RoleEmitter::Substitution {
   using Value = mlir::Value;
-  using Function = llvm::function_ref<Value(size_t entry, Value read)>;
+  /// What is written of a token that has its turn, in a thread's two rows of it, of what is read; `entry` is
+  /// the first row's in the block.
+  using Function = llvm::function_ref<Values(size_t entry, int64_t turn, mlir::ValueRange reads)>;
 
   Substitution(RoleEmitter &emitter, ChainState &state)
       : roles(emitter), b(emitter.b), ptx(emitter.ptx), state(state) {
@@ -74,7 +76,8 @@ struct RoleEmitter::Substitution {
 
   /// Solves for what is written, as functions of what is read have it (RoleFunctions.cpp).
   mlir::LogicalResult substitute(chunk::SubstituteOp op);
-  Values entriesOf(Value rows, int64_t block);
+  Values entriesOf(Value rows, int64_t block), entriesOfParam(Value param);
+  Value sumOfRows(mlir::ValueRange rows, int64_t turn);
 
   /// Leaves a block's part of the left sides of products that are made of a solution.
   void leave(Value solution, int64_t block, mlir::ValueRange entries);
@@ -84,6 +87,7 @@ struct RoleEmitter::Substitution {
   Ptx &ptx;
   ChainState &state;
   Value pair, quad, leaves, diagonals;
+  int64_t sums = 0; // over rows, that functions have asked for
 };
 
 } // namespace recur::cuda

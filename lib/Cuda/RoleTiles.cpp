@@ -178,7 +178,11 @@ FailureOr<unsigned> RolePlan::visitSubstitution(chunk::TriSolveOp solve) {
 // What is read of the state and written to it, a function of that: with a sum where a system has a
 // difference.
 FailureOr<unsigned> RolePlan::visitFunctions(chunk::SubstituteOp op) {
-  if (op.getReads().size() != 1 || op.getWrites().size() != 1 || steps > 1 || rowDecay || refusalOf(op))
+  if (op.getReads().size() != 1 || op.getWrites().size() != 1 || steps > 1 || rowDecay ||
+      refusalOf(op, /*sums=*/true))
+    return failure();
+  crossesRows = sumsEntries(op);
+  if (crossesRows && (isPadded() || independent > 2 * rowsOfSlab))
     return failure();
   unsigned wave = 0;
   SmallVector<Value> operands(op.getSides());
@@ -187,6 +191,10 @@ FailureOr<unsigned> RolePlan::visitFunctions(chunk::SubstituteOp op) {
   for (Value operand : operands) {
     if (!isa<MatType>(operand.getType()))
       return failure();
+    if (auto param = dyn_cast<BlockArgument>(operand);
+        param && !matType(param).isScalar() &&
+        program.getArg(param.getArgNumber()).getKind() == ArgKind::Param && !isPadded())
+      continue;
     FailureOr<unsigned> own = visit(operand);
     if (failed(own))
       return failure();

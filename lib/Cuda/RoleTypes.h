@@ -49,14 +49,14 @@ struct RoleTypes {
                            tileBytes = tokensOfChunk * rowBytes, quarterBytes = 8 * 32, ownLeafPitch = 80,
                            ownLeafBytes = 16 * ownLeafPitch, rightHalf = 6 * 16 * 128, partBytes = 10 * 1024,
                            beginBytes = 16, stripBytes = tileBytes / 2;
-  static constexpr int64_t barrierPitch = 64, chunksOfSums = 8, ownPlaces = 2;
+  static constexpr int64_t barrierPitch = 64, chunksOfSums = 8, ownPlaces = 2, sumsOfWarps = 8 * 4;
 
   /// Where things are in shared memory, and how large.
   int64_t buffers = 2, stageBytes = 0, loadedBytes = 0, logsBytes = 0, logsAt = 0, walkedBytes = 0,
           walkedLoaded = 0, walkedAt = 0, earlyBytes = 0, earlyAt = 0, earlyPlaces = 0, scoreBytes = 0,
           scoresAt = 0, inverseAt = 0, blocksAt = 0, leavesAt = 0, outputsAt = 0, barriersAt = 0, masksAt = 0,
           slotsAt = 0, normsAt = 0, vectorsAt = 0, tablesAt = 0, rightsAt = 0, beginAt = 0, exchangeAt = 0,
-          normaliserAt = 0;
+          normaliserAt = 0, functionsAt = 0;
 
   /// What each thread of a role may have of the registers, 512 or a little less, that the warpgroups share:
   /// of those who load and make numbers, who make scores, of the chain, who walk channels and who sum over

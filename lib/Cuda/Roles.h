@@ -388,7 +388,7 @@ private:
   struct Substitution;
   int64_t ownLeavesAt() const { return scoreOffset(plan.scores.size()); }
   int64_t ownInversesAt() const { return ownLeavesAt() + 4 * ownLeafBytes; }
-  int64_t ownLeavesBytes() const;
+  int64_t ownLeavesBytes() const, functionBytes() const;
   void storeOwnLeaf(ScoreState &state, mlir::ValueRange entries);
   void invertOwnLeaf(ScoreState &state);
   mlir::LogicalResult substitute(ChainState &state, mlir::Operation *system);
