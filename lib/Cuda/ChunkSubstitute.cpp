@@ -2,110 +2,11 @@
 // that, which are written to it. What blocks of 16 tokens before a block give to it are products; within a
 // block the tokens of a row are in four threads, each of which sums what its own give.
 #include "lib/Cuda/ChunkEmitter.h"
-#include "lib/Cuda/Ptx.h"
-#include "lib/Cuda/Sequential.h"
+#include "lib/Cuda/EntryFunctions.h"
 
 using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
-
-// The vector that an op sums the entries of, or the product of two, or null.
-static ReduceOp asSum(Operation *op) {
-  auto sum = dyn_cast<ReduceOp>(op);
-  return sum && sum.getKind() == Reduction::Sum && isOne(matType(sum.getOperand()).getCols()) &&
-                 sum.getType().isScalar()
-             ? sum
-             : ReduceOp();
-}
-static MatmulOp asInnerProduct(Operation *op) {
-  auto product = dyn_cast<MatmulOp>(op);
-  return product && product.getType().isScalar() && product.getLhs().getDefiningOp<TransposeOp>()
-             ? product
-             : MatmulOp();
-}
-
-bool cuda::sumsEntries(chunk::SubstituteOp op) {
-  return llvm::any_of(op.getBody().front(),
-                      [](Operation &inner) { return asSum(&inner) || asInnerProduct(&inner); });
-}
-
-std::optional<std::string> cuda::refusalOf(chunk::SubstituteOp op, bool sums) {
-  MatType type = matType(op.getSides().front());
-  bool isOfRows = !isOne(type.getCols()) &&
-                  llvm::all_of(op->getResultTypes(), [&](Type own) { return own == Type(type); });
-  auto isColumn = [](Value value) {
-    return isa<MatType>(value.getType()) && isOne(matType(value).getCols());
-  };
-  for (Operation &inner : op.getBody().front().without_terminator()) {
-    if (sums && (asSum(&inner) || asInnerProduct(&inner)))
-      continue;
-    if (sums && isa<TransposeOp>(inner) && isColumn(inner.getOperand(0)) &&
-        llvm::all_of(inner.getUsers(), asInnerProduct))
-      continue;
-    isOfRows &= isa<ElementwiseOp, ConstantOp, BroadcastOp, AssumeOp>(inner) &&
-                llvm::all_of(inner.getOperands(), isColumn) && llvm::all_of(inner.getResults(), isColumn);
-  }
-  if (isOfRows)
-    return std::nullopt;
-  return "what is written is a function of several entries of what is read";
-}
-
-SmallVector<Value, 2> cuda::lowerEntries(ImplicitLocOpBuilder &at, chunk::SubstituteOp op, Value written,
-                                         int64_t digits, size_t count,
-                                         llvm::function_ref<Value(BlockArgument, size_t)> entryOf,
-                                         llvm::function_ref<Value(ValueRange)> sum) {
-  constexpr int64_t ofUnit = 16, ofTanh = 10;
-  using Entries = SmallVector<Value, 2>;
-  Relaxing listener;
-  ImplicitLocOpBuilder b(op.getLoc(), at.getContext(), digits <= ofUnit ? &listener : nullptr);
-  b.setInsertionPoint(at.getInsertionBlock(), at.getInsertionPoint());
-  Ptx ptx(b);
-  llvm::DenseMap<Value, Entries> known;
-  std::function<Entries(Value)> lower;
-  auto lowerOp = [&](Operation *own) -> Entries {
-    if (auto constant = dyn_cast<ConstantOp>(own))
-      return {ptx.number(constant.getValue().convertToDouble())};
-    if (isa<BroadcastOp, AssumeOp, TransposeOp>(own))
-      return lower(own->getOperand(0));
-    SmallVector<Entries> operands = llvm::map_to_vector(own->getOperands(), lower);
-    auto operand = [&](unsigned i, size_t e) { return operands[i][operands[i].size() == 1 ? 0 : e]; };
-    Entries results;
-    if (asSum(own) || asInnerProduct(own)) {
-      for (size_t e = 0; e < count; ++e)
-        results.push_back(asSum(own) ? operand(0, e) : ptx.multiply(operand(0, e), operand(1, e)));
-      return {sum(results)};
-    }
-    for (size_t e = 0; e < (matType(own->getResult(0)).isScalar() ? 1 : count); ++e) {
-      if (isa<TanhOp>(own) && digits <= ofTanh) {
-        results.push_back(ptx.tanh(operand(0, e)));
-      } else if (isa<DivOp>(own) && digits <= ofUnit) {
-        auto root = own->getOperand(1).getDefiningOp<SqrtOp>();
-        Entries of = root ? lower(root.getOperand()) : Entries();
-        Value inverse = root ? ptx.reciprocalRoot(of[of.size() == 1 ? 0 : e]) : ptx.reciprocal(operand(1, e));
-        results.push_back(ptx.multiply(operand(0, e), inverse));
-      } else {
-        Entries arguments;
-        for (unsigned i = 0; i < operands.size(); ++i)
-          arguments.push_back(operand(i, e));
-        results.push_back(cast<ElementwiseOp>(own).lower(b, b.getLoc(), arguments));
-      }
-    }
-    return results;
-  };
-  lower = [&](Value value) {
-    if (auto found = known.find(value); found != known.end())
-      return found->second;
-    Entries entries;
-    if (auto argument = dyn_cast<BlockArgument>(value))
-      for (size_t e = 0; e < (matType(value).isScalar() ? 1 : count); ++e)
-        entries.push_back(entryOf(argument, e));
-    else
-      entries = lowerOp(value.getDefiningOp());
-    known[value] = entries;
-    return entries;
-  };
-  return lower(written);
-}
 
 LogicalResult ChunkEmitter::prepareSubstitute(chunk::SubstituteOp op) {
   System system;

@@ -1,5 +1,6 @@
 // Which chunk programs the emitter takes, and how it divides them among warps.
 #include "lib/Cuda/ChunkEmitter.h"
+#include "lib/Cuda/EntryFunctions.h"
 #include "lib/Cuda/RolePlan.h"
 #include "mlir/IR/Matchers.h"
 #include "llvm/ADT/EquivalenceClasses.h"

@@ -1,7 +1,7 @@
 // The part of a plan that concerns decays: what ranges say of them, and the tiles that a decay of each key
 // makes.
 #include "lib/Algebra/Bounds.h"
-#include "lib/Cuda/ChunkEmitter.h"
+#include "lib/Cuda/EntryFunctions.h"
 #include "lib/Cuda/RolePlan.h"
 
 using namespace mlir;
@@ -182,7 +182,8 @@ FailureOr<unsigned> RolePlan::visitFunctions(chunk::SubstituteOp op) {
       refusalOf(op, /*sums=*/true))
     return failure();
   crossesRows = sumsEntries(op);
-  if (crossesRows && (isPadded() || independent > 2 * rowsOfSlab))
+  bool hasAllRows = !tensors[initialTensor() + stateOfRule(0)].inMemory[independentDim];
+  if (crossesRows && (!hasAllRows || independent > 2 * rowsOfSlab))
     return failure();
   unsigned wave = 0;
   SmallVector<Value> operands(op.getSides());
@@ -193,7 +194,7 @@ FailureOr<unsigned> RolePlan::visitFunctions(chunk::SubstituteOp op) {
       return failure();
     if (auto param = dyn_cast<BlockArgument>(operand);
         param && !matType(param).isScalar() &&
-        program.getArg(param.getArgNumber()).getKind() == ArgKind::Param && !isPadded())
+        program.getArg(param.getArgNumber()).getKind() == ArgKind::Param && hasAllRows)
       continue;
     FailureOr<unsigned> own = visit(operand);
     if (failed(own))

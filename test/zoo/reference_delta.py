@@ -262,6 +262,43 @@ def saturated_write(x, s):
     return s.S @ x.q
 
 
+def clipped_error(x, s):
+    k = l2norm(x.k)
+    s.S = x.a * s.S
+    s.S = s.S + x.b * outer(np.clip(x.v - s.S @ k, -x.h, x.h), k)
+    return s.S @ x.q
+
+
+def power_error(x, s):
+    k = l2norm(x.k)
+    s.S = s.S * exp(x.g)
+    error = x.v - s.S @ k
+    s.S = s.S + x.b * outer(np.sign(error) * error**2, k)
+    return s.S @ x.q
+
+
+def gated_error(x, s):
+    k, f, S = l2norm(x.k), l2norm(x.f), x.a * s.S
+    read = S @ k
+    write = sigmoid(x.r) * (silu(x.v) - read) * sigmoid(read)
+    s.S = S @ (np.eye(len(f)) - outer(f, f) / 2) + outer(write, k)
+    return s.S @ x.q
+
+
+def clipped_gradient(x, s):
+    k = l2norm(x.k)
+    error = x.v - x.a * s.S @ k
+    s.S = x.a * s.S + x.b * min(1, 1 / np.linalg.norm(error)) * outer(error, k)
+    return s.S @ x.q
+
+
+def surprised(x, s):
+    k = l2norm(x.k)
+    S = s.S * exp(x.g)
+    s.S = delta_step(S, k, x.v, sigmoid(np.sum((x.v - S @ k) ** 2) - 1))
+    return s.S @ x.q
+
+
 def micro_decay(x, s):
     for k, v, a, b in zip(x.k, x.v, x.a, x.b):
         u = l2norm(k)

@@ -98,6 +98,13 @@ def second_moment(x, s):
     return s.S @ x.q
 
 
+def layer_in_turn(x, s):
+    k = l2norm(x.k)
+    y = s.S @ k
+    s.S = s.S - x.eta * outer(layernorm_pullback(y, x.w * (x.w * layernorm(y) + x.b - x.v)), k)
+    return s.S @ x.q
+
+
 def batches(tokens, size):
     """Slices of `size` tokens, the last one shorter where it must be."""
     return [slice(t, min(t + size, tokens)) for t in range(0, tokens, size)]

@@ -130,6 +130,12 @@ left_slots                  | q:query(dk) k:key(dk) v:value(dv) g:log_decay(m) |
 matrix_output               | q:query(dk) k:key(dk) v:value(dv) a:gate() | | S(dv,dk)
 weighted_loss               | q:query(dk) k:unit(dk) v:value(dv) w:gate(dv) b:gate() | | S(dv,dk)
 saturated_write             | q:query(dk) k:unit(dk) v:value(dv) g:log_decay() | | S:real(dv,dk)
+clipped_error               | q:query(dk) k:key(dk) v:value(dv) a:gate() b:gate() h:step() | | S(dv,dk)
+power_error                 | q:query(dk) k:key(dk) v:value(dv) g:log_decay(dk) b:quarter() | | S:real(dv,dk)
+gated_error                 | q:query(dk) k:key(dk) f:key(dk) v:value(dv) r:logit(dv) a:gate() | | S(dv,dk)
+clipped_gradient            | q:query(dk) k:key(dk) v:value(dv) a:gate() b:gate() | | S(dv,dk)
+surprised                   | q:query(dk) k:key(dk) v:value(dv) g:log_decay(dk) | | S(dv,dk)
+layer_in_turn               | q:query(d) k:key(d) v:value(d) eta:small() | w:real(d) b:real(d) | S:weights(d,d)
 second_moment               | q:query(dk) k:unit(dk) v:value(dv) b:gate() r:gate() | | S:real(dv,dk) \
                               D:positive(dv,dk)
 dense_transition            | q:query(dk) k:key(dk) v:value(dv) | R:recurrent(dk,dk) | S(dv,dk)

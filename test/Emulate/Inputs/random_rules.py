@@ -36,6 +36,7 @@ class Draw:
             self.random, self.memories, self.isTurned = own, "S", own.random() < 0.2
             self.decay, self.keys = "keys", ["k", "p"][:self.pick(1, 1, 2)]
             self.text = self.rule(self.abreast())
+        self.text = self.mapped(self.text, random.Random(f"{seed} mapped"))
 
     def pick(self, *of):
         return self.random.choice(of)
@@ -173,6 +174,20 @@ class Draw:
         body = re.sub(r"\bS(\.T)?\*(?=[kpqx]\b)",
                       lambda read: read[0] if own.random() < 0.3 else f"S@{block}{read[1] or ''}*", body)
         return f"{head}\n\n{body}"
+
+    @staticmethod
+    def mapped(text, own):
+        """A few rules write functions of their errors; drawn apart, too."""
+        if own.random() >= 0.06:
+            return text
+        function = own.choice(["tanh(@)", "clamp(@, -1/2, 1/2)", "silu(@)", "(@)./sqrt(1 + (@).*(@))",
+                               "sigmoid(w).*(@)./(1 + abs(@))"])
+        head, body = text.rsplit("\n\n", 1)
+        part = r"(?:[^()]|\((?:[^()]|\([^()]*\))*\))*"
+        body = re.sub(rf"\(({part}[STM]{part} - (?:[vw]|u\[j\]))\)",
+                      lambda error: f"({function.replace('@', error[1])})", body)
+        declared = re.search(r"^input w\b", head, re.M) or not re.search(r"\bw\b", body)
+        return f"{head}\n\n{body}" if declared else f"input w : vector(dv)\n{head}\n\n{body}"
 
 
 def verify(seed, folder, options):

@@ -349,6 +349,101 @@ chunk.program @chunk_tri_solve_c4 length("C") [#recur.arg<input "k">] -> ["o"] i
 
 // -----
 
+chunk.program @chunk_substitute_c1 length("C") [#recur.arg<input "k">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>):
+  %n = chunk.gram strict %k, %k : !recur.mat<C x dk> -> !recur.mat<C x C>
+  // expected-error@+1 {{must have 1 blocks for 1 reads and 1 writes, got: 2}}
+  %x, %u = chunk.substitute blocks(%n, %n : !recur.mat<C x C>, !recur.mat<C x C>) sides(%k : !recur.mat<C x dk>)
+    -> reads(!recur.mat<C x dk>) writes(!recur.mat<C x dk>) {
+  ^bb0(%r: !recur.mat<dk x 1>):
+    chunk.yield %r : !recur.mat<dk x 1>
+  }
+  chunk.yield %k : !recur.mat<C x dk>
+}
+
+// -----
+
+chunk.program @chunk_substitute_c1_type length("C") [#recur.arg<input "k">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>):
+  // expected-error@+1 {{must have blocks of type '!recur.mat<C x C>', got: '!recur.mat<C x dk>'}}
+  %x, %u = chunk.substitute blocks(%k : !recur.mat<C x dk>) sides(%k : !recur.mat<C x dk>)
+    -> reads(!recur.mat<C x dk>) writes(!recur.mat<C x dk>) {
+  ^bb0(%r: !recur.mat<dk x 1>):
+    chunk.yield %r : !recur.mat<dk x 1>
+  }
+  chunk.yield %k : !recur.mat<C x dk>
+}
+
+// -----
+
+chunk.program @chunk_substitute_c2 length("C") [#recur.arg<input "k">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>):
+  %n = chunk.gram strict %k, %k : !recur.mat<C x dk> -> !recur.mat<C x C>
+  // expected-error@+1 {{must give reads of the sides' types and writes with as many rows, got: '!recur.mat<C x 1>', '!recur.mat<C x dk>'}}
+  %x, %u = chunk.substitute blocks(%n : !recur.mat<C x C>) sides(%k : !recur.mat<C x dk>)
+    -> reads(!recur.mat<C x 1>) writes(!recur.mat<C x dk>) {
+  ^bb0(%r: !recur.mat<1 x 1>):
+    chunk.yield %r : !recur.mat<1 x 1>
+  }
+  chunk.yield %k : !recur.mat<C x dk>
+}
+
+// -----
+
+chunk.program @chunk_substitute_c2_rows length("C") [#recur.arg<input "k">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>):
+  %n = chunk.gram strict %k, %k : !recur.mat<C x dk> -> !recur.mat<C x C>
+  // expected-error@+1 {{must give reads of the sides' types and writes with as many rows, got: '!recur.mat<C x dk>', '!recur.mat<D x dk>'}}
+  %x, %u = chunk.substitute blocks(%n : !recur.mat<C x C>) sides(%k : !recur.mat<C x dk>)
+    -> reads(!recur.mat<C x dk>) writes(!recur.mat<D x dk>) {
+  ^bb0(%r: !recur.mat<dk x 1>):
+    chunk.yield %r : !recur.mat<dk x 1>
+  }
+  chunk.yield %k : !recur.mat<C x dk>
+}
+
+// -----
+
+chunk.program @chunk_substitute_c3 length("C") [#recur.arg<input "k">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>):
+  %n = chunk.gram strict %k, %k : !recur.mat<C x dk> -> !recur.mat<C x C>
+  // expected-error@+1 {{must have a token of each read and of each row value and the shared values as arguments}}
+  %x, %u = chunk.substitute blocks(%n : !recur.mat<C x C>) sides(%k : !recur.mat<C x dk>)
+    -> reads(!recur.mat<C x dk>) writes(!recur.mat<C x dk>) {
+  ^bb0(%r: !recur.mat<1 x dk>):
+    chunk.yield %r : !recur.mat<1 x dk>
+  }
+  chunk.yield %k : !recur.mat<C x dk>
+}
+
+// -----
+
+chunk.program @chunk_substitute_c4 length("C") [#recur.arg<input "k">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>):
+  %n = chunk.gram strict %k, %k : !recur.mat<C x dk> -> !recur.mat<C x C>
+  // expected-error@+1 {{must yield a token of each write}}
+  %x, %u = chunk.substitute blocks(%n : !recur.mat<C x C>) sides(%k : !recur.mat<C x dk>)
+    -> reads(!recur.mat<C x dk>) writes(!recur.mat<C x dk>) {
+  ^bb0(%r: !recur.mat<dk x 1>):
+    chunk.yield
+  }
+  chunk.yield %k : !recur.mat<C x dk>
+}
+
+// -----
+
 chunk.program @chunk_scan_c1 length("C") [#recur.arg<input "k">, #recur.arg<state "S">] -> ["o"] init {
   %0 = recur.constant 0.0 : !recur.mat<dk x 1>
   chunk.yield %0 : !recur.mat<dk x 1>

@@ -124,3 +124,36 @@ chunk.program @channels length("C") [#recur.arg<input "k">, #recur.arg<input "a"
   %o = recur.matmul %i, %u : !recur.mat<C x C>, !recur.mat<C x dk>
   chunk.yield %o : !recur.mat<C x dk>
 }
+
+// What is read of states of different values, and a function of both that is written: rows and shared values beside them, and neither.
+// CHECK-LABEL: chunk.program @substituted length("C")
+chunk.program @substituted length("C") [#recur.arg<input "k">, #recur.arg<input "a">, #recur.arg<param "w">] -> ["o"] init {
+  chunk.yield
+} body {
+^bb0(%k: !recur.mat<C x dk>, %a: !recur.mat<C x 1>, %w: !recur.mat<dk x 1>):
+  // CHECK: %[[N:.*]] = chunk.gram strict
+  %n = chunk.gram strict %k, %k : !recur.mat<C x dk> -> !recur.mat<C x C>
+  // CHECK: %[[R:.*]]:2, %[[U:.*]] = chunk.substitute blocks(%[[N]], %[[N]] : !recur.mat<C x C>, !recur.mat<C x C>) sides(%k, %a : !recur.mat<C x dk>, !recur.mat<C x 1>) rows(%a : !recur.mat<C x 1>) shared(%w : !recur.mat<dk x 1>) -> reads(!recur.mat<C x dk>, !recur.mat<C x 1>) writes(!recur.mat<C x dk>) {
+  %x, %y, %u = chunk.substitute blocks(%n, %n : !recur.mat<C x C>, !recur.mat<C x C>)
+    sides(%k, %a : !recur.mat<C x dk>, !recur.mat<C x 1>) rows(%a : !recur.mat<C x 1>) shared(%w : !recur.mat<dk x 1>)
+    -> reads(!recur.mat<C x dk>, !recur.mat<C x 1>) writes(!recur.mat<C x dk>) {
+  // CHECK-NEXT: ^bb0(%{{.*}}: !recur.mat<dk x 1>, %{{.*}}: !recur.mat<1 x 1>, %{{.*}}: !recur.mat<1 x 1>, %{{.*}}: !recur.mat<dk x 1>):
+  ^bb0(%r: !recur.mat<dk x 1>, %s: !recur.mat<1 x 1>, %b: !recur.mat<1 x 1>, %c: !recur.mat<dk x 1>):
+    %d = recur.sub %r, %c : !recur.mat<dk x 1>, !recur.mat<dk x 1>
+    %e = recur.tanh %d : !recur.mat<dk x 1>
+    %f = recur.mul %s, %e : !recur.mat<1 x 1>, !recur.mat<dk x 1>
+    %g = recur.mul %b, %f : !recur.mat<1 x 1>, !recur.mat<dk x 1>
+    // CHECK: chunk.yield %{{.*}} : !recur.mat<dk x 1>
+    chunk.yield %g : !recur.mat<dk x 1>
+  }
+  // CHECK: chunk.substitute blocks(%[[N]] : !recur.mat<C x C>) sides(%[[U]] : !recur.mat<C x dk>) -> reads(!recur.mat<C x dk>) writes(!recur.mat<C x dk>) {
+  %z, %v = chunk.substitute blocks(%n : !recur.mat<C x C>) sides(%u : !recur.mat<C x dk>) -> reads(!recur.mat<C x dk>)
+    writes(!recur.mat<C x dk>) {
+  ^bb0(%r: !recur.mat<dk x 1>):
+    %e = recur.tanh %r : !recur.mat<dk x 1>
+    chunk.yield %e : !recur.mat<dk x 1>
+  }
+  // CHECK: recur.add %[[R]]#0, %
+  %o = recur.add %x, %v : !recur.mat<C x dk>, !recur.mat<C x dk>
+  chunk.yield %o : !recur.mat<C x dk>
+}
