@@ -325,6 +325,8 @@ Derivation recur::deriveFunctions(RuleOp rule) {
   if (failed(simplify.run(without)))
     return derivation;
   NormalForm nf = normalise(without);
+  if (!nf.affine)
+    return derivation;
   derivation = derive(nf);
   if (!derivation.program)
     return {};
