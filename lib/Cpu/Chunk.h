@@ -49,6 +49,8 @@ private:
   mlir::scf::ForOp tokenLoop(mlir::Location loc, mlir::ValueRange carried, mlir::TypeRange results);
   void setResults(mlir::scf::ForOp loop, mlir::ValueRange last, mlir::ValueRange results);
   void enterTokens(OpLowering &inner, mlir::BlockArgument argument, Value rows, Value token);
+  void enterToken(OpLowering &inner, llvm::ArrayRef<mlir::BlockArgument> arguments, mlir::ValueRange rows,
+                  mlir::ValueRange shared, Value token);
   Matrix tokenOf(Value rows, Value token);
   Value emptyRows(mlir::Type type);
   Value insertToken(MatrixBuilder &m, const Matrix &token, Value rows, Value at);

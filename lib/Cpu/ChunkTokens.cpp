@@ -99,6 +99,15 @@ void ChunkLowering::enterTokens(OpLowering &inner, BlockArgument argument, Value
     inner.integers[argument] = arith::AddIOp::create(b, rows.getLoc(), first, token);
 }
 
+// One token of rows, and what is the same for all, as arguments of a region.
+void ChunkLowering::enterToken(OpLowering &inner, ArrayRef<BlockArgument> arguments, ValueRange rows,
+                               ValueRange shared, Value token) {
+  for (auto [argument, value] : llvm::zip(arguments, rows))
+    enterTokens(inner, argument, value, token);
+  for (auto [argument, value] : llvm::zip(arguments.drop_front(rows.size()), shared))
+    inner.matrices[argument] = matrix(value);
+}
+
 // The memory for a value of one token after the other: tokens first, then what is longer than 1.
 static SmallVector<unsigned, 3> rowAxes(Type type) {
   SmallVector<unsigned, 3> axes = {tokenAxis};
@@ -178,10 +187,7 @@ LogicalResult ChunkLowering::mapInOrder(chunk::MapOp op) {
       inner.matrices[argument] = {loop.getRegionIterArg(next++), naturalAxes(matType(carried)),
                                   sizesOf(carried)};
     }
-    for (Value rows : op.getRows())
-      enterTokens(inner, body.getArgument(next++), rows, token);
-    for (Value shared : op.getShared())
-      inner.matrices[body.getArgument(next++)] = matrix(shared);
+    enterToken(inner, body.getArguments().drop_front(next), op.getRows(), op.getShared(), token);
     if (failed(inner.lower(body)))
       return failure();
     SmallVector<Matrix> yielded = llvm::map_to_vector(
@@ -263,10 +269,7 @@ LogicalResult ChunkLowering::lowerSubstitute(chunk::SubstituteOp op) {
       results.push_back(insertToken(m, sum, loop.getRegionIterArg(writes + i), token));
     }
     unsigned next = reads;
-    for (Value rows : op.getRows())
-      enterTokens(inner, body.getArgument(next++), rows, token);
-    for (Value shared : op.getShared())
-      inner.matrices[body.getArgument(next++)] = matrix(shared);
+    enterToken(inner, body.getArguments().drop_front(next), op.getRows(), op.getShared(), token);
     if (failed(inner.lower(body)))
       return failure();
     SmallVector<Value> all;

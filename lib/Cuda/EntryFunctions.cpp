@@ -34,6 +34,8 @@ std::optional<std::string> cuda::refusalOf(chunk::SubstituteOp op, bool sums) {
     return isa<MatType>(value.getType()) && isOne(matType(value).getCols());
   };
   for (Operation &inner : op.getBody().front().without_terminator()) {
+    if (isa<SignOp>(inner)) // in bf16 1e-1 off, where errors are near 0
+      return "what is written jumps with what is read, which products round";
     if (sums && (asSum(&inner) || asInnerProduct(&inner)))
       continue;
     if (sums && isa<TransposeOp>(inner) && isColumn(inner.getOperand(0)) &&

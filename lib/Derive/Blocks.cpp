@@ -123,14 +123,26 @@ OwningOpRef<chunk::ProgramOp> BlockProgram::build() {
   return result;
 }
 
+static LogicalResult simplifyOnce(Operation *op) {
+  PassManager pm(op->getContext(), op->getName().getStringRef());
+  pm.addPass(createCanonicalizerPass());
+  pm.addPass(createCSEPass());
+  return pm.run(op);
+}
+
+LogicalResult recur::simplify(RuleOp rule) { return simplifyOnce(rule); }
+
+LogicalResult recur::simplify(chunk::ProgramOp program) {
+  LogicalResult first = simplifyOnce(program);
+  splitMaps(program);
+  return success(succeeded(first) && succeeded(simplifyOnce(program)));
+}
+
 Derivation recur::deriveBlocks(RuleOp rule, bool inParts) {
   Derivation derivation;
   BlockRule block = ruleOfBlock(rule, inParts);
   RuleOp inner = *block.module->getOps<RuleOp>().begin();
-  PassManager simplify(rule.getContext(), RuleOp::getOperationName());
-  simplify.addPass(createCanonicalizerPass());
-  simplify.addPass(createCSEPass());
-  if (failed(simplify.run(inner)))
+  if (failed(simplify(inner)))
     return derivation;
   derivation = derive(normalise(inner));
   if (!derivation.program)
@@ -142,12 +154,7 @@ Derivation recur::deriveBlocks(RuleOp rule, bool inParts) {
                            " + what it has grown by");
   derivation.steps.insert(derivation.steps.begin(), step);
   derivation.program = BlockProgram(rule, block, *derivation.program, inParts).build();
-  PassManager pm(rule.getContext(), chunk::ProgramOp::getOperationName());
-  pm.addPass(createCanonicalizerPass());
-  pm.addPass(createCSEPass());
-  bool isSimplified = succeeded(pm.run(*derivation.program));
-  splitMaps(*derivation.program);
-  if (!isSimplified || failed(pm.run(*derivation.program))) {
+  if (failed(simplify(*derivation.program))) {
     derivation.program = nullptr;
     derivation.defect = "its blocks are no program";
   }

@@ -14,4 +14,8 @@ Derivation deriveBlocks(RuleOp rule, bool inParts);
 /// products of matrices between two maps.
 void splitMaps(chunk::ProgramOp program);
 
+/// Simplifies a rule or a program that has been put together.
+mlir::LogicalResult simplify(RuleOp rule);
+mlir::LogicalResult simplify(chunk::ProgramOp program);
+
 } // namespace recur

@@ -5,8 +5,6 @@
 #include "lib/Derive/Blocks.h"
 #include "mlir/Analysis/SliceAnalysis.h"
 #include "mlir/IR/Matchers.h"
-#include "mlir/Pass/PassManager.h"
-#include "mlir/Transforms/Passes.h"
 
 using namespace mlir;
 using namespace recur;
@@ -319,10 +317,7 @@ Derivation recur::deriveFunctions(RuleOp rule) {
   if (!apart)
     return derivation;
   RuleOp without = *apart->getOps<RuleOp>().begin();
-  PassManager simplify(rule.getContext(), RuleOp::getOperationName());
-  simplify.addPass(createCanonicalizerPass());
-  simplify.addPass(createCSEPass());
-  if (failed(simplify.run(without)))
+  if (failed(simplify(without)))
     return derivation;
   NormalForm nf = normalise(without);
   if (!nf.affine)
@@ -341,12 +336,7 @@ Derivation recur::deriveFunctions(RuleOp rule) {
   derivation.program = FunctionProgram(rule, *derivation.program, texts.size()).build();
   if (!derivation.program)
     return {};
-  PassManager pm(rule.getContext(), chunk::ProgramOp::getOperationName());
-  pm.addPass(createCanonicalizerPass());
-  pm.addPass(createCSEPass());
-  bool isSimplified = succeeded(pm.run(*derivation.program));
-  splitMaps(*derivation.program);
-  if (!isSimplified || failed(pm.run(*derivation.program))) {
+  if (failed(simplify(*derivation.program))) {
     derivation.program = nullptr;
     derivation.defect = "its functions of what is read are no program";
     return derivation;
