@@ -33,12 +33,19 @@ static void flip(Term &term) {
     factor = factor.flipped();
 }
 
-// The terms of a sum, multiplied out whatever that would cost.
-static SmallVector<Term> summands(Value value) {
+// The terms of a sum, multiplied out whatever that would cost. What a polynomial is of stands in it many
+// times.
+SmallVector<Term> Symmetry::summands(Value value) {
+  if (auto found = sums.find(value); found != sums.end())
+    return found->second;
+  SmallVector<Term> terms = findSummands(value);
+  return sums[value] = std::move(terms);
+}
+
+SmallVector<Term> Symmetry::findSummands(Value value) {
   Operation *op = value.getDefiningOp();
-  SmallVector<Term> terms;
   if (isa_and_nonnull<AddOp, SubOp>(op)) {
-    terms = summands(op->getOperand(0));
+    SmallVector<Term> terms = summands(op->getOperand(0));
     for (Term term : summands(op->getOperand(1))) {
       term.negative ^= isa<SubOp>(op);
       terms.push_back(term);
@@ -47,13 +54,13 @@ static SmallVector<Term> summands(Value value) {
   }
   for (unsigned i : {0, 1})
     if (isa_and_nonnull<MulOp>(op) && matType(op->getOperand(i)).isScalar()) {
-      terms = summands(op->getOperand(1 - i));
+      SmallVector<Term> terms = summands(op->getOperand(1 - i));
       for (Term &term : terms)
         term.scalars.push_back(op->getOperand(i));
       return terms;
     }
   if (auto transpose = dyn_cast_if_present<TransposeOp>(op)) {
-    terms = summands(transpose.getOperand());
+    SmallVector<Term> terms = summands(transpose.getOperand());
     llvm::for_each(terms, flip);
     return terms;
   }

@@ -15,7 +15,8 @@ int64_t RoleEmitter::functionBytes() const { return plan.crossesRows ? 2 * sumsO
 Value RoleEmitter::Substitution::sumOfRows(ValueRange rows, int64_t turn) {
   constexpr int64_t meeting = 10, most = 4; // a barrier of those who solve a system for all rows
   int64_t groups = roles.form.chainGroups(roles.plan), place = sums++ % 2 * sumsOfWarps;
-  Value sum = ptx.sum(rows[0], rows[1]), at = ptx.add(roles.base, roles.functionsAt + place);
+  Value sum = rows.size() > 1 ? ptx.sum(rows[0], rows[1]) : rows[0],
+        at = ptx.add(roles.base, roles.functionsAt + place);
   for (int64_t distance : {4, 8, 16})
     sum = ptx.sum(sum, ptx.shuffle(sum, ptx.exclusiveOr(roles.lane, ptx.constant(distance))));
   Value own = ptx.add(ptx.mul(roles.slabIndex, most), roles.warp);
@@ -46,11 +47,14 @@ Values RoleEmitter::Substitution::entriesOfParam(Value param) {
     return {};
   TensorAccess access(roles.threads, roles.launderedCall(), roles.plan.tensors, /*packed=*/true);
   roles.find(access); // the head, and its part
-  Value slab = ptx.mul(ptx.add(roles.firstSlab, roles.slabIndex), rowsOfSlab);
-  Value row = ptx.add(ptx.add(slab, ptx.mul(roles.warp, 16)), ptx.shiftRight(roles.lane, 2));
-  Value first = roles.entryOfParams(access, param, row);
-  Value second = roles.entryOfParams(access, param, ptx.add(row, 8));
-  return {first, first, second, second, first, first, second, second};
+  int64_t count = rowsOfSlab / roles.plan.states;
+  Value slab = ptx.mul(ptx.add(roles.firstSlab, roles.slabIndex), count);
+  Value row = ptx.add(ptx.add(slab, ptx.mul(roles.warp, count / 4)), ptx.shiftRight(roles.lane, 2));
+  Values entries;
+  for (size_t own = 0; own < rows(); ++own)
+    entries.append(2, roles.entryOfParams(access, param, ptx.add(row, 8 * own)));
+  entries.append(Values(entries)); // of the second half of a block
+  return entries;
 }
 
 LogicalResult RoleEmitter::Substitution::substitute(chunk::SubstituteOp op) {
@@ -78,20 +82,21 @@ LogicalResult RoleEmitter::Substitution::substitute(chunk::SubstituteOp op) {
       auto entryOf = [&](BlockArgument argument, size_t row) -> Value {
         return argument.getArgNumber() ? entries[argument.getArgNumber()][first + 2 * row] : found[row];
       };
-      return Values(lowerEntries(b, op, op.getYield().getValues().front(), roles.plan.isF16 ? 11 : 8, 2,
+      return Values(lowerEntries(b, op, op.getYield().getValues().front(), roles.plan.isF16 ? 11 : 8, rows(),
                                  entryOf, [&](ValueRange rows) { return sumOfRows(rows, turn); }));
     };
     Values results = solve(block, {}, {}, given, function, &reads);
     // What tokens past the end would write may be no number. It comes to those before in products alone.
     for (auto [e, entry] : llvm::enumerate(results)) {
-      int64_t token = block * 16 + e / 4 * 8 + e % 2;
+      int64_t token = block * 16 + e / (2 * rows()) * 8 + e % 2;
       Value exists = ptx.compare(arith::CmpIPredicate::sgt, left, ptx.constant(token));
       entry = ptx.choose(exists, entry, ptx.number(0));
     }
-    llvm::append_range(known, roles.sideOf(results));
+    llvm::append_range(known, sideOf(results));
     llvm::append_range(read, reads);
     llvm::append_range(written, results);
-    leave(op.getWrites().front(), block, results);
+    if (rows() == 2)
+      leave(op.getWrites().front(), block, results);
   }
   state.slabs[op.getReads().front()] = read;
   state.slabs[op.getWrites().front()] = written;

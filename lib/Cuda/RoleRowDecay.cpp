@@ -21,8 +21,12 @@ static int64_t rowOf(size_t entry) { return entry / 2 % 2; }
 
 // A slab of a tile, transposed, in pairs: 16 of its tokens.
 Values RoleEmitter::slabPairs(ChainState &state, BlockArgument input, int64_t block) {
-  Value at = ptx.add(ptx.add(state.stage.tiles, state.matrixLane), ptx.mul(slabIndex, halfStride(input)));
-  Values pairs = ptx.loadMatrices(at, tileOffset(input) + block * 2048, true);
+  Value at = ptx.add(ptx.add(state.stage.tiles, state.matrixLane), ptx.mul(halfOfSlab(), halfStride(input)));
+  // Of two states a warp has eight rows, of which four matrices are 32 tokens.
+  int64_t step = block / plan.states;
+  Values pairs = ptx.loadMatrices(at, tileOffset(input) + step * 2048 * plan.states, true);
+  if (plan.states > 1)
+    pairs = Values(ArrayRef(pairs).slice(block % 2 * 2, 2));
   return mapPairs(input, pairs);
 }
 

@@ -65,6 +65,28 @@ AddOp cuda::sumWith(chunk::MixOp mix) {
   return {};
 }
 
+Values RoleEmitter::Substitution::sideOf(ValueRange entries) {
+  if (rows() == 2)
+    return roles.sideOf(entries);
+  Values rests(entries.size(), ptx.number(0)), both;
+  if (!roles.plan.isF16)
+    rests = roles.restOf(entries, roles.packedPairs(entries));
+  for (size_t e = 0; e < entries.size(); e += 2)
+    for (ValueRange own : {entries, ValueRange(rests)})
+      llvm::append_range(both, own.slice(e, 2));
+  return roles.sideOf(both);
+}
+
+Values RoleEmitter::Substitution::ownOf(ValueRange sums) {
+  if (rows() == 2)
+    return Values(sums);
+  Values own;
+  for (size_t e = 0; e < sums.size(); e += 4)
+    for (size_t odd : {0, 1})
+      own.push_back(ptx.sum(sums[e + odd], sums[e + 2 + odd]));
+  return own;
+}
+
 Values RoleEmitter::Substitution::earlier(unsigned tile, int64_t block, ArrayRef<Value> solved,
                                           ValueRange start) {
   Values sums(8, ptx.number(0));
@@ -82,6 +104,7 @@ Values RoleEmitter::Substitution::earlier(unsigned tile, int64_t block, ArrayRef
   }
   if (decay && block)
     sums = scaled(sums, [&](int64_t row) { return roles.decayBetween(*decay, block - 1, block, row); });
+  sums = ownOf(sums);
   for (size_t e = 0; e < start.size(); ++e)
     sums[e] = block ? ptx.sum(sums[e], start[e]) : start[e];
   return sums;
@@ -100,27 +123,32 @@ Values RoleEmitter::Substitution::solve(int64_t block, ValueRange sides, ValueRa
   if (roles.plan.isStacked())
     return solveByEights(block, sides, factors, given);
   int64_t leaf = roles.ownLeavesAt() + block * ownLeafBytes;
+  size_t rows = this->rows(), each = 2 * rows; // entries of half a block
   auto factor = [&](size_t e) { return factors.empty() ? Value() : factors[e]; };
   // Where functions are written, what is given is all that is read: they come one after the other, and all
   // between them counts.
   auto side = [&](size_t e) { return written ? given[e] : less(sides[e], factor(e), given[e]); };
-  Values results(written ? 8 : 0, ptx.number(0));
+  Values results(written ? 2 * each : 0, ptx.number(0));
   for (size_t half : {0, 1}) {
     // The later of a thread's two tokens sees the earlier one.
     Value own = ptx.loadFloats(diagonals, leaf + half * 8 * (ownLeafPitch + 4) + 4, 1)[0];
     for (int64_t turn = 0; turn < 4; ++turn) {
       Value source = ptx.add(quad, turn), isTurn = ptx.equal(pair, turn), solved[2][2];
-      size_t e = 4 * half;
-      Values firsts{side(e), side(e + 2)}, seconds{side(e + 1), side(e + 3)};
+      size_t e = each * half;
+      Values firsts, seconds;
+      for (size_t row = 0; row < rows; ++row) {
+        firsts.push_back(side(e + 2 * row));
+        seconds.push_back(side(e + 2 * row + 1));
+      }
       if (written)
         firsts = written(e, turn, firsts);
-      for (size_t row : {0, 1}) {
+      for (size_t row = 0; row < rows; ++row) {
         Value seen = factors.empty() ? own : ptx.multiply(factor(e + 2 * row + 1), own);
         seconds[row] = less(seconds[row], seen, firsts[row]);
       }
       if (written)
         seconds = written(e + 1, turn, seconds);
-      for (size_t row : {0, 1}) {
+      for (size_t row = 0; row < rows; ++row) {
         solved[row][0] = ptx.shuffle(firsts[row], source);
         solved[row][1] = ptx.shuffle(seconds[row], source);
         for (size_t odd = 0; written && odd < 2; ++odd) {
@@ -131,25 +159,28 @@ Values RoleEmitter::Substitution::solve(int64_t block, ValueRange sides, ValueRa
       for (size_t token : {0, 1}) {
         int64_t column = 8 * half + 2 * turn + token;
         Values seen = ptx.loadFloats(leaves, leaf + column * ownLeafPitch + 32 * half, 2);
-        for (size_t row : {0, 1})
+        for (size_t row = 0; row < rows; ++row)
           for (size_t odd : {0, 1}) {
-            Value &sum = given[4 * half + 2 * row + odd];
+            Value &sum = given[e + 2 * row + odd];
             sum = LLVM::FMAOp::create(b, seen[odd], solved[row][token], sum);
           }
       }
     }
-    for (size_t e = 4 * half; !written && e < 4 * half + 4; ++e)
+    for (size_t e = each * half; !written && e < each * (half + 1); ++e)
       results.push_back(less(sides[e], factor(e), given[e]));
     if (half)
       break;
     // What the first eight tokens give to the others is a product, too.
     Value zero = ptx.constant(0), row = ptx.add(ptx.shiftRight(roles.lane, 2), 8);
     Value scores = pairOfScores(roles.plan.ownSystem, block, row, zero, pair);
-    Values left = roles.sideOf(ArrayRef(results).take_front(4)), later(ArrayRef(given).drop_front(4));
+    Values left = sideOf(ArrayRef(results).take_front(each)), later(4, ptx.number(0));
+    if (rows == 2)
+      later.assign(given.begin() + each, given.end());
     left.append({zero, zero});
-    llvm::copy(roles.plan.isF16 ? ptx.multiply16By8Tf32(later, left, ptx.unpack(scores))
-                                : ptx.multiply16By8("bf16", later, left, Values{scores, zero}),
-               given.begin() + 4);
+    Values sums = ownOf(roles.plan.isF16 ? ptx.multiply16By8Tf32(later, left, ptx.unpack(scores))
+                                         : ptx.multiply16By8("bf16", later, left, Values{scores, zero}));
+    for (size_t e = 0; e < each; ++e)
+      given[each + e] = rows == 2 ? sums[e] : ptx.sum(given[each + e], sums[e]);
   }
   if (reads)
     *reads = given;
@@ -274,12 +305,14 @@ Values RoleEmitter::columnsOf(ChainState &state, RowFactors factors, int64_t blo
   if (factors.empty())
     return {};
   int64_t offset = slotOffset({factors, {}, false});
+  size_t rows = Substitution(*this, state).rows();
   if (llvm::all_of(factors, [](RowFactor f) { return RolePlan::isUniform(f.value); }))
-    return Values(8, ptx.loadFloats(state.stage.rows, offset, 1)[0]);
+    return Values(4 * rows, ptx.loadFloats(state.stage.rows, offset, 1)[0]);
   Values results;
   for (int64_t half : {0, 1}) {
     Values two = ptx.loadFloats(state.columns, offset + block * 64 + half * 32, 2);
-    results.append({two[0], two[1], two[0], two[1]});
+    for (size_t row = 0; row < rows; ++row)
+      llvm::append_range(results, two);
   }
   return results;
 }
@@ -288,14 +321,15 @@ Values RoleEmitter::columnsOf(ChainState &state, RowFactors factors, int64_t blo
 FailureOr<Values> RoleEmitter::sliceOf(ChainState &state, Value value, int64_t block) {
   value = RolePlan::trace(RolePlan::strip(value));
   Substitution substitution(*this, state);
+  size_t each = 4 * substitution.rows();
   if (auto known = state.slabs.find(value); known != state.slabs.end())
-    return Values(ArrayRef(known->second).slice(8 * block, 8));
+    return Values(ArrayRef(known->second).slice(each * block, each));
   for (const ChainProduct &product : plan.products)
     if (product.result == value) {
       auto known = state.raw.find(value);
       if (known == state.raw.end())
         return failure();
-      return substitution.times(ArrayRef(known->second).slice(8 * block, 8),
+      return substitution.times(ArrayRef(known->second).slice(each * block, each),
                                 columnsOf(state, product.resultScale, block));
     }
   if (std::optional<TokenTile> tile = plan.asTile(value)) {
@@ -322,7 +356,7 @@ FailureOr<Values> RoleEmitter::sliceOf(ChainState &state, Value value, int64_t b
   SmallVector<Values> operands;
   for (Value operand : op->getOperands()) {
     if (auto constant = RolePlan::trace(operand).getDefiningOp<ConstantOp>()) {
-      operands.push_back(Values(8, ptx.number(constant.getValue().convertToDouble())));
+      operands.push_back(Values(each, ptx.number(constant.getValue().convertToDouble())));
     } else if (plan.isRow(operand)) {
       operands.push_back(columnsOf(state, {{operand}}, block));
     } else {
@@ -333,7 +367,7 @@ FailureOr<Values> RoleEmitter::sliceOf(ChainState &state, Value value, int64_t b
     }
   }
   Values results;
-  for (size_t e = 0; e < 8; ++e) {
+  for (size_t e = 0; e < each; ++e) {
     Values arguments;
     for (const Values &entries : operands)
       arguments.push_back(entries[e]);

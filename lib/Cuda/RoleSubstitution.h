@@ -7,8 +7,8 @@ namespace recur::cuda {
 /// Substitution by one warp.
 struct RoleEmitter::Substitution {
   using Value = mlir::Value;
-  /// What is written of a token that has its turn, in a thread's two rows of it, of what is read; `entry` is
-  /// the first row's in the block.
+  /// What is written of a token that has its turn, in a thread's rows of it, of what is read; `entry` is the
+  /// first row's in the block.
   using Function = llvm::function_ref<Values(size_t entry, int64_t turn, mlir::ValueRange reads)>;
 
   Substitution(RoleEmitter &emitter, ChainState &state)
@@ -47,6 +47,14 @@ struct RoleEmitter::Substitution {
       entry = ptx.multiply(entry, factors[e / 2 % 2]);
     return results;
   }
+
+  /// The rows that a thread has of a block: two, or one of each of two states.
+  size_t rows() const { return roles.plan.states > 1 ? 1 : 2; }
+  /// Entries of a block, or of its first half, as the left side of a product. Beside one row lies what
+  /// rounding takes from it (RoleTurns.cpp).
+  Values sideOf(mlir::ValueRange entries);
+  /// The rows of such a product's sums.
+  Values ownOf(mlir::ValueRange sums);
 
   /// What blocks before give to a block's tokens, by rows that are solved: onto sums that are relative to the
   /// block's reference on the left.

@@ -148,7 +148,7 @@ LogicalResult RolePlan::visitMix(chunk::MixOp mix) {
 
 // A system that each row has for itself: the chain substitutes.
 FailureOr<unsigned> RolePlan::visitSubstitution(chunk::TriSolveOp solve) {
-  if (solve.getBlocks().size() != 1 || (steps > 1 && !isStacked()) || solve.getDecay() != rowDecay ||
+  if (states > 1 || solve.getBlocks().size() != 1 || (steps > 1 && !isStacked()) || solve.getDecay() != rowDecay ||
       (rowDecay && failed(needRowDecay())))
     return failure();
   FailureOr<unsigned> wave = visit(solve.getRhs().front());
@@ -212,8 +212,7 @@ LogicalResult RolePlan::needOwnSystem(Value block) {
   auto negation = block.getDefiningOp<NegOp>();
   if (negation)
     block = trace(negation.getOperand());
-  if (states > 1 || ownSystem >= 0 || failed(visitScores(block)) || !splitScores(block).second ||
-      maskOf(block) >= 0)
+  if (ownSystem >= 0 || failed(visitScores(block)) || !splitScores(block).second)
     return failure();
   ownSystem = scores.size();
   isNegated = negation != nullptr;

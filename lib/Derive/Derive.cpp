@@ -193,13 +193,18 @@ private:
   LogicalResult makeGroups() {
     unsigned count = nf.states.size();
     SmallVector<unsigned> leader = llvm::to_vector(llvm::seq<unsigned>(0, count));
+    auto couple = [&](unsigned state, unsigned other) {
+      unsigned from = leader[other], to = leader[state];
+      for (unsigned &l : leader)
+        l = l == from ? to : l;
+    };
     for (unsigned state = 0; state < count; ++state)
       if (!nf.ahead[state])
-        for (const OldTerm &term : nf.update(state).old) {
-          unsigned from = leader[term.state], to = leader[state];
-          for (unsigned &l : leader)
-            l = l == from ? to : l;
-        }
+        for (const OldTerm &term : nf.update(state).old)
+          couple(state, term.state);
+    if (auto joined = rule->getAttrOfType<DenseI32ArrayAttr>(joinedAttr))
+      for (int32_t state : joined.asArrayRef())
+        couple(joined[0], state);
     SmallVector<SmallVector<unsigned>> members;
     for (unsigned l = 0; l < count; ++l) {
       SmallVector<unsigned> group;

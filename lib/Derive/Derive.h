@@ -45,6 +45,10 @@ constexpr llvm::StringLiteral startsAttr = "chunk.starts";
 /// of a scan, or of none.
 constexpr llvm::StringLiteral channelsAttr = "chunk.channels";
 
+/// The attribute of a rule with inputs for what is read of states (ReadFunctions.h) that numbers the states
+/// which what is written joins: they are one group, as if the rule read them itself.
+constexpr llvm::StringLiteral joinedAttr = "chunk.joined";
+
 /// Compares the program with the rule in F_p on random inputs, for several chunk sizes and ragged ends. Empty
 /// when they agree; else the first difference ("output 'o', token 5, entry 2, chunks of 4"). Dimensions need
 /// not be bound.

@@ -5,6 +5,7 @@
 #include "lib/Derive/Blocks.h"
 #include "mlir/Analysis/SliceAnalysis.h"
 #include "mlir/IR/Matchers.h"
+#include "llvm/ADT/SmallBitVector.h"
 
 using namespace mlir;
 using namespace recur;
@@ -310,6 +311,45 @@ OwningOpRef<chunk::ProgramOp> FunctionProgram::build() {
   return result;
 }
 
+// The states that what is written joins, by number: each reads, by functions, what the others have become.
+static SmallVector<int32_t> findJoined(RuleOp without, size_t reads) {
+  auto states = without.argumentsOf(ArgKind::State);
+  Block &body = without.getBody().front();
+  SmallVector<llvm::SmallBitVector> reaches(states.size(), llvm::SmallBitVector(states.size()));
+  auto of = [&](BlockArgument argument, SetVector<Operation *> &slice) {
+    ForwardSliceOptions options;
+    options.filter = [&](Operation *op) {
+      return op->getBlock() == &body && !op->hasTrait<OpTrait::IsTerminator>();
+    };
+    getForwardSlice(argument, &slice, options);
+  };
+  for (auto [given, found] : llvm::zip(ArrayRef(without.argumentsOf(ArgKind::Input)).take_back(reads),
+                                       without.getBodyYield().getValues().take_back(reads))) {
+    SetVector<Operation *> written;
+    of(given, written);
+    for (auto [from, state] : llvm::enumerate(states)) {
+      SetVector<Operation *> read;
+      of(state, read);
+      for (auto [to, next] : llvm::enumerate(without.yieldedStates()))
+        if (read.contains(found.getDefiningOp()) && written.contains(next.getDefiningOp()))
+          reaches[from].set(to);
+    }
+  }
+  for (size_t by = 0; by < states.size(); ++by)
+    for (llvm::SmallBitVector &own : reaches)
+      if (own.test(by))
+        own |= reaches[by];
+  SmallVector<int32_t> joined;
+  for (size_t first = 0; first < states.size() && joined.size() < 2; ++first) {
+    joined.clear();
+    for (size_t other = 0; other < states.size(); ++other)
+      if (other == first || (reaches[first].test(other) && reaches[other].test(first) &&
+                             states[other].getType() == states[first].getType()))
+        joined.push_back(other);
+  }
+  return joined;
+}
+
 Derivation recur::deriveFunctions(RuleOp rule) {
   Derivation derivation;
   SmallVector<std::string> texts;
@@ -319,6 +359,8 @@ Derivation recur::deriveFunctions(RuleOp rule) {
   RuleOp without = *apart->getOps<RuleOp>().begin();
   if (failed(simplify(without)))
     return derivation;
+  if (auto joined = findJoined(without, texts.size()); joined.size() > 1)
+    without->setAttr(joinedAttr, DenseI32ArrayAttr::get(rule.getContext(), joined));
   NormalForm nf = normalise(without);
   if (!nf.affine)
     return derivation;

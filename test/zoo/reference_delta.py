@@ -269,6 +269,21 @@ def clipped_error(x, s):
     return s.S @ x.q
 
 
+def clipped_momentum(x, s):
+    k = l2norm(x.k)
+    s.M = x.m * s.M + x.b * outer(np.clip(x.v - s.S @ k, -1, 1), k)
+    s.S = x.a * s.S + s.M
+    return s.S @ x.q
+
+
+def shared_saturation(x, s):
+    k = l2norm(x.k)
+    F, S = exp(x.f) * s.F, exp(x.g) * s.S
+    write = outer(np.tanh(x.v - F @ k - S @ k), k)
+    s.F, s.S = F + x.b * write, S + write / 4
+    return s.F @ x.q + s.S @ x.q
+
+
 def power_error(x, s):
     k = l2norm(x.k)
     s.S = s.S * exp(x.g)

@@ -131,6 +131,8 @@ matrix_output               | q:query(dk) k:key(dk) v:value(dv) a:gate() | | S(d
 weighted_loss               | q:query(dk) k:unit(dk) v:value(dv) w:gate(dv) b:gate() | | S(dv,dk)
 saturated_write             | q:query(dk) k:unit(dk) v:value(dv) g:log_decay() | | S:real(dv,dk)
 clipped_error               | q:query(dk) k:key(dk) v:value(dv) a:gate() b:gate() h:step() | | S(dv,dk)
+clipped_momentum            | q:query(dk) k:key(dk) v:value(dv) a:gate() b:gate() m:half() | | S(dv,dk) M(dv,dk)
+shared_saturation           | q:query(dk) k:key(dk) v:value(dv) f:log_decay() g:log_decay() b:gate() | | F(dv,dk) S(dv,dk)
 power_error                 | q:query(dk) k:key(dk) v:value(dv) g:log_decay(dk) b:quarter() | | S:real(dv,dk)
 gated_error                 | q:query(dk) k:key(dk) f:key(dk) v:value(dv) r:logit(dv) a:gate() | | S(dv,dk)
 clipped_gradient            | q:query(dk) k:key(dk) v:value(dv) a:gate() b:gate() | | S(dv,dk)
