@@ -125,6 +125,9 @@ Values RoleEmitter::Substitution::solve(int64_t block, ValueRange sides, ValueRa
   int64_t leaf = roles.ownLeavesAt() + block * ownLeafBytes;
   size_t rows = this->rows(), each = 2 * rows; // entries of half a block
   auto factor = [&](size_t e) { return factors.empty() ? Value() : factors[e]; };
+  // What the first eight tokens give to the others is a product, too. Of one row it would take longer than to
+  // add that up in turn.
+  bool byProduct = rows == 2;
   // Where functions are written, what is given is all that is read: they come one after the other, and all
   // between them counts.
   auto side = [&](size_t e) { return written ? given[e] : less(sides[e], factor(e), given[e]); };
@@ -156,31 +159,28 @@ Values RoleEmitter::Substitution::solve(int64_t block, ValueRange sides, ValueRa
           result = ptx.choose(isTurn, odd ? seconds[row] : firsts[row], result);
         }
       }
-      for (size_t token : {0, 1}) {
-        int64_t column = 8 * half + 2 * turn + token;
-        Values seen = ptx.loadFloats(leaves, leaf + column * ownLeafPitch + 32 * half, 2);
-        for (size_t row = 0; row < rows; ++row)
-          for (size_t odd : {0, 1}) {
-            Value &sum = given[e + 2 * row + odd];
-            sum = LLVM::FMAOp::create(b, seen[odd], solved[row][token], sum);
-          }
-      }
+      for (size_t token : {0, 1})
+        for (size_t later = half; later < (byProduct ? half + 1 : 2); ++later) {
+          int64_t column = 8 * half + 2 * turn + token;
+          Values seen = ptx.loadFloats(leaves, leaf + column * ownLeafPitch + 32 * later, 2);
+          for (size_t row = 0; row < rows; ++row)
+            for (size_t odd : {0, 1}) {
+              Value &sum = given[each * later + 2 * row + odd];
+              sum = LLVM::FMAOp::create(b, seen[odd], solved[row][token], sum);
+            }
+        }
     }
     for (size_t e = each * half; !written && e < each * (half + 1); ++e)
       results.push_back(less(sides[e], factor(e), given[e]));
-    if (half)
-      break;
-    // What the first eight tokens give to the others is a product, too.
+    if (half || !byProduct)
+      continue;
     Value zero = ptx.constant(0), row = ptx.add(ptx.shiftRight(roles.lane, 2), 8);
     Value scores = pairOfScores(roles.plan.ownSystem, block, row, zero, pair);
-    Values left = sideOf(ArrayRef(results).take_front(each)), later(4, ptx.number(0));
-    if (rows == 2)
-      later.assign(given.begin() + each, given.end());
+    Values left = sideOf(ArrayRef(results).take_front(4)), later(ArrayRef(given).drop_front(4));
     left.append({zero, zero});
-    Values sums = ownOf(roles.plan.isF16 ? ptx.multiply16By8Tf32(later, left, ptx.unpack(scores))
-                                         : ptx.multiply16By8("bf16", later, left, Values{scores, zero}));
-    for (size_t e = 0; e < each; ++e)
-      given[each + e] = rows == 2 ? sums[e] : ptx.sum(given[each + e], sums[e]);
+    llvm::copy(roles.plan.isF16 ? ptx.multiply16By8Tf32(later, left, ptx.unpack(scores))
+                                : ptx.multiply16By8("bf16", later, left, Values{scores, zero}),
+               given.begin() + 4);
   }
   if (reads)
     *reads = given;
@@ -296,7 +296,7 @@ LogicalResult RoleEmitter::solveFor(ChainState &state, Value left) {
     llvm::append_range(sources, product->getOperands());
   for (Value source : sources)
     if (Operation *system = RolePlan::ownSystemOf(source))
-      return state.solved.empty() ? substitute(state, system) : success();
+      return state.solved.empty() && !state.slabs.count(source) ? substitute(state, system) : success();
   return success();
 }
 
