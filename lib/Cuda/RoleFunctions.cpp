@@ -62,7 +62,10 @@ LogicalResult RoleEmitter::Substitution::substitute(chunk::SubstituteOp op) {
   SmallVector<Value> operands(op.getSides());
   llvm::append_range(operands, op.getRows());
   llvm::append_range(operands, op.getShared());
-  Value left = arith::SubIOp::create(b, roles.tokensLeft(state.chunk), ptx.mul(pair, 2));
+  Value left = roles.tokensLeft(state.chunk);
+  if (int64_t steps = roles.plan.steps; steps > 1)
+    left = ptx.mul(arith::MinSIOp::create(b, left, ptx.constant(roles.plan.tokens)), steps);
+  left = arith::SubIOp::create(b, left, ptx.mul(pair, 2));
   Values known, read, written;
   llvm::DenseMap<Value, Values> ofParams;
   for (Value param : op.getShared())

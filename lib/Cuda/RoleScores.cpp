@@ -413,6 +413,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
         state.sums.clear();
         state.sums[op] = ptx.await(0, products[i])[0];
         storeTiles(state, op);
+        storeTokenScores(state, op);
       }
       if (earlyPlaces)
         ptx.arrive(barrier(EarlyEmpty, earlyOf(chunk).first));

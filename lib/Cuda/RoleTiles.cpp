@@ -178,7 +178,7 @@ FailureOr<unsigned> RolePlan::visitSubstitution(chunk::TriSolveOp solve) {
 // What is read of the state and written to it, a function of that: with a sum where a system has a
 // difference.
 FailureOr<unsigned> RolePlan::visitFunctions(chunk::SubstituteOp op) {
-  if (op.getReads().size() != 1 || op.getWrites().size() != 1 || steps > 1 || rowDecay ||
+  if (op.getReads().size() != 1 || op.getWrites().size() != 1 || (steps > 1 && isStacked()) || rowDecay ||
       refusalOf(op, /*sums=*/true))
     return failure();
   crossesRows = sumsEntries(op);

@@ -45,13 +45,15 @@ void RoleEmitter::storeLast(const LastRows &rows, ValueRange pairs, llvm::functi
   }
 }
 
-// Stores the role's scores of tokens. Each warp has 16 micro-steps as rows.
-void RoleEmitter::storeTokenScores(ScoreState &state) {
+// Stores the role's scores of tokens, or those of one product. Each warp has 16 micro-steps as rows.
+void RoleEmitter::storeTokenScores(ScoreState &state, Operation *of) {
   for (unsigned i : state.role->tiles) {
     const ScoreTile &tile = plan.scores[i];
     if (!tile.ofTokens)
       continue;
     auto gram = cast<chunk::GramOp>(RolePlan::trace(tile.value).getDefiningOp());
+    if (of && gram != of)
+      continue;
     const Values &sums = state.sums.find(gram)->second;
     Value decay = gram.getDecay();
     RowFactors right = plan.asTile(gram.getRhs())->scale;

@@ -213,7 +213,7 @@ private:
   mlir::Value score(ScoreState &state, const ScoreTile &tile, mlir::Value value, unsigned entry,
                     RowFactors factors);
   void collectRows(ScoreState &state, const ScoreTile &tile, mlir::Value value, RowFactors factors);
-  void storeTokenScores(ScoreState &state);
+  void storeTokenScores(ScoreState &state, mlir::Operation *of = nullptr);
   LastRows lastRows();
   void storeLast(const LastRows &rows, mlir::ValueRange pairs,
                  llvm::function_ref<mlir::Value(mlir::Value place)> at, int64_t offset);

@@ -284,6 +284,14 @@ def shared_saturation(x, s):
     return s.F @ x.q + s.S @ x.q
 
 
+def micro_saturated(x, s):
+    s.S = s.S * exp(x.g)
+    for k, v, b in zip(x.k, x.v, x.b):
+        k = l2norm(k)
+        s.S = s.S + b * outer(np.tanh(v - s.S @ k), k)
+    return s.S @ x.q
+
+
 def power_error(x, s):
     k = l2norm(x.k)
     s.S = s.S * exp(x.g)
