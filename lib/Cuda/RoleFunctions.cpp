@@ -1,6 +1,7 @@
 // Functions of what is read of the state, which are written to it: systems of rows that are not linear. Turns
-// are as in RoleSubstitution.cpp, but that a thread tells what its token writes. Where that takes sums over
-// all rows, as norms do, the chain's warps meet for each of them, a token at a time.
+// are as in RoleSubstitution.cpp, but that a thread tells what its token writes; of two states it has one row
+// (RoleTurns.cpp). Where a function takes sums over all rows, as norms do, the chain's warps meet for each of
+// them, a token at a time. With micro-steps tokens are those.
 #include "lib/Cuda/EntryFunctions.h"
 #include "lib/Cuda/RoleSubstitution.h"
 
