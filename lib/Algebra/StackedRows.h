@@ -14,6 +14,10 @@ public:
 
   /// A value that is one of these at each row, in order; null where there is none.
   mlir::Value of(mlir::ValueRange values);
+  /// Says what stands for some values, one for each row.
+  void know(mlir::ValueRange values, mlir::Value value) {
+    known.push_back({llvm::SmallVector<mlir::Value>(values), value});
+  }
   /// The same of vectors, of which some are null: those rows are zero.
   mlir::Value ofSome(llvm::ArrayRef<mlir::Value> vectors);
   /// The same of numbers that such vectors are times.

@@ -3,6 +3,7 @@
 #include "lib/Algebra/MicroSteps.h"
 #include "lib/Algebra/NormalForm.h"
 #include "lib/Algebra/Spectral.h"
+#include "lib/Algebra/StackedSteps.h"
 #include "lib/Cuda/Cores.h"
 #include "lib/Cuda/KernelBuilder.h"
 #include "lib/Cuda/Prepare.h"
@@ -230,7 +231,8 @@ static chunk::ProgramOp deriveRows(DeriveFunction derive, RuleOp rule, RowKind r
   constexpr size_t most = 8;
   bool ofColumns = rows == RowKind::Column;
   auto stack = [&](bool inLogs) {
-    return stackReads(rule, inLogs, rows == RowKind::Read ? 2 : most, outputsInRows);
+    auto stacked = stackReads(rule, inLogs, rows == RowKind::Read ? 2 : most, outputsInRows);
+    return !stacked && rows == RowKind::Reads ? stackSteps(rule, inLogs, most) : std::move(stacked);
   };
   OwningOpRef<ModuleOp> module = ofColumns ? ruleOfColumn(rule) : stack(/*inLogs=*/true);
   if (!module)

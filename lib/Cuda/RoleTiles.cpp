@@ -175,10 +175,12 @@ FailureOr<unsigned> RolePlan::visitSubstitution(chunk::TriSolveOp solve) {
   return available[solve.getResult(0)] = *wave;
 }
 
+bool RolePlan::hasFunctions() const { return !program.getBody().getOps<chunk::SubstituteOp>().empty(); }
+
 // What is read of the state and written to it, a function of that: with a sum where a system has a
 // difference.
 FailureOr<unsigned> RolePlan::visitFunctions(chunk::SubstituteOp op) {
-  if (op.getReads().size() != 1 || op.getWrites().size() != 1 || (steps > 1 && isStacked()) || rowDecay ||
+  if (op.getReads().size() != 1 || op.getWrites().size() != 1 || rowDecay ||
       refusalOf(op, /*sums=*/true))
     return failure();
   crossesRows = sumsEntries(op);

@@ -101,12 +101,16 @@ static OwningOpRef<RuleOp> givenNewState(RuleOp row) {
 
 std::string recur::proveStacked(RuleOp rule, RuleOp stacked) {
   // What a row makes of the state, what the token makes of it without any, and what is read of the sum.
-  OwningOpRef<RuleOp> whole(rule.clone()), row(stacked.clone()), none = withoutRow(stacked),
-                                                                 reads = givenNewState(stacked);
-  Shrinker shrinker;
-  for (RuleOp small : {*whole, *row, *none, *reads})
-    shrinker.shrink(small);
   bool inTurn = stacked->hasAttr(inTurnAttr), readsFirst = stacked->hasAttr(readsFirstAttr);
+  OwningOpRef<RuleOp> whole(rule.clone()), row(stacked.clone()), none, reads;
+  if (!inTurn)
+    none = withoutRow(stacked), reads = givenNewState(stacked);
+  Shrinker shrinker;
+  shrinker.shrink(*whole);
+  shrinker.shrink(*row);
+  for (OwningOpRef<RuleOp> *small : {&none, &reads})
+    if (*small)
+      shrinker.shrink(**small);
   unsigned rows = stackedInputs(stacked).front().rows.size();
   constexpr int64_t tokens = 4;
   return compareRuns(*whole, tokens, [&](Call<Fp> &call) -> LogicalResult {
@@ -115,7 +119,7 @@ std::string recur::proveStacked(RuleOp rule, RuleOp stacked) {
       // In turn, each row follows the one before. Else what all make of the state, added up, less what it
       // would be without them.
       Call<Fp> without = callOfToken(call, t), read = without;
-      if (failed(runStackedRow(*none, call, t, 0, without)))
+      if (!inTurn && failed(runStackedRow(*none, call, t, 0, without)))
         return failure();
       Dense<Fp> sum = without.states[0];
       for (unsigned which = 0; which < rows; ++which) {

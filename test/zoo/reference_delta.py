@@ -292,6 +292,14 @@ def micro_saturated(x, s):
     return s.S @ x.q
 
 
+def saturated_in_turn(x, s):
+    k, p = l2norm(x.k), l2norm(x.p)
+    s.S = exp(x.g) * s.S
+    s.S = s.S + x.b * outer(np.tanh(x.v - s.S @ k), k)
+    s.S = s.S + x.c * outer(np.tanh(x.w - s.S @ p), p)
+    return s.S @ x.q
+
+
 def power_error(x, s):
     k = l2norm(x.k)
     s.S = s.S * exp(x.g)

@@ -181,6 +181,7 @@ convolved_layer             | q:query(dk) k:key(dk) v:value(dv) z:value(dv) b:re
 made_keys                   | k:key(dk) u:key(dk) b:gate() g:log_decay() v:value(dv) q:query(dk) | | \
                               P(dk,dk) S(dv,dk)
 turned_keys                 | c:gate(dk) s:gate(dk) v:value(dv) k:key(dk) q:query(dk) | | R(dv,dk) J(dv,dk)
+saturated_in_turn           | q:query(dk) k:key(dk) p:key(dk) v:value(dv) w:value(dv) b:gate() c:gate() g:log_decay() | | S(dv,dk)
 micro_saturated             | q:query(dk) k:key(dk)[n] v:value(dv)[n] b:gate()[n] g:log_decay(dk) | | S(dv,dk)
 micro_functions             | q:query(dk) k:key(dk)[n] v:value(dv)[n] b:logit()[n] g:log_decay() | | S(dv,dk)
 read_both_ways              | q:query(dk) k:key(dk) x:value(dv) v:value(dv) g:log_decay() | | S(dv,dk)
