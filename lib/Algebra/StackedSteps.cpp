@@ -74,7 +74,7 @@ private:
     return dependent;
   }
 
-  // Reads of a matrix times what another one is scaled by read that one: they are spelt as what is cheaper.
+  // Reads of a matrix times what another one is scaled by read that one. (Rules spell them as is cheaper.)
   void readScaled() {
     auto scaledBy = [&](Value factor, Value matrix, Operation *by) -> Value {
       for (Operation *user : matrix.getUsers())
@@ -91,7 +91,7 @@ private:
         if (isa<MulOp>(op) && matType(op.getOperand(i)).isScalar())
           if (auto read = op.getOperand(1 - i).getDefiningOp<MatmulOp>(); read && isRead(read)) {
             unsigned side = isMatrix(matType(read.getLhs())) ? 0 : 1;
-            if (Value matrix = scaledBy(op.getOperand(i), read->getOperand(side), read->getNextNode())) {
+            if (Value matrix = scaledBy(op.getOperand(i), read->getOperand(side), &op)) {
               SmallVector<Value> operands(read->getOperands());
               operands[side] = matrix;
               op.getResult(0).replaceAllUsesWith(MatmulOp::create(at, loc, operands[0], operands[1]));
@@ -103,11 +103,12 @@ private:
         if (auto vector = read.getRhs().getDefiningOp<MulOp>())
           for (unsigned i : {0, 1}) {
             Value factor = vector->getOperand(i), rest = vector->getOperand(1 - i);
-            if (matType(factor) != matType(vector.getResult()) ||
-                matType(rest) != matType(vector.getResult()))
+            bool isNumber = matType(factor).isScalar();
+            MatType type = matType(vector.getResult());
+            if (matType(rest) != type || !(isNumber || matType(factor) == type))
               continue;
-            Value row = TransposeOp::create(at, loc, factor);
-            if (Value matrix = scaledBy(row, read.getLhs(), &op)) {
+            Value by = isNumber ? factor : TransposeOp::create(at, loc, factor).getResult();
+            if (Value matrix = scaledBy(by, read.getLhs(), &op)) {
               read.getResult().replaceAllUsesWith(MatmulOp::create(at, loc, matrix, rest));
               break;
             }
