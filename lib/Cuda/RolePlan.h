@@ -73,8 +73,8 @@ public:
   /// A thread's pairs of it, which go from chunk to chunk, and to who goes on with the state, as entries do.
   int64_t heldPairs() const { return held() ? keys / 4 / states : 0; }
   /// Whether a token's rows are two reads at one time, or in turn. They lie by eights: those of eight tokens'
-  /// first rows, then those of their second ones. Of more than two, or where functions make what is written of
-  /// what is read, a token's rows lie together.
+  /// first rows, then those of their second ones. Of more than two, or where functions make what is written
+  /// of what is read, a token's rows lie together.
   bool isStacked() const { return !stacked.empty() && stacked.front().rows.size() == 2 && !hasFunctions(); }
   bool hasFunctions() const;
   /// The tokens of a box of an input's, or an output's, tensor that the copy engine brings; 0: those of a

@@ -104,8 +104,9 @@ bool RolePlan::isOf(bool ofTokens, Value value) const {
     bool isDepth = product.getLhs().getDefiningOp<TransposeOp>() != nullptr;
     return isOf(ofTokens && !isDepth, product.getLhs()) && isOf(false, product.getRhs());
   }
-  return llvm::all_of(op->getOperands(),
-                      [&](Value operand) { return isOf(ofTokens && !isa<chunk::TriSolveOp, chunk::SubstituteOp>(op), operand); });
+  return llvm::all_of(op->getOperands(), [&](Value operand) {
+    return isOf(ofTokens && !isa<chunk::TriSolveOp, chunk::SubstituteOp>(op), operand);
+  });
 }
 
 // Whether an output follows from values of rows, and from tiles of tokens.

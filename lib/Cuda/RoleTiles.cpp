@@ -148,8 +148,8 @@ LogicalResult RolePlan::visitMix(chunk::MixOp mix) {
 
 // A system that each row has for itself: the chain substitutes.
 FailureOr<unsigned> RolePlan::visitSubstitution(chunk::TriSolveOp solve) {
-  if (states > 1 || solve.getBlocks().size() != 1 || (steps > 1 && !isStacked()) || solve.getDecay() != rowDecay ||
-      (rowDecay && failed(needRowDecay())))
+  if (states > 1 || solve.getBlocks().size() != 1 || (steps > 1 && !isStacked()) ||
+      solve.getDecay() != rowDecay || (rowDecay && failed(needRowDecay())))
     return failure();
   FailureOr<unsigned> wave = visit(solve.getRhs().front());
   // What decays is known relative to its block of tokens: it is mixed, or decays to the chunk's end.
@@ -180,8 +180,7 @@ bool RolePlan::hasFunctions() const { return !program.getBody().getOps<chunk::Su
 // What is read of the state and written to it, a function of that: with a sum where a system has a
 // difference.
 FailureOr<unsigned> RolePlan::visitFunctions(chunk::SubstituteOp op) {
-  if (op.getReads().size() != 1 || op.getWrites().size() != 1 || rowDecay ||
-      refusalOf(op, /*sums=*/true))
+  if (op.getReads().size() != 1 || op.getWrites().size() != 1 || rowDecay || refusalOf(op, /*sums=*/true))
     return failure();
   crossesRows = sumsEntries(op);
   bool hasAllRows = !tensors[initialTensor() + stateOfRule(0)].inMemory[independentDim];
