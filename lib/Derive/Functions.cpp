@@ -323,8 +323,9 @@ static SmallVector<int32_t> findJoined(RuleOp without, size_t reads) {
     };
     getForwardSlice(argument, &slice, options);
   };
-  for (auto [given, found] : llvm::zip(ArrayRef(without.argumentsOf(ArgKind::Input)).take_back(reads),
-                                       without.getBodyYield().getValues().take_back(reads))) {
+  SmallVector<BlockArgument> inputs = without.argumentsOf(ArgKind::Input);
+  for (auto [given, found] :
+       llvm::zip(ArrayRef(inputs).take_back(reads), without.getBodyYield().getValues().take_back(reads))) {
     SetVector<Operation *> written;
     of(given, written);
     for (auto [from, state] : llvm::enumerate(states)) {
