@@ -64,16 +64,6 @@ public:
   }
 
 private:
-  // What follows from the state.
-  DenseSet<Value> findDependent() const {
-    SetVector<Operation *> slice;
-    getForwardSlice(state, &slice);
-    DenseSet<Value> dependent{state};
-    for (Operation *op : slice)
-      dependent.insert(op->result_begin(), op->result_end());
-    return dependent;
-  }
-
   // Reads of a matrix times what another one is scaled by read that one. (Rules spell them as is cheaper.)
   void readScaled() {
     auto scaledBy = [&](Value factor, Value matrix, Operation *by) -> Value {
@@ -118,7 +108,11 @@ private:
   }
 
   void findVersions() {
-    DenseSet<Value> dependent = findDependent();
+    SetVector<Operation *> slice;
+    getForwardSlice(state, &slice);
+    dependent.insert(state);
+    for (Operation *op : slice)
+      dependent.insert(op->result_begin(), op->result_end());
     Value last = rule.yieldedStates()[0];
     // Whether the new state follows from the old one without some value.
     auto followsWithout = [&](Value version) {
@@ -144,7 +138,7 @@ private:
     auto product = version.getDefiningOp<MulOp>();
     for (unsigned i : {0, 1})
       if (product && product->getOperand(1 - i) == before && !isMatrix(matType(product->getOperand(i))) &&
-          !findDependent().contains(product->getOperand(i)))
+          !dependent.contains(product->getOperand(i)))
         return product->getOperand(i);
     return {};
   }
@@ -153,19 +147,19 @@ private:
   Value rebuilt(Value value, Value last, Value next) {
     if (value == last)
       return next;
-    if (!findDependent().contains(value))
+    if (!dependent.contains(value))
       return value;
+    if (auto known = outputs.find(value); known != outputs.end())
+      return known->second;
     Operation *op = value.getDefiningOp();
-    if (!op)
-      return {};
     IRMapping map;
-    for (Value operand : op->getOperands()) {
+    for (Value operand : op ? ValueRange(op->getOperands()) : ValueRange()) {
       Value own = rebuilt(operand, last, next);
       if (!own)
-        return {};
+        return outputs[value] = {};
       map.map(operand, own);
     }
-    return b.clone(*op, map)->getResult(0);
+    return outputs[value] = op ? b.clone(*op, map)->getResult(0) : Value();
   }
 
   RuleOp rule;
@@ -173,7 +167,9 @@ private:
   OpBuilder b;
   Location loc;
   Value state;
+  DenseSet<Value> dependent;   // what follows from the state
   SmallVector<Value> versions; // what all of the new state follows from, in order, with it
+  llvm::DenseMap<Value, Value> outputs;
   bool inLogs;
   size_t mostRows;
 };

@@ -39,10 +39,11 @@ MAGNIFIES = {"atlas": 10}
 ORACLE_ONLY = {"lact", "softmax_attention", "alibi", "fox", "deltaformer", "path", "path_absolute"}
 REFUSAL = "only in the oracle for now"
 
-# Rules that are affine neither in their states nor in what they read, read them from both sides, or add or
-# multiply full matrices.
+# Rules that are affine neither in their states nor in what they read, write functions of what a token reads of its
+# own writes, read states from both sides, or add or multiply full matrices.
 NO_CHUNKS = {"anchored", "atlas", "gru", "lstm", "slstm", "mesanet", "titans_mlp", "dense_transition",
-             "matrix_output", "micro_saturated", "saturated_in_turn", "summed", "two_sided", "momentum_vector_decay", "second_moment"}
+             "matrix_output", "micro_saturated", "saturated_in_turn", "summed", "two_sided",
+             "momentum_vector_decay", "second_moment"}
 
 # Rules that read states at the start of a block, which one token does not have.
 NO_STEP = {"frozen_error", "half_frozen", "ttt_linear", "ttt_mlp"}
