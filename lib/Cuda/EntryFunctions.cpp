@@ -21,6 +21,18 @@ static MatmulOp asInnerProduct(Operation *op) {
              : MatmulOp();
 }
 
+// The root that a value is, or where it is no less than a number, if that is more than 0.
+static std::pair<SqrtOp, std::optional<double>> asRoot(Value value) {
+  if (auto greater = value.getDefiningOp<MaxOp>())
+    for (unsigned i : {0, 1}) {
+      auto constant = greater.getOperand(i).getDefiningOp<ConstantOp>();
+      auto root = greater.getOperand(1 - i).getDefiningOp<SqrtOp>();
+      if (constant && root && constant.getValue().convertToDouble() > 0)
+        return {root, constant.getValue().convertToDouble()};
+    }
+  return {value.getDefiningOp<SqrtOp>(), std::nullopt};
+}
+
 bool cuda::sumsEntries(chunk::SubstituteOp op) {
   return llvm::any_of(op.getBody().front(),
                       [](Operation &inner) { return asSum(&inner) || asInnerProduct(&inner); });
@@ -52,14 +64,13 @@ std::optional<std::string> cuda::refusalOf(chunk::SubstituteOp op, bool sums) {
 SmallVector<Value, 2> cuda::lowerEntries(ImplicitLocOpBuilder &at, chunk::SubstituteOp op, Value written,
                                          int64_t digits, size_t count,
                                          llvm::function_ref<Value(BlockArgument, size_t)> entryOf,
-                                         llvm::function_ref<Value(ValueRange)> sum) {
+                                         llvm::function_ref<Value(ValueRange)> sum, KnownEntries known) {
   constexpr int64_t ofUnit = 16, ofTanh = 10;
   using Entries = SmallVector<Value, 2>;
   Relaxing listener;
   ImplicitLocOpBuilder b(op.getLoc(), at.getContext(), digits <= ofUnit ? &listener : nullptr);
   b.setInsertionPoint(at.getInsertionBlock(), at.getInsertionPoint());
   Ptx ptx(b);
-  llvm::DenseMap<Value, Entries> known;
   std::function<Entries(Value)> lower;
   auto lowerOp = [&](Operation *own) -> Entries {
     if (auto constant = dyn_cast<ConstantOp>(own))
@@ -77,10 +88,14 @@ SmallVector<Value, 2> cuda::lowerEntries(ImplicitLocOpBuilder &at, chunk::Substi
     for (size_t e = 0; e < (matType(own->getResult(0)).isScalar() ? 1 : count); ++e) {
       if (isa<TanhOp>(own) && digits <= ofTanh) {
         results.push_back(ptx.tanh(operand(0, e)));
+      } else if (isa<SqrtOp>(own) && digits <= ofUnit) {
+        results.push_back(ptx.root(operand(0, e)));
       } else if (isa<DivOp>(own) && digits <= ofUnit) {
-        auto root = own->getOperand(1).getDefiningOp<SqrtOp>();
+        auto [root, least] = asRoot(own->getOperand(1));
         Entries of = root ? lower(root.getOperand()) : Entries();
         Value inverse = root ? ptx.reciprocalRoot(of[of.size() == 1 ? 0 : e]) : ptx.reciprocal(operand(1, e));
+        if (least)
+          inverse = arith::MinimumFOp::create(b, inverse, ptx.number(1 / *least));
         results.push_back(ptx.multiply(operand(0, e), inverse));
       } else {
         Entries arguments;

@@ -12,11 +12,15 @@ namespace recur::cuda {
 std::optional<std::string> refusalOf(chunk::SubstituteOp op, bool sums = false);
 /// Whether it is made of sums, too.
 bool sumsEntries(chunk::SubstituteOp op);
-/// Some entries of what it writes, one of the values that its region yields, of entries of the region's
-/// arguments, by functions of so many binary digits; `sum` adds up entries, these and all others.
+/// Entries of values of the region, by what is known of some.
+using KnownEntries = llvm::DenseMap<mlir::Value, llvm::SmallVector<mlir::Value, 2>>;
+/// Some entries of what it writes, one of the values that its region yields, or of another one, of entries of
+/// the region's arguments and of what is `known`, by functions of so many binary digits; `sum` adds up
+/// entries, these and all others.
 llvm::SmallVector<mlir::Value, 2>
 lowerEntries(mlir::ImplicitLocOpBuilder &at, chunk::SubstituteOp op, mlir::Value written, int64_t digits,
              size_t count, llvm::function_ref<mlir::Value(mlir::BlockArgument, size_t entry)> entryOf,
-             llvm::function_ref<mlir::Value(mlir::ValueRange)> sum = nullptr);
+             llvm::function_ref<mlir::Value(mlir::ValueRange)> sum = nullptr,
+             KnownEntries known = KnownEntries());
 
 } // namespace recur::cuda

@@ -50,6 +50,8 @@ Value Ptx::reciprocalRoot(Value x) {
   return assembly("rsqrt.approx.ftz.f32 $0, $1;", x.getType(), x, false)[0];
 }
 
+Value Ptx::root(Value x) { return assembly("sqrt.approx.ftz.f32 $0, $1;", x.getType(), x, false)[0]; }
+
 Value Ptx::tanh(Value x) { return assembly("tanh.approx.f32 $0, $1;", x.getType(), x, false)[0]; }
 
 Value Ptx::negative(Value x) { return assembly("neg.f32 $0, $1;", x.getType(), x, false)[0]; }

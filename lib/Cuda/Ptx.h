@@ -71,11 +71,13 @@ public:
   mlir::Value multiply(mlir::Value x, mlir::Value y) { return mlir::arith::MulFOp::create(b, x, y); }
   mlir::Value sum(mlir::Value x, mlir::Value y) { return mlir::arith::AddFOp::create(b, x, y); }
   mlir::Value difference(mlir::Value x, mlir::Value y) { return mlir::arith::SubFOp::create(b, x, y); }
-  /// 2 to a power; a binary logarithm; a reciprocal, and that of a square root, all to about f32's precision.
+  /// 2 to a power; a binary logarithm; a reciprocal, and that of a square root; that root: all to about f32's
+  /// precision.
   mlir::Value exp2(mlir::Value x);
   mlir::Value log2(mlir::Value x);
   mlir::Value reciprocal(mlir::Value x);
   mlir::Value reciprocalRoot(mlir::Value x);
+  mlir::Value root(mlir::Value x);
   /// To about 11 binary digits.
   mlir::Value tanh(mlir::Value x);
   /// -x as the assembler knows it to be part of a product or sum; the optimiser would turn bits.

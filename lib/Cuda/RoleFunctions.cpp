@@ -1,15 +1,14 @@
 // Functions of what is read of the state, which are written to it: systems of rows that are not linear. Turns
 // are as in RoleSubstitution.cpp, but that a thread tells what its token writes; of two states it has one row
 // (RoleTurns.cpp). Where a function takes sums over all rows, as norms do, the chain's warps meet for each of
-// them, a token at a time. With micro-steps tokens are those.
+// them, a token at a time, if not what is written is a sum of vectors (RoleCombinations.cpp). With
+// micro-steps tokens are those.
 #include "lib/Cuda/EntryFunctions.h"
 #include "lib/Cuda/RoleSubstitution.h"
 
 using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
-
-int64_t RoleEmitter::functionBytes() const { return plan.crossesRows ? 2 * sumsOfWarps : 0; }
 
 // The sum of a token's entries over the state's rows, those of all of the chain's warps, of a token whose
 // turn it is: others' are no sums of theirs. Two places take turns, so that warps meet once for each.
@@ -89,7 +88,13 @@ LogicalResult RoleEmitter::Substitution::substitute(chunk::SubstituteOp op) {
       return Values(lowerEntries(b, op, op.getYield().getValues().front(), roles.plan.isF16 ? 11 : 8, rows(),
                                  entryOf, [&](ValueRange rows) { return sumOfRows(rows, turn); }));
     };
-    Values results = solve(block, {}, {}, given, function, &reads);
+    Values results;
+    if (roles.plan.combination) {
+      entries.front() = given;
+      results = combine(op, block, entries, left);
+    } else {
+      results = solve(block, {}, {}, given, function, &reads);
+    }
     // What tokens past the end would write may be no number. It comes to those before in products alone.
     for (auto [e, entry] : llvm::enumerate(results)) {
       int64_t token = block * 16 + e / (2 * rows()) * 8 + e % 2;
@@ -102,7 +107,8 @@ LogicalResult RoleEmitter::Substitution::substitute(chunk::SubstituteOp op) {
     if (rows() == 2)
       leave(op.getWrites().front(), block, results);
   }
-  state.slabs[op.getReads().front()] = read;
+  if (!read.empty())
+    state.slabs[op.getReads().front()] = read;
   state.slabs[op.getWrites().front()] = written;
   return success();
 }

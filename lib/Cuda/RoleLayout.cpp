@@ -163,6 +163,7 @@ void RoleEmitter::layOut() {
   take(vectorsAt, vectorBytes());
   take(barriersAt, Barriers * barrierPitch);
   take(beginAt, beginBytes);
+  at = llvm::alignTo(at, 16);
   take(functionsAt, functionBytes());
   take(masksAt, maskOffset(masks, 0));
   slotsAt = llvm::alignTo(at, 256);

@@ -25,6 +25,11 @@ int64_t RolePlan::keysInMemory() const {
   return size ? size : keys;
 }
 
+int64_t RolePlan::rowsInMemory() const {
+  int64_t size = tensors[initialTensor() + stateOfRule(0)].inMemory[independentDim];
+  return size ? size : independent;
+}
+
 bool RolePlan::vanishes(Value value, bool withParams) const {
   value = trace(value);
   Operation *op = value.getDefiningOp();

@@ -8,6 +8,7 @@
 #pragma once
 #include "lib/Algebra/RotatedUpdate.h"
 #include "lib/Algebra/StackedReads.h"
+#include "lib/Cuda/EntryCombinations.h"
 #include "lib/Cuda/RoleValues.h"
 #include "lib/Cuda/RowMaps.h"
 #include "lib/Cuda/Tensors.h"
@@ -94,8 +95,8 @@ public:
   unsigned outputTensor(unsigned output) const {
     return tensors.size() - statesOfRule() - outputsOfRule() + output;
   }
-  /// The keys of a state that are in memory, where its tiles have more.
-  int64_t keysInMemory() const;
+  /// The keys of a state, and its rows, that are in memory, where its tiles have more.
+  int64_t keysInMemory() const, rowsInMemory() const;
   /// The tensor of a state before the first token, and after the last one; by number among the rule's.
   unsigned finalTensor(unsigned state) const { return tensors.size() - statesOfRule() + state; }
   unsigned stateOfRule(unsigned state) const {
@@ -362,6 +363,8 @@ public:
   bool isNegated = false;
   /// Whether functions of what is read sum over the state's rows, all of which a block has then.
   bool crossesRows = false;
+  /// What they write, where that is a sum of vectors, each times a number.
+  std::optional<Combination> combination;
   /// A factor of the columns of the system's inverse, or null.
   mlir::Value inverseScale;
   /// A decay of each key, or null; the tiles that it makes for the chain, and the rows at the right of

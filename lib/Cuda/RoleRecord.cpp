@@ -33,7 +33,7 @@ void RoleEmitter::layOutChain(int64_t outputBytes) {
   tablesAt = outputsAt + outputBytes;
   barriersAt = tablesAt + stages * plan.wholeBytes();
   beginAt = barriersAt + Barriers * barrierPitch;
-  functionsAt = beginAt + beginBytes;
+  functionsAt = llvm::alignTo(beginAt + beginBytes, 16);
   slotsAt = llvm::alignTo(functionsAt + functionBytes(), 256);
 }
 

@@ -2,7 +2,7 @@
 // factors of its own. The chain substitutes, by blocks of 16 tokens. What blocks before a block give to it
 // are products of the warp for all its rows; within a block a token's four threads in a row take turns, each
 // with two of its tokens, and tell one another what came out. The scores hand over the blocks on the diagonal
-// in f32, too, a column together.
+// in f32, too, a column together (RoleOwnLeaves.cpp).
 //
 // Where rows decay, what is solved for is relative to its block's reference (RoleRowDecay.cpp): as the decay
 // between two tokens is a quotient of what is between them and the reference, that turns a row's system into
@@ -19,31 +19,6 @@ using namespace recur;
 using namespace recur::cuda;
 using chunk::Reach;
 using chunk::Span;
-
-int64_t RoleEmitter::ownLeavesBytes() const {
-  return plan.ownSystem < 0 ? 0 : 4 * (ownLeafBytes + (plan.invertsOwnLeaves ? wideBytes : 0));
-}
-
-// The warp's block on the diagonal, as those who substitute want it.
-void RoleEmitter::storeOwnLeaf(ScoreState &state, ValueRange entries) {
-  Value lane = freshLane(), row = ptx.shiftRight(lane, 2), column = ptx.mul(ptx.bits(lane, 3), 2);
-  Value at = ptx.add(ptx.add(state.buffer, ptx.mul(warp, ownLeafBytes)),
-                     ptx.add(ptx.mul(column, ownLeafPitch), ptx.mul(row, 4)));
-  for (auto [e, entry] : llvm::enumerate(entries))
-    ptx.store(at, ownLeavesAt() + (e % 2 + e / 4 * 8) * ownLeafPitch + e / 2 % 2 * 32, {entry});
-  if (!plan.invertsOwnLeaves)
-    return;
-  Values negated;
-  for (Value entry : entries)
-    negated.push_back(plan.isNegated ? entry : ptx.negative(entry));
-  storeLeaf(negated);
-}
-
-// The same, inverted, of a system that has the same blocks on the diagonal for all rows.
-void RoleEmitter::invertOwnLeaf(ScoreState &state) {
-  auto [first, second] = invertLeaf();
-  storeWideLeaf(ptx.add(ptx.add(state.buffer, ownInversesAt()), ptx.mul(warp, wideBytes)), first, second);
-}
 
 AddOp cuda::sumWith(chunk::MixOp mix) {
   auto program = mix->getParentOfType<chunk::ProgramOp>();

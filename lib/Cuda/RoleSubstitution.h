@@ -86,6 +86,10 @@ struct RoleEmitter::Substitution {
   mlir::LogicalResult substitute(chunk::SubstituteOp op);
   Values entriesOf(Value rows, int64_t block), entriesOfParam(Value param);
   Value sumOfRows(mlir::ValueRange rows, int64_t turn);
+  /// The same of a block of tokens whose writes are combinations of vectors (RoleCombinations.cpp), of a
+  /// thread's entries of the region's arguments, the first of which are of what is read without what the
+  /// block's tokens write.
+  Values combine(chunk::SubstituteOp op, int64_t block, llvm::ArrayRef<Values> entries, Value left);
 
   /// Leaves a block's part of the left sides of products that are made of a solution.
   void leave(Value solution, int64_t block, mlir::ValueRange entries);

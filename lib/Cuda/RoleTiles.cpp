@@ -183,8 +183,12 @@ FailureOr<unsigned> RolePlan::visitFunctions(chunk::SubstituteOp op) {
   if (op.getReads().size() != 1 || op.getWrites().size() != 1 || rowDecay || refusalOf(op, /*sums=*/true))
     return failure();
   crossesRows = sumsEntries(op);
-  bool hasAllRows = !tensors[initialTensor() + stateOfRule(0)].inMemory[independentDim];
-  if (crossesRows && (!hasAllRows || independent > 2 * rowsOfSlab))
+  if (crossesRows && op.getReads().front().use_empty())
+    combination = combinationOf(op);
+  // Sums are of one block's rows; where there are more than the state has, of combinations alone.
+  const TensorArgument &ofState = tensors[initialTensor() + stateOfRule(0)];
+  bool hasAllRows = !ofState.inMemory[independentDim], isPart = ofState.shardedDim == independentDim;
+  if (crossesRows && (isPart || independent * states > 2 * rowsOfSlab || (!hasAllRows && !combination)))
     return failure();
   unsigned wave = 0;
   SmallVector<Value> operands(op.getSides());

@@ -323,6 +323,23 @@ def clipped_gradient(x, s):
     return s.S @ x.q
 
 
+def novel_write(x, s):
+    k = l2norm(x.k)
+    p = x.a * s.S @ k
+    cosine = p @ x.v / np.sqrt((p @ p) * (x.v @ x.v) + 0.01)
+    s.S = x.a * s.S + x.b * (1 - cosine) * outer(x.v, k)
+    return s.S @ x.q
+
+
+def centred_error(x, s):
+    k = l2norm(x.k)
+    s.S = x.a * s.S
+    y = s.S @ k
+    y = y - np.mean(y)
+    s.S = s.S + x.b * outer(x.v - y / np.sqrt(1 + np.mean(y**2)), k)
+    return s.S @ x.q
+
+
 def surprised(x, s):
     k = l2norm(x.k)
     S = s.S * exp(x.g)

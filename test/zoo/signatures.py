@@ -136,6 +136,8 @@ shared_saturation           | q:query(dk) k:key(dk) v:value(dv) f:log_decay() g:
 power_error                 | q:query(dk) k:key(dk) v:value(dv) g:log_decay(dk) b:quarter() | | S:real(dv,dk)
 gated_error                 | q:query(dk) k:key(dk) f:key(dk) v:value(dv) r:logit(dv) a:gate() | | S(dv,dk)
 clipped_gradient            | q:query(dk) k:key(dk) v:value(dv) a:gate() b:gate() | | S(dv,dk)
+novel_write                 | q:query(dk) k:key(dk) v:value(dv) a:gate() b:gate() | | S(dv,dk)
+centred_error               | q:query(dk) k:key(dk) v:value(dv) a:gate() b:gate() | | S(dv,dk)
 surprised                   | q:query(dk) k:key(dk) v:value(dv) g:log_decay(dk) | | S(dv,dk)
 layer_in_turn               | q:query(d) k:key(d) v:value(d) eta:small() | w:real(d) b:real(d) | S:weights(d,d)
 second_moment               | q:query(dk) k:unit(dk) v:value(dv) b:gate() r:gate() | | S:real(dv,dk) \
