@@ -312,32 +312,29 @@ void CombinationTurns::spread(bool isOdd) {
       continue;
     ptx.store(ptx.add(at, ptx.mul(token, 4)), layout.numbersAt + 64 * vector, {written[vector]}, false,
               ptx.equal(lane, 0));
-    for (int64_t i = 0; i < 8; ++i)
-      told[vector].push_back(ptx.shuffle(columns[vector][i], ptx.add(token, half)));
+    for (Value entry : columns[vector])
+      told[vector].push_back(ptx.shuffle(entry, ptx.add(token, half)));
   }
 
-  auto sumOfWritten = [&](llvm::function_ref<Value(size_t)> entry, Value sum = {}) {
-    for (size_t vector = 0; vector < of.count(); ++vector)
-      if (of.isWritten[vector])
-        sum = fused(written[vector], entry(vector), sum);
-    return sum;
-  };
   // What a token writes is its own, and what it does to what the tokens before write.
   Value unit = ptx.choose(isEqual(column, token), ptx.number(1), ptx.number(0));
   Values shares, changes;
   for (size_t kind = 0; kind < columns.size(); ++kind) {
-    shares.push_back(sumOfWritten([&](size_t vector) { return vector ? lanes[vector][kind] : ofOwn[kind]; },
-                                  kind == of.count() ? unit : Value()));
+    Value &share = shares.emplace_back(kind == of.count() ? unit : Value());
+    for (size_t vector = 0; vector < of.count(); ++vector)
+      if (of.isWritten[vector])
+        share = fused(written[vector], vector ? lanes[vector][kind] : ofOwn[kind], share);
     changes.push_back(times(factor, kind ? shares[kind] : fused(ofLane, square, shares[kind])));
   }
-  bool isOne = llvm::count(of.isWritten, true) == 1;
-  size_t first = llvm::find(of.isWritten, true) - of.isWritten.begin();
-  Value byLane = isOne ? times(ofLane, written[first]) : ofLane;
+  Values byLane;
+  for (Value share : written)
+    byLane.push_back(times(ofLane, share));
   for (int64_t i = 0; i < 8; ++i) {
     for (size_t kind = 0; kind < columns.size(); ++kind)
       columns[kind][i] = fused(ofRows[i], changes[kind], columns[kind][i]);
-    Value with = isOne ? told[first][i] : sumOfWritten([&](size_t vector) { return told[vector][i]; });
-    columns[0][i] = fused(byLane, with, columns[0][i]);
+    for (size_t vector = 0; vector < of.count(); ++vector)
+      if (of.isWritten[vector])
+        columns[0][i] = fused(byLane[vector], told[vector][i], columns[0][i]);
   }
   Value &share = columns.back().front();
   share = ptx.choose(ptx.equal(half, isOdd ? 16 : 0), shares.back(), share);

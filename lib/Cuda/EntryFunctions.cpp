@@ -33,9 +33,24 @@ static std::pair<SqrtOp, std::optional<double>> asRoot(Value value) {
   return {value.getDefiningOp<SqrtOp>(), std::nullopt};
 }
 
-bool cuda::sumsEntries(chunk::SubstituteOp op) {
-  return llvm::any_of(op.getBody().front(),
-                      [](Operation &inner) { return asSum(&inner) || asInnerProduct(&inner); });
+int64_t cuda::countSums(chunk::SubstituteOp op) {
+  return llvm::count_if(op.getBody().front(),
+                        [](Operation &inner) { return asSum(&inner) || asInnerProduct(&inner); });
+}
+
+int64_t cuda::depthOfSums(chunk::SubstituteOp op) {
+  llvm::DenseMap<Value, int64_t> depths;
+  int64_t most = 0;
+  for (Operation &inner : op.getBody().front().without_terminator()) {
+    int64_t depth = 0;
+    for (Value operand : inner.getOperands())
+      depth = std::max(depth, depths.lookup(operand));
+    if (asSum(&inner) || asInnerProduct(&inner))
+      ++depth;
+    depths[inner.getResult(0)] = depth;
+    most = std::max(most, depth);
+  }
+  return most;
 }
 
 std::optional<std::string> cuda::refusalOf(chunk::SubstituteOp op, bool sums) {
@@ -64,7 +79,7 @@ std::optional<std::string> cuda::refusalOf(chunk::SubstituteOp op, bool sums) {
 SmallVector<Value, 2> cuda::lowerEntries(ImplicitLocOpBuilder &at, chunk::SubstituteOp op, Value written,
                                          int64_t digits, size_t count,
                                          llvm::function_ref<Value(BlockArgument, size_t)> entryOf,
-                                         llvm::function_ref<Value(ValueRange)> sum, KnownEntries known) {
+                                         llvm::function_ref<SumsOfEntries> sum, KnownEntries known) {
   constexpr int64_t ofUnit = 16, ofTanh = 10;
   using Entries = SmallVector<Value, 2>;
   Relaxing listener;
@@ -72,6 +87,14 @@ SmallVector<Value, 2> cuda::lowerEntries(ImplicitLocOpBuilder &at, chunk::Substi
   b.setInsertionPoint(at.getInsertionBlock(), at.getInsertionPoint());
   Ptx ptx(b);
   std::function<Entries(Value)> lower;
+  auto isSum = [](Operation *own) { return asSum(own) || asInnerProduct(own); };
+  // Whether an op follows from sums that are not known.
+  std::function<bool(Operation *)> waits = [&](Operation *own) {
+    return llvm::any_of(own->getOperands(), [&](Value operand) {
+      Operation *before = operand.getDefiningOp();
+      return before && !known.contains(operand) && (isSum(before) || waits(before));
+    });
+  };
   auto lowerOp = [&](Operation *own) -> Entries {
     if (auto constant = dyn_cast<ConstantOp>(own))
       return {ptx.number(constant.getValue().convertToDouble())};
@@ -80,10 +103,24 @@ SmallVector<Value, 2> cuda::lowerEntries(ImplicitLocOpBuilder &at, chunk::Substi
     SmallVector<Entries> operands = llvm::map_to_vector(own->getOperands(), lower);
     auto operand = [&](unsigned i, size_t e) { return operands[i][operands[i].size() == 1 ? 0 : e]; };
     Entries results;
-    if (asSum(own) || asInnerProduct(own)) {
-      for (size_t e = 0; e < count; ++e)
-        results.push_back(asSum(own) ? operand(0, e) : ptx.multiply(operand(0, e), operand(1, e)));
-      return {sum(results)};
+    if (isSum(own)) {
+      // Other sums that wait for none come with it.
+      SmallVector<Operation *> together{own};
+      for (Operation &other : *own->getBlock())
+        if (&other != own && isSum(&other) && !known.contains(other.getResult(0)) && !waits(&other))
+          together.push_back(&other);
+      SmallVector<Entries> products;
+      for (Operation *each : together) {
+        Entries &product = products.emplace_back();
+        SmallVector<Entries> of = llvm::map_to_vector(each->getOperands(), lower);
+        for (size_t e = 0; e < count; ++e) {
+          auto entry = [&](unsigned i) { return of[i][of[i].size() == 1 ? 0 : e]; };
+          product.push_back(asSum(each) ? entry(0) : ptx.multiply(entry(0), entry(1)));
+        }
+      }
+      for (auto [each, result] : llvm::zip(together, sum(products)))
+        known[each->getResult(0)] = {result};
+      return known.lookup(own->getResult(0));
     }
     for (size_t e = 0; e < (matType(own->getResult(0)).isScalar() ? 1 : count); ++e) {
       if (isa<TanhOp>(own) && digits <= ofTanh) {

@@ -1,8 +1,8 @@
 // Functions of what is read of the state, which are written to it: systems of rows that are not linear. Turns
 // are as in RoleSubstitution.cpp, but that a thread tells what its token writes; of two states it has one row
-// (RoleTurns.cpp). Where a function takes sums over all rows, as norms do, the chain's warps meet for each of
-// them, a token at a time, if not what is written is a sum of vectors (RoleCombinations.cpp). With
-// micro-steps tokens are those.
+// (RoleTurns.cpp). Where a function takes sums over all rows, as norms do, the chain's warps meet for those
+// that wait for no other, a token at a time, if not what is written is a sum of vectors
+// (RoleCombinations.cpp). With micro-steps tokens are those.
 #include "lib/Cuda/EntryFunctions.h"
 #include "lib/Cuda/RoleSubstitution.h"
 
@@ -10,27 +10,36 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-// The sum of a token's entries over the state's rows, those of all of the chain's warps, of a token whose
-// turn it is: others' are no sums of theirs. Two places take turns, so that warps meet once for each.
-Value RoleEmitter::Substitution::sumOfRows(ValueRange rows, int64_t turn) {
+// The sums of a token's entries over the state's rows, those of all of the chain's warps, of a token whose
+// turn it is: others' are no sums of theirs. Two places take turns, so that warps meet once for all.
+Values RoleEmitter::Substitution::sumsOfRows(ArrayRef<SmallVector<Value, 2>> rows, int64_t turn) {
   constexpr int64_t meeting = 10, most = 4; // a barrier of those who solve a system for all rows
-  int64_t groups = roles.form.chainGroups(roles.plan), place = sums++ % 2 * sumsOfWarps;
-  Value sum = rows.size() > 1 ? ptx.sum(rows[0], rows[1]) : rows[0],
-        at = ptx.add(roles.base, roles.functionsAt + place);
-  for (int64_t distance : {4, 8, 16})
-    sum = ptx.sum(sum, ptx.shuffle(sum, ptx.exclusiveOr(roles.lane, ptx.constant(distance))));
+  int64_t groups = roles.form.chainGroups(roles.plan), place = sums++ % 2 * roles.plan.rowSums * sumsOfWarps;
+  Value at = ptx.add(roles.base, roles.functionsAt + place);
   Value own = ptx.add(ptx.mul(roles.slabIndex, most), roles.warp);
-  roles.threads.when(ptx.equal(roles.lane, turn), [&] { ptx.store(ptx.add(at, ptx.mul(own, 4)), 0, {sum}); });
+  Values results;
+  for (const SmallVector<Value, 2> &of : rows)
+    results.push_back(of.size() > 1 ? ptx.sum(of[0], of[1]) : of[0]);
+  for (int64_t distance : {4, 8, 16})
+    for (Value &sum : results)
+      sum = ptx.sum(sum, ptx.shuffle(sum, ptx.exclusiveOr(roles.lane, ptx.constant(distance))));
+  roles.threads.when(ptx.equal(roles.lane, turn), [&] {
+    for (auto [i, sum] : llvm::enumerate(results))
+      ptx.store(ptx.add(at, ptx.mul(own, 4)), i * sumsOfWarps, {sum});
+  });
   ptx.meet(ptx.constant(meeting), 128 * groups);
-  Values parts;
-  for (int64_t group = 0; group < groups; ++group)
-    llvm::append_range(parts, ptx.loadFloats(at, group * 4 * most, most));
-  while (parts.size() > 1) {
-    for (size_t i = 0; i < parts.size() / 2; ++i)
-      parts[i] = ptx.sum(parts[2 * i], parts[2 * i + 1]);
-    parts.resize(parts.size() / 2);
+  for (auto [i, sum] : llvm::enumerate(results)) {
+    Values parts;
+    for (int64_t group = 0; group < groups; ++group)
+      llvm::append_range(parts, ptx.loadFloats(at, i * sumsOfWarps + group * 4 * most, most));
+    while (parts.size() > 1) {
+      for (size_t part = 0; part < parts.size() / 2; ++part)
+        parts[part] = ptx.sum(parts[2 * part], parts[2 * part + 1]);
+      parts.resize(parts.size() / 2);
+    }
+    sum = parts.front();
   }
-  return parts.front();
+  return results;
 }
 
 // A thread's entries of rows at a block of 16 tokens, or nothing.
@@ -85,8 +94,9 @@ LogicalResult RoleEmitter::Substitution::substitute(chunk::SubstituteOp op) {
       auto entryOf = [&](BlockArgument argument, size_t row) -> Value {
         return argument.getArgNumber() ? entries[argument.getArgNumber()][first + 2 * row] : found[row];
       };
-      return Values(lowerEntries(b, op, op.getYield().getValues().front(), roles.plan.isF16 ? 11 : 8, rows(),
-                                 entryOf, [&](ValueRange rows) { return sumOfRows(rows, turn); }));
+      return Values(
+          lowerEntries(b, op, op.getYield().getValues().front(), roles.plan.isF16 ? 11 : 8, rows(), entryOf,
+                       [&](ArrayRef<SmallVector<Value, 2>> rows) { return sumsOfRows(rows, turn); }));
     };
     Values results;
     if (roles.plan.combination) {

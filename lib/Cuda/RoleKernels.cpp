@@ -160,7 +160,7 @@ bool KernelBuilder::addPrepared(chunk::ProgramOp program, ArrayRef<TensorArgumen
   chain.leastTokens = tokensWorthChunk;
   size_t numbers = 0, chains = 0;
   for (int64_t parts : {2, 1}) {
-    bool isCut = parts > 1 && (shards > 1 || plan->crossesRows);
+    bool isCut = parts > 1 && (shards > 1 || plan->rowSums);
     if (parts > plan->independent / rowsOfSlab || isCut || (ofTeams && chains))
       continue;
     form.parts = parts;
@@ -450,7 +450,7 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
   // With a decay of each key scores are dearer than the chain.
   if (plan->decay) {
     std::optional<Entry> ofTeams;
-    if (plan->independent > rowsOfSlab && !plan->crossesRows) {
+    if (plan->independent > rowsOfSlab && !plan->rowSums) {
       SharedOut halves = shareOut(rowsOfSlab, Rest::Padded);
       FailureOr<RolePlan> half = failure();
       if (chunk::ProgramOp own = derived(halves.rule()))

@@ -361,8 +361,8 @@ public:
   bool invertsOwnLeaves = false;
   /// Whether the system is less that.
   bool isNegated = false;
-  /// Whether functions of what is read sum over the state's rows, all of which a block has then.
-  bool crossesRows = false;
+  /// The sums that functions of what is read take over the state's rows, all of which a block has then.
+  int64_t rowSums = 0;
   /// What they write, where that is a sum of vectors, each times a number.
   std::optional<Combination> combination;
   /// A factor of the columns of the system's inverse, or null.

@@ -182,13 +182,16 @@ bool RolePlan::hasFunctions() const { return !program.getBody().getOps<chunk::Su
 FailureOr<unsigned> RolePlan::visitFunctions(chunk::SubstituteOp op) {
   if (op.getReads().size() != 1 || op.getWrites().size() != 1 || rowDecay || refusalOf(op, /*sums=*/true))
     return failure();
-  crossesRows = sumsEntries(op);
-  if (crossesRows && op.getReads().front().use_empty())
-    combination = combinationOf(op);
-  // Sums are of one block's rows; where there are more than the state has, of combinations alone.
+  rowSums = countSums(op);
   const TensorArgument &ofState = tensors[initialTensor() + stateOfRule(0)];
   bool hasAllRows = !ofState.inMemory[independentDim], isPart = ofState.shardedDim == independentDim;
-  if (crossesRows && (isPart || independent * states > 2 * rowsOfSlab || (!hasAllRows && !combination)))
+  if (rowSums && op.getReads().front().use_empty())
+    combination = combinationOf(op);
+  // A vector that is written takes as long, in turns, as warps take to meet.
+  if (combination && hasAllRows && llvm::count(combination->isWritten, true) > depthOfSums(op))
+    combination = std::nullopt;
+  // Sums are of one block's rows; where there are more than the state has, of combinations alone.
+  if (rowSums && (isPart || independent * states > 2 * rowsOfSlab || (!hasAllRows && !combination)))
     return failure();
   unsigned wave = 0;
   SmallVector<Value> operands(op.getSides());
