@@ -193,7 +193,7 @@ Value CombinationTurns::factorOf(Value vector) {
   if (isa<MulOp, DivOp>(own)) {
     unsigned scaled = matType(own->getOperand(0)).isScalar() ? 1 : 0;
     Value factor = factorOf(own->getOperand(scaled));
-    if (!factor || matType(own->getOperand(1 - scaled)).isScalar() == false)
+    if (!factor || !matType(own->getOperand(1 - scaled)).isScalar())
       return {};
     KnownEntries given = known;
     given[own->getOperand(scaled)] = {factor};
@@ -349,8 +349,7 @@ void CombinationTurns::emit(Value given, Value end) {
   if (!of.factor)
     scaleScores();
   load();
-  // A number that the assembler knows to be the same for all lanes it would take to a register for each use.
-  token = ptx.shuffle(ptx.constant(0), lane);
+  token = ptx.constant(0);
   for (size_t vector = 0; vector < of.count(); ++vector)
     dots.push_back(of.isAsked[vector] ? entryOf(vector, token, 0, false) : Value());
   look(false);

@@ -1,4 +1,5 @@
 #include "lib/Cuda/EntryFunctions.h"
+#include "lib/Cuda/EntryCombinations.h"
 #include "lib/Cuda/Ptx.h"
 #include "lib/Cuda/Sequential.h"
 
@@ -6,20 +7,7 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-// The vector that an op sums the entries of, or the product of two, or null.
-static ReduceOp asSum(Operation *op) {
-  auto sum = dyn_cast<ReduceOp>(op);
-  return sum && sum.getKind() == Reduction::Sum && isOne(matType(sum.getOperand()).getCols()) &&
-                 sum.getType().isScalar()
-             ? sum
-             : ReduceOp();
-}
-static MatmulOp asInnerProduct(Operation *op) {
-  auto product = dyn_cast<MatmulOp>(op);
-  return product && product.getType().isScalar() && product.getLhs().getDefiningOp<TransposeOp>()
-             ? product
-             : MatmulOp();
-}
+static bool isSum(Operation *op) { return factorsOfSum(op).first != nullptr; }
 
 // The root that a value is, or where it is no less than a number, if that is more than 0.
 static std::pair<SqrtOp, std::optional<double>> asRoot(Value value) {
@@ -34,8 +22,7 @@ static std::pair<SqrtOp, std::optional<double>> asRoot(Value value) {
 }
 
 int64_t cuda::countSums(chunk::SubstituteOp op) {
-  return llvm::count_if(op.getBody().front(),
-                        [](Operation &inner) { return asSum(&inner) || asInnerProduct(&inner); });
+  return llvm::count_if(op.getBody().front(), [](Operation &inner) { return isSum(&inner); });
 }
 
 int64_t cuda::depthOfSums(chunk::SubstituteOp op) {
@@ -45,7 +32,7 @@ int64_t cuda::depthOfSums(chunk::SubstituteOp op) {
     int64_t depth = 0;
     for (Value operand : inner.getOperands())
       depth = std::max(depth, depths.lookup(operand));
-    if (asSum(&inner) || asInnerProduct(&inner))
+    if (isSum(&inner))
       ++depth;
     depths[inner.getResult(0)] = depth;
     most = std::max(most, depth);
@@ -63,10 +50,10 @@ std::optional<std::string> cuda::refusalOf(chunk::SubstituteOp op, bool sums) {
   for (Operation &inner : op.getBody().front().without_terminator()) {
     if (isa<SignOp>(inner)) // in bf16 1e-1 off, where errors are near 0
       return "what is written jumps with what is read, which products round";
-    if (sums && (asSum(&inner) || asInnerProduct(&inner)))
+    if (sums && isSum(&inner))
       continue;
     if (sums && isa<TransposeOp>(inner) && isColumn(inner.getOperand(0)) &&
-        llvm::all_of(inner.getUsers(), asInnerProduct))
+        llvm::all_of(inner.getUsers(), isSum))
       continue;
     isOfRows &= isa<ElementwiseOp, ConstantOp, BroadcastOp, AssumeOp>(inner) &&
                 llvm::all_of(inner.getOperands(), isColumn) && llvm::all_of(inner.getResults(), isColumn);
@@ -87,7 +74,6 @@ SmallVector<Value, 2> cuda::lowerEntries(ImplicitLocOpBuilder &at, chunk::Substi
   b.setInsertionPoint(at.getInsertionBlock(), at.getInsertionPoint());
   Ptx ptx(b);
   std::function<Entries(Value)> lower;
-  auto isSum = [](Operation *own) { return asSum(own) || asInnerProduct(own); };
   // Whether an op follows from sums that are not known.
   std::function<bool(Operation *)> waits = [&](Operation *own) {
     return llvm::any_of(own->getOperands(), [&](Value operand) {
@@ -112,10 +98,11 @@ SmallVector<Value, 2> cuda::lowerEntries(ImplicitLocOpBuilder &at, chunk::Substi
       SmallVector<Entries> products;
       for (Operation *each : together) {
         Entries &product = products.emplace_back();
-        SmallVector<Entries> of = llvm::map_to_vector(each->getOperands(), lower);
+        auto [x, y] = factorsOfSum(each);
+        Entries first = lower(x), second = y ? lower(y) : Entries();
         for (size_t e = 0; e < count; ++e) {
-          auto entry = [&](unsigned i) { return of[i][of[i].size() == 1 ? 0 : e]; };
-          product.push_back(asSum(each) ? entry(0) : ptx.multiply(entry(0), entry(1)));
+          auto entry = [&](const Entries &of) { return of[of.size() == 1 ? 0 : e]; };
+          product.push_back(y ? ptx.multiply(entry(first), entry(second)) : entry(first));
         }
       }
       for (auto [each, result] : llvm::zip(together, sum(products)))
