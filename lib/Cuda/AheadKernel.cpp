@@ -22,7 +22,7 @@ static constexpr int64_t warpSize = 32, alignmentOfValues = 16;
 namespace {
 // The ops of a rule by what they follow from.
 struct Sides {
-  explicit Sides(RuleOp rule);
+  Sides(RuleOp rule, bool holdsMatrices);
 
   // What follows from tokens alone and is made of vectors and numbers; all else; what is neither dear nor
   // kept, constants and other views of a vector, may be on both sides.
@@ -36,7 +36,7 @@ public:
   AheadEmitter(ImplicitLocOpBuilder &b, RuleOp rule, ArrayRef<TensorArgument> tensors, const Grid &grid,
                const Placement &placement, int64_t slab, Entry &entry)
       : RuleFrame(b, rule, tensors, grid, placement), slab(slab), entry(entry),
-        warpGrid{warpSize, warpSize, grid.threads / warpSize}, sides(rule),
+        warpGrid{warpSize, warpSize, grid.threads / warpSize}, sides(rule, grid.heldRegisters),
         warpPlacement(rule.getBody().front(), sides.handedOver.getArrayRef(), warpGrid), warp(b, warpGrid),
         tokenBody(warp, warpPlacement) {
     chosen = &sides.late;
@@ -82,7 +82,7 @@ private:
 };
 } // namespace
 
-Sides::Sides(RuleOp rule) {
+Sides::Sides(RuleOp rule, bool holdsMatrices) {
   Block &body = rule.getBody().front();
   llvm::DenseSet<Value> ofLate;
   for (BlockArgument argument : body.getArguments()) {
@@ -94,10 +94,10 @@ Sides::Sides(RuleOp rule) {
   auto isLight = [](Operation *op) {
     return isa<ConstantOp, SizeOp, TransposeOp, AssumeOp, BroadcastOp>(op);
   };
-  auto isOfVectors = [](Operation *op) {
+  auto isOfVectors = [&](Operation *op) {
     return isa<ElementwiseOp, MatmulOp, ReduceOp, RopeOp, ConstantOp, SizeOp, TransposeOp, AssumeOp,
                BroadcastOp>(op) &&
-           !isMatrix(op->getResult(0));
+           !isMatrix(op->getResult(0)) && !(holdsMatrices && isHeldProduct(op));
   };
   for (Operation &op : body.without_terminator())
     if (!isOfVectors(&op) || llvm::any_of(op.getOperands(), [&](Value x) { return ofLate.contains(x); })) {
@@ -341,10 +341,12 @@ LogicalResult AheadEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLimit) 
   describeLoops(function.getBody(), "ahead", 1, entry.threads / 32);
   end(entry);
   relaxMath(function, tensors);
-  // What states are divided by counts from token to token, as in recursive least squares.
+  // What states are divided by counts from token to token, as in recursive least squares; not so what a
+  // sigmoid divides by.
   for (scf::ForOp loop : rounds)
     loop.walk([](Operation *op) {
-      if (isa<arith::DivFOp, math::SqrtOp>(op))
+      auto quotient = dyn_cast<arith::DivFOp>(op);
+      if (quotient ? !isReciprocalOnUnit(quotient) : isa<math::SqrtOp>(op))
         op->removeAttr("fastmath");
     });
   return status;

@@ -54,6 +54,8 @@ Staged BodyEmitter::stage(Value value) {
 
 LogicalResult BodyEmitter::emitBlock(Block &block, LoadStep loadStep,
                                      llvm::function_ref<bool(Operation *)> chosen) {
+  if (held)
+    held->beginToken();
   for (Operation &op : block.without_terminator())
     if ((!chosen || chosen(&op)) &&
         llvm::any_of(op.getResults(), [&](Value result) { return placement.isNeeded(result); })) {

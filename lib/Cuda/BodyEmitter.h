@@ -1,6 +1,6 @@
 // The ops of a rule as code of one thread.
 #pragma once
-#include "lib/Cuda/Threads.h"
+#include "lib/Cuda/HeldProducts.h"
 
 namespace recur::cuda {
 
@@ -21,6 +21,9 @@ public:
   const Tile &get(mlir::Value value, Axis axis);
   bool has(mlir::Value value, Axis axis) const { return tiles[axis].count(value); }
 
+  /// Keeps the matrices of products whose tiles are set for all tokens, in a grid that holds them.
+  void holdMatrices(mlir::Block &block, llvm::ArrayRef<TensorArgument> tensors);
+
   /// The tile that elementwise functions of a result's tile read of an operand.
   const Tile &like(mlir::Value operand, const Tile &result);
 
@@ -35,6 +38,7 @@ private:
   void emitElementwise(ElementwiseOp op);
   void emitMatmul(MatmulOp op);
   void emitMatrixProduct(MatmulOp op);
+  void emitHeldProduct(MatmulOp op);
   void emitReduce(ReduceOp op);
   void emitRope(RopeOp op);
   void emitSolve(mlir::Operation *op, mlir::Value matrix, mlir::Value rhs, bool pivot);
@@ -51,6 +55,7 @@ private:
   mlir::ImplicitLocOpBuilder &b;
   const Placement &placement;
   llvm::DenseMap<mlir::Value, Tile> tiles[2];
+  std::optional<HeldProducts> held;
 };
 
 } // namespace recur::cuda

@@ -2,6 +2,7 @@
 #include "lib/Algebra/RotatedUpdate.h"
 #include "lib/Cuda/Cores.h"
 #include "lib/Cuda/Count.h"
+#include "lib/Cuda/HeldProducts.h"
 #include "lib/Cuda/KernelBuilder.h"
 #include "lib/Cuda/Prepare.h"
 #include "lib/Cuda/Sequential.h"
@@ -88,8 +89,10 @@ void KernelBuilder::addAhead(RuleOp bound) {
   constexpr int64_t tokensWorthBatch = 64, rowsOfBlock = 32, aWarp = 32;
   OwningOpRef<RuleOp> copy(bound.clone());
   TokenPart part = shareOutTokens(*copy, /*together=*/1, rowsOfBlock);
-  Grid grid = gridAhead(*copy);
-  if (grid.lanes == 1 || grid.threads == aWarp) // each thread, or the one warp, has all of it to compute
+  std::optional<Grid> held = gridOfHeld(*copy, part.tensors, options.chip.sharedBytes);
+  Grid grid = held ? *held : gridAhead(*copy);
+  // Each thread, or the one warp, has all of it to compute.
+  if (!held && (grid.lanes == 1 || grid.threads == aWarp))
     return;
   Placement placement(*copy, grid);
   Entry entry;
@@ -105,7 +108,7 @@ void KernelBuilder::addAhead(RuleOp bound) {
     return;
   }
   function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(),
-                    b.getI32IntegerAttr(std::max<int64_t>(1, 384 / grid.threads)));
+                    b.getI32IntegerAttr(held ? 1 : std::max<int64_t>(1, 384 / grid.threads)));
   entries.push_back(entry);
 }
 

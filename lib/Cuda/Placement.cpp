@@ -1,4 +1,5 @@
 #include "lib/Cuda/Placement.h"
+#include "lib/Cuda/HeldProducts.h"
 #include "llvm/ADT/TypeSwitch.h"
 #include "llvm/Support/MathExtras.h"
 
@@ -99,7 +100,7 @@ Axis Placement::natural(Value value) const {
   if (!op)
     return vectorAxis;
   if (auto product = dyn_cast<MatmulOp>(op)) {
-    if (productsApart)
+    if (productsApart || (holdsMatrices && isHeldProduct(op)))
       return vectorAxis;
     if (isMatrix(matType(product.getLhs())))
       return matrixAxis(product.getLhs());
@@ -127,6 +128,9 @@ void Placement::visitMatmul(MatmulOp op, unsigned wanted) {
       }
   } else if (productsApart && (isMatrix(left) || isMatrix(right))) {
     demand(isMatrix(left) ? rhs : lhs, 1);
+  } else if (holdsMatrices && isHeldProduct(op)) {
+    demand(lhs, 0);
+    demand(rhs, isMatrix(right) ? 1 : 0);
   } else if (left.numRows() == 1 && right.numCols() == 1) {
     demandTogether({lhs, rhs});
   } else if (right.numCols() == 1) {
@@ -194,7 +198,8 @@ void Placement::visitRegion(Block &block) {
 }
 
 Placement::Placement(RuleOp rule, const Grid &grid)
-    : vectorAxis(grid.lanes == 1 ? 0 : 1), productsApart(grid.productsApart) {
+    : vectorAxis(grid.lanes == 1 || grid.heldRegisters ? 0 : 1), productsApart(grid.productsApart),
+      holdsMatrices(grid.heldRegisters) {
   auto states = rule.argumentsOf(ArgKind::State);
   while (changed) {
     changed = false;
@@ -219,7 +224,8 @@ Placement::Placement(RuleOp rule, const Grid &grid)
 }
 
 Placement::Placement(Block &block, ValueRange results, const Grid &grid)
-    : vectorAxis(grid.lanes == 1 ? 0 : 1), productsApart(grid.productsApart) {
+    : vectorAxis(grid.lanes == 1 || grid.heldRegisters ? 0 : 1), productsApart(grid.productsApart),
+      holdsMatrices(grid.heldRegisters) {
   while (changed) {
     changed = false;
     for (Value result : results)

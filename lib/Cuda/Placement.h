@@ -19,6 +19,9 @@ struct Grid {
   int64_t groups = 1;
   /// Products with matrices are made elsewhere, of vectors along axis 1 and as such.
   bool productsApart = false;
+  /// Registers of a thread for matrices of params, which are multiplied as HeldProducts.h says, by vectors
+  /// along axis 0 and as such; 0 where they are not.
+  int64_t heldRegisters = 0;
 
   /// The number of threads along an axis.
   int64_t extent(int axis) const { return axis ? lanes : threads / lanes; }
@@ -69,7 +72,7 @@ private:
 
   /// The axis of vectors of which nothing else is known.
   Axis vectorAxis;
-  bool productsApart;
+  bool productsApart, holdsMatrices;
   llvm::DenseMap<mlir::Value, unsigned> demands;
   bool changed = true;
 };

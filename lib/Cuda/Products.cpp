@@ -47,6 +47,8 @@ void BodyEmitter::emitMatmul(MatmulOp op) {
   Value lhs = op.getLhs(), rhs = op.getRhs();
   MatType left = matType(lhs), right = matType(rhs);
   auto product = [&](Value x, Value y) { return arith::MulFOp::create(b, x, y).getResult(); };
+  if (held && held->holds(op))
+    return emitHeldProduct(op);
   if (left.numCols() == 1) {
     build(op, [&](const Tile &tile, int64_t r, int64_t c) {
       return product(like(lhs, tile).at(r, 0), like(rhs, tile).at(0, c));
@@ -75,6 +77,31 @@ void BodyEmitter::emitMatmul(MatmulOp op) {
   } else {
     emitMatrixProduct(op);
   }
+}
+
+void BodyEmitter::holdMatrices(Block &block, ArrayRef<TensorArgument> tensors) {
+  held.emplace(threads, tensors);
+  for (MatmulOp op : block.getOps<MatmulOp>())
+    if (isHeldProduct(op) && placement.isNeeded(op)) {
+      Value vector = HeldProducts::vectorOf(op);
+      held->hold(op, vector == op.getRhs() ? get(op.getLhs(), 0) : get(op.getRhs(), 1));
+    }
+}
+
+// The vectors of all products that are known by now are shared at once: one barrier.
+void BodyEmitter::emitHeldProduct(MatmulOp op) {
+  if (!held->isShared(HeldProducts::vectorOf(op))) {
+    for (MatmulOp other : op->getBlock()->getOps<MatmulOp>()) {
+      if (!held->holds(other))
+        continue;
+      Value vector = HeldProducts::vectorOf(other);
+      Operation *maker = vector.getDefiningOp();
+      if (!held->isShared(vector) && (!maker || maker->isBeforeInBlock(op)))
+        held->share(vector, get(vector, 0));
+    }
+    threads.barrier();
+  }
+  setMoved(op, held->multiply(op));
 }
 
 // Both operands go to memory; each thread sums products of a column piece and a row piece for its own

@@ -143,7 +143,11 @@ void RuleFrame::setPart(const Part &part) {
 
 LogicalResult RuleFrame::beginSequence(TensorAccess &access) {
   setParams(access);
-  if (failed(emitFixed()) || failed(setStates(access)))
+  if (failed(emitFixed()))
+    return failure();
+  if (threads.grid.heldRegisters)
+    body.holdMatrices(rule.getBody().front(), tensors);
+  if (failed(setStates(access)))
     return failure();
   if (threads.communicates)
     threads.barrier();

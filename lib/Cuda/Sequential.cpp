@@ -191,15 +191,19 @@ LogicalResult cuda::emitSequential(LLVM::LLVMFuncOp function, RuleOp rule, Array
   return emitter.run(function, sharedLimit);
 }
 
-void cuda::relaxMath(LLVM::LLVMFuncOp function, ArrayRef<TensorArgument> tensors) {
+bool cuda::areNarrow(ArrayRef<TensorArgument> tensors) {
   bool isNarrow = false;
   for (const TensorArgument &tensor : tensors) {
     bool isWide = FloatType(tensor.element).isF32();
     if (isWide && tensor.hasToken && tensor.entry().numElements() > 1)
-      return;
+      return false;
     isNarrow |= !isWide;
   }
-  if (!isNarrow)
+  return isNarrow;
+}
+
+void cuda::relaxMath(LLVM::LLVMFuncOp function, ArrayRef<TensorArgument> tensors) {
+  if (!areNarrow(tensors))
     return;
   function.setDenormalFpMathF32("preserve-sign,preserve-sign");
   function.walk(relax);

@@ -1,7 +1,7 @@
 """Elementwise and dense recurrences, and exponential gates. Conventions as in reference_linear.py."""
 import numpy as np
 
-from functions import exp, log_sigmoid, outer, scale, sigmoid
+from functions import exp, log_sigmoid, outer, rmsnorm, scale, sigmoid
 
 
 def summed(x, s):
@@ -74,6 +74,11 @@ def lstm(x, s):
     s.c = f * s.c + i * g
     s.h = u * np.tanh(s.c)
     return s.h
+
+
+def elman(x, s):
+    s.h = np.tanh(x.W @ x.x + x.R @ rmsnorm(s.h) + x.b)
+    return x.W.T @ s.h
 
 
 def slstm(x, s):

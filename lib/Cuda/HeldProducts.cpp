@@ -1,0 +1,268 @@
+#include "lib/Cuda/HeldProducts.h"
+#include "lib/Cuda/Cores.h"
+#include "lib/Cuda/ParamProducts.h"
+#include "lib/Cuda/Sequential.h"
+#include "mlir/Dialect/LLVMIR/NVVMDialect.h"
+#include "llvm/Support/MathExtras.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+static constexpr int64_t columnsOfStep = 16, lanesOfQuad = 4, registersOfOperand = 4, aWarp = 32;
+
+static bool followsFromParams(Value value) {
+  if (Operation *op = value.getDefiningOp())
+    return op->getNumRegions() == 0 && llvm::all_of(op->getOperands(), followsFromParams);
+  auto argument = cast<BlockArgument>(value);
+  auto rule = dyn_cast<RuleOp>(argument.getOwner()->getParentOp());
+  return rule && rule.getArg(argument).getKind() == ArgKind::Param;
+}
+
+bool cuda::isHeldProduct(Operation *op) {
+  if (!isProduct(op) || !isa<RuleOp>(op->getParentOp()) || isMatrix(op->getResult(0)))
+    return false;
+  Value vector = HeldProducts::vectorOf(cast<MatmulOp>(op));
+  Value matrix = op->getOperand(op->getOperand(0) == vector);
+  return followsFromParams(matrix) && !followsFromParams(vector);
+}
+
+Value HeldProducts::vectorOf(MatmulOp op) { return isMatrix(op.getLhs()) ? op.getRhs() : op.getLhs(); }
+
+HeldProducts::Side HeldProducts::matrixOf(MatmulOp op) {
+  return isMatrix(op.getLhs()) ? Side(op.getLhs(), 1) : Side(op.getRhs(), 0);
+}
+
+// How many parts of bf16 a matrix is the sum of.
+static int64_t partsOfMatrix(Value matrix, ArrayRef<TensorArgument> tensors) {
+  bool isWide = false;
+  for (const TensorArgument &tensor : tensors)
+    isWide |= tensor.argument && isMatrix(tensor.argument) && !tensor.hasToken && tensor.element.isF32();
+  while (auto transpose = matrix.getDefiningOp<TransposeOp>())
+    matrix = transpose.getOperand();
+  auto *tensor = llvm::find_if(tensors, [&](const auto &t) { return t.argument == matrix; });
+  if (tensor != tensors.end())
+    return tensor->element.isBF16() ? 1 : tensor->element.isF16() ? 2 : 3;
+  return isWide ? 3 : 2;
+}
+
+// Registers that a rule's matrices take of a thread.
+static int64_t registersOfHeld(RuleOp rule, ArrayRef<TensorArgument> tensors, const Grid &grid) {
+  llvm::SmallDenseSet<HeldProducts::Side> counted;
+  int64_t registers = 0;
+  for (MatmulOp op : rule.getBody().getOps<MatmulOp>()) {
+    if (!isHeldProduct(op) || !counted.insert(HeldProducts::matrixOf(op)).second)
+      continue;
+    Value matrix = HeldProducts::matrixOf(op).first;
+    int64_t rows = matType(op).numElements(), depth = matType(HeldProducts::vectorOf(op)).numElements();
+    registers += grid.owned(rows, 0) / 2 * llvm::divideCeil(depth, columnsOfStep) * registersOfOperand *
+                 partsOfMatrix(matrix, tensors);
+  }
+  return registers;
+}
+
+// Shared memory for what follows from a batch of tokens alone, twice, one of a warp's each at least, and for
+// what threads exchange.
+static int64_t sharedOfTokens(ArrayRef<TensorArgument> tensors, const Grid &grid) {
+  constexpr int64_t ofBatches = 48 << 10, exchanged = 8 << 10;
+  int64_t bytes = 0;
+  for (const TensorArgument &tensor : tensors)
+    if (tensor.hasToken && tensor.argument)
+      bytes += llvm::alignTo(tensor.entry().numElements() * 4, 16);
+  return std::max(ofBatches, 2 * grid.threads / aWarp * bytes) + exchanged;
+}
+
+std::optional<Grid> cuda::gridOfHeld(RuleOp rule, ArrayRef<TensorArgument> tensors, int64_t sharedBytes) {
+  constexpr int64_t rowsOfThread = 2, mostThreads = 512, registersOfBlock = 65536, mostRegisters = 255;
+  // For all else of a token; with fewer some are kept in memory, with a few none are left.
+  constexpr int64_t others = 96, fewOthers = 64;
+  if (llvm::any_of(rule.argumentsOf(ArgKind::State), isMatrix))
+    return std::nullopt;
+  int64_t rows = 0;
+  for (MatmulOp op : rule.getBody().getOps<MatmulOp>())
+    if (isHeldProduct(op))
+      rows = std::max(rows, matType(op).numElements());
+  if (!rows)
+    return std::nullopt;
+  Grid grid;
+  grid.lanes = lanesOfQuad;
+  grid.threads = std::min<int64_t>(llvm::alignTo(rows * lanesOfQuad / rowsOfThread, aWarp), mostThreads);
+  int64_t all = registersOfHeld(rule, tensors, grid);
+  // Each quarter of a processor has a fourth of the registers, and of the warps.
+  int64_t ofThread =
+      std::min<int64_t>(registersOfBlock / llvm::alignTo(grid.threads, 4 * aWarp), mostRegisters);
+  int64_t inShared = (sharedBytes - sharedOfTokens(tensors, grid)) / (4 * grid.threads);
+  grid.heldRegisters =
+      llvm::alignTo(std::max(std::min(all, ofThread - others), all - inShared), registersOfOperand);
+  if (grid.heldRegisters > ofThread - fewOthers)
+    return std::nullopt;
+  return grid;
+}
+
+HeldProducts::HeldProducts(Threads &threads, ArrayRef<TensorArgument> tensors)
+    : threads(threads), b(threads.b), fragments(threads), tensors(tensors),
+      registers(threads.grid.heldRegisters) {}
+
+// Two numbers as pairs of bf16 whose sum they are, the largest first.
+SmallVector<Value> HeldProducts::partsOf(Value low, Value high, int64_t parts) {
+  SmallVector<Value> pairs;
+  for (int64_t part = 0; part < parts; ++part) {
+    pairs.push_back(fragments.pack(low, high));
+    if (part + 1 == parts)
+      break;
+    auto [ofLow, ofHigh] = fragments.unpack(pairs.back());
+    low = arith::SubFOp::create(b, low, ofLow);
+    high = arith::SubFOp::create(b, high, ofHigh);
+  }
+  return pairs;
+}
+
+void HeldProducts::hold(MatmulOp op, const Tile &tile) {
+  auto [key, summed] = matrixOf(op);
+  bool sumsRows = summed == 0;
+  Layout layout = layoutOf(tile.type, tile.axis);
+  int64_t rows = sumsRows ? tile.cols : tile.rows, depth = sumsRows ? tile.rows : tile.cols;
+  auto entry = [&](int64_t row, int64_t at) -> Value {
+    if (at >= depth)
+      return threads.number(0);
+    int64_t r = sumsRows ? at : row, c = sumsRows ? row : at;
+    Value exists = threads.both(threads.valid(layout.rows, tile.type.numRows(), r),
+                                threads.valid(layout.cols, tile.type.numCols(), c));
+    return exists ? arith::SelectOp::create(b, exists, tile.at(r, c), threads.number(0)).getResult()
+                  : tile.at(r, c);
+  };
+  Matrix &matrix = matrices[matrixOf(op)];
+  matrix = {rows / 2, (depth + 3) / 4, partsOfMatrix(key, tensors), {}, {}};
+  for (int64_t pair = 0; pair < matrix.pairs; ++pair)
+    for (int64_t step = 0; step < matrix.steps; ++step) {
+      std::vector<Operand> operands(matrix.parts, Operand(registersOfOperand));
+      for (int64_t i = 0; i < registersOfOperand; ++i) {
+        int64_t row = 2 * pair + i % 2, at = 4 * step + i / 2 * 2;
+        for (auto [part, packed] : llvm::enumerate(partsOf(entry(row, at), entry(row, at + 1), matrix.parts)))
+          operands[part][i] = packed;
+      }
+      llvm::append_range(matrix.operands, operands);
+    }
+  int64_t held = std::min<int64_t>(matrix.operands.size(), registers / registersOfOperand);
+  int64_t others = matrix.operands.size() - held;
+  registers -= held * registersOfOperand;
+  if (others)
+    matrix.others = threads.allocate(others * threads.grid.threads, registersOfOperand).base;
+  for (int64_t i = 0; i < others; ++i) {
+    Value all = LLVM::PoisonOp::create(b, VectorType::get(registersOfOperand, Type(b.getI32Type())));
+    for (auto [k, packed] : llvm::enumerate(matrix.operands[held + i]))
+      all = LLVM::InsertElementOp::create(b, all, packed, threads.constant(k));
+    LLVM::StoreOp::create(b, all, placeOf(matrix.others, i), 16);
+  }
+  matrix.operands.resize(held);
+}
+
+// A thread's place of its own for an operand that is not in registers.
+Value HeldProducts::placeOf(Value others, int64_t index) {
+  constexpr int64_t bytes = 4 * registersOfOperand;
+  Value own = arith::MulIOp::create(b, threads.threadIndex(), threads.constant(bytes));
+  own = arith::AddIOp::create(b, own, threads.constant(index * threads.grid.threads * bytes));
+  return LLVM::GEPOp::create(b, others.getType(), b.getI8Type(), others, own);
+}
+
+HeldProducts::Operand HeldProducts::operandOf(const Matrix &matrix, int64_t index) {
+  int64_t held = matrix.operands.size();
+  if (index < held)
+    return matrix.operands[index];
+  Value all = LLVM::LoadOp::create(b, VectorType::get(registersOfOperand, Type(b.getI32Type())),
+                                   placeOf(matrix.others, index - held), 16);
+  Operand operand;
+  for (int64_t k = 0; k < registersOfOperand; ++k)
+    operand.push_back(LLVM::ExtractElementOp::create(b, all, threads.constant(k)));
+  return operand;
+}
+
+void HeldProducts::share(Value value, const Tile &tile) {
+  int64_t parts = areNarrow(tensors) ? 2 : 3, n = tile.type.numElements();
+  Vector &vector = vectors[value];
+  vector.entries = n;
+  // Parts that are read together lie in other banks.
+  int64_t bytes = 2 * tile.rows * tile.cols * threads.grid.extent(0);
+  vector.stride = llvm::alignTo(bytes, 64) + 32;
+  vector.base = threads.allocate(parts, vector.stride / 4).base;
+  threads.communicates = true;
+  for (size_t e = 0; e < tile.entries.size(); e += 2) {
+    Value pair[2];
+    for (int64_t i : {0, 1}) {
+      Value exists = threads.valid(0, n, e + i);
+      pair[i] = exists ? arith::SelectOp::create(b, exists, tile.entries[e + i], threads.number(0))
+                       : tile.entries[e + i];
+    }
+    Value at = arith::MulIOp::create(b, threads.index(0, n, e), threads.constant(2));
+    for (auto [part, packed] : llvm::enumerate(partsOf(pair[0], pair[1], parts))) {
+      Value place = arith::AddIOp::create(b, at, threads.constant(part * vector.stride));
+      LLVM::StoreOp::create(
+          b, packed, LLVM::GEPOp::create(b, vector.base.getType(), b.getI8Type(), vector.base, place), 4);
+    }
+  }
+}
+
+// A lane of column g reads the part whose turn that is.
+void HeldProducts::read(Vector &vector) {
+  bool isNarrow = areNarrow(tensors);
+  Value column = arith::RemUIOp::create(b, threads.coordinate(0), threads.constant(isNarrow ? 2 : 4));
+  Value isNone;
+  if (!isNarrow) {
+    isNone = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, column, threads.constant(3));
+    column = arith::SelectOp::create(b, isNone, threads.constant(0), column);
+  }
+  Value base = arith::MulIOp::create(b, column, threads.constant(vector.stride));
+  int64_t packet = threads.grid.packet(vector.entries, 1), owned = threads.grid.owned(vector.entries, 1);
+  Type words = VectorType::get(packet / 2, b.getI32Type());
+  SmallVector<Value> pairs;
+  for (int64_t e = 0; e < owned; e += packet) {
+    Value at = arith::MulIOp::create(b, threads.index(1, vector.entries, e), threads.constant(2));
+    at = arith::AddIOp::create(b, at, base);
+    at = LLVM::GEPOp::create(b, vector.base.getType(), b.getI8Type(), vector.base, at);
+    Value loaded = LLVM::LoadOp::create(b, words, at, 2 * packet);
+    for (int64_t i = 0; i < packet / 2; ++i) {
+      Value pair = LLVM::ExtractElementOp::create(b, loaded, threads.constant(i));
+      pairs.push_back(isNone ? arith::SelectOp::create(b, isNone, threads.constant(0), pair) : pair);
+    }
+  }
+  if (pairs.size() % 2)
+    pairs.push_back(threads.constant(0));
+  for (size_t i = 0; i < pairs.size(); i += 2)
+    vector.operands.push_back({pairs[i], pairs[i + 1]});
+}
+
+Tile HeldProducts::multiply(MatmulOp op) {
+  // As many sums at a time as hide the time that one product takes.
+  constexpr int64_t sumsAtATime = 8;
+  const Matrix &matrix = matrices.find(matrixOf(op))->second;
+  Vector &vector = vectors.find(vectorOf(op))->second;
+  if (vector.operands.empty())
+    read(vector);
+  int64_t products = llvm::count_if(op->getBlock()->getOps<MatmulOp>(), isHeldProduct);
+  int64_t chains = llvm::bit_floor<uint64_t>(
+      std::clamp<int64_t>(sumsAtATime / (products * matrix.pairs), 1, matrix.steps));
+  Tile tile = threads.shape(op.getType(), 0);
+  int64_t next = 0;
+  for (int64_t pair = 0; pair < matrix.pairs; ++pair) {
+    std::vector<SmallVector<Value>> sums(chains, SmallVector<Value>(4, threads.number(0)));
+    for (int64_t step = 0; step < matrix.steps; ++step)
+      for (int64_t part = 0; part < matrix.parts; ++part)
+        fragments.multiply(sums[step % chains], operandOf(matrix, next++), vector.operands[step]);
+    for (int64_t row : {0, 1}) {
+      SmallVector<Value> all;
+      for (const SmallVector<Value> &own : sums)
+        all.append({own[2 * row], own[2 * row + 1]});
+      for (; all.size() > 1; all.truncate(all.size() / 2)) // there are a power of two
+        for (size_t i = 0; i < all.size() / 2; ++i)
+          all[i] = arith::AddFOp::create(b, all[i], all[i + all.size() / 2]);
+      Value sum = all.front();
+      if (!areNarrow(tensors))
+        sum = arith::AddFOp::create(b, sum,
+                                    NVVM::ShflOp::create(b, b.getF32Type(), threads.constant(-1), sum,
+                                                         threads.constant(1), threads.constant(31),
+                                                         NVVM::ShflKind::bfly, UnitAttr()));
+      tile.entries.push_back(sum);
+    }
+  }
+  return tile;
+}

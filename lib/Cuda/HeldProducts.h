@@ -1,0 +1,77 @@
+// Products of matrices that all tokens share with vectors that follow from a state, as recurrent networks
+// have them, token by token on the matrix units.
+//
+// In a grid of four lanes the threads of a warp hold a matrix as its units take a left operand of m16n8k16,
+// but for the order of rows and columns: a quad has packets of neighbouring rows, two of which are a thread's
+// rows g and g + 8, and each of its lanes packets of four neighbouring columns, which are columns 2l, 2l + 1,
+// 2l + 8 and 2l + 9. Any order does where the vector's entries have the same one. So a matrix stays in the
+// registers that hold it, packed, for as long as there are tokens, and what comes out of a product lies where
+// vectors do. What registers have no room for each thread keeps in shared memory, for itself.
+//
+// A right operand has eight columns, and a vector is one. It is f32, so its columns are parts of 16 bits
+// whose sum it is, high and low in turn: the products are as exact as vectors in f32 want them, and cost what
+// one of bf16 does. Lanes hold two neighbouring columns each, so every one of a quad's has the sum.
+#pragma once
+#include "lib/Cuda/Fragments.h"
+#include "lib/Cuda/Tensors.h"
+
+namespace recur::cuda {
+
+/// Whether an op of a rule's body is a product of a matrix that follows from params alone and a vector that
+/// does not.
+bool isHeldProduct(mlir::Operation *op);
+
+/// The grid of a rule whose states are vectors, if it has such products and room for their matrices.
+std::optional<Grid> gridOfHeld(RuleOp rule, llvm::ArrayRef<TensorArgument> tensors, int64_t sharedBytes);
+
+/// Builds such products.
+class HeldProducts {
+public:
+  HeldProducts(Threads &threads, llvm::ArrayRef<TensorArgument> tensors);
+
+  /// Keeps a product's matrix, of which that is the thread's part.
+  void hold(MatmulOp op, const Tile &matrix);
+  bool holds(MatmulOp op) const { return matrices.contains(matrixOf(op)); }
+  /// Gives all threads a vector that lies along axis 0; a barrier must follow.
+  void share(mlir::Value vector, const Tile &tile);
+  bool isShared(mlir::Value vector) const { return vectors.contains(vector); }
+  /// Forgets the vectors of the token before.
+  void beginToken() { vectors.clear(); }
+  /// The product, along axis 0.
+  Tile multiply(MatmulOp op);
+
+  static mlir::Value vectorOf(MatmulOp op);
+  /// The matrix, and which of its dimensions is summed over.
+  using Side = std::pair<mlir::Value, unsigned>;
+  static Side matrixOf(MatmulOp op);
+
+private:
+  using Operand = llvm::SmallVector<mlir::Value, 4>;
+  // Left operands by pairs of the thread's rows, sixteen columns and parts: the first ones, and where the
+  // others lie.
+  struct Matrix {
+    int64_t pairs = 0, steps = 0, parts = 0;
+    std::vector<Operand> operands;
+    mlir::Value others;
+  };
+  // Where a vector lies, and its right operands once they have been read.
+  struct Vector {
+    mlir::Value base;
+    int64_t entries = 0, stride = 0;
+    std::vector<Operand> operands;
+  };
+  llvm::SmallVector<mlir::Value> partsOf(mlir::Value low, mlir::Value high, int64_t parts);
+  void read(Vector &vector);
+  Operand operandOf(const Matrix &matrix, int64_t index);
+  mlir::Value placeOf(mlir::Value others, int64_t index);
+
+  Threads &threads;
+  mlir::ImplicitLocOpBuilder &b;
+  Fragments fragments;
+  llvm::ArrayRef<TensorArgument> tensors;
+  int64_t registers; // that are left
+  llvm::DenseMap<Side, Matrix> matrices;
+  llvm::DenseMap<mlir::Value, Vector> vectors;
+};
+
+} // namespace recur::cuda
