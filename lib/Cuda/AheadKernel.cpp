@@ -338,7 +338,7 @@ LogicalResult AheadEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLimit) 
     setParams(ofTokens, tokenBody, warpPlacement);
     return runTokens(access, ofTokens);
   });
-  describeLoops(function.getBody(), "ahead", 1, entry.threads / 32);
+  describeLoops(function.getBody(), threads.grid.heldRegisters ? "held" : "ahead", 1, entry.threads / 32);
   end(entry);
   relaxMath(function, tensors);
   // What states are divided by counts from token to token, as in recursive least squares; not so what a

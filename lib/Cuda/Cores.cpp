@@ -282,7 +282,7 @@ Core *Cores::coreOfSums() {
 
 // Whether a value follows from vectors of a core and others entry by entry or, `orSums`, from sums over such.
 bool Cores::isEntrywise(Value value, const Core &core, bool orSums) const {
-  if (!(reachOf(value) & core.states))
+  if (!(reachOf(value) & core.states) || core.made.contains(value))
     return true;
   Operation *op = value.getDefiningOp();
   if (!op)
@@ -299,10 +299,32 @@ bool Cores::hasTypeOf(Value value, const Core &core) const {
 
 Core *Cores::entrywiseCoreOf(Value value) {
   for (Core &core : cores)
-    if (core.isVector && reachOf(value) & core.states && (hasTypeOf(value, core) || isNumber(value)) &&
-        isEntrywise(value, core, /*orSums=*/true) && !(reachOf(value) & ~core.states & ~core.needs))
+    if (core.isVector && reachOf(value) & core.states && !(reachOf(value) & ~core.states & ~core.needs) &&
+        (core.made.contains(value) || hasTypeOf(value, core) || isNumber(value)) &&
+        isEntrywise(value, core, /*orSums=*/core.made.empty()))
       return &core;
   return nullptr;
+}
+
+// What a core's updates are made of, if there are products of its states and matrices among it.
+llvm::DenseSet<Value> Cores::madeBy(const Core &core) {
+  SmallVector<Value> work;
+  bool multiplies = false;
+  for (auto [i, update] : llvm::enumerate(rule.yieldedStates()))
+    if (core.states >> i & 1)
+      work.push_back(update);
+  llvm::DenseSet<Value> seen;
+  while (!work.empty()) {
+    Value value = work.pop_back_val();
+    Operation *op = value.getDefiningOp();
+    if (!op || !(reachOf(value) & core.states) || !seen.insert(value).second)
+      continue;
+    auto product = dyn_cast<MatmulOp>(op);
+    multiplies |=
+        product && matType(product.getLhs()).numCols() != 1 && llvm::any_of(op->getOperands(), isMatrix);
+    llvm::append_range(work, op->getOperands());
+  }
+  return multiplies ? seen : llvm::DenseSet<Value>();
 }
 
 // What is read of a core's states by a vector of others comes after those.
@@ -339,6 +361,9 @@ bool Cores::order() {
     cores.erase(next);
   }
   cores = std::move(ordered);
+  for (Core &core : cores)
+    if (core.isVector)
+      core.made = madeBy(core);
   return true;
 }
 

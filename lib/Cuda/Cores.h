@@ -2,6 +2,7 @@
 #pragma once
 #include "dialect/recur/Recur.h"
 #include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/SetVector.h"
 
 namespace recur::cuda {
@@ -43,6 +44,9 @@ struct Core {
   uint64_t states = 0, needs = 0;
   /// None of its states is a matrix.
   bool isVector = true;
+  /// Of such a core whose states follow from products of themselves with matrices, which no scan makes: what
+  /// its updates are made of.
+  llvm::DenseSet<mlir::Value> made = {};
   /// What other stages take.
   llvm::SetVector<mlir::Value> products;
   /// Outputs of the rule that it computes, by number.
@@ -73,7 +77,7 @@ public:
   /// The one with a vector that sums keys, or null.
   Core *coreOfSums();
   /// The vector core that can compute a value, from its states and functions of the token, entry by entry and
-  /// by sums over entries; or null.
+  /// by sums over entries, or from what its updates are made of anyway; or null.
   Core *entrywiseCoreOf(mlir::Value value);
   /// How many cores come before a value can be known.
   unsigned levelOf(mlir::Value value) const;
@@ -90,6 +94,7 @@ private:
   void join(unsigned core, uint64_t states);
   bool joinOnce();
   void needForReads();
+  llvm::DenseSet<mlir::Value> madeBy(const Core &core);
   bool isEntrywise(mlir::Value value, const Core &core, bool orSums) const;
   bool hasTypeOf(mlir::Value value, const Core &core) const;
 

@@ -47,10 +47,10 @@ static int64_t partsOfMatrix(Value matrix, ArrayRef<TensorArgument> tensors) {
 }
 
 // Registers that a rule's matrices take of a thread.
-static int64_t registersOfHeld(RuleOp rule, ArrayRef<TensorArgument> tensors, const Grid &grid) {
+static int64_t registersOfHeld(Block &body, ArrayRef<TensorArgument> tensors, const Grid &grid) {
   llvm::SmallDenseSet<HeldProducts::Side> counted;
   int64_t registers = 0;
-  for (MatmulOp op : rule.getBody().getOps<MatmulOp>()) {
+  for (MatmulOp op : body.getOps<MatmulOp>()) {
     if (!isHeldProduct(op) || !counted.insert(HeldProducts::matrixOf(op)).second)
       continue;
     Value matrix = HeldProducts::matrixOf(op).first;
@@ -67,7 +67,7 @@ static int64_t sharedOfTokens(ArrayRef<TensorArgument> tensors, const Grid &grid
   constexpr int64_t ofBatches = 48 << 10, exchanged = 8 << 10;
   int64_t bytes = 0;
   for (const TensorArgument &tensor : tensors)
-    if (tensor.hasToken && tensor.argument)
+    if (tensor.hasToken && tensor.argument && !tensor.argument.use_empty())
       bytes += llvm::alignTo(tensor.entry().numElements() * 4, 16);
   return std::max(ofBatches, 2 * grid.threads / aWarp * bytes) + exchanged;
 }
@@ -87,7 +87,7 @@ std::optional<Grid> cuda::gridOfHeld(RuleOp rule, ArrayRef<TensorArgument> tenso
   Grid grid;
   grid.lanes = lanesOfQuad;
   grid.threads = std::min<int64_t>(llvm::alignTo(rows * lanesOfQuad / rowsOfThread, aWarp), mostThreads);
-  int64_t all = registersOfHeld(rule, tensors, grid);
+  int64_t all = registersOfHeld(rule.getBody().front(), tensors, grid);
   // Each quarter of a processor has a fourth of the registers, and of the warps.
   int64_t ofThread =
       std::min<int64_t>(registersOfBlock / llvm::alignTo(grid.threads, 4 * aWarp), mostRegisters);
@@ -99,9 +99,13 @@ std::optional<Grid> cuda::gridOfHeld(RuleOp rule, ArrayRef<TensorArgument> tenso
   return grid;
 }
 
-HeldProducts::HeldProducts(Threads &threads, ArrayRef<TensorArgument> tensors)
+HeldProducts::HeldProducts(Threads &threads, ArrayRef<TensorArgument> tensors, Block &body)
     : threads(threads), b(threads.b), fragments(threads), tensors(tensors),
-      registers(threads.grid.heldRegisters) {}
+      all(registersOfHeld(body, tensors, threads.grid) / registersOfOperand),
+      held(threads.grid.heldRegisters / registersOfOperand) {
+  if (held < all)
+    others = threads.allocate((all - held) * threads.grid.threads, registersOfOperand).base;
+}
 
 // Two numbers as pairs of bf16 whose sum they are, the largest first.
 SmallVector<Value> HeldProducts::partsOf(Value low, Value high, int64_t parts) {
@@ -132,7 +136,7 @@ void HeldProducts::hold(MatmulOp op, const Tile &tile) {
                   : tile.at(r, c);
   };
   Matrix &matrix = matrices[matrixOf(op)];
-  matrix = {rows / 2, (depth + 3) / 4, partsOfMatrix(key, tensors), {}, {}};
+  matrix = {rows / 2, (depth + 3) / 4, partsOfMatrix(key, tensors), {}};
   for (int64_t pair = 0; pair < matrix.pairs; ++pair)
     for (int64_t step = 0; step < matrix.steps; ++step) {
       std::vector<Operand> operands(matrix.parts, Operand(registersOfOperand));
@@ -143,38 +147,37 @@ void HeldProducts::hold(MatmulOp op, const Tile &tile) {
       }
       llvm::append_range(matrix.operands, operands);
     }
-  int64_t held = std::min<int64_t>(matrix.operands.size(), registers / registersOfOperand);
-  int64_t others = matrix.operands.size() - held;
-  registers -= held * registersOfOperand;
-  if (others)
-    matrix.others = threads.allocate(others * threads.grid.threads, registersOfOperand).base;
-  for (int64_t i = 0; i < others; ++i) {
-    Value all = LLVM::PoisonOp::create(b, VectorType::get(registersOfOperand, Type(b.getI32Type())));
-    for (auto [k, packed] : llvm::enumerate(matrix.operands[held + i]))
-      all = LLVM::InsertElementOp::create(b, all, packed, threads.constant(k));
-    LLVM::StoreOp::create(b, all, placeOf(matrix.others, i), 16);
+  // Those in shared memory are spread evenly, so that they are on their way while others are multiplied.
+  for (Operand &operand : matrix.operands) {
+    if (others && (seen + 1) * held / all == seen * held / all)
+      operand = {leave(operand)};
+    ++seen;
   }
-  matrix.operands.resize(held);
 }
 
-// A thread's place of its own for an operand that is not in registers.
-Value HeldProducts::placeOf(Value others, int64_t index) {
+// Stores an operand in a place of the thread's own.
+Value HeldProducts::leave(const Operand &operand) {
   constexpr int64_t bytes = 4 * registersOfOperand;
   Value own = arith::MulIOp::create(b, threads.threadIndex(), threads.constant(bytes));
-  own = arith::AddIOp::create(b, own, threads.constant(index * threads.grid.threads * bytes));
-  return LLVM::GEPOp::create(b, others.getType(), b.getI8Type(), others, own);
+  own = arith::AddIOp::create(b, own, threads.constant(left++ * threads.grid.threads * bytes));
+  Value place = LLVM::GEPOp::create(b, others.getType(), b.getI8Type(), others, own);
+  Value all = LLVM::PoisonOp::create(b, VectorType::get(registersOfOperand, Type(b.getI32Type())));
+  for (auto [k, packed] : llvm::enumerate(operand))
+    all = LLVM::InsertElementOp::create(b, all, packed, threads.constant(k));
+  LLVM::StoreOp::create(b, all, place, bytes);
+  return place;
 }
 
-HeldProducts::Operand HeldProducts::operandOf(const Matrix &matrix, int64_t index) {
-  int64_t held = matrix.operands.size();
-  if (index < held)
-    return matrix.operands[index];
-  Value all = LLVM::LoadOp::create(b, VectorType::get(registersOfOperand, Type(b.getI32Type())),
-                                   placeOf(matrix.others, index - held), 16);
-  Operand operand;
+// An operand in registers.
+HeldProducts::Operand HeldProducts::fetch(const Operand &operand) {
+  if (operand.size() == registersOfOperand)
+    return operand;
+  Type type = VectorType::get(registersOfOperand, Type(b.getI32Type()));
+  Value all = LLVM::LoadOp::create(b, type, operand.front(), 4 * registersOfOperand);
+  Operand fetched;
   for (int64_t k = 0; k < registersOfOperand; ++k)
-    operand.push_back(LLVM::ExtractElementOp::create(b, all, threads.constant(k)));
-  return operand;
+    fetched.push_back(LLVM::ExtractElementOp::create(b, all, threads.constant(k)));
+  return fetched;
 }
 
 void HeldProducts::share(Value value, const Tile &tile) {
@@ -247,7 +250,7 @@ Tile HeldProducts::multiply(MatmulOp op) {
     std::vector<SmallVector<Value>> sums(chains, SmallVector<Value>(4, threads.number(0)));
     for (int64_t step = 0; step < matrix.steps; ++step)
       for (int64_t part = 0; part < matrix.parts; ++part)
-        fragments.multiply(sums[step % chains], operandOf(matrix, next++), vector.operands[step]);
+        fragments.multiply(sums[step % chains], fetch(matrix.operands[next++]), vector.operands[step]);
     for (int64_t row : {0, 1}) {
       SmallVector<Value> all;
       for (const SmallVector<Value> &own : sums)

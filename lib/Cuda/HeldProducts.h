@@ -27,7 +27,8 @@ std::optional<Grid> gridOfHeld(RuleOp rule, llvm::ArrayRef<TensorArgument> tenso
 /// Builds such products.
 class HeldProducts {
 public:
-  HeldProducts(Threads &threads, llvm::ArrayRef<TensorArgument> tensors);
+  /// Those of a rule's body.
+  HeldProducts(Threads &threads, llvm::ArrayRef<TensorArgument> tensors, mlir::Block &body);
 
   /// Keeps a product's matrix, of which that is the thread's part.
   void hold(MatmulOp op, const Tile &matrix);
@@ -47,12 +48,11 @@ public:
 
 private:
   using Operand = llvm::SmallVector<mlir::Value, 4>;
-  // Left operands by pairs of the thread's rows, sixteen columns and parts: the first ones, and where the
-  // others lie.
+  // Left operands by pairs of the thread's rows, sixteen columns and parts. Of those that lie in shared
+  // memory, the place.
   struct Matrix {
     int64_t pairs = 0, steps = 0, parts = 0;
     std::vector<Operand> operands;
-    mlir::Value others;
   };
   // Where a vector lies, and its right operands once they have been read.
   struct Vector {
@@ -62,14 +62,16 @@ private:
   };
   llvm::SmallVector<mlir::Value> partsOf(mlir::Value low, mlir::Value high, int64_t parts);
   void read(Vector &vector);
-  Operand operandOf(const Matrix &matrix, int64_t index);
-  mlir::Value placeOf(mlir::Value others, int64_t index);
+  mlir::Value leave(const Operand &operand);
+  Operand fetch(const Operand &operand);
 
   Threads &threads;
   mlir::ImplicitLocOpBuilder &b;
   Fragments fragments;
   llvm::ArrayRef<TensorArgument> tensors;
-  int64_t registers; // that are left
+  int64_t all, held;          // operands, and those in registers
+  int64_t seen = 0, left = 0; // so far, and of these in shared memory
+  mlir::Value others;         // which lie there
   llvm::DenseMap<Side, Matrix> matrices;
   llvm::DenseMap<mlir::Value, Vector> vectors;
 };

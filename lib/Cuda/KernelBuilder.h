@@ -62,7 +62,7 @@ private:
   SharedOut shareOut(int64_t slab, Rest rest);
   TokenPart shareOutTokens(RuleOp bound, int64_t together,
                            int64_t mostRows = std::numeric_limits<int64_t>::max());
-  void addAhead(RuleOp bound);
+  bool addAhead(RuleOp bound, llvm::StringRef name, bool onlyHeld);
   bool addInRoles(DeriveFunction derive);
   bool addInRoles(DeriveFunction derive, RowKind rows, bool manyProducts);
   bool addAbreast(DeriveFunction derive);

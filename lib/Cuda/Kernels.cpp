@@ -84,19 +84,20 @@ TokenPart KernelBuilder::shareOutTokens(RuleOp bound, int64_t together, int64_t 
   return part;
 }
 
-// A kernel for long sequences, whose warps share out what follows from tokens alone.
-void KernelBuilder::addAhead(RuleOp bound) {
+// A kernel for long sequences, whose warps share out what follows from tokens alone: for any rule, or for
+// those alone that multiply by matrices in registers.
+bool KernelBuilder::addAhead(RuleOp bound, StringRef name, bool onlyHeld) {
   constexpr int64_t tokensWorthBatch = 64, rowsOfBlock = 32, aWarp = 32;
   OwningOpRef<RuleOp> copy(bound.clone());
   TokenPart part = shareOutTokens(*copy, /*together=*/1, rowsOfBlock);
   std::optional<Grid> held = gridOfHeld(*copy, part.tensors, options.chip.sharedBytes);
   Grid grid = held ? *held : gridAhead(*copy);
   // Each thread, or the one warp, has all of it to compute.
-  if (!held && (grid.lanes == 1 || grid.threads == aWarp))
-    return;
+  if (!held && (onlyHeld || grid.lanes == 1 || grid.threads == aWarp))
+    return false;
   Placement placement(*copy, grid);
   Entry entry;
-  entry.name = options.symbol + "_ahead";
+  entry.name = options.symbol + name.str();
   entry.packed = true;
   entry.threads = grid.threads;
   entry.shards = part.shards;
@@ -105,17 +106,18 @@ void KernelBuilder::addAhead(RuleOp bound) {
   if (failed(emitAhead(function, *copy, part.tensors, grid, placement, part.slab, options.chip.sharedBytes,
                        entry))) {
     function.erase();
-    return;
+    return false;
   }
   function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(),
                     b.getI32IntegerAttr(held ? 1 : std::max<int64_t>(1, 384 / grid.threads)));
   entries.push_back(entry);
+  return true;
 }
 
 LogicalResult KernelBuilder::addSequential(RuleOp bound) {
   // (Beside roles it would never be taken.)
   if (options.everyForm || entries.empty() || entries.front().form != Form::Roles)
-    addAhead(bound);
+    addAhead(bound, "_ahead", /*onlyHeld=*/false);
   auto [tensors, shards, slab] = shareOutTokens(bound, /*together=*/1);
   if (tensors.size() > mostTensors)
     return rule.emitError() << "a rule for a GPU has at most " << mostTensors
@@ -288,12 +290,12 @@ static bool isAheadFaster(const Kernel &kernel, const Entry &ahead, Form form, c
 
 // Has tokens in turn be part of the best form, where they are clearly faster: before chunks, whose blocks
 // take whole heads, where heads are so few that each of the smaller blocks has a processor; and instead of a
-// scan, not in stages, that walks all of a sequence, which is for many heads. Of two kernels in turn the
-// slower one goes.
+// scan, not in stages, that walks all of a sequence, which is for many heads. Of kernels in turn, and of such
+// in stages, the slower ones go.
 static void placeAhead(Kernel &kernel, StringRef best, const Chip &chip) {
   constexpr double clearly = 0.7;
   auto *ahead = llvm::find_if(kernel.entries, [](const Entry &entry) {
-    return entry.form == Form::Sequential && entry.leastTokens > 0;
+    return entry.form == Form::Sequential && entry.tensors.empty() && entry.leastTokens > 0;
   });
   if (ahead == kernel.entries.end())
     return;
@@ -302,6 +304,8 @@ static void placeAhead(Kernel &kernel, StringRef best, const Chip &chip) {
     return;
   }
   Entry entry = *ahead;
+  llvm::erase_if(kernel.entries,
+                 [](const Entry &other) { return other.form == Form::Sequential && !other.tensors.empty(); });
   if (best == formName(Form::Chunk) && entry.shards <= chip.processors) {
     GpuShape few;
     few.heads = chip.processors / entry.shards;

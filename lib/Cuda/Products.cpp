@@ -80,7 +80,7 @@ void BodyEmitter::emitMatmul(MatmulOp op) {
 }
 
 void BodyEmitter::holdMatrices(Block &block, ArrayRef<TensorArgument> tensors) {
-  held.emplace(threads, tensors);
+  held.emplace(threads, tensors, block);
   for (MatmulOp op : block.getOps<MatmulOp>())
     if (isHeldProduct(op) && placement.isNeeded(op)) {
       Value vector = HeldProducts::vectorOf(op);

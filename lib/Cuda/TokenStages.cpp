@@ -1,7 +1,10 @@
 // Kernels for the stages of a rule: what comes before and after its states, around roles.
+#include "lib/Algebra/Rewriting.h"
+#include "lib/Cuda/Cores.h"
 #include "lib/Cuda/KernelBuilder.h"
 #include "lib/Cuda/Prepare.h"
 #include "lib/Cuda/Sequential.h"
+#include "mlir/Analysis/SliceAnalysis.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 #include "llvm/ADT/ScopeExit.h"
 
@@ -143,8 +146,11 @@ SmallVector<SmallVector<Entry>> KernelBuilder::addCore(const Stages::Stage &core
     }
   }
   if (!isAny())
-    if (FailureOr<OwningOpRef<ModuleOp>> prepared = prepareRule(rule, options); succeeded(prepared))
+    if (FailureOr<OwningOpRef<ModuleOp>> prepared = prepareRule(rule, options); succeeded(prepared)) {
       addScan(ruleOf(*prepared));
+      if (!isAny() && core.kind == Stages::Vectors)
+        addAhead(ruleOf(*prepared), "_held", /*onlyHeld=*/true);
+    }
   if (!isAny())
     addPortable(derive);
   SmallVector<SmallVector<Entry>> groups;
@@ -172,12 +178,69 @@ void KernelBuilder::eraseCode(ArrayRef<Entry> unwanted) {
       function->erase();
 }
 
+// Stages of tokens whose matrices shared memory has no room for together become several, each with some of
+// the outputs.
+static void splitByMatrices(Stages &stages, int64_t sharedBytes) {
+  std::vector<Stages::Stage> all;
+  auto bytesOf = [](const llvm::SetVector<Value> &matrices) {
+    int64_t bytes = 0;
+    for (Value matrix : matrices)
+      bytes += 2 * matType(matrix).numElements();
+    return bytes;
+  };
+  for (Stages::Stage &stage : stages.stages) {
+    RuleOp whole = stage.rule();
+    std::vector<SmallVector<unsigned>> groups(1);
+    llvm::SetVector<Value> together;
+    for (auto [i, output] : llvm::enumerate(whole.yieldedOutputs())) {
+      llvm::SetVector<Operation *> ops;
+      (void)getBackwardSlice(output, &ops);
+      if (Operation *last = output.getDefiningOp())
+        ops.insert(last);
+      llvm::SetVector<Value> own;
+      for (Operation *op : ops)
+        for (Value operand : op->getOperands())
+          if (isa<BlockArgument>(operand) && isMatrix(operand))
+            own.insert(operand);
+      llvm::SetVector<Value> more(together);
+      more.insert_range(own);
+      if (!groups.back().empty() && bytesOf(more) > sharedBytes) {
+        groups.emplace_back();
+        more = own;
+      }
+      groups.back().push_back(i);
+      together = more;
+    }
+    if (stage.kind != Stages::Tokens || groups.size() == 1 || !whole.argumentsOf(ArgKind::State).empty()) {
+      all.push_back(std::move(stage));
+      continue;
+    }
+    for (ArrayRef<unsigned> group : groups) {
+      OwningOpRef<ModuleOp> module = stage.module->clone();
+      RuleOp part = ruleOf(module);
+      SmallVector<Value> outputs;
+      SmallVector<Attribute> names;
+      for (unsigned i : group) {
+        outputs.push_back(part.yieldedOutputs()[i]);
+        names.push_back(part.getOutputs()[i]);
+      }
+      part.getBodyYield()->setOperands(outputs);
+      part.setOutputsAttr(ArrayAttr::get(part.getContext(), names));
+      eraseDead(part);
+      all.push_back({std::move(module), Stages::Tokens});
+    }
+  }
+  stages.stages.clear();
+  for (Stages::Stage &stage : all)
+    stages.stages.push_back(std::move(stage));
+}
+
 static bool hasRests(RuleOp rule) {
   return llvm::any_of(rule.getOutputs().getAsRange<StringAttr>(),
                       [](StringAttr name) { return name.getValue().ends_with(restSuffix); });
 }
 
-// Whether there are kernels in stages, that of a matrix in roles among them, or scans alone.
+// Whether there are kernels in stages, that of a matrix in roles among them, or those of vectors alone.
 bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
   constexpr size_t mostTemporaries = 12, mostEntries = 22; // two that take token by token follow
   wantsDigits &= !cut.withRests;
@@ -188,6 +251,7 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
     stages = cutIntoStages(rule, cut);
   if (!stages || stages->temporaries.size() > mostTemporaries)
     return false;
+  splitByMatrices(*stages, options.chip.sharedBytes * 3 / 4); // and tokens a fourth
   llvm::StringMap<FloatType> elements = options.elements;
   std::string symbol = options.symbol;
   llvm::scope_exit restore([&] {
@@ -205,7 +269,8 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
     if (!temporary.isWide && !temporary.isNumber() && !temporary.areNumbers)
       options.elements[temporary.name] = temporary.isInParts ? b.getBF16Type() : half;
   auto isCore = [](const Stages::Stage &stage) { return stage.kind != Stages::Tokens; };
-  bool isSingle = llvm::count_if(stages->stages, isCore) == 1, anyInRoles = false, areScanned = true;
+  bool isSingle = llvm::count_if(stages->stages, isCore) == 1, anyInRoles = false, areVectors = true;
+  Form form = Form::Scan;
   size_t forms = 1, number = 0;
   std::vector<SmallVector<SmallVector<Entry>>> launches;
   for (const Stages::Stage &stage : stages->stages) {
@@ -215,7 +280,9 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
       options.symbol = symbol + (isSingle ? "" : "_core" + std::to_string(number++));
       own = addCore(stage, derive, inRoles);
       anyInRoles |= inRoles;
-      areScanned &= stage.kind == Stages::Vectors && !own.empty() && own.front().front().form == Form::Scan;
+      areVectors &= stage.kind == Stages::Vectors && !own.empty() && own.front().front().form != Form::Chunk;
+      if (!own.empty() && own.front().front().form == Form::Sequential)
+        form = Form::Sequential;
       // Roles alone know of rests, of functions of rows, and of states that another one has to be the same
       // as; and two states for one cost less in roles alone.
       bool needsRests = hasRests(stage.rule()), isSplit = cut.splitsTimes && stage.kind == Stages::Matrices;
@@ -232,6 +299,8 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
     } else {
       options.symbol = symbol;
       std::string name = isFirst ? "_before" : isLast ? "_after" : "_between" + std::to_string(number);
+      if (module->lookupSymbol(symbol + name))
+        name += "_" + std::to_string(launches.size());
       if (std::optional<Entry> entry = addTokenStage(stage.rule(), name))
         own.push_back({*entry});
     }
@@ -240,8 +309,9 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
     if (own.empty())
       break;
   }
-  Form form = anyInRoles ? Form::Roles : Form::Scan;
-  if (launches.back().empty() || !(anyInRoles || areScanned) || !isWanted(formName(form))) {
+  if (anyInRoles)
+    form = Form::Roles;
+  if (launches.back().empty() || !(anyInRoles || areVectors) || !isWanted(formName(form))) {
     for (const auto &own : launches)
       for (const auto &group : own)
         eraseCode(group);

@@ -37,6 +37,8 @@ struct Cycles {
   double registers;
   // Of a scheduler, for each of the instructions of all its warps.
   double issue = 1;
+  // Of the matrix units of a quarter of a processor, for each product of all its warps, which wait for it.
+  double units = 0;
 };
 } // namespace
 
@@ -45,6 +47,7 @@ static Cycles cyclesOf(StringRef part) {
   return llvm::StringSwitch<Cycles>(part)
       .Case("tokens", {2.49, 4, 0, 0, 0, 10, 0, 40, 790, 5000, 168})
       .Case("ahead", {1.25, 4, 0, 0, 0, 10, 0, 300, 790, 5000, 168, 0.83})
+      .Case("held", {0.6, 2, 0, 0, 0, 10, 0, 120, 790, 5000, 255, 1, 8})
       .Case("scan", {1.22, 4, 0, 0, 0, 10, 0, 40, 790, 12000, 168})
       .Case("chunks", {4.6, 4, 12, 30, 3, 10, 0, 40, 0, 12000, 255})
       .Default({2.33, 4, 29, 0, 0, 10, 0.5, 80, 0, 12000, 255});
@@ -121,7 +124,8 @@ static LaunchTime timeOf(const GpuLaunch &launch, const GpuShape &shape, const G
     double own = cycles.instruction * (part.instructions - part.beside) + part.beside +
                  cycles.function * part.functions + cycles.product * part.products +
                  cycles.shuffle * part.shuffles + cycles.read * part.reads + cycles.load * part.loads +
-                 cycles.group * part.groupCycles * part.warps / 4 + cycles.wait * part.waits;
+                 cycles.group * part.groupCycles * part.warps / 4 +
+                 cycles.units * part.products * std::ceil(part.warps / 4) + cycles.wait * part.waits;
     if (part.loads)
       own = std::max(own, cycles.memory);
     if (own / part.tokens > longest) {
