@@ -206,7 +206,7 @@ void HeldProducts::share(Value value, const Tile &tile) {
 }
 
 // A lane of column g reads the part whose turn that is.
-void HeldProducts::read(Vector &vector) {
+std::vector<HeldProducts::Operand> HeldProducts::read(const Vector &vector) {
   bool isNarrow = areNarrow(tensors);
   Value column = arith::RemUIOp::create(b, threads.coordinate(0), threads.constant(isNarrow ? 2 : 4));
   Value isNone;
@@ -230,42 +230,60 @@ void HeldProducts::read(Vector &vector) {
   }
   if (pairs.size() % 2)
     pairs.push_back(threads.constant(0));
+  std::vector<Operand> operands;
   for (size_t i = 0; i < pairs.size(); i += 2)
-    vector.operands.push_back({pairs[i], pairs[i + 1]});
+    operands.push_back({pairs[i], pairs[i + 1]});
+  return operands;
 }
 
-Tile HeldProducts::multiply(MatmulOp op) {
-  // As many sums at a time as hide the time that one product takes.
+// Step by step for all matrices, so that no sum waits for its last term, and operands are needed once.
+void HeldProducts::multiply(Value vector, Block &body) {
   constexpr int64_t sumsAtATime = 8;
-  const Matrix &matrix = matrices.find(matrixOf(op))->second;
-  Vector &vector = vectors.find(vectorOf(op))->second;
-  if (vector.operands.empty())
-    read(vector);
-  int64_t products = llvm::count_if(op->getBlock()->getOps<MatmulOp>(), isHeldProduct);
-  int64_t chains = llvm::bit_floor<uint64_t>(
-      std::clamp<int64_t>(sumsAtATime / (products * matrix.pairs), 1, matrix.steps));
-  Tile tile = threads.shape(op.getType(), 0);
-  int64_t next = 0;
-  for (int64_t pair = 0; pair < matrix.pairs; ++pair) {
-    std::vector<SmallVector<Value>> sums(chains, SmallVector<Value>(4, threads.number(0)));
-    for (int64_t step = 0; step < matrix.steps; ++step)
-      for (int64_t part = 0; part < matrix.parts; ++part)
-        fragments.multiply(sums[step % chains], fetch(matrix.operands[next++]), vector.operands[step]);
-    for (int64_t row : {0, 1}) {
-      SmallVector<Value> all;
-      for (const SmallVector<Value> &own : sums)
-        all.append({own[2 * row], own[2 * row + 1]});
-      for (; all.size() > 1; all.truncate(all.size() / 2)) // there are a power of two
-        for (size_t i = 0; i < all.size() / 2; ++i)
-          all[i] = arith::AddFOp::create(b, all[i], all[i + all.size() / 2]);
-      Value sum = all.front();
-      if (!areNarrow(tensors))
-        sum = arith::AddFOp::create(b, sum,
-                                    NVVM::ShflOp::create(b, b.getF32Type(), threads.constant(-1), sum,
-                                                         threads.constant(1), threads.constant(31),
-                                                         NVVM::ShflKind::bfly, UnitAttr()));
-      tile.entries.push_back(sum);
+  SmallVector<MatmulOp> ops;
+  int64_t count = 0;
+  for (MatmulOp op : body.getOps<MatmulOp>())
+    if (holds(op) && vectorOf(op) == vector) {
+      ops.push_back(op);
+      count += matrices.find(matrixOf(op))->second.pairs;
+    }
+  std::vector<Operand> right = read(vectors.find(vector)->second);
+  int64_t steps = right.size(),
+          chains = llvm::bit_floor<uint64_t>(std::clamp<int64_t>(sumsAtATime / count, 1, steps));
+  std::vector<SmallVector<Value>> sums(count * chains, SmallVector<Value>(4, threads.number(0)));
+  for (int64_t step = 0; step < steps; ++step) {
+    int64_t first = step % chains * count;
+    for (MatmulOp op : ops) {
+      const Matrix &matrix = matrices.find(matrixOf(op))->second;
+      for (int64_t pair = 0; pair < matrix.pairs; ++pair, ++first)
+        for (int64_t part = 0; part < matrix.parts; ++part)
+          fragments.multiply(sums[first], fetch(matrix.operands[(pair * steps + step) * matrix.parts + part]),
+                             right[step]);
     }
   }
-  return tile;
+  int64_t first = 0;
+  for (MatmulOp op : ops) {
+    Tile tile = threads.shape(op.getType(), 0);
+    for (int64_t pair = 0; pair < matrices.find(matrixOf(op))->second.pairs; ++pair, ++first)
+      for (int64_t row : {0, 1}) {
+        SmallVector<Value> all;
+        for (int64_t chain = 0; chain < chains; ++chain)
+          for (int64_t column : {0, 1})
+            all.push_back(sums[chain * count + first][2 * row + column]);
+        tile.entries.push_back(sumOf(all));
+      }
+    products[op] = std::move(tile);
+  }
+}
+
+// The sum of a power of two of a lane's parts and, of three parts, of its neighbour's.
+Value HeldProducts::sumOf(SmallVector<Value> all) {
+  for (; all.size() > 1; all.truncate(all.size() / 2))
+    for (size_t i = 0; i < all.size() / 2; ++i)
+      all[i] = arith::AddFOp::create(b, all[i], all[i + all.size() / 2]);
+  if (areNarrow(tensors))
+    return all.front();
+  Value other =
+      NVVM::ShflOp::create(b, b.getF32Type(), threads.constant(-1), all.front(), threads.constant(1),
+                           threads.constant(aWarp - 1), NVVM::ShflKind::bfly, UnitAttr());
+  return arith::AddFOp::create(b, all.front(), other);
 }

@@ -35,11 +35,14 @@ public:
   bool holds(MatmulOp op) const { return matrices.contains(matrixOf(op)); }
   /// Gives all threads a vector that lies along axis 0; a barrier must follow.
   void share(mlir::Value vector, const Tile &tile);
+  /// Whether that has been done for a token.
   bool isShared(mlir::Value vector) const { return vectors.contains(vector); }
+  /// Makes all products of matrices with such a vector.
+  void multiply(mlir::Value vector, mlir::Block &body);
+  /// One of them, along axis 0.
+  const Tile &productOf(MatmulOp op) const { return products.find(op)->second; }
   /// Forgets the vectors of the token before.
   void beginToken() { vectors.clear(); }
-  /// The product, along axis 0.
-  Tile multiply(MatmulOp op);
 
   static mlir::Value vectorOf(MatmulOp op);
   /// The matrix, and which of its dimensions is summed over.
@@ -54,14 +57,14 @@ private:
     int64_t pairs = 0, steps = 0, parts = 0;
     std::vector<Operand> operands;
   };
-  // Where a vector lies, and its right operands once they have been read.
+  // Where a vector lies, and the distance of its parts.
   struct Vector {
     mlir::Value base;
     int64_t entries = 0, stride = 0;
-    std::vector<Operand> operands;
   };
   llvm::SmallVector<mlir::Value> partsOf(mlir::Value low, mlir::Value high, int64_t parts);
-  void read(Vector &vector);
+  std::vector<Operand> read(const Vector &vector);
+  mlir::Value sumOf(llvm::SmallVector<mlir::Value> all);
   mlir::Value leave(const Operand &operand);
   Operand fetch(const Operand &operand);
 
@@ -74,6 +77,7 @@ private:
   mlir::Value others;         // which lie there
   llvm::DenseMap<Side, Matrix> matrices;
   llvm::DenseMap<mlir::Value, Vector> vectors;
+  llvm::DenseMap<mlir::Operation *, Tile> products;
 };
 
 } // namespace recur::cuda

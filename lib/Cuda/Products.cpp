@@ -91,17 +91,22 @@ void BodyEmitter::holdMatrices(Block &block, ArrayRef<TensorArgument> tensors) {
 // The vectors of all products that are known by now are shared at once: one barrier.
 void BodyEmitter::emitHeldProduct(MatmulOp op) {
   if (!held->isShared(HeldProducts::vectorOf(op))) {
+    SmallVector<Value> vectors;
     for (MatmulOp other : op->getBlock()->getOps<MatmulOp>()) {
       if (!held->holds(other))
         continue;
       Value vector = HeldProducts::vectorOf(other);
       Operation *maker = vector.getDefiningOp();
-      if (!held->isShared(vector) && (!maker || maker->isBeforeInBlock(op)))
-        held->share(vector, get(vector, 0));
+      if (held->isShared(vector) || (maker && !maker->isBeforeInBlock(op)))
+        continue;
+      held->share(vector, get(vector, 0));
+      vectors.push_back(vector);
     }
     threads.barrier();
+    for (Value vector : vectors)
+      held->multiply(vector, *op->getBlock());
   }
-  setMoved(op, held->multiply(op));
+  setMoved(op, held->productOf(op));
 }
 
 // Both operands go to memory; each thread sums products of a column piece and a row piece for its own

@@ -195,7 +195,7 @@ bool cuda::areNarrow(ArrayRef<TensorArgument> tensors) {
   bool isNarrow = false;
   for (const TensorArgument &tensor : tensors) {
     bool isWide = FloatType(tensor.element).isF32();
-    if (isWide && tensor.hasToken && tensor.entry().numElements() > 1)
+    if (isWide && tensor.hasToken && !tensor.isTemporary && tensor.entry().numElements() > 1)
       return false;
     isNarrow |= !isWide;
   }

@@ -35,7 +35,7 @@ mlir::LogicalResult emitTiles(mlir::LLVM::LLVMFuncOp function, RuleOp rule,
                               llvm::ArrayRef<TensorArgument> tensors, const Grid &grid,
                               const Placement &placement, Entry &entry);
 
-/// Whether a rule's vectors have 11 bits at most.
+/// Whether a rule's vectors, but for what its stages hand over, have 11 bits at most.
 bool areNarrow(llvm::ArrayRef<TensorArgument> tensors);
 /// Where they do, lets exponentials, quotients and roots have little more than 20.
 void relaxMath(mlir::LLVM::LLVMFuncOp function, llvm::ArrayRef<TensorArgument> tensors);

@@ -15,6 +15,7 @@ SmallVector<TensorArgument> cuda::listTensors(RuleOp symbolic, RuleOp bound, con
     tensor.type = value.getType();
     tensor.hasToken = hasToken;
     auto element = options.elements.find(name);
+    tensor.isTemporary = !isState && element == options.elements.end();
     tensor.element = isState || element == options.elements.end() ? f32 : element->second;
     MatType type = entryType(unbound.getType());
     tensor.own[0] = isa<StepsType>(unbound.getType());

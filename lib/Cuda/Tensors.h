@@ -14,6 +14,8 @@ struct TensorArgument {
   mlir::Type type;
   mlir::FloatType element;
   bool hasToken = false;
+  /// One stage hands it over to another, in f32.
+  bool isTemporary = false;
   /// Whether the caller's tensor has a dimension for micro-steps, rows and columns.
   bool own[3] = {false, false, false};
   /// Micro-steps come last: they are the columns of a matrix.
