@@ -72,10 +72,24 @@ static int64_t sharedOfTokens(ArrayRef<TensorArgument> tensors, const Grid &grid
   return std::max(ofBatches, 2 * grid.threads / aWarp * bytes) + exchanged;
 }
 
-std::optional<Grid> cuda::gridOfHeld(RuleOp rule, ArrayRef<TensorArgument> tensors, int64_t sharedBytes) {
+// Whether blocks of a cluster that share out axis 0 can compute a rule's body: entry by entry, by such
+// products and by sums.
+static bool canShareOut(RuleOp rule, const Grid &grid) {
+  Placement placement(rule, grid);
+  auto isMoved = [&](Value value) {
+    return !isMatrix(value) && !isNumber(value) && placement.needs(value, 1);
+  };
+  return llvm::none_of(rule.getBody().front(), [&](Operation &op) {
+    return op.getNumRegions() || (isProduct(&op) && !isHeldProduct(&op)) ||
+           llvm::any_of(op.getResults(), isMoved) || llvm::any_of(op.getOperands(), isMoved);
+  });
+}
+
+std::optional<Grid> cuda::gridOfHeld(RuleOp rule, ArrayRef<TensorArgument> tensors, const Chip &chip) {
   constexpr int64_t rowsOfThread = 2, mostThreads = 512, registersOfBlock = 65536, mostRegisters = 255;
   // For all else of a token; with fewer some are kept in memory, with a few none are left.
-  constexpr int64_t others = 96, fewOthers = 64;
+  constexpr int64_t others = 96, fewOthers = 48;
+  const int64_t mostBlocks = chip.hasWarpgroups() ? 8 : 1;
   if (llvm::any_of(rule.argumentsOf(ArgKind::State), isMatrix))
     return std::nullopt;
   int64_t rows = 0;
@@ -86,17 +100,22 @@ std::optional<Grid> cuda::gridOfHeld(RuleOp rule, ArrayRef<TensorArgument> tenso
     return std::nullopt;
   Grid grid;
   grid.lanes = lanesOfQuad;
-  grid.threads = std::min<int64_t>(llvm::alignTo(rows * lanesOfQuad / rowsOfThread, aWarp), mostThreads);
-  int64_t all = registersOfHeld(rule.getBody().front(), tensors, grid);
-  // Each quarter of a processor has a fourth of the registers, and of the warps.
-  int64_t ofThread =
-      std::min<int64_t>(registersOfBlock / llvm::alignTo(grid.threads, 4 * aWarp), mostRegisters);
-  int64_t inShared = (sharedBytes - sharedOfTokens(tensors, grid)) / (4 * grid.threads);
-  grid.heldRegisters =
-      llvm::alignTo(std::max(std::min(all, ofThread - others), all - inShared), registersOfOperand);
-  if (grid.heldRegisters > ofThread - fewOthers)
-    return std::nullopt;
-  return grid;
+  for (; grid.blocks <= mostBlocks; grid.blocks *= 2) {
+    int64_t threads = llvm::divideCeil(rows, rowsOfThread * grid.blocks) * lanesOfQuad;
+    grid.threads = std::min<int64_t>(llvm::alignTo(threads, aWarp), mostThreads);
+    int64_t all = registersOfHeld(rule.getBody().front(), tensors, grid);
+    // Each quarter of a processor has a fourth of the registers, and of the warps.
+    int64_t ofThread =
+        std::min<int64_t>(registersOfBlock / llvm::alignTo(grid.threads, 4 * aWarp), mostRegisters);
+    int64_t inShared = (chip.sharedBytes - sharedOfTokens(tensors, grid)) / (4 * grid.threads);
+    grid.heldRegisters =
+        llvm::alignTo(std::max(std::min(all, ofThread - others), all - inShared), registersOfOperand);
+    if (grid.blocks > 1 && !canShareOut(rule, grid))
+      return std::nullopt;
+    if (grid.heldRegisters <= ofThread - fewOthers)
+      return grid;
+  }
+  return std::nullopt;
 }
 
 HeldProducts::HeldProducts(Threads &threads, ArrayRef<TensorArgument> tensors, Block &body)
@@ -199,8 +218,7 @@ void HeldProducts::share(Value value, const Tile &tile) {
     Value at = arith::MulIOp::create(b, threads.index(0, n, e), threads.constant(2));
     for (auto [part, packed] : llvm::enumerate(partsOf(pair[0], pair[1], parts))) {
       Value place = arith::AddIOp::create(b, at, threads.constant(part * vector.stride));
-      LLVM::StoreOp::create(
-          b, packed, LLVM::GEPOp::create(b, vector.base.getType(), b.getI8Type(), vector.base, place), 4);
+      threads.give(LLVM::GEPOp::create(b, vector.base.getType(), b.getI8Type(), vector.base, place), packed);
     }
   }
 }
@@ -238,7 +256,7 @@ std::vector<HeldProducts::Operand> HeldProducts::read(const Vector &vector) {
 
 // Step by step for all matrices, so that no sum waits for its last term, and operands are needed once.
 void HeldProducts::multiply(Value vector, Block &body) {
-  constexpr int64_t sumsAtATime = 8;
+  constexpr int64_t sumsAtATime = 4;
   SmallVector<MatmulOp> ops;
   int64_t count = 0;
   for (MatmulOp op : body.getOps<MatmulOp>())

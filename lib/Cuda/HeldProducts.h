@@ -6,7 +6,9 @@
 // rows g and g + 8, and each of its lanes packets of four neighbouring columns, which are columns 2l, 2l + 1,
 // 2l + 8 and 2l + 9. Any order does where the vector's entries have the same one. So a matrix stays in the
 // registers that hold it, packed, for as long as there are tokens, and what comes out of a product lies where
-// vectors do. What registers have no room for each thread keeps in shared memory, for itself.
+// vectors do. What registers have no room for each thread keeps in shared memory, for itself; and where that
+// is too little blocks of a cluster have some of the rows each, and give each other what they make of
+// vectors.
 //
 // A right operand has eight columns, and a vector is one. It is f32, so its columns are parts of 16 bits
 // whose sum it is, high and low in turn: the products are as exact as vectors in f32 want them, and cost what
@@ -22,7 +24,7 @@ namespace recur::cuda {
 bool isHeldProduct(mlir::Operation *op);
 
 /// The grid of a rule whose states are vectors, if it has such products and room for their matrices.
-std::optional<Grid> gridOfHeld(RuleOp rule, llvm::ArrayRef<TensorArgument> tensors, int64_t sharedBytes);
+std::optional<Grid> gridOfHeld(RuleOp rule, llvm::ArrayRef<TensorArgument> tensors, const Chip &chip);
 
 /// Builds such products.
 class HeldProducts {

@@ -90,7 +90,7 @@ bool KernelBuilder::addAhead(RuleOp bound, StringRef name, bool onlyHeld) {
   constexpr int64_t tokensWorthBatch = 64, rowsOfBlock = 32, aWarp = 32;
   OwningOpRef<RuleOp> copy(bound.clone());
   TokenPart part = shareOutTokens(*copy, /*together=*/1, rowsOfBlock);
-  std::optional<Grid> held = gridOfHeld(*copy, part.tensors, options.chip.sharedBytes);
+  std::optional<Grid> held = gridOfHeld(*copy, part.tensors, options.chip);
   Grid grid = held ? *held : gridAhead(*copy);
   // Each thread, or the one warp, has all of it to compute.
   if (!held && (onlyHeld || grid.lanes == 1 || grid.threads == aWarp))
@@ -100,9 +100,12 @@ bool KernelBuilder::addAhead(RuleOp bound, StringRef name, bool onlyHeld) {
   entry.name = options.symbol + name.str();
   entry.packed = true;
   entry.threads = grid.threads;
-  entry.shards = part.shards;
+  entry.shards = part.shards * grid.blocks;
   entry.leastTokens = tokensWorthBatch;
   LLVM::LLVMFuncOp function = makeFunction(entry, part.tensors.size());
+  if (grid.blocks > 1)
+    function->setAttr(NVVM::NVVMDialect::getClusterDimAttrName(),
+                      b.getDenseI32ArrayAttr({int32_t(grid.blocks), 1, 1}));
   if (failed(emitAhead(function, *copy, part.tensors, grid, placement, part.slab, options.chip.sharedBytes,
                        entry))) {
     function.erase();

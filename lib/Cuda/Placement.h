@@ -17,6 +17,9 @@ namespace recur::cuda {
 struct Grid {
   int64_t threads = 128, lanes = 8;
   int64_t groups = 1;
+  /// The blocks of a cluster, one after the other along axis 0. All that several exchange is sums and the
+  /// vectors of HeldProducts.h.
+  int64_t blocks = 1;
   /// Products with matrices are made elsewhere, of vectors along axis 1 and as such.
   bool productsApart = false;
   /// Registers of a thread for matrices of params, which are multiplied as HeldProducts.h says, by vectors
@@ -24,7 +27,7 @@ struct Grid {
   int64_t heldRegisters = 0;
 
   /// The number of threads along an axis.
-  int64_t extent(int axis) const { return axis ? lanes : threads / lanes; }
+  int64_t extent(int axis) const { return axis ? lanes : blocks * threads / lanes; }
   /// The number of neighbouring indices that one thread holds, of `n` spread over an axis: 4, or 2 where
   /// there are few.
   int64_t packet(int64_t n, int axis) const { return n >= 4 * extent(axis) ? 4 : 2; }

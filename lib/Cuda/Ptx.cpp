@@ -95,6 +95,10 @@ Value Ptx::loadThere(Value address, int64_t offset) {
                   address)[0];
 }
 
+void Ptx::storeThere(Value address, Value word) {
+  assembly("st.shared::cluster.b32 [$0], $1;", {}, {address, word});
+}
+
 void Ptx::arriveThere(Value barrier) {
   assembly("mbarrier.arrive.shared::cluster.b64 _, [$0];", {}, barrier);
 }

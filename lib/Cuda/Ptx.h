@@ -107,6 +107,7 @@ public:
   mlir::Value inBlock(mlir::Value address, mlir::Value rank);
   /// A word of another block's shared memory.
   mlir::Value loadThere(mlir::Value address, int64_t offset);
+  void storeThere(mlir::Value address, mlir::Value word);
   /// As above, at a barrier that may be another block's.
   void arriveThere(mlir::Value barrier);
   void arriveThereExpecting(mlir::Value barrier, int64_t bytes);

@@ -1,4 +1,5 @@
 #include "lib/Cuda/Threads.h"
+#include "lib/Cuda/Ptx.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 #include "llvm/Support/MathExtras.h"
 
@@ -16,6 +17,11 @@ void Threads::begin(Value sharedBase, Value scratchBase) {
   coordinates[0] = arith::DivUIOp::create(b, thread, lanes);
   if (grid.groups > 1)
     coordinates[0] = arith::RemUIOp::create(b, coordinates[0], constant(grid.extent(0)));
+  if (grid.blocks > 1) {
+    rank = Ptx(b).assembly("mov.u32 $0, %cluster_ctarank;", b.getI32Type(), {})[0];
+    Value before = arith::MulIOp::create(b, rank, constant(grid.threads / grid.lanes));
+    coordinates[0] = arith::AddIOp::create(b, coordinates[0], before);
+  }
   coordinates[1] = arith::RemUIOp::create(b, thread, lanes);
   lane = arith::RemUIOp::create(b, thread, constant(warpSize));
 }
@@ -74,7 +80,9 @@ Value Threads::isWriter(const Tile &tile) {
 }
 
 void Threads::barrier() {
-  if (grid.threads * grid.groups == warpSize)
+  if (grid.blocks > 1)
+    Ptx(b).meetCluster();
+  else if (grid.threads * grid.groups == warpSize)
     NVVM::SyncWarpOp::create(b, constant(-1));
   else
     NVVM::Barrier0Op::create(b);
@@ -103,18 +111,21 @@ void Threads::allReduce(MutableArrayRef<Value> entries, int axis, Reduction kind
   if (axis == 1)
     return within(1, grid.lanes);
   within(grid.lanes, std::min(grid.threads, warpSize));
-  int64_t warps = grid.threads / warpSize;
+  int64_t warps = grid.blocks * grid.threads / warpSize;
   if (warps <= 1)
     return;
   communicates = true;
   Staged partial = allocate(warps, entries.size() * grid.lanes);
   Value warp = arith::DivUIOp::create(b, thread, constant(warpSize));
+  if (grid.blocks > 1)
+    warp = arith::AddIOp::create(b, warp,
+                                 arith::MulIOp::create(b, rank, constant(grid.threads / warpSize)));
   auto column = [&](size_t entry) {
     return arith::AddIOp::create(b, coordinates[1], constant(entry * grid.lanes));
   };
   when(arith::CmpIOp::create(b, arith::CmpIPredicate::ult, lane, constant(grid.lanes)), [&] {
     for (auto [i, entry] : llvm::enumerate(entries))
-      storeElement(partial, warp, column(i), entry);
+      give(element(partial, warp, column(i)), entry);
   });
   barrier();
   for (auto [i, entry] : llvm::enumerate(entries)) {
@@ -150,6 +161,18 @@ Value Threads::loadElement(const Staged &m, Value row, Value col) {
 
 void Threads::storeElement(const Staged &m, Value row, Value col, Value value) {
   LLVM::StoreOp::create(b, value, element(m, row, col));
+}
+
+void Threads::give(Value place, Value value) {
+  if (grid.blocks == 1) {
+    LLVM::StoreOp::create(b, value, place);
+    return;
+  }
+  Ptx ptx(b);
+  Value address = LLVM::PtrToIntOp::create(b, b.getI32Type(), place);
+  value = arith::BitcastOp::create(b, b.getI32Type(), value);
+  for (int64_t block = 0; block < grid.blocks; ++block)
+    ptx.storeThere(ptx.inBlock(address, constant(block)), value);
 }
 
 int64_t Threads::widthIn(const Staged &m, const Tile &tile) const {

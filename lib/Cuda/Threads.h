@@ -81,6 +81,8 @@ public:
   int64_t widthIn(const Staged &m, const Tile &tile) const;
   mlir::Value loadElement(const Staged &m, mlir::Value row, mlir::Value col);
   void storeElement(const Staged &m, mlir::Value row, mlir::Value col, mlir::Value value);
+  /// Stores 32 bits in shared memory, of a cluster in that of all its blocks.
+  void give(mlir::Value place, mlir::Value value);
 
   /// A loop from `begin` by `step` while below `end`, all i32.
   mlir::scf::ForOp
@@ -97,7 +99,7 @@ public:
   bool communicates = false;
 
 private:
-  mlir::Value thread, lane, coordinates[2], shared, scratch;
+  mlir::Value thread, lane, rank, coordinates[2], shared, scratch;
 };
 
 } // namespace recur::cuda
