@@ -29,10 +29,10 @@ public:
   void run(Operation *root) {
     flatten(root->getResult(0), false, /*isRoot=*/true);
     for (bool byRow : {true, false}) {
-      llvm::MapVector<Value, SmallVector<unsigned>> groups;
+      Groups groups;
       for (auto [index, part] : llvm::enumerate(parts))
-        if (part.column && isCommon(byRow ? part.row : part.column, root))
-          groups[withoutTransposes(byRow ? part.row : part.column)].push_back(index);
+        if (Value factor = byRow ? part.row : part.column; factor && isCommon(factor, root))
+          groups[{withoutTransposes(factor), isTurned(factor)}].push_back(index);
       if (!llvm::any_of(groups, [](const auto &group) { return group.second.size() > 1; }))
         continue;
       rewriter.setInsertionPoint(root);
@@ -48,6 +48,19 @@ private:
     bool negative;
     Value whole, scale, column, row;
   };
+
+  // Parts by what they have in common: a vector, or a matrix and whether it is transposed.
+  using Groups = llvm::MapVector<std::pair<Value, unsigned>, SmallVector<unsigned>>;
+
+  // (A vector is a row or a column by where it stands.)
+  static bool isTurned(Value factor) {
+    bool turned = false;
+    while (auto transpose = isMatrix(matType(factor)) ? factor.getDefiningOp<TransposeOp>() : TransposeOp()) {
+      factor = transpose.getOperand();
+      turned = !turned;
+    }
+    return turned;
+  }
 
   // Of reads, the matrix.
   static bool isCommon(Value factor, Operation *root) {
@@ -80,7 +93,7 @@ private:
     parts.push_back(part);
   }
 
-  Value emit(Operation *root, llvm::MapVector<Value, SmallVector<unsigned>> &groups, bool byRow) {
+  Value emit(Operation *root, Groups &groups, bool byRow) {
     loc = root->getLoc();
     Value sum;
     auto add = [&](Value value, bool negative) {
@@ -91,14 +104,14 @@ private:
                        : AddOp::create(rewriter, loc, sum, value).getResult();
     };
     SmallVector<bool> isGrouped(parts.size());
-    for (auto &[vector, members] : groups)
+    for (auto &[common, members] : groups)
       for (unsigned index : members)
         isGrouped[index] = true;
     for (bool negative : {false, true}) // a negation is rarely needed
       for (auto [part, grouped] : llvm::zip(parts, isGrouped))
         if (!grouped && part.negative == negative)
           add(part.whole, negative);
-    for (auto &[vector, members] : groups) {
+    for (auto &[common, members] : groups) {
       const Part &first = parts[members[0]];
       if (members.size() == 1) {
         add(first.whole, first.negative);

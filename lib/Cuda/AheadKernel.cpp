@@ -338,6 +338,8 @@ LogicalResult AheadEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLimit) 
     setParams(ofTokens, tokenBody, warpPlacement);
     return runTokens(access, ofTokens);
   });
+  if (threads.grid.blocks > 1 && threads.scratchBytes) // which is no block's own
+    return failure();
   describeLoops(function.getBody(), threads.grid.heldRegisters ? "held" : "ahead", 1, entry.threads / 32);
   end(entry);
   relaxMath(function, tensors);

@@ -61,15 +61,32 @@ static int64_t registersOfHeld(Block &body, ArrayRef<TensorArgument> tensors, co
   return registers;
 }
 
+// The distance of a vector's parts: those that are read together lie in other banks.
+static int64_t strideOf(int64_t entries, const Grid &grid) {
+  return llvm::alignTo(2 * grid.owned(entries, 0) * grid.extent(0), 64) + 32;
+}
+
+static int64_t partsOfVectors(ArrayRef<TensorArgument> tensors) { return areNarrow(tensors) ? 2 : 3; }
+
 // Shared memory for what follows from a batch of tokens alone, twice, one of a warp's each at least, and for
-// what threads exchange.
-static int64_t sharedOfTokens(ArrayRef<TensorArgument> tensors, const Grid &grid) {
-  constexpr int64_t ofBatches = 48 << 10, exchanged = 8 << 10;
-  int64_t bytes = 0;
+// what threads exchange of a round's two tokens and of one by itself.
+static int64_t sharedOfTokens(Block &body, ArrayRef<TensorArgument> tensors, const Grid &grid) {
+  constexpr int64_t ofBatches = 48 << 10, rounds = 3;
+  int64_t exchanged = 0, bytes = 0;
+  llvm::SmallDenseSet<Value> vectors;
+  for (Operation &op : body) {
+    if (isHeldProduct(&op)) {
+      Value vector = HeldProducts::vectorOf(cast<MatmulOp>(op));
+      if (vectors.insert(vector).second)
+        exchanged += partsOfVectors(tensors) * strideOf(matType(vector).numElements(), grid);
+    } else if (isa<ReduceOp, MatmulOp>(op)) { // a number of each warp and lane
+      exchanged += 4 * grid.blocks * grid.threads / aWarp * grid.lanes;
+    }
+  }
   for (const TensorArgument &tensor : tensors)
     if (tensor.hasToken && tensor.argument && !tensor.argument.use_empty())
       bytes += llvm::alignTo(tensor.entry().numElements() * 4, 16);
-  return std::max(ofBatches, 2 * grid.threads / aWarp * bytes) + exchanged;
+  return std::max(ofBatches, 2 * grid.threads / aWarp * bytes) + rounds * exchanged;
 }
 
 // Whether blocks of a cluster that share out axis 0 can compute a rule's body: entry by entry, by such
@@ -77,7 +94,7 @@ static int64_t sharedOfTokens(ArrayRef<TensorArgument> tensors, const Grid &grid
 static bool canShareOut(RuleOp rule, const Grid &grid) {
   Placement placement(rule, grid);
   auto isMoved = [&](Value value) {
-    return !isMatrix(value) && !isNumber(value) && placement.needs(value, 1);
+    return isa<MatType>(value.getType()) && !isMatrix(value) && !isNumber(value) && placement.needs(value, 1);
   };
   return llvm::none_of(rule.getBody().front(), [&](Operation &op) {
     return op.getNumRegions() || (isProduct(&op) && !isHeldProduct(&op)) ||
@@ -87,15 +104,18 @@ static bool canShareOut(RuleOp rule, const Grid &grid) {
 
 std::optional<Grid> cuda::gridOfHeld(RuleOp rule, ArrayRef<TensorArgument> tensors, const Chip &chip) {
   constexpr int64_t rowsOfThread = 2, mostThreads = 512, registersOfBlock = 65536, mostRegisters = 255;
-  // For all else of a token; with fewer some are kept in memory, with a few none are left.
-  constexpr int64_t others = 96, fewOthers = 48;
+  // For all else of a token, and of each product; with fewer some are kept in memory, with a few none are
+  // left.
+  constexpr int64_t ofToken = 56, ofProduct = 8, fewOthers = 48;
   const int64_t mostBlocks = chip.hasWarpgroups() ? 8 : 1;
   if (llvm::any_of(rule.argumentsOf(ArgKind::State), isMatrix))
     return std::nullopt;
-  int64_t rows = 0;
+  int64_t rows = 0, others = ofToken;
   for (MatmulOp op : rule.getBody().getOps<MatmulOp>())
-    if (isHeldProduct(op))
+    if (isHeldProduct(op)) {
       rows = std::max(rows, matType(op).numElements());
+      others += ofProduct;
+    }
   if (!rows)
     return std::nullopt;
   Grid grid;
@@ -107,7 +127,8 @@ std::optional<Grid> cuda::gridOfHeld(RuleOp rule, ArrayRef<TensorArgument> tenso
     // Each quarter of a processor has a fourth of the registers, and of the warps.
     int64_t ofThread =
         std::min<int64_t>(registersOfBlock / llvm::alignTo(grid.threads, 4 * aWarp), mostRegisters);
-    int64_t inShared = (chip.sharedBytes - sharedOfTokens(tensors, grid)) / (4 * grid.threads);
+    int64_t inShared =
+        (chip.sharedBytes - sharedOfTokens(rule.getBody().front(), tensors, grid)) / (4 * grid.threads);
     grid.heldRegisters =
         llvm::alignTo(std::max(std::min(all, ofThread - others), all - inShared), registersOfOperand);
     if (grid.blocks > 1 && !canShareOut(rule, grid))
@@ -141,6 +162,8 @@ SmallVector<Value> HeldProducts::partsOf(Value low, Value high, int64_t parts) {
 }
 
 void HeldProducts::hold(MatmulOp op, const Tile &tile) {
+  if (holds(op)) // as another product's
+    return;
   auto [key, summed] = matrixOf(op);
   bool sumsRows = summed == 0;
   Layout layout = layoutOf(tile.type, tile.axis);
@@ -200,12 +223,10 @@ HeldProducts::Operand HeldProducts::fetch(const Operand &operand) {
 }
 
 void HeldProducts::share(Value value, const Tile &tile) {
-  int64_t parts = areNarrow(tensors) ? 2 : 3, n = tile.type.numElements();
+  int64_t parts = partsOfVectors(tensors), n = tile.type.numElements();
   Vector &vector = vectors[value];
   vector.entries = n;
-  // Parts that are read together lie in other banks.
-  int64_t bytes = 2 * tile.rows * tile.cols * threads.grid.extent(0);
-  vector.stride = llvm::alignTo(bytes, 64) + 32;
+  vector.stride = strideOf(n, threads.grid);
   vector.base = threads.allocate(parts, vector.stride / 4).base;
   threads.communicates = true;
   for (size_t e = 0; e < tile.entries.size(); e += 2) {
@@ -218,7 +239,8 @@ void HeldProducts::share(Value value, const Tile &tile) {
     Value at = arith::MulIOp::create(b, threads.index(0, n, e), threads.constant(2));
     for (auto [part, packed] : llvm::enumerate(partsOf(pair[0], pair[1], parts))) {
       Value place = arith::AddIOp::create(b, at, threads.constant(part * vector.stride));
-      threads.give(LLVM::GEPOp::create(b, vector.base.getType(), b.getI8Type(), vector.base, place), packed);
+      threads.give(LLVM::GEPOp::create(b, vector.base.getType(), b.getI8Type(), vector.base, place), packed,
+                   /*areCopies=*/true);
     }
   }
 }

@@ -118,14 +118,13 @@ void Threads::allReduce(MutableArrayRef<Value> entries, int axis, Reduction kind
   Staged partial = allocate(warps, entries.size() * grid.lanes);
   Value warp = arith::DivUIOp::create(b, thread, constant(warpSize));
   if (grid.blocks > 1)
-    warp = arith::AddIOp::create(b, warp,
-                                 arith::MulIOp::create(b, rank, constant(grid.threads / warpSize)));
+    warp = arith::AddIOp::create(b, warp, arith::MulIOp::create(b, rank, constant(grid.threads / warpSize)));
   auto column = [&](size_t entry) {
     return arith::AddIOp::create(b, coordinates[1], constant(entry * grid.lanes));
   };
   when(arith::CmpIOp::create(b, arith::CmpIPredicate::ult, lane, constant(grid.lanes)), [&] {
     for (auto [i, entry] : llvm::enumerate(entries))
-      give(element(partial, warp, column(i)), entry);
+      give(element(partial, warp, column(i)), entry, /*areCopies=*/false);
   });
   barrier();
   for (auto [i, entry] : llvm::enumerate(entries)) {
@@ -163,7 +162,7 @@ void Threads::storeElement(const Staged &m, Value row, Value col, Value value) {
   LLVM::StoreOp::create(b, value, element(m, row, col));
 }
 
-void Threads::give(Value place, Value value) {
+void Threads::give(Value place, Value value, bool areCopies) {
   if (grid.blocks == 1) {
     LLVM::StoreOp::create(b, value, place);
     return;
@@ -171,8 +170,14 @@ void Threads::give(Value place, Value value) {
   Ptx ptx(b);
   Value address = LLVM::PtrToIntOp::create(b, b.getI32Type(), place);
   value = arith::BitcastOp::create(b, b.getI32Type(), value);
-  for (int64_t block = 0; block < grid.blocks; ++block)
-    ptx.storeThere(ptx.inBlock(address, constant(block)), value);
+  for (int64_t block = 0; block < grid.blocks; block += areCopies ? grid.lanes : 1) {
+    Value to = constant(block);
+    if (areCopies) {
+      to = arith::AddIOp::create(b, to, coordinates[1]);
+      to = arith::RemUIOp::create(b, to, constant(grid.blocks));
+    }
+    ptx.storeThere(ptx.inBlock(address, to), value);
+  }
 }
 
 int64_t Threads::widthIn(const Staged &m, const Tile &tile) const {

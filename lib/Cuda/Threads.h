@@ -81,8 +81,9 @@ public:
   int64_t widthIn(const Staged &m, const Tile &tile) const;
   mlir::Value loadElement(const Staged &m, mlir::Value row, mlir::Value col);
   void storeElement(const Staged &m, mlir::Value row, mlir::Value col, mlir::Value value);
-  /// Stores 32 bits in shared memory, of a cluster in that of all its blocks.
-  void give(mlir::Value place, mlir::Value value);
+  /// Stores 32 bits in shared memory, of a cluster in that of all its blocks; where the lanes have the same,
+  /// each in that of some.
+  void give(mlir::Value place, mlir::Value value, bool areCopies);
 
   /// A loop from `begin` by `step` while below `end`, all i32.
   mlir::scf::ForOp

@@ -200,7 +200,7 @@ static void splitByMatrices(Stages &stages, int64_t sharedBytes) {
       llvm::SetVector<Value> own;
       for (Operation *op : ops)
         for (Value operand : op->getOperands())
-          if (isa<BlockArgument>(operand) && isMatrix(operand))
+          if (isa<BlockArgument>(operand) && isa<MatType>(operand.getType()) && isMatrix(operand))
             own.insert(operand);
       llvm::SetVector<Value> more(together);
       more.insert_range(own);

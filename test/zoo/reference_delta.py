@@ -188,6 +188,12 @@ def block_delta_rows(x, s):
     return {"O": x.Q @ s.S.T}
 
 
+def turned_reads(x, s):
+    k = l2norm(x.W @ x.k + x.W.T @ x.v)
+    s.S = x.a * s.S - x.b * outer(s.S @ k, k) + outer(x.v, k)
+    return s.S @ x.q - x.b * (s.S.T @ x.q)
+
+
 def mean_squares(x, s):
     o = s.w @ x.x
     s.w = s.w + 0.5 * (x.y - o) * x.x / (x.x @ x.x + 1)

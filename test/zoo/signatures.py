@@ -211,6 +211,7 @@ block_delta                 | q:query(dk) K:real(dk,n) V:value(dv,n) b:gate() g:
 keyed_block                 | q:query(dk) K:real(dk,n) V:value(dv,n) b:gate() g:log_decay(dk) | | S(dv,dk)
 block_delta_rows            | Q:key(n,dk) K:key(n,dk) V:value(n,dv) b:quarter(n) g:log_decay() | | S(dv,dk)
 elman                       | x:value(m) | W:weights(d,m) R:recurrent(d,d) b:real(d) | h:bounded(d)
+turned_reads                | q:query(d) k:key(d) v:value(d) a:gate() b:gate() | W:weights(d,d) | S(d,d)
 projected_output            | q:query(dk) k:key(dk) v:value(dv) g:log_decay() | W:weights(d,dv) | S(dv,dk)
 """
 
