@@ -365,8 +365,8 @@ FailureOr<OwningOpRef<ModuleOp>> cuda::emitKernels(RuleOp rule, RuleOp symbolic,
   for (Entry &entry : kernel.entries)
     entry.atStart = readsStarts && entry.form == Form::Roles;
   auto isLeft = [&](const Entry &entry) {
-    return formName(entry.form) == best || (entry.form == Form::Sequential && !entry.leastTokens) ||
-           (entry.form == Form::Chunk && readsStarts);
+    bool isForAny = entry.form == Form::Sequential && !entry.leastTokens && entry.tensors.empty();
+    return formName(entry.form) == best || isForAny || (entry.form == Form::Chunk && readsStarts);
   };
   // One function may be part of several ways to launch.
   llvm::DenseSet<StringRef> left;
