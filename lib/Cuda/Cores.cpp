@@ -1,4 +1,5 @@
 #include "lib/Cuda/Cores.h"
+#include "lib/Cuda/ParamProducts.h"
 
 using namespace mlir;
 using namespace recur;
@@ -319,9 +320,7 @@ llvm::DenseSet<Value> Cores::madeBy(const Core &core) {
     Operation *op = value.getDefiningOp();
     if (!op || !(reachOf(value) & core.states) || !seen.insert(value).second)
       continue;
-    auto product = dyn_cast<MatmulOp>(op);
-    multiplies |=
-        product && matType(product.getLhs()).numCols() != 1 && llvm::any_of(op->getOperands(), isMatrix);
+    multiplies |= isProduct(op);
     llvm::append_range(work, op->getOperands());
   }
   return multiplies ? seen : llvm::DenseSet<Value>();

@@ -194,9 +194,9 @@ static void splitByMatrices(Stages &stages, int64_t sharedBytes) {
     llvm::SetVector<Value> together;
     for (auto [i, output] : llvm::enumerate(whole.yieldedOutputs())) {
       llvm::SetVector<Operation *> ops;
-      (void)getBackwardSlice(output, &ops);
-      if (Operation *last = output.getDefiningOp())
-        ops.insert(last);
+      BackwardSliceOptions options;
+      options.inclusive = true;
+      (void)getBackwardSlice(output, &ops, options);
       llvm::SetVector<Value> own;
       for (Operation *op : ops)
         for (Value operand : op->getOperands())
