@@ -7,6 +7,9 @@
 
 namespace recur::cuda {
 
+/// Why roles refuse what they have a plan for.
+constexpr llvm::StringLiteral tooLarge = "one chunk does not fit into shared memory";
+
 /// For fewer tokens, one after the other is as fast as a chunk, and nothing is rounded to half precision
 /// between.
 constexpr int64_t tokensWorthChunk = 8;

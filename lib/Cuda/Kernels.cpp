@@ -167,7 +167,11 @@ bool KernelBuilder::addInStages(DeriveFunction derive, bool keepsSums) {
         }
   CutOptions split;
   split.splitsTimes = true;
-  return !keepsSums && addStages(derive, split);
+  if (keepsSums || addStages(derive, split))
+    return !keepsSums;
+  CutOptions normed;
+  normed.takesNorms = true;
+  return refused["roles"] == tooLarge && addStages(derive, normed);
 }
 
 void KernelBuilder::addChunked(DeriveFunction derive) {

@@ -142,9 +142,8 @@ void RoleEmitter::land(ChainState &state, size_t count) {
   state.inFlight.erase(state.inFlight.begin(), state.inFlight.begin() + count);
 }
 
-// Whether a value of the chain is computed from another.
-static bool dependsOn(Value value, Value other) {
-  value = RolePlan::trace(RolePlan::strip(value));
+bool RolePlan::dependsOn(Value value, Value other) {
+  value = trace(strip(value));
   if (value == other)
     return true;
   Operation *op = value.getDefiningOp();
@@ -154,7 +153,7 @@ static bool dependsOn(Value value, Value other) {
       if (auto mix = dyn_cast<chunk::MixOp>(user))
         if (AddOp sum = sumWith(mix))
           for (Value operand : sum->getOperands())
-            if (RolePlan::trace(RolePlan::strip(operand)) != mix.getResult() && dependsOn(operand, other))
+            if (trace(strip(operand)) != mix.getResult() && dependsOn(operand, other))
               return true;
   return op && llvm::any_of(op->getOperands(), [&](Value operand) { return dependsOn(operand, other); });
 }
@@ -199,7 +198,7 @@ LogicalResult RoleEmitter::begin(ChainState &state, Issue &issue, ArrayRef<const
     llvm::erase_if(state.inFlight, isStart);
   }
   if (isInTurns(product)) {
-    FailureOr<Pending> sums = productInTurns(state, issue, columns, /*ofRest=*/false);
+    FailureOr<Pending> sums = productInTurns(state, issue, columns, /*rest=*/false);
     if (failed(sums))
       return failure();
     next.pending = *sums;
@@ -235,7 +234,8 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
     // What the next wave begins with is computed first, so that the rest lands beside the next.
     auto isNext = [&](Value result) {
       return llvm::any_of(waves[wave + 1], [&](const ChainProduct *next) {
-        return dependsOn(next->left, result) || (next->start && dependsOn(next->start, result));
+        return RolePlan::dependsOn(next->left, result) ||
+               (next->start && RolePlan::dependsOn(next->start, result));
       });
     };
     SmallVector<const ChainProduct *> products;

@@ -7,6 +7,10 @@ namespace recur::cuda {
 /// Factors of the tokens that a product sums over, as far as its right side has them.
 RowFactors factorsOfDepth(const RolePlan &plan, const ChainProduct &product);
 
+/// Entries of both rows in turns, `each` of a row at a time. Who has none gets `zero`.
+Values inTurns(llvm::ArrayRef<mlir::Value> first, llvm::ArrayRef<mlir::Value> second, mlir::Value zero,
+               size_t each);
+
 /// The sum that a mix goes into, in an output, or null.
 AddOp sumWith(chunk::MixOp mix);
 

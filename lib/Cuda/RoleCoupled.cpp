@@ -59,7 +59,7 @@ LogicalResult RolePlan::checkStates() {
     std::swap(states, abreast);
     spares = std::make_shared<Block>();
   }
-  if (isWide() && (independent > rowsOfSlab || states > 1))
+  if (isWide() && independent > rowsOfSlab)
     return failure();
   // (Of what swings, records of chunks would need an inverse, and what it solves for, in two parts.)
   if (abreast > 1 && (abreast != 2 || keys > mostKeysBeside || isF16 || swings(program)))

@@ -86,7 +86,7 @@ RoleEmitter::Stage RoleEmitter::stageAt(Value index, Value phase, Value chunk) {
   if (earlyPlaces)
     early = ptx.add(ptx.add(base, earlyAt), ptx.mul(earlyOf(chunk).first, earlyBytes));
   Value masks;
-  if (rowsAhead()) {
+  if (rowsApart()) {
     Value own = arith::DivUIOp::create(b, chunk, ptx.constant(team));
     masks = arith::RemUIOp::create(b, own, ptx.constant(maskPitch() / slotBytes));
     masks = ptx.add(ptx.add(base, masksAt), ptx.mul(masks, slotBytes));
@@ -184,7 +184,7 @@ void RoleEmitter::emitStart() {
         ptx.initBarrier(barrier(which, ptx.constant(i)), arrivals);
     };
     init(Loaded, stages, 1);
-    init(Full, stages, rowsAhead() ? 96 : 32);
+    init(Full, stages, rowsApart() ? 96 : 32);
     init(KnownFull, walkersSum() && plan.haveNumbersInLogs() ? stages : 0, 32);
     init(Empty, stages, 128 * (chains + (plan.normaliser && team > 1)) + (numbersHoldPlace() ? 32 : 0));
     init(TilesFull, form.sharesWalk() ? ownPlaces + 1 : stages, form.walkers() ? 1 : 0);
@@ -206,7 +206,7 @@ void RoleEmitter::emitStart() {
     init(MapsEmpty, form.sharesMaps(plan) ? stages : 0, 4 * chains * (team - 1));
     init(OutputsFull, outputPlace ? stages : 1, plan.countOutputs() ? 128 * chains : 0);
     init(OutputsEmpty, 1, plan.countOutputs() && slabs ? 1 : 0);
-    init(Summed, chunksOfSums, team > 1 && hasSums() ? team : 0);
+    init(Summed, chunksOfSums(), team > 1 && hasSums() ? team : 0);
     ptx.fenceBarrierInit();
     if (phase == Phase::Passed)
       takeNumber();
@@ -366,7 +366,7 @@ LogicalResult RoleEmitter::emit() {
         });
       };
       rows(2, RowPart::Numbers);
-      if (rowsAhead()) {
+      if (rowsApart()) {
         rows(0, RowPart::Sides);
         rows(1, RowPart::Tables);
       } else if (tabulatesAhead()) {

@@ -63,8 +63,6 @@ bool KernelBuilder::addRoles(chunk::ProgramOp program, ArrayRef<TensorArgument> 
   return addRoles(*plan, entry, form);
 }
 
-static constexpr StringLiteral tooLarge = "one chunk does not fit into shared memory";
-
 // One kernel; the ring gets as many places as go.
 bool KernelBuilder::addRoles(const RolePlan &plan, Entry entry, RoleForm form) {
   entry.form = Form::Roles;

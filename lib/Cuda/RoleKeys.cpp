@@ -2,10 +2,52 @@
 // registers hold packed; or what rounding takes away apart.
 #include "lib/Cuda/RoleChain.h"
 #include "lib/Cuda/RoleKeyWalk.h"
+#include "llvm/ADT/BitVector.h"
 
 using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
+
+// Two states of many keys leave no registers for the sums of all that is read of them: what outputs alone
+// read is read when what is written is known, in a wave of its own.
+void RolePlan::delayReads() {
+  auto next = program.getBodyYield().getValues().take_front(countStates());
+  auto isLate = [&](const ChainProduct &product) {
+    return product.kind == ChainProduct::Rows &&
+           llvm::none_of(next, [&](Value state) { return dependsOn(state, product.result); });
+  };
+  unsigned writes = waves;
+  for (const ChainProduct &product : products)
+    if (product.kind == ChainProduct::Depth)
+      writes = std::min(writes, product.wave);
+  bool hasEarlier = llvm::any_of(
+      products, [&](const ChainProduct &product) { return product.wave < writes && !isLate(product); });
+  if (!isWide() || states == 1 || !hasEarlier || llvm::none_of(products, isLate))
+    return;
+  SmallVector<Value> late;
+  for (const ChainProduct &product : products)
+    if (isLate(product))
+      late.push_back(product.result);
+  auto follows = [&](Value value) {
+    return value && llvm::any_of(late, [&](Value read) { return dependsOn(value, read); });
+  };
+  // What follows from such reads, which were the first wave, comes as many waves later, and the rest with it.
+  auto move = [&](unsigned wave, bool isAfter) { return isAfter || wave > writes ? wave + writes : wave; };
+  llvm::BitVector isUsed(waves + writes);
+  for (ChainProduct &product : products) {
+    bool isAfter = isLate(product) || follows(product.start) || follows(product.left);
+    product.wave = move(product.wave, isAfter || product.wave == writes);
+    isUsed.set(product.wave);
+  }
+  auto withoutEmpty = [&](unsigned wave) {
+    return llvm::count_if(isUsed.set_bits(), [&](unsigned used) { return used < wave; });
+  };
+  for (ChainProduct &product : products)
+    product.wave = withoutEmpty(product.wave);
+  for (auto &known : available)
+    known.second = withoutEmpty(move(known.second, follows(known.first)));
+  waves = isUsed.count();
+}
 
 // Whether the left side of a product takes more registers, packed, than there are.
 bool RoleEmitter::isInTurns(const ChainProduct &product) const {
@@ -16,29 +58,55 @@ bool RoleEmitter::isInTurns(const ChainProduct &product) const {
 // too few, and has each product wait for the one before.
 static constexpr size_t stepsOfTurn = 2;
 
+// The entries of a product's left side; of two states those of each, a row of a thread's.
+FailureOr<SmallVector<Values>> RoleEmitter::leftSlabs(ChainState &state, const ChainProduct &product) {
+  SmallVector<Value> lefts{product.left};
+  if (plan.states > 1 && plan.stateOf(product.left) >= 0)
+    lefts = llvm::to_vector_of<Value>(plan.program.argumentsOf(ArgKind::State));
+  SmallVector<Values> all;
+  for (Value left : lefts) {
+    FailureOr<Values> entries = slab(state, left);
+    if (failed(entries))
+      return failure();
+    all.push_back(*entries);
+  }
+  return all;
+}
+
 // A product that sums over keys, of which some are packed at a time: those of the turn before the last are
 // done with by then.
 FailureOr<Pending> RoleEmitter::productInTurns(ChainState &state, const Issue &issue, int64_t columns,
-                                               bool ofRest) {
+                                               bool rest) {
   const ChainProduct &product = *issue.product;
-  FailureOr<Values> entries = slab(state, product.left);
-  if (failed(entries))
+  FailureOr<SmallVector<Values>> lefts = leftSlabs(state, product);
+  if (failed(lefts))
     return failure();
-  constexpr size_t entriesOfStep = 8;
-  SmallVector<Step> steps(entries->size() / entriesOfStep);
+  constexpr size_t pairsOfStep = 4;
+  size_t entriesOfStep = 2 * pairsOfStep / lefts->size();
+  SmallVector<Step> steps(lefts->front().size() / entriesOfStep);
   rightSteps(state, product, steps);
   size_t turn = isInTurns(product) ? stepsOfTurn : steps.size();
-  Pending sums{ofRest ? Values() : issue.start};
+  Pending sums{rest ? Values() : issue.start};
+  // What is packed once more the assembler would keep from the first time, if it saw that it is the same.
+  Value one;
+  if (plan.states > 1 && product.wave > 0)
+    one = ptx.loadFloats(state.stage.rows, slotOffset({}), 1)[0];
   for (size_t first = 0; first < steps.size(); first += turn) {
     if (first >= 2 * turn)
       ptx.await(1, {});
     auto own = MutableArrayRef(steps).slice(first, turn);
-    Values part(ValueRange(*entries).slice(first * entriesOfStep, turn * entriesOfStep));
-    applyScale(part, issue.scale);
-    Values pairs = packedPairs(part);
-    pairs = ptx.pin(ofRest ? packedPairs(restOf(part, pairs)) : pairs);
+    SmallVector<Values> rows;
+    for (auto [i, entries] : llvm::enumerate(*lefts)) {
+      Values part(ValueRange(entries).slice(first * entriesOfStep, turn * entriesOfStep));
+      applyScale(part, lefts->size() == 1 ? issue.scale : RowScale{issue.scale[i], issue.scale[i]});
+      for (Value &entry : part)
+        entry = one ? ptx.multiply(entry, one) : entry;
+      Values pairs = packedPairs(part);
+      rows.push_back(rest ? packedPairs(restOf(part, pairs)) : pairs);
+    }
+    Values pairs = ptx.pin(rows.size() == 1 ? rows[0] : inTurns(rows[0], rows[1], Value(), 1));
     for (auto [i, step] : llvm::enumerate(own))
-      step.left = Values(ArrayRef(pairs).slice(i * entriesOfStep / 2, entriesOfStep / 2));
+      step.left = Values(ArrayRef(pairs).slice(i * pairsOfStep, pairsOfStep));
     sums = ptx.product(columns, sums.entries, own, /*leftByDepth=*/false, /*rightByDepth=*/false);
   }
   return sums;
@@ -59,7 +127,7 @@ FailureOr<Values> RoleEmitter::productOfRest(ChainState &state, Issue &issue) {
   int64_t columns = issue.product->ofTokens ? plan.columns : tokensOfChunk;
   FailureOr<Pending> sums = failure();
   if (succeeded(findScale(state, issue)))
-    sums = productInTurns(state, issue, columns, /*ofRest=*/true);
+    sums = productInTurns(state, issue, columns, /*rest=*/true);
   if (failed(sums))
     return failure();
   return ptx.await(0, *sums)[0];

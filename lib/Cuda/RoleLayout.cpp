@@ -118,6 +118,10 @@ void RoleEmitter::layOut() {
   stages = std::clamp<int64_t>((threads.sharedLimit - others) / stageBytes, 1, most);
   while (stages > 1 && others + maskOffset(masks, 0) + stages * stageBytes > threads.sharedLimit)
     --stages;
+  if (buffers > 1 && others + maskOffset(masks, 0) + stageBytes + numbersBytes > threads.sharedLimit) {
+    buffers = 1;
+    others -= scoreBytes;
+  }
   // Of whole heads, what comes more than three chunks ahead comes slower.
   constexpr int64_t muchAhead = 160 * 1024;
   if (stages > 3 && stages * stageBytes > muchAhead)
@@ -159,7 +163,7 @@ void RoleEmitter::layOut() {
   take(tablesAt, tablesBytes);
   if (partsInTables())
     exchangeAt = tablesAt;
-  take(normsAt, sumBytes);
+  take(normsAt, plan.reductions.size() * bytesOfSums()); // of the ring as it is now
   take(vectorsAt, vectorBytes());
   take(barriersAt, Barriers * barrierPitch);
   take(beginAt, beginBytes);

@@ -375,6 +375,7 @@ FailureOr<unsigned> RolePlan::visit(Value value) {
 
 LogicalResult RolePlan::stackProducts() {
   delayWrites();
+  delayReads();
   SmallVector<ChainProduct> inWaves;
   for (unsigned wave = 0; wave < waves; ++wave)
     llvm::copy_if(products, std::back_inserter(inWaves),

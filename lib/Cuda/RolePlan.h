@@ -273,6 +273,8 @@ public:
   static bool isScores(mlir::Value value);
   /// The value itself, transpositions taken away: the chain does not tell a slab from its transposed.
   static mlir::Value strip(mlir::Value value);
+  /// Whether a value of the chain is computed from another one.
+  static bool dependsOn(mlir::Value value, mlir::Value other);
   /// What an argument of a map stands for, what a result of one is in its region, else the value.
   static mlir::Value trace(mlir::Value value);
 
@@ -462,6 +464,7 @@ private:
   void placeOutputs();
   mlir::LogicalResult checkStates();
   void delayWrites();
+  void delayReads();
   mlir::LogicalResult pairProducts();
   mlir::LogicalResult stackProducts();
   mlir::BlockArgument place(const TokenTile &tile);

@@ -53,9 +53,10 @@ std::string RolePlan::refusal(chunk::ProgramOp program, ArrayRef<TensorArgument>
     return "a block has " + std::to_string(plan.independent) + " independent rows of the state by " +
            std::to_string(plan.keys) + " keys, and roles take multiples of 8 up to 128 rows and " +
            std::to_string(mostKeys) + " keys";
-  if (plan.keys > mostKeysBeside && plan.countStates() > 1)
+  if (plan.keys > mostKeysBeside && plan.abreast > 1)
     return "there are " + std::to_string(plan.keysInMemory()) +
-           " keys, and beside a second state roles take up to " + std::to_string(mostKeysBeside);
+           " keys, and beside a second state that each key couples roles take up to " +
+           std::to_string(mostKeysBeside);
   if (plan.abreast > 1 && plan.isF16)
     return "states that each key couples are multiplied in bf16 alone";
   if (plan.abreast > 1 && swings(program))

@@ -15,13 +15,15 @@ std::optional<RoleEmitter::Registers> RoleEmitter::shareRegisters() const {
     own.few = 40, own.some = 88, own.many = 216;
   if (phase == Phase::Chain)
     own.few = 40, own.many = 232;
-  if (plan.isWide() && phase != Phase::Prepare)
+  if (plan.isWide() && plan.states == 1 && phase != Phase::Prepare)
     own.few = isApart ? 40 : 56, own.some = isApart ? 168 : 200, own.many = Registers::most;
   // Masks take registers of who makes them.
   if (plan.states > 1 && plan.system)
     own.few = plan.refinesInverse ? 48 : 56, own.some = plan.refinesInverse ? 80 : 72;
   else if (plan.states > 1)
     own.few = 48, own.some = 80, own.many = 192;
+  if (plan.isWide() && plan.states > 1)
+    own.few = 32, own.some = 64, own.many = 208;
   // Who walks the channels keeps rows of many of them; beside them one warpgroup has the state of all slabs.
   own.walk = 0, own.sum = !isApart ? 0 : scorers.size() > 1 ? 48 : 56;
   if (form.walksBeside && slabs > 1)

@@ -305,7 +305,7 @@ void RoleEmitter::fillMasks(const RowState &state, RowPart which, bool late) {
 
 // Whether a place is free only when the warp that makes numbers has seen it full: walkers, whose sums it
 // takes, have done with their tiles before that.
-bool RoleEmitter::numbersHoldPlace() const { return phase == Phase::Prepare && walkersSum() && !rowsAhead(); }
+bool RoleEmitter::numbersHoldPlace() const { return phase == Phase::Prepare && walkersSum() && !rowsApart(); }
 
 // Numbers per token or, where there are masks of coupled states, a part of these by each of the warps that
 // sum over rows: they take longer than all else.
@@ -343,6 +343,8 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
     Values next = fetch(arith::MinSIOp::create(b, ptx.add(chunk, 1), last));
     // The place's last numbers are done with: so was the chunk whose place the one before has taken.
     auto await = [&] { ptx.await(barrier(Loaded, stage.index), stage.phase); };
+    if (!rowsAhead())
+      await();
     if (which != RowPart::Numbers) {
       fillMasks(state, which, /*late=*/false);
       ptx.await(barrier(changesAhead() ? Changed : Loaded, stage.index), stage.phase);
@@ -354,8 +356,6 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
       ptx.arrive(barrier(Full, stage.index));
       return next;
     }
-    if (!rowsAhead())
-      await();
     if (numbersHoldPlace())
       ptx.arrive(barrier(Empty, stage.index));
     auto valuesOf = [&](const Slot &slot) {

@@ -67,10 +67,13 @@ RoleEmitter::RowScale RoleEmitter::rowScale(ValueRange entries) {
 
 // The powers of two for a product whose left side is a slab as it is, packed part by part.
 LogicalResult RoleEmitter::findScale(ChainState &state, Issue &issue) {
-  FailureOr<Values> entries = slab(state, issue.product->left);
-  if (succeeded(entries))
-    issue.scale = rowScale(*entries);
-  return entries;
+  FailureOr<SmallVector<Values>> lefts = leftSlabs(state, *issue.product);
+  if (failed(lefts))
+    return failure();
+  issue.scale = rowScale(lefts->front());
+  if (lefts->size() > 1)
+    issue.scale[1] = rowScale(lefts->back())[1];
+  return success();
 }
 
 // Multiplies rows with powers of two, or divides them.

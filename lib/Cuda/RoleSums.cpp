@@ -118,8 +118,8 @@ static BlockArgument inputOfNorm(ReduceOp op) {
 
 bool RoleForm::sumsApart(const RolePlan &plan) const {
   bool isOneLaunch = phase != Phase::Chain && phase != Phase::Prepare;
-  return isOneLaunch && plan.keys > mostKeysBeside && !plan.atOnce && !plan.reductions.empty() &&
-         llvm::all_of(plan.reductions, [&](Operation *sum) {
+  return isOneLaunch && plan.keys > mostKeysBeside && plan.states == 1 && !plan.atOnce &&
+         !plan.reductions.empty() && llvm::all_of(plan.reductions, [&](Operation *sum) {
            return matType(cast<ReduceOp>(sum).getOperand()).numRows() == plan.keys;
          });
 }
@@ -266,7 +266,7 @@ bool RoleEmitter::walkersSum() const {
 // Of one sum over rows: of several chunks or, of those that walkers make, what each of two makes of a chunk,
 // of two of these, and of one of the other block's.
 int64_t RoleEmitter::bytesOfSums() const {
-  return walkersSum() ? (ownPlaces + 1) * form.walkers() * slotBytes : chunksOfSums * slotBytes;
+  return walkersSum() ? (ownPlaces + 1) * form.walkers() * slotBytes : chunksOfSums() * slotBytes;
 }
 
 Value RoleEmitter::sumsIn(Value place, Operation *op) {
@@ -279,7 +279,7 @@ Value RoleEmitter::sumsIn(Value place, Operation *op) {
 Value RoleEmitter::sumsOf(Value chunk, Operation *op) {
   if (form.sharesWalk())
     return sumsIn(ptx.choose(isOwn(chunk), ownPlace(chunk).first, ptx.constant(ownPlaces)), op);
-  return sumsIn(ptx.bits(chunk, walkersSum() ? ownPlaces - 1 : chunksOfSums - 1), op);
+  return sumsIn(ptx.bits(chunk, walkersSum() ? ownPlaces - 1 : chunksOfSums() - 1), op);
 }
 
 llvm::SetVector<Operation *> RoleEmitter::gramsOf(const ScoreRole &role) const {
@@ -331,17 +331,17 @@ void RoleEmitter::awaitSums(Value chunk, Stage stage) {
   if (team == 1 || !hasSums())
     ptx.meet(ptx.constant(4), 32 * (sumWarps() + 1));
   else
-    ptx.await(barrier(Summed, ptx.bits(chunk, chunksOfSums - 1)),
-              ptx.bits(arith::DivUIOp::create(b, chunk, ptx.constant(chunksOfSums)), 1));
+    ptx.await(barrier(Summed, ptx.bits(chunk, chunksOfSums() - 1)),
+              ptx.bits(arith::DivUIOp::create(b, chunk, ptx.constant(chunksOfSums())), 1));
 }
 
-// Tells the numbers' warps, of the whole team, of this block's sums. Those of eight chunks before have been
-// read: a place in the ring, of at most four, was free, so this block's chain has had all scores of four
-// chunks before, those of the others too, which followed from their numbers.
+// Tells the numbers' warps, of the whole team, of this block's sums. Those in whose place they lie have been
+// read: a place in the ring was free, so this block's chain has had all scores of as many chunks before as it
+// has places, those of the others too, which followed from their numbers.
 void RoleEmitter::handOverSums(Value chunk) {
   int64_t bytes = slotBytes / team;
   Value own = ptx.mul(rank(), bytes);
-  Value done = barrier(Summed, ptx.bits(chunk, chunksOfSums - 1));
+  Value done = barrier(Summed, ptx.bits(chunk, chunksOfSums() - 1));
   ptx.arrive(done);
   forPeers([&](Value rank) {
     Value there = ptx.inBlock(done, rank);

@@ -9,8 +9,7 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-// Entries of both rows in turns, `each` of a row at a time. Who has none gets zeros.
-static Values inTurns(ArrayRef<Value> first, ArrayRef<Value> second, Value zero, size_t each) {
+Values cuda::inTurns(ArrayRef<Value> first, ArrayRef<Value> second, Value zero, size_t each) {
   Values all;
   for (size_t at = 0, count = std::max(first.size(), second.size()); at < count; at += each)
     for (ArrayRef<Value> own : {first, second})
@@ -96,15 +95,13 @@ LogicalResult RoleEmitter::sumStarts(ChainState &state, unsigned wave) {
 }
 
 // Gives the entries of a product's sums to its results.
-void RoleEmitter::takeTurns(ChainState &state, std::array<Value, 2> results, ValueRange entries,
-                            bool sumsRows) {
+void RoleEmitter::takeTurns(ChainState &state, std::array<Value, 2> results, ValueRange entries, bool sums) {
   for (unsigned row : {0, 1}) {
     if (!results[row])
       continue;
     Values &own = state.raw[results[row]];
-    own.clear();
     for (size_t e = 0; e < entries.size(); e += 4)
       for (size_t i : {e + 2 * row, e + 2 * row + 1})
-        own.push_back(sumsRows ? ptx.sum(entries[i], entries[i ^ 2]) : entries[i]);
+        own.push_back(sums ? ptx.sum(entries[i], entries[i ^ 2]) : entries[i]);
   }
 }

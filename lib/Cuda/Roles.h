@@ -3,10 +3,9 @@
 // One warp copies chunks of the inputs into a ring in shared memory; one to three compute the numbers per
 // token that go with them; a warpgroup computes the scores between tokens (and the inverse of the system they
 // make), ahead of the state; and one warpgroup for 64 independent rows of the state walks the chain, the
-// state in its registers. Sums over many keys, norms say, are a warpgroup of their own. Blocks of one head
-// can be a team, a cluster that shares out the chunks whose scores each computes for all. Where scores are
-// dearer than the chain, with a decay of each key, they are a kernel of their own, or of two warpgroups
-// beside one that has all of the chain or, in a team, its block's half of it.
+// state in its registers. Sums over many keys may be a warpgroup's. Blocks of one head can be a team, a
+// cluster that shares out the chunks whose scores each computes for all. Scores dearer than the chain, with a
+// decay of each key, are a kernel's, or two warpgroups' beside one that has all of the chain or its half.
 #pragma once
 #include "lib/Cuda/Ptx.h"
 #include "lib/Cuda/RoleTypes.h"
@@ -87,14 +86,15 @@ private:
   }
   /// Of the system's inverse and, behind it, its rest.
   int64_t inverseBytes() const { return plan.system ? (plan.splitsInverse ? 2 : 1) * tileBytes : 0; }
-  /// Whether numbers take so long that they are made before a chunk's tiles are there, as far as they go.
-  bool rowsAhead() const { return !plan.masks.empty(); }
+  /// Whether numbers take three warps; and are made before a chunk's tiles are there, in a place more.
+  bool rowsApart() const { return !plan.masks.empty(); }
+  bool rowsAhead() const { return rowsApart() && !plan.isWide(); }
   /// Places for the chunks' numbers, which are there before a chunk's tiles or of use after them.
   int64_t rowPlaces() const;
   int64_t slotPitch() const { return rowPlaces() * slotBytes; }
   int64_t slotOffset(const Slot &slot) { return slotOf(slot) * slotPitch(); }
   /// Places for the numbers of masks: of a team each block has those of its own chunks.
-  int64_t maskPitch() const { return llvm::divideCeil(stages + 1, team) * slotBytes; }
+  int64_t maskPitch() const { return llvm::divideCeil(stages + rowsAhead(), team) * slotBytes; }
   int64_t maskOffset(int mask, int64_t part) const;
   /// The blocks of 64 columns that this block has of an input, and the first of them.
   int64_t halvesOf(mlir::BlockArgument input) const;
@@ -153,6 +153,8 @@ private:
   mlir::Value sumsIn(mlir::Value place, mlir::Operation *op);
   llvm::SetVector<mlir::Operation *> gramsOf(const ScoreRole &role) const;
   void awaitSums(mlir::Value chunk, Stage stage);
+  /// Sums are told of by chunk, deeper than the ring: those of another block may be ahead of this one.
+  int64_t chunksOfSums() const { return stages > 2 ? 8 : 2 * stages; }
   int64_t bytesOfSums() const;
   void handOverSums(mlir::Value chunk);
   void forPeers(llvm::function_ref<void(mlir::Value rank)> body);
@@ -352,10 +354,9 @@ private:
   struct Issue;
   void awaitScores(ChainState &state);
   mlir::LogicalResult begin(ChainState &state, Issue &issue, llvm::ArrayRef<const ChainProduct *> wave);
-  // Products by parts of the keys (RoleKeys.cpp).
-  bool isInTurns(const ChainProduct &product) const;
-  mlir::FailureOr<Pending> productInTurns(ChainState &state, const Issue &issue, int64_t columns,
-                                          bool ofRest);
+  bool isInTurns(const ChainProduct &product) const; // products by parts of the keys (RoleKeys.cpp)
+  mlir::FailureOr<llvm::SmallVector<Values>> leftSlabs(ChainState &state, const ChainProduct &product);
+  mlir::FailureOr<Pending> productInTurns(ChainState &state, const Issue &issue, int64_t columns, bool rest);
   mlir::FailureOr<Values> productOfRest(ChainState &state, Issue &issue);
   Values restOf(mlir::ValueRange entries, mlir::ValueRange pairs);
   Values blockSums(ChainState &state, int64_t block);
@@ -415,8 +416,7 @@ private:
   mlir::FailureOr<Values> startEntries(ChainState &state, const ChainProduct &product);
   mlir::FailureOr<Values> startInTurns(ChainState &state, const ChainProduct &product);
   mlir::LogicalResult sumStarts(ChainState &state, unsigned wave);
-  void takeTurns(ChainState &state, std::array<mlir::Value, 2> results, mlir::ValueRange entries,
-                 bool sumsRows);
+  void takeTurns(ChainState &state, std::array<mlir::Value, 2> results, mlir::ValueRange entries, bool sums);
   void land(ChainState &state, size_t count);
   bool liesTurned(const ChainProduct &product) const;
   bool isStacked(const ChainProduct &product) const { return stacks && product.stack >= 0; }

@@ -89,6 +89,7 @@ private:
   // Functions of the token that become temporaries, and those of one input that matrices' stages apply.
   llvm::SetVector<mlir::Value> early, inPlace;
   bool keepsAny = false; // such functions
+  bool hasNorms = false; // that are handed over
   // Vectors that states decay by; of early ones, logarithms of such or, of those that may be negative, these.
   llvm::DenseSet<mlir::Value> decays, logs;
   llvm::DenseMap<Core *, llvm::DenseSet<mlir::Value>> taken; // what each core has of other stages

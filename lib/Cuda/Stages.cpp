@@ -58,6 +58,10 @@ Value StageCutter::base(Value vector, bool withoutDecays) {
     Operation *op = vector.getDefiningOp();
     if (!isa_and_present<MulOp, DivOp>(op) || written.contains(vector))
       return vector;
+    if (options.takesNorms && isDividedByNorm(vector)) {
+      hasNorms = true;
+      return vector;
+    }
     Value lhs = op->getOperand(0), rhs = op->getOperand(1);
     auto isFactor = [&](Value x) {
       return isNumber(x) ? isPlainNumber(x) : withoutDecays && decays.contains(strip(x));
@@ -304,7 +308,7 @@ std::optional<Stages> StageCutter::run() {
   if (options.rowFunctions == CutOptions::InPlace)
     findMaps();
   if ((options.rowFunctions == CutOptions::InPlace && inPlace.empty()) ||
-      (options.rowFunctions == CutOptions::Kept && !keepsAny))
+      (options.rowFunctions == CutOptions::Kept && !keepsAny) || (options.takesNorms && !hasNorms))
     return std::nullopt;
   findMagnified();
   // Where what is read of it may nearly cancel, nothing that it sums is rounded before.

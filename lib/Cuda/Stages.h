@@ -89,6 +89,9 @@ struct CutOptions {
   /// A vector that sums keys stays with the matrix that is written along them, for roles to read it beside
   /// their scores; nothing where there is none. (Then one stage may be all of the rule.)
   bool keepsSums = false;
+  /// Vectors that are divided by their norms are handed over as that, for stages of matrices that have no
+  /// room for the sums; nothing where there are none.
+  bool takesNorms = false;
 };
 
 /// The logarithm of a value between 0 and 1, as a function that loses no digits where there is one; null
