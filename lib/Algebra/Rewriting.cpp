@@ -119,6 +119,64 @@ unsigned recur::decayedVersion(OpBuilder &b, NormalForm &nf) {
   return number;
 }
 
+// What is left of a coefficient without a part of it.
+static Coefficient without(OpBuilder &b, Location loc, const Coefficient &all, const Coefficient &part) {
+  if (all.factors == part.factors)
+    return {all.number - part.number, all.factors};
+  auto valueOf = [&](const Coefficient &c) {
+    Value value = buildCoefficient(b, loc, c);
+    return value ? value : ConstantOp::create(b, loc, 1.0).getResult();
+  };
+  Value whole = valueOf(all), own = valueOf(part);
+  if (auto sum = whole.getDefiningOp<AddOp>())
+    for (unsigned i : {0, 1})
+      if (isEqual(sum->getOperand(i), own))
+        return {1, {sum->getOperand(1 - i)}};
+  return {1, {SubOp::create(b, loc, whole, own)}};
+}
+
+void recur::splitWrites(OpBuilder &b, NormalForm &nf) {
+  Version &update = nf.versions[nf.updates[0]];
+  auto isSame = [](const Write &x, const Write &y) {
+    return !x.matrix && !y.matrix && !x.isErase() && !y.isErase() && x.column.value == y.column.value &&
+           x.row.value == y.row.value;
+  };
+  auto decaysAlike = [&](const Version &version) {
+    auto same = [](const OldTerm &x, const OldTerm &y) {
+      return x.c == y.c && x.left == y.left && x.right == y.right && x.elementwise == y.elementwise &&
+             x.transposed == y.transposed;
+    };
+    return llvm::equal(version.old, update.old, same);
+  };
+  SmallVector<std::pair<size_t, Write>> rests; // and what each comes before
+  for (size_t i = 0; i < update.writes.size(); ++i) {
+    const Write &whole = update.writes[i];
+    auto next = std::find_if(update.writes.begin() + i, update.writes.end(), [&](const Write &later) {
+      return later.isErase() &&
+             (later.row.value == whole.row.value || later.column.value == whole.column.value);
+    });
+    std::optional<Coefficient> part;
+    for (const Version &version : nf.versions)
+      for (const Write &own : version.writes)
+        if (!part && isSame(own, whole) && !(own.c == whole.c) && decaysAlike(version))
+          part = own.c;
+    if (!part || next == update.writes.end())
+      continue;
+    rests.push_back({next - update.writes.begin(), whole});
+    rests.back().second.c = without(b, whole.loc, whole.c, *part);
+    update.writes[i].c = *part;
+  }
+  llvm::sort(rests, [](const auto &x, const auto &y) { return x.first > y.first; });
+  for (const auto &[at, rest] : rests)
+    update.writes.insert(update.writes.begin() + at, rest);
+}
+
+Coefficient recur::times(Coefficient x, const Coefficient &y) {
+  x.number *= y.number;
+  llvm::append_range(x.factors, y.factors);
+  return x;
+}
+
 bool recur::cancel(Coefficient x, Coefficient y) {
   for (Coefficient *c : {&x, &y})
     for (Value &factor : c->factors)

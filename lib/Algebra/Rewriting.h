@@ -52,6 +52,14 @@ bool take(Factors &factors, mlir::Value factor) {
 /// The version of the only state, by number, that its factors have decayed and nothing has been written to.
 unsigned decayedVersion(mlir::OpBuilder &b, NormalForm &nf);
 
+/// Takes apart what the only state is written at two times along one pair of vectors, which its update has
+/// the sum of: what an earlier version has of it, and the rest, right before what is read and written along
+/// the same vector.
+void splitWrites(mlir::OpBuilder &b, NormalForm &nf);
+
+/// The product of two coefficients.
+Coefficient times(Coefficient x, const Coefficient &y);
+
 /// Whether the sum of two coefficients is zero, factors in any order.
 bool cancel(Coefficient x, Coefficient y);
 

@@ -59,7 +59,7 @@ public:
       return failure();
     nf = normalise(rule);
     if (!nf.affine || nf.states.size() != 1 || nf.updates[0] == Row::none || nf.update(0).old.size() != 1 ||
-        failed(findStreams()))
+        (splitWrites(b, nf), failed(findStreams())))
       return failure();
     std::optional<Decay> decay = nf.decay(0);
     bool onRight = keySide == Side::Right;
@@ -172,12 +172,6 @@ private:
                    llvm::all_of(streams, [](const Stream &stream) { return stream.reads.size() <= 1; }));
   }
 
-  static Coefficient times(Coefficient x, const Coefficient &y) {
-    x.number *= y.number;
-    llvm::append_range(x.factors, y.factors);
-    return x;
-  }
-
   LogicalResult add(Stream &stream, const Coefficient &c, const Column &column) {
     if (column.kind == Column::Known) {
       stream.known.push_back({c, column.value});
@@ -222,8 +216,15 @@ private:
       return false;
     if (kind != Rows::InOrder)
       return kind == Rows::OfKeys || own.reads.empty() == stream.reads.empty();
-    // What reads what the other one has written comes after it.
-    auto isRead = [&](const Write *write) { return hasWrite(own.reads[0].version, *write); };
+    // What reads what the other one has written, as often as it has been by then, comes after it.
+    auto isRead = [&](const Write *write) {
+      auto isLike = [&](const Write &x) { return isSame(x, *write, /*decays=*/false); };
+      auto countOf = [&](const auto &all) { return llvm::count_if(all, isLike); };
+      size_t written = 0;
+      for (const Stream &before : streams)
+        written += countOf(llvm::make_pointee_range(before.writes));
+      return size_t(countOf(nf.versions[own.reads[0].version].writes)) >= written;
+    };
     return &stream == &streams.back() && (own.reads.empty() ? stream.known : stream.reads).empty() &&
            (own.reads.empty() || llvm::none_of(stream.writes, isRead));
   }

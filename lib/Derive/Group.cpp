@@ -1,5 +1,6 @@
 // What a group is: its key side, its decays and its streams.
 #include "lib/Derive/Group.h"
+#include "lib/Algebra/Rewriting.h"
 #include "lib/Algebra/Stems.h"
 
 using namespace mlir;
@@ -100,13 +101,6 @@ static std::optional<Coefficient> quotientOf(ArrayRef<std::pair<Coefficient, Col
     number = own;
   }
   return number;
-}
-
-// One coefficient times another.
-static Coefficient times(Coefficient x, const Coefficient &y) {
-  x.number *= y.number;
-  llvm::append_range(x.factors, y.factors);
-  return x;
 }
 
 // Has the weights take over what all of a payload has as a factor: values, and the number of its first term.

@@ -57,6 +57,9 @@ def families():
             f"S = {decay}*(I - b*k*kT)*(I - c*p*pT) + e*v*kT",
             f"S = {decay}*(I - b*k*kT)\nS = S - c*(S*p)*pT\nS = S + e*v*kT",
             f"S = {decay}\nS = S*(I - b*k*kT)*(I - c*p*pT)\nS = S + e*v*kT"]
+        yield f"a value written, then corrected to, decay {name}", [
+            f"S = {decay} + b*v*kT\nS = S - c*(S*p)*pT\nS = S - e*(S*k - {value})*kT" for value in "vu"] + [
+            f"S = ({decay} + b*v*kT)*(I - c*p*pT)*(I - e*k*kT) + e*v*kT"]
         yield f"three corrections in turn, decay {name}", [
             "\n".join(all_three) for all_three in itertools.product(first[2:5], corrections("c", "p", "u")[1:2],
                                                                     corrections("e", "r", "t")[::2])]
