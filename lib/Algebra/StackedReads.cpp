@@ -10,19 +10,6 @@
 using namespace mlir;
 using namespace recur;
 
-SmallVector<StackedInput> recur::stackedInputs(Operation *op) {
-  SmallVector<StackedInput> inputs;
-  if (auto list = op->getAttrOfType<ArrayAttr>(stackedAttr))
-    for (auto numbers : list.getAsRange<DenseI32ArrayAttr>()) {
-      StackedInput &input = inputs.emplace_back(StackedInput{unsigned(numbers[0]), {}});
-      for (int32_t row : numbers.asArrayRef().drop_front())
-        input.rows.push_back(row < 0 ? std::nullopt : std::optional<unsigned>(row));
-    }
-  return inputs;
-}
-
-Value recur::beforeStackedRow(Value newState) { return newState.getDefiningOp<AddOp>().getLhs(); }
-
 namespace {
 // A token's vector times a number, or what a version of the state reads with such a vector.
 struct Part {
@@ -294,8 +281,10 @@ private:
     if (!(keySide == Side::Right ? decay.left : decay.right).empty())
       return std::nullopt;
     auto taken = [&](Value factor) { return take(part.c.factors, factor); };
-    if (decay.c.number != 1 || !llvm::all_of(decay.c.factors, taken))
+    double number = part.c.number / decay.c.number;
+    if (number * decay.c.number != part.c.number || !llvm::all_of(decay.c.factors, taken))
       return std::nullopt;
+    part.c.number = number;
     SmallVector<Value> factors = factorsOf(part.vector);
     for (Value own : keySide == Side::Right ? decay.right : decay.left)
       for (Value factor : factorsOf(diagonalColumn(own)))
@@ -322,7 +311,11 @@ private:
       unsigned number = matType(product.getLhs()).isScalar() ? 0 : 1;
       if (!matType(product->getOperand(number)).isScalar())
         return {};
-      c.factors.push_back(product->getOperand(number));
+      Value factor = product->getOperand(number);
+      if (auto constant = factor.getDefiningOp<ConstantOp>())
+        c.number *= constant.getValue().convertToDouble();
+      else
+        c.factors.push_back(factor);
       value = product->getOperand(1 - number);
     }
     auto read = value.getDefiningOp<MatmulOp>();

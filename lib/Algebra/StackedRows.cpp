@@ -7,6 +7,19 @@
 using namespace mlir;
 using namespace recur;
 
+SmallVector<StackedInput> recur::stackedInputs(Operation *op) {
+  SmallVector<StackedInput> inputs;
+  if (auto list = op->getAttrOfType<ArrayAttr>(stackedAttr))
+    for (auto numbers : list.getAsRange<DenseI32ArrayAttr>()) {
+      StackedInput &input = inputs.emplace_back(StackedInput{unsigned(numbers[0]), {}});
+      for (int32_t row : numbers.asArrayRef().drop_front())
+        input.rows.push_back(row < 0 ? std::nullopt : std::optional<unsigned>(row));
+    }
+  return inputs;
+}
+
+Value recur::beforeStackedRow(Value newState) { return newState.getDefiningOp<AddOp>().getLhs(); }
+
 static bool isNumber(Value value) { return matType(value).isScalar(); }
 
 bool StackedRows::isInput(Value value) const {

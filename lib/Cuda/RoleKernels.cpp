@@ -341,7 +341,9 @@ static chunk::ProgramOp deriveAnchored(DeriveFunction derive, RuleOp rule) {
 bool KernelBuilder::addInRoles(DeriveFunction derive) {
   constexpr std::pair<RowKind, bool> tries[] = {{RowKind::MicroStep, false}, {RowKind::Column, false},
                                                 {RowKind::Token, false},     {RowKind::Read, false},
-                                                {RowKind::Token, true},      {RowKind::Reads, false}};
+                                                {RowKind::Token, true},      {RowKind::Reads, false},
+                                                {RowKind::MicroStep, true},  {RowKind::Column, true},
+                                                {RowKind::Read, true},       {RowKind::Reads, true}};
   for (auto [rows, manyProducts] : tries) {
     size_t before = entries.size();
     if (addInRoles(derive, rows, manyProducts)) {

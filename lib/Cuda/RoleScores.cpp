@@ -436,6 +436,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
         if (hasTile(order[i])) {
           awaitPlace(state);
           storeTiles(state, order[i]);
+          storeTokenScores(state, order[i]);
         }
         if (role.system && i + 1 == (isOne ? ofSystem : order.size()))
           invert();

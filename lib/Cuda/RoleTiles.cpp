@@ -340,7 +340,7 @@ bool RolePlan::areProductsFew() const {
   constexpr size_t most = 4;
   auto isOfOne = [&](Value value) { return splitScores(value).second; };
   return grams.size() <= productsTogether ||
-         (grams.size() <= most && !isFirst && (!system || isOfOne(system)) &&
+         (grams.size() <= most && (!system || isOfOne(system)) &&
           llvm::all_of(scores, [&](const ScoreTile &tile) { return isOfOne(tile.value); }));
 }
 

@@ -24,7 +24,7 @@ k = l2norm(k)
 p = l2norm(p)
 r = l2norm(r)
 """
-DECAYS = {"none": "S", "of all": "a*S", "of keys": "S*diag(exp(g))", "of values": "diag(exp(h))*S"}
+DECAYS = {"none": "S", "of all": "a*S", "by a constant": "0.9*S", "of keys": "S*diag(exp(g))", "of values": "diag(exp(h))*S"}
 
 
 def corrections(rate, key, value, old="S"):
@@ -57,6 +57,11 @@ def families():
             f"S = {decay}*(I - b*k*kT)*(I - c*p*pT) + e*v*kT",
             f"S = {decay}*(I - b*k*kT)\nS = S - c*(S*p)*pT\nS = S + e*v*kT",
             f"S = {decay}\nS = S*(I - b*k*kT)*(I - c*p*pT)\nS = S + e*v*kT"]
+        if name in ("of all", "by a constant"):  # numbers may stand between corrections, too
+            between = decay.removesuffix("*S")
+            yield f"an output between corrections, decay {name}", [
+                f"{one}\nS = {decay}\no = S*q\nS = S - c*(S*p - u)*pT" for one in corrections("b", "k", "v")] + [
+                f"S = {decay}\nS = S - b*(S*k - {between}*v)*kT\no = S*q\nS = S - c*(S*p - u)*pT"]
         yield f"a value written, then corrected to, decay {name}", [
             f"S = {decay} + b*v*kT\nS = S - c*(S*p)*pT\nS = S - e*(S*k - {value})*kT" for value in "vu"] + [
             f"S = ({decay} + b*v*kT)*(I - c*p*pT)*(I - e*k*kT) + e*v*kT"]
@@ -66,7 +71,7 @@ def families():
 
 
 def predict(body):
-    text = INPUTS + body + ("" if body.startswith("o = ") else "\no = S*q") + "\n"
+    text = INPUTS + body + ("" if "o = " in body else "\no = S*q") + "\n"
     with tempfile.TemporaryDirectory() as folder:
         spec = Path(folder, "rule.rec")
         spec.write_text(text)
