@@ -154,7 +154,7 @@ private:
   llvm::SetVector<mlir::Operation *> gramsOf(const ScoreRole &role) const;
   void awaitSums(mlir::Value chunk, Stage stage);
   /// Sums are told of by chunk, deeper than the ring: those of another block may be ahead of this one.
-  int64_t chunksOfSums() const { return stages > 2 ? 8 : 2 * stages; }
+  int64_t chunksOfSums() const { return team > 1 || stages == 1 ? llvm::PowerOf2Ceil(stages + 1) : 8; }
   int64_t bytesOfSums() const;
   void handOverSums(mlir::Value chunk);
   void forPeers(llvm::function_ref<void(mlir::Value rank)> body);
