@@ -67,7 +67,8 @@ private:
                            int64_t mostRows = std::numeric_limits<int64_t>::max());
   bool addAhead(RuleOp bound, llvm::StringRef name, bool onlyHeld);
   bool addInRoles(DeriveFunction derive);
-  bool addInRoles(DeriveFunction derive, RowKind rows, bool manyProducts);
+  bool addInRoles(DeriveFunction derive, RowKind rows, bool manyProducts,
+                  llvm::SmallVectorImpl<RowKind> &withMany);
   bool addAbreast(DeriveFunction derive);
   bool addStages(DeriveFunction derive, CutOptions cut);
   bool addInStages(DeriveFunction derive, bool keepsSums);

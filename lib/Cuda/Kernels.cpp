@@ -171,7 +171,7 @@ bool KernelBuilder::addInStages(DeriveFunction derive, bool keepsSums) {
     return !keepsSums;
   CutOptions normed;
   normed.takesNorms = true;
-  return refused["roles"] == tooLarge && addStages(derive, normed);
+  return refused.lookup("roles") == tooLarge && addStages(derive, normed);
 }
 
 void KernelBuilder::addChunked(DeriveFunction derive) {

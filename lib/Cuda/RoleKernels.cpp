@@ -336,17 +336,17 @@ static chunk::ProgramOp deriveAnchored(DeriveFunction derive, RuleOp rule) {
   return program;
 }
 
-// Whether there are roles for any number of blocks. Two rows a token cost less than four products between
-// tokens.
+// Whether there are roles for any number of blocks. Two rows a token cost less than four products.
 bool KernelBuilder::addInRoles(DeriveFunction derive) {
   constexpr std::pair<RowKind, bool> tries[] = {{RowKind::MicroStep, false}, {RowKind::Column, false},
                                                 {RowKind::Token, false},     {RowKind::Read, false},
                                                 {RowKind::Token, true},      {RowKind::Reads, false},
                                                 {RowKind::MicroStep, true},  {RowKind::Column, true},
                                                 {RowKind::Read, true},       {RowKind::Reads, true}};
+  SmallVector<RowKind> withMany;
   for (auto [rows, manyProducts] : tries) {
     size_t before = entries.size();
-    if (addInRoles(derive, rows, manyProducts)) {
+    if (addInRoles(derive, rows, manyProducts, withMany)) {
       refused.erase("roles");
       return true;
     }
@@ -361,8 +361,7 @@ bool KernelBuilder::addInRoles(DeriveFunction derive) {
   return true;
 }
 
-// The same of two states that each key couples by itself. A block's registers hold 64 rows of both, or of few
-// keys 128.
+// The same of two states that each key couples. A block's registers hold 64 rows of both, 128 of few keys.
 bool KernelBuilder::addAbreast(DeriveFunction derive) {
   if (rule.argumentsOf(ArgKind::State).size() != 2 || blockOf(rule))
     return false;
@@ -382,8 +381,11 @@ bool KernelBuilder::addAbreast(DeriveFunction derive) {
   return false;
 }
 
-// The same, for one kind of rows, and plans that have many products between tokens or not.
-bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyProducts) {
+// The same, for one kind of rows; of plans with many products between tokens, as those of `withMany`, or few.
+bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyProducts,
+                               SmallVectorImpl<RowKind> &withMany) {
+  if (manyProducts && !llvm::is_contained(withMany, rows))
+    return false;
   bool isF16 = false; // whose range is too small
   auto derivedAs = [&](RuleOp rule, bool outputsInRows) {
     chunk::ProgramOp program = rows == RowKind::Token ? deriveRotated(derive, rule) : chunk::ProgramOp();
@@ -439,6 +441,8 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
     plan = planOf(program, part.tensors);
   if (program && failed(plan) && !areStacked(rows))
     refused["roles"] = RolePlan::refusal(program, part.tensors);
+  if (succeeded(plan) && plan->hasManyProducts() && !manyProducts)
+    withMany.push_back(rows);
   if (failed(plan) || plan->hasManyProducts() != manyProducts)
     return false;
   // Who walks the channels has what functions make of them; for two warps that sum over rows they are dearer
