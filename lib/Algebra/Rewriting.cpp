@@ -135,18 +135,16 @@ static Coefficient without(OpBuilder &b, Location loc, const Coefficient &all, c
   return {1, {SubOp::create(b, loc, whole, own)}};
 }
 
+bool recur::decayAlike(const OldTerm &x, const OldTerm &y) {
+  return x.c == y.c && x.left == y.left && x.right == y.right && x.elementwise == y.elementwise &&
+         x.transposed == y.transposed;
+}
+
 void recur::splitWrites(OpBuilder &b, NormalForm &nf) {
   Version &update = nf.versions[nf.updates[0]];
   auto isSame = [](const Write &x, const Write &y) {
     return !x.matrix && !y.matrix && !x.isErase() && !y.isErase() && x.column.value == y.column.value &&
            x.row.value == y.row.value;
-  };
-  auto decaysAlike = [&](const Version &version) {
-    auto same = [](const OldTerm &x, const OldTerm &y) {
-      return x.c == y.c && x.left == y.left && x.right == y.right && x.elementwise == y.elementwise &&
-             x.transposed == y.transposed;
-    };
-    return llvm::equal(version.old, update.old, same);
   };
   SmallVector<std::pair<size_t, Write>> rests; // and what each comes before
   for (size_t i = 0; i < update.writes.size(); ++i) {
@@ -158,7 +156,8 @@ void recur::splitWrites(OpBuilder &b, NormalForm &nf) {
     std::optional<Coefficient> part;
     for (const Version &version : nf.versions)
       for (const Write &own : version.writes)
-        if (!part && isSame(own, whole) && !(own.c == whole.c) && decaysAlike(version))
+        if (!part && isSame(own, whole) && !(own.c == whole.c) &&
+            llvm::equal(version.old, update.old, decayAlike))
           part = own.c;
     if (!part || next == update.writes.end())
       continue;

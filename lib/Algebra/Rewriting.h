@@ -52,6 +52,9 @@ bool take(Factors &factors, mlir::Value factor) {
 /// The version of the only state, by number, that its factors have decayed and nothing has been written to.
 unsigned decayedVersion(mlir::OpBuilder &b, NormalForm &nf);
 
+/// Whether two terms are the same of what their states were.
+bool decayAlike(const OldTerm &x, const OldTerm &y);
+
 /// Takes apart what the only state is written at two times along one pair of vectors, which its update has
 /// the sum of: what an earlier version has of it, and the rest, right before what is read and written along
 /// the same vector.

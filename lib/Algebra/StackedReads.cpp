@@ -45,8 +45,10 @@ public:
     if (!rule.getBody().getOps<ForOp>().empty())
       return failure();
     nf = normalise(rule);
-    if (!nf.affine || nf.states.size() != 1 || nf.updates[0] == Row::none || nf.update(0).old.size() != 1 ||
-        (splitWrites(b, nf), failed(findStreams())))
+    if (!nf.affine || nf.states.size() != 1 || nf.updates[0] == Row::none || nf.update(0).old.size() != 1)
+      return failure();
+    splitWrites(b, nf);
+    if (failed(findStreams()))
       return failure();
     std::optional<Decay> decay = nf.decay(0);
     bool onRight = keySide == Side::Right;
@@ -244,8 +246,7 @@ private:
       return std::nullopt;
     const OldTerm &old = own.old[0], &all = update.old[0];
     bool isOld = decays ? old.isScalar() && old.c.isOne() && (all.isScalar() || written.empty())
-                        : old.c == all.c && old.left == all.left && old.right == all.right &&
-                              old.elementwise == all.elementwise && old.transposed == all.transposed;
+                        : decayAlike(old, all);
     SmallVector<const Write *> rest;
     size_t count = 0;
     for (const Stream &stream : written)

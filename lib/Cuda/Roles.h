@@ -153,7 +153,7 @@ private:
   mlir::Value sumsIn(mlir::Value place, mlir::Operation *op);
   llvm::SetVector<mlir::Operation *> gramsOf(const ScoreRole &role) const;
   void awaitSums(mlir::Value chunk, Stage stage);
-  /// Sums are told of by chunk, deeper than the ring: those of another block may be ahead of this one.
+  /// Sums are told of by chunk, deeper than the ring, as another block may be ahead; alone 4 are slow.
   int64_t chunksOfSums() const { return team > 1 || stages == 1 ? llvm::PowerOf2Ceil(stages + 1) : 8; }
   int64_t bytesOfSums() const;
   void handOverSums(mlir::Value chunk);
