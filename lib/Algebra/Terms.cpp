@@ -1,7 +1,8 @@
 // Terms of values, and values from terms.
 //
 // Expanding a sum inside a product pays only when its terms are cheaper than their sum: identities,
-// diagonals, products through a dimension of 1. A sum with a dense term stays one factor.
+// diagonals, products through a dimension of 1. A sum with a dense term stays one factor, but for what is
+// read of a sum with a product of matrices: (M*C - G)*q is M*(C*q) - G*q.
 #include "lib/Algebra/Terms.h"
 #include "mlir/Analysis/SliceAnalysis.h"
 #include "mlir/IR/Builders.h"
@@ -104,6 +105,19 @@ bool isCheap(const Term &term) {
          llvm::any_of(llvm::drop_begin(term.chain), [](const Factor &f) { return isOne(f.rows()); });
 }
 
+bool isMatrixProduct(const Term &term) {
+  return llvm::count_if(term.chain,
+                        [](const Factor &f) { return !f.diagonal && isMatrix(matType(f.value)); }) > 1;
+}
+
+// Whether nothing sees a matrix but what is read of it.
+bool isOnlyRead(Value matrix) {
+  return llvm::all_of(matrix.getUsers(), [](Operation *user) {
+    auto product = dyn_cast<MatmulOp>(user);
+    return product ? isRead(product) : isa<TransposeOp>(user) && isOnlyRead(user->getResult(0));
+  });
+}
+
 bool areCheap(ArrayRef<Term> terms) { return terms.size() <= maxTerms && llvm::all_of(terms, isCheap); }
 
 SmallVector<Term> leaf(Value value) {
@@ -149,10 +163,12 @@ public:
   SmallVector<Term> ofProduct(Value lhs, Value rhs);
 
 private:
+  SmallVector<Term> ofRead(Value matrix);
   SmallVector<Term> expandScaled(MulOp op, Value scale, Value scaled);
   SmallVector<Term> expand(Value value);
 
   llvm::DenseMap<Value, SmallVector<Term>> known;
+  Value openSum; // one whose terms may be dense
 };
 
 // The terms of a product with an entrywise factor: a scalar, or a vector along one side of a matrix.
@@ -219,7 +235,8 @@ SmallVector<Term> Expansion::expand(Value value) {
       term.negative ^= isa<SubOp>(op);
       terms.push_back(term);
     }
-    return areCheap(terms) ? terms : leaf(value);
+    bool isOpen = openSum && (value == openSum || op->hasOneUse()) && terms.size() <= maxTerms;
+    return isOpen || areCheap(terms) ? terms : leaf(value);
   }
   if (auto matmul = dyn_cast<MatmulOp>(op)) {
     SmallVector<Term> terms = ofProduct(matmul.getLhs(), matmul.getRhs());
@@ -230,8 +247,23 @@ SmallVector<Term> Expansion::expand(Value value) {
   return leaf(value);
 }
 
+// The terms of a matrix that is read.
+SmallVector<Term> Expansion::ofRead(Value matrix) {
+  Value sum = withoutTransposes(matrix);
+  if (isa_and_present<AddOp, SubOp>(sum.getDefiningOp()) && isOnlyRead(sum) && dependsOnState(sum)) {
+    Expansion open;
+    open.openSum = sum;
+    SmallVector<Term> terms = open.of(matrix);
+    if (llvm::any_of(terms, isMatrixProduct))
+      return terms;
+  }
+  return of(matrix);
+}
+
 SmallVector<Term> Expansion::ofProduct(Value lhs, Value rhs) {
-  SmallVector<Term> left = of(lhs), right = of(rhs);
+  bool readsLeft = isMatrix(matType(lhs)) && !isMatrix(matType(rhs));
+  bool readsRight = isMatrix(matType(rhs)) && !isMatrix(matType(lhs));
+  SmallVector<Term> left = readsLeft ? ofRead(lhs) : of(lhs), right = readsRight ? ofRead(rhs) : of(rhs);
   if (left.size() > 1 && right.size() > 1 && isMatrix(matType(lhs)) && isMatrix(matType(rhs)) &&
       dependsOnState(lhs))
     left = leaf(lhs);

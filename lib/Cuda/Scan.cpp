@@ -232,7 +232,8 @@ LogicalResult ScanEmitter::run(LLVM::LLVMFuncOp function, int64_t sharedLimit) {
         access.store(finalTensor(i), body.get(states[i], placement.anyOf(states[i])), Value());
       });
   });
-  describeLoops(function.getBody(), "scan", 1, entry.threads / 32);
+  describeLoops(function.getBody(), form.phases.empty() ? "turns" : "scan", 1,
+                llvm::divideCeil(entry.threads, 32));
   LLVM::ReturnOp::create(b, ValueRange());
   entry.sharedBytes = threads.sharedBytes;
   return failure(failed(status) || threads.scratchBytes);
@@ -307,6 +308,22 @@ std::optional<ScanShape> cuda::chooseScanShape(RuleOp rule, const ScanForm &form
   if (entries > mostEntries)
     return std::nullopt;
   return shape;
+}
+
+std::optional<ScanShape> cuda::chooseTurnsShape(RuleOp rule, const IndexClasses &classes, unsigned index) {
+  constexpr int64_t mostOwned = 8;
+  for (BlockArgument state : rule.argumentsOf(ArgKind::State))
+    if (!matType(state).isScalar() && (classes.classOf(state, 0) != index || matType(state).numCols() > 1))
+      return std::nullopt;
+  // What memory has of numbers is far apart, so that many are asked for at once.
+  if (!index)
+    return ScanShape{Grid{32, 1, 1}, /*run=*/32, /*slab=*/1};
+  int64_t rows = classes.sizeOf(index);
+  ScanShape shape{Grid{32, 1, 1}, /*run=*/16, classes.isIndependent(index) ? partOf(rows, 32) : rows};
+  int64_t owned = shape.grid.owned(shape.slab, 0);
+  if (owned > 1)
+    shape.run = 8;
+  return owned > mostOwned ? std::nullopt : std::optional(shape);
 }
 
 LogicalResult cuda::emitScan(LLVM::LLVMFuncOp function, RuleOp rule, const ScanForm &form,

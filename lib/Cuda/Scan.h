@@ -53,6 +53,10 @@ std::optional<ScanShape> chooseScanShape(RuleOp rule, const ScanForm &form,
                                          llvm::ArrayRef<TensorArgument> tensors, const IndexClasses &classes,
                                          unsigned index);
 
+/// The same where nothing is known of the updates but that states are vectors of these indices, or numbers: a
+/// group of threads walks all tokens in turn. Its form has no phases.
+std::optional<ScanShape> chooseTurnsShape(RuleOp rule, const IndexClasses &classes, unsigned index);
+
 /// Emits the body of an entry point. The rule, that of one of the entry's shards, is as findScan left it.
 /// Fails where threads would have to exchange values within a token while groups of them are at different
 /// ones.

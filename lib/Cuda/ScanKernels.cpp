@@ -20,6 +20,12 @@ static bool hasLargeProducts(RuleOp bound) {
   return false;
 }
 
+// Whether what a token reads of a matrix is not for one group of threads.
+static bool readsMatrices(RuleOp bound) {
+  return llvm::any_of(bound.getBody().getOps<MatmulOp>(),
+                      [](MatmulOp product) { return llvm::any_of(product->getOperands(), isMatrix); });
+}
+
 Entry cuda::entryOf(StringRef name, ScanTask task) {
   Entry entry;
   entry.name = (name + (task == ScanTask::Whole    ? ""
@@ -51,15 +57,23 @@ void KernelBuilder::addScan(RuleOp bound) {
   refused["scan"] = form ? "its maps take more registers than a thread has" : why;
   // (Of a stage, inputs that others take are not read.)
   auto hasSteps = [](Value input) { return isa<StepsType>(input.getType()) && !input.use_empty(); };
-  if (!form || llvm::any_of(part.argumentsOf(ArgKind::Input), hasSteps))
+  if (llvm::any_of(part.argumentsOf(ArgKind::Input), hasSteps) || part.argumentsOf(ArgKind::State).empty() ||
+      !part.argumentsOf(ArgKind::Stale).empty())
     return;
   IndexClasses classes(part);
   unsigned shared = classes.bestIndependent();
-  unsigned index = shared ? shared : classes.classOf(part.argumentsOf(ArgKind::State).front(), 0);
-  std::optional<ScanShape> shape =
-      chooseScanShape(part, *form, listTensors(symbolic, part, classes, 0, options), classes, index);
+  unsigned index = shared;
+  for (BlockArgument state : part.argumentsOf(ArgKind::State)) // of numbers there is none
+    index = index ? index : classes.classOf(state, 0);
+  std::optional<ScanShape> shape;
+  if (form)
+    shape = chooseScanShape(part, *form, listTensors(symbolic, part, classes, 0, options), classes, index);
+  else if (!readsMatrices(part))
+    shape = chooseTurnsShape(part, classes, index);
   if (!shape)
     return;
+  if (!form)
+    form.emplace();
   int64_t shards = shared ? classes.sizeOf(shared) / shape->slab : 1;
   if (shards > 1)
     takePart(part, classes, shared, shape->slab);

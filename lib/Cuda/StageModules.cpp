@@ -80,10 +80,11 @@ OwningOpRef<ModuleOp> StageCutter::stage(const Names &inputs, const Names &outpu
     block.eraseArgument(i);
     args.erase(args.begin() + i);
   }
-  // Both states of the same value are the caller's.
+  // States of the same value are the caller's one.
   for (Attribute &attribute : args) {
     auto arg = cast<ArgAttr>(attribute);
-    if (StringRef name = arg.getName().getValue(); name.consume_back(secondSuffix))
+    StringRef name = arg.getName().getValue();
+    while (name.consume_back(secondSuffix))
       attribute = ArgAttr::get(b.getContext(), arg.getKind(), b.getStringAttr(name), arg.getRange(),
                                arg.getUnit(), arg.getBlock());
   }

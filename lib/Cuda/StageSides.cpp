@@ -1,4 +1,5 @@
-// States that are read on one side by their own updates and on the other one by what follows.
+// States that are read on one side by their own updates and on the other one by what follows, or by that
+// along what it has read of them before.
 //
 // Of the rows of such a state none is independent of all others: those that the update reads are what the
 // products of the other side sum over. But what it writes, once that is known, is a vector like any other: a
@@ -10,6 +11,7 @@
 // is handed over, and what it is written along as it was rounded once, before both.
 //
 // A state that its own update does not read is split all the same where what follows reads it on both sides.
+// And S*(S*q) is read of a second state, as chunks of the first one have no products by what they give.
 //
 // So are states, where that is asked for, that outputs read at several times of a token, before some change
 // and after it, or along several vectors: the rows of a token that changes a state several times have one
@@ -183,12 +185,18 @@ private:
     bool isReadHere = false;
     for (auto product : rule.getBody().front().getOps<MatmulOp>())
       if (std::optional<unsigned> found = sideOf(product)) {
-        if (*found == *side)
-          isReadHere = true;
-        else
+        if (*found != *side || readsAgain(product))
           others.push_back(product);
+        else
+          isReadHere = true;
       }
     return isReadHere && !others.empty();
+  }
+
+  // Whether it reads along what was read before.
+  bool readsAgain(MatmulOp product) const {
+    auto isRead = [&](Value operand) { return !isMatrix(operand) && dependsOn(operand); };
+    return llvm::any_of(product->getOperands(), isRead) && !feedsState(rule, product);
   }
 
   bool findOtherTimes() {
@@ -338,10 +346,14 @@ private:
 } // namespace
 
 void StageCutter::splitSides() {
+  constexpr size_t mostStates = 8;
   bool isSplit = false;
   whole = ModuleOp::create(rule.getLoc());
   OpBuilder::atBlockEnd(whole->getBody()).clone(*rule);
-  for (unsigned state = 0, count = rule.argumentsOf(ArgKind::State).size(); state < count; ++state) {
+  auto count = [&] { return rule.argumentsOf(ArgKind::State).size(); };
+  // A second state may be read again along what was read of it.
+  size_t most = options.splitsTimes ? count() : std::max(count(), mostStates);
+  for (unsigned state = 0; state < std::min(count(), most); ++state) {
     std::string name = rule.getArg(rule.argumentsOf(ArgKind::State)[state]).getName().str();
     auto split = SideSplitter(rule, cores, state, options.splitsTimes).run(name + secondSuffix.str());
     if (!split)
