@@ -53,6 +53,7 @@ private:
   void distributeDecays();
   void findDecays();
   void takeLogs(mlir::Value decay);
+  bool takeDecays();
   bool take(mlir::Value value);
   bool need(mlir::Value value);
   bool needVector(mlir::Value value, bool withoutDecays);

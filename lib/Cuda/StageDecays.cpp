@@ -156,3 +156,15 @@ void StageCutter::takeLogs(Value decay) {
   early.insert(log);
   logs.insert(log);
 }
+
+// Decays that follow from other states are handed over by who has these, or made of what those give.
+bool StageCutter::takeDecays() {
+  for (Value given : SmallVector<Value>(early.getArrayRef()))
+    if (cores.reachOf(given)) {
+      if (!findProducts(given))
+        return false;
+      if (isProduct(given))
+        early.remove(given);
+    }
+  return true;
+}

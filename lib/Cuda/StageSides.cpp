@@ -193,9 +193,12 @@ private:
     return isReadHere && !others.empty();
   }
 
-  // Whether it reads along what was read before.
+  // Whether it reads along what was read before. Numbers go with what it gives.
   bool readsAgain(MatmulOp product) const {
-    auto isRead = [&](Value operand) { return !isMatrix(operand) && dependsOn(operand); };
+    auto isRead = [&](Value operand) {
+      Part numbers;
+      return !isMatrix(operand) && dependsOn(withoutNumbers(stripOrientation(operand), numbers));
+    };
     return llvm::any_of(product->getOperands(), isRead) && !feedsState(rule, product);
   }
 

@@ -300,7 +300,7 @@ std::optional<Stages> StageCutter::run() {
   distributeDecays();
   findDecays();
   cores.findReach();
-  if (!cores.order() || !findOutputs() || !findNeeds() ||
+  if (!cores.order() || !takeDecays() || !findOutputs() || !findNeeds() ||
       (early.empty() && late.empty() && cores.cores.size() == 1 && !options.keepsSums))
     return std::nullopt;
   if (options.ofColumns && !bundle())
