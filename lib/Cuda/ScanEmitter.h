@@ -42,6 +42,9 @@ private:
   bool makeRing(TensorAccess &access);
   mlir::Value inRing(mlir::Value place, int64_t offset);
   void askTile(TensorAccess &access, mlir::Value begin, mlir::Value place);
+  mlir::Value tokenOfThread();
+  llvm::SmallVector<mlir::Value> askNumbers(TensorAccess &access, mlir::Value begin);
+  void storeNumbers(llvm::ArrayRef<mlir::Value> numbers, mlir::Value place);
   llvm::SmallVector<mlir::Value> takeTile(TensorAccess &access, mlir::Value place);
   using TileBody = llvm::function_ref<llvm::SmallVector<mlir::Value>(
       mlir::Value first, mlir::ValueRange carried, mlir::ValueRange fetched)>;
@@ -101,6 +104,7 @@ private:
   struct Ringed {
     unsigned tensor;
     int64_t bytes, at;
+    mlir::Type number; // of a token's one entry; null where tokens have vectors
   };
   llvm::SmallVector<Ringed> ringed;
   llvm::DenseMap<std::pair<unsigned, Axis>, llvm::SmallVector<mlir::Value>> ringOffsets;

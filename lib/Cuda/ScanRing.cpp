@@ -14,24 +14,29 @@ constexpr int64_t tilesAhead = 2, places = tilesAhead + 1;
 // Entries that are copied together: as many as memory is known to have in a row at a multiple of their size.
 constexpr int64_t together = 4;
 
-// Sets up the ring, if all inputs of a token are vectors whose entries are copied by fours.
+// Sets up the ring, if all inputs of a token are numbers, or vectors whose entries are copied by fours.
 bool ScanEmitter::makeRing(TensorAccess &access) {
   // As much as leaves a processor several blocks.
   constexpr int64_t most = 48 * 1024;
-  bool areVectors = true;
+  bool canBe = true;
   ringBytes = 0;
   ringed.clear();
-  forFetches([&](unsigned i, Axis axis) {
-    const TensorArgument &tensor = tensors[i];
-    int64_t entries = tensor.entry().numElements();
-    areVectors &= tensor.own[1] != tensor.own[2] && entries % together == 0 && !tensor.stepsLast;
-    auto *known = llvm::find_if(ringed, [&](const Ringed &own) { return own.tensor == i; });
-    if (known == ringed.end()) {
-      ringed.push_back({i, entries * FloatType(tensor.element).getWidth() / 8, ringBytes});
-      ringBytes += ringed.back().bytes * shape.tokens();
-    }
-  });
-  if (isGrouped() || !areVectors || places * ringBytes > most ||
+  for (bool areNumbers : {false, true}) // vectors are copied to multiples of what is copied together
+    forFetches([&](unsigned i, Axis axis) {
+      const TensorArgument &tensor = tensors[i];
+      int64_t entries = tensor.entry().numElements();
+      bool isNumber = !tensor.own[1] && !tensor.own[2];
+      canBe &= !tensor.stepsLast && (isNumber ? shape.tokens() <= entry.threads
+                                              : tensor.own[1] != tensor.own[2] && entries % together == 0);
+      auto *known = llvm::find_if(ringed, [&](const Ringed &own) { return own.tensor == i; });
+      if (known == ringed.end() && isNumber == areNumbers) {
+        ringed.push_back({i, entries * FloatType(tensor.element).getWidth() / 8, ringBytes,
+                          isNumber ? access.packetType(i, axis) : Type()});
+        ringBytes += ringed.back().bytes * shape.tokens();
+      }
+    });
+  ringBytes = llvm::alignTo(ringBytes, 16);
+  if (isGrouped() || !canBe || places * ringBytes > most ||
       threads.sharedBytes + places * ringBytes > threads.sharedLimit)
     return false;
   ring = threads.allocate(places * ringBytes / 4, 1);
@@ -61,6 +66,8 @@ Value ScanEmitter::inRing(Value place, int64_t offset) {
 void ScanEmitter::askTile(TensorAccess &access, Value begin, Value place) {
   Ptx ptx(b);
   for (const Ringed &own : ringed) {
+    if (own.number)
+      continue;
     int64_t bytes = together * FloatType(tensors[own.tensor].element).getWidth() / 8,
             perToken = own.bytes / bytes, all = perToken * shape.tokens();
     Value base = inRing(place, own.at);
@@ -86,6 +93,36 @@ void ScanEmitter::askTile(TensorAccess &access, Value begin, Value place) {
   ptx.commitPackets();
 }
 
+// One of a tile's tokens.
+Value ScanEmitter::tokenOfThread() {
+  return arith::MinUIOp::create(b, threads.threadIndex(), threads.constant(shape.tokens() - 1));
+}
+
+// Numbers of tokens are far apart in memory, and too short for copies: each thread has those of one token in
+// registers for a round.
+SmallVector<Value> ScanEmitter::askNumbers(TensorAccess &access, Value begin) {
+  SmallVector<Value> numbers;
+  Value token = arith::AddIOp::create(b, begin, arith::ExtUIOp::create(b, b.getI64Type(), tokenOfThread()));
+  for (const Ringed &own : ringed)
+    if (own.number)
+      numbers.push_back(LLVM::LoadOp::create(
+          b, own.number, access.entryOfToken(own.tensor, token, threads.constant(0)), own.bytes));
+  return numbers;
+}
+
+void ScanEmitter::storeNumbers(ArrayRef<Value> numbers, Value place) {
+  Value token = tokenOfThread();
+  for (const Ringed &own : ringed) {
+    if (!own.number)
+      continue;
+    Value base = inRing(place, own.at);
+    Value offset = arith::MulIOp::create(b, token, threads.constant(own.bytes));
+    Value to = LLVM::GEPOp::create(b, base.getType(), b.getI8Type(), base, offset);
+    LLVM::StoreOp::create(b, numbers.front(), to, own.bytes);
+    numbers = numbers.drop_front();
+  }
+}
+
 // The thread's inputs of the tile that was asked for first, in the order of fetchRun.
 SmallVector<Value> ScanEmitter::takeTile(TensorAccess &access, Value place) {
   Ptx(b).awaitPackets(tilesAhead - 1);
@@ -109,8 +146,12 @@ SmallVector<Value> ScanEmitter::forTilesInRing(TensorAccess &access, ArrayRef<Va
   int64_t tile = shape.tokens();
   for (int64_t i = 0; i < tilesAhead; ++i)
     askTile(access, beginOf(i64(i * tile)), threads.constant(i));
+  storeNumbers(askNumbers(access, beginOf(i64(0))), threads.constant(0));
+  SmallVector<Value> numbers = askNumbers(access, beginOf(i64(tile)));
   SmallVector<Value> all{threads.constant(0)};
+  llvm::append_range(all, numbers);
   llvm::append_range(all, inits);
+  size_t own = 1 + numbers.size();
   auto loop = threads.forLoop(i64(0), tokens, i64(tile), all, [&](Value first, ValueRange values) {
     Value place = values.front();
     SmallVector<Value> fetched = takeTile(access, place);
@@ -118,13 +159,17 @@ SmallVector<Value> ScanEmitter::forTilesInRing(TensorAccess &access, ArrayRef<Va
     Value isFirst = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, place, threads.constant(0));
     Value before = arith::SubIOp::create(b, place, threads.constant(1));
     before = arith::SelectOp::create(b, isFirst, threads.constant(places - 1), before);
-    askTile(access, beginOf(arith::AddIOp::create(b, first, i64(tilesAhead * tile))), before);
+    Value ahead = beginOf(arith::AddIOp::create(b, first, i64(tilesAhead * tile)));
+    askTile(access, ahead, before);
     Value next = arith::AddIOp::create(b, place, threads.constant(1));
     Value isLast = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, next, threads.constant(places));
-    SmallVector<Value> results{arith::SelectOp::create(b, isLast, threads.constant(0), next)};
-    llvm::append_range(results, body(first, values.drop_front(), fetched));
+    next = arith::SelectOp::create(b, isLast, threads.constant(0), next);
+    storeNumbers(SmallVector<Value>(values.slice(1, own - 1)), next);
+    SmallVector<Value> results{next};
+    llvm::append_range(results, askNumbers(access, ahead));
+    llvm::append_range(results, body(first, values.drop_front(own), fetched));
     return results;
   });
   Ptx(b).awaitPackets();
-  return SmallVector<Value>(loop.getResults().drop_front());
+  return SmallVector<Value>(loop.getResults().drop_front(own));
 }
