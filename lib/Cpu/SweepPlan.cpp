@@ -144,8 +144,11 @@ private:
       return fail("the state's decay is not diagonal");
     if (!decay()->elementwise.empty())
       return fail("the state's decay has full rank");
-    for (const Read &read : plan.form.reads)
+    for (const Read &read : plan.form.reads) {
+      if (!plan.form.isTokenOnly(read.vector))
+        return fail("the state is read along what was read of it");
       plan.shape.reads.push_back(sharedRowSlot(read.vector));
+    }
     return true;
   }
 
@@ -244,6 +247,8 @@ private:
 
   bool collectRows() {
     for (const Row &row : plan.form.rows) {
+      if (row.vector && !plan.form.isTokenOnly(row.vector))
+        return fail("the state is read along what was read of it");
       SweepSum sum;
       for (const RowTerm &term : row.terms) {
         SweepTerm result{factor(term.c), {}, column(term.column)};

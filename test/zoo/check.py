@@ -42,7 +42,7 @@ REFUSAL = "only in the oracle for now"
 # Rules that are affine neither in their states nor in what they read, write functions of what a token reads of its
 # own writes, read states from both sides, or add or multiply full matrices.
 NO_CHUNKS = {"anchored", "atlas", "elman", "gru", "lstm", "slstm", "mesanet", "titans_mlp", "dense_transition",
-             "matrix_output", "micro_saturated", "saturated_in_turn", "summed", "two_sided",
+             "matrix_output", "micro_saturated", "saturated_in_turn", "spiking", "summed", "two_sided",
              "momentum_vector_decay", "second_moment"}
 
 # Rules that read states at the start of a block, which one token does not have.
@@ -57,8 +57,8 @@ SWEPT = {"block_delta", "block_delta_rows", "comba", "convolved_layer", "decayed
          "linear_attention_rmsnorm", "longhorn", "low_rank_gate", "made_keys", "mamba2", "mesanet",
          "mesanet_cg", "micro_decay", "micro_functions", "micro_keys", "mimo", "mimo_rows",
          "mixed_projections", "mlstm", "one_line", "outer_decay", "paced_keys", "penalised", "projected",
-         "projected_output", "read_before", "refined_gate", "retnet", "rls", "rwkv6", "rwkv7", "scaled_keys",
-         "shifted_tokens", "short_convolution", "signed_decay", "signed_delta", "signed_keys", "simple_gla",
+         "projected_output", "read_before", "refined_gate", "remembered_decay", "retnet", "rls", "rwkv6", "rwkv7", "scaled_keys",
+         "second_order", "shifted_tokens", "short_convolution", "signed_decay", "signed_delta", "signed_keys", "simple_gla",
          "stepped_rates", "tempered_gate", "three_in_turn", "three_memories", "trapezoid", "trapezoid_turned",
          "two_deltas", "two_keys", "two_outputs", "two_reads", "two_removals", "value_decay",
          "value_forgetting", "value_rates", "values_in_turn", "vector_beta", "weighted_loss"}

@@ -194,6 +194,12 @@ def turned_reads(x, s):
     return s.S @ x.q - x.b * (s.S.T @ x.q)
 
 
+def read_again(x, s):
+    S = exp(x.g) * s.S
+    s.S = S + x.b * np.outer(x.v - S @ x.k, x.k)
+    return s.S @ (s.S @ x.q)
+
+
 def mean_squares(x, s):
     o = s.w @ x.x
     s.w = s.w + 0.5 * (x.y - o) * x.x / (x.x @ x.x + 1)

@@ -26,6 +26,13 @@ def hgrn(x, s):
     return s.h
 
 
+def spiking(x, s):
+    u = 0.9 * s.u + x.x
+    fires = sigmoid(4 * (u - x.w))
+    s.u = u - fires * x.w
+    return fires
+
+
 def rglru(x, s):
     r, i = sigmoid(x.Wa @ x.x + x.ba), sigmoid(x.Wx @ x.x + x.bx)
     a = exp(8 * r * log_sigmoid(x.L))

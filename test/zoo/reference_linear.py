@@ -119,6 +119,19 @@ def projected_output(x, s):
     return x.W @ rmsnorm(s.S @ x.q)
 
 
+def second_order(x, s):
+    s.G = s.G + outer(x.k, x.k @ s.C)
+    s.C = s.C + outer(x.q, x.v)
+    s.M = s.M + outer(x.k, x.k)
+    return (s.M @ s.C - s.G).T @ x.q
+
+
+def remembered_decay(x, s):
+    s.m = x.a * s.m + (1 - x.a) * x.k * x.k
+    s.S = s.S * exp(-s.m) + x.b * outer(x.v, x.k)
+    return s.S @ x.q
+
+
 def read_both_ways(x, s):
     s.S = exp(x.g) * s.S + outer(x.v, x.k)
     return {"o": s.S @ x.q, "p": x.x @ s.S}

@@ -212,6 +212,10 @@ keyed_block                 | q:query(dk) K:real(dk,n) V:value(dv,n) b:gate() g:
 block_delta_rows            | Q:key(n,dk) K:key(n,dk) V:value(n,dv) b:quarter(n) g:log_decay() | | S(dv,dk)
 elman                       | x:value(m) | W:weights(d,m) R:recurrent(d,d) b:real(d) | h:bounded(d)
 turned_reads                | q:query(d) k:key(d) v:value(d) a:gate() b:gate() | W:weights(d,d) | S(d,d)
+read_again                  | q:query(d) k:unit(d) v:value(d) g:log_decay() b:gate() | | S(d,d)
+second_order                | q:key(dk) k:key(dk) v:value(dv) | | M(dk,dk) C(dk,dv) G(dk,dv)
+spiking                     | x:value(d) | w:real(d) | u(d)
+remembered_decay            | q:query(dk) k:key(dk) v:value(dv) a:gate() b:gate() | | m:positive(dk) S(dv,dk)
 projected_output            | q:query(dk) k:key(dk) v:value(dv) g:log_decay() | W:weights(d,dv) | S(dv,dk)
 """
 
