@@ -127,6 +127,15 @@ Value cuda::logarithmOf(OpBuilder &b, Location loc, Value value,
   return MaxOp::create(b, loc, LogOp::create(b, loc, value), ConstantOp::create(b, loc, least));
 }
 
+// Has what comes after take the exponential of a decay's logarithm.
+static Value replaceByExp(OpBuilder &b, Value decay, Value log) {
+  auto exp = ExpOp::create(b, decay.getLoc(), log);
+  decay.replaceUsesWithIf(exp, [&](OpOperand &use) {
+    return use.getOwner()->getBlock() == exp->getBlock() && exp->isBeforeInBlock(use.getOwner());
+  });
+  return exp;
+}
+
 // Decays of each key or value are handed over as their logarithms: rounded to half precision, those of long
 // memories keep their digits. What may be negative is handed over as it is.
 void StageCutter::takeLogs(Value decay) {
@@ -147,11 +156,15 @@ void StageCutter::takeLogs(Value decay) {
   if (!log || isInput(log))
     return;
   if (!isa_and_present<ExpOp>(op)) {
-    auto exp = ExpOp::create(b, rule.getLoc(), log);
-    decays.insert(exp);
-    decay.replaceUsesWithIf(exp, [&](OpOperand &use) {
-      return use.getOwner()->getBlock() == &body && exp->isBeforeInBlock(use.getOwner());
-    });
+    decays.insert(replaceByExp(b, decay, log));
+    // (An operation may lie where one was that is no more.)
+    Value same = whole ? wholeOf.lookupOrNull(decay) : Value();
+    Operation *own = same ? same.getDefiningOp() : nullptr;
+    if (same && same.getType() == decay.getType() && !own == !op &&
+        (!op || own->getName() == op->getName())) {
+      own ? b.setInsertionPointAfter(own) : b.setInsertionPointToStart(same.getParentBlock());
+      replaceByExp(b, same, logarithmOf(b, rule.getLoc(), same, [](Value value) { return rangeOf(value); }));
+    }
   }
   early.insert(log);
   logs.insert(log);

@@ -185,7 +185,10 @@ private:
     bool isReadHere = false;
     for (auto product : rule.getBody().front().getOps<MatmulOp>())
       if (std::optional<unsigned> found = sideOf(product)) {
-        if (*found != *side || readsAgain(product))
+        bool again = readsAgain(product);
+        if (!isReadHere && !again && reads.empty()) // any side will do
+          side = found;
+        if (*found != *side || again)
           others.push_back(product);
         else
           isReadHere = true;
@@ -352,7 +355,7 @@ void StageCutter::splitSides() {
   constexpr size_t mostStates = 8;
   bool isSplit = false;
   whole = ModuleOp::create(rule.getLoc());
-  OpBuilder::atBlockEnd(whole->getBody()).clone(*rule);
+  OpBuilder::atBlockEnd(whole->getBody()).clone(*rule, wholeOf);
   auto count = [&] { return rule.argumentsOf(ArgKind::State).size(); };
   // A second state may be read again along what was read of it.
   size_t most = options.splitsTimes ? count() : std::max(count(), mostStates);

@@ -4,12 +4,14 @@
 
 generate.py makes any well-formed spec; this one makes sensible recurrences, most of which have a chunk form: what is
 erased goes along vectors of norm 1, by strengths that keep the state of one size. Equal seeds give equal rules;
-try_rules.py takes them through the compiler.
+try_rules.py takes them through the compiler. Those from NEWER on may read a state again along what they have read of
+it, and decay by what other states say: with those before, seeds that are written down would give other rules.
 """
 import random
 import sys
 
 COLUMNS = (1, 2, 3, 4, 8)
+NEWER = 40000
 
 
 class Maker:
@@ -28,6 +30,7 @@ class Maker:
         self.few = self.random.choice(COLUMNS)
         self.steps = self.random.choice((2, 2, 3))
         self.plain = self.chance(0.6)  # few parts, so that most forms take it
+        self.newer = seed >= NEWER
 
     def chance(self, p):
         return self.random.random() < p
@@ -113,7 +116,19 @@ class Maker:
 
     # Decays
 
+    def remembered(self, shape, dim=None):
+        """What a state of numbers or vectors says, between 0 and 1: an average, a maximum, or a function of itself."""
+        m, a, x = self.name("m"), self.rate(), self.declare("input", "x", shape)
+        self.declared[m] = f"state {m} : {shape}"
+        kind = self.pick("average", "average", "function", "function", "maximum" if dim is None else "norm")
+        self.before.append({"average": f"{m} = {a}*{m} + (1 - {a})*{x}.*{x}" if dim else f"{m} = {a}*{m} + {x}*{x}",
+                            "function": f"{m} = tanh({a}*{m} + {x})", "maximum": f"{m} = max({a}*{m}, {x})",
+                            "norm": f"{m} = {a}*{m} + {x}/sqrt(1 + dot({m}, {x})^2)"}[kind])
+        return f"exp(-{m})" if kind == "average" else f"sigmoid({m} + 1)"
+
     def scalar_decay(self):
+        if self.newer and self.chance(0.3):
+            return self.remembered("scalar")
         number = lambda kind, prefix: self.declare(kind, prefix, "scalar")
         log = lambda: self.declare("input", "g", "scalar", f" in {self.pick('(-inf, 0]', '(-inf, 0]', '[-5, 0]')}")
         choices = {
@@ -133,6 +148,8 @@ class Maker:
         return choices[self.random.choice(["log"] * 4 + ["plain", "plain", "signed"] + list(choices))]()
 
     def vector_decay(self, dim):
+        if self.newer and self.chance(0.5):
+            return self.let("a", self.remembered(f"vector({dim})", dim))
         range_of = lambda: self.pick("(-inf, 0]", "[-5, 0]", "[-1, 0]")
         log = lambda: self.declare("input", "g", f"vector({dim})", f" in {range_of()}")
         kind = self.pick("log", "log", "log", "sigmoid", "softplus", "plain", "signed", "low rank")
@@ -323,6 +340,9 @@ class Maker:
             scaled, function = self.pick("dk^(-1/2)", "0.5"), self.pick("silu", "l2norm", "softmax", "rope")
             q = f"({scaled}*{q})" if self.chance(0.5) else self.let("q", f"{function}({q})")
         text = f"{total}*{q}" if total else " + ".join(f"{state}*{q}" for state in reads)
+        if self.newer and self.chance(0.3):
+            back = f"{self.pick('', 'silu', 'l2norm')}({self.pick('S', reads[0])}.T*({text}))"
+            text = f"{reads[0]}*({self.pick('', self.unit('dk') + ' + ')}{back})"
         kind = self.pick(*["plain"] * 4, "norm", "gate", "skip", "normaliser", "bonus", "columns", "tanh")
         if kind == "norm":
             return f"{self.declare('param', 'w', 'vector(dv)')}.*rmsnorm({text})"
