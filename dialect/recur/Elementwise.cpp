@@ -166,9 +166,18 @@ double MulOp::evaluate(ArrayRef<double> x) { return x[0] * x[1]; }
 Value MulOp::buildPartial(OpBuilder &, unsigned index) { return index ? getLhs() : getRhs(); }
 Value MulOp::lower(OpBuilder &b, Location loc, ValueRange x) { return mulf(b, loc, x[0], x[1]); }
 RangeAttr MulOp::inferRange(ArrayRef<RangeAttr> x) {
+  bool isSquare = getLhs() == getRhs();
+  auto isNegative = [](Value value, Value of) {
+    auto negation = value.getDefiningOp<NegOp>();
+    return negation && negation.getOperand() == of;
+  };
+  if ((!x[0] || !x[1]) && isSquare)
+    return RangeAttr::get(getContext(), 0, infinity, false, false);
+  if ((!x[0] || !x[1]) && (isNegative(getLhs(), getRhs()) || isNegative(getRhs(), getLhs()))) // -x.*x
+    return RangeAttr::get(getContext(), -infinity, 0, false, false);
   if (!x[0] || !x[1])
     return {};
-  if (getLhs() == getRhs()) { // a square
+  if (isSquare) {
     double lo = x[0].getLo(), hi = x[0].getHi(), top = std::max(lo * lo, hi * hi);
     return RangeAttr::closed(getContext(), x[0].contains(0.0) ? 0 : std::min(lo * lo, hi * hi), top);
   }

@@ -170,6 +170,46 @@ struct Reassociate : recur::impl::RecurReassociateBase<Reassociate> {
     });
   }
 
+  // S*((I - k*kT)*(I - p*pT)) is (S*(I - k*kT))*(I - p*pT): a state is changed by sums in turn, as by those
+  // that are written so.
+  static std::pair<Value, Value> withoutNumber(Value matrix) {
+    auto scaled = matrix.getDefiningOp<MulOp>();
+    for (unsigned i = 0; scaled && i < 2; ++i)
+      if (matType(scaled->getOperand(i)).isScalar())
+        return {scaled->getOperand(i), scaled->getOperand(1 - i)};
+    return {};
+  }
+  static MatmulOp productOfSums(Value matrix) {
+    while (Value inner = withoutNumber(matrix).second)
+      matrix = inner;
+    auto isSum = [](Value value) { return expandTerms(value).size() > 1; };
+    auto product = matrix.getDefiningOp<MatmulOp>();
+    return product && isSum(product.getLhs()) && isSum(product.getRhs()) ? product : MatmulOp();
+  }
+  static Value multiplyInTurn(IRRewriter &rewriter, Location loc, Value state, Value by, bool onRight) {
+    if (MatmulOp both = productOfSums(by)) {
+      for (; by != both.getResult(); by = withoutNumber(by).second)
+        state = MulOp::create(rewriter, loc, withoutNumber(by).first, state);
+      Value first = onRight ? both.getLhs() : both.getRhs(), second = onRight ? both.getRhs() : both.getLhs();
+      state = multiplyInTurn(rewriter, loc, state, first, onRight);
+      return multiplyInTurn(rewriter, loc, state, second, onRight);
+    }
+    return onRight ? MatmulOp::create(rewriter, loc, state, by) : MatmulOp::create(rewriter, loc, by, state);
+  }
+  void multiplyInTurn(IRRewriter &rewriter) {
+    for (MatmulOp op : llvm::make_early_inc_range(getOperation().getBody().getOps<MatmulOp>()))
+      for (bool onRight : {true, false}) {
+        Value state = op->getOperand(onRight ? 0 : 1), by = op->getOperand(onRight ? 1 : 0);
+        if (!isMatrix(matType(state)) || !isMatrix(matType(by)) || !dependsOnState(state) ||
+            dependsOnState(by) || !productOfSums(by))
+          continue;
+        rewriter.setInsertionPoint(op);
+        rewriter.replaceOp(op, multiplyInTurn(rewriter, op.getLoc(), state, by, onRight));
+        break;
+      }
+    eraseDead(getOperation());
+  }
+
   // What is read of a matrix on its right, or on its left: in both cases columns or rows.
   struct MatrixRead {
     Value matrix;
@@ -239,6 +279,7 @@ struct Reassociate : recur::impl::RecurReassociateBase<Reassociate> {
     IRRewriter rewriter(&getContext());
     multiplyByReciprocals(rewriter);
     scaleByVectors(rewriter);
+    multiplyInTurn(rewriter);
     // Users before operands: a product that is expanded into its user is dead when its turn comes.
     SmallVector<MatmulOp> products;
     getOperation().walk([&](MatmulOp op) { products.push_back(op); });

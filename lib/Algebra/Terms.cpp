@@ -58,6 +58,23 @@ bool recur::feedsState(RuleOp rule, Operation *op) {
   return llvm::any_of(rule.yieldedStates(), [&](Value next) { return slice.contains(next.getDefiningOp()); });
 }
 
+bool recur::dependsOnState(Value value) {
+  auto rule = value.getParentRegion()->getParentOfType<RuleOp>();
+  llvm::SetVector<Value> open;
+  open.insert(value);
+  for (size_t i = 0; rule && i < open.size(); ++i) {
+    if (auto argument = dyn_cast<BlockArgument>(open[i])) {
+      bool isOfRule = argument.getOwner()->getParentOp() == rule.getOperation();
+      if (isOfRule && rule.getArg(argument).getKind() == ArgKind::State)
+        return true;
+      continue;
+    }
+    // What its regions read, too.
+    open[i].getDefiningOp()->walk([&](Operation *inner) { open.insert_range(inner->getOperands()); });
+  }
+  return false;
+}
+
 SmallVector<Term> recur::multiplyTerms(ArrayRef<Term> lhs, ArrayRef<Term> rhs) {
   SmallVector<Term> result;
   for (const Term &l : lhs)
@@ -124,23 +141,6 @@ SmallVector<Term> leaf(Value value) {
   Term term;
   term.chain.push_back({value});
   return {term};
-}
-
-bool dependsOnState(Value value) {
-  auto rule = value.getParentRegion()->getParentOfType<RuleOp>();
-  llvm::SetVector<Value> open;
-  open.insert(value);
-  for (size_t i = 0; rule && i < open.size(); ++i) {
-    if (auto argument = dyn_cast<BlockArgument>(open[i])) {
-      bool isOfRule = argument.getOwner()->getParentOp() == rule.getOperation();
-      if (isOfRule && rule.getArg(argument).getKind() == ArgKind::State)
-        return true;
-      continue;
-    }
-    // What its regions read, too.
-    open[i].getDefiningOp()->walk([&](Operation *inner) { open.insert_range(inner->getOperands()); });
-  }
-  return false;
 }
 
 // Whether a matrix is what a state becomes. Reads of it see all that the token does with the state, decays
@@ -264,9 +264,12 @@ SmallVector<Term> Expansion::ofProduct(Value lhs, Value rhs) {
   bool readsLeft = isMatrix(matType(lhs)) && !isMatrix(matType(rhs));
   bool readsRight = isMatrix(matType(rhs)) && !isMatrix(matType(lhs));
   SmallVector<Term> left = readsLeft ? ofRead(lhs) : of(lhs), right = readsRight ? ofRead(rhs) : of(rhs);
-  if (left.size() > 1 && right.size() > 1 && isMatrix(matType(lhs)) && isMatrix(matType(rhs)) &&
-      dependsOnState(lhs))
-    left = leaf(lhs);
+  if (left.size() > 1 && right.size() > 1 && isMatrix(matType(lhs)) && isMatrix(matType(rhs))) {
+    if (dependsOnState(lhs))
+      left = leaf(lhs);
+    else if (dependsOnState(rhs))
+      right = leaf(rhs);
+  }
   return multiplyTerms(left, right);
 }
 

@@ -43,6 +43,8 @@ bool isRead(MatmulOp product);
 
 /// The value that another one is but for transposes.
 mlir::Value withoutTransposes(mlir::Value value);
+/// Whether a value of a rule follows from a state, within regions, too.
+bool dependsOnState(mlir::Value value);
 /// Whether a new state of the rule follows from an operation's result.
 bool feedsState(RuleOp rule, mlir::Operation *op);
 
@@ -56,8 +58,8 @@ mlir::Value normalisedVector(mlir::Value value);
 /// identities, diagonals, products through a dimension of 1.
 llvm::SmallVector<Term> expandTerms(mlir::Value value);
 
-/// The product of two values as a sum of terms. Of several terms with a state times several others the left
-/// side stays one factor: the right one reads what the state has become.
+/// The product of two values as a sum of terms. Of several terms with a state and several others the side
+/// with the state stays one factor: the other one reads what the state has become.
 llvm::SmallVector<Term> expandProduct(mlir::Value lhs, mlir::Value rhs);
 
 /// All products of a term of `lhs` with one of `rhs`.
