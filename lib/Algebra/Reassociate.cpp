@@ -184,7 +184,10 @@ struct Reassociate : recur::impl::RecurReassociateBase<Reassociate> {
       matrix = inner;
     auto isSum = [](Value value) { return expandTerms(value).size() > 1; };
     auto product = matrix.getDefiningOp<MatmulOp>();
-    return product && isSum(product.getLhs()) && isSum(product.getRhs()) ? product : MatmulOp();
+    bool areSums = product && isSum(product.getLhs()) && isSum(product.getRhs());
+    return areSums || (product && (productOfSums(product.getLhs()) || productOfSums(product.getRhs())))
+               ? product
+               : MatmulOp();
   }
   static Value multiplyInTurn(IRRewriter &rewriter, Location loc, Value state, Value by, bool onRight) {
     if (MatmulOp both = productOfSums(by)) {
