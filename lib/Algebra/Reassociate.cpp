@@ -170,8 +170,7 @@ struct Reassociate : recur::impl::RecurReassociateBase<Reassociate> {
     });
   }
 
-  // S*((I - k*kT)*(I - p*pT)) is (S*(I - k*kT))*(I - p*pT): a state is changed by sums in turn, as by those
-  // that are written so.
+  // A number, and the matrix that it is times; or nothing.
   static std::pair<Value, Value> withoutNumber(Value matrix) {
     auto scaled = matrix.getDefiningOp<MulOp>();
     for (unsigned i = 0; scaled && i < 2; ++i)
@@ -179,6 +178,8 @@ struct Reassociate : recur::impl::RecurReassociateBase<Reassociate> {
         return {scaled->getOperand(i), scaled->getOperand(1 - i)};
     return {};
   }
+
+  // The product that a matrix is but for numbers, if there are two sums in turn in it; null of others.
   static MatmulOp productOfSums(Value matrix) {
     while (Value inner = withoutNumber(matrix).second)
       matrix = inner;
@@ -189,6 +190,9 @@ struct Reassociate : recur::impl::RecurReassociateBase<Reassociate> {
                ? product
                : MatmulOp();
   }
+
+  // S*((I - k*kT)*(I - p*pT)) is (S*(I - k*kT))*(I - p*pT): a state is changed by sums in turn, as by those
+  // that are written so.
   static Value multiplyInTurn(IRRewriter &rewriter, Location loc, Value state, Value by, bool onRight) {
     if (MatmulOp both = productOfSums(by)) {
       for (; by != both.getResult(); by = withoutNumber(by).second)
