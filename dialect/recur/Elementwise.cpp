@@ -171,12 +171,13 @@ RangeAttr MulOp::inferRange(ArrayRef<RangeAttr> x) {
     auto negation = value.getDefiningOp<NegOp>();
     return negation && negation.getOperand() == of;
   };
-  if ((!x[0] || !x[1]) && isSquare)
-    return RangeAttr::get(getContext(), 0, infinity, false, false);
-  if ((!x[0] || !x[1]) && (isNegative(getLhs(), getRhs()) || isNegative(getRhs(), getLhs()))) // -x.*x
-    return RangeAttr::get(getContext(), -infinity, 0, false, false);
-  if (!x[0] || !x[1])
+  if (!x[0] || !x[1]) {
+    if (isSquare)
+      return RangeAttr::get(getContext(), 0, infinity, false, false);
+    if (isNegative(getLhs(), getRhs()) || isNegative(getRhs(), getLhs())) // -x.*x
+      return RangeAttr::get(getContext(), -infinity, 0, false, false);
     return {};
+  }
   if (isSquare) {
     double lo = x[0].getLo(), hi = x[0].getHi(), top = std::max(lo * lo, hi * hi);
     return RangeAttr::closed(getContext(), x[0].contains(0.0) ? 0 : std::min(lo * lo, hi * hi), top);

@@ -4,7 +4,6 @@
 #include "lib/Algebra/ColumnRows.h"
 #include "lib/Cuda/Cores.h"
 #include "lib/Cuda/Stages.h"
-#include "mlir/IR/IRMapping.h"
 
 namespace recur::cuda {
 
@@ -97,7 +96,6 @@ private:
   llvm::DenseMap<Core *, llvm::DenseSet<mlir::Value>> taken; // what each core has of other stages
   llvm::SmallVector<unsigned> late;                          // outputs that no core computes
   mlir::OwningOpRef<mlir::ModuleOp> whole; // the rule as it was, where states have second ones
-  mlir::IRMapping wholeOf;                 // of what it was
   llvm::SetVector<mlir::Value> written;    // what states that have second ones hand to them
   uint64_t followed = 0;                   // those to which a second one has to be the same for ever, as bits
   // Whose reads are magnified, as bits of states; what exponentials follow from by sums and factors alone;

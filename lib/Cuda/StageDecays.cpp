@@ -127,6 +127,28 @@ Value cuda::logarithmOf(OpBuilder &b, Location loc, Value value,
   return MaxOp::create(b, loc, LogOp::create(b, loc, value), ConstantOp::create(b, loc, least));
 }
 
+// Whether two rules, of which one may have more states, compute a value in the same way.
+static bool isSame(Value x, Value y) {
+  auto argument = dyn_cast<BlockArgument>(x), other = dyn_cast<BlockArgument>(y);
+  if (argument || other)
+    return argument && other && argument.getArgNumber() == other.getArgNumber();
+  return cast<OpResult>(x).getResultNumber() == cast<OpResult>(y).getResultNumber() &&
+         OperationEquivalence::isEquivalentTo(
+             x.getDefiningOp(), y.getDefiningOp(), [](Value a, Value b) { return success(isSame(a, b)); },
+             nullptr, OperationEquivalence::IgnoreLocations);
+}
+
+// The value of another rule that is computed as this one is, or null.
+static Value sameIn(RuleOp other, Value value) {
+  if (auto argument = dyn_cast<BlockArgument>(value))
+    return other.getBody().getArgument(argument.getArgNumber());
+  for (Operation &op : other.getBody().front())
+    for (Value result : op.getResults())
+      if (isSame(value, result))
+        return result;
+  return {};
+}
+
 // Has what comes after take the exponential of a decay's logarithm.
 static Value replaceByExp(OpBuilder &b, Value decay, Value log) {
   auto exp = ExpOp::create(b, decay.getLoc(), log);
@@ -157,12 +179,8 @@ void StageCutter::takeLogs(Value decay) {
     return;
   if (!isa_and_present<ExpOp>(op)) {
     decays.insert(replaceByExp(b, decay, log));
-    // (An operation may lie where one was that is no more.)
-    Value same = whole ? wholeOf.lookupOrNull(decay) : Value();
-    Operation *own = same ? same.getDefiningOp() : nullptr;
-    if (same && same.getType() == decay.getType() && !own == !op &&
-        (!op || own->getName() == op->getName())) {
-      own ? b.setInsertionPointAfter(own) : b.setInsertionPointToStart(same.getParentBlock());
+    if (Value same = whole ? sameIn(*whole->getOps<RuleOp>().begin(), decay) : Value()) {
+      b.setInsertionPointAfterValue(same);
       replaceByExp(b, same, logarithmOf(b, rule.getLoc(), same, [](Value value) { return rangeOf(value); }));
     }
   }

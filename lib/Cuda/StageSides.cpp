@@ -355,7 +355,7 @@ void StageCutter::splitSides() {
   constexpr size_t mostStates = 8;
   bool isSplit = false;
   whole = ModuleOp::create(rule.getLoc());
-  OpBuilder::atBlockEnd(whole->getBody()).clone(*rule, wholeOf);
+  OpBuilder::atBlockEnd(whole->getBody()).clone(*rule);
   auto count = [&] { return rule.argumentsOf(ArgKind::State).size(); };
   // A second state may be read again along what was read of it.
   size_t most = options.splitsTimes ? count() : std::max(count(), mostStates);
