@@ -211,6 +211,19 @@ def Recur_JoinOp : Recur_Op<"join", [Pure, DeclareOpInterfaceMethods<InferTypeOp
   let assemblyFormat = "$columns attr-dict `:` type($columns)";
 }
 
+def Recur_ConcatOp : Recur_Op<"concat", [Pure, DeclareOpInterfaceMethods<InferTypeOpInterface>]> {
+  let summary = "the vector that has these, one below the other";
+  let description = [{
+    Where recur::joinKeys made one state of several, what it is read and written along has the keys of all.
+    Constraint: recur_concat_c1: the parts are at least one, each n x 1, of bound sizes.
+
+    Example: `%x = recur.concat %k, %p : !recur.mat<128 x 1>, !recur.mat<16 x 1>`.
+  }];
+  let arguments = (ins Variadic<Recur_Mat>:$parts);
+  let results = (outs Recur_Mat:$result);
+  let assemblyFormat = "$parts attr-dict `:` type($parts)";
+}
+
 //===----------------------------------------------------------------------===//
 // Linear algebra
 //===----------------------------------------------------------------------===//

@@ -84,6 +84,21 @@ INFER(JoinOp) {
   return success();
 }
 
+INFER(ConcatOp) {
+  int64_t rows = 0;
+  for (Value part : operands) {
+    auto type = matType(part);
+    if (!isOne(type.getCols()) || !isa<IntegerAttr>(type.getRows())) // recur_concat_c1
+      return emitOptionalError(loc, "the parts must be n x 1, of bound sizes, got: ", type);
+    rows += type.numRows();
+  }
+  if (!rows) // recur_concat_c1
+    return emitOptionalError(loc, "there must be at least one part");
+  Builder b(context);
+  results.push_back(MatType::get(context, b.getI64IntegerAttr(rows), b.getI64IntegerAttr(1)));
+  return success();
+}
+
 //===----------------------------------------------------------------------===//
 // matmul, transpose
 //===----------------------------------------------------------------------===//

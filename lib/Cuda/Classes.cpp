@@ -65,6 +65,7 @@ void IndexClasses::visit(Operation *op) {
           join(column, 0, j, 0);
         mix(j, 1);
       })
+      .Case([&](ConcatOp c) { mix(c, 0); })
       .Case<ElementwiseOp, BroadcastOp, AssumeOp>([&](auto e) {
         for (Value operand : e->getOperands())
           joinAll(operand, e->getResult(0));

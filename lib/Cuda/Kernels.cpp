@@ -169,9 +169,12 @@ bool KernelBuilder::addInStages(DeriveFunction derive, bool keepsSums) {
   split.splitsTimes = true;
   if (keepsSums || addStages(derive, split))
     return !keepsSums;
-  CutOptions normed;
+  CutOptions normed, joined;
   normed.takesNorms = true;
-  return refused.lookup("roles") == tooLarge && addStages(derive, normed);
+  if (refused.lookup("roles") == tooLarge && addStages(derive, normed))
+    return true;
+  joined.joinsKeys = true;
+  return addStages(derive, joined);
 }
 
 void KernelBuilder::addChunked(DeriveFunction derive) {

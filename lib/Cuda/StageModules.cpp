@@ -10,6 +10,11 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
+// A vector that is joined of several is handed over in parts, as they lie one after the other.
+static std::string nameOfPart(StringRef whole, size_t number) {
+  return (whole + "." + Twine(number)).str();
+}
+
 // A rule with some values of the rule for outputs, some for inputs as far as they are needed, and some of the
 // states; null where others are needed, too.
 OwningOpRef<ModuleOp> StageCutter::stage(const Names &inputs, const Names &outputs, uint64_t states) {
@@ -31,6 +36,13 @@ OwningOpRef<ModuleOp> StageCutter::stage(const Names &inputs, const Names &outpu
   OpBuilder last(copy.getBodyYield());
   for (auto &[value, name] : outputs) {
     Value own = map.lookup(value);
+    if (auto concat = own.getDefiningOp<ConcatOp>()) {
+      for (auto [i, part] : llvm::enumerate(concat.getParts())) {
+        yields.push_back(part);
+        names.push_back(b.getStringAttr(nameOfPart(name, i)));
+      }
+      continue;
+    }
     yields.push_back(isRow(value) ? TransposeOp::create(last, rule.getLoc(), own).getResult() : own);
     names.push_back(b.getStringAttr(name));
   }
@@ -189,6 +201,14 @@ static OwningOpRef<ModuleOp> joinStages(const Stages &stages, RuleOp rule) {
       named["new " + part.getArg(state).getName().str()] = map.lookup(value);
     for (auto [name, value] : llvm::zip(part.getOutputs().getAsRange<StringAttr>(), part.yieldedOutputs()))
       named[name] = map.lookup(value);
+    for (auto [i, whole] : llvm::enumerate(stages.temporaries)) {
+      SmallVector<Value> given;
+      for (const Stages::Temporary &temporary : stages.temporaries)
+        if (temporary.whole == i)
+          given.push_back(named.lookup(temporary.name));
+      if (!given.empty() && given.front() && !named.lookup(whole.name))
+        named[whole.name] = ConcatOp::create(b, rule.getLoc(), given);
+    }
   }
   SmallVector<Value> values;
   for (BlockArgument state : whole.argumentsOf(ArgKind::State))
@@ -208,6 +228,9 @@ static void chooseDigits(Stages &stages) {
            llvm::is_contained(stage.rule().getOutputs(),
                               StringAttr::get(stage.rule()->getContext(), temporary.name))))
         temporary.isWide = false;
+  for (Stages::Temporary &temporary : stages.temporaries)
+    if (temporary.whole)
+      temporary.isWide = stages.temporaries[*temporary.whole].isWide;
 }
 
 // What another stage of matrices reads is one number an entry, of what its other vectors are.
@@ -242,7 +265,20 @@ std::optional<Stages> StageCutter::makeStages() {
     stages.temporaries.push_back({"recur." + std::to_string(stages.temporaries.size()), matType(value),
                                   /*isWide=*/true,
                                   bundle != bundles.end() && isNumber(bundle->second.front())});
-    names.push_back({value, stages.temporaries.back().name});
+    std::string own = stages.temporaries.back().name;
+    names.push_back({value, own});
+    if (auto concat = value.getDefiningOp<ConcatOp>()) {
+      unsigned whole = stages.temporaries.size() - 1;
+      int64_t first = 0;
+      for (auto [i, part] : llvm::enumerate(concat.getParts())) {
+        Stages::Temporary &added = stages.temporaries.emplace_back();
+        added.name = nameOfPart(own, i);
+        added.type = matType(part);
+        added.whole = whole;
+        added.first = first;
+        first += matType(part).numRows();
+      }
+    }
   };
   auto nameOutputs = [&](ArrayRef<unsigned> which, Names &names) {
     for (unsigned i : which)

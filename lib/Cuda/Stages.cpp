@@ -1,4 +1,5 @@
 #include "lib/Algebra/ColumnRows.h"
+#include "lib/Algebra/JoinedKeys.h"
 #include "lib/Algebra/Passes.h"
 #include "lib/Algebra/Rewriting.h"
 #include "lib/Algebra/RotatedUpdate.h"
@@ -333,10 +334,27 @@ static OwningOpRef<ModuleOp> withMatrices(RuleOp rule) {
   return module;
 }
 
+// The rule whose states are one, or null.
+static OwningOpRef<ModuleOp> withJoinedKeys(RuleOp rule) {
+  OwningOpRef<ModuleOp> module = joinKeys(rule);
+  if (!module)
+    return {};
+  RuleOp joined = *module->getOps<RuleOp>().begin();
+  if (std::string defect = proveJoined(rule, joined); !defect.empty()) {
+    mlir::emitWarning(rule.getLoc()) << "internal error: the rule of joined states is not the rule: "
+                                     << defect;
+    return {};
+  }
+  (void)applyPatternsGreedily(joined, FrozenRewritePatternSet());
+  return module;
+}
+
 std::optional<Stages> cuda::cutIntoStages(RuleOp rule, CutOptions options) {
   if (options.keepsDelayed && !delayedWrites(rule))
     return std::nullopt;
-  OwningOpRef<ModuleOp> copy = withMatrices(rule);
+  OwningOpRef<ModuleOp> copy = options.joinsKeys ? withJoinedKeys(rule) : withMatrices(rule);
+  if (!copy && options.joinsKeys)
+    return std::nullopt;
   if (!copy)
     copy = rewritten(rule, [](RuleOp) { return success(); });
   std::optional<Stages> stages = StageCutter(*copy->getOps<RuleOp>().begin(), options).run();

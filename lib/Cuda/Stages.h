@@ -41,6 +41,9 @@ struct Stages {
     bool isExponent = false;
     /// It is handed over with its rest, as two bf16; or it is that rest.
     bool isInParts = false;
+    /// It is part of another one: that one's number, and the first of its entries there.
+    std::optional<unsigned> whole = std::nullopt;
+    int64_t first = 0;
     bool isNumber() const { return isOne(type.getRows()) && isOne(type.getCols()); }
   };
   /// A function of an input's rows that stages of matrices have for an input under a name, in a module as
@@ -89,6 +92,8 @@ struct CutOptions {
   /// A vector that sums keys stays with the matrix that is written along them, for roles to read it beside
   /// their scores; nothing where there is none. (Then one stage may be all of the rule.)
   bool keepsSums = false;
+  /// States that read each other and have keys of their own are one (joinKeys); nothing where none are.
+  bool joinsKeys = false;
   /// Vectors that are divided by their norms are handed over as that, for stages of matrices that have no
   /// room for the sums; nothing where there are none.
   bool takesNorms = false;

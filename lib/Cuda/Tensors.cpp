@@ -1,4 +1,5 @@
 #include "lib/Cuda/Tensors.h"
+#include "lib/Algebra/JoinedKeys.h"
 
 using namespace mlir;
 using namespace recur;
@@ -48,6 +49,24 @@ SmallVector<TensorArgument> cuda::listTensors(RuleOp symbolic, RuleOp bound, con
   addArguments(ArgKind::Input, true, true);
   addArguments(ArgKind::Param, false, true);
   addArguments(ArgKind::State, false, true);
+  // The others of a state that several are, beside the first of them.
+  auto states = bound.argumentsOf(ArgKind::State);
+  size_t initial = tensors.size() - states.size();
+  SmallVector<SmallVector<TensorArgument::Part, 1>> ofFinal(states.size());
+  for (auto [i, state] : llvm::enumerate(states)) {
+    std::optional<JoinedState> joined = joinedState(bound, bound.getArg(state).getName());
+    for (size_t k = 1; joined && k < joined->names.size(); ++k) {
+      TensorArgument other = tensors[initial + i];
+      other.argument = {};
+      other.parts.clear();
+      other.own[2] = !isOne(matType(symbolic.findArgument(ArgKind::State, joined->names[k])).getCols());
+      other.inMemory[1] = 0;
+      unsigned number = tensors.size();
+      tensors[initial + i].parts.push_back({number, joined->firsts[k], !other.own[2]});
+      ofFinal[i].push_back({number + 1, joined->firsts[k], !other.own[2]});
+      tensors.append(2, other);
+    }
+  }
   for (auto [name, value] : llvm::zip(bound.getOutputs().getAsRange<StringAttr>(), bound.yieldedOutputs())) {
     auto known = llvm::find(symbolic.getOutputs(), name);
     Value unbound = known == symbolic.getOutputs().end()
@@ -56,6 +75,8 @@ SmallVector<TensorArgument> cuda::listTensors(RuleOp symbolic, RuleOp bound, con
     add(unbound, value, {}, name, true, false);
   }
   addArguments(ArgKind::State, false, false);
+  for (auto [i, parts] : llvm::enumerate(ofFinal))
+    tensors[tensors.size() - states.size() + i].parts = parts;
   return tensors;
 }
 
@@ -139,8 +160,11 @@ void TensorAccess::locate(Value sequence, Value slot, Value firstToken, Value he
 Value TensorAccess::firstOf(unsigned tensor) { return first[tensor] ? first[tensor] : find(tensor); }
 
 Value TensorAccess::isGiven(unsigned tensor) {
-  return arith::CmpIOp::create(b, arith::CmpIPredicate::ne, word(base(tensor) + Data),
-                               threads.constant(0, 64));
+  Value given = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, word(base(tensor) + Data),
+                                      threads.constant(0, 64));
+  for (const TensorArgument::Part &part : tensors[tensor].parts)
+    given = arith::OrIOp::create(b, given, isGiven(part.tensor));
+  return given;
 }
 
 int64_t TensorAccess::packetWidth(const TensorArgument &tensor, const Layout &layout) const {
@@ -430,11 +454,41 @@ Value TensorAccess::exists(unsigned index, Value row, Value col) {
   return all;
 }
 
+// Where an entry of a state that several are lies, and whether that one is given; and what it is times in the
+// state.
+std::tuple<Value, Value, Value> TensorAccess::entryOfPart(unsigned tensor, Value row, Value col) {
+  auto isGivenAlone = [&](unsigned index) {
+    return arith::CmpIOp::create(b, arith::CmpIPredicate::ne, word(base(index) + Data),
+                                 threads.constant(0, 64));
+  };
+  Value address = entry(tensor, row, col), given = isGivenAlone(tensor), times = threads.number(1);
+  for (const TensorArgument::Part &part : tensors[tensor].parts) {
+    Value first = threads.constant(part.first), own = arith::SubIOp::create(b, col, first);
+    Value isOwn = arith::CmpIOp::create(b, arith::CmpIPredicate::uge, col, first);
+    auto choose = [&](Value own, Value other) { return arith::SelectOp::create(b, isOwn, own, other); };
+    address = choose(entry(part.tensor, row, part.isVector ? threads.constant(0) : own), address);
+    given = choose(isGivenAlone(part.tensor), given);
+    times = choose(threads.number(part.isVector ? entryOfVector : 1), times);
+  }
+  return {address, given, times};
+}
+
 Value TensorAccess::loadEntry(unsigned tensor, Value row, Value col) {
   Value exists = this->exists(tensor, row, col), none = threads.constant(0);
   if (exists) {
     row = arith::SelectOp::create(b, exists, row, none);
     col = arith::SelectOp::create(b, exists, col, none);
+  }
+  if (!tensors[tensor].parts.empty()) {
+    // Some part is given, whose first entry stands for what is not.
+    auto [address, given, times] = entryOfPart(tensor, row, col);
+    Value other = entry(tensor, none, none);
+    for (const TensorArgument::Part &part : tensors[tensor].parts)
+      other = arith::SelectOp::create(b, isGiven(part.tensor), entry(part.tensor, none, none), other);
+    Value from = arith::SelectOp::create(b, given, address, other);
+    Value found = arith::MulFOp::create(b, times, LLVM::LoadOp::create(b, b.getF32Type(), from));
+    given = threads.both(given, exists);
+    return arith::SelectOp::create(b, given, found, threads.number(0));
   }
   Value entry = LLVM::LoadOp::create(b, tensors[tensor].element, this->entry(tensor, row, col));
   if (!entry.getType().isF32())
@@ -443,6 +497,22 @@ Value TensorAccess::loadEntry(unsigned tensor, Value row, Value col) {
 }
 
 void TensorAccess::storeEntry(unsigned tensor, Value row, Value col, Value value) {
+  if (!tensors[tensor].parts.empty()) {
+    auto [address, given, times] = entryOfPart(tensor, row, col);
+    for (const TensorArgument::Part &part : tensors[tensor].parts)
+      if (part.isVector) { // all of its keys have it
+        auto is = [&](arith::CmpIPredicate predicate, int64_t n) {
+          return arith::CmpIOp::create(b, predicate, col, threads.constant(n)).getResult();
+        };
+        Value isFirst = is(arith::CmpIPredicate::ule, part.first);
+        Value isBehind = is(arith::CmpIPredicate::uge, part.first + keysOfVector);
+        given = threads.both(given, arith::OrIOp::create(b, isFirst, isBehind));
+      }
+    Value exists = this->exists(tensor, row, col);
+    return threads.when(threads.both(given, exists), [&, address = address, times = times] {
+      LLVM::StoreOp::create(b, arith::DivFOp::create(b, value, times), address);
+    });
+  }
   threads.when(exists(tensor, row, col), [&] { LLVM::StoreOp::create(b, value, entry(tensor, row, col)); });
 }
 

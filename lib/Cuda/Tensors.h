@@ -7,6 +7,7 @@
 namespace recur::cuda {
 
 /// One tensor of a kernel. They come in the order inputs, params, initial states, outputs, final states.
+/// Behind initial states are those of others that are part of one, before and after all tokens.
 struct TensorArgument {
   /// The value that the tensor is loaded into or stored from; null for outputs and final states.
   mlir::BlockArgument argument;
@@ -25,6 +26,14 @@ struct TensorArgument {
   /// Rows and columns in memory, where the type, or those of all blocks' parts together, reaches further;
   /// else 0. What is not there is zero.
   int64_t inMemory[2] = {0, 0};
+  /// Of a state that several are (JoinedKeys.h), beside the first of them: the tensor of each other one, and
+  /// where its keys begin; whether it is a vector, which each of its keys has `entryOfVector` of.
+  struct Part {
+    unsigned tensor;
+    int64_t first;
+    bool isVector;
+  };
+  llvm::SmallVector<Part, 1> parts;
 
   MatType entry() const { return entryType(type); }
 };
@@ -123,6 +132,8 @@ public:
   mlir::Value entryOfToken(unsigned tensor, mlir::Value token, mlir::Value at, mlir::Value row = {});
 
 private:
+  std::tuple<mlir::Value, mlir::Value, mlir::Value> entryOfPart(unsigned tensor, mlir::Value row,
+                                                                mlir::Value col);
   /// Calls `body(r, c, width, pointer)` for each packet of entries that lie together in memory.
   void forPackets(unsigned tensor, const Tile &tile, mlir::Value token, mlir::Value step, bool clamp,
                   llvm::function_ref<void(int64_t, int64_t, int64_t, mlir::Value)> body);

@@ -1,4 +1,5 @@
 // Kernels for the stages of a rule: what comes before and after its states, around roles.
+#include "lib/Algebra/JoinedKeys.h"
 #include "lib/Algebra/Rewriting.h"
 #include "lib/Cuda/Cores.h"
 #include "lib/Cuda/KernelBuilder.h"
@@ -20,13 +21,21 @@ using TensorName = std::pair<Place, std::string>;
 // What the tensors of a rule are, in the order of listTensors.
 static SmallVector<TensorName> namesOf(RuleOp rule) {
   SmallVector<TensorName> names;
+  auto nameOf = [&](BlockArgument argument) { return rule.getArg(argument).getName(); };
   auto add = [&](ArgKind kind, Place place) {
-    for (BlockArgument argument : rule.argumentsOf(kind))
-      names.push_back({place, rule.getArg(argument).getName().str()});
+    for (BlockArgument argument : rule.argumentsOf(kind)) {
+      std::optional<JoinedState> joined = joinedState(rule, nameOf(argument));
+      names.push_back({place, (joined ? joined->names.front() : nameOf(argument)).str()});
+    }
   };
   add(ArgKind::Input, Place::Input);
   add(ArgKind::Param, Place::Param);
   add(ArgKind::State, Place::Initial);
+  for (BlockArgument state : rule.argumentsOf(ArgKind::State))
+    if (std::optional<JoinedState> joined = joinedState(rule, nameOf(state)))
+      for (StringRef other : ArrayRef(joined->names).drop_front())
+        for (Place place : {Place::Initial, Place::Final})
+          names.push_back({place, other.str()});
   for (auto name : rule.getOutputs().getAsRange<StringAttr>())
     names.push_back({Place::Output, name.str()});
   add(ArgKind::State, Place::Final);
@@ -242,7 +251,7 @@ static bool hasRests(RuleOp rule) {
 
 // Whether there are kernels in stages, that of a matrix in roles among them, or those of vectors alone.
 bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
-  constexpr size_t mostTemporaries = 12, mostEntries = 22; // two that take token by token follow
+  constexpr size_t mostTemporaries = 24, mostEntries = 22; // two that take token by token follow
   wantsDigits &= !cut.withRests;
   std::optional<Stages> stages;
   FloatType half = halvesOf(rule, options);
@@ -283,9 +292,10 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
       areVectors &= stage.kind == Stages::Vectors && !own.empty() && own.front().front().form != Form::Chunk;
       if (!own.empty() && own.front().front().form == Form::Sequential)
         form = Form::Sequential;
-      // Roles alone know of rests, of functions of rows, and of states that another one has to be the same
-      // as; and two states for one cost less in roles alone.
-      bool needsRests = hasRests(stage.rule()), isSplit = cut.splitsTimes && stage.kind == Stages::Matrices;
+      // Roles alone know of rests, of functions of rows, of joined states, and of states that another one has
+      // to be the same as; and two states for one cost less in roles alone.
+      bool needsRests = hasRests(stage.rule());
+      bool isSplit = (cut.splitsTimes || cut.joinsKeys) && stage.kind == Stages::Matrices;
       bool takesMaps = llvm::any_of(stages->maps, [&](const Stages::Map &map) {
         return stage.rule().findArgument(ArgKind::Input, map.name) != nullptr;
       });
@@ -339,11 +349,12 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
       llvm::append_range(entries, group);
     following -= group.size();
   }
-  for (const Stages::Temporary &temporary : stages->temporaries)
+  for (auto [i, temporary] : llvm::enumerate(stages->temporaries))
     temporaries.push_back({rowsOf(temporary),
                            temporary.isNumber() ? 0
                            : rowsOf(temporary)  ? temporary.type.numCols()
                                                 : temporary.type.numElements(),
-                           temporary.isNumber() || temporary.isWide ? 32 : 16});
+                           temporary.isNumber() || temporary.isWide ? 32 : 16,
+                           temporary.whole ? int64_t(i - *temporary.whole) : 0, temporary.first});
   return true;
 }

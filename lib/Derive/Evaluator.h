@@ -50,6 +50,13 @@ private:
           return result(joined<F>(
               llvm::map_to_vector(j.getColumns(), [&](mlir::Value column) { return get(column); })));
         })
+        .Case([&](ConcatOp c) {
+          Dense<F> all(matType(c).numRows(), 1);
+          auto next = all.data.begin();
+          for (mlir::Value part : c.getParts())
+            next = llvm::copy(get(part).data, next);
+          return result(all);
+        })
         .Case([&](MatmulOp m) { return result(multiply(get(m.getLhs()), get(m.getRhs()))); })
         .Case([&](TransposeOp t) { return result(transpose(get(t.getOperand()))); })
         .Case([&](ReduceOp r) { return result(reduce(r)); })

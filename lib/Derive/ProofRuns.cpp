@@ -1,4 +1,5 @@
 #include "lib/Derive/ProofRuns.h"
+#include "lib/Algebra/JoinedKeys.h"
 #include "mlir/IR/AttrTypeSubElements.h"
 
 #include <random>
@@ -11,6 +12,17 @@ void Shrinker::shrink(Operation *op) {
   op->walk([&](JoinOp join) {
     Attribute count = Builder(op->getContext()).getI64IntegerAttr(join.getColumns().size());
     sizes.try_emplace(count, count);
+  });
+  // A vector is as long as its parts are together; those that stand for a vector keep their number.
+  op->walk([&](ConcatOp concat) {
+    int64_t rows = 0;
+    for (Value part : concat.getParts()) {
+      Attribute own = matType(part).getRows();
+      if (cast<IntegerAttr>(own).getInt() == keysOfVector)
+        sizes.try_emplace(own, own);
+      rows += cast<IntegerAttr>(small(own)).getInt();
+    }
+    sizes.try_emplace(matType(concat).getRows(), Builder(op->getContext()).getI64IntegerAttr(rows));
   });
   AttrTypeReplacer replacer;
   replacer.addReplacement([&](MatType type) {

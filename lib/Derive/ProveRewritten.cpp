@@ -1,6 +1,7 @@
 // Rules tested exactly against what they were made of, a token at a time: the rows of a token are put
 // together here as the roles' chunks do.
 #include "lib/Derive/ProveRewritten.h"
+#include "lib/Algebra/JoinedKeys.h"
 #include "lib/Algebra/MicroSteps.h"
 #include "lib/Algebra/Rewriting.h"
 #include "lib/Derive/ProofRuns.h"
@@ -306,6 +307,55 @@ std::string recur::proveWidened(RuleOp rule, RuleOp widened) {
       for (int64_t i = 0; i < vector.rows; ++i)
         for (int64_t j = 0; j < vector.cols; ++j)
           vector.at(i, j) = state.at(i, j);
+    return success();
+  });
+}
+
+std::string recur::proveJoined(RuleOp rule, RuleOp joined) {
+  OwningOpRef<RuleOp> whole(rule.clone()), own(joined.clone());
+  Shrinker shrinker;
+  shrinker.shrink(*own); // what is joined says how long it is
+  shrinker.shrink(*whole);
+  SmallVector<BlockArgument> states = whole->argumentsOf(ArgKind::State);
+  auto numberOf = [&](StringRef name) {
+    return llvm::find(states, whole->findArgument(ArgKind::State, name)) - states.begin();
+  };
+  // Calls `action` with each state of the joined rule that several are, by number, and with each of those:
+  // by number, the first of its keys, and their number.
+  auto forParts = [&](llvm::function_ref<void(size_t, size_t, int64_t, int64_t)> action) {
+    for (auto [i, state] : llvm::enumerate(own->argumentsOf(ArgKind::State))) {
+      StringRef name = own->getArg(state).getName();
+      std::optional<JoinedState> parts = joinedState(*own, name);
+      int64_t first = 0;
+      for (StringRef part : parts ? parts->names : SmallVector<StringRef>{name}) {
+        size_t number = numberOf(part);
+        MatType type = matType(states[number]);
+        int64_t keys = parts && type.numCols() == 1 ? keysOfVector : type.numCols();
+        action(i, number, first, keys);
+        first += keys;
+      }
+    }
+  };
+  return compareRuns(*whole, /*tokens=*/4, [&](Call<Fp> &call) -> LogicalResult {
+    Call<Fp> taken = call;
+    taken.states.clear();
+    for (BlockArgument state : own->argumentsOf(ArgKind::State))
+      taken.states.emplace_back(matType(state).numRows(), matType(state).numCols());
+    auto forEntries = [&](auto action) {
+      forParts([&](size_t to, size_t number, int64_t first, int64_t keys) {
+        Dense<Fp> &part = call.states[number];
+        bool isVector = part.cols < keys;
+        for (int64_t i = 0; i < part.rows; ++i)
+          for (int64_t j = 0; j < keys; ++j)
+            action(taken.states[to].at(i, first + j), part.at(i, isVector ? 0 : j),
+                   Fp::fromDouble(isVector ? entryOfVector : 1));
+      });
+    };
+    forEntries([](Fp &joined, Fp part, Fp entry) { joined = entry * part; });
+    if (failed(runRule(*own, taken)))
+      return failure();
+    forEntries([](Fp joined, Fp &part, Fp entry) { part = joined / entry; });
+    call.outputs = taken.outputs;
     return success();
   });
 }

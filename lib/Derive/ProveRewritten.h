@@ -29,4 +29,7 @@ std::string proveStepsApart(RuleOp rule, RuleOp apart, llvm::ArrayRef<StepOfInpu
 /// With the one whose vectors are matrices of like columns (widenVectors).
 std::string proveWidened(RuleOp rule, RuleOp widened);
 
+/// With the one that has several states as one (joinKeys).
+std::string proveJoined(RuleOp rule, RuleOp joined);
+
 } // namespace recur

@@ -24,6 +24,7 @@ public:
         .Case<DecayOp>([&](DecayOp d) { return set(op, decay(get(d.getFactors()))); })
         .Case<ExtractOp>([&](ExtractOp e) { return extract(e); })
         .Case<JoinOp>([&](JoinOp j) { return set(op, join(j)); })
+        .Case<ConcatOp>([&](ConcatOp c) { return set(op, concat(c)); })
         .Case<MatmulOp>([&](MatmulOp m) { return set(op, multiply(get(m.getLhs()), get(m.getRhs()))); })
         .Case<TransposeOp>([&](TransposeOp t) { return set(op, transpose(get(t.getOperand()))); })
         .Case<ReduceOp>([&](ReduceOp r) { return set(op, reduce(r)); })
@@ -88,6 +89,15 @@ private:
     for (auto [j, column] : llvm::enumerate(op.getColumns()))
       for (int64_t i = 0; i < result.rows; ++i)
         result.at(i, j) = get(column).at(i, 0);
+    return result;
+  }
+
+  Matrix concat(ConcatOp op) {
+    Matrix result(matType(op).numRows(), 1);
+    int64_t row = 0;
+    for (Value part : op.getParts())
+      for (int64_t i = 0; i < get(part).rows; ++i)
+        result.at(row++, 0) = get(part).at(i, 0);
     return result;
   }
 
