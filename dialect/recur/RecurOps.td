@@ -215,13 +215,15 @@ def Recur_ConcatOp : Recur_Op<"concat", [Pure, DeclareOpInterfaceMethods<InferTy
   let summary = "the vector that has these, one below the other";
   let description = [{
     Where recur::joinKeys made one state of several, what it is read and written along has the keys of all.
-    Constraint: recur_concat_c1: the parts are at least one, each n x 1, of bound sizes.
+    `firsts` says where each part begins; entries between two parts are 0, and the last part ends the vector.
+    Constraint: recur_concat_c1: the parts are at least one, each n x 1, of bound sizes, and each begins where
+    the one before ends, or later.
 
-    Example: `%x = recur.concat %k, %p : !recur.mat<128 x 1>, !recur.mat<16 x 1>`.
+    Example: `%x = recur.concat %k, %p at [0, 128] : !recur.mat<100 x 1>, !recur.mat<16 x 1>`.
   }];
-  let arguments = (ins Variadic<Recur_Mat>:$parts);
+  let arguments = (ins Variadic<Recur_Mat>:$parts, DenseI64ArrayAttr:$firsts);
   let results = (outs Recur_Mat:$result);
-  let assemblyFormat = "$parts attr-dict `:` type($parts)";
+  let assemblyFormat = "$parts `at` $firsts attr-dict `:` type($parts)";
 }
 
 //===----------------------------------------------------------------------===//

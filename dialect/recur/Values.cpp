@@ -85,15 +85,19 @@ INFER(JoinOp) {
 }
 
 INFER(ConcatOp) {
+  Adaptor adaptor(operands, attributes, properties, regions);
+  ArrayRef<int64_t> firsts = adaptor.getFirsts();
+  if (operands.empty() || firsts.size() != operands.size()) // recur_concat_c1
+    return emitOptionalError(loc, "there must be at least one part, and where each begins");
   int64_t rows = 0;
-  for (Value part : operands) {
+  for (auto [part, first] : llvm::zip(operands, firsts)) {
     auto type = matType(part);
     if (!isOne(type.getCols()) || !isa<IntegerAttr>(type.getRows())) // recur_concat_c1
       return emitOptionalError(loc, "the parts must be n x 1, of bound sizes, got: ", type);
-    rows += type.numRows();
+    if (first < rows) // recur_concat_c1
+      return emitOptionalError(loc, "a part begins at ", first, ", before the end of the one before, ", rows);
+    rows = first + type.numRows();
   }
-  if (!rows) // recur_concat_c1
-    return emitOptionalError(loc, "there must be at least one part");
   Builder b(context);
   results.push_back(MatType::get(context, b.getI64IntegerAttr(rows), b.getI64IntegerAttr(1)));
   return success();

@@ -3,23 +3,28 @@
 #include "lib/Algebra/Rewriting.h"
 #include "lib/Algebra/Terms.h"
 #include "mlir/Analysis/TopologicalSortUtils.h"
+#include "llvm/ADT/StringExtras.h"
 
 using namespace mlir;
 using namespace recur;
 
-// Of a rule: where the keys of each begin, that stand for one state. Its name is theirs, with this between.
-static constexpr llvm::StringLiteral firstsAttr = "recur.joined";
+// Of a rule: where the keys of each begin, and their number. The name of what several are is theirs, with this
+// between.
+static constexpr llvm::StringLiteral placesAttr = "recur.joined";
 static constexpr char between = '|';
 
-std::optional<JoinedState> recur::joinedState(RuleOp rule, StringRef name) {
-  auto firsts = rule->getAttrOfType<DenseI64ArrayAttr>(firstsAttr);
-  if (!firsts || !name.contains(between))
+std::optional<JoinedNames> recur::joinedNames(RuleOp rule, StringRef name) {
+  auto places = rule->getAttrOfType<DenseI64ArrayAttr>(placesAttr);
+  if (!places || !name.contains(between))
     return std::nullopt;
-  JoinedState joined;
+  JoinedNames joined;
   name.split(joined.names, between);
-  joined.firsts.append(firsts.asArrayRef().begin(), firsts.asArrayRef().end());
+  for (auto [i, number] : llvm::enumerate(places.asArrayRef()))
+    (i % 2 ? joined.keys : joined.firsts).push_back(number);
   return joined;
 }
+
+std::string recur::joinNames(ArrayRef<std::string> names) { return llvm::join(names, StringRef(&between, 1)); }
 
 static bool isNumber(Value value) { return matType(value).isScalar(); }
 static bool isOfMatrix(Value value) { return isMatrix(matType(value)); }
@@ -32,6 +37,35 @@ static Value plain(Value value) {
     value = op->getOperand(0);
   }
   return value;
+}
+
+// The factors of a number, null for 1, and the constant that they are times.
+static double findFactors(Value number, SmallVectorImpl<Value> &factors) {
+  Operation *op = number ? number.getDefiningOp() : nullptr;
+  if (auto constant = dyn_cast_if_present<ConstantOp>(op))
+    return constant.getValue().convertToDouble();
+  if (isa_and_present<NegOp>(op))
+    return -findFactors(op->getOperand(0), factors);
+  if (isa_and_present<MulOp>(op)) {
+    double left = findFactors(op->getOperand(0), factors);
+    return left * findFactors(op->getOperand(1), factors);
+  }
+  if (number)
+    factors.push_back(number);
+  return 1;
+}
+
+static bool isSameNumber(Value x, Value y) {
+  SmallVector<Value> own, other;
+  if (findFactors(x, own) != findFactors(y, other) || own.size() != other.size())
+    return false;
+  return llvm::all_of(own, [&](Value factor) {
+    auto *same = llvm::find_if(other, [&](Value one) { return isEqual(factor, one); });
+    if (same == other.end())
+      return false;
+    other.erase(same);
+    return true;
+  });
 }
 
 namespace {
@@ -101,8 +135,8 @@ private:
       auto first = rule.getInitYield()->getOperand(member).getDefiningOp<ConstantOp>();
       if (type.numRows() != rows || !first || !first.getValue().isZero())
         return failure();
-      firsts.push_back(keys);
-      keys += isVector(firsts.size() - 1) ? keysOfVector : type.numCols();
+      firsts.push_back(llvm::alignTo(keys, keysTogether));
+      keys = firsts.back() + (isVector(firsts.size() - 1) ? keysOfVector : type.numCols());
     }
     return success(!members.empty());
   }
@@ -164,7 +198,7 @@ private:
       along.resize(members.size());
       add(along[i], scaled(b, loc, number, column(outer.getRhs())));
     }
-    if (!left || (decay && !isEqual(decay, left)))
+    if (!left || (decay && !isSameNumber(decay, left)))
       return failure();
     decay = left;
     return success();
@@ -182,7 +216,7 @@ private:
         return std::nullopt;
     }
     Value &left = rest.old[i];
-    if (left && isEqual(left, decay))
+    if (left && isSameNumber(left, decay))
       left = {};
     else if (left)
       left = SubOp::create(b, loc, left, decay);
@@ -293,7 +327,7 @@ private:
     Value common = numbers[first - vectors.begin()];
     bool isCommon = llvm::all_of(llvm::zip(vectors, numbers), [&](const auto &own) {
       auto [vector, number] = own;
-      return !vector || (number && common ? isEqual(number, common) : number == common);
+      return !vector || isSameNumber(number, common);
     });
     SmallVector<Value> parts;
     for (unsigned i = 0; i < members.size(); ++i) {
@@ -309,7 +343,7 @@ private:
       if (llvm::all_of(llvm::zip(known, parts),
                        [](const auto &pair) { return isEqual(std::get<0>(pair), std::get<1>(pair)); }))
         return {vector, isCommon ? common : Value()};
-    Value vector = ConcatOp::create(b, loc, parts);
+    Value vector = ConcatOp::create(b, loc, parts, firsts);
     vectorsMade.push_back({parts, vector});
     return {vector, isCommon ? common : Value()};
   }
@@ -318,18 +352,21 @@ private:
 
   // The joined state stands where the first of them did.
   void makeState() {
-    std::string name;
+    SmallVector<std::string> names;
     for (unsigned i = 0; i < members.size(); ++i)
-      name += (i ? std::string(1, between) : "") + rule.getArg(member(i)).getName().str();
+      names.push_back(rule.getArg(member(i)).getName().str());
     MLIRContext *context = b.getContext();
     unsigned at = member(0).getArgNumber();
     SmallVector<Attribute> args(rule.getArgs().begin(), rule.getArgs().end());
-    args.insert(args.begin() + at, ArgAttr::get(context, ArgKind::State, StringAttr::get(context, name),
+    args.insert(args.begin() + at, ArgAttr::get(context, ArgKind::State, StringAttr::get(context, joinNames(names)),
                                                 RangeAttr(), /*unit=*/false, /*block=*/0));
     rule.setArgsAttr(ArrayAttr::get(context, args));
     auto type = MatType::get(context, b.getI64IntegerAttr(rows), b.getI64IntegerAttr(keys));
     joined = body.insertArgument(at, type, loc);
-    rule->setAttr(firstsAttr, b.getDenseI64ArrayAttr(firsts));
+    SmallVector<int64_t> places;
+    for (unsigned i = 0; i < members.size(); ++i)
+      places.append({firsts[i], isVector(i) ? keysOfVector : matType(member(i)).numCols()});
+    rule->setAttr(placesAttr, b.getDenseI64ArrayAttr(places));
   }
 
   // The new one; null where what is written is not known.

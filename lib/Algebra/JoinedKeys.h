@@ -17,13 +17,21 @@ namespace recur {
 /// is read along what it is written along, and all of that is exact; each is as many times the vector.
 constexpr int64_t keysOfVector = 16;
 constexpr double entryOfVector = 0.25;
+/// The keys of each state begin at a multiple of so many, as what is copied together comes from one tensor.
+constexpr int64_t keysTogether = 64;
 
-/// A state of a rule that several states of another one are.
-struct JoinedState {
-  /// Their names, in the order of their keys.
+/// A state of a rule that several states of another one are; or an input that several vectors are, each for
+/// the keys of one of them.
+struct JoinedNames {
+  /// Their names, in the order of their keys; empty for a vector of zeros.
   llvm::SmallVector<llvm::StringRef> names;
-  /// Where the keys of each begin.
-  llvm::SmallVector<int64_t> firsts;
+  /// Where the keys of each begin, and their number.
+  llvm::SmallVector<int64_t> firsts, keys;
+
+  /// The first name that is one.
+  llvm::StringRef front() const {
+    return *llvm::find_if(names, [](llvm::StringRef name) { return !name.empty(); });
+  }
 };
 
 /// A copy of the rule, in a module of its own, in which the first states that need each other, and are no
@@ -32,7 +40,9 @@ struct JoinedState {
 /// matrices are read on their right.
 mlir::OwningOpRef<mlir::ModuleOp> joinKeys(RuleOp rule);
 
-/// What the state of that name is in a rule of joinKeys, or in a part of it; none where it is no such.
-std::optional<JoinedState> joinedState(RuleOp rule, llvm::StringRef name);
+/// What the argument of that name is in a rule of joinKeys, or in a part of it; none where it is no such.
+std::optional<JoinedNames> joinedNames(RuleOp rule, llvm::StringRef name);
+/// The name of an argument that these are.
+std::string joinNames(llvm::ArrayRef<std::string> names);
 
 } // namespace recur

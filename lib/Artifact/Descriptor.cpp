@@ -106,8 +106,7 @@ Constant *Descriptor::gpuCode(const GpuCode &code) {
   SmallVector<Constant *> temporaries;
   for (const GpuTemporary &one : code.temporaries)
     temporaries.push_back(
-        structure({i64(one.rows), i64(one.entries), i64(one.bits), i64(one.back), i64(one.first)},
-                  sizeof(recur_cuda_temporary)));
+        structure({i64(one.rows), i64(one.entries), i64(one.bits)}, sizeof(recur_cuda_temporary)));
   return global(structure({code.ptx.empty() ? null : string(code.ptx), i32(code.capability), i32(code.exact),
                            i32(int64_t(entries.size())), i32(int64_t(temporaries.size())),
                            array(entries, "recur.entries"), array(temporaries, "recur.temporaries")},

@@ -60,7 +60,7 @@ struct GpuEntry {
 
 /// What an entry leaves for each token and head, as recur_cuda_temporary.
 struct GpuTemporary {
-  int64_t rows = 0, entries = 0, bits = 16, back = 0, first = 0;
+  int64_t rows = 0, entries = 0, bits = 16;
 };
 
 /// The code of a variant for a GPU, as recur_cuda_kernel.

@@ -274,7 +274,7 @@ std::vector<GpuCandidate> cuda::listCandidates(const Kernel &kernel, StringRef s
                                      GpuLaunch::Spread,    GpuLaunch::Passed,   GpuLaunch::Segments};
   double temporary = 0;
   for (const Temporary &one : kernel.temporaries) // written and read
-    temporary += (one.back ? 0 : 2) * std::max<int64_t>(one.rows, 1) * std::max<int64_t>(one.entries, 1) * one.bits / 8;
+    temporary += 2 * std::max<int64_t>(one.rows, 1) * std::max<int64_t>(one.entries, 1) * one.bits / 8;
   std::vector<GpuCandidate> candidates;
   bool begins = true;
   for (const Entry &entry : kernel.entries) {

@@ -121,8 +121,6 @@ struct Temporary {
   int64_t entries = 0;
   /// Of an entry.
   int64_t bits = 16;
-  /// It is part of the vector so many temporaries before it, from that one's entry `first` on; 0: of none.
-  int64_t back = 0, first = 0;
 };
 
 /// The kernels of a rule.

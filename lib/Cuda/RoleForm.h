@@ -83,6 +83,8 @@ constexpr int32_t mapBox = 1 << 16;
 /// The inputs that the copy engine brings to shared memory, in its order; and their tensors, then those that
 /// it writes, as recur_cuda_entry lists them.
 llvm::SmallVector<mlir::BlockArgument> copiedInputs(const RolePlan &plan, Phase phase);
+/// Those of an input's tensor: it, or all that it is joined of (TensorArgument::parts).
+llvm::SmallVector<unsigned> mapsOf(const RolePlan &plan, unsigned tensor);
 llvm::SmallVector<int32_t> mappedTensors(const RolePlan &plan, const RoleForm &form);
 
 /// Which warpgroups compute scores: one, or in a team that has a system, one for that and one for the rest.

@@ -38,13 +38,20 @@ SmallVector<BlockArgument> cuda::copiedInputs(const RolePlan &plan, Phase phase)
   return inputs;
 }
 
+SmallVector<unsigned> cuda::mapsOf(const RolePlan &plan, unsigned tensor) {
+  SmallVector<unsigned> tensors;
+  for (const TensorArgument::Part &part : plan.tensors[tensor].parts)
+    tensors.push_back(part.tensor);
+  return tensors.empty() ? SmallVector<unsigned>{tensor} : tensors;
+}
+
 SmallVector<int32_t> cuda::mappedTensors(const RolePlan &plan, const RoleForm &form) {
   SmallVector<int32_t> tensors;
   auto add = [&](int64_t tensor, int64_t box) { tensors.push_back(tensor + box * mapBox); };
   for (BlockArgument input : copiedInputs(plan, form.phase))
     for (std::optional<unsigned> tensor : plan.tensorsOf(input))
-      if (tensor)
-        add(*tensor, form.sharesMap(plan, input) ? plan.tokens / form.team : plan.tokensOfBox(input));
+      for (unsigned own : tensor ? mapsOf(plan, *tensor) : SmallVector<unsigned>())
+        add(own, form.sharesMap(plan, input) ? plan.tokens / form.team : plan.tokensOfBox(input));
   for (unsigned output = 0; form.phase != Phase::Prepare && output < plan.countOutputs(); ++output)
     add(plan.outputTensor(output), plan.tokensOfBox());
   return tensors;

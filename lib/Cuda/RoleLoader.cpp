@@ -39,13 +39,20 @@ void RoleEmitter::emitLoader(Value chunks) {
   // Those of a tensor, its map by number, which is the one of a token's rows: whole ones, or of eight tokens
   // each, or of one.
   auto forBoxesOf = [&](BlockArgument input, unsigned number, int64_t row, Value token, BoxBody body) {
-    Value map = LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps,
-                                    ArrayRef<LLVM::GEPArg>{int32_t(number * 128)});
-    Value head = arith::DivUIOp::create(b, narrow(part.head),
-                                        narrow(access.word(tensorOfMap(number), TensorAccess::Group)));
     int64_t rows = plan.tensorsOf(input).size();
+    ArrayRef<TensorArgument::Part> parts = plan.tensors[tensorOfMap(number)].parts;
     for (int64_t half = 0; half < halvesOf(input); ++half) {
-      Value block = ptx.add(firstHalf(input, tensorOfMap(number)), half), zero = ptx.constant(0);
+      // Of what several are, zeros are where a tensor is not.
+      unsigned own = number;
+      int64_t ownFirst = parts.empty() ? 0 : parts.front().first;
+      for (auto [i, part] : llvm::enumerate(parts))
+        if (part.first <= 64 * half)
+          own = number + i, ownFirst = part.first;
+      Value map = LLVM::GEPOp::create(b, maps.getType(), b.getI8Type(), maps,
+                                      ArrayRef<LLVM::GEPArg>{int32_t(own * 128)});
+      Value head = arith::DivUIOp::create(b, narrow(part.head),
+                                          narrow(access.word(tensorOfMap(own), TensorAccess::Group)));
+      Value block = ptx.add(firstHalf(input, tensorOfMap(own)), half - ownFirst / 64), zero = ptx.constant(0);
       int64_t offset = half * halfStride(input);
       if (rows > 1 && plan.isStacked()) {
         for (int64_t eight = 0; eight < plan.tokens / 8; ++eight)
@@ -77,14 +84,17 @@ void RoleEmitter::emitLoader(Value chunks) {
   unsigned countMaps = 0;
   for (BlockArgument input : inputs) {
     firstMaps.push_back(countMaps);
-    countMaps += llvm::count_if(plan.tensorsOf(input), [](auto tensor) { return tensor.has_value(); });
+    for (std::optional<unsigned> tensor : plan.tensorsOf(input))
+      countMaps += tensor ? mapsOf(plan, *tensor).size() : 0;
   }
   auto forBoxes = [&](unsigned own, Value token, BoxBody body) {
     SmallVector<std::optional<unsigned>, 2> rows = plan.tensorsOf(inputs[own]);
     unsigned number = firstMaps[own];
     for (auto [i, tensor] : llvm::enumerate(rows))
-      if (tensor)
-        forBoxesOf(inputs[own], number++, i, token, body);
+      if (tensor) {
+        forBoxesOf(inputs[own], number, i, token, body);
+        number += mapsOf(plan, *tensor).size();
+      }
   };
   // Where the ring has room for few chunks, those after them come to the cache meanwhile. Else the copy
   // engine has better things to do.

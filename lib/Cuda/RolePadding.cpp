@@ -62,8 +62,12 @@ void RolePlan::keepDigits() {
                                  program->hasAttr(magnifiedAttr));
   // A vector's columns (WidenedVectors.h) are all off by the same, which those of others do not outweigh.
   // (Records of chunks have no room for more digits.)
-  bool isVector = !tensors[initialTensor() + stateOfRule(0)].own[1 + independentDim];
+  // Those of a vector that is part of a state, along which all tokens are alike, are that, too.
+  const TensorArgument &ofState = tensors[initialTensor() + stateOfRule(0)];
+  bool isVector = !ofState.own[1 + independentDim];
+  bool hasVector = llvm::any_of(ofState.parts, [](const auto &part) { return part.isVector; });
   keepsRests |= gram && states == 1 && isVector && !decay && !rescales();
+  keepsRests |= staysAsItWas && hasVector;
   splitsInverse = keepsRests || (staysAsItWas && (left == 0 || isF16));
   refinesInverse |= isF16 && staysAsItWas && isTame();
 }

@@ -1,5 +1,6 @@
 // The modules of stages, and what they hand over.
 #include "lib/Algebra/ColumnRows.h"
+#include "lib/Algebra/JoinedKeys.h"
 #include "lib/Algebra/Passes.h"
 #include "lib/Algebra/Rewriting.h"
 #include "lib/Cuda/StageCutter.h"
@@ -9,11 +10,6 @@
 using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
-
-// A vector that is joined of several is handed over in parts, as they lie one after the other.
-static std::string nameOfPart(StringRef whole, size_t number) {
-  return (whole + "." + Twine(number)).str();
-}
 
 // A rule with some values of the rule for outputs, some for inputs as far as they are needed, and some of the
 // states; null where others are needed, too.
@@ -36,13 +32,6 @@ OwningOpRef<ModuleOp> StageCutter::stage(const Names &inputs, const Names &outpu
   OpBuilder last(copy.getBodyYield());
   for (auto &[value, name] : outputs) {
     Value own = map.lookup(value);
-    if (auto concat = own.getDefiningOp<ConcatOp>()) {
-      for (auto [i, part] : llvm::enumerate(concat.getParts())) {
-        yields.push_back(part);
-        names.push_back(b.getStringAttr(nameOfPart(name, i)));
-      }
-      continue;
-    }
     yields.push_back(isRow(value) ? TransposeOp::create(last, rule.getLoc(), own).getResult() : own);
     names.push_back(b.getStringAttr(name));
   }
@@ -182,10 +171,25 @@ static OwningOpRef<ModuleOp> joinStages(const Stages &stages, RuleOp rule) {
     parts.push_back(stage.rule());
   for (RuleOp part : parts) {
     IRMapping map;
+    auto given = [&](ArgKind kind, StringRef name) {
+      Value own = whole.findArgument(kind, name);
+      return own ? own : named.lookup(name);
+    };
     for (BlockArgument argument : part.getBody().getArguments()) {
       ArgAttr arg = part.getArg(argument);
-      Value own = whole.findArgument(arg.getKind(), arg.getName());
-      map.map(argument, own ? own : named.lookup(arg.getName()));
+      Value own = given(arg.getKind(), arg.getName());
+      std::optional<JoinedNames> names = joinedNames(part, arg.getName());
+      if (names && !own) {
+        auto joined = llvm::find_if(stages.joined, [&](const Stages::Joined &joined) {
+          return joinNames(joined.names) == arg.getName().getValue();
+        });
+        SmallVector<Value> vectors;
+        for (auto [name, type] : llvm::zip(joined->names, joined->types))
+          vectors.push_back(name.empty() ? ConstantOp::create(b, rule.getLoc(), 0.0, type).getResult()
+                                         : given(ArgKind::Input, name));
+        own = ConcatOp::create(b, rule.getLoc(), vectors, names->firsts);
+      }
+      map.map(argument, own);
     }
     for (Operation &op : part.getBody().front().without_terminator()) {
       // A row of what a stage hands over.
@@ -201,14 +205,6 @@ static OwningOpRef<ModuleOp> joinStages(const Stages &stages, RuleOp rule) {
       named["new " + part.getArg(state).getName().str()] = map.lookup(value);
     for (auto [name, value] : llvm::zip(part.getOutputs().getAsRange<StringAttr>(), part.yieldedOutputs()))
       named[name] = map.lookup(value);
-    for (auto [i, whole] : llvm::enumerate(stages.temporaries)) {
-      SmallVector<Value> given;
-      for (const Stages::Temporary &temporary : stages.temporaries)
-        if (temporary.whole == i)
-          given.push_back(named.lookup(temporary.name));
-      if (!given.empty() && given.front() && !named.lookup(whole.name))
-        named[whole.name] = ConcatOp::create(b, rule.getLoc(), given);
-    }
   }
   SmallVector<Value> values;
   for (BlockArgument state : whole.argumentsOf(ArgKind::State))
@@ -219,18 +215,24 @@ static OwningOpRef<ModuleOp> joinStages(const Stages &stages, RuleOp rule) {
   return module;
 }
 
+// Whether a stage takes what another one hands over under a name, perhaps as part of a vector.
+static bool takesInput(RuleOp rule, StringRef name) {
+  return llvm::any_of(rule.argumentsOf(ArgKind::Input), [&](BlockArgument input) {
+    StringRef own = rule.getArg(input).getName();
+    std::optional<JoinedNames> joined = joinedNames(rule, own);
+    return own == name || (joined && llvm::is_contained(joined->names, name));
+  });
+}
+
 // What a stage of matrices reads or writes is held in half precision.
 static void chooseDigits(Stages &stages) {
   for (const Stages::Stage &stage : stages.stages)
     for (Stages::Temporary &temporary : stages.temporaries)
       if (stage.kind == Stages::Matrices && !temporary.areNumbers &&
-          (stage.rule().findArgument(ArgKind::Input, temporary.name) ||
+          (takesInput(stage.rule(), temporary.name) ||
            llvm::is_contained(stage.rule().getOutputs(),
                               StringAttr::get(stage.rule()->getContext(), temporary.name))))
         temporary.isWide = false;
-  for (Stages::Temporary &temporary : stages.temporaries)
-    if (temporary.whole)
-      temporary.isWide = stages.temporaries[*temporary.whole].isWide;
 }
 
 // What another stage of matrices reads is one number an entry, of what its other vectors are.
@@ -258,27 +260,39 @@ bool StageCutter::feedsOthers(const Core &own) {
 // All stages, or nothing where what one of them needs cannot be handed over.
 std::optional<Stages> StageCutter::makeStages() {
   Stages stages;
-  Names ofTokens, ofCores, ofMaps; // early values and products that are known so far
+  Names ofTokens, ofCores, ofMaps, ofJoined; // early values and products that are known so far
   nameMaps(stages, ofMaps);
   auto name = [&](Value value, Names &names) {
     auto bundle = bundles.find(value);
     stages.temporaries.push_back({"recur." + std::to_string(stages.temporaries.size()), matType(value),
                                   /*isWide=*/true,
                                   bundle != bundles.end() && isNumber(bundle->second.front())});
-    std::string own = stages.temporaries.back().name;
-    names.push_back({value, own});
-    if (auto concat = value.getDefiningOp<ConcatOp>()) {
-      unsigned whole = stages.temporaries.size() - 1;
-      int64_t first = 0;
-      for (auto [i, part] : llvm::enumerate(concat.getParts())) {
-        Stages::Temporary &added = stages.temporaries.emplace_back();
-        added.name = nameOfPart(own, i);
-        added.type = matType(part);
-        added.whole = whole;
-        added.first = first;
-        first += matType(part).numRows();
+    names.push_back({value, stages.temporaries.back().name});
+  };
+  // A joined vector is handed over in parts, of which zeros are none; inputs are that as they are.
+  auto nameJoined = [&](ConcatOp concat, Names &names) {
+    Stages::Joined joined;
+    for (Value part : concat.getParts()) {
+      joined.types.push_back(matType(part));
+      std::string &own = joined.names.emplace_back();
+      auto constant = part.getDefiningOp<ConstantOp>();
+      if (constant && constant.getValue().isZero())
+        continue;
+      if (isInput(part)) {
+        own = rule.getArg(cast<BlockArgument>(stripOrientation(part))).getName().str();
+        continue;
+      }
+      for (const Names *known : {&ofTokens, &ofCores, &names})
+        for (const auto &[value, name] : *known)
+          if (value == part)
+            own = name;
+      if (own.empty()) {
+        name(part, names);
+        own = names.back().second;
       }
     }
+    ofJoined.push_back({concat, joinNames(joined.names)});
+    stages.joined.push_back(joined);
   };
   auto nameOutputs = [&](ArrayRef<unsigned> which, Names &names) {
     for (unsigned i : which)
@@ -307,8 +321,12 @@ std::optional<Stages> StageCutter::makeStages() {
   for (unsigned level = 0; level <= cores.cores.size(); ++level) {
     Names outputs;
     for (Value value : early)
-      if (cores.levelOf(value) == level)
-        name(value, outputs);
+      if (cores.levelOf(value) == level) {
+        if (auto concat = value.getDefiningOp<ConcatOp>())
+          nameJoined(concat, outputs);
+        else
+          name(value, outputs);
+      }
     size_t between = outputs.size();
     if (level == cores.cores.size())
       nameOutputs(late, outputs);
@@ -319,6 +337,7 @@ std::optional<Stages> StageCutter::makeStages() {
       break;
     Core &own = cores.cores[level];
     Names given(ofCores), products;
+    llvm::append_range(given, ofJoined);
     llvm::copy_if(ofMaps, std::back_inserter(given),
                   [&](const auto &named) { return taken[&own].contains(named.first); });
     // A function of the token that the core does not take it computes; but of vectors that numbers are read

@@ -41,9 +41,6 @@ struct Stages {
     bool isExponent = false;
     /// It is handed over with its rest, as two bf16; or it is that rest.
     bool isInParts = false;
-    /// It is part of another one: that one's number, and the first of its entries there.
-    std::optional<unsigned> whole = std::nullopt;
-    int64_t first = 0;
     bool isNumber() const { return isOne(type.getRows()) && isOne(type.getCols()); }
   };
   /// A function of an input's rows that stages of matrices have for an input under a name, in a module as
@@ -53,7 +50,13 @@ struct Stages {
     mlir::OwningOpRef<mlir::ModuleOp> module;
     RuleOp rule() const { return *module.get().getOps<RuleOp>().begin(); }
   };
+  /// An input of a stage that several inputs and temporaries are (JoinedKeys.h), whose names it has.
+  struct Joined {
+    llvm::SmallVector<std::string> names;
+    llvm::SmallVector<MatType> types;
+  };
   llvm::SmallVector<Stage> stages;
+  llvm::SmallVector<Joined> joined;
   llvm::SmallVector<Temporary> temporaries;
   llvm::SmallVector<Map> maps;
 };

@@ -5,6 +5,59 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
+// The others of inputs that several are, behind all that there are.
+static void addJoinedInputs(SmallVectorImpl<TensorArgument> &tensors, RuleOp bound) {
+  for (auto [i, input] : llvm::enumerate(bound.argumentsOf(ArgKind::Input))) {
+    std::optional<JoinedNames> joined = joinedNames(bound, bound.getArg(input).getName());
+    if (!joined)
+      continue;
+    for (auto [name, first] : llvm::zip(joined->names, joined->firsts)) {
+      if (name.empty())
+        continue;
+      bool isOwn = tensors[i].parts.empty();
+      tensors[i].parts.push_back({isOwn ? unsigned(i) : unsigned(tensors.size()), first});
+      if (!isOwn) {
+        TensorArgument other = tensors[i];
+        other.argument = {};
+        other.parts.clear();
+        tensors.push_back(other);
+      }
+    }
+  }
+}
+
+// The same of states, before and after all tokens. Returns the parts of those after.
+static SmallVector<SmallVector<TensorArgument::Part, 2>>
+addJoinedStates(SmallVectorImpl<TensorArgument> &tensors, RuleOp symbolic, RuleOp bound) {
+  auto states = bound.argumentsOf(ArgKind::State);
+  size_t initial = bound.argumentsOf(ArgKind::Input).size() + bound.argumentsOf(ArgKind::Param).size();
+  SmallVector<SmallVector<TensorArgument::Part, 2>> ofFinal(states.size());
+  for (auto [i, state] : llvm::enumerate(states)) {
+    std::optional<JoinedNames> joined = joinedNames(bound, bound.getArg(state).getName());
+    if (!joined)
+      continue;
+    for (auto [k, name] : llvm::enumerate(joined->names)) {
+      BlockArgument own = symbolic.findArgument(ArgKind::State, name);
+      TensorArgument::Part part{unsigned(initial + i), joined->firsts[k], joined->keys[k]};
+      part.isVector = isOne(matType(own).getCols());
+      if (k)
+        part.tensor = tensors.size();
+      tensors[initial + i].parts.push_back(part);
+      part.tensor += k ? 1 : 0;
+      ofFinal[i].push_back(part);
+      if (!k)
+        continue;
+      TensorArgument other = tensors[initial + i];
+      other.argument = {};
+      other.parts.clear();
+      other.own[2] = !part.isVector;
+      other.inMemory[1] = 0;
+      tensors.append(2, other);
+    }
+  }
+  return ofFinal;
+}
+
 SmallVector<TensorArgument> cuda::listTensors(RuleOp symbolic, RuleOp bound, const IndexClasses &classes,
                                               unsigned shardedClass, const KernelOptions &options) {
   SmallVector<TensorArgument> tensors;
@@ -15,7 +68,8 @@ SmallVector<TensorArgument> cuda::listTensors(RuleOp symbolic, RuleOp bound, con
     tensor.argument = argument;
     tensor.type = value.getType();
     tensor.hasToken = hasToken;
-    auto element = options.elements.find(name);
+    std::optional<JoinedNames> joined = joinedNames(bound, name);
+    auto element = options.elements.find(joined ? joined->front() : name);
     tensor.isTemporary = !isState && element == options.elements.end();
     tensor.element = isState || element == options.elements.end() ? f32 : element->second;
     MatType type = entryType(unbound.getType());
@@ -49,24 +103,8 @@ SmallVector<TensorArgument> cuda::listTensors(RuleOp symbolic, RuleOp bound, con
   addArguments(ArgKind::Input, true, true);
   addArguments(ArgKind::Param, false, true);
   addArguments(ArgKind::State, false, true);
-  // The others of a state that several are, beside the first of them.
-  auto states = bound.argumentsOf(ArgKind::State);
-  size_t initial = tensors.size() - states.size();
-  SmallVector<SmallVector<TensorArgument::Part, 1>> ofFinal(states.size());
-  for (auto [i, state] : llvm::enumerate(states)) {
-    std::optional<JoinedState> joined = joinedState(bound, bound.getArg(state).getName());
-    for (size_t k = 1; joined && k < joined->names.size(); ++k) {
-      TensorArgument other = tensors[initial + i];
-      other.argument = {};
-      other.parts.clear();
-      other.own[2] = !isOne(matType(symbolic.findArgument(ArgKind::State, joined->names[k])).getCols());
-      other.inMemory[1] = 0;
-      unsigned number = tensors.size();
-      tensors[initial + i].parts.push_back({number, joined->firsts[k], !other.own[2]});
-      ofFinal[i].push_back({number + 1, joined->firsts[k], !other.own[2]});
-      tensors.append(2, other);
-    }
-  }
+  addJoinedInputs(tensors, bound);
+  SmallVector<SmallVector<TensorArgument::Part, 2>> ofFinal = addJoinedStates(tensors, symbolic, bound);
   for (auto [name, value] : llvm::zip(bound.getOutputs().getAsRange<StringAttr>(), bound.yieldedOutputs())) {
     auto known = llvm::find(symbolic.getOutputs(), name);
     Value unbound = known == symbolic.getOutputs().end()
@@ -75,8 +113,12 @@ SmallVector<TensorArgument> cuda::listTensors(RuleOp symbolic, RuleOp bound, con
     add(unbound, value, {}, name, true, false);
   }
   addArguments(ArgKind::State, false, false);
-  for (auto [i, parts] : llvm::enumerate(ofFinal))
-    tensors[tensors.size() - states.size() + i].parts = parts;
+  for (auto [i, parts] : llvm::enumerate(ofFinal)) {
+    unsigned number = tensors.size() - ofFinal.size() + i;
+    if (!parts.empty())
+      parts.front().tensor = number;
+    tensors[number].parts = parts;
+  }
   return tensors;
 }
 
@@ -159,11 +201,15 @@ void TensorAccess::locate(Value sequence, Value slot, Value firstToken, Value he
 
 Value TensorAccess::firstOf(unsigned tensor) { return first[tensor] ? first[tensor] : find(tensor); }
 
+Value TensorAccess::isGivenAlone(unsigned tensor) {
+  return arith::CmpIOp::create(b, arith::CmpIPredicate::ne, word(base(tensor) + Data),
+                               threads.constant(0, 64));
+}
+
 Value TensorAccess::isGiven(unsigned tensor) {
-  Value given = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, word(base(tensor) + Data),
-                                      threads.constant(0, 64));
-  for (const TensorArgument::Part &part : tensors[tensor].parts)
-    given = arith::OrIOp::create(b, given, isGiven(part.tensor));
+  Value given = isGivenAlone(tensor);
+  for (const TensorArgument::Part &part : ArrayRef(tensors[tensor].parts).drop_front(!tensors[tensor].parts.empty()))
+    given = arith::OrIOp::create(b, given, isGivenAlone(part.tensor));
   return given;
 }
 
@@ -454,20 +500,18 @@ Value TensorAccess::exists(unsigned index, Value row, Value col) {
   return all;
 }
 
-// Where an entry of a state that several are lies, and whether that one is given; and what it is times in the
-// state.
+// Where an entry of a state that several are lies, and whether that one is given and has it; and what it is
+// times in the state.
 std::tuple<Value, Value, Value> TensorAccess::entryOfPart(unsigned tensor, Value row, Value col) {
-  auto isGivenAlone = [&](unsigned index) {
-    return arith::CmpIOp::create(b, arith::CmpIPredicate::ne, word(base(index) + Data),
-                                 threads.constant(0, 64));
-  };
-  Value address = entry(tensor, row, col), given = isGivenAlone(tensor), times = threads.number(1);
+  Value address, given, times;
   for (const TensorArgument::Part &part : tensors[tensor].parts) {
-    Value first = threads.constant(part.first), own = arith::SubIOp::create(b, col, first);
-    Value isOwn = arith::CmpIOp::create(b, arith::CmpIPredicate::uge, col, first);
-    auto choose = [&](Value own, Value other) { return arith::SelectOp::create(b, isOwn, own, other); };
+    Value own = arith::SubIOp::create(b, col, threads.constant(part.first));
+    Value isOwn = arith::CmpIOp::create(b, arith::CmpIPredicate::ult, own, threads.constant(part.keys));
+    auto choose = [&](Value own, Value other) -> Value {
+      return other ? arith::SelectOp::create(b, isOwn, own, other) : own;
+    };
     address = choose(entry(part.tensor, row, part.isVector ? threads.constant(0) : own), address);
-    given = choose(isGivenAlone(part.tensor), given);
+    given = choose(isGivenAlone(part.tensor), given ? given : threads.constant(0, 1));
     times = choose(threads.number(part.isVector ? entryOfVector : 1), times);
   }
   return {address, given, times};
@@ -482,9 +526,11 @@ Value TensorAccess::loadEntry(unsigned tensor, Value row, Value col) {
   if (!tensors[tensor].parts.empty()) {
     // Some part is given, whose first entry stands for what is not.
     auto [address, given, times] = entryOfPart(tensor, row, col);
-    Value other = entry(tensor, none, none);
-    for (const TensorArgument::Part &part : tensors[tensor].parts)
-      other = arith::SelectOp::create(b, isGiven(part.tensor), entry(part.tensor, none, none), other);
+    Value other;
+    for (const TensorArgument::Part &part : tensors[tensor].parts) {
+      Value own = entry(part.tensor, none, none);
+      other = other ? arith::SelectOp::create(b, isGivenAlone(part.tensor), own, other) : own;
+    }
     Value from = arith::SelectOp::create(b, given, address, other);
     Value found = arith::MulFOp::create(b, times, LLVM::LoadOp::create(b, b.getF32Type(), from));
     given = threads.both(given, exists);
@@ -500,13 +546,10 @@ void TensorAccess::storeEntry(unsigned tensor, Value row, Value col, Value value
   if (!tensors[tensor].parts.empty()) {
     auto [address, given, times] = entryOfPart(tensor, row, col);
     for (const TensorArgument::Part &part : tensors[tensor].parts)
-      if (part.isVector) { // all of its keys have it
-        auto is = [&](arith::CmpIPredicate predicate, int64_t n) {
-          return arith::CmpIOp::create(b, predicate, col, threads.constant(n)).getResult();
-        };
-        Value isFirst = is(arith::CmpIPredicate::ule, part.first);
-        Value isBehind = is(arith::CmpIPredicate::uge, part.first + keysOfVector);
-        given = threads.both(given, arith::OrIOp::create(b, isFirst, isBehind));
+      if (part.isVector) { // the first of its keys speaks for all
+        Value own = arith::SubIOp::create(b, col, threads.constant(part.first + 1));
+        given = threads.both(given, arith::CmpIOp::create(b, arith::CmpIPredicate::uge, own,
+                                                          threads.constant(part.keys - 1)));
       }
     Value exists = this->exists(tensor, row, col);
     return threads.when(threads.both(given, exists), [&, address = address, times = times] {

@@ -7,7 +7,8 @@
 namespace recur::cuda {
 
 /// One tensor of a kernel. They come in the order inputs, params, initial states, outputs, final states.
-/// Behind initial states are those of others that are part of one, before and after all tokens.
+/// Behind initial states are others that are part of an input; then those that are part of a state, each
+/// before and after all tokens.
 struct TensorArgument {
   /// The value that the tensor is loaded into or stored from; null for outputs and final states.
   mlir::BlockArgument argument;
@@ -26,14 +27,14 @@ struct TensorArgument {
   /// Rows and columns in memory, where the type, or those of all blocks' parts together, reaches further;
   /// else 0. What is not there is zero.
   int64_t inMemory[2] = {0, 0};
-  /// Of a state that several are (JoinedKeys.h), beside the first of them: the tensor of each other one, and
-  /// where its keys begin; whether it is a vector, which each of its keys has `entryOfVector` of.
+  /// Of a state, or an input, that several are (JoinedKeys.h), of which this tensor is one: the tensor of each,
+  /// where its keys begin, and their number; whether it is a vector of which each key has `entryOfVector`.
   struct Part {
     unsigned tensor;
-    int64_t first;
-    bool isVector;
+    int64_t first, keys = 0;
+    bool isVector = false;
   };
-  llvm::SmallVector<Part, 1> parts;
+  llvm::SmallVector<Part, 2> parts;
 
   MatType entry() const { return entryType(type); }
 };
@@ -132,6 +133,7 @@ public:
   mlir::Value entryOfToken(unsigned tensor, mlir::Value token, mlir::Value at, mlir::Value row = {});
 
 private:
+  mlir::Value isGivenAlone(unsigned tensor);
   std::tuple<mlir::Value, mlir::Value, mlir::Value> entryOfPart(unsigned tensor, mlir::Value row,
                                                                 mlir::Value col);
   /// Calls `body(r, c, width, pointer)` for each packet of entries that lie together in memory.

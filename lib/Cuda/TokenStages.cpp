@@ -24,18 +24,23 @@ static SmallVector<TensorName> namesOf(RuleOp rule) {
   auto nameOf = [&](BlockArgument argument) { return rule.getArg(argument).getName(); };
   auto add = [&](ArgKind kind, Place place) {
     for (BlockArgument argument : rule.argumentsOf(kind)) {
-      std::optional<JoinedState> joined = joinedState(rule, nameOf(argument));
-      names.push_back({place, (joined ? joined->names.front() : nameOf(argument)).str()});
+      std::optional<JoinedNames> joined = joinedNames(rule, nameOf(argument));
+      names.push_back({place, (joined ? joined->front() : nameOf(argument)).str()});
     }
+  };
+  auto addOthers = [&](ArgKind kind, ArrayRef<Place> places) {
+    for (BlockArgument argument : rule.argumentsOf(kind))
+      if (std::optional<JoinedNames> joined = joinedNames(rule, nameOf(argument)))
+        for (StringRef other : joined->names)
+          for (Place place : places)
+            if (!other.empty() && other.data() != joined->front().data())
+              names.push_back({place, other.str()});
   };
   add(ArgKind::Input, Place::Input);
   add(ArgKind::Param, Place::Param);
   add(ArgKind::State, Place::Initial);
-  for (BlockArgument state : rule.argumentsOf(ArgKind::State))
-    if (std::optional<JoinedState> joined = joinedState(rule, nameOf(state)))
-      for (StringRef other : ArrayRef(joined->names).drop_front())
-        for (Place place : {Place::Initial, Place::Final})
-          names.push_back({place, other.str()});
+  addOthers(ArgKind::Input, {Place::Input});
+  addOthers(ArgKind::State, {Place::Initial, Place::Final});
   for (auto name : rule.getOutputs().getAsRange<StringAttr>())
     names.push_back({Place::Output, name.str()});
   add(ArgKind::State, Place::Final);
@@ -251,7 +256,7 @@ static bool hasRests(RuleOp rule) {
 
 // Whether there are kernels in stages, that of a matrix in roles among them, or those of vectors alone.
 bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
-  constexpr size_t mostTemporaries = 24, mostEntries = 22; // two that take token by token follow
+  constexpr size_t mostTemporaries = 12, mostEntries = 22; // two that take token by token follow
   wantsDigits &= !cut.withRests;
   std::optional<Stages> stages;
   FloatType half = halvesOf(rule, options);
@@ -349,12 +354,11 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
       llvm::append_range(entries, group);
     following -= group.size();
   }
-  for (auto [i, temporary] : llvm::enumerate(stages->temporaries))
+  for (const Stages::Temporary &temporary : stages->temporaries)
     temporaries.push_back({rowsOf(temporary),
                            temporary.isNumber() ? 0
                            : rowsOf(temporary)  ? temporary.type.numCols()
                                                 : temporary.type.numElements(),
-                           temporary.isNumber() || temporary.isWide ? 32 : 16,
-                           temporary.whole ? int64_t(i - *temporary.whole) : 0, temporary.first});
+                           temporary.isNumber() || temporary.isWide ? 32 : 16});
   return true;
 }

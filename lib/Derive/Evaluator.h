@@ -52,9 +52,8 @@ private:
         })
         .Case([&](ConcatOp c) {
           Dense<F> all(matType(c).numRows(), 1);
-          auto next = all.data.begin();
-          for (mlir::Value part : c.getParts())
-            next = llvm::copy(get(part).data, next);
+          for (auto [part, first] : llvm::zip(c.getParts(), c.getFirsts()))
+            llvm::copy(get(part).data, all.data.begin() + first);
           return result(all);
         })
         .Case([&](MatmulOp m) { return result(multiply(get(m.getLhs()), get(m.getRhs()))); })

@@ -16,12 +16,15 @@ void Shrinker::shrink(Operation *op) {
   // A vector is as long as its parts are together; those that stand for a vector keep their number.
   op->walk([&](ConcatOp concat) {
     int64_t rows = 0;
+    SmallVector<int64_t> firsts;
     for (Value part : concat.getParts()) {
       Attribute own = matType(part).getRows();
       if (cast<IntegerAttr>(own).getInt() == keysOfVector)
         sizes.try_emplace(own, own);
+      firsts.push_back(rows);
       rows += cast<IntegerAttr>(small(own)).getInt();
     }
+    concat.setFirsts(firsts);
     sizes.try_emplace(matType(concat).getRows(), Builder(op->getContext()).getI64IntegerAttr(rows));
   });
   AttrTypeReplacer replacer;

@@ -325,7 +325,7 @@ std::string recur::proveJoined(RuleOp rule, RuleOp joined) {
   auto forParts = [&](llvm::function_ref<void(size_t, size_t, int64_t, int64_t)> action) {
     for (auto [i, state] : llvm::enumerate(own->argumentsOf(ArgKind::State))) {
       StringRef name = own->getArg(state).getName();
-      std::optional<JoinedState> parts = joinedState(*own, name);
+      std::optional<JoinedNames> parts = joinedNames(*own, name);
       int64_t first = 0;
       for (StringRef part : parts ? parts->names : SmallVector<StringRef>{name}) {
         size_t number = numberOf(part);

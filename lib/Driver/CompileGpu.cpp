@@ -35,8 +35,7 @@ static GpuCode launchable(const cuda::Chip &chip, cuda::Code code, const cuda::K
     gpu.cubins.push_back(std::move(cubin.code));
   }
   for (const cuda::Temporary &temporary : kernel.temporaries)
-    gpu.temporaries.push_back(
-        {temporary.rows, temporary.entries, temporary.bits, temporary.back, temporary.first});
+    gpu.temporaries.push_back({temporary.rows, temporary.entries, temporary.bits});
   for (const cuda::Entry &entry : kernel.entries)
     gpu.entries.push_back({entry.name,
                            cubins.at(entry.name),

@@ -94,10 +94,9 @@ private:
 
   Matrix concat(ConcatOp op) {
     Matrix result(matType(op).numRows(), 1);
-    int64_t row = 0;
-    for (Value part : op.getParts())
+    for (auto [part, first] : llvm::zip(op.getParts(), op.getFirsts()))
       for (int64_t i = 0; i < get(part).rows; ++i)
-        result.at(row++, 0) = get(part).at(i, 0);
+        result.at(first + i, 0) = get(part).at(i, 0);
     return result;
   }
 

@@ -49,19 +49,18 @@ static int64_t place_temporaries(const recur_i_call *call, char *data, temporari
     const int64_t strides[] = {call->tokens * call->heads * entries, are_numbers ? 1 : call->heads * entries,
                                are_numbers ? call->tokens : entries, rows ? last : 1, 1};
     recur_i_operand *operand = &all->operand[i];
-    const recur_i_operand *whole = operand - temporary->back;
     *operand = (recur_i_operand){.tensor = &all->tensor[i], .argument = &all->argument[i], .lead = 3};
     for (int32_t axis = 0; axis < 3 + all->tensor[i].rank; ++axis) {
       all->shape[i][axis] = shape[axis];
-      operand->strides[axis] = temporary->back ? whole->strides[axis] : strides[axis];
+      operand->strides[axis] = strides[axis];
     }
-    operand->data = !data ? NULL : temporary->back ? whole->data + temporary->first * bits / 8 : data + bytes;
+    operand->data = data ? data + bytes : NULL;
     all->argument[i] = (DLTensor){.data = operand->data,
                                   .device = call->device,
                                   .ndim = 3 + all->tensor[i].rank,
                                   .dtype = {kDLFloat, (uint8_t)bits, 1},
                                   .shape = all->shape[i]};
-    bytes += temporary->back ? 0 : round_up(shape[0] * strides[0] * bits / 8);
+    bytes += round_up(shape[0] * strides[0] * bits / 8);
   }
   return bytes;
 }

@@ -103,7 +103,7 @@ enum {
   RECUR_MAX_MAPS = 12,
   RECUR_MAP_BOX = 1 << 16,
   RECUR_TENSOR_STEP = 1 << 16,
-  RECUR_MAX_TEMPORARIES = 24,
+  RECUR_MAX_TEMPORARIES = 12,
   RECUR_MAX_ENTRIES = 24
 };
 
@@ -159,8 +159,6 @@ typedef struct recur_cuda_temporary {
   int64_t rows;    /**< of a matrix; 0: a vector or a number */
   int64_t entries; /**< of a vector or of each row; 0: a number, no dimension of its own */
   int64_t bits;    /**< of an entry: 16 or 32 */
-  int64_t back;    /**< it is part of the vector so many temporaries before it; 0: of none */
-  int64_t first;   /**< the entry of that one where it begins */
 } recur_cuda_temporary;
 
 /** One entry point and how it is launched. */
