@@ -67,6 +67,7 @@ private:
                            int64_t mostRows = std::numeric_limits<int64_t>::max());
   bool addAhead(RuleOp bound, llvm::StringRef name, bool onlyHeld);
   bool addInRoles(DeriveFunction derive);
+  bool addInRolesOnce(DeriveFunction derive);
   bool addInRoles(DeriveFunction derive, RowKind rows, bool manyProducts,
                   llvm::SmallVectorImpl<RowKind> &withMany);
   bool addAbreast(DeriveFunction derive);
@@ -101,6 +102,8 @@ private:
   RowMaps maps;
   // Whether roles may sum over what functions make, and whether they would have to.
   bool takesDearSums = false, hasDearSums = false;
+  // Whether tiles of a few more keys than 128 are that, and whether there are such.
+  bool takesFewMore = true, hasFewMore = false;
   KernelOptions options;
   llvm::SmallVectorImpl<Entry> &entries;
   llvm::SmallVectorImpl<Temporary> &temporaries;

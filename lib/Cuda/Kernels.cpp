@@ -250,8 +250,11 @@ SharedOut KernelBuilder::shareOut(int64_t slab, Rest rest) {
     for (unsigned dim : {0, 1})
       if (unsigned index = classes.classOf(state, dim);
           rest == Rest::Padded && index != shared && classes.canGrow(index))
-        if (std::optional<int64_t> tile = sizeOfTile(classes.sizeOf(index)); tile && *tile <= mostKeys)
-          tiles[index] = *tile;
+        if (std::optional<int64_t> tile = sizeOfTile(classes.sizeOf(index)); tile && *tile <= mostKeys) {
+          if (*tile == keysWithVector)
+            hasFewMore = true;
+          tiles[index] = *tile == keysWithVector && !takesFewMore ? mostKeys : *tile;
+        }
   if (llvm::any_of(tiles, [](auto tile) { return tile.second > mostKeysBeside; }))
     slab = std::min(slab, rowsOfSlab);
   part.slab = slab;

@@ -66,7 +66,7 @@ SmallVector<ScoreRole> cuda::scoreRoles(const RolePlan &plan, const RoleForm &fo
   if (!plan.system)
     return tiles.empty() && !plan.normaliser ? SmallVector<ScoreRole>()
                                              : SmallVector<ScoreRole>{{tiles, false}};
-  if (form.team == 1 || tiles.empty() || plan.states > 1 || plan.keys > mostKeysBeside)
+  if (form.team == 1 || tiles.empty() || plan.states > 1 || plan.isWide())
     return {{tiles, true}};
   return {{{}, true}, {tiles, false}};
 }

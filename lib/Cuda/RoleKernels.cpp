@@ -21,6 +21,10 @@ FailureOr<RolePlan> KernelBuilder::planOf(chunk::ProgramOp program, ArrayRef<Ten
   FailureOr<RolePlan> plan = RolePlan::make(program, tensors, statesOnly);
   if (succeeded(plan) && failed(plan->takeMaps(maps)))
     return failure();
+  // Sums, walks and turns take keys by sixty-fours.
+  bool hasMore = succeeded(plan) && plan->keys == keysWithVector;
+  if (hasMore && (plan->countStates() > 1 || plan->decay || plan->normaliser || !plan->reductions.empty()))
+    return failure();
   return plan;
 }
 
@@ -338,6 +342,16 @@ static chunk::ProgramOp deriveAnchored(DeriveFunction derive, RuleOp rule) {
 
 // Whether there are roles for any number of blocks. Two rows a token cost less than four products.
 bool KernelBuilder::addInRoles(DeriveFunction derive) {
+  hasFewMore = false;
+  if (addInRolesOnce(derive))
+    return true;
+  takesFewMore = false;
+  bool isAdded = hasFewMore && addInRolesOnce(derive);
+  takesFewMore = true;
+  return isAdded;
+}
+
+bool KernelBuilder::addInRolesOnce(DeriveFunction derive) {
   constexpr std::pair<RowKind, bool> tries[] = {{RowKind::MicroStep, false}, {RowKind::Column, false},
                                                 {RowKind::Token, false},     {RowKind::Read, false},
                                                 {RowKind::Token, true},      {RowKind::Reads, false},

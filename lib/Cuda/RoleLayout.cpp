@@ -7,7 +7,7 @@ using namespace recur;
 using namespace recur::cuda;
 
 int64_t RoleEmitter::halvesOf(BlockArgument input) const {
-  int64_t halves = (plan.isSpare(input) ? plan.keys : matType(input).numCols()) / 64;
+  int64_t halves = llvm::divideCeil(plan.isSpare(input) ? plan.keys : matType(input).numCols(), 64);
   return form.parts > 1 && plan.isSlab(input) ? halves / form.parts : halves;
 }
 

@@ -13,6 +13,8 @@ std::optional<int64_t> cuda::sizeOfTile(int64_t size) {
   // The copy engine wants whole packets of 16 bytes.
   if (size % 8)
     return std::nullopt;
+  if (size > mostKeysBeside && size <= keysWithVector)
+    return keysWithVector;
   return size <= rowsOfSlab ? rowsOfSlab : llvm::alignTo(size, 2 * rowsOfSlab);
 }
 

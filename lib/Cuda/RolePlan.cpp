@@ -149,7 +149,7 @@ bool RolePlan::isScalarDecay(Value value) const {
 LogicalResult RolePlan::needInput(BlockArgument input) {
   neededInputs.insert(input);
   int64_t width = typeOf(input).numCols();
-  return success(width == 64 || width == 128 || width == mostKeys);
+  return success(isSizeOfTile(width) && width <= mostKeys);
 }
 
 // Inputs whose rows are read for a number are in shared memory too.

@@ -6,6 +6,7 @@
 // state as an index is the chain, and each of its warpgroups holds 64 such rows in registers, the state among
 // them.
 #pragma once
+#include "lib/Algebra/JoinedKeys.h"
 #include "lib/Algebra/RotatedUpdate.h"
 #include "lib/Algebra/StackedReads.h"
 #include "lib/Cuda/EntryCombinations.h"
@@ -25,10 +26,13 @@ constexpr int64_t tokensOfWarp = 16;
 /// The most keys of a state, and the most where a block may have two slabs: with more the registers of its
 /// threads hold one, and what products read of it a part at a time.
 constexpr int64_t mostKeys = 256, mostKeysBeside = 128;
+/// As many, and those of a vector that is part of the state (JoinedKeys.h): a thread's registers hold that.
+constexpr int64_t keysWithVector = mostKeysBeside + keysOfVector;
 
 /// The entries that tiles have for so many: 64 or a multiple of 128, or none where rows of memory cannot be
 /// copied in packets.
 std::optional<int64_t> sizeOfTile(int64_t size);
+inline bool isSizeOfTile(int64_t size) { return sizeOfTile(size) == size; }
 
 /// How many products between tokens a warpgroup makes together, as its registers hold the sums of as many.
 constexpr size_t productsTogether = 2;
@@ -290,7 +294,7 @@ public:
   /// and all that there are. Whether those are more than the registers hold what is read of.
   int64_t abreast = 1;
   int64_t countStates() const { return states * abreast; }
-  bool isWide() const { return keys * abreast > mostKeysBeside; }
+  bool isWide() const { return keys * abreast > keysWithVector; }
   /// What a chunk makes of each key, a number or of states abreast a matrix of numbers.
   int64_t wholeBytes() const { return 4 * keys * abreast * abreast; }
   /// An entry of a token's transitions: numbers times a vector that follows from tiles and params entry by

@@ -29,7 +29,7 @@ static bool readsSum(chunk::ProgramOp program) {
   return found;
 }
 
-static bool isKnownSize(int64_t size) { return size == 64 || size == 128 || size == mostKeys; }
+static bool isKnownSize(int64_t size) { return isSizeOfTile(size) && size <= mostKeys; }
 
 std::string RolePlan::refusal(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors) {
   RolePlan plan;
