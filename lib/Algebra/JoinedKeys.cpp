@@ -8,7 +8,8 @@
 using namespace mlir;
 using namespace recur;
 
-// Of a rule: where the keys of each begin, and their number. The name of what several are is theirs, with this
+// Of a rule: whether its joined state has a row for each key; where the keys of each state begin, and their
+// number. The name of what several are is theirs, with this
 // between.
 static constexpr llvm::StringLiteral placesAttr = "recur.joined";
 static constexpr char between = '|';
@@ -19,7 +20,8 @@ std::optional<JoinedNames> recur::joinedNames(RuleOp rule, StringRef name) {
     return std::nullopt;
   JoinedNames joined;
   name.split(joined.names, between);
-  for (auto [i, number] : llvm::enumerate(places.asArrayRef()))
+  joined.isTurned = places[0];
+  for (auto [i, number] : llvm::enumerate(places.asArrayRef().drop_front()))
     (i % 2 ? joined.keys : joined.firsts).push_back(number);
   return joined;
 }
@@ -122,7 +124,8 @@ private:
         group |= uint64_t((needs[i] >> k & 1) && (needs[k] >> i & 1)) << k;
       if (!isOfMatrix(state) || llvm::popcount(group) < 2)
         continue;
-      rows = matType(state).numRows();
+      isTurned = findOrientation();
+      rows = isTurned ? matType(state).numCols() : matType(state).numRows();
       // Matrices first.
       for (bool ofMatrices : {true, false})
         for (unsigned k = 0; k < states.size(); ++k)
@@ -133,16 +136,35 @@ private:
     for (unsigned member : members) {
       MatType type = matType(states[member]);
       auto first = rule.getInitYield()->getOperand(member).getDefiningOp<ConstantOp>();
-      if (type.numRows() != rows || !first || !first.getValue().isZero())
+      bool isVector = !isOfMatrix(states[member]);
+      if ((isTurned && !isVector ? type.numCols() : type.numRows()) != rows || !first ||
+          !first.getValue().isZero())
         return failure();
       firsts.push_back(llvm::alignTo(keys, keysTogether));
-      keys = firsts.back() + (isVector(firsts.size() - 1) ? keysOfVector : type.numCols());
+      keys = firsts.back() + keysOf(firsts.size() - 1);
     }
     return success(!members.empty());
   }
 
   BlockArgument member(unsigned i) const { return states[members[i]]; }
   Value update(unsigned i) const { return RuleOp(rule).yieldedStates()[members[i]]; }
+  int64_t keysOf(unsigned i) const {
+    MatType type = matType(member(i));
+    return isVector(i) ? keysOfVector : isTurned ? type.numRows() : type.numCols();
+  }
+  // Whether matrices of the group are read on their left.
+  bool findOrientation() {
+    for (auto read : body.getOps<MatmulOp>())
+      for (unsigned i : {0, 1}) {
+        Value matrix = read->getOperand(i);
+        bool isLeft = i;
+        while (auto turned = matrix.getDefiningOp<TransposeOp>())
+          matrix = turned.getOperand(), isLeft = !isLeft;
+        if (isOfMatrix(matrix) && !isOfToken(matrix) && !isOfMatrix(read->getOperand(1 - i)))
+          return isLeft;
+      }
+    return false;
+  }
   bool isVector(unsigned i) const { return !isOfMatrix(states[members[i]]); }
   std::optional<unsigned> memberOf(Value value, bool isUpdate) const {
     for (unsigned i = 0; i < members.size(); ++i)
@@ -191,12 +213,13 @@ private:
         continue;
       }
       auto outer = term.getDefiningOp<MatmulOp>();
-      if (!outer || isOfMatrix(outer.getLhs()) || isOfMatrix(outer.getRhs()) || !isOfToken(outer.getRhs()))
+      if (!outer || isOfMatrix(outer.getLhs()) || isOfMatrix(outer.getRhs()) ||
+          !isOfToken(outer->getOperand(isTurned ? 0 : 1)))
         return failure();
-      Value what = unscaled(b, loc, plain(outer.getLhs()), number);
+      Value what = unscaled(b, loc, plain(outer->getOperand(isTurned ? 1 : 0)), number);
       auto &along = writes[plain(what)];
       along.resize(members.size());
-      add(along[i], scaled(b, loc, number, column(outer.getRhs())));
+      add(along[i], scaled(b, loc, number, column(outer->getOperand(isTurned ? 0 : 1))));
     }
     if (!left || (decay && !isSameNumber(decay, left)))
       return failure();
@@ -244,11 +267,11 @@ private:
       } else if (auto read = term.getDefiningOp<MatmulOp>();
                  read && !isNumber(term) && !isOfToken(term) &&
                  (isOfMatrix(read.getLhs()) != isOfMatrix(read.getRhs()))) {
-        bool isTurned = isOfMatrix(read.getRhs()); // kT*ST
-        Value along = read->getOperand(isTurned ? 0 : 1);
+        bool onLeft = isOfMatrix(read.getRhs());
+        Value along = read->getOperand(onLeft ? 0 : 1);
         if (!isOfToken(along) ? !addOpaque(term, factor, sum)
-                              : !addRead(read->getOperand(isTurned ? 1 : 0), isTurned, column(along), factor,
-                                         sum, fromNew))
+                              : !addRead(read->getOperand(onLeft ? 1 : 0), onLeft, column(along), factor, sum,
+                                         fromNew))
           return false;
       } else if (!addOpaque(term, factor, sum)) {
         return false;
@@ -257,22 +280,22 @@ private:
     return true;
   }
 
-  // Adds number * matrix * vector.
-  bool addRead(Value matrix, bool isTurned, Value vector, Value number, Combination &sum, bool fromNew) {
+  // Adds number * matrix * vector or, on its left, what is that of the transposed matrix.
+  bool addRead(Value matrix, bool onLeft, Value vector, Value number, Combination &sum, bool fromNew) {
     if (auto turned = matrix.getDefiningOp<TransposeOp>())
-      return addRead(turned.getOperand(), !isTurned, vector, number, sum, fromNew);
-    if (auto i = fromNew && !isTurned ? memberOf(matrix, /*isUpdate=*/true) : std::nullopt)
+      return addRead(turned.getOperand(), !onLeft, vector, number, sum, fromNew);
+    if (auto i = fromNew && onLeft == isTurned ? memberOf(matrix, /*isUpdate=*/true) : std::nullopt)
       return add(sum.now[*i], scaled(b, loc, number, vector)), true;
     for (auto [term, own] : termsOf(matrix)) {
       Value factor = times(number, own);
       auto outer = term.getDefiningOp<MatmulOp>();
-      if (auto i = isTurned ? std::nullopt : memberOf(term, /*isUpdate=*/false)) {
+      if (auto i = onLeft != isTurned ? std::nullopt : memberOf(term, /*isUpdate=*/false)) {
         add(sum.old[*i], scaled(b, loc, factor, vector));
       } else if (isa_and_present<TransposeOp>(term.getDefiningOp())) {
-        if (!addRead(term, isTurned, vector, factor, sum, fromNew))
+        if (!addRead(term, onLeft, vector, factor, sum, fromNew))
           return false;
       } else if (outer && !isOfMatrix(outer.getLhs()) && !isOfMatrix(outer.getRhs())) {
-        Value what = outer->getOperand(isTurned ? 1 : 0), key = column(outer->getOperand(isTurned ? 0 : 1));
+        Value what = outer->getOperand(onLeft ? 1 : 0), key = column(outer->getOperand(onLeft ? 0 : 1));
         if (!isOfToken(key))
           return false;
         Value met = MatmulOp::create(b, loc, TransposeOp::create(b, loc, key), vector);
@@ -299,7 +322,7 @@ private:
     Value sum;
     for (auto [state, along] : {std::pair(joined, &combination.old), std::pair(updated, &combination.now)})
       if (auto [vector, number] = joinedVector(*along); vector)
-        add(sum, scaled(b, loc, number, MatmulOp::create(b, loc, state, vector)));
+        add(sum, scaled(b, loc, number, readOf(b, loc, state, isTurned ? Side::Left : Side::Right, vector)));
     if (combination.rest)
       add(sum, combination.rest);
     return sum ? sum : ConstantOp::create(b, loc, 0.0, columnType(rows));
@@ -331,7 +354,7 @@ private:
     });
     SmallVector<Value> parts;
     for (unsigned i = 0; i < members.size(); ++i) {
-      MatType type = columnType(isVector(i) ? keysOfVector : matType(member(i)).numCols());
+      MatType type = columnType(keysOf(i));
       Value number = isCommon ? Value() : numbers[i], part = vectors[i];
       if (!part)
         part = ConstantOp::create(b, loc, 0.0, type);
@@ -362,10 +385,11 @@ private:
                                                 RangeAttr(), /*unit=*/false, /*block=*/0));
     rule.setArgsAttr(ArrayAttr::get(context, args));
     auto type = MatType::get(context, b.getI64IntegerAttr(rows), b.getI64IntegerAttr(keys));
+    type = isTurned ? type.transposed() : type;
     joined = body.insertArgument(at, type, loc);
-    SmallVector<int64_t> places;
+    SmallVector<int64_t> places{isTurned};
     for (unsigned i = 0; i < members.size(); ++i)
-      places.append({firsts[i], isVector(i) ? keysOfVector : matType(member(i)).numCols()});
+      places.append({firsts[i], keysOf(i)});
     rule->setAttr(placesAttr, b.getDenseI64ArrayAttr(places));
   }
 
@@ -384,7 +408,8 @@ private:
     Value sum = MulOp::create(b, loc, joined.getType(), decay, joined);
     auto write = [&](Value what, const Along &along) {
       auto [vector, number] = joinedVector(along);
-      add(sum, scaled(b, loc, number, MatmulOp::create(b, loc, what, TransposeOp::create(b, loc, vector))));
+      Value left = isTurned ? vector : what, right = isTurned ? what : vector;
+      add(sum, scaled(b, loc, number, MatmulOp::create(b, loc, left, TransposeOp::create(b, loc, right))));
     };
     for (auto &[what, along] : writes) {
       Combination own = none();
@@ -482,6 +507,7 @@ private:
   uint64_t group = 0;
   SmallVector<unsigned> members; // by number among the states
   SmallVector<int64_t> firsts;
+  bool isTurned = false;         // matrices have a row for each key
   int64_t rows = 0, keys = 0;
   Value decay;                           // what a token leaves of all, a number
   llvm::MapVector<Value, Along> writes;  // by what is written

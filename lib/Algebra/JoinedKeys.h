@@ -27,6 +27,8 @@ struct JoinedNames {
   llvm::SmallVector<llvm::StringRef> names;
   /// Where the keys of each begin, and their number.
   llvm::SmallVector<int64_t> firsts, keys;
+  /// Whether a state has a row for each key.
+  bool isTurned = false;
 
   /// The first name that is one.
   llvm::StringRef front() const {
@@ -36,8 +38,7 @@ struct JoinedNames {
 
 /// A copy of the rule, in a module of its own, in which the first states that need each other, and are no
 /// sums of each other's matrices, are one (recur.concat makes its keys); null where there are none, where
-/// their updates are not linear in them, or where they begin with anything but zeros. Dimensions are bound;
-/// matrices are read on their right.
+/// their updates are not linear in them, or where they begin with anything but zeros. Dimensions are bound.
 mlir::OwningOpRef<mlir::ModuleOp> joinKeys(RuleOp rule);
 
 /// What the argument of that name is in a rule of joinKeys, or in a part of it; none where it is no such.

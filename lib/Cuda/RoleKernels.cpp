@@ -22,8 +22,10 @@ FailureOr<RolePlan> KernelBuilder::planOf(chunk::ProgramOp program, ArrayRef<Ten
   if (succeeded(plan) && failed(plan->takeMaps(maps)))
     return failure();
   // Sums, walks and turns take keys by sixty-fours.
+  auto isOfKeys = [&](Operation *sum) { return matType(sum->getOperand(0)).numRows() == keysWithVector; };
   bool hasMore = succeeded(plan) && plan->keys == keysWithVector;
-  if (hasMore && (plan->countStates() > 1 || plan->decay || plan->normaliser || !plan->reductions.empty()))
+  if (hasMore && (plan->countStates() > 1 || plan->decay || plan->normaliser ||
+                  llvm::any_of(plan->reductions, isOfKeys)))
     return failure();
   return plan;
 }

@@ -43,6 +43,7 @@ addJoinedStates(SmallVectorImpl<TensorArgument> &tensors, RuleOp symbolic, RuleO
       if (k)
         part.tensor = tensors.size();
       tensors[initial + i].parts.push_back(part);
+      tensors[initial + i].hasKeysInRows = joined->isTurned;
       part.tensor += k ? 1 : 0;
       ofFinal[i].push_back(part);
       if (!k)
@@ -50,8 +51,12 @@ addJoinedStates(SmallVectorImpl<TensorArgument> &tensors, RuleOp symbolic, RuleO
       TensorArgument other = tensors[initial + i];
       other.argument = {};
       other.parts.clear();
-      other.own[2] = !part.isVector;
-      other.inMemory[1] = 0;
+      other.inMemory[!joined->isTurned] = 0;
+      if (part.isVector) {
+        other.own[2] = false;
+        other.inMemory[0] = other.inMemory[joined->isTurned];
+        other.shardedDim = std::min(other.shardedDim, 0);
+      }
       tensors.append(2, other);
     }
   }
@@ -103,6 +108,7 @@ SmallVector<TensorArgument> cuda::listTensors(RuleOp symbolic, RuleOp bound, con
   addArguments(ArgKind::Input, true, true);
   addArguments(ArgKind::Param, false, true);
   addArguments(ArgKind::State, false, true);
+  size_t initial = tensors.size() - bound.argumentsOf(ArgKind::State).size();
   addJoinedInputs(tensors, bound);
   SmallVector<SmallVector<TensorArgument::Part, 2>> ofFinal = addJoinedStates(tensors, symbolic, bound);
   for (auto [name, value] : llvm::zip(bound.getOutputs().getAsRange<StringAttr>(), bound.yieldedOutputs())) {
@@ -118,6 +124,7 @@ SmallVector<TensorArgument> cuda::listTensors(RuleOp symbolic, RuleOp bound, con
     if (!parts.empty())
       parts.front().tensor = number;
     tensors[number].parts = parts;
+    tensors[number].hasKeysInRows = tensors[initial + i].hasKeysInRows;
   }
   return tensors;
 }
@@ -504,13 +511,18 @@ Value TensorAccess::exists(unsigned index, Value row, Value col) {
 // times in the state.
 std::tuple<Value, Value, Value> TensorAccess::entryOfPart(unsigned tensor, Value row, Value col) {
   Value address, given, times;
+  bool inRows = tensors[tensor].hasKeysInRows;
   for (const TensorArgument::Part &part : tensors[tensor].parts) {
-    Value own = arith::SubIOp::create(b, col, threads.constant(part.first));
+    Value own = arith::SubIOp::create(b, inRows ? row : col, threads.constant(part.first));
     Value isOwn = arith::CmpIOp::create(b, arith::CmpIPredicate::ult, own, threads.constant(part.keys));
     auto choose = [&](Value own, Value other) -> Value {
       return other ? arith::SelectOp::create(b, isOwn, own, other) : own;
     };
-    address = choose(entry(part.tensor, row, part.isVector ? threads.constant(0) : own), address);
+    Value zero = threads.constant(0);
+    address = choose(part.isVector ? entry(part.tensor, inRows ? col : row, zero)
+                     : inRows      ? entry(part.tensor, own, col)
+                                   : entry(part.tensor, row, own),
+                     address);
     given = choose(isGivenAlone(part.tensor), given ? given : threads.constant(0, 1));
     times = choose(threads.number(part.isVector ? entryOfVector : 1), times);
   }
@@ -547,7 +559,8 @@ void TensorAccess::storeEntry(unsigned tensor, Value row, Value col, Value value
     auto [address, given, times] = entryOfPart(tensor, row, col);
     for (const TensorArgument::Part &part : tensors[tensor].parts)
       if (part.isVector) { // the first of its keys speaks for all
-        Value own = arith::SubIOp::create(b, col, threads.constant(part.first + 1));
+        Value key = tensors[tensor].hasKeysInRows ? row : col;
+        Value own = arith::SubIOp::create(b, key, threads.constant(part.first + 1));
         given = threads.both(given, arith::CmpIOp::create(b, arith::CmpIPredicate::uge, own,
                                                           threads.constant(part.keys - 1)));
       }

@@ -35,6 +35,7 @@ struct TensorArgument {
     bool isVector = false;
   };
   llvm::SmallVector<Part, 2> parts;
+  bool hasKeysInRows = false;
 
   MatType entry() const { return entryType(type); }
 };

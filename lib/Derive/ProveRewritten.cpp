@@ -320,37 +320,35 @@ std::string recur::proveJoined(RuleOp rule, RuleOp joined) {
   auto numberOf = [&](StringRef name) {
     return llvm::find(states, whole->findArgument(ArgKind::State, name)) - states.begin();
   };
-  // Calls `action` with each state of the joined rule that several are, by number, and with each of those:
-  // by number, the first of its keys, and their number.
-  auto forParts = [&](llvm::function_ref<void(size_t, size_t, int64_t, int64_t)> action) {
-    for (auto [i, state] : llvm::enumerate(own->argumentsOf(ArgKind::State))) {
-      StringRef name = own->getArg(state).getName();
-      std::optional<JoinedNames> parts = joinedNames(*own, name);
-      int64_t first = 0;
-      for (StringRef part : parts ? parts->names : SmallVector<StringRef>{name}) {
-        size_t number = numberOf(part);
-        MatType type = matType(states[number]);
-        int64_t keys = parts && type.numCols() == 1 ? keysOfVector : type.numCols();
-        action(i, number, first, keys);
-        first += keys;
-      }
-    }
-  };
   return compareRuns(*whole, /*tokens=*/4, [&](Call<Fp> &call) -> LogicalResult {
     Call<Fp> taken = call;
     taken.states.clear();
+    // Calls `action` with each entry of the joined rule's states, that of the rule's which it is, and what
+    // that one is times.
+    auto forEntries = [&](auto action) {
+      for (auto [i, state] : llvm::enumerate(own->argumentsOf(ArgKind::State))) {
+        StringRef name = own->getArg(state).getName();
+        std::optional<JoinedNames> joined = joinedNames(*own, name);
+        bool isTurned = joined && joined->isTurned;
+        int64_t first = 0; // of a part's keys, between which there are no others here
+        for (StringRef part : joined ? joined->names : SmallVector<StringRef>{name}) {
+          Dense<Fp> &values = call.states[numberOf(part)];
+          bool isVector = joined && values.cols == 1;
+          int64_t rows = isTurned && !isVector ? values.cols : values.rows;
+          int64_t keys = isVector ? keysOfVector : isTurned ? values.rows : values.cols;
+          for (int64_t row = 0; row < rows; ++row)
+            for (int64_t key = 0; key < keys; ++key)
+              action(isTurned ? taken.states[i].at(first + key, row) : taken.states[i].at(row, first + key),
+                     isVector   ? values.at(row, 0)
+                     : isTurned ? values.at(key, row)
+                                : values.at(row, key),
+                     Fp::fromDouble(isVector ? entryOfVector : 1));
+          first += keys;
+        }
+      }
+    };
     for (BlockArgument state : own->argumentsOf(ArgKind::State))
       taken.states.emplace_back(matType(state).numRows(), matType(state).numCols());
-    auto forEntries = [&](auto action) {
-      forParts([&](size_t to, size_t number, int64_t first, int64_t keys) {
-        Dense<Fp> &part = call.states[number];
-        bool isVector = part.cols < keys;
-        for (int64_t i = 0; i < part.rows; ++i)
-          for (int64_t j = 0; j < keys; ++j)
-            action(taken.states[to].at(i, first + j), part.at(i, isVector ? 0 : j),
-                   Fp::fromDouble(isVector ? entryOfVector : 1));
-      });
-    };
     forEntries([](Fp &joined, Fp part, Fp entry) { joined = entry * part; });
     if (failed(runRule(*own, taken)))
       return failure();
