@@ -3,30 +3,9 @@
 #include "lib/Algebra/Rewriting.h"
 #include "lib/Algebra/Terms.h"
 #include "mlir/Analysis/TopologicalSortUtils.h"
-#include "llvm/ADT/StringExtras.h"
 
 using namespace mlir;
 using namespace recur;
-
-// Of a rule: whether its joined state has a row for each key; where the keys of each state begin, and their
-// number. The name of what several are is theirs, with this
-// between.
-static constexpr llvm::StringLiteral placesAttr = "recur.joined";
-static constexpr char between = '|';
-
-std::optional<JoinedNames> recur::joinedNames(RuleOp rule, StringRef name) {
-  auto places = rule->getAttrOfType<DenseI64ArrayAttr>(placesAttr);
-  if (!places || !name.contains(between))
-    return std::nullopt;
-  JoinedNames joined;
-  name.split(joined.names, between);
-  joined.isTurned = places[0];
-  for (auto [i, number] : llvm::enumerate(places.asArrayRef().drop_front()))
-    (i % 2 ? joined.keys : joined.firsts).push_back(number);
-  return joined;
-}
-
-std::string recur::joinNames(ArrayRef<std::string> names) { return llvm::join(names, StringRef(&between, 1)); }
 
 static bool isNumber(Value value) { return matType(value).isScalar(); }
 static bool isOfMatrix(Value value) { return isMatrix(matType(value)); }
@@ -39,35 +18,6 @@ static Value plain(Value value) {
     value = op->getOperand(0);
   }
   return value;
-}
-
-// The factors of a number, null for 1, and the constant that they are times.
-static double findFactors(Value number, SmallVectorImpl<Value> &factors) {
-  Operation *op = number ? number.getDefiningOp() : nullptr;
-  if (auto constant = dyn_cast_if_present<ConstantOp>(op))
-    return constant.getValue().convertToDouble();
-  if (isa_and_present<NegOp>(op))
-    return -findFactors(op->getOperand(0), factors);
-  if (isa_and_present<MulOp>(op)) {
-    double left = findFactors(op->getOperand(0), factors);
-    return left * findFactors(op->getOperand(1), factors);
-  }
-  if (number)
-    factors.push_back(number);
-  return 1;
-}
-
-static bool isSameNumber(Value x, Value y) {
-  SmallVector<Value> own, other;
-  if (findFactors(x, own) != findFactors(y, other) || own.size() != other.size())
-    return false;
-  return llvm::all_of(own, [&](Value factor) {
-    auto *same = llvm::find_if(other, [&](Value one) { return isEqual(factor, one); });
-    if (same == other.end())
-      return false;
-    other.erase(same);
-    return true;
-  });
 }
 
 namespace {
@@ -135,11 +85,11 @@ private:
     }
     for (unsigned member : members) {
       MatType type = matType(states[member]);
-      auto first = rule.getInitYield()->getOperand(member).getDefiningOp<ConstantOp>();
+      std::optional<int64_t> param = paramOf(rule.getInitYield()->getOperand(member));
       bool isVector = !isOfMatrix(states[member]);
-      if ((isTurned && !isVector ? type.numCols() : type.numRows()) != rows || !first ||
-          !first.getValue().isZero())
+      if ((isTurned && !isVector ? type.numCols() : type.numRows()) != rows || !param)
         return failure();
+      params.push_back(*param);
       firsts.push_back(llvm::alignTo(keys, keysTogether));
       keys = firsts.back() + keysOf(firsts.size() - 1);
     }
@@ -151,6 +101,23 @@ private:
   int64_t keysOf(unsigned i) const {
     MatType type = matType(member(i));
     return isVector(i) ? keysOfVector : isTurned ? type.numRows() : type.numCols();
+  }
+  // The param that an initial state is, by number, or -1 for zeros; nothing for others.
+  std::optional<int64_t> paramOf(Value first) {
+    if (auto constant = first.getDefiningOp<ConstantOp>(); constant && constant.getValue().isZero())
+      return -1;
+    unsigned next = 0;
+    int64_t param = 0;
+    for (BlockArgument argument : body.getArguments()) {
+      ArgKind kind = rule.getArg(argument).getKind();
+      if (kind != ArgKind::Param && kind != ArgKind::Head && kind != ArgKind::Heads)
+        continue;
+      bool isIt = rule.getInit().getArgument(next++) == first;
+      if (kind == ArgKind::Param && isIt) // whose rows blocks then share out as those of the state
+        return argument.use_empty() ? std::optional<int64_t>(param) : std::nullopt;
+      param += kind == ArgKind::Param;
+    }
+    return std::nullopt;
   }
   // Whether matrices of the group are read on their left.
   bool findOrientation() {
@@ -174,15 +141,12 @@ private:
   }
   bool isOfToken(Value value) const { return !(reach.lookup(value) & group); }
 
-  //===-- Numbers and vectors, null for 1 and for 0 ------------------------------------------------------===//
+  //===-- Numbers and vectors, null for 1 and for 0
+  //------------------------------------------------------===//
 
   Value one() { return ConstantOp::create(b, loc, 1.0); }
-  Value times(Value x, Value y) {
-    return !x ? y : !y ? x : MulOp::create(b, loc, x, y).getResult();
-  }
-  void add(Value &sum, Value more) {
-    sum = sum ? AddOp::create(b, loc, sum, more).getResult() : more;
-  }
+  Value times(Value x, Value y) { return !x ? y : !y ? x : MulOp::create(b, loc, x, y).getResult(); }
+  void add(Value &sum, Value more) { sum = sum ? AddOp::create(b, loc, sum, more).getResult() : more; }
   Value column(Value vector) {
     vector = plain(vector);
     return isRow(matType(vector)) ? TransposeOp::create(b, loc, vector).getResult() : vector;
@@ -194,7 +158,8 @@ private:
     return LinearSum(b, value, isKnownNumber, isLeaf).build();
   }
 
-  //===-- What the states become -------------------------------------------------------------------------===//
+  //===-- What the states become
+  //-------------------------------------------------------------------------===//
 
   // Of matrices what is written to them along vectors of the token, by what is written; of vectors what they
   // have of that.
@@ -248,7 +213,8 @@ private:
     return rest;
   }
 
-  //===-- Vectors that follow from the states ------------------------------------------------------------===//
+  //===-- Vectors that follow from the states
+  //------------------------------------------------------------===//
 
   Combination none() const { return {Along(members.size()), Along(members.size()), {}}; }
 
@@ -269,9 +235,9 @@ private:
                  (isOfMatrix(read.getLhs()) != isOfMatrix(read.getRhs()))) {
         bool onLeft = isOfMatrix(read.getRhs());
         Value along = read->getOperand(onLeft ? 0 : 1);
-        if (!isOfToken(along) ? !addOpaque(term, factor, sum)
-                              : !addRead(read->getOperand(onLeft ? 1 : 0), onLeft, column(along), factor, sum,
-                                         fromNew))
+        if (!isOfToken(along)
+                ? !addOpaque(term, factor, sum)
+                : !addRead(read->getOperand(onLeft ? 1 : 0), onLeft, column(along), factor, sum, fromNew))
           return false;
       } else if (!addOpaque(term, factor, sum)) {
         return false;
@@ -371,7 +337,8 @@ private:
     return {vector, isCommon ? common : Value()};
   }
 
-  //===-- The rule of the joined state -------------------------------------------------------------------===//
+  //===-- The rule of the joined state
+  //-------------------------------------------------------------------===//
 
   // The joined state stands where the first of them did.
   void makeState() {
@@ -381,16 +348,17 @@ private:
     MLIRContext *context = b.getContext();
     unsigned at = member(0).getArgNumber();
     SmallVector<Attribute> args(rule.getArgs().begin(), rule.getArgs().end());
-    args.insert(args.begin() + at, ArgAttr::get(context, ArgKind::State, StringAttr::get(context, joinNames(names)),
-                                                RangeAttr(), /*unit=*/false, /*block=*/0));
+    args.insert(args.begin() + at,
+                ArgAttr::get(context, ArgKind::State, StringAttr::get(context, joinNames(names)), RangeAttr(),
+                             /*unit=*/false, /*block=*/0));
     rule.setArgsAttr(ArrayAttr::get(context, args));
     auto type = MatType::get(context, b.getI64IntegerAttr(rows), b.getI64IntegerAttr(keys));
     type = isTurned ? type.transposed() : type;
     joined = body.insertArgument(at, type, loc);
     SmallVector<int64_t> places{isTurned};
     for (unsigned i = 0; i < members.size(); ++i)
-      places.append({firsts[i], keysOf(i)});
-    rule->setAttr(placesAttr, b.getDenseI64ArrayAttr(places));
+      places.append({firsts[i], keysOf(i), params[i]});
+    rule->setAttr(joinedKeysAttr, b.getDenseI64ArrayAttr(places));
   }
 
   // The new one; null where what is written is not known.
@@ -506,12 +474,12 @@ private:
   llvm::DenseMap<Value, uint64_t> reach;
   uint64_t group = 0;
   SmallVector<unsigned> members; // by number among the states
-  SmallVector<int64_t> firsts;
-  bool isTurned = false;         // matrices have a row for each key
+  SmallVector<int64_t> firsts, params;
+  bool isTurned = false; // matrices have a row for each key
   int64_t rows = 0, keys = 0;
-  Value decay;                           // what a token leaves of all, a number
-  llvm::MapVector<Value, Along> writes;  // by what is written
-  Value joined, updated;                 // the state, and the new one once there is one
+  Value decay;                          // what a token leaves of all, a number
+  llvm::MapVector<Value, Along> writes; // by what is written
+  Value joined, updated;                // the state, and the new one once there is one
   SmallVector<std::pair<SmallVector<Value>, Value>> vectorsMade;
   llvm::DenseMap<Value, Value> replaced;
 };

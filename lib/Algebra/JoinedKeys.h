@@ -27,6 +27,8 @@ struct JoinedNames {
   llvm::SmallVector<llvm::StringRef> names;
   /// Where the keys of each begin, and their number.
   llvm::SmallVector<int64_t> firsts, keys;
+  /// The param that each begins with, by number; none for zeros.
+  llvm::SmallVector<std::optional<unsigned>> params;
   /// Whether a state has a row for each key.
   bool isTurned = false;
 
@@ -38,8 +40,12 @@ struct JoinedNames {
 
 /// A copy of the rule, in a module of its own, in which the first states that need each other, and are no
 /// sums of each other's matrices, are one (recur.concat makes its keys); null where there are none, where
-/// their updates are not linear in them, or where they begin with anything but zeros. Dimensions are bound.
+/// their updates are not linear in them, or where they begin with anything but zeros and params. Dimensions
+/// are bound.
 mlir::OwningOpRef<mlir::ModuleOp> joinKeys(RuleOp rule);
+
+/// The attribute of such a rule, and of its parts, that joinedNames reads.
+constexpr llvm::StringLiteral joinedKeysAttr = "recur.joined_keys";
 
 /// What the argument of that name is in a rule of joinKeys, or in a part of it; none where it is no such.
 std::optional<JoinedNames> joinedNames(RuleOp rule, llvm::StringRef name);

@@ -1,7 +1,37 @@
 #include "lib/Algebra/LinearSum.h"
+#include "lib/Algebra/Rewriting.h"
 
 using namespace mlir;
 using namespace recur;
+
+// The factors of a number, null for 1, and the constant that they are times.
+static double findFactors(Value number, SmallVectorImpl<Value> &factors) {
+  Operation *op = number ? number.getDefiningOp() : nullptr;
+  if (auto constant = dyn_cast_if_present<ConstantOp>(op))
+    return constant.getValue().convertToDouble();
+  if (isa_and_present<NegOp>(op))
+    return -findFactors(op->getOperand(0), factors);
+  if (isa_and_present<MulOp>(op)) {
+    double left = findFactors(op->getOperand(0), factors);
+    return left * findFactors(op->getOperand(1), factors);
+  }
+  if (number)
+    factors.push_back(number);
+  return 1;
+}
+
+bool recur::isSameNumber(Value x, Value y) {
+  SmallVector<Value> own, other;
+  if (findFactors(x, own) != findFactors(y, other) || own.size() != other.size())
+    return false;
+  return llvm::all_of(own, [&](Value factor) {
+    auto *same = llvm::find_if(other, [&](Value one) { return isEqual(factor, one); });
+    if (same == other.end())
+      return false;
+    other.erase(same);
+    return true;
+  });
+}
 
 LinearSum::LinearSum(OpBuilder &b, Value sum, Predicate isNumber, Predicate isLeaf) : b(b), sum(sum) {
   add(sum, {}, false, isNumber, isLeaf);

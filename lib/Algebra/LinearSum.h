@@ -6,6 +6,9 @@
 
 namespace recur {
 
+/// Whether two numbers, null for 1, are products of the same factors, in any order.
+bool isSameNumber(mlir::Value x, mlir::Value y);
+
 /// A value as a sum of other ones, each times a number.
 class LinearSum {
 public:

@@ -5,64 +5,6 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-// The others of inputs that several are, behind all that there are.
-static void addJoinedInputs(SmallVectorImpl<TensorArgument> &tensors, RuleOp bound) {
-  for (auto [i, input] : llvm::enumerate(bound.argumentsOf(ArgKind::Input))) {
-    std::optional<JoinedNames> joined = joinedNames(bound, bound.getArg(input).getName());
-    if (!joined)
-      continue;
-    for (auto [name, first] : llvm::zip(joined->names, joined->firsts)) {
-      if (name.empty())
-        continue;
-      bool isOwn = tensors[i].parts.empty();
-      tensors[i].parts.push_back({isOwn ? unsigned(i) : unsigned(tensors.size()), first});
-      if (!isOwn) {
-        TensorArgument other = tensors[i];
-        other.argument = {};
-        other.parts.clear();
-        tensors.push_back(other);
-      }
-    }
-  }
-}
-
-// The same of states, before and after all tokens. Returns the parts of those after.
-static SmallVector<SmallVector<TensorArgument::Part, 2>>
-addJoinedStates(SmallVectorImpl<TensorArgument> &tensors, RuleOp symbolic, RuleOp bound) {
-  auto states = bound.argumentsOf(ArgKind::State);
-  size_t initial = bound.argumentsOf(ArgKind::Input).size() + bound.argumentsOf(ArgKind::Param).size();
-  SmallVector<SmallVector<TensorArgument::Part, 2>> ofFinal(states.size());
-  for (auto [i, state] : llvm::enumerate(states)) {
-    std::optional<JoinedNames> joined = joinedNames(bound, bound.getArg(state).getName());
-    if (!joined)
-      continue;
-    for (auto [k, name] : llvm::enumerate(joined->names)) {
-      BlockArgument own = symbolic.findArgument(ArgKind::State, name);
-      TensorArgument::Part part{unsigned(initial + i), joined->firsts[k], joined->keys[k]};
-      part.isVector = isOne(matType(own).getCols());
-      if (k)
-        part.tensor = tensors.size();
-      tensors[initial + i].parts.push_back(part);
-      tensors[initial + i].hasKeysInRows = joined->isTurned;
-      part.tensor += k ? 1 : 0;
-      ofFinal[i].push_back(part);
-      if (!k)
-        continue;
-      TensorArgument other = tensors[initial + i];
-      other.argument = {};
-      other.parts.clear();
-      other.inMemory[!joined->isTurned] = 0;
-      if (part.isVector) {
-        other.own[2] = false;
-        other.inMemory[0] = other.inMemory[joined->isTurned];
-        other.shardedDim = std::min(other.shardedDim, 0);
-      }
-      tensors.append(2, other);
-    }
-  }
-  return ofFinal;
-}
-
 SmallVector<TensorArgument> cuda::listTensors(RuleOp symbolic, RuleOp bound, const IndexClasses &classes,
                                               unsigned shardedClass, const KernelOptions &options) {
   SmallVector<TensorArgument> tensors;
@@ -208,16 +150,13 @@ void TensorAccess::locate(Value sequence, Value slot, Value firstToken, Value he
 
 Value TensorAccess::firstOf(unsigned tensor) { return first[tensor] ? first[tensor] : find(tensor); }
 
+Value TensorAccess::isGiven(unsigned tensor) {
+  return tensors[tensor].parts.empty() ? isGivenAlone(tensor) : isAnyGiven(tensors[tensor]);
+}
+
 Value TensorAccess::isGivenAlone(unsigned tensor) {
   return arith::CmpIOp::create(b, arith::CmpIPredicate::ne, word(base(tensor) + Data),
                                threads.constant(0, 64));
-}
-
-Value TensorAccess::isGiven(unsigned tensor) {
-  Value given = isGivenAlone(tensor);
-  for (const TensorArgument::Part &part : ArrayRef(tensors[tensor].parts).drop_front(!tensors[tensor].parts.empty()))
-    given = arith::OrIOp::create(b, given, isGivenAlone(part.tensor));
-  return given;
 }
 
 int64_t TensorAccess::packetWidth(const TensorArgument &tensor, const Layout &layout) const {
@@ -507,28 +446,6 @@ Value TensorAccess::exists(unsigned index, Value row, Value col) {
   return all;
 }
 
-// Where an entry of a state that several are lies, and whether that one is given and has it; and what it is
-// times in the state.
-std::tuple<Value, Value, Value> TensorAccess::entryOfPart(unsigned tensor, Value row, Value col) {
-  Value address, given, times;
-  bool inRows = tensors[tensor].hasKeysInRows;
-  for (const TensorArgument::Part &part : tensors[tensor].parts) {
-    Value own = arith::SubIOp::create(b, inRows ? row : col, threads.constant(part.first));
-    Value isOwn = arith::CmpIOp::create(b, arith::CmpIPredicate::ult, own, threads.constant(part.keys));
-    auto choose = [&](Value own, Value other) -> Value {
-      return other ? arith::SelectOp::create(b, isOwn, own, other) : own;
-    };
-    Value zero = threads.constant(0);
-    address = choose(part.isVector ? entry(part.tensor, inRows ? col : row, zero)
-                     : inRows      ? entry(part.tensor, own, col)
-                                   : entry(part.tensor, row, own),
-                     address);
-    given = choose(isGivenAlone(part.tensor), given ? given : threads.constant(0, 1));
-    times = choose(threads.number(part.isVector ? entryOfVector : 1), times);
-  }
-  return {address, given, times};
-}
-
 Value TensorAccess::loadEntry(unsigned tensor, Value row, Value col) {
   Value exists = this->exists(tensor, row, col), none = threads.constant(0);
   if (exists) {
@@ -536,17 +453,8 @@ Value TensorAccess::loadEntry(unsigned tensor, Value row, Value col) {
     col = arith::SelectOp::create(b, exists, col, none);
   }
   if (!tensors[tensor].parts.empty()) {
-    // Some part is given, whose first entry stands for what is not.
-    auto [address, given, times] = entryOfPart(tensor, row, col);
-    Value other;
-    for (const TensorArgument::Part &part : tensors[tensor].parts) {
-      Value own = entry(part.tensor, none, none);
-      other = other ? arith::SelectOp::create(b, isGivenAlone(part.tensor), own, other) : own;
-    }
-    Value from = arith::SelectOp::create(b, given, address, other);
-    Value found = arith::MulFOp::create(b, times, LLVM::LoadOp::create(b, b.getF32Type(), from));
-    given = threads.both(given, exists);
-    return arith::SelectOp::create(b, given, found, threads.number(0));
+    Value found = loadFromParts(tensors[tensor], row, col);
+    return exists ? arith::SelectOp::create(b, exists, found, threads.number(0)).getResult() : found;
   }
   Value entry = LLVM::LoadOp::create(b, tensors[tensor].element, this->entry(tensor, row, col));
   if (!entry.getType().isF32())
@@ -555,20 +463,8 @@ Value TensorAccess::loadEntry(unsigned tensor, Value row, Value col) {
 }
 
 void TensorAccess::storeEntry(unsigned tensor, Value row, Value col, Value value) {
-  if (!tensors[tensor].parts.empty()) {
-    auto [address, given, times] = entryOfPart(tensor, row, col);
-    for (const TensorArgument::Part &part : tensors[tensor].parts)
-      if (part.isVector) { // the first of its keys speaks for all
-        Value key = tensors[tensor].hasKeysInRows ? row : col;
-        Value own = arith::SubIOp::create(b, key, threads.constant(part.first + 1));
-        given = threads.both(given, arith::CmpIOp::create(b, arith::CmpIPredicate::uge, own,
-                                                          threads.constant(part.keys - 1)));
-      }
-    Value exists = this->exists(tensor, row, col);
-    return threads.when(threads.both(given, exists), [&, address = address, times = times] {
-      LLVM::StoreOp::create(b, arith::DivFOp::create(b, value, times), address);
-    });
-  }
+  if (!tensors[tensor].parts.empty())
+    return storeToParts(tensor, row, col, value);
   threads.when(exists(tensor, row, col), [&] { LLVM::StoreOp::create(b, value, entry(tensor, row, col)); });
 }
 

@@ -27,12 +27,15 @@ struct TensorArgument {
   /// Rows and columns in memory, where the type, or those of all blocks' parts together, reaches further;
   /// else 0. What is not there is zero.
   int64_t inMemory[2] = {0, 0};
-  /// Of a state, or an input, that several are (JoinedKeys.h), of which this tensor is one: the tensor of each,
-  /// where its keys begin, and their number; whether it is a vector of which each key has `entryOfVector`.
+  /// Of a state, or an input, that several are (JoinedKeys.h), of which this tensor is one: the tensor of
+  /// each, where its keys begin, and their number; whether it is a vector of which each key has
+  /// `entryOfVector`.
   struct Part {
     unsigned tensor;
     int64_t first, keys = 0;
     bool isVector = false;
+    /// What it is where it is not given: another tensor; none for zeros.
+    std::optional<unsigned> otherwise = std::nullopt;
   };
   llvm::SmallVector<Part, 2> parts;
   bool hasKeysInRows = false;
@@ -44,6 +47,12 @@ struct TensorArgument {
 /// bound, `bound` after. `shardedClass` may be 0.
 llvm::SmallVector<TensorArgument> listTensors(RuleOp symbolic, RuleOp bound, const IndexClasses &classes,
                                               unsigned shardedClass, const KernelOptions &options);
+
+/// Lists behind those so far what inputs, and states, are joined of. Of final states, which are not listed
+/// yet, returns the parts.
+void addJoinedInputs(llvm::SmallVectorImpl<TensorArgument> &tensors, RuleOp bound);
+llvm::SmallVector<llvm::SmallVector<TensorArgument::Part, 2>>
+addJoinedStates(llvm::SmallVectorImpl<TensorArgument> &tensors, RuleOp symbolic, RuleOp bound);
 
 /// What a state of a chunk program is where the caller gives none: a number, or a param by its place among
 /// them.
@@ -135,8 +144,11 @@ public:
 
 private:
   mlir::Value isGivenAlone(unsigned tensor);
-  std::tuple<mlir::Value, mlir::Value, mlir::Value> entryOfPart(unsigned tensor, mlir::Value row,
-                                                                mlir::Value col);
+  mlir::Value isAnyGiven(const TensorArgument &tensor);
+  void storeToParts(unsigned tensor, mlir::Value row, mlir::Value col, mlir::Value value);
+  std::tuple<mlir::Value, mlir::Value, mlir::Value> placeInPart(bool inRows, const TensorArgument::Part &part,
+                                                                mlir::Value row, mlir::Value col);
+  mlir::Value loadFromParts(const TensorArgument &tensor, mlir::Value row, mlir::Value col);
   /// Calls `body(r, c, width, pointer)` for each packet of entries that lie together in memory.
   void forPackets(unsigned tensor, const Tile &tile, mlir::Value token, mlir::Value step, bool clamp,
                   llvm::function_ref<void(int64_t, int64_t, int64_t, mlir::Value)> body);
