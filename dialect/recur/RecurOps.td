@@ -211,7 +211,8 @@ def Recur_JoinOp : Recur_Op<"join", [Pure, DeclareOpInterfaceMethods<InferTypeOp
   let assemblyFormat = "$columns attr-dict `:` type($columns)";
 }
 
-def Recur_ConcatOp : Recur_Op<"concat", [Pure, DeclareOpInterfaceMethods<InferTypeOpInterface>]> {
+def Recur_ConcatOp : Recur_Op<"concat", [Pure, DeclareOpInterfaceMethods<InferTypeOpInterface>,
+    DeclareOpInterfaceMethods<Recur_RangeOp>]> {
   let summary = "the vector that has these, one below the other";
   let description = [{
     Where recur::joinKeys made one state of several, what it is read and written along has the keys of all.

@@ -103,6 +103,18 @@ INFER(ConcatOp) {
   return success();
 }
 
+// Between parts there are zeros.
+RangeAttr ConcatOp::inferRange(ArrayRef<RangeAttr> parts) {
+  double lo = 0, hi = 0;
+  for (RangeAttr part : parts) {
+    if (!part)
+      return {};
+    lo = std::min(lo, part.getLo());
+    hi = std::max(hi, part.getHi());
+  }
+  return RangeAttr::closed(getContext(), lo, hi);
+}
+
 //===----------------------------------------------------------------------===//
 // matmul, transpose
 //===----------------------------------------------------------------------===//

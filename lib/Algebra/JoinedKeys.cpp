@@ -1,4 +1,4 @@
-#include "lib/Algebra/JoinedKeys.h"
+#include "lib/Algebra/JoinedMembers.h"
 #include "lib/Algebra/LinearSum.h"
 #include "lib/Algebra/Rewriting.h"
 #include "lib/Algebra/Terms.h"
@@ -6,19 +6,6 @@
 
 using namespace mlir;
 using namespace recur;
-
-static bool isNumber(Value value) { return matType(value).isScalar(); }
-static bool isOfMatrix(Value value) { return isMatrix(matType(value)); }
-
-// The value that another one is but for its orientation.
-static Value plain(Value value) {
-  while (Operation *op = value.getDefiningOp()) {
-    if (!isa<TransposeOp, AssumeOp>(op) || isOfMatrix(value))
-      break;
-    value = op->getOperand(0);
-  }
-  return value;
-}
 
 namespace {
 // By member, null where there is none: vectors that matrices are read or written along, numbers of vectors.
@@ -30,18 +17,12 @@ struct Combination {
   Value rest;
 };
 
-class Joiner {
+class Joiner : JoinedMembers {
 public:
-  explicit Joiner(RuleOp rule)
-      : rule(rule), body(rule.getBody().front()), b(rule.getBodyYield()), loc(rule.getLoc()),
-        states(rule.argumentsOf(ArgKind::State)) {}
+  explicit Joiner(RuleOp rule) : JoinedMembers(rule), b(rule.getBodyYield()), loc(rule.getLoc()) {}
 
   LogicalResult run() {
-    auto hasRegion = [](Operation &op) { return op.getNumRegions() != 0; };
-    if (states.size() > 64 || !rule.argumentsOf(ArgKind::Stale).empty() || llvm::any_of(body, hasRegion))
-      return failure();
-    findReach();
-    if (failed(findMembers()) || failed(findWrites()))
+    if (failed(find()) || failed(findWrites()))
       return failure();
     makeState();
     Value whole = makeUpdate();
@@ -49,100 +30,7 @@ public:
   }
 
 private:
-  void findReach() {
-    for (auto [i, state] : llvm::enumerate(states))
-      reach[state] = uint64_t(1) << i;
-    for (Operation &op : body.without_terminator())
-      for (Value result : op.getResults())
-        for (Value operand : op.getOperands())
-          reach[result] |= reach.lookup(operand);
-  }
-
-  // The states that the first matrix which needs others needs, and that need it.
-  LogicalResult findMembers() {
-    SmallVector<uint64_t> needs;
-    for (Value update : rule.yieldedStates())
-      needs.push_back(reach.lookup(update));
-    for (bool more = true; std::exchange(more, false);)
-      for (uint64_t &own : needs)
-        for (auto [k, other] : llvm::enumerate(needs))
-          if (own >> k & 1 && other & ~own)
-            own |= other, more = true;
-    for (auto [i, state] : llvm::enumerate(states)) {
-      group = 0;
-      for (unsigned k = 0; k < states.size(); ++k)
-        group |= uint64_t((needs[i] >> k & 1) && (needs[k] >> i & 1)) << k;
-      if (!isOfMatrix(state) || llvm::popcount(group) < 2)
-        continue;
-      isTurned = findOrientation();
-      rows = isTurned ? matType(state).numCols() : matType(state).numRows();
-      // Matrices first.
-      for (bool ofMatrices : {true, false})
-        for (unsigned k = 0; k < states.size(); ++k)
-          if (group >> k & 1 && isOfMatrix(states[k]) == ofMatrices)
-            members.push_back(k);
-      break;
-    }
-    for (unsigned member : members) {
-      MatType type = matType(states[member]);
-      std::optional<int64_t> param = paramOf(rule.getInitYield()->getOperand(member));
-      bool isVector = !isOfMatrix(states[member]);
-      if ((isTurned && !isVector ? type.numCols() : type.numRows()) != rows || !param)
-        return failure();
-      params.push_back(*param);
-      firsts.push_back(llvm::alignTo(keys, keysTogether));
-      keys = firsts.back() + keysOf(firsts.size() - 1);
-    }
-    return success(!members.empty());
-  }
-
-  BlockArgument member(unsigned i) const { return states[members[i]]; }
-  Value update(unsigned i) const { return RuleOp(rule).yieldedStates()[members[i]]; }
-  int64_t keysOf(unsigned i) const {
-    MatType type = matType(member(i));
-    return isVector(i) ? keysOfVector : isTurned ? type.numRows() : type.numCols();
-  }
-  // The param that an initial state is, by number, or -1 for zeros; nothing for others.
-  std::optional<int64_t> paramOf(Value first) {
-    if (auto constant = first.getDefiningOp<ConstantOp>(); constant && constant.getValue().isZero())
-      return -1;
-    unsigned next = 0;
-    int64_t param = 0;
-    for (BlockArgument argument : body.getArguments()) {
-      ArgKind kind = rule.getArg(argument).getKind();
-      if (kind != ArgKind::Param && kind != ArgKind::Head && kind != ArgKind::Heads)
-        continue;
-      bool isIt = rule.getInit().getArgument(next++) == first;
-      if (kind == ArgKind::Param && isIt) // whose rows blocks then share out as those of the state
-        return argument.use_empty() ? std::optional<int64_t>(param) : std::nullopt;
-      param += kind == ArgKind::Param;
-    }
-    return std::nullopt;
-  }
-  // Whether matrices of the group are read on their left.
-  bool findOrientation() {
-    for (auto read : body.getOps<MatmulOp>())
-      for (unsigned i : {0, 1}) {
-        Value matrix = read->getOperand(i);
-        bool isLeft = i;
-        while (auto turned = matrix.getDefiningOp<TransposeOp>())
-          matrix = turned.getOperand(), isLeft = !isLeft;
-        if (isOfMatrix(matrix) && !isOfToken(matrix) && !isOfMatrix(read->getOperand(1 - i)))
-          return isLeft;
-      }
-    return false;
-  }
-  bool isVector(unsigned i) const { return !isOfMatrix(states[members[i]]); }
-  std::optional<unsigned> memberOf(Value value, bool isUpdate) const {
-    for (unsigned i = 0; i < members.size(); ++i)
-      if (isUpdate ? plain(update(i)) == value : member(i) == value)
-        return i;
-    return std::nullopt;
-  }
-  bool isOfToken(Value value) const { return !(reach.lookup(value) & group); }
-
-  //===-- Numbers and vectors, null for 1 and for 0
-  //------------------------------------------------------===//
+  // Numbers and vectors, null for 1 and for 0.
 
   Value one() { return ConstantOp::create(b, loc, 1.0); }
   Value times(Value x, Value y) { return !x ? y : !y ? x : MulOp::create(b, loc, x, y).getResult(); }
@@ -158,8 +46,7 @@ private:
     return LinearSum(b, value, isKnownNumber, isLeaf).build();
   }
 
-  //===-- What the states become
-  //-------------------------------------------------------------------------===//
+  // What the states become.
 
   // Of matrices what is written to them along vectors of the token, by what is written; of vectors what they
   // have of that.
@@ -167,14 +54,20 @@ private:
     for (unsigned i = 0; i < members.size(); ++i)
       if (!isVector(i) && failed(findWritesToMatrix(i)))
         return failure();
+    findDecay();
     return success();
   }
 
   LogicalResult findWritesToMatrix(unsigned i) {
     Value left; // of the state as it was; null: nothing
     for (auto [term, number] : termsOf(update(i))) {
-      if (term == member(i)) {
+      Value channels = channelsOf(term, member(i));
+      if (term == member(i) || channels) {
+        if (left)
+          return failure();
         left = number ? number : one();
+        if (channels)
+          left = scaled(b, loc, number, column(channels));
         continue;
       }
       auto outer = term.getDefiningOp<MatmulOp>();
@@ -186,10 +79,37 @@ private:
       along.resize(members.size());
       add(along[i], scaled(b, loc, number, column(outer->getOperand(isTurned ? 0 : 1))));
     }
-    if (!left || (decay && !isSameNumber(decay, left)))
-      return failure();
-    decay = left;
-    return success();
+    lefts.push_back(left);
+    return success(left != nullptr);
+  }
+
+  // The vector of which each entry is times a key of a state, where a product is that; else null.
+  Value channelsOf(Value term, Value state) {
+    auto product = term.getDefiningOp<MulOp>();
+    for (unsigned k : {0, 1})
+      if (product && product->getOperand(k) == state) {
+        Value vector = product->getOperand(1 - k);
+        MatType type = matType(vector);
+        if (isOfToken(vector) && !type.isScalar() && isOne(isTurned ? type.getCols() : type.getRows()))
+          return vector;
+      }
+    return {};
+  }
+
+  // What of a member is left where all of it is left of a number.
+  Value splat(Value number, int64_t keys) {
+    return MulOp::create(b, loc, number, ConstantOp::create(b, loc, 1.0, columnType(keys)));
+  }
+
+  // A number that is left of all, where it is the same of all matrices. Each key has its own, else.
+  void findDecay() {
+    decay = lefts.front();
+    for (Value left : lefts)
+      if (!isNumber(left) || !isSameNumber(left, decay))
+        decay = {};
+    for (auto [i, left] : llvm::enumerate(lefts))
+      if (!decay && isNumber(left))
+        left = splat(left, keysOf(i));
   }
 
   // What a vector becomes beside what is written to matrices, too. What is left of it that is not left of
@@ -204,17 +124,18 @@ private:
         return std::nullopt;
     }
     Value &left = rest.old[i];
-    if (left && isSameNumber(left, decay))
+    if (!decay) {
+      lefts.push_back(splat(left ? left : one(), keysOfVector));
+      left = left ? Value() : ConstantOp::create(b, loc, -1.0).getResult();
+    } else if (left && isSameNumber(left, decay)) {
       left = {};
-    else if (left)
-      left = SubOp::create(b, loc, left, decay);
-    else
-      left = NegOp::create(b, loc, decay);
+    } else {
+      left = left ? SubOp::create(b, loc, left, decay).getResult() : NegOp::create(b, loc, decay);
+    }
     return rest;
   }
 
-  //===-- Vectors that follow from the states
-  //------------------------------------------------------------===//
+  // Vectors that follow from the states.
 
   Combination none() const { return {Along(members.size()), Along(members.size()), {}}; }
 
@@ -267,11 +188,20 @@ private:
         Value met = MatmulOp::create(b, loc, TransposeOp::create(b, loc, key), vector);
         if (!addVector(what, times(factor, met), sum, fromNew))
           return false;
+      } else if (std::optional<unsigned> own = memberOfChannels(term); own && onLeft == isTurned) {
+        Value channels = column(channelsOf(term, member(*own)));
+        add(sum.old[*own], scaled(b, loc, factor, MulOp::create(b, loc, channels, vector)));
       } else {
         return false;
       }
     }
     return true;
+  }
+  std::optional<unsigned> memberOfChannels(Value term) {
+    for (unsigned i = 0; i < members.size(); ++i)
+      if (channelsOf(term, member(i)))
+        return i;
+    return std::nullopt;
   }
 
   // A vector that does not follow linearly: of the token, or a function of what does.
@@ -337,8 +267,7 @@ private:
     return {vector, isCommon ? common : Value()};
   }
 
-  //===-- The rule of the joined state
-  //-------------------------------------------------------------------===//
+  // The rule of the joined state.
 
   // The joined state stands where the first of them did.
   void makeState() {
@@ -373,7 +302,12 @@ private:
       if (rest->rest || llvm::any_of(rest->old, [](Value along) { return along != nullptr; }))
         rests[i] = make(*rest);
     }
-    Value sum = MulOp::create(b, loc, joined.getType(), decay, joined);
+    Value factor = decay;
+    if (!factor) {
+      factor = ConcatOp::create(b, loc, lefts, firsts);
+      factor = isTurned ? factor : TransposeOp::create(b, loc, factor);
+    }
+    Value sum = MulOp::create(b, loc, joined.getType(), factor, joined);
     auto write = [&](Value what, const Along &along) {
       auto [vector, number] = joinedVector(along);
       Value left = isTurned ? vector : what, right = isTurned ? what : vector;
@@ -466,18 +400,10 @@ private:
     return success();
   }
 
-  RuleOp rule;
-  Block &body;
   OpBuilder b;
   Location loc;
-  SmallVector<BlockArgument> states;
-  llvm::DenseMap<Value, uint64_t> reach;
-  uint64_t group = 0;
-  SmallVector<unsigned> members; // by number among the states
-  SmallVector<int64_t> firsts, params;
-  bool isTurned = false; // matrices have a row for each key
-  int64_t rows = 0, keys = 0;
-  Value decay;                          // what a token leaves of all, a number
+  Value decay;                          // what a token leaves of all, a number, or null
+  SmallVector<Value> lefts;             // what it leaves of each: numbers or, without one, vectors of keys
   llvm::MapVector<Value, Along> writes; // by what is written
   Value joined, updated;                // the state, and the new one once there is one
   SmallVector<std::pair<SmallVector<Value>, Value>> vectorsMade;

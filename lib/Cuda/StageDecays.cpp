@@ -113,6 +113,15 @@ Value cuda::logarithmOf(OpBuilder &b, Location loc, Value value,
     return strip(exp.getOperand());
   if (auto sigmoid = dyn_cast_if_present<SigmoidOp>(op))
     return NegOp::create(b, loc, SoftplusOp::create(b, loc, NegOp::create(b, loc, sigmoid.getOperand())));
+  if (auto concat = dyn_cast_if_present<ConcatOp>(op)) {
+    SmallVector<Value> logs;
+    for (Value part : concat.getParts())
+      if (Value log = logarithmOf(b, loc, part, rangeOf))
+        logs.push_back(log);
+    return logs.size() == concat.getParts().size()
+               ? ConcatOp::create(b, loc, logs, concat.getFirsts()).getResult()
+               : Value();
+  }
   if (auto power = dyn_cast_if_present<PowOp>(op); power && isDecay(power.getLhs()))
     return MulOp::create(b, loc, power.getRhs(), logarithmOf(b, loc, power.getLhs(), rangeOf));
   if (auto product = dyn_cast_if_present<MulOp>(op)) {

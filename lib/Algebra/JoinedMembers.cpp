@@ -1,0 +1,108 @@
+#include "lib/Algebra/JoinedMembers.h"
+
+using namespace mlir;
+using namespace recur;
+
+Value recur::plain(Value value) {
+  while (Operation *op = value.getDefiningOp()) {
+    if (!isa<TransposeOp, AssumeOp>(op) || isOfMatrix(value))
+      break;
+    value = op->getOperand(0);
+  }
+  return value;
+}
+
+LogicalResult JoinedMembers::find() {
+  auto hasRegion = [](Operation &op) { return op.getNumRegions() != 0; };
+  if (states.size() > 64 || !rule.argumentsOf(ArgKind::Stale).empty() || llvm::any_of(body, hasRegion))
+    return failure();
+  findReach();
+  if (!findGroup())
+    return failure();
+  MatType first = matType(member(0));
+  isTurned = areReadOnLeft();
+  rows = isTurned ? first.numCols() : first.numRows();
+  for (unsigned i = 0; i < members.size(); ++i) {
+    MatType type = matType(member(i));
+    std::optional<int64_t> param = paramOf(rule.getInitYield()->getOperand(members[i]));
+    if ((isTurned && !isVector(i) ? type.numCols() : type.numRows()) != rows || !param)
+      return failure();
+    params.push_back(*param);
+    firsts.push_back(llvm::alignTo(keys, keysTogether));
+    keys = firsts.back() + keysOf(i);
+  }
+  return success();
+}
+
+void JoinedMembers::findReach() {
+  for (auto [i, state] : llvm::enumerate(states))
+    reach[state] = uint64_t(1) << i;
+  for (Operation &op : body.without_terminator())
+    for (Value result : op.getResults())
+      for (Value operand : op.getOperands())
+        reach[result] |= reach.lookup(operand);
+}
+
+// The states that the first matrix which needs others needs, and that need it.
+bool JoinedMembers::findGroup() {
+  SmallVector<uint64_t> needs;
+  for (Value update : rule.yieldedStates())
+    needs.push_back(reach.lookup(update));
+  for (bool more = true; std::exchange(more, false);)
+    for (uint64_t &own : needs)
+      for (auto [k, other] : llvm::enumerate(needs))
+        if (own >> k & 1 && other & ~own)
+          own |= other, more = true;
+  for (auto [i, state] : llvm::enumerate(states)) {
+    group = 0;
+    for (unsigned k = 0; k < states.size(); ++k)
+      group |= uint64_t((needs[i] >> k & 1) && (needs[k] >> i & 1)) << k;
+    if (!isOfMatrix(state) || llvm::popcount(group) < 2)
+      continue;
+    for (bool ofMatrices : {true, false})
+      for (unsigned k = 0; k < states.size(); ++k)
+        if (group >> k & 1 && isOfMatrix(states[k]) == ofMatrices)
+          members.push_back(k);
+    return true;
+  }
+  return false;
+}
+
+// Whether matrices of the group are read on their left.
+bool JoinedMembers::areReadOnLeft() {
+  for (auto read : body.getOps<MatmulOp>())
+    for (unsigned i : {0, 1}) {
+      Value matrix = read->getOperand(i);
+      bool isLeft = i;
+      while (auto turned = matrix.getDefiningOp<TransposeOp>())
+        matrix = turned.getOperand(), isLeft = !isLeft;
+      if (isOfMatrix(matrix) && !isOfToken(matrix) && !isOfMatrix(read->getOperand(1 - i)))
+        return isLeft;
+    }
+  return false;
+}
+
+// The param that an initial state is, by number, or -1 for zeros; nothing for others.
+std::optional<int64_t> JoinedMembers::paramOf(Value first) {
+  if (auto constant = first.getDefiningOp<ConstantOp>(); constant && constant.getValue().isZero())
+    return -1;
+  unsigned next = 0;
+  int64_t param = 0;
+  for (BlockArgument argument : body.getArguments()) {
+    ArgKind kind = rule.getArg(argument).getKind();
+    if (kind != ArgKind::Param && kind != ArgKind::Head && kind != ArgKind::Heads)
+      continue;
+    bool isIt = rule.getInit().getArgument(next++) == first;
+    if (kind == ArgKind::Param && isIt) // whose rows blocks then share out as those of the state
+      return argument.use_empty() ? std::optional<int64_t>(param) : std::nullopt;
+    param += kind == ArgKind::Param;
+  }
+  return std::nullopt;
+}
+
+std::optional<unsigned> JoinedMembers::memberOf(Value value, bool isUpdate) const {
+  for (unsigned i = 0; i < members.size(); ++i)
+    if (isUpdate ? plain(update(i)) == value : member(i) == value)
+      return i;
+  return std::nullopt;
+}
