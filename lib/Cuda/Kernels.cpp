@@ -177,6 +177,17 @@ bool KernelBuilder::addInStages(DeriveFunction derive, bool keepsSums) {
   return addStages(derive, joined);
 }
 
+// In roles whose tiles have a few more keys than 128, where there are such and that goes, or 256.
+bool KernelBuilder::addInRoles(DeriveFunction derive) {
+  hasFewMore = false;
+  if (addInRolesOnce(derive))
+    return true;
+  takesFewMore = false;
+  bool isAdded = hasFewMore && addInRolesOnce(derive);
+  takesFewMore = true;
+  return isAdded;
+}
+
 void KernelBuilder::addChunked(DeriveFunction derive) {
   // A vector that sums keys costs least where the scores are that it is read with.
   auto besideScores = [&] {

@@ -19,13 +19,7 @@ using namespace recur::cuda;
 FailureOr<RolePlan> KernelBuilder::planOf(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors,
                                           bool statesOnly) {
   FailureOr<RolePlan> plan = RolePlan::make(program, tensors, statesOnly);
-  if (succeeded(plan) && failed(plan->takeMaps(maps)))
-    return failure();
-  // Sums, walks and turns take keys by sixty-fours.
-  auto isOfKeys = [&](Operation *sum) { return matType(sum->getOperand(0)).numRows() == keysWithVector; };
-  bool hasMore = succeeded(plan) && plan->keys == keysWithVector;
-  if (hasMore && (plan->countStates() > 1 || plan->decay || plan->normaliser ||
-                  llvm::any_of(plan->reductions, isOfKeys)))
+  if (succeeded(plan) && (failed(plan->takeMaps(maps)) || !plan->takesKeys()))
     return failure();
   return plan;
 }
@@ -343,16 +337,6 @@ static chunk::ProgramOp deriveAnchored(DeriveFunction derive, RuleOp rule) {
 }
 
 // Whether there are roles for any number of blocks. Two rows a token cost less than four products.
-bool KernelBuilder::addInRoles(DeriveFunction derive) {
-  hasFewMore = false;
-  if (addInRolesOnce(derive))
-    return true;
-  takesFewMore = false;
-  bool isAdded = hasFewMore && addInRolesOnce(derive);
-  takesFewMore = true;
-  return isAdded;
-}
-
 bool KernelBuilder::addInRolesOnce(DeriveFunction derive) {
   constexpr std::pair<RowKind, bool> tries[] = {{RowKind::MicroStep, false}, {RowKind::Column, false},
                                                 {RowKind::Token, false},     {RowKind::Read, false},

@@ -18,6 +18,12 @@ std::optional<int64_t> cuda::sizeOfTile(int64_t size) {
   return size <= rowsOfSlab ? rowsOfSlab : llvm::alignTo(size, 2 * rowsOfSlab);
 }
 
+bool RolePlan::takesKeys() const {
+  auto isOfKeys = [&](Operation *sum) { return matType(sum->getOperand(0)).numRows() == keys; };
+  return keys != keysWithVector ||
+         (countStates() == 1 && !decay && !normaliser && llvm::none_of(reductions, isOfKeys));
+}
+
 bool RolePlan::isPadded() const {
   return llvm::any_of(tensors, [](const TensorArgument &t) { return t.inMemory[0] || t.inMemory[1]; });
 }

@@ -99,6 +99,8 @@ public:
   unsigned outputTensor(unsigned output) const {
     return tensors.size() - statesOfRule() - outputsOfRule() + output;
   }
+  /// Whether its parts take so many keys: walks, sums and turns have them by sixty-fours.
+  bool takesKeys() const;
   /// The keys of a state, and its rows, that are in memory, where its tiles have more.
   int64_t keysInMemory() const, rowsInMemory() const;
   /// The tensor of a state before the first token, and after the last one; by number among the rule's.

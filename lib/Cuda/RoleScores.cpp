@@ -304,8 +304,8 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
   };
   // Where the chain leaves the matrix units room, products do not wait for numbers. (Who makes those clears
   // the rows past a sequence's end, too, and may change tiles.)
-  bool isAhead = (team > 1 || plan.isWide()) && order.size() <= productsTogether &&
-                 plan.ownSystem < 0 && !sumsChange();
+  bool isAhead =
+      (team > 1 || plan.isWide()) && order.size() <= productsTogether && plan.ownSystem < 0 && !sumsChange();
   // Who makes tiles, and not only an inverse, keeps a vector that is read beside them.
   bool keepsVector = plan.normaliser && (scorers.size() == 1 || !role.tiles.empty());
   auto beginVector = [&](Value chunk, Stage stage) {

@@ -41,8 +41,8 @@ REFUSAL = "only in the oracle for now"
 
 # Rules that are affine neither in their states nor in what they read, write functions of what a token reads of its
 # own writes, read states from both sides, or add or multiply full matrices.
-NO_CHUNKS = {"anchored", "atlas", "elman", "gru", "lstm", "slstm", "mesanet", "titans_mlp", "dense_transition",
-             "matrix_output", "micro_saturated", "saturated_in_turn", "spiking", "summed", "two_sided",
+NO_CHUNKS = {"anchored", "atlas", "biased", "elman", "gru", "lstm", "slstm", "mesanet", "titans_mlp", "dense_transition",
+             "matrix_output", "micro_saturated", "saturated_in_turn", "smoothed_error", "spiking", "summed", "two_sided",
              "momentum_vector_decay", "second_moment"}
 
 # Rules that read states at the start of a block, which one token does not have.

@@ -194,6 +194,26 @@ def turned_reads(x, s):
     return s.S @ x.q - x.b * (s.S.T @ x.q)
 
 
+def biased(x, s):
+    e = s.S @ x.k + s.c - x.v
+    s.S = x.a * s.S - x.b * outer(e, x.k)
+    s.c = x.a * s.c - x.b * e
+    return s.S @ x.q + s.c
+
+
+def own_keys(x, s):
+    e = x.v - s.S @ x.k - s.R @ x.p
+    s.S = x.a * s.S + x.b * outer(e, x.k)
+    s.R = x.a * s.R + x.b * outer(e, x.p)
+    return (s.S + s.R) @ x.q
+
+
+def smoothed_error(x, s):
+    s.u = x.c * s.u + (1 - x.c) * (x.v - s.S @ x.k)
+    s.S = x.a * s.S + x.b * outer(s.u, x.k)
+    return s.S @ x.q
+
+
 def read_again(x, s):
     S = exp(x.g) * s.S
     s.S = S + x.b * np.outer(x.v - S @ x.k, x.k)

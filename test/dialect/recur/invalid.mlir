@@ -272,6 +272,36 @@ recur.rule @range(input "x" %x: !recur.mat<d x 1> in <"[1, 0]">) -> ("o") init {
 
 // -----
 
+recur.rule @recur_concat_c1(input "x" %x: !recur.mat<d x 1>) -> ("o") init {
+  recur.yield
+} body {
+  // expected-error@+1 {{the parts must be n x 1, of bound sizes, got:}}
+  %r = recur.concat %x, %x at [0, 4] : !recur.mat<d x 1>, !recur.mat<d x 1>
+  recur.yield %x : !recur.mat<d x 1>
+}
+
+// -----
+
+recur.rule @recur_concat_c1_overlap(input "x" %x: !recur.mat<4 x 1>) -> ("o") init {
+  recur.yield
+} body {
+  // expected-error@+1 {{a part begins at 3, before the end of the one before, 4}}
+  %r = recur.concat %x, %x at [0, 3] : !recur.mat<4 x 1>, !recur.mat<4 x 1>
+  recur.yield %x : !recur.mat<4 x 1>
+}
+
+// -----
+
+recur.rule @recur_concat_c1_places(input "x" %x: !recur.mat<4 x 1>) -> ("o") init {
+  recur.yield
+} body {
+  // expected-error@+1 {{there must be at least one part, and where each begins}}
+  %r = recur.concat %x, %x at [0] : !recur.mat<4 x 1>, !recur.mat<4 x 1>
+  recur.yield %x : !recur.mat<4 x 1>
+}
+
+// -----
+
 recur.rule @recur_join_c1(input "x" %x: !recur.mat<d x 1>, input "y" %y: !recur.mat<e x 1>) -> ("o") init {
   recur.yield
 } body {

@@ -36,6 +36,10 @@ recur.rule @everything(input "a" %a: !recur.mat<1 x 1> in <"[0, 1]">, input "x" 
   %wide = recur.broadcast %sum : !recur.mat<1 x 1> to !recur.mat<d x 1>
   // CHECK: recur.join %x, %{{.*}} : !recur.mat<d x 1>, !recur.mat<d x 1>
   %both = recur.join %x, %wide : !recur.mat<d x 1>, !recur.mat<d x 1>
+  // CHECK: recur.constant {{.*}} : <4 x 1>
+  %four = recur.constant 0.25 : !recur.mat<4 x 1>
+  // CHECK: recur.concat %{{.*}}, %{{.*}} at [0, 8] : !recur.mat<4 x 1>, !recur.mat<4 x 1>
+  %twelve = recur.concat %four, %four at [0, 8] : !recur.mat<4 x 1>, !recur.mat<4 x 1>
   // CHECK: recur.diag %{{.*}} : <d x 1>
   %diag = recur.diag %wide : !recur.mat<d x 1>
   // CHECK: recur.solve %{{.*}}, %x : <d x d>, <d x 1>
