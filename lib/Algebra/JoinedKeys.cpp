@@ -15,6 +15,7 @@ using Along = SmallVector<Value>;
 struct Combination {
   Along old, now;
   Value rest;
+  bool isLinear = true; // else the rest has functions of the state
 };
 
 class Joiner : JoinedMembers {
@@ -137,7 +138,7 @@ private:
 
   // Vectors that follow from the states.
 
-  Combination none() const { return {Along(members.size()), Along(members.size()), {}}; }
+  Combination none() const { return {Along(members.size()), Along(members.size()), {}, true}; }
 
   // Adds a vector times a number; what it reads of new states as that, or of what they are made of.
   bool addVector(Value vector, Value number, Combination &sum, bool fromNew) {
@@ -210,6 +211,7 @@ private:
     if (!own)
       return false;
     add(sum.rest, scaled(b, loc, number, column(own)));
+    sum.isLinear &= isOfToken(vector);
     return true;
   }
 
@@ -218,10 +220,18 @@ private:
     Value sum;
     for (auto [state, along] : {std::pair(joined, &combination.old), std::pair(updated, &combination.now)})
       if (auto [vector, number] = joinedVector(*along); vector)
-        add(sum, scaled(b, loc, number, readOf(b, loc, state, isTurned ? Side::Left : Side::Right, vector)));
+        add(sum, scaled(b, loc, number, read(state, vector)));
     if (combination.rest)
       add(sum, combination.rest);
     return sum ? sum : ConstantOp::create(b, loc, 0.0, columnType(rows));
+  }
+
+  // What is read along a vector, once.
+  Value read(Value state, Value vector) {
+    Value &known = reads[{state, vector}];
+    if (!known)
+      known = readOf(b, loc, state, isTurned ? Side::Left : Side::Right, vector);
+    return known;
   }
 
   MatType columnType(int64_t size) {
@@ -314,10 +324,10 @@ private:
       add(sum, scaled(b, loc, number, MatmulOp::create(b, loc, left, TransposeOp::create(b, loc, right))));
     };
     for (auto &[what, along] : writes) {
-      Combination own = none();
-      if (!isOfToken(what) && !addVector(what, {}, own, /*fromNew=*/false))
+      Value own = needed(what);
+      if (!own)
         return {};
-      write(isOfToken(what) ? column(what) : make(own), along);
+      write(column(own), along);
     }
     for (unsigned i = 0; i < members.size(); ++i)
       if (rests[i]) {
@@ -353,10 +363,17 @@ private:
   Value needed(Value vector) {
     if (isOfToken(vector))
       return vector;
-    Combination own = none();
-    if (!addVector(vector, {}, own, updated != nullptr))
-      return {};
-    Value made = make(own);
+    Value made = combined.lookup(plain(vector));
+    if (!made) {
+      Combination own = none();
+      if (!addVector(vector, {}, own, updated != nullptr))
+        return {};
+      // A function stays as it is written down.
+      made = own.isLinear ? make(own) : rebuilt(plain(vector));
+      if (!made)
+        return {};
+      made = combined[plain(vector)] = column(made);
+    }
     return isRow(matType(vector)) ? TransposeOp::create(b, loc, made).getResult() : made;
   }
 
@@ -364,6 +381,7 @@ private:
   LogicalResult replace(Value whole) {
     updated = whole;
     replaced.clear();
+    combined.clear();
     Operation *yield = rule.getBodyYield(), *init = rule.getInitYield();
     SmallVector<Value> yields, inits;
     for (auto [i, value] : llvm::enumerate(yield->getOperands())) {
@@ -407,7 +425,9 @@ private:
   llvm::MapVector<Value, Along> writes; // by what is written
   Value joined, updated;                // the state, and the new one once there is one
   SmallVector<std::pair<SmallVector<Value>, Value>> vectorsMade;
-  llvm::DenseMap<Value, Value> replaced;
+  llvm::DenseMap<std::pair<Value, Value>, Value> reads; // by state and vector
+  // What stands for values, and for vectors that are combinations.
+  llvm::DenseMap<Value, Value> replaced, combined;
 };
 } // namespace
 
