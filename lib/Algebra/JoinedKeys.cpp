@@ -253,28 +253,33 @@ private:
     auto *first = llvm::find_if(vectors, [](Value vector) { return vector != nullptr; });
     if (first == vectors.end())
       return {};
+    // What the first part is times, others should be, too: then it is one of the rule's vectors.
     Value common = numbers[first - vectors.begin()];
-    bool isCommon = llvm::all_of(llvm::zip(vectors, numbers), [&](const auto &own) {
-      auto [vector, number] = own;
-      return !vector || isSameNumber(number, common);
-    });
+    SmallVector<Value> quotients;
+    for (auto [vector, number] : llvm::zip(vectors, numbers))
+      if (FailureOr<Value> own = vector ? quotientOf(b, loc, number, common) : Value(); succeeded(own))
+        quotients.push_back(*own);
+    if (quotients.size() == vectors.size())
+      numbers = quotients;
+    else
+      common = {};
     SmallVector<Value> parts;
     for (unsigned i = 0; i < members.size(); ++i) {
       MatType type = columnType(keysOf(i));
-      Value number = isCommon ? Value() : numbers[i], part = vectors[i];
+      Value part = vectors[i];
       if (!part)
         part = ConstantOp::create(b, loc, 0.0, type);
       else if (isVector(i))
         part = ConstantOp::create(b, loc, entryOfVector, type);
-      parts.push_back(vectors[i] ? scaled(b, loc, number, part) : part);
+      parts.push_back(vectors[i] ? scaled(b, loc, numbers[i], part) : part);
     }
     for (auto &[known, vector] : vectorsMade)
       if (llvm::all_of(llvm::zip(known, parts),
                        [](const auto &pair) { return isEqual(std::get<0>(pair), std::get<1>(pair)); }))
-        return {vector, isCommon ? common : Value()};
+        return {vector, common};
     Value vector = ConcatOp::create(b, loc, parts, firsts);
     vectorsMade.push_back({parts, vector});
-    return {vector, isCommon ? common : Value()};
+    return {vector, common};
   }
 
   // The rule of the joined state.

@@ -20,17 +20,36 @@ static double findFactors(Value number, SmallVectorImpl<Value> &factors) {
   return 1;
 }
 
+// Leaves of a number's factors those that are no factors of another; nothing where that one has more. Returns
+// the quotient of their constants.
+static std::optional<double> takeFactors(Value number, Value by, SmallVectorImpl<Value> &left) {
+  SmallVector<Value> others;
+  double constant = findFactors(number, left), other = findFactors(by, others);
+  for (Value factor : others) {
+    auto *same = llvm::find_if(left, [&](Value own) { return isEqual(factor, own); });
+    if (same == left.end())
+      return std::nullopt;
+    left.erase(same);
+  }
+  return other == 0 ? std::nullopt : std::optional<double>(constant / other);
+}
+
 bool recur::isSameNumber(Value x, Value y) {
-  SmallVector<Value> own, other;
-  if (findFactors(x, own) != findFactors(y, other) || own.size() != other.size())
-    return false;
-  return llvm::all_of(own, [&](Value factor) {
-    auto *same = llvm::find_if(other, [&](Value one) { return isEqual(factor, one); });
-    if (same == other.end())
-      return false;
-    other.erase(same);
-    return true;
-  });
+  SmallVector<Value> left;
+  return takeFactors(x, y, left) == 1.0 && left.empty();
+}
+
+FailureOr<Value> recur::quotientOf(OpBuilder &b, Location loc, Value number, Value by) {
+  SmallVector<Value> left;
+  std::optional<double> constant = takeFactors(number, by, left);
+  if (!constant)
+    return failure();
+  Value product;
+  if (*constant != 1)
+    left.push_back(ConstantOp::create(b, loc, *constant));
+  for (Value factor : left)
+    product = product ? MulOp::create(b, loc, product, factor).getResult() : factor;
+  return product;
 }
 
 LinearSum::LinearSum(OpBuilder &b, Value sum, Predicate isNumber, Predicate isLeaf) : b(b), sum(sum) {

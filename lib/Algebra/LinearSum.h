@@ -8,6 +8,9 @@ namespace recur {
 
 /// Whether two numbers, null for 1, are products of the same factors, in any order.
 bool isSameNumber(mlir::Value x, mlir::Value y);
+/// What a number that has all factors of another one is times that, null for 1; failure where it lacks some.
+mlir::FailureOr<mlir::Value> quotientOf(mlir::OpBuilder &b, mlir::Location loc, mlir::Value number,
+                                        mlir::Value by);
 
 /// A value as a sum of other ones, each times a number.
 class LinearSum {

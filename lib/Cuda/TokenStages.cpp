@@ -158,6 +158,9 @@ SmallVector<SmallVector<Entry>> KernelBuilder::addCore(const Stages::Stage &core
       eraseCode(ArrayRef(entries).drop_front(first));
       entries.truncate(first);
     }
+    // No other form knows of joined states.
+    if (!inRoles && core.rule()->hasAttr(joinedKeysAttr))
+      return {};
   }
   if (!isAny())
     if (FailureOr<OwningOpRef<ModuleOp>> prepared = prepareRule(rule, options); succeeded(prepared)) {

@@ -5,13 +5,14 @@
 generate.py makes any well-formed spec; this one makes sensible recurrences, most of which have a chunk form: what is
 erased goes along vectors of norm 1, by strengths that keep the state of one size. Equal seeds give equal rules;
 try_rules.py takes them through the compiler. Those from NEWER on may read a state again along what they have read of
-it, and decay by what other states say: with those before, seeds that are written down would give other rules.
+it, and decay by what other states say: with those before, seeds that are written down would give other rules. From
+NEEDING on, most have states that need each other.
 """
 import random
 import sys
 
 COLUMNS = (1, 2, 3, 4, 8)
-NEWER = 40000
+NEWER, NEEDING = 40000, 50000
 
 
 class Maker:
@@ -30,7 +31,7 @@ class Maker:
         self.few = self.random.choice(COLUMNS)
         self.steps = self.random.choice((2, 2, 3))
         self.plain = self.chance(0.6)  # few parts, so that most forms take it
-        self.newer = seed >= NEWER
+        self.newer, self.needing = seed >= NEWER, seed >= NEEDING
 
     def chance(self, p):
         return self.random.random() < p
@@ -278,6 +279,29 @@ class Maker:
         for _ in range(self.pick(1, 1, 2) if self.plain else self.pick(1, 1, 2, 3)):
             self.body += self.update(state)
 
+    def needed(self):
+        """A vector, or a matrix with keys of its own, that the state needs and that needs it; what it adds to outputs."""
+        say, x, v, y = self.body.append, self.unit("dk"), self.value(), self.unit("dk")
+        a, b = self.scalar_decay(), self.rate("0.5")
+        other = self.pick(a, a, self.rate(), "0.9")
+        kind = self.pick("bias", "bias", "smoothed", "feedback", "keys", "squashed")
+        shape = "matrix(dv, dk)" if kind == "keys" else "vector(dv)"
+        first = f" = {self.declare('param', 'c', shape)}" if self.chance(0.3) else ""
+        self.declared["c"] = f"state c : {shape}{first}"
+        if kind == "smoothed":
+            say(f"c = {other}*c + 0.5*({v} - S*{x})")
+            say(f"S = {a}*S + {b}*c*{x}.T")
+            return ""
+        if kind == "feedback":
+            say(f"S = {a}*S + {b}*({v} + {self.rate('0.5')}*c)*{x}.T")
+            say(f"c = 0.5*c + S*{y}")
+            return self.pick("", " + c")
+        read = f"S*{x} + c" + (f"*{y}" if kind == "keys" else "")
+        say(f"e = {f'tanh({read})' if kind == 'squashed' else read} - {v}")
+        say(f"S = {a}*S - {b}*e*{x}.T")
+        say(f"c = {other}*c - {b}*e" + (f"*{y}.T" if kind == "keys" else ""))
+        return " + c" + ("*q" if kind == "keys" else "")
+
     def more_states(self):
         """A second state, coupled to the first in one of the ways that are known."""
         kind = self.pick(*["none"] * (8 if self.plain else 3), "momentum", "nesterov", "cascade", "fed", "two", "keys",
@@ -374,8 +398,11 @@ class Maker:
         if self.chance(0.1):
             self.declared["S0"] = "param S0 : matrix(dv, dk)"
             self.declared["S"] += " = S0"
-        reads = self.more_states()
-        readout = self.readout(reads, "q")
+        if self.needing and self.chance(0.8):
+            reads, more = ["S"], self.needed()
+        else:
+            reads, more = self.more_states(), ""
+        readout = self.readout(reads, "q") + more
         self.body.append(f"o = {readout}")
         if self.slots:
             self.body.append("y = V.T*softmax(K*q)")
