@@ -1,5 +1,6 @@
 // Ranges of entries and norms of vectors.
 #include "lib/Algebra/Bounds.h"
+#include "lib/Algebra/JoinedKeys.h"
 #include "lib/Algebra/Passes.h"
 #include "lib/Algebra/Terms.h"
 #include "mlir/IR/Matchers.h"
@@ -44,7 +45,12 @@ Interval recur::normOf(Value value, unsigned depth) {
   };
   if (auto argument = dyn_cast<BlockArgument>(value)) {
     auto rule = dyn_cast<RuleOp>(argument.getOwner()->getParentOp());
-    return rule && rule.getArg(argument).getUnit() ? Interval{1, 1} : fromRange();
+    if (rule && rule.getArg(argument).getUnit())
+      return {1, 1};
+    if (auto norms = rule ? rule->getAttrOfType<DictionaryAttr>(joinedNormsAttr) : DictionaryAttr())
+      if (auto norm = norms.getAs<FloatAttr>(rule.getArg(argument).getName()))
+        return {0, norm.getValueAsDouble()};
+    return fromRange();
   }
   Operation *op = value.getDefiningOp();
   if (depth == 0)
@@ -54,6 +60,12 @@ Interval recur::normOf(Value value, unsigned depth) {
     return operand(0);
   if (auto extract = dyn_cast<ExtractOp>(op))
     return normOf(extract.getSteps(), depth - 1);
+  if (auto concat = dyn_cast<ConcatOp>(op)) {
+    double square = 0;
+    for (Value part : concat.getParts())
+      square += std::pow(normOf(part, depth - 1).hi, 2);
+    return {0, std::sqrt(square)};
+  }
   if (auto mul = dyn_cast<MulOp>(op)) {
     auto scaled = [&](unsigned scale, unsigned vector) {
       return Interval::of(op->getOperand(scale)).magnitude() * operand(vector).hi;

@@ -1,4 +1,5 @@
 // The modules of stages, and what they hand over.
+#include "lib/Algebra/Bounds.h"
 #include "lib/Algebra/ColumnRows.h"
 #include "lib/Algebra/JoinedKeys.h"
 #include "lib/Algebra/Passes.h"
@@ -38,7 +39,11 @@ OwningOpRef<ModuleOp> StageCutter::stage(const Names &inputs, const Names &outpu
   copy.getBodyYield()->setOperands(yields);
   copy.getInitYield()->setOperands(inits);
   copy.setOutputsAttr(b.getArrayAttr(names));
+  SmallVector<NamedAttribute> norms;
   for (auto &[value, name] : inputs) {
+    if (value.getDefiningOp<ConcatOp>())
+      if (double norm = normOf(value).hi; !std::isinf(norm))
+        norms.push_back({b.getStringAttr(name), b.getF64FloatAttr(norm)});
     auto bundle = bundles.find(value);
     Value like = bundle == bundles.end() ? value : bundle->second.front();
     args.push_back(ArgAttr::get(b.getContext(), ArgKind::Input, b.getStringAttr(name), rangeOf(like),
@@ -90,6 +95,8 @@ OwningOpRef<ModuleOp> StageCutter::stage(const Names &inputs, const Names &outpu
                                arg.getUnit(), arg.getBlock());
   }
   copy.setArgsAttr(b.getArrayAttr(args));
+  if (!norms.empty())
+    copy->setAttr(joinedNormsAttr, b.getDictionaryAttr(norms));
   return module;
 }
 
