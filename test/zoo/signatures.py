@@ -217,7 +217,7 @@ second_order                | q:key(dk) k:key(dk) v:value(dv) | | M(dk,dk) C(dk,
 spiking                     | x:value(d) | w:real(d) | u(d)
 remembered_decay            | q:query(dk) k:key(dk) v:value(dv) a:gate() b:gate() | | m:positive(dk) S(dv,dk)
 biased                      | q:unit(dk) k:unit(dk) v:value(dv) a:gate() b:quarter() | | S(dv,dk) c(dv)
-own_keys                    | q:unit(dk) k:unit(dk) p:unit(dk) v:value(dv) a:gate() b:gate() | | S(dv,dk) R(dv,dk)
+own_keys                    | q:unit(dk) k:unit(dk) p:unit(dk) v:value(dv) a:gate() b:quarter() | | S(dv,dk) R(dv,dk)
 smoothed_error              | q:unit(dk) k:unit(dk) v:value(dv) a:gate() b:gate() c:gate() | | S(dv,dk) u(dv)
 projected_output            | q:query(dk) k:key(dk) v:value(dv) g:log_decay() | W:weights(d,dv) | S(dv,dk)
 """
