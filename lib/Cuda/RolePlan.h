@@ -29,8 +29,8 @@ constexpr int64_t mostKeys = 256, mostKeysBeside = 128;
 /// As many, and those of a vector that is part of the state (JoinedKeys.h): a thread's registers hold that.
 constexpr int64_t keysWithVector = mostKeysBeside + keysOfVector;
 
-/// The entries that tiles have for so many: 64 or a multiple of 128, or none where rows of memory cannot be
-/// copied in packets.
+/// The entries that tiles have for so many: 64, 144 or a multiple of 128, or none where rows of memory cannot
+/// be copied in packets.
 std::optional<int64_t> sizeOfTile(int64_t size);
 inline bool isSizeOfTile(int64_t size) { return sizeOfTile(size) == size; }
 
