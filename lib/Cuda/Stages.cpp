@@ -319,40 +319,26 @@ std::optional<Stages> StageCutter::run() {
   return makeStages();
 }
 
-// The rule whose vectors that read themselves are matrices, or null.
-static OwningOpRef<ModuleOp> withMatrices(RuleOp rule) {
-  OwningOpRef<ModuleOp> module = widenVectors(rule);
+// A rule that was written anew, held to what it was; null where there is none.
+static OwningOpRef<ModuleOp> proved(RuleOp rule, OwningOpRef<ModuleOp> module, StringRef what,
+                                    std::string (*prove)(RuleOp, RuleOp)) {
   if (!module)
     return {};
-  RuleOp widened = *module->getOps<RuleOp>().begin();
-  if (std::string defect = proveWidened(rule, widened); !defect.empty()) {
-    mlir::emitWarning(rule.getLoc()) << "internal error: the rule of matrices is not that of vectors: "
-                                     << defect;
+  RuleOp anew = *module->getOps<RuleOp>().begin();
+  if (std::string defect = prove(rule, anew); !defect.empty()) {
+    mlir::emitWarning(rule.getLoc()) << "internal error: the rule of " << what << ": " << defect;
     return {};
   }
-  (void)applyPatternsGreedily(widened, FrozenRewritePatternSet()); // sizes are constants
-  return module;
-}
-
-// The rule whose states are one, or null.
-static OwningOpRef<ModuleOp> withJoinedKeys(RuleOp rule) {
-  OwningOpRef<ModuleOp> module = joinKeys(rule);
-  if (!module)
-    return {};
-  RuleOp joined = *module->getOps<RuleOp>().begin();
-  if (std::string defect = proveJoined(rule, joined); !defect.empty()) {
-    mlir::emitWarning(rule.getLoc()) << "internal error: the rule of joined states is not the rule: "
-                                     << defect;
-    return {};
-  }
-  (void)applyPatternsGreedily(joined, FrozenRewritePatternSet());
+  (void)applyPatternsGreedily(anew, FrozenRewritePatternSet()); // sizes are constants
   return module;
 }
 
 std::optional<Stages> cuda::cutIntoStages(RuleOp rule, CutOptions options) {
   if (options.keepsDelayed && !delayedWrites(rule))
     return std::nullopt;
-  OwningOpRef<ModuleOp> copy = options.joinsKeys ? withJoinedKeys(rule) : withMatrices(rule);
+  OwningOpRef<ModuleOp> copy =
+      options.joinsKeys ? proved(rule, joinKeys(rule), "joined states is not the rule", proveJoined)
+                        : proved(rule, widenVectors(rule), "matrices is not that of vectors", proveWidened);
   if (!copy && options.joinsKeys)
     return std::nullopt;
   if (!copy)
