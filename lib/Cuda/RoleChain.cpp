@@ -142,24 +142,10 @@ void RoleEmitter::land(ChainState &state, size_t count) {
   state.inFlight.erase(state.inFlight.begin(), state.inFlight.begin() + count);
 }
 
-bool RolePlan::dependsOn(Value value, Value other) {
-  value = trace(strip(value));
-  if (value == other)
-    return true;
-  Operation *op = value.getDefiningOp();
-  // Who substitutes makes what is mixed of the solution at once.
-  if (auto solve = dyn_cast_if_present<chunk::TriSolveOp>(op); solve && solve.getDecay())
-    for (Operation *user : solve->getUsers())
-      if (auto mix = dyn_cast<chunk::MixOp>(user))
-        if (AddOp sum = sumWith(mix))
-          for (Value operand : sum->getOperands())
-            if (trace(strip(operand)) != mix.getResult() && dependsOn(operand, other))
-              return true;
-  return op && llvm::any_of(op->getOperands(), [&](Value operand) { return dependsOn(operand, other); });
-}
-
-// Waits for the chunk's scores, once.
-void RoleEmitter::awaitScores(ChainState &state) {
+// Waits for the chunk's scores, once, or for the inverse of its system.
+void RoleEmitter::awaitScores(ChainState &state, bool systemAlone) {
+  if (systemAlone && blocksInScores)
+    return ptx.await(barrier(SystemFull, state.buffer), state.bufferPhase);
   if (!state.waitedForScores)
     ptx.await(barrier(ScoresFull, state.buffer), state.bufferPhase);
   state.waitedForScores = true;
@@ -175,7 +161,7 @@ LogicalResult RoleEmitter::begin(ChainState &state, Issue &issue, ArrayRef<const
   if (*llvm::find_if(wave, inStack) != &product)
     return success();
   if (product.kind >= ChainProduct::Scores)
-    awaitScores(state);
+    awaitScores(state, product.kind == ChainProduct::Inverse);
   ChainState::InFlight next;
   next.sumsRows = plan.sumsRows(product);
   next.scale = issue.scale;
@@ -198,11 +184,22 @@ LogicalResult RoleEmitter::begin(ChainState &state, Issue &issue, ArrayRef<const
     llvm::erase_if(state.inFlight, isStart);
   }
   if (isInTurns(product)) {
-    FailureOr<Pending> sums = productInTurns(state, issue, columns, /*rest=*/false);
+    // Those of a stack whose rows have rings of their own are several.
+    SmallVector<const ChainProduct *> beside;
+    if (valuesPlaces)
+      llvm::copy_if(wave, std::back_inserter(beside),
+                    [&](const ChainProduct *other) { return other != &product && inStack(other); });
+    FailureOr<SmallVector<Pending>> sums =
+        productInTurns(state, issue, columns / (1 + beside.size()), /*rest=*/false, beside);
     if (failed(sums))
       return failure();
-    next.pending = *sums;
-    state.inFlight.push_back(next);
+    for (auto [i, own] : llvm::enumerate(*sums)) {
+      ChainState::InFlight part = next;
+      if (!beside.empty())
+        part.results = {next.results[i]};
+      part.pending = own;
+      state.inFlight.push_back(part);
+    }
     return success();
   }
   rightSteps(state, product, issue.steps);
@@ -244,12 +241,15 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
         return first == (stacks || isNext(product->result));
       });
     bool waited = wave > 0, leavesEarly = wave == 1 && earlyPlaces && !state.isPiece();
+    // Of a team: who makes the scores has read it, too, when the inverse is here.
     auto leaveEarly = [&] {
+      if (leavesEarly && team > 1)
+        awaitScores(state, /*systemAlone=*/true);
       if (leavesEarly)
         ptx.arrive(barrier(EarlyEmpty, earlyOf(state.chunk).first));
       leavesEarly = false;
     };
-    if (state.inFlight.empty())
+    if (state.inFlight.empty() && team == 1)
       leaveEarly();
     auto wait = [&] {
       if (waited)
@@ -259,6 +259,8 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
         awaitTiles(state.chunk, state.stage);
       if (phase == Phase::Chain && earlyPlaces)
         ptx.await(barrier(EarlyFull, earlyOf(state.chunk).first), earlyOf(state.chunk).second);
+      if (valuesPlaces)
+        awaitValues(state.chunk, state.stage);
       waited = true;
     };
     llvm::DenseMap<const ChainProduct *, Values> rests;
@@ -313,7 +315,8 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
     land(state, older);
     leaveEarly();
     if (wave + 1 < plan.waves) {
-      if (!stacks && !plan.isF16) // the left side of that product tells what it is multiplied with
+      // (Of f16 the left side of that product tells what it is multiplied with.)
+      if ((!stacks || plan.isWide()) && !plan.isF16)
         for (const ChainProduct *next : waves[wave + 1])
           if (next->start && !next->chained && plan.available.lookup(next->start) <= wave &&
               failed(startOf(state, {next})))

@@ -106,7 +106,8 @@ Values RoleEmitter::tilePairs(ChainState &state, BlockArgument input) {
     state.tileFetches.resize(std::max<size_t>(state.tileFetches.size(), state.waits + 1));
     state.tileFetches[state.waits].push_back(input);
   }
-  Value at = ptx.add(ptx.add(state.stage.tiles, state.matrixLane), ptx.mul(halfOfSlab(), halfStride(input)));
+  Value at = ptx.add(ptx.add(tilesOf(state.stage, input), state.matrixLane),
+                     ptx.mul(halfOfSlab(), halfStride(input)));
   for (int64_t step = 0; step < plan.rowsOf(input) / 16 / plan.states; ++step)
     llvm::append_range(pairs, ptx.loadMatrices(at, tileOffset(input) + step * 2048 * plan.states, true));
   return mapPairs(input, pairs);

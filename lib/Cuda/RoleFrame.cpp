@@ -92,6 +92,9 @@ RoleEmitter::Stage RoleEmitter::stageAt(Value index, Value phase, Value chunk) {
   Value early;
   if (earlyPlaces)
     early = ptx.add(ptx.add(base, earlyAt), ptx.mul(earlyOf(chunk).first, earlyBytes));
+  Value values;
+  if (valuesPlaces)
+    values = ptx.add(ptx.add(base, valuesAt), ptx.mul(ptx.bits(chunk, 1), valuesBytes));
   Value masks;
   if (rowsApart()) {
     Value own = arith::DivUIOp::create(b, chunk, ptx.constant(team));
@@ -113,7 +116,8 @@ RoleEmitter::Stage RoleEmitter::stageAt(Value index, Value phase, Value chunk) {
           place,
           early,
           logs,
-          walked};
+          walked,
+          values};
 }
 
 std::pair<Value, Value> RoleEmitter::ownPlace(Value chunk) {
@@ -172,6 +176,47 @@ void RoleEmitter::forOwnChunks(Value chunks, llvm::function_ref<void(Value, Stag
   });
 }
 
+void RoleEmitter::inOneThread(llvm::function_ref<void()> body) {
+  threads.when(ptx.equal(warp, 0), [&] { threads.when(ptx.isElected(), body); });
+}
+
+// Gives the chunk's scores, or some of them, to this block's chain and to those of its team.
+void RoleEmitter::handOver(const ScoreState &state, unsigned which, const ScoreRole &role) {
+  ptx.fenceProxy();
+  ptx.meet(ptx.constant(5 + which), 128);
+  inOneThread([&] {
+    ptx.arrive(barrier(isSystemApart(role) ? SystemFull : ScoresFull, state.index));
+    giveScores(state.index, role, state.numbers);
+  });
+}
+
+// To those of the team, in whose memory they have the same place.
+void RoleEmitter::giveScores(Value index, const ScoreRole &role, Value numbers) {
+  Value buffer = ptx.add(ptx.add(base, scoresAt), ptx.mul(index, scoreBytes));
+  SmallVector<std::tuple<Value, int64_t, int64_t>> tiles; // where and how many bytes
+  int64_t bytes = 0;
+  auto give = [&](Value from, int64_t offset, int64_t size) {
+    tiles.push_back({from, offset, size});
+    bytes += size;
+  };
+  for (unsigned tile : role.tiles)
+    give(buffer, scoreOffset(tile), scoreTileBytes(plan.scores[tile]));
+  if (role.system)
+    give(buffer, inverseAt - scoresAt, inverseBytes());
+  // Numbers that follow from what is read beside them.
+  for (unsigned i = 0; numbers && !role.tiles.empty() && i < slots.size(); ++i)
+    if (RolePlan::isLate(slots[i].factors))
+      give(numbers, i * slotPitch(), slotBytes);
+  forPeers([&](Value rank) {
+    Value there = ptx.inBlock(barrier(isSystemApart(role) ? SystemFull : ScoresFull, index), rank);
+    ptx.arriveThereExpecting(there, bytes);
+    for (auto [from, offset, size] : tiles) {
+      Value at = ptx.add(from, offset);
+      ptx.copyThere(ptx.inBlock(at, rank), at, size, there);
+    }
+  });
+}
+
 void RoleEmitter::emitStart() {
   Value tid = NVVM::ThreadIdXOp::create(b, b.getI32Type());
   // Read from a lane, so that the assembler sees it is the same in a warp.
@@ -205,13 +250,19 @@ void RoleEmitter::emitStart() {
     init(PartsFull, phase == Phase::Prepare ? 1 : 0, 128 * form.walkers());
     init(PartsEmpty, phase == Phase::Prepare ? 1 : 0, 1);
     init(ScoresFull, buffers, form.walksBeside ? 1 : scorers.size());
+    init(SystemFull, blocksInScores ? buffers : 0, 1);
     init(ScoresEmpty, buffers, phase == Phase::Prepare ? 1 : 4 * chains * team);
     init(EarlyFull, phase == Phase::Chain ? earlyPlaces : 0, 1);
-    init(EarlyEmpty, earlyPlaces, 128 * (slabs + scorers.size()));
+    init(EarlyEmpty, earlyPlaces, 128 * (slabs + (team > 1 ? 0 : scorers.size())));
+    init(ValuesFull, valuesPlaces, 1);
     init(Changed, changesAhead() ? stages : 0, 128);
     init(MapsFull, form.sharesMaps(plan) ? stages : 0, team - 1);
     init(MapsEmpty, form.sharesMaps(plan) ? stages : 0, 4 * chains * (team - 1));
-    init(OutputsFull, outputPlace ? stages : 1, plan.countOutputs() ? 128 * chains : 0);
+    init(OutputsFull,
+         valuesPlaces  ? valuesPlaces
+         : outputPlace ? stages
+                       : 1,
+         plan.countOutputs() ? 128 * chains : 0);
     init(OutputsEmpty, 1, plan.countOutputs() && slabs ? 1 : 0);
     init(Summed, chunksOfSums(), team > 1 && hasSums() ? team : 0);
     ptx.fenceBarrierInit();
@@ -237,7 +288,7 @@ void RoleEmitter::emitStart() {
   if (phase != Phase::Chain || inStrips())
     clear(scoresAt, buffers * scoreBytes);
   // Blocks of the system above the diagonal are read, too, and not used.
-  if (phase != Phase::Chain && plan.system && !plan.decay && plan.invertsInHalves())
+  if (phase != Phase::Chain && plan.system && !plan.decay && plan.invertsInHalves() && !blocksInScores)
     clear(blocksAt, plan.partsOfHalves() * tileBytes);
   // Outputs that are made piece by piece are merged with what is there.
   if (plan.comesInPieces())

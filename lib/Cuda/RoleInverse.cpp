@@ -27,13 +27,31 @@ void RoleEmitter::storeLeaf(ValueRange entries) {
     ptx.store(leaf, 3 * quarterBytes + odd * 32, {entries[4 + odd]});
 }
 
+// Where the system's blocks lie: in a tile of their own or, until scores do, in theirs.
+Value RoleEmitter::blocksOf(const ScoreState &state) {
+  if (!blocksInScores)
+    return ptx.add(base, blocksAt);
+  auto *tile = llvm::find_if(plan.scores, [](const ScoreTile &own) { return !own.ofTokens; });
+  return ptx.add(state.buffer, scoreOffset(tile - plan.scores.begin()));
+}
+
+// Scores that lie turned are zero there.
+void RoleEmitter::clearBlocks(ScoreState &state) {
+  auto *tile = llvm::find_if(plan.scores, [](const ScoreTile &own) { return !own.ofTokens; });
+  refreshBlocks(state);
+  for (int64_t k = 0; tile->turned && k < 3; ++k)
+    ptx.storeMatrices(ptx.add(blocksOf(state), ptx.add(state.warpRows, state.blocks[k])), 0,
+                      Values(4, ptx.constant(0)), false,
+                      ptx.compare(arith::CmpIPredicate::ugt, warp, ptx.constant(k)));
+}
+
 // Stores the system, negated, to the tile of blocks, and of those on the diagonal to the warps' leaves.
 void RoleEmitter::storeSystem(ScoreState &state) {
   // Blocks are wanted below the diagonal, and of a leaf what is below; of rows at one time less than that.
   ScoreTile system;
   system.value = plan.system;
   system.anyAbove = !plan.atOnce;
-  Value tile = ptx.add(ptx.add(base, blocksAt), state.warpRows);
+  Value tile = ptx.add(blocksOf(state), state.warpRows);
   refreshBlocks(state);
   forBlocks(state, system, [&](ValueRange values, Value place, bool onDiagonal) {
     Values entries;
@@ -187,7 +205,7 @@ Values RoleEmitter::multiplyBlocks(Values sum, ArrayRef<Halves> lefts, ArrayRef<
 }
 
 void RoleEmitter::emitInverse(ScoreState &state) {
-  Value tile = ptx.add(base, blocksAt);
+  Value tile = blocksOf(state);
   Value lane = freshLane(), upper = ptx.shiftRight(lane, 4), eighth = ptx.bits(lane, 7);
   refreshBlocks(state);
   Value unit = ptx.exclusiveOr(ptx.add(upper, ptx.mul(warp, 2)), eighth);

@@ -74,27 +74,31 @@ FailureOr<SmallVector<Values>> RoleEmitter::leftSlabs(ChainState &state, const C
 }
 
 // A product that sums over keys, of which some are packed at a time: those of the turn before the last are
-// done with by then.
-FailureOr<Pending> RoleEmitter::productInTurns(ChainState &state, const Issue &issue, int64_t columns,
-                                               bool rest) {
+// done with by then. Others of the same left side are made with it.
+FailureOr<SmallVector<Pending>> RoleEmitter::productInTurns(ChainState &state, const Issue &issue,
+                                                            int64_t columns, bool rest,
+                                                            ArrayRef<const ChainProduct *> beside) {
   const ChainProduct &product = *issue.product;
   FailureOr<SmallVector<Values>> lefts = leftSlabs(state, product);
   if (failed(lefts))
     return failure();
   constexpr size_t pairsOfStep = 4;
   size_t entriesOfStep = 2 * pairsOfStep / lefts->size();
-  SmallVector<Step> steps(lefts->front().size() / entriesOfStep);
-  rightSteps(state, product, steps);
-  size_t turn = isInTurns(product) ? stepsOfTurn : steps.size();
-  Pending sums{rest ? Values() : issue.start};
+  SmallVector<SmallVector<Step>> all(1 + beside.size(),
+                                     SmallVector<Step>(lefts->front().size() / entriesOfStep));
+  rightSteps(state, product, all[0]);
+  for (auto [own, steps] : llvm::zip(beside, llvm::drop_begin(all)))
+    rightSteps(state, *own, steps);
+  size_t count = all[0].size(), turn = isInTurns(product) ? stepsOfTurn : count;
+  SmallVector<Pending> sums(all.size());
+  sums[0].entries = rest ? Values() : issue.start;
   // What is packed once more the assembler would keep from the first time, if it saw that it is the same.
   Value one;
   if (plan.states > 1 && product.wave > 0)
     one = ptx.loadFloats(state.stage.rows, slotOffset({}), 1)[0];
-  for (size_t first = 0; first < steps.size(); first += turn) {
+  for (size_t first = 0; first < count; first += turn) {
     if (first >= 2 * turn)
-      ptx.await(1, {});
-    auto own = MutableArrayRef(steps).slice(first, turn);
+      ptx.await(all.size(), {});
     SmallVector<Values> rows;
     for (auto [i, entries] : llvm::enumerate(*lefts)) {
       Values part(ValueRange(entries).slice(first * entriesOfStep, turn * entriesOfStep));
@@ -105,9 +109,12 @@ FailureOr<Pending> RoleEmitter::productInTurns(ChainState &state, const Issue &i
       rows.push_back(rest ? packedPairs(restOf(part, pairs)) : pairs);
     }
     Values pairs = ptx.pin(rows.size() == 1 ? rows[0] : inTurns(rows[0], rows[1], Value(), 1));
-    for (auto [i, step] : llvm::enumerate(own))
-      step.left = Values(ArrayRef(pairs).slice(i * pairsOfStep, pairsOfStep));
-    sums = ptx.product(columns, sums.entries, own, /*leftByDepth=*/false, /*rightByDepth=*/false);
+    for (auto [sum, steps] : llvm::zip(sums, all)) {
+      auto own = MutableArrayRef(steps).slice(first, turn);
+      for (auto [i, step] : llvm::enumerate(own))
+        step.left = Values(ArrayRef(pairs).slice(i * pairsOfStep, pairsOfStep));
+      sum = ptx.product(columns, sum.entries, own, /*leftByDepth=*/false, /*rightByDepth=*/false);
+    }
   }
   return sums;
 }
@@ -125,12 +132,12 @@ Values RoleEmitter::restOf(ValueRange entries, ValueRange pairs) {
 // so that its registers are free for the first.
 FailureOr<Values> RoleEmitter::productOfRest(ChainState &state, Issue &issue) {
   int64_t columns = issue.product->ofTokens ? plan.columns : tokensOfChunk;
-  FailureOr<Pending> sums = failure();
+  FailureOr<SmallVector<Pending>> sums = failure();
   if (succeeded(findScale(state, issue)))
     sums = productInTurns(state, issue, columns, /*rest=*/true);
   if (failed(sums))
     return failure();
-  return ptx.await(0, *sums)[0];
+  return ptx.await(0, sums->front())[0];
 }
 
 // What a sum of products that make a state begins with, where that is no product.

@@ -17,6 +17,7 @@ Value RoleEmitter::firstHalf(BlockArgument input, unsigned tensor) {
 
 Value RoleEmitter::tilesOf(Stage stage, BlockArgument place) const {
   return isEarly(place)       ? stage.early
+         : isApart(place)     ? stage.values
          : isLogsAhead(place) ? stage.logs
          : isWalked(place)    ? stage.walked
                               : stage.tiles;
@@ -40,17 +41,25 @@ int64_t RoleEmitter::madeBytes() const {
 }
 
 // Places tiles in a stage; those that the chain has done with early in a chunk, where that is asked for,
-// apart.
+// apart, and so those that it alone reads, where there are places for them.
 void RoleEmitter::placeTiles(bool apart) {
   SmallVector<BlockArgument> copied = copiedInputs(plan, phase);
-  stageBytes = loadedBytes = logsBytes = walkedBytes = walkedLoaded = earlyBytes = 0;
+  stageBytes = loadedBytes = logsBytes = walkedBytes = walkedLoaded = earlyBytes = valuesBytes = 0;
   earlyTiles.clear();
   if (takesLogsAhead()) {
     auto logs = cast<BlockArgument>(plan.logs());
     tileOffsets[logs] = {0, rowBytes * rowsOfPlace(logs)};
     logsBytes = halvesOf(logs) * halfStride(logs);
   }
-  for (ArrayRef<BlockArgument> inputs : plan.inputs) {
+  // What of a stack has a ring of its own lies alone.
+  SmallVector<SmallVector<BlockArgument>> groups;
+  for (ArrayRef<BlockArgument> inputs : plan.inputs)
+    if (valuesPlaces)
+      for (BlockArgument input : inputs)
+        groups.push_back({input});
+    else
+      groups.push_back(llvm::to_vector(inputs));
+  for (ArrayRef<BlockArgument> inputs : groups) {
     // The chain finds made tiles where inputs would be.
     SmallVector<BlockArgument> together;
     llvm::copy_if(inputs, std::back_inserter(together), [&](BlockArgument input) {
@@ -62,7 +71,10 @@ void RoleEmitter::placeTiles(bool apart) {
     bool isEarly = apart && llvm::all_of(together, [&](BlockArgument input) {
                      return plan.isReadFirst(input) && (phase != Phase::Chain || plan.isPlace(input));
                    });
-    int64_t &total = isEarly ? earlyBytes : isWalked(together.front()) ? walkedBytes : stageBytes;
+    int64_t &total = isEarly                      ? earlyBytes
+                     : isApart(together.front())  ? valuesBytes
+                     : isWalked(together.front()) ? walkedBytes
+                                                  : stageBytes;
     int64_t halves = halvesOf(together.front()), at = total, bytes = 0;
     for (BlockArgument input : together)
       bytes += rowBytes * rowsOfPlace(input);
@@ -71,12 +83,41 @@ void RoleEmitter::placeTiles(bool apart) {
         earlyTiles.insert(input);
       tileOffsets[input] = {at, bytes};
       at += rowBytes * rowsOfPlace(input);
-      if (llvm::is_contained(copied, input))
+      if (llvm::is_contained(copied, input) && !isApart(input))
         (isWalked(input) ? walkedLoaded : loadedBytes) +=
             halves * rowBytes * plan.filledRows(input) / (form.sharesMap(plan, input) ? team : 1);
     }
     total += halves * bytes;
   }
+}
+
+// Of a team each block makes every second chunk's scores, for both, and those of many keys come long after
+// the keys do. So keys get a place more than there is room for whole chunks: what the chain has done with
+// early has its own ring of two places or one, and so has what the chain alone reads, with the outputs in its
+// place; the system's blocks lie where scores go when it is inverted. What else there is in shared memory
+// takes `others`.
+bool RoleEmitter::spreadRing(int64_t others, int64_t most) {
+  bool isOfChain = outputPlace && plan.outputPlace && !plan.isForScores(outputPlace);
+  bool isInverted = plan.system && plan.partsOfHalves() == 1 && plan.invertsInHalves() &&
+                    plan.ownSystem < 0 &&
+                    llvm::any_of(plan.scores, [](const ScoreTile &tile) { return !tile.ofTokens; });
+  if (team == 1 || !plan.isWide() || plan.states > 1 || plan.decay || plan.hasManyProducts() ||
+      plan.normaliser || changesTiles() || !isOfChain || !isInverted)
+    return false;
+  int64_t whole = stages;
+  valuesPlaces = 2;
+  placeTiles(/*apart=*/true);
+  for (auto [keys, early] : {std::pair<int64_t, int64_t>{3, 2}, {2, 1}}) {
+    stages = keys;
+    earlyPlaces = early;
+    int64_t bytes = others + stages * stageBytes + early * earlyBytes + valuesPlaces * valuesBytes;
+    if (earlyBytes && keys > whole && keys <= most && bytes <= threads.sharedLimit)
+      return blocksInScores = true;
+  }
+  valuesPlaces = earlyPlaces = 0;
+  stages = whole;
+  placeTiles(/*apart=*/false);
+  return false;
 }
 
 void RoleEmitter::layOut() {
@@ -142,8 +183,11 @@ void RoleEmitter::layOut() {
       stages = 2;
     }
   }
+  if (spreadRing(others - blockBytes + numbersBytes, most))
+    blockBytes = 0;
   earlyAt = stages * stageBytes;
-  logsAt = earlyAt + earlyPlaces * earlyBytes;
+  valuesAt = earlyAt + earlyPlaces * earlyBytes;
+  logsAt = valuesAt + valuesPlaces * valuesBytes;
   walkedAt = logsAt + ownPlaces * logsBytes;
   int64_t at = walkedAt + (ownPlaces + 1) * walkedBytes;
   auto take = [&](int64_t &where, int64_t bytes) {

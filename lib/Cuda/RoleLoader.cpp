@@ -14,7 +14,7 @@ void RoleEmitter::emitLoader(Value chunks) {
                                          access.word(TensorAccess::CuSeqlens + 2), ptx.constant(0, 64));
   Value batch = ptx.choose(isPacked, ptx.constant(0), narrow(part.sequence)), first = narrow(part.begin);
   // Outputs, or tiles, are there when their chunk's place in the ring is free, or a little before.
-  Value depth = ptx.constant(stages);
+  Value depth = ptx.constant(valuesPlaces ? valuesPlaces : stages);
   bool leaves = phase == Phase::Prepare;
   auto whenStored = [&](Value chunk, llvm::function_ref<void()> body) {
     if (leaves || plan.countOutputs())
@@ -152,7 +152,8 @@ void RoleEmitter::emitLoader(Value chunks) {
       whenOwn(ptx.add(chunk, 1), [&] { takeLogs(ptx.add(chunk, 1), stageOf(ptx.add(chunk, 1))); });
     Value before = ptx.add(chunk, -stages);
     Stage old = stageAt(stage.index, ptx.exclusiveOr(stage.phase, ptx.constant(1)), before);
-    whenStored(chunk, [&] { copyOut(before, old); });
+    if (!valuesPlaces)
+      whenStored(chunk, [&] { copyOut(before, old); });
     if (!leaves || numbersHoldPlace())
       ptx.await(barrier(Empty, stage.index), ptx.exclusiveOr(stage.phase, ptx.constant(1)));
     if (form.sharesMaps(plan))
@@ -185,12 +186,24 @@ void RoleEmitter::emitLoader(Value chunks) {
       load(false, /*early=*/true);
     }
     auto finish = [&] { whenStored(chunk, [&] { release(before, old); }); };
-    if (!leaves)
+    if (!leaves && !valuesPlaces)
       finish();
     // Who waits for the barrier knows by this that outputs have left their place, too.
     ptx.arriveExpecting(loaded, loadedBytes + (phase == Phase::Chain ? recordBytes() - earlyBytes : 0));
-    if (outputPlace)
+    if (valuesPlaces) {
+      // What the next chunk's scores follow from is asked for before the outputs are waited for.
+      whenStored(chunk, [&] {
+        Value last = ptx.add(chunk, -valuesPlaces);
+        Stage there = stageOf(last);
+        copyOut(last, there);
+        release(last, there);
+      });
+      loaded = barrier(ValuesFull, outputsOf(chunk, stage).first);
       load(true);
+      ptx.arriveExpecting(loaded, valuesBytes);
+    } else if (outputPlace) {
+      load(true);
+    }
     if (prefetches)
       prefetch(chunk, token);
     if (phase == Phase::Chain && earlyPlaces)

@@ -270,9 +270,12 @@ void RoleEmitter::clearRows(Value chunk, Stage stage, Value tokens) {
   // Those of a chain that are read first are made of rows that are cleared, and so are those that a team's
   // blocks make for one another. The others of a team's chunk that another block walks are not here.
   llvm::MapVector<unsigned, SmallVector<BlockArgument>> alike;
+  if (valuesPlaces)
+    awaitValues(chunk, stage);
   for (BlockArgument input : copiedInputs(plan, phase))
     if ((!isEarly(input) || phase != Phase::Chain) && !form.sharesMap(plan, input))
-      alike[8 * isWalked(input) + 4 * plan.hasSteps(input) + 2 * isEarly(input) + isLogsAhead(input)]
+      alike[16 * isApart(input) + 8 * isWalked(input) + 4 * plan.hasSteps(input) + 2 * isEarly(input) +
+            isLogsAhead(input)]
           .push_back(input);
   for (auto &[kind, inputs] : alike)
     if (isWalked(inputs.front()))

@@ -232,47 +232,6 @@ void RoleEmitter::awaitPlace(ScoreState &state) {
   state.hasPlace = true;
 }
 
-void RoleEmitter::inOneThread(llvm::function_ref<void()> body) {
-  threads.when(ptx.equal(warp, 0), [&] { threads.when(ptx.isElected(), body); });
-}
-
-// Gives the chunk's scores to this block's chain and to those of its team.
-void RoleEmitter::handOver(const ScoreState &state, unsigned which) {
-  ptx.fenceProxy();
-  ptx.meet(ptx.constant(5 + which), 128);
-  inOneThread([&] {
-    ptx.arrive(barrier(ScoresFull, state.index));
-    giveScores(state.index, scorers[which], state.numbers);
-  });
-}
-
-// To those of the team, in whose memory they have the same place.
-void RoleEmitter::giveScores(Value index, const ScoreRole &role, Value numbers) {
-  Value buffer = ptx.add(ptx.add(base, scoresAt), ptx.mul(index, scoreBytes));
-  SmallVector<std::tuple<Value, int64_t, int64_t>> tiles; // where and how many bytes
-  int64_t bytes = 0;
-  auto give = [&](Value from, int64_t offset, int64_t size) {
-    tiles.push_back({from, offset, size});
-    bytes += size;
-  };
-  for (unsigned tile : role.tiles)
-    give(buffer, scoreOffset(tile), scoreTileBytes(plan.scores[tile]));
-  if (role.system)
-    give(buffer, inverseAt - scoresAt, inverseBytes());
-  // Numbers that follow from what is read beside them.
-  for (unsigned i = 0; numbers && !role.tiles.empty() && i < slots.size(); ++i)
-    if (RolePlan::isLate(slots[i].factors))
-      give(numbers, i * slotPitch(), slotBytes);
-  forPeers([&](Value rank) {
-    Value there = ptx.inBlock(barrier(ScoresFull, index), rank);
-    ptx.arriveThereExpecting(there, bytes);
-    for (auto [from, offset, size] : tiles) {
-      Value at = ptx.add(from, offset);
-      ptx.copyThere(ptx.inBlock(at, rank), at, size, there);
-    }
-  });
-}
-
 void RoleEmitter::emitScores(Value chunks, unsigned which) {
   const ScoreRole &role = scorers[which];
   ScoreState state;
@@ -320,7 +279,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
         Normaliser(*this).land(state, ptx.await(0, beginVector(chunk, stage)));
       Normaliser(*this).finish(state, chunk, stage);
     }
-    handOver(state, which);
+    handOver(state, which, {role.tiles, role.system && !blocksInScores});
     if (keepsVector && team > 1)
       ptx.arrive(barrier(Empty, stage.index));
   };
@@ -360,7 +319,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
       awaitPlace(state);
       if (role.system)
         invert();
-      handOver(state, which);
+      handOver(state, which, role);
       return inOneThread([&] { ptx.arrive(barrier(PartsEmpty, ptx.constant(0))); });
     }
     if (scoresChange()) {
@@ -415,9 +374,9 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
         storeTiles(state, op);
         storeTokenScores(state, op);
       }
-      if (earlyPlaces)
+      if (earlyPlaces && team == 1)
         ptx.arrive(barrier(EarlyEmpty, earlyOf(chunk).first));
-      return handOver(state, which);
+      return handOver(state, which, role);
     }
     // Of many products two are on their way at a time, as the sums of more take too many registers; with two
     // states, whose masks take registers, too, one. The inverse follows then on the products that it is of.
@@ -458,6 +417,8 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
     };
     if (role.system) {
       land(0, ofSystem);
+      if (blocksInScores)
+        awaitPlace(state);
       storeSystem(state);
     }
     if (invertsFirst)
@@ -481,11 +442,16 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
       state.sums[gram] = sums;
     if (!ofVector.empty())
       Normaliser(*this).land(state, ArrayRef(landed).drop_front(order.size() - ofSystem));
-    if (earlyPlaces)
+    if (earlyPlaces && team == 1)
       ptx.arrive(barrier(EarlyEmpty, earlyOf(chunk).first));
+    if (blocksInScores) {
+      invert();
+      handOver(state, which, {{}, true});
+      clearBlocks(state);
+    }
     storeTiles(state);
     storeTokenScores(state);
-    if (role.system && !invertsFirst)
+    if (role.system && !invertsFirst && !blocksInScores)
       invert();
     leave(chunk, stage);
   };

@@ -1,7 +1,7 @@
 // What of a plan tells how its work can be split: products by warpgroup, scores by warp, sequences into
 // segments; and where outputs lie.
 #include "lib/Algebra/Spectral.h"
-#include "lib/Cuda/RolePlan.h"
+#include "lib/Cuda/RoleChain.h"
 #include "lib/Cuda/Stages.h"
 
 using namespace mlir;
@@ -114,6 +114,22 @@ bool RolePlan::isReadFirst(BlockArgument place) const {
   });
   return waves > 1 && !isSlab && llvm::any_of(products, isRight) &&
          llvm::all_of(products, [&](const ChainProduct &p) { return p.wave == 0 || !isRight(p); });
+}
+
+bool RolePlan::dependsOn(Value value, Value other) {
+  value = trace(strip(value));
+  if (value == other)
+    return true;
+  Operation *op = value.getDefiningOp();
+  // Who substitutes makes what is mixed of the solution at once.
+  if (auto solve = dyn_cast_if_present<chunk::TriSolveOp>(op); solve && solve.getDecay())
+    for (Operation *user : solve->getUsers())
+      if (auto mix = dyn_cast<chunk::MixOp>(user))
+        if (AddOp sum = sumWith(mix))
+          for (Value operand : sum->getOperands())
+            if (trace(strip(operand)) != mix.getResult() && dependsOn(operand, other))
+              return true;
+  return op && llvm::any_of(op->getOperands(), [&](Value operand) { return dependsOn(operand, other); });
 }
 
 bool RolePlan::isSlab(BlockArgument input) const {

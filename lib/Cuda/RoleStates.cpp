@@ -42,7 +42,7 @@ void RoleEmitter::storeOutputs(ChainState &state, ArrayRef<Value> packed) {
   if (state.isPiece())
     holds = Pieces(*this, state).holds(8 * steps, /*ofTokens=*/true);
   for (int64_t step = 0; step < int64_t(packed.size()) / 4; ++step) {
-    Value at = outputAt(state.stage.tiles, step / steps, halfOfSlab());
+    Value at = outputAt(state.stage, step / steps, halfOfSlab());
     ArrayRef<Value> pairs = packed.slice(4 * step, 4);
     int64_t offset = step % steps * 2048 * plan.states;
     if (plan.areColumns(unsigned(step / steps)))
@@ -65,10 +65,10 @@ void RoleEmitter::leaveOutputs(const ChainState &state) {
     describeRare(*b.getInsertionBlock());
     ptx.meet(outputsMeet(), 128 * plan.states);
     for (int64_t output = 0; output < outputs; ++output)
-      storeRowsOfOutput(output, state.chunk, outputAt(state.stage.tiles, output, halfOfSlab()), left);
+      storeRowsOfOutput(output, state.chunk, outputAt(state.stage, output, halfOfSlab()), left);
   });
   if (state.isLastSlab)
-    ptx.arrive(barrier(OutputsFull, outputPlace ? state.stage.index : ptx.constant(0)));
+    ptx.arrive(barrier(OutputsFull, outputsOf(state.chunk, state.stage).first));
 }
 
 // Gives a chunk's places back.
@@ -148,23 +148,33 @@ void RoleEmitter::storeRowsOfOutput(unsigned output, Value chunk, Value buffer, 
   });
 }
 
-// Where a slab of an output is in shared memory; the chunk's tiles are given.
-Value RoleEmitter::outputAt(Value tiles, unsigned output, Value slab) {
+// Where a slab of an output is in shared memory.
+Value RoleEmitter::outputAt(const Stage &stage, unsigned output, Value slab) {
   if (outputPlace)
-    return ptx.add(ptx.add(tiles, tileOffset(outputPlace)), ptx.mul(slab, halfStride(outputPlace)));
+    return ptx.add(tileAt(stage, outputPlace), ptx.mul(slab, halfStride(outputPlace)));
   int64_t bytes = outputTileBytes();
   return ptx.add(ptx.add(base, outputsAt + output * slabHalves() * bytes), ptx.mul(slab, bytes));
+}
+
+// The place of a chunk's outputs, by number, and its phase.
+std::pair<Value, Value> RoleEmitter::outputsOf(Value chunk, const Stage &stage) {
+  if (valuesPlaces)
+    return {ptx.bits(chunk, 1), ptx.bits(ptx.shiftRight(chunk, 1), 1)};
+  return outputPlace ? std::pair(stage.index, stage.phase) : std::pair(ptx.constant(0), ptx.bits(chunk, 1));
+}
+
+// Waits for what the chain alone reads, where that has a ring of its own.
+void RoleEmitter::awaitValues(Value chunk, const Stage &stage) {
+  auto [place, phase] = outputsOf(chunk, stage);
+  ptx.await(barrier(ValuesFull, place), phase);
 }
 
 // Copies a chunk's outputs to their tensors, in the thread that loads, when the chain has stored them.
 // One warpgroup of the chain may be some chunks ahead of the other: a barrier of one place for all of them
 // would take its next chunk for the other's.
 void RoleEmitter::copyOutputs(Value chunk, Stage stage) {
-  if (outputPlace)
-    ptx.await(barrier(OutputsFull, stage.index), stage.phase);
-  else
-    ptx.await(barrier(OutputsFull, ptx.constant(0)), ptx.bits(chunk, 1));
-  Value tiles = stage.tiles;
+  auto [place, phase] = outputsOf(chunk, stage);
+  ptx.await(barrier(OutputsFull, place), phase);
   ptx.fenceProxy();
   auto narrow = [&](Value x) -> Value { return arith::TruncIOp::create(b, b.getI32Type(), x); };
   TensorAccess plain(threads, call, plan.tensors, /*packed=*/true);
@@ -186,7 +196,7 @@ void RoleEmitter::copyOutputs(Value chunk, Stage stage) {
       Values at = plan.areColumns(output) ? Values{zero, ptx.mul(half, plan.steps), token, head, batch}
                   : plan.rowOutputs       ? Values{ptx.mul(half, 64), zero, token, head, batch}
                                           : Values{ptx.mul(half, 64), token, zero, head, batch};
-      ptx.storeBox(address, outputAt(tiles, output, ptx.constant(slab)), at, whole);
+      ptx.storeBox(address, outputAt(stage, output, ptx.constant(slab)), at, whole);
     }
   }
 }

@@ -13,6 +13,7 @@ struct RoleTypes {
     mlir::Value place;              // of the numbers, from 0
     mlir::Value early; // address of the tiles that are read first, where those have places of their own
     mlir::Value logs, walked; // those of logarithms, and of what is walked for a team, where those have
+    mlir::Value values; // that of what the chain alone reads, which outputs take the place of, where it has
   };
   using Slot = RowSlot;
   enum Barrier {
@@ -25,8 +26,10 @@ struct RoleTypes {
     PartsEmpty,
     EarlyFull,
     EarlyEmpty,
+    ValuesFull,
     ScoresFull,
     ScoresEmpty,
+    SystemFull, // where the system's inverse comes before the scores
     Summed,
     OutputsFull,
     OutputsEmpty,
@@ -51,10 +54,12 @@ struct RoleTypes {
 
   /// Where things are in shared memory, and how large.
   int64_t buffers = 2, stageBytes = 0, loadedBytes = 0, logsBytes = 0, logsAt = 0, walkedBytes = 0,
-          walkedLoaded = 0, walkedAt = 0, earlyBytes = 0, earlyAt = 0, earlyPlaces = 0, scoreBytes = 0,
-          scoresAt = 0, inverseAt = 0, blocksAt = 0, leavesAt = 0, outputsAt = 0, barriersAt = 0, masksAt = 0,
-          slotsAt = 0, normsAt = 0, vectorsAt = 0, tablesAt = 0, rightsAt = 0, beginAt = 0, exchangeAt = 0,
-          normaliserAt = 0, functionsAt = 0;
+          walkedLoaded = 0, walkedAt = 0, earlyBytes = 0, earlyAt = 0, earlyPlaces = 0, valuesBytes = 0,
+          valuesAt = 0, valuesPlaces = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0, blocksAt = 0,
+          leavesAt = 0, outputsAt = 0, barriersAt = 0, masksAt = 0, slotsAt = 0, normsAt = 0, vectorsAt = 0,
+          tablesAt = 0, rightsAt = 0, beginAt = 0, exchangeAt = 0, normaliserAt = 0, functionsAt = 0;
+  /// Whether the system's blocks lie where scores go when it is inverted.
+  bool blocksInScores = false;
 
   /// What each thread of a role may have of the registers, 512 or a little less, that the warpgroups share:
   /// of those who load and make numbers, who make scores, of the chain, who walk channels and who sum over

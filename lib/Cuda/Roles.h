@@ -35,9 +35,9 @@ private:
   // The frame (RoleFrame.cpp).
   void placeTiles(bool apart);
   std::optional<Registers> shareRegisters() const;
-  void layOut();
+  void layOut(), emitStart();
   void layOutChain(int64_t outputBytes);
-  void emitStart();
+  bool spreadRing(int64_t others, int64_t most);
   void emitLoader(mlir::Value chunks);
   mlir::Value barrier(Barrier which, mlir::Value index);
   Stage stageAt(mlir::Value index, mlir::Value phase, mlir::Value chunk);
@@ -120,11 +120,10 @@ private:
   mlir::Value laneInStrip();
   std::pair<mlir::Value, int64_t> scorePlace(mlir::Value row, mlir::Value half, int64_t seer, int64_t seen);
   mlir::Value blockInStrip(mlir::Value laneAt, mlir::Value row, mlir::Value column, bool ofInverse);
-  void leaveTiles(mlir::Value chunk, Stage stage);
-  void leaveScores(mlir::Value chunk, Stage stage);
-  void takeRecord(mlir::Value chunk, Stage stage);
-  void takeEarly(mlir::Value chunk, Stage stage);
+  void leaveTiles(mlir::Value chunk, Stage stage), leaveScores(mlir::Value chunk, Stage stage);
+  void takeRecord(mlir::Value chunk, Stage stage), takeEarly(mlir::Value chunk, Stage stage);
   bool isEarly(mlir::BlockArgument place) const { return earlyTiles.contains(place); }
+  bool isApart(mlir::BlockArgument input) const { return valuesPlaces && input == outputPlace; }
   mlir::Value tilesOf(Stage stage, mlir::BlockArgument place) const;
   mlir::Value tileAt(Stage stage, mlir::BlockArgument place) {
     return ptx.add(tilesOf(stage, place), tileOffset(place));
@@ -174,8 +173,7 @@ private:
   Values maskOff(ScoreState &state, const PlainScore &plain);
   std::array<mlir::Value, 2> maskRows(ScoreState &state, const PlainScore &plain, unsigned of);
   // Tiles that are changed in place: columns of matrices (RoleColumns.cpp), functions (RoleMaps.cpp).
-  bool turnsColumns() const;
-  bool mapsTiles() const;
+  bool turnsColumns() const, mapsTiles() const;
   bool changesTiles() const { return turnsColumns() || mapsTiles(); }
   /// Who does that: the scores' warpgroup, without a system, or one of its own; else those who sum over rows.
   bool scoresChange() const;
@@ -208,7 +206,7 @@ private:
   // Scores between tokens (RoleScores.cpp, RoleFactors.cpp, RoleInverse.cpp, RoleWideInverse.cpp).
   void emitScores(mlir::Value chunks, unsigned which);
   void awaitPlace(ScoreState &state);
-  void handOver(const ScoreState &state, unsigned which);
+  void handOver(const ScoreState &state, unsigned which, const ScoreRole &role);
   void giveScores(mlir::Value index, const ScoreRole &role, mlir::Value numbers = {});
   void inOneThread(llvm::function_ref<void()> body); // of a warpgroup that is here
   mlir::Value score(ScoreState &state, const ScoreTile &tile, unsigned entry);
@@ -238,6 +236,8 @@ private:
   void storeTiles(ScoreState &state, mlir::Operation *gram = nullptr);
   void storeLeaf(mlir::ValueRange entries);
   void storeSystem(ScoreState &state);
+  mlir::Value blocksOf(const ScoreState &state);
+  void clearBlocks(ScoreState &state);
   Halves inHalves(mlir::ValueRange entries);
   Halves loadBlock(mlir::Value at, int64_t offset, bool turned);
   void storeBlock(mlir::Value at, int64_t offset, const Halves &block, mlir::Value when = {});
@@ -352,17 +352,20 @@ private:
   Values untilReference(ChainState &state, int64_t block, mlir::ValueRange sums);
   Values packedPairs(mlir::ValueRange entries);
   struct Issue;
-  void awaitScores(ChainState &state);
+  void awaitScores(ChainState &state, bool systemAlone = false);
+  /// Whether the inverse goes to the chain before the scores.
+  bool isSystemApart(const ScoreRole &role) const { return blocksInScores && role.system; }
   mlir::LogicalResult begin(ChainState &state, Issue &issue, llvm::ArrayRef<const ChainProduct *> wave);
   bool isInTurns(const ChainProduct &product) const; // products by parts of the keys (RoleKeys.cpp)
   mlir::FailureOr<llvm::SmallVector<Values>> leftSlabs(ChainState &state, const ChainProduct &product);
-  mlir::FailureOr<Pending> productInTurns(ChainState &state, const Issue &issue, int64_t columns, bool rest);
+  mlir::FailureOr<llvm::SmallVector<Pending>>
+  productInTurns(ChainState &state, const Issue &issue, int64_t columns, bool rest,
+                 llvm::ArrayRef<const ChainProduct *> beside = {});
   mlir::FailureOr<Values> productOfRest(ChainState &state, Issue &issue);
   Values restOf(mlir::ValueRange entries, mlir::ValueRange pairs);
   Values blockSums(ChainState &state, int64_t block);
   Values slabPairs(ChainState &state, mlir::BlockArgument input, int64_t block);
-  Values logPairs(ChainState &state, int64_t block);
-  Values rowLogs(ChainState &state, int64_t block);
+  Values logPairs(ChainState &state, int64_t block), rowLogs(ChainState &state, int64_t block);
   Values sinceReference(ChainState &state, int64_t block, bool before, mlir::ValueRange sums);
   Values rowWeights(ChainState &state, chunk::Span span);
   Values scoresOfBlocks(ChainState &state, chunk::MixOp mix, int64_t seer, int64_t seen);
@@ -382,8 +385,7 @@ private:
   struct Rescaling;
   struct Pieces;
   mlir::FailureOr<Values> emitChunkOf(ChainState &state, mlir::Value chunk, mlir::ValueRange entries);
-  void leaveChunk(ChainState &state);
-  void leaveOutputs(const ChainState &state);
+  void leaveChunk(ChainState &state), leaveOutputs(const ChainState &state);
 
   // Systems that each row has for itself (RoleSubstitution.cpp).
   struct Substitution;
@@ -427,7 +429,9 @@ private:
   mlir::Value outputsMeet();
   void copyOutputs(mlir::Value chunk, Stage stage);
   int64_t outputTileBytes() const { return plan.rowsOfOutput() * rowBytes; }
-  mlir::Value outputAt(mlir::Value tiles, unsigned output, mlir::Value slab);
+  mlir::Value outputAt(const Stage &stage, unsigned output, mlir::Value slab);
+  std::pair<mlir::Value, mlir::Value> outputsOf(mlir::Value chunk, const Stage &stage);
+  void awaitValues(mlir::Value chunk, const Stage &stage);
   Values columnNumbers(ChainState &state, int64_t offset, bool isUniform, int64_t eighths = 0);
   /// Whether a thread's entries are those of a slab of tokens, which has fewer columns than all others.
   bool isOfTokens(mlir::ValueRange entries) const;
@@ -448,19 +452,15 @@ private:
   int64_t gatheredBytes() const { return stateBytes() + 16; }
   int64_t stateBytes() const { return rowsOfSlab * plan.keys * 4 + 128 * 4 * plan.heldPairs(); }
   Values givenState(unsigned state);
-  Values givenStates();
-  Values gatheredState();
+  Values givenStates(), gatheredState();
   mlir::Value gathered(mlir::Value block, bool ofNormaliser = false);
   void storeGathered(mlir::ValueRange entries, mlir::Value scale);
   Values loadEntries(mlir::Value from);
   void storeEntries(mlir::Value to, mlir::ValueRange entries);
 
   // Segments that pass the state on (RolePassing.cpp).
-  mlir::Value scratch();
-  mlir::Value isCut();
-  void takeNumber();
-  void shareNumber();
-  mlir::Value numberOfBlock();
+  mlir::Value scratch(), isCut(), numberOfBlock();
+  void takeNumber(), shareNumber();
   int64_t passedBytes() const;
   /// The state that a block's warpgroup passes on, and the word that is marked then.
   std::pair<mlir::Value, mlir::Value> passed(mlir::Value block, bool ofNormaliser = false);
