@@ -315,8 +315,9 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
     land(state, older);
     leaveEarly();
     if (wave + 1 < plan.waves) {
-      // (Of f16 the left side of that product tells what it is multiplied with.)
-      if ((!stacks || plan.isWide()) && !plan.isF16)
+      // (Of f16 the left side of that product tells what it is multiplied with. One state of many keys is
+      // slower.)
+      if ((!stacks || (plan.isWide() && plan.states > 1)) && !plan.isF16)
         for (const ChainProduct *next : waves[wave + 1])
           if (next->start && !next->chained && plan.available.lookup(next->start) <= wave &&
               failed(startOf(state, {next})))
