@@ -1,6 +1,7 @@
 // The ops of a rule as code of one thread.
 #pragma once
 #include "lib/Cuda/HeldProducts.h"
+#include "lib/Cuda/StateProducts.h"
 
 namespace recur::cuda {
 
@@ -56,6 +57,7 @@ private:
   const Placement &placement;
   llvm::DenseMap<mlir::Value, Tile> tiles[2];
   std::optional<HeldProducts> held;
+  std::optional<StateProducts> units;
 };
 
 } // namespace recur::cuda

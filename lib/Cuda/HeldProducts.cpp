@@ -11,7 +11,7 @@ using namespace recur::cuda;
 
 static constexpr int64_t columnsOfStep = 16, lanesOfQuad = 4, registersOfOperand = 4, aWarp = 32;
 
-static bool followsFromParams(Value value) {
+bool cuda::followsFromParams(Value value) {
   if (Operation *op = value.getDefiningOp())
     return op->getNumRegions() == 0 && llvm::all_of(op->getOperands(), followsFromParams);
   auto argument = cast<BlockArgument>(value);
@@ -33,8 +33,7 @@ HeldProducts::Side HeldProducts::matrixOf(MatmulOp op) {
   return isMatrix(op.getLhs()) ? Side(op.getLhs(), 1) : Side(op.getRhs(), 0);
 }
 
-// How many parts of bf16 a matrix is the sum of.
-static int64_t partsOfMatrix(Value matrix, ArrayRef<TensorArgument> tensors) {
+int64_t cuda::partsOfMatrix(Value matrix, ArrayRef<TensorArgument> tensors) {
   bool isWide = false;
   for (const TensorArgument &tensor : tensors)
     isWide |= tensor.argument && isMatrix(tensor.argument) && !tensor.hasToken && tensor.element.isF32();
@@ -66,7 +65,7 @@ static int64_t strideOf(int64_t entries, const Grid &grid) {
   return llvm::alignTo(2 * grid.owned(entries, 0) * grid.extent(0), 64) + 32;
 }
 
-static int64_t partsOfVectors(ArrayRef<TensorArgument> tensors) { return areNarrow(tensors) ? 2 : 3; }
+int64_t cuda::partsOfVectors(ArrayRef<TensorArgument> tensors) { return areNarrow(tensors) ? 2 : 3; }
 
 // Shared memory for what follows from a batch of tokens alone, twice, one of a warp's each at least, and for
 // what threads exchange of a round's two tokens and of one by itself.

@@ -19,6 +19,12 @@
 
 namespace recur::cuda {
 
+/// Whether a value of a rule's body follows from params alone.
+bool followsFromParams(mlir::Value value);
+/// How many parts of bf16 such a matrix is the sum of, and those of what follows from states.
+int64_t partsOfMatrix(mlir::Value matrix, llvm::ArrayRef<TensorArgument> tensors);
+int64_t partsOfVectors(llvm::ArrayRef<TensorArgument> tensors);
+
 /// Whether an op of a rule's body is a product of a matrix that follows from params alone and a vector that
 /// does not.
 bool isHeldProduct(mlir::Operation *op);

@@ -6,6 +6,7 @@
 #include "lib/Cuda/KernelBuilder.h"
 #include "lib/Cuda/Prepare.h"
 #include "lib/Cuda/Sequential.h"
+#include "lib/Cuda/StateProducts.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 
@@ -87,11 +88,17 @@ TokenPart KernelBuilder::shareOutTokens(RuleOp bound, int64_t together, int64_t 
 // A kernel for long sequences, whose warps share out what follows from tokens alone: for any rule, or for
 // those alone that multiply by matrices in registers.
 bool KernelBuilder::addAhead(RuleOp bound, StringRef name, bool onlyHeld) {
-  constexpr int64_t tokensWorthBatch = 64, rowsOfBlock = 32, aWarp = 32;
+  constexpr int64_t tokensWorthBatch = 64, rowsOfBlock = 32, rowsOfUnits = 64, aWarp = 32;
   OwningOpRef<RuleOp> copy(bound.clone());
-  TokenPart part = shareOutTokens(*copy, /*together=*/1, rowsOfBlock);
+  bool forUnits = options.chip.hasWarpgroups() && llvm::any_of(copy->getBody().front(), [](Operation &op) {
+                    return axisOfStateProduct(&op) >= 0;
+                  });
+  if (forUnits)
+    readStateProducts(*copy);
+  TokenPart part = shareOutTokens(*copy, /*together=*/1, forUnits ? rowsOfUnits : rowsOfBlock);
   std::optional<Grid> held = gridOfHeld(*copy, part.tensors, options.chip);
-  Grid grid = held ? *held : gridAhead(*copy);
+  std::optional<Grid> ofUnits = gridOfStateProducts(*copy, part.tensors, options.chip);
+  Grid grid = held ? *held : ofUnits ? *ofUnits : gridAhead(*copy);
   // Each thread, or the one warp, has all of it to compute.
   if (!held && (onlyHeld || grid.lanes == 1 || grid.threads == aWarp))
     return false;
@@ -111,8 +118,9 @@ bool KernelBuilder::addAhead(RuleOp bound, StringRef name, bool onlyHeld) {
     function.erase();
     return false;
   }
-  function->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(),
-                    b.getI32IntegerAttr(held ? 1 : std::max<int64_t>(1, 384 / grid.threads)));
+  function->setAttr(
+      NVVM::NVVMDialect::getMinctasmAttrName(),
+      b.getI32IntegerAttr(held ? 1 : std::max<int64_t>(1, (ofUnits ? 256 : 384) / grid.threads)));
   entries.push_back(entry);
   return true;
 }

@@ -1,5 +1,6 @@
 #include "lib/Cuda/Placement.h"
 #include "lib/Cuda/HeldProducts.h"
+#include "lib/Cuda/StateProducts.h"
 #include "llvm/ADT/TypeSwitch.h"
 #include "llvm/Support/MathExtras.h"
 
@@ -31,9 +32,10 @@ Axis cuda::operandAxis(MatType operand, MatType result, Axis axis) {
   return operand.numRows() != 1 ? axis : 1 - axis;
 }
 
-Axis cuda::matrixAxis(Value matrix) {
+Axis Placement::axisOf(Value matrix) const {
   auto transpose = matrix.getDefiningOp<TransposeOp>();
-  return transpose && isMatrix(matType(matrix)) ? 1 : 0;
+  bool isTurned = transpose && isMatrix(matType(matrix));
+  return isTurned != (unitsAxis == 1);
 }
 
 //===----------------------------------------------------------------------===//
@@ -92,7 +94,7 @@ Axis Placement::natural(Value value) const {
     if (JoinOp join = joinOf(value))
       return join == value.getDefiningOp() ? natural(join.getColumns()[0])
                                            : 1 - natural(join.getColumns()[0]);
-    return matrixAxis(value);
+    return axisOf(value);
   }
   if (type.numElements() == 1)
     return 0;
@@ -103,9 +105,9 @@ Axis Placement::natural(Value value) const {
     if (productsApart || (holdsMatrices && isHeldProduct(op)))
       return vectorAxis;
     if (isMatrix(matType(product.getLhs())))
-      return matrixAxis(product.getLhs());
+      return axisOf(product.getLhs());
     if (isMatrix(matType(product.getRhs())))
-      return 1 - matrixAxis(product.getRhs());
+      return 1 - axisOf(product.getRhs());
   }
   if (auto reduce = dyn_cast<ReduceOp>(op))
     return type.numRows() != 1 ? 0 : 1;
@@ -134,12 +136,14 @@ void Placement::visitMatmul(MatmulOp op, unsigned wanted) {
   } else if (left.numRows() == 1 && right.numCols() == 1) {
     demandTogether({lhs, rhs});
   } else if (right.numCols() == 1) {
-    demand(lhs, matrixAxis(lhs));
-    demand(rhs, 1 - matrixAxis(lhs));
+    demand(lhs, axisOf(lhs));
+    demand(rhs, 1 - axisOf(lhs));
   } else if (left.numRows() == 1) {
-    demand(rhs, matrixAxis(rhs));
-    demand(lhs, matrixAxis(rhs));
+    demand(rhs, axisOf(rhs));
+    demand(lhs, axisOf(rhs));
   } else {
+    if (int axis = axisOfStateProduct(op); axis >= 0 && axis == unitsAxis)
+      demand(StateProducts::sidesOf(op).first, axis);
     demandAny(lhs);
     demandAny(rhs);
   }
@@ -199,7 +203,7 @@ void Placement::visitRegion(Block &block) {
 
 Placement::Placement(RuleOp rule, const Grid &grid)
     : vectorAxis(grid.lanes == 1 || grid.heldRegisters ? 0 : 1), productsApart(grid.productsApart),
-      holdsMatrices(grid.heldRegisters) {
+      holdsMatrices(grid.heldRegisters), unitsAxis(grid.unitsAxis) {
   auto states = rule.argumentsOf(ArgKind::State);
   while (changed) {
     changed = false;
@@ -225,7 +229,7 @@ Placement::Placement(RuleOp rule, const Grid &grid)
 
 Placement::Placement(Block &block, ValueRange results, const Grid &grid)
     : vectorAxis(grid.lanes == 1 || grid.heldRegisters ? 0 : 1), productsApart(grid.productsApart),
-      holdsMatrices(grid.heldRegisters) {
+      holdsMatrices(grid.heldRegisters), unitsAxis(grid.unitsAxis) {
   while (changed) {
     changed = false;
     for (Value result : results)

@@ -25,6 +25,8 @@ struct Grid {
   /// Registers of a thread for matrices of params, which are multiplied as HeldProducts.h says, by vectors
   /// along axis 0 and as such; 0 where they are not.
   int64_t heldRegisters = 0;
+  /// The axis along which matrices lie that StateProducts.h multiplies, or -1 where it does not.
+  int unitsAxis = -1;
 
   /// The number of threads along an axis.
   int64_t extent(int axis) const { return axis ? lanes : blocks * threads / lanes; }
@@ -62,6 +64,9 @@ public:
   Axis anyOf(mlir::Value value) const { return demands.lookup(value) & 1 ? 0 : 1; }
   /// An axis along which all of the values are held.
   Axis commonAxis(mlir::ValueRange values) const;
+  /// The axis along which a matrix is best held for a product: that in which it is computed without moving
+  /// entries.
+  Axis axisOf(mlir::Value matrix) const;
 
 private:
   void demand(mlir::Value value, Axis axis);
@@ -76,16 +81,13 @@ private:
   /// The axis of vectors of which nothing else is known.
   Axis vectorAxis;
   bool productsApart, holdsMatrices;
+  int unitsAxis;
   llvm::DenseMap<mlir::Value, unsigned> demands;
   bool changed = true;
 };
 
 /// The axis of an operand of an elementwise op or a broadcast, given the result's.
 Axis operandAxis(MatType operand, MatType result, Axis axis);
-
-/// The axis of rows in which a matrix is best held for a product: that in which it is computed without moving
-/// entries.
-Axis matrixAxis(mlir::Value matrix);
 
 /// A grid for a rule: enough threads that states fit into registers, with matrices that are the outputs of
 /// `together` tokens, and lanes along the columns of matrices. A rule of vectors alone has one lane.

@@ -49,6 +49,8 @@ void BodyEmitter::emitMatmul(MatmulOp op) {
   auto product = [&](Value x, Value y) { return arith::MulFOp::create(b, x, y).getResult(); };
   if (held && held->holds(op))
     return emitHeldProduct(op);
+  if (units && units->makes(op))
+    return setMoved(op, units->multiply(op, get(StateProducts::sidesOf(op).first, threads.grid.unitsAxis)));
   if (left.numCols() == 1) {
     build(op, [&](const Tile &tile, int64_t r, int64_t c) {
       return product(like(lhs, tile).at(r, 0), like(rhs, tile).at(0, c));
@@ -69,10 +71,10 @@ void BodyEmitter::emitMatmul(MatmulOp op) {
     Axis axis = placement.commonAxis({lhs, rhs});
     sum(get(rhs, axis), get(lhs, axis), /*overRows=*/true);
   } else if (right.numCols() == 1) {
-    Axis axis = matrixAxis(lhs);
+    Axis axis = placement.axisOf(lhs);
     sum(get(lhs, axis), get(rhs, 1 - axis), /*overRows=*/false);
   } else if (left.numRows() == 1) {
-    Axis axis = matrixAxis(rhs);
+    Axis axis = placement.axisOf(rhs);
     sum(get(rhs, axis), get(lhs, axis), /*overRows=*/true);
   } else {
     emitMatrixProduct(op);
@@ -80,6 +82,16 @@ void BodyEmitter::emitMatmul(MatmulOp op) {
 }
 
 void BodyEmitter::holdMatrices(Block &block, ArrayRef<TensorArgument> tensors) {
+  if (threads.grid.unitsAxis >= 0) {
+    units.emplace(threads, tensors);
+    for (MatmulOp op : block.getOps<MatmulOp>())
+      if (units->makes(op) && placement.isNeeded(op)) {
+        Value shared = StateProducts::sidesOf(op).second;
+        units->hold(op, get(shared, placement.anyOf(shared)));
+      }
+  }
+  if (!threads.grid.heldRegisters)
+    return;
   held.emplace(threads, tensors, block);
   for (MatmulOp op : block.getOps<MatmulOp>())
     if (isHeldProduct(op) && placement.isNeeded(op)) {

@@ -145,7 +145,7 @@ LogicalResult RuleFrame::beginSequence(TensorAccess &access) {
   setParams(access);
   if (failed(emitFixed()))
     return failure();
-  if (threads.grid.heldRegisters)
+  if (threads.grid.heldRegisters || threads.grid.unitsAxis >= 0)
     body.holdMatrices(rule.getBody().front(), tensors);
   if (failed(setStates(access)))
     return failure();

@@ -46,7 +46,7 @@ struct Cycles {
 static Cycles cyclesOf(StringRef part) {
   return llvm::StringSwitch<Cycles>(part)
       .Case("tokens", {2.49, 4, 0, 0, 0, 10, 0, 40, 790, 5000, 168})
-      .Case("ahead", {1.25, 4, 0, 0, 0, 10, 0, 300, 790, 5000, 168, 0.83})
+      .Case("ahead", {1.25, 4, 0, 0, 0, 10, 1, 300, 790, 5000, 168, 0.83})
       .Case("held", {0.6, 2, 0, 0, 0, 10, 0, 120, 790, 5000, 255, 1, 8})
       .Case("scan", {1.22, 4, 0, 0, 0, 10, 0, 40, 790, 12000, 168})
       .Case("turns", {1, 6, 0, 20, 0, 10, 0, 40, 790, 12000, 168})
