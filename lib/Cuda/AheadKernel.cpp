@@ -248,6 +248,8 @@ LogicalResult AheadEmitter::emitRound(TensorAccess &access, Carried &carried, Va
       if (isMatrix(tensors[input].argument))
         body.set(tensors[input].argument, access.load(input, axis, token));
     });
+    if (StateProducts *units = body.unitsOfTokens())
+      units->beginToken(access, token, arith::SubIOp::create(b, tokens, threads.constant(1, 64)));
     threads.communicates = false;
     if (failed(emitToken(access, token)))
       return failure();
@@ -299,6 +301,8 @@ LogicalResult AheadEmitter::runTokens(TensorAccess &access, TensorAccess &ofToke
   carried.states = carriedOf(SmallVector<Value>(states.begin(), states.end()));
   for (unsigned i = 0; i < outputs; ++i)
     llvm::append_range(carried.outputs, access.addresses(outputTensor(i), outputAxis(i), zero));
+  if (StateProducts *units = body.unitsOfTokens())
+    units->fetch(access, zero, threads.constant(0));
   if (failed(computeBatch(ofTokens, fetchBatch(ofTokens, zero), zero, placeOf(threads.constant(0)))))
     return failure();
   threads.barrier();

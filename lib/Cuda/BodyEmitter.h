@@ -24,6 +24,8 @@ public:
 
   /// Keeps the matrices of products whose tiles are set for all tokens, in a grid that holds them.
   void holdMatrices(mlir::Block &block, llvm::ArrayRef<TensorArgument> tensors);
+  /// Where matrices are a token's own: the kernel has them copied.
+  StateProducts *unitsOfTokens() { return threads.grid.unitsTakeInputs ? &*units : nullptr; }
 
   /// The tile that elementwise functions of a result's tile read of an operand.
   const Tile &like(mlir::Value operand, const Tile &result);

@@ -142,10 +142,13 @@ void Placement::visitMatmul(MatmulOp op, unsigned wanted) {
     demand(rhs, axisOf(rhs));
     demand(lhs, axisOf(rhs));
   } else {
-    if (int axis = axisOfStateProduct(op); axis >= 0 && axis == unitsAxis)
-      demand(StateProducts::sidesOf(op).first, axis);
-    demandAny(lhs);
-    demandAny(rhs);
+    auto [state, shared] = StateProducts::sidesOf(op);
+    bool isOfUnits = unitsAxis >= 0 && axisOfStateProduct(op) == unitsAxis;
+    if (isOfUnits)
+      demand(state, unitsAxis);
+    demandAny(state);
+    if (!isOfUnits || !unitsTakeInputs || followsFromParams(shared))
+      demandAny(shared);
   }
 }
 
@@ -203,7 +206,7 @@ void Placement::visitRegion(Block &block) {
 
 Placement::Placement(RuleOp rule, const Grid &grid)
     : vectorAxis(grid.lanes == 1 || grid.heldRegisters ? 0 : 1), productsApart(grid.productsApart),
-      holdsMatrices(grid.heldRegisters), unitsAxis(grid.unitsAxis) {
+      holdsMatrices(grid.heldRegisters), unitsTakeInputs(grid.unitsTakeInputs), unitsAxis(grid.unitsAxis) {
   auto states = rule.argumentsOf(ArgKind::State);
   while (changed) {
     changed = false;
@@ -229,7 +232,7 @@ Placement::Placement(RuleOp rule, const Grid &grid)
 
 Placement::Placement(Block &block, ValueRange results, const Grid &grid)
     : vectorAxis(grid.lanes == 1 || grid.heldRegisters ? 0 : 1), productsApart(grid.productsApart),
-      holdsMatrices(grid.heldRegisters), unitsAxis(grid.unitsAxis) {
+      holdsMatrices(grid.heldRegisters), unitsTakeInputs(grid.unitsTakeInputs), unitsAxis(grid.unitsAxis) {
   while (changed) {
     changed = false;
     for (Value result : results)

@@ -27,12 +27,15 @@ struct Grid {
   int64_t heldRegisters = 0;
   /// The axis along which matrices lie that StateProducts.h multiplies, or -1 where it does not.
   int unitsAxis = -1;
+  /// Whether matrices that are a token's own are among those that it multiplies with. They come as memory has
+  /// them, so lanes have two neighbouring columns, and not four.
+  bool unitsTakeInputs = false;
 
   /// The number of threads along an axis.
   int64_t extent(int axis) const { return axis ? lanes : blocks * threads / lanes; }
   /// The number of neighbouring indices that one thread holds, of `n` spread over an axis: 4, or 2 where
   /// there are few.
-  int64_t packet(int64_t n, int axis) const { return n >= 4 * extent(axis) ? 4 : 2; }
+  int64_t packet(int64_t n, int axis) const { return n >= 4 * extent(axis) && !unitsTakeInputs ? 4 : 2; }
   /// The number of indices of a dimension that a thread holds, some perhaps past the end.
   int64_t owned(int64_t n, int axis) const;
 };
@@ -80,7 +83,7 @@ private:
 
   /// The axis of vectors of which nothing else is known.
   Axis vectorAxis;
-  bool productsApart, holdsMatrices;
+  bool productsApart, holdsMatrices, unitsTakeInputs;
   int unitsAxis;
   llvm::DenseMap<mlir::Value, unsigned> demands;
   bool changed = true;

@@ -1,12 +1,12 @@
-// Products of matrices that follow from states with matrices that all tokens share, S*R or R*S, token by
-// token on the matrix units of warpgroups.
+// Products of matrices that follow from states with matrices that all tokens share, or that are a token's
+// own, S*R or R*S, token by token on the matrix units of warpgroups.
 //
 // In a grid of four lanes a warpgroup's thread has two rows of a matrix of 64, and of each sixteen columns
 // four neighbours: but for the order of rows and columns that is where the units leave sums, and packed in
 // pairs it is a left operand. Any order of rows does, as each is by itself; any of columns, where the shared
 // matrix has the same on both of its sides. So that lies in shared memory, ordered so and swizzled, for as
 // long as there are tokens, and a state never leaves its registers. With the shared matrix at the left all
-// lies transposed: rows across lanes.
+// lies transposed: rows across lanes. A token's own is copied while the one before is computed.
 //
 // Both sides are parts of bf16 whose sum they are. As a state goes through a product for each token, what
 // rounding takes away adds up: two parts, or three of tensors in f32, have what f32 has of those.
@@ -17,7 +17,7 @@
 namespace recur::cuda {
 
 /// The axis along which a matrix that follows from states lies where the units can multiply it with one that
-/// follows from params alone, or -1 where a rule's op is no such product.
+/// follows from params alone, or is an input, or -1 where a rule's op is no such product.
 int axisOfStateProduct(mlir::Operation *op);
 
 /// Reads such products where the rule reads the state along a product of the shared matrix, S*(R*k), as is
@@ -40,6 +40,13 @@ public:
   /// Puts a product's shared matrix, of which that is the thread's part, where the units read it; a barrier
   /// must follow.
   void hold(MatmulOp op, const Tile &shared);
+  /// Takes room for one that is each token's own, of which there are two places, and has that of a token
+  /// copied to one.
+  void take(MatmulOp op);
+  void fetch(TensorAccess &access, mlir::Value token, mlir::Value to);
+  /// Begins a token, of which `last` is the sequence's last one: its own matrices are there, the next one's
+  /// are asked for beside its first product.
+  void beginToken(TensorAccess &access, mlir::Value token, mlir::Value last);
   /// The product with that matrix.
   Tile multiply(MatmulOp op, const Tile &tile);
 
@@ -47,21 +54,28 @@ public:
   static std::pair<mlir::Value, mlir::Value> sidesOf(MatmulOp op);
 
 private:
-  // A shared matrix: its first part's address, and rows and columns with those that fill up sixteen.
+  // A shared matrix: its first part's address, and rows and columns with those that fill up sixteen. Of a
+  // token's own there are two places, and each lies with its rows as rows, which are the columns `byColumns`.
   struct Matrix {
     mlir::Value at;
     int64_t depth = 0, columns = 0, parts = 0;
+    std::optional<unsigned> tensor = std::nullopt;
+    bool byColumns = false;
     int64_t halfBytes() const;
     int64_t partBytes() const;
+    int64_t bytes() const { return (tensor ? 2 : parts) * partBytes(); }
   };
-  static Matrix shapeOf(MatmulOp op, llvm::ArrayRef<TensorArgument> tensors);
+  static std::optional<Matrix> shapeOf(MatmulOp op, llvm::ArrayRef<TensorArgument> tensors);
+  void allocate(Matrix &matrix, bool isFilled);
   friend std::optional<Grid> gridOfStateProducts(RuleOp, llvm::ArrayRef<TensorArgument>, const Chip &);
 
   Threads &threads;
   mlir::ImplicitLocOpBuilder &b;
   Ptx ptx;
   llvm::ArrayRef<TensorArgument> tensors;
-  llvm::DenseMap<mlir::Value, Matrix> matrices;
+  llvm::MapVector<mlir::Value, Matrix> matrices;
+  mlir::Value place;               // that of the token's own, 0 or 1
+  std::function<void()> fetchNext; // the next token's, if that is still to be done
 };
 
 } // namespace recur::cuda
