@@ -90,14 +90,14 @@ TokenPart KernelBuilder::shareOutTokens(RuleOp bound, int64_t together, int64_t 
 bool KernelBuilder::addAhead(RuleOp bound, StringRef name, bool onlyHeld) {
   constexpr int64_t tokensWorthBatch = 64, rowsOfBlock = 32, rowsOfUnits = 64, aWarp = 32;
   OwningOpRef<RuleOp> copy(bound.clone());
-  bool forUnits = options.chip.hasWarpgroups() && llvm::any_of(copy->getBody().front(), [](Operation &op) {
-                    return axisOfStateProduct(&op) >= 0;
-                  });
-  if (forUnits)
-    readStateProducts(*copy);
-  TokenPart part = shareOutTokens(*copy, /*together=*/1, forUnits ? rowsOfUnits : rowsOfBlock);
-  std::optional<Grid> held = gridOfHeld(*copy, part.tensors, options.chip);
+  readStateProducts(*copy);
+  TokenPart part = shareOutTokens(*copy, /*together=*/1, rowsOfUnits);
   std::optional<Grid> ofUnits = gridOfStateProducts(*copy, part.tensors, options.chip);
+  if (!ofUnits) {
+    copy = bound.clone();
+    part = shareOutTokens(*copy, /*together=*/1, rowsOfBlock);
+  }
+  std::optional<Grid> held = gridOfHeld(*copy, part.tensors, options.chip);
   Grid grid = held ? *held : ofUnits ? *ofUnits : gridAhead(*copy);
   // Each thread, or the one warp, has all of it to compute.
   if (!held && (onlyHeld || grid.lanes == 1 || grid.threads == aWarp))

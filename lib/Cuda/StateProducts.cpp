@@ -185,7 +185,9 @@ static SmallVector<Value> partsOf(Ptx &ptx, Value low, Value high, int64_t parts
 
 // Room for a matrix, and zeros where rows and columns fill up.
 void StateProducts::allocate(Matrix &matrix, bool isFilled) {
-  Value base = threads.allocate((matrix.bytes() + swizzleBytes) / 4, 1).base;
+  int64_t bytes = matrix.bytes() + swizzleBytes;
+  assert(threads.sharedBytes + bytes <= threads.sharedLimit && "the grid has room for its matrices");
+  Value base = threads.allocate(bytes / 4, 1).base;
   matrix.at = LLVM::PtrToIntOp::create(b, b.getI32Type(), base);
   matrix.at = ptx.bits(ptx.add(matrix.at, swizzleBytes - 1), -swizzleBytes);
   if (!isFilled)
