@@ -9,7 +9,9 @@
 // lies transposed: rows across lanes. A token's own is copied while the one before is computed.
 //
 // Both sides are parts of bf16 whose sum they are. As a state goes through a product for each token, what
-// rounding takes away adds up: two parts, or three of tensors in f32, have what f32 has of those.
+// rounding takes away adds up: two parts have 16 bits, three, which rules with tensors in f32 get, those of
+// f32. The units cut sums off where f32 would round them: of a state that nothing forgets 3.5e-7 a token
+// (H200).
 #pragma once
 #include "lib/Cuda/Ptx.h"
 #include "lib/Cuda/Tensors.h"
