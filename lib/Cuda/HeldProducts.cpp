@@ -146,8 +146,9 @@ HeldProducts::HeldProducts(Threads &threads, ArrayRef<TensorArgument> tensors, B
     others = threads.allocate((all - held) * threads.grid.threads, registersOfOperand).base;
 }
 
-// Two numbers as pairs of bf16 whose sum they are, the largest first.
-SmallVector<Value> HeldProducts::partsOf(Value low, Value high, int64_t parts) {
+SmallVector<Value> cuda::partsOf(Threads &threads, Value low, Value high, int64_t parts) {
+  Fragments fragments(threads);
+  ImplicitLocOpBuilder &b = threads.b;
   SmallVector<Value> pairs;
   for (int64_t part = 0; part < parts; ++part) {
     pairs.push_back(fragments.pack(low, high));
@@ -183,7 +184,8 @@ void HeldProducts::hold(MatmulOp op, const Tile &tile) {
       std::vector<Operand> operands(matrix.parts, Operand(registersOfOperand));
       for (int64_t i = 0; i < registersOfOperand; ++i) {
         int64_t row = 2 * pair + i % 2, at = 4 * step + i / 2 * 2;
-        for (auto [part, packed] : llvm::enumerate(partsOf(entry(row, at), entry(row, at + 1), matrix.parts)))
+        for (auto [part, packed] :
+             llvm::enumerate(partsOf(threads, entry(row, at), entry(row, at + 1), matrix.parts)))
           operands[part][i] = packed;
       }
       llvm::append_range(matrix.operands, operands);
@@ -236,7 +238,7 @@ void HeldProducts::share(Value value, const Tile &tile) {
                        : tile.entries[e + i];
     }
     Value at = arith::MulIOp::create(b, threads.index(0, n, e), threads.constant(2));
-    for (auto [part, packed] : llvm::enumerate(partsOf(pair[0], pair[1], parts))) {
+    for (auto [part, packed] : llvm::enumerate(partsOf(threads, pair[0], pair[1], parts))) {
       Value place = arith::AddIOp::create(b, at, threads.constant(part * vector.stride));
       threads.give(LLVM::GEPOp::create(b, vector.base.getType(), b.getI8Type(), vector.base, place), packed,
                    /*areCopies=*/true);

@@ -24,6 +24,8 @@ bool followsFromParams(mlir::Value value);
 /// How many parts of bf16 such a matrix is the sum of, and those of what follows from states.
 int64_t partsOfMatrix(mlir::Value matrix, llvm::ArrayRef<TensorArgument> tensors);
 int64_t partsOfVectors(llvm::ArrayRef<TensorArgument> tensors);
+/// Two numbers as pairs of bf16 whose sum they are, the largest first.
+llvm::SmallVector<mlir::Value> partsOf(Threads &threads, mlir::Value low, mlir::Value high, int64_t parts);
 
 /// Whether an op of a rule's body is a product of a matrix that follows from params alone and a vector that
 /// does not.
@@ -70,7 +72,6 @@ private:
     mlir::Value base;
     int64_t entries = 0, stride = 0;
   };
-  llvm::SmallVector<mlir::Value> partsOf(mlir::Value low, mlir::Value high, int64_t parts);
   std::vector<Operand> read(const Vector &vector);
   mlir::Value sumOf(llvm::SmallVector<mlir::Value> all);
   mlir::Value leave(const Operand &operand);

@@ -87,7 +87,10 @@ void BodyEmitter::holdMatrices(Block &block, ArrayRef<TensorArgument> tensors) {
     for (MatmulOp op : block.getOps<MatmulOp>())
       if (units->makes(op) && placement.isNeeded(op)) {
         Value shared = StateProducts::sidesOf(op).second;
-        followsFromParams(shared) ? units->hold(op, get(shared, placement.anyOf(shared))) : units->take(op);
+        if (followsFromParams(shared))
+          units->hold(op, get(shared, placement.anyOf(shared)));
+        else
+          units->take(op);
       }
   }
   if (!threads.grid.heldRegisters)

@@ -2,7 +2,6 @@
 #include "lib/Cuda/Cores.h"
 #include "lib/Cuda/HeldProducts.h"
 #include "lib/Cuda/ParamProducts.h"
-#include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 #include "llvm/Support/MathExtras.h"
 
 using namespace mlir;
@@ -171,27 +170,20 @@ static Value placeOfColumn(Ptx &ptx, const Grid &grid, Value column) {
   return ptx.add(ptx.bits(column, ~(columnsOfStep - 1)), place);
 }
 
-// Two numbers as pairs of bf16 whose sum they are, the largest first.
-static SmallVector<Value> partsOf(Ptx &ptx, Value low, Value high, int64_t parts) {
-  SmallVector<Value> pairs;
-  for (int64_t part = 0; part < parts; ++part) {
-    pairs.push_back(ptx.pack(low, high));
-    Values rounded = ptx.unpack(pairs.back());
-    low = ptx.difference(low, rounded[0]);
-    high = ptx.difference(high, rounded[1]);
-  }
-  return pairs;
-}
-
-// Room for a matrix, and zeros where rows and columns fill up.
-void StateProducts::allocate(Matrix &matrix, bool isFilled) {
+// Room for a matrix, with zeros where rows and columns fill up; false where there is that already.
+bool StateProducts::take(MatmulOp op) {
+  Value shared = sidesOf(op).second;
+  if (matrices.contains(shared))
+    return false;
+  Matrix &matrix = matrices[shared];
+  matrix = *shapeOf(op, tensors);
   int64_t bytes = matrix.bytes() + swizzleBytes;
   assert(threads.sharedBytes + bytes <= threads.sharedLimit && "the grid has room for its matrices");
   Value base = threads.allocate(bytes / 4, 1).base;
   matrix.at = LLVM::PtrToIntOp::create(b, b.getI32Type(), base);
   matrix.at = ptx.bits(ptx.add(matrix.at, swizzleBytes - 1), -swizzleBytes);
-  if (!isFilled)
-    return;
+  if (matrix.depth * matrix.columns == matType(shared).numElements())
+    return true;
   threads.forLoop(ptx.mul(threads.threadIndex(), 16), ptx.constant(matrix.bytes()),
                   ptx.constant(16 * threads.grid.threads), {}, [&](Value at, ValueRange) {
                     ptx.store(ptx.add(matrix.at, at), 0, Values(4, ptx.constant(0)));
@@ -199,6 +191,7 @@ void StateProducts::allocate(Matrix &matrix, bool isFilled) {
                   });
   ptx.fenceProxy();
   threads.barrier();
+  return true;
 }
 
 // Where an entry of a tile lies from its begin on: rows of 128 bytes, whose packets of 16 are exchanged by
@@ -211,12 +204,11 @@ static Value placeInTile(Ptx &ptx, Value row, Value column, int64_t halfBytes) {
 }
 
 void StateProducts::hold(MatmulOp op, const Tile &tile) {
-  Value shared = sidesOf(op).second;
-  if (matrices.contains(shared))
+  if (!take(op))
     return;
-  Matrix matrix = *shapeOf(op, tensors);
+  Value shared = sidesOf(op).second;
+  const Matrix &matrix = matrices.find(shared)->second;
   MatType type = matType(shared);
-  allocate(matrix, matrix.depth * matrix.columns != type.numElements());
   bool isTurned = axisOfStateProduct(op) == 1;
   Layout layout = layoutOf(type, tile.axis);
   for (int64_t r = 0; r < tile.rows; ++r)
@@ -229,7 +221,7 @@ void StateProducts::hold(MatmulOp op, const Tile &tile) {
       column = placeOfColumn(ptx, threads.grid, column);
       Value at = ptx.add(matrix.at, placeInTile(ptx, row, column, matrix.halfBytes()));
       Value exists = threads.valid(tile, r, c);
-      for (auto [part, pair] : llvm::enumerate(partsOf(ptx, tile.at(r, c), ptx.number(0), matrix.parts)))
+      for (auto [part, pair] : llvm::enumerate(partsOf(threads, tile.at(r, c), ptx.number(0), matrix.parts)))
         threads.when(exists, [&, part = part, pair = pair] {
           Value entry = arith::TruncIOp::create(b, b.getI16Type(), pair);
           ptx.assembly("st.shared.b16 [$0], $1;", {}, {ptx.add(at, part * matrix.partBytes()), entry});
@@ -237,16 +229,6 @@ void StateProducts::hold(MatmulOp op, const Tile &tile) {
     }
   ptx.fenceProxy();
   threads.communicates = true;
-  matrices[shared] = matrix;
-}
-
-void StateProducts::take(MatmulOp op) {
-  Value shared = sidesOf(op).second;
-  if (matrices.contains(shared))
-    return;
-  Matrix matrix = *shapeOf(op, tensors);
-  allocate(matrix, matrix.depth * matrix.columns != matType(shared).numElements());
-  matrices[shared] = matrix;
 }
 
 // Four neighbours of a row at a time, which is what memory is known to be aligned to.
@@ -331,7 +313,7 @@ Tile StateProducts::multiply(MatmulOp op, const Tile &tile) {
   for (int64_t column = 0; column < matrix.depth / lanesOfQuad; column += 2)
     for (int64_t row : {0, 1})
       for (auto [part, pair] :
-           llvm::enumerate(partsOf(ptx, entry(row, column), entry(row, column + 1), parts)))
+           llvm::enumerate(partsOf(threads, entry(row, column), entry(row, column + 1), parts)))
         packed[part].push_back(pair);
   Pending sums;
   for (int64_t left = 0; left < parts; ++left)

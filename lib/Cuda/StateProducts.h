@@ -44,7 +44,7 @@ public:
   void hold(MatmulOp op, const Tile &shared);
   /// Takes room for one that is each token's own, of which there are two places, and has that of a token
   /// copied to one.
-  void take(MatmulOp op);
+  bool take(MatmulOp op);
   void fetch(TensorAccess &access, mlir::Value token, mlir::Value to);
   /// Begins a token, of which `last` is the sequence's last one: its own matrices are there, the next one's
   /// are asked for beside its first product.
@@ -68,7 +68,6 @@ private:
     int64_t bytes() const { return (tensor ? 2 : parts) * partBytes(); }
   };
   static std::optional<Matrix> shapeOf(MatmulOp op, llvm::ArrayRef<TensorArgument> tensors);
-  void allocate(Matrix &matrix, bool isFilled);
   friend std::optional<Grid> gridOfStateProducts(RuleOp, llvm::ArrayRef<TensorArgument>, const Chip &);
 
   Threads &threads;
