@@ -1,6 +1,7 @@
 // Intervals of values: what declarations promise and what follows from it.
 #include "lib/Algebra/Bounds.h"
 #include "lib/Algebra/Passes.h"
+#include "lib/Algebra/Terms.h"
 
 #include <cmath>
 
@@ -54,11 +55,49 @@ private:
     if (auto sum = dyn_cast<AddOp>(op))
       if (RangeAttr mean = rangeOfMean(sum, [&](Value value) { return of(value); }))
         range = mean;
+    if (auto product = dyn_cast<MulOp>(op))
+      range = narrowed(range, powersOf(product), context);
     if (auto quotient = dyn_cast<DivOp>(op); quotient && isShare(quotient, operands[0]))
       range = RangeAttr::closed(context, 0, 1);
+    else if (quotient && normalisedVector(quotient))
+      range = narrowed(range, {-1, 1}, context);
     if (auto assume = dyn_cast<AssumeOp>(op); assume && assume.getUnit() && !range)
       return RangeAttr::closed(context, -1, 1);
     return range;
+  }
+
+  // The range of a product of which like factors do not stand beside one another: (b*k)*k has a square.
+  Interval powersOf(MulOp product) {
+    SmallVector<Value> factors;
+    addFactors(product, 3, factors);
+    Interval all = {1, 1};
+    while (!factors.empty()) {
+      Value factor = factors.front();
+      auto others = std::remove(factors.begin(), factors.end(), factor);
+      RangeAttr range = of(factor);
+      Interval one = range ? Interval{range.getLo(), range.getHi()} : Interval(), square = one * one;
+      square.lo = std::max(square.lo, 0.);
+      for (auto left = factors.end() - others; left > 0; left -= 2)
+        all = all * (left > 1 ? square : one);
+      factors.erase(others, factors.end());
+    }
+    return all;
+  }
+
+  static RangeAttr narrowed(RangeAttr range, Interval by, MLIRContext *context) {
+    if (!range)
+      return std::isinf(by.lo) && std::isinf(by.hi) ? range : RangeAttr::closed(context, by.lo, by.hi);
+    bool below = by.lo > range.getLo(), above = by.hi < range.getHi();
+    return RangeAttr::get(context, below ? by.lo : range.getLo(), above ? by.hi : range.getHi(),
+                          range.getLoOpen() && !below, range.getHiOpen() && !above);
+  }
+
+  static void addFactors(Value value, unsigned depth, SmallVectorImpl<Value> &factors) {
+    auto product = value.getDefiningOp<MulOp>();
+    if (!product || depth == 0)
+      return factors.push_back(value);
+    for (Value operand : product->getOperands())
+      addFactors(operand, depth - 1, factors);
   }
 
   // Whether entries that are not negative are divided by their sum, or more, as softmax does.

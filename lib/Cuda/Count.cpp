@@ -60,6 +60,7 @@ void cuda::describeAgain(Operation *op) { op->setAttr(againAttr, UnitAttr::get(o
 void cuda::describeBeside(Operation *op) { op->setAttr(besideAttr, UnitAttr::get(op->getContext())); }
 
 void cuda::describeRare(Block &block) { describeTrips(block.getParentOp(), 0); }
+void cuda::describeEach(Block &block, int64_t times) { describeTrips(block.getParentOp(), times); }
 
 namespace {
 class Counter {
@@ -159,8 +160,10 @@ GpuPart Counter::count(Operation *op) {
       })
       .Case([&](scf::IfOp branch) {
         GpuPart sum = instructions(2);
-        bool isRare = branch->hasAttr(tripsAttr);
-        GpuPart then = isRare ? GpuPart() : count(*branch.thenBlock());
+        auto told = branch->getAttrOfType<IntegerAttr>(tripsAttr);
+        GpuPart then;
+        if (!told || told.getInt())
+          then.add(count(*branch.thenBlock()), told ? 1. / told.getInt() : 1);
         GpuPart otherwise = branch.elseBlock() ? count(*branch.elseBlock()) : GpuPart();
         sum.add(then.instructions >= otherwise.instructions ? then : otherwise);
         return sum;

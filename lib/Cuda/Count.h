@@ -11,8 +11,9 @@ void describeLoops(mlir::Block &block, llvm::StringRef part, int64_t unit, int64
 
 /// Says how often the body of a loop runs where its bounds do not.
 void describeTrips(mlir::Operation *loop, int64_t trips);
-/// Says that the branch which the block is is seldom taken.
+/// Says that the branch which the block is is seldom taken, or once in so many times.
 void describeRare(mlir::Block &block);
+void describeEach(mlir::Block &block, int64_t times);
 
 /// Says that a loop, which is not counted, goes over the tokens as one that is.
 void describeAgain(mlir::Operation *op);

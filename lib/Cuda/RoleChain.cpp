@@ -2,6 +2,7 @@
 // state is a slab: independent rows by tokens or keys, in the layout of a product's sums, which packed in
 // pairs is that of a left operand.
 #include "lib/Cuda/RolePieces.h"
+#include "lib/Cuda/RoleScaledTiles.h"
 
 using namespace mlir;
 using namespace recur;
@@ -351,7 +352,7 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
       storeOutputs(state, outputs);
     land(state, state.inFlight.size());
   }
-  if (!state.isPiece())
+  if (!state.isPiece() && !plan.scaling)
     leaveChunk(state);
   return success();
 }
@@ -360,7 +361,17 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
 FailureOr<Values> RoleEmitter::emitSlab(ChainState &state, Value chunk, ValueRange entries) {
   if (plan.rescales())
     return Pieces(*this, state).emit(chunk, entries);
-  return emitChunkOf(state, chunk, entries);
+  if (!plan.scaling)
+    return emitChunkOf(state, chunk, entries);
+  // Within the chunk the state is relative to the middle.
+  ptx.await(barrier(Full, state.stage.index), state.stage.phase);
+  ScaledTiles scaled(*this);
+  FailureOr<Values> next = emitChunkOf(state, chunk, scaled.decayed(state.stage, 0, entries));
+  if (failed(next))
+    return failure();
+  Values decayed = scaled.decayed(state.stage, 1, *next);
+  leaveChunk(state);
+  return decayed;
 }
 
 // The same, of a state that no decay of values has anything to do with any more.

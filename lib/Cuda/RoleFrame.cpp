@@ -3,6 +3,7 @@
 #include "lib/Cuda/Marks.h"
 #include "lib/Cuda/RoleBesideScores.h"
 #include "lib/Cuda/RoleKeyWalk.h"
+#include "lib/Cuda/RoleScaledTiles.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
 using namespace mlir;
@@ -255,7 +256,8 @@ void RoleEmitter::emitStart() {
     init(EarlyFull, phase == Phase::Chain ? earlyPlaces : 0, 1);
     init(EarlyEmpty, earlyPlaces, 128 * (slabs + (team > 1 ? 0 : scorers.size())));
     init(ValuesFull, valuesPlaces, 1);
-    init(Changed, changesAhead() ? stages : 0, 128);
+    init(Changed, changesAhead() ? stages : 0, 128 * (plan.scaling ? scorers.size() : 1));
+    init(RowsRead, plan.scaling && hasSums() ? stages : 0, 32 * sumWarps());
     init(MapsFull, form.sharesMaps(plan) ? stages : 0, team - 1);
     init(MapsEmpty, form.sharesMaps(plan) ? stages : 0, 4 * chains * (team - 1));
     init(OutputsFull,
@@ -328,7 +330,7 @@ LogicalResult RoleEmitter::emit() {
   layOut();
   if (team > stages || !fits() || entry.maps.size() > mostMaps)
     return failure();
-  if (form.sharesWalk() && buffers < team)
+  if ((form.sharesWalk() && buffers < team) || (plan.scaling && scorers.size() != 2))
     return failure();
   emitStart();
   // How much that is, is known when all numbers of tokens are.
@@ -383,9 +385,12 @@ LogicalResult RoleEmitter::emit() {
       chain = walks.elseBlock();
     }
     SmallVector<Block *> scores;
-    for (size_t i = 0; i < scorers.size(); ++i) {
+    // Who scales rows does so by the same code, which is fetched once.
+    for (size_t i = 0; i < (plan.scaling ? 1 : scorers.size()); ++i) {
       b.setInsertionPointToStart(chain);
-      auto which = scf::IfOp::create(b, ptx.equal(group, 1 + form.walkers() + i), true);
+      Value isOf = plan.scaling ? ptx.below(group, ptx.constant(1 + scorers.size()))
+                                : ptx.equal(group, 1 + form.walkers() + i);
+      auto which = scf::IfOp::create(b, isOf, true);
       scores.push_back(which.thenBlock());
       chain = which.elseBlock();
     }
@@ -405,6 +410,10 @@ LogicalResult RoleEmitter::emit() {
       });
     for (auto [i, block] : llvm::enumerate(scores))
       role(block, registers->some, [&, i = i] {
+        if (plan.scaling) {
+          ScaledTiles(*this).emit(chunks);
+          return counted("scores", 4 * scorers.size());
+        }
         emitScores(chunks, i);
         counted(scorers[i].system ? "scores and system" : "scores", 4);
       });

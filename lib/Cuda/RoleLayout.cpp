@@ -1,6 +1,7 @@
 // Where things are in the shared memory of roles: the ring of tiles, scores, tables, numbers.
 #include "lib/Cuda/RoleBesideScores.h"
 #include "lib/Cuda/RoleKeyWalk.h"
+#include "lib/Cuda/RoleScaledTiles.h"
 
 using namespace mlir;
 using namespace recur;
@@ -89,6 +90,8 @@ void RoleEmitter::placeTiles(bool apart) {
     }
     total += halves * bytes;
   }
+  scalesAt = stageBytes;
+  stageBytes += ScaledTiles::bytes(plan);
 }
 
 // Of a team each block makes every second chunk's scores, for both, and those of many keys come long after
@@ -154,6 +157,12 @@ void RoleEmitter::layOut() {
   // Where there is room for one chunk's inputs, its scores wait for the chain anyway.
   constexpr int64_t numbersBytes = 2048;
   buffers = others + 2 * scoreBytes + stageBytes + numbersBytes > threads.sharedLimit ? 1 : 2;
+  // A team has a place for each block before it has two for scores.
+  auto hasPlaces = [&](int64_t count) {
+    return others + count * scoreBytes + team * stageBytes + numbersBytes <= threads.sharedLimit;
+  };
+  if (plan.scaling && team > 1 && !hasPlaces(2))
+    buffers = 1;
   others += buffers * scoreBytes;
   int64_t most = stages, masks = plan.masks.size();
   stages = std::clamp<int64_t>((threads.sharedLimit - others) / stageBytes, 1, most);

@@ -27,6 +27,8 @@ LogicalResult RolePlan::takeMaps(const RowMaps &known) {
       }
       if (llvm::none_of(names, [&](StringRef name) { return known.contains(name); }))
         continue;
+      if (scaling)
+        return failure();
       // All rows of a tile are made alike.
       const RowMap *map = nullptr;
       for (StringRef name : names) {
@@ -53,7 +55,8 @@ bool cuda::isMapOfChain(const RolePlan &plan, BlockArgument input) {
 }
 
 bool cuda::mapsInPlace(const RolePlan &plan) {
-  return llvm::any_of(plan.maps, [&](const auto &map) { return !isMapOfChain(plan, map.first); });
+  return plan.scaling ||
+         llvm::any_of(plan.maps, [&](const auto &map) { return !isMapOfChain(plan, map.first); });
 }
 
 bool RoleForm::sharesMap(const RolePlan &plan, BlockArgument input) const {
@@ -62,8 +65,8 @@ bool RoleForm::sharesMap(const RolePlan &plan, BlockArgument input) const {
 
 // They take long for two warps, and one slab leaves registers.
 bool RoleForm::mapsApart(const RolePlan &plan) const {
-  return phase != Phase::Chain && phase != Phase::Prepare && mapsInPlace(plan) && slabs(plan) == 1 &&
-         plan.states == 1 && !sumsApart(plan);
+  return phase != Phase::Chain && phase != Phase::Prepare && mapsInPlace(plan) && !plan.scaling &&
+         slabs(plan) == 1 && plan.states == 1 && !sumsApart(plan);
 }
 
 bool RoleForm::sharesMaps(const RolePlan &plan) const {
@@ -82,12 +85,14 @@ llvm::SetVector<Value> RolePlan::paramsOf(const RowMap &map) const {
 }
 
 bool RoleEmitter::mapsTiles() const {
-  return llvm::any_of(copiedInputs(plan, phase), [&](BlockArgument input) {
-    return plan.maps.contains(input) && !isMapOfChain(plan, input);
-  });
+  return plan.scaling || llvm::any_of(copiedInputs(plan, phase), [&](BlockArgument input) {
+           return plan.maps.contains(input) && !isMapOfChain(plan, input);
+         });
 }
 
 bool RoleEmitter::scoresChange() const {
+  if (plan.scaling)
+    return !scorers.empty();
   return changesTiles() && team == 1 && !scorers.empty() && !plan.system && !plan.decay &&
          !form.sumsApart(plan) && !form.mapsApart(plan);
 }

@@ -65,6 +65,8 @@ std::optional<TokenTile> RolePlan::asTile(Value value) const {
     return std::nullopt;
   for (unsigned i : {0, 1}) {
     Value factor = op->getOperand(1 - i);
+    if (std::optional<TokenTile> tile = scaledTile(op, i))
+      return tile;
     if (auto coupling = isa<MulOp>(op) ? couplingOf(factor) : std::nullopt) {
       std::optional<TokenTile> tile = asRows(op->getOperand(i));
       if (!tile || tile->span)
@@ -199,7 +201,7 @@ LogicalResult RolePlan::visitScores(Value value) {
       grams.push_back(gram);
     for (Value side : {gram.getLhs(), gram.getRhs()}) {
       std::optional<TokenTile> tile = asRows(side);
-      if (!tile || tile->span ||
+      if (!tile || tile->span || (scaling && tile->made) ||
           (tile->decayed && (side == gram.getRhs() ||
                              (gram.getReach() != chunk::Reach::Before && !chunk::isLate(gram.getDecay())))) ||
           failed(needTile(*tile)))
@@ -443,7 +445,7 @@ LogicalResult RolePlan::check() {
   isF16 = llvm::any_of(program.argumentsOf(ArgKind::Input), [&](BlockArgument input) {
     return asTile(input) && tensors[tensorOf(input)].element.isF16();
   });
-  if (failed(checkStates()))
+  if (failed(checkStates()) || failed(placeScaled()))
     return failure();
   auto yielded = program.getBodyYield().getValues().take_front(countStates() + countOutputs());
   for (Value value : llvm::concat<const Value>(SmallVector<Value>(yielded.drop_front(countStates())),

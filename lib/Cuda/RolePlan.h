@@ -237,6 +237,15 @@ public:
   static void rescaleRows(chunk::ProgramOp program);
   static bool isRescaled(mlir::Value decay);
   static bool mixesRows(chunk::ProgramOp program);
+  /// Writes a decay of each key as what rows are times, where it can (RoleScaledKeys.cpp); whether a decay is
+  /// one of those, and its logarithms.
+  static bool scaleKeys(chunk::ProgramOp program);
+  static bool isScaling(mlir::Value decay);
+  mlir::BlockArgument scalingLogs() const;
+  /// The inputs that scaled rows follow from or take the places of, and those logarithms; the rows in a
+  /// place.
+  llvm::SetVector<mlir::BlockArgument> inputsOfScaled() const;
+  const MadeTile *scaledIn(mlir::BlockArgument place) const;
   bool rescales() const { return rowDecay && isRescaled(rowDecay); }
   /// Whether no chunk decays further than its numbers reach, as ranges say.
   bool isMildChunk() const;
@@ -381,6 +390,9 @@ public:
   /// A decay of each independent row, or null.
   mlir::Value rowDecay;
   llvm::SmallVector<MadeTile> made;
+  /// A mild decay of each key that rows are scaled by, or null, and those rows.
+  mlir::Value scaling;
+  llvm::SmallVector<MadeTile> scaled;
   llvm::SmallVector<mlir::Value> rights;
   /// An input that the chain alone reads, before its outputs are made, and whose place in shared memory can
   /// take them; or null.
@@ -474,6 +486,8 @@ private:
   mlir::LogicalResult pairProducts();
   mlir::LogicalResult stackProducts();
   mlir::BlockArgument place(const TokenTile &tile);
+  mlir::LogicalResult placeScaled();
+  std::optional<TokenTile> scaledTile(mlir::Operation *op, unsigned i) const;
 
   /// Whose arguments are places of tiles that no input has room for.
   std::shared_ptr<mlir::Block> spares;

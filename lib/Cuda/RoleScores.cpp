@@ -232,7 +232,8 @@ void RoleEmitter::awaitPlace(ScoreState &state) {
   state.hasPlace = true;
 }
 
-void RoleEmitter::emitScores(Value chunks, unsigned which) {
+// Of all chunks that are this block's or, where a place in the ring is given, of the one that is `chunks`.
+void RoleEmitter::emitScores(Value chunks, unsigned which, const Stage *ofOne) {
   const ScoreRole &role = scorers[which];
   ScoreState state;
   state.role = &role;
@@ -289,6 +290,8 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
     state.maskRows.clear();
     state.ownColumns.clear();
     std::tie(state.index, state.phase) = bufferOf(chunk, stage);
+    if (nextMaker()) // of a place that others fill in between
+      state.phase = ptx.bits(ptx.shiftRight(ptx.add(chunk, 1), 1), 1);
     state.buffer = ptx.add(ptx.add(base, scoresAt), ptx.mul(state.index, scoreBytes));
     state.hasPlace = false;
     state.numbers = stage.rows;
@@ -322,7 +325,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
       handOver(state, which, role);
       return inOneThread([&] { ptx.arrive(barrier(PartsEmpty, ptx.constant(0))); });
     }
-    if (scoresChange()) {
+    if (scoresChange() && !plan.scaling) {
       ptx.await(barrier(Loaded, stage.index), stage.phase);
       changeTiles(chunk, stage);
       ptx.arrive(barrier(Changed, stage.index));
@@ -400,6 +403,8 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
         if (role.system && i + 1 == (isOne ? ofSystem : order.size()))
           invert();
       }
+      if (earlyPlaces && team == 1)
+        ptx.arrive(barrier(EarlyEmpty, earlyOf(chunk).first));
       return leave(chunk, stage);
     }
     // With two states a team's blocks make the inverse of every second chunk, too: that needs no place until
@@ -455,6 +460,8 @@ void RoleEmitter::emitScores(Value chunks, unsigned which) {
       invert();
     leave(chunk, stage);
   };
+  if (ofOne)
+    return body(chunks, *ofOne);
   if (!keepsVector)
     return forOwnChunks(chunks, body);
   Values first = Normaliser(*this).load();

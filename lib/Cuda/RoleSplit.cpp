@@ -210,6 +210,8 @@ bool RolePlan::addsWithoutState() const {
 }
 
 std::optional<RowFactors> RolePlan::stateScale() const {
+  if (scaling) // each key's own
+    return std::nullopt;
   std::optional<RowFactors> factors = scaleAtStart();
   return factors && addsWithoutState() ? factors : std::nullopt;
 }
@@ -426,9 +428,13 @@ void RolePlan::placeOutputs() {
     return llvm::any_of(products, [&](const ChainProduct &p) { return is(p.left) || is(p.right); }) ||
            llvm::any_of(grams, [&](chunk::GramOp gram) { return is(gram.getLhs()) || is(gram.getRhs()); });
   };
-  // What a chunk reads, it may read piece by piece.
+  // What a chunk reads, it may read piece by piece. Logarithms that rows are scaled by are read before.
+  auto hasRoom = [&](BlockArgument input) {
+    int64_t columns = matType(input).numCols();
+    return scaling && input == scalingLogs() ? columns >= independent : columns == independent;
+  };
   if (countOutputs() == 1 && !decay && steps == 1 && !comesInPieces())
     for (BlockArgument input : neededInputs)
-      if (matType(input).numCols() == independent && !isProductOf(input))
+      if (hasRoom(input) && !isProductOf(input))
         outputPlace = input;
 }

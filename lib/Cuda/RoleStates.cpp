@@ -102,7 +102,7 @@ void RoleEmitter::leaveChunk(ChainState &state) {
       if (team == 1)
         ptx.arrive(done);
       else
-        ptx.arriveThere(ptx.inBlock(done, ptx.bits(state.chunk, team - 1)));
+        ptx.arriveThere(ptx.inBlock(done, ptx.bits(ptx.add(state.chunk, nextMaker()), team - 1)));
     });
 }
 

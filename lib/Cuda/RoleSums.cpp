@@ -295,7 +295,7 @@ llvm::SetVector<Operation *> RoleEmitter::gramsOf(const ScoreRole &role) const {
 // team share the rows out.
 void RoleEmitter::emitSums(Value chunks) {
   forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
-    ptx.await(barrier(changesAhead() ? Changed : Loaded, stage.index), stage.phase);
+    ptx.await(barrier(changesAhead() && !plan.scaling ? Changed : Loaded, stage.index), stage.phase);
     sumChunk(chunk, stage);
     return Values();
   });
@@ -315,6 +315,8 @@ void RoleEmitter::sumChunk(Value chunk, Stage stage) {
   }
   for (Operation *op : plan.reductions)
     sumRows(stage, sumsOf(chunk, op), first, cast<ReduceOp>(op));
+  if (plan.scaling && hasSums())
+    ptx.arrive(barrier(RowsRead, stage.index));
   if (team == 1)
     return ptx.meet(ptx.constant(4), all);
   ptx.fenceProxy();

@@ -36,7 +36,8 @@ bool RolePlan::areTensorsPacked() const {
 // Whether rows have a norm of at most 1, as the spec declares or because they are divided by theirs.
 bool RolePlan::hasShortRows(const TokenTile &tile) const {
   // What rows are multiplied with, entry by entry, may shorten them.
-  Value rows = tile.rows();
+  const MadeTile *scaled = scaledIn(tile.input);
+  Value rows = scaled ? scaled->rows : tile.rows();
   while (auto product = trace(rows).getDefiningOp<MulOp>()) {
     unsigned other = isWithinOne(product->getOperand(1)) ? 0 : 1;
     if (!isWithinOne(product->getOperand(1 - other)))

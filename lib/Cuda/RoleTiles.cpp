@@ -98,7 +98,7 @@ void RolePlan::findDecay() {
   program.getBody().walk([&](chunk::DecayOp op) {
     bool ofRows = isRescaled(op) ||
                   llvm::any_of(op->getUsers(), [](Operation *user) { return isa<chunk::MixOp>(user); });
-    if (Value &own = ofRows ? rowDecay : decay; !own && isOfKeys(op))
+    if (Value &own = isScaling(op) ? scaling : ofRows ? rowDecay : decay; !own && isOfKeys(op))
       own = op;
   });
 }
@@ -248,12 +248,12 @@ static bool areAlike(Value x, Value y) {
 // Whether a value is weights of the decay of each key, or its factors. Those that are the same for all tokens
 // may be computed in several places.
 bool RolePlan::isOfDecay(Value value) const {
-  if (!decay || abreast > 1)
+  if (!(decay || scaling) || abreast > 1)
     return false;
   value = trace(value);
   if (auto weights = value.getDefiningOp<chunk::WeightsOp>())
     return weights.getDecay() == decay && weights.getSpan() != chunk::Span::Whole;
-  Value factors = trace(decay.getDefiningOp<chunk::DecayOp>().getFactors());
+  Value factors = trace((decay ? decay : scaling).getDefiningOp<chunk::DecayOp>().getFactors());
   return value == factors || (isOfParams(value) && areAlike(value, factors));
 }
 
@@ -261,7 +261,8 @@ std::optional<TokenTile> RolePlan::asRows(Value value) const {
   if (std::optional<TokenTile> tile = asTile(value))
     return tile;
   value = trace(value);
-  if (!decay || !isa_and_present<ElementwiseOp>(value.getDefiningOp()) || !isVectorOfTiles(value))
+  if (!(decay || scaling) || !isa_and_present<ElementwiseOp>(value.getDefiningOp()) ||
+      !isVectorOfTiles(value))
     return std::nullopt;
   auto leaves = leavesOf(value);
   auto isInput = [&](BlockArgument leaf) { return asTile(leaf).has_value(); };

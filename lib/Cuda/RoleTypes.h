@@ -34,6 +34,7 @@ struct RoleTypes {
     OutputsFull,
     OutputsEmpty,
     Changed,
+    RowsRead, // by who sums over them, before they are scaled
     TablesFull,
     TablesEmpty,
     LogsFull,
@@ -57,7 +58,8 @@ struct RoleTypes {
           walkedLoaded = 0, walkedAt = 0, earlyBytes = 0, earlyAt = 0, earlyPlaces = 0, valuesBytes = 0,
           valuesAt = 0, valuesPlaces = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0, blocksAt = 0,
           leavesAt = 0, outputsAt = 0, barriersAt = 0, masksAt = 0, slotsAt = 0, normsAt = 0, vectorsAt = 0,
-          tablesAt = 0, rightsAt = 0, beginAt = 0, exchangeAt = 0, normaliserAt = 0, functionsAt = 0;
+          tablesAt = 0, scalesAt = 0, rightsAt = 0, beginAt = 0, exchangeAt = 0, normaliserAt = 0,
+          functionsAt = 0;
   /// Whether the system's blocks lie where scores go when it is inverted.
   bool blocksInScores = false;
 

@@ -68,6 +68,8 @@ private:
   int64_t madeBytes() const;
   /// Where the scores of a chunk go, and that place's phase.
   std::pair<mlir::Value, mlir::Value> bufferOf(mlir::Value chunk, Stage stage);
+  /// How many chunks after one the next block of a team makes scores that lie in the same place.
+  int64_t nextMaker() const { return buffers < team ? buffers : 0; }
   mlir::BlockArgument placeOf(const TokenTile &tile) const;
   mlir::Value shardHalves(unsigned tensor);
   mlir::Value rank();
@@ -179,12 +181,9 @@ private:
   bool scoresChange() const;
   bool changesAhead() const { return scoresChange() || form.mapsApart(plan); }
   bool sumsChange() const { return changesTiles() && !changesAhead(); }
-  void emitMaps(mlir::Value chunks);
-  void awaitChanged(Stage stage);
-  void changeTiles(mlir::Value chunk, Stage stage);
-  void turnColumns(Stage stage);
-  void mapTiles(mlir::Value chunk, Stage stage);
-  void giveMaps(Stage stage);
+  void emitMaps(mlir::Value chunks), awaitChanged(Stage stage);
+  void changeTiles(mlir::Value chunk, Stage stage), mapTiles(mlir::Value chunk, Stage stage);
+  void turnColumns(Stage stage), giveMaps(Stage stage);
   Values &mapPairs(mlir::BlockArgument input, Values &pairs);
   void storeColumns(mlir::Value at, mlir::ValueRange pairs);
   std::array<mlir::Value, 2> decayWithin(RowState &state, const Slot &slot);
@@ -204,7 +203,7 @@ private:
   mlir::Value vectorEntry(mlir::Value value, llvm::function_ref<mlir::Value(mlir::Value)> leaf);
 
   // Scores between tokens (RoleScores.cpp, RoleFactors.cpp, RoleInverse.cpp, RoleWideInverse.cpp).
-  void emitScores(mlir::Value chunks, unsigned which);
+  void emitScores(mlir::Value chunks, unsigned which, const Stage *ofOne = nullptr);
   void awaitPlace(ScoreState &state);
   void handOver(const ScoreState &state, unsigned which, const ScoreRole &role);
   void giveScores(mlir::Value index, const ScoreRole &role, mlir::Value numbers = {});
@@ -255,8 +254,9 @@ private:
   void storeWideLeaf(mlir::Value block, const Values &first, const Values &second);
   void emitWideInverse(ScoreState &state);
 
-  struct Normaliser; // a vector that is read beside scores (RoleBesideScores.cpp)
-  struct KeyWalk;    // of states that each key couples (RoleKeyWalk.cpp)
+  struct Normaliser;  // a vector that is read beside scores (RoleBesideScores.cpp)
+  struct KeyWalk;     // of states that each key couples (RoleKeyWalk.cpp)
+  struct ScaledTiles; // of keys that decay mildly (RoleScaledTiles.cpp)
 
   // A decay of each key (RoleTables.cpp, RoleDecay.cpp, RoleWildDecay.cpp).
   int64_t tableBytes() const;

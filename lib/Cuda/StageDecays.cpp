@@ -133,6 +133,8 @@ Value cuda::logarithmOf(OpBuilder &b, Location loc, Value value,
   if (!isDecay(value))
     return {};
   constexpr double least = -1000; // its exponential is 0
+  if (op)                         // 1 less a square of a normed vector's entry may round to less than 0
+    value = MaxOp::create(b, loc, value, ConstantOp::create(b, loc, 0));
   return MaxOp::create(b, loc, LogOp::create(b, loc, value), ConstantOp::create(b, loc, least));
 }
 

@@ -1,0 +1,181 @@
+// The chunk programs of a rule that roles may take: of its tokens as they are, of their rows, or of the rule
+// in other words; each as a plan reads it.
+#include "lib/Cuda/RolePrograms.h"
+#include "lib/Algebra/AnchoredState.h"
+#include "lib/Algebra/MicroSteps.h"
+#include "lib/Algebra/NormalForm.h"
+#include "lib/Algebra/Spectral.h"
+#include "lib/Algebra/StackedSteps.h"
+#include "lib/Cuda/Cores.h"
+#include "lib/Derive/Derive.h"
+#include "lib/Derive/ProveRewritten.h"
+#include "mlir/Transforms/GreedyPatternRewriteDriver.h"
+
+using namespace mlir;
+using namespace recur;
+using namespace recur::cuda;
+
+bool cuda::areStacked(RowKind rows) {
+  return rows == RowKind::Read || rows == RowKind::Reads || rows == RowKind::Column;
+}
+
+// The chunk program of a rule whose rows are a token's reads, or columns, if there is one.
+static chunk::ProgramOp deriveRows(DeriveFunction derive, RuleOp rule, RowKind rows, bool outputsInRows) {
+  constexpr size_t most = 8;
+  bool ofColumns = rows == RowKind::Column;
+  auto stack = [&](bool inLogs) {
+    auto stacked = stackReads(rule, inLogs, rows == RowKind::Read ? 2 : most, outputsInRows);
+    return !stacked && rows == RowKind::Reads ? stackSteps(rule, inLogs, most) : std::move(stacked);
+  };
+  OwningOpRef<ModuleOp> module = ofColumns ? ruleOfColumn(rule) : stack(/*inLogs=*/true);
+  if (!module)
+    return {};
+  if (ofColumns && !areColumnsAlike(rule))
+    return {};
+  RuleOp stacked = *module->getOps<RuleOp>().begin();
+  auto defectOfReads = [&] {
+    OwningOpRef<ModuleOp> plain = stack(/*inLogs=*/false);
+    return proveStacked(rule, *plain->getOps<RuleOp>().begin());
+  };
+  if (std::string defect = ofColumns ? proveColumns(rule, stacked) : defectOfReads(); !defect.empty()) {
+    mlir::emitWarning(rule.getLoc()) << "internal error: the rule of one " << (ofColumns ? "column" : "read")
+                                     << " is not the rule: " << defect;
+    return {};
+  }
+  chunk::ProgramOp program = derive(stacked, /*ofMicroStep=*/false);
+  if (!program)
+    return {};
+  for (StringRef name : {stackedAttr, inTurnAttr, readsFirstAttr, rowsAttr})
+    if (Attribute own = stacked->getAttr(name))
+      program->setAttr(name, own);
+  // Several rows at one time may make a state larger where one does not.
+  if (!program->hasAttr(inTurnAttr)) {
+    OwningOpRef<RuleOp> copy(rule.clone());
+    program->removeAttr(contractionAttr);
+    if (isContraction(normalise(*copy)))
+      program->setAttr(contractionAttr, UnitAttr::get(rule.getContext()));
+  }
+  return program;
+}
+
+// The rule with one output more, a number that bounds what a token leaves of the state, where its decay does
+// not tell; else null.
+static OwningOpRef<ModuleOp> withNormBound(RuleOp rule, bool evenIfDecayTells = false) {
+  auto states = rule.argumentsOf(ArgKind::State);
+  if (states.empty() || states.size() > 2 ||
+      !llvm::all_of(states, [](Value state) { return isMatrix(state); }))
+    return {};
+  OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
+  auto copy = cast<RuleOp>(OpBuilder::atBlockEnd(module->getBody()).clone(*rule));
+  NormalForm nf = normalise(copy);
+  Value bound;
+  if (states.size() > 1)
+    bound = buildCoupledNormBound(nf);
+  else if (evenIfDecayTells || !isContraction(nf))
+    bound = buildNormBound(nf);
+  if (!bound)
+    return {};
+  SmallVector<Attribute> names(copy.getOutputs().begin(), copy.getOutputs().end());
+  // No name of the language's.
+  names.push_back(StringAttr::get(rule.getContext(), "norm bound"));
+  copy.setOutputsAttr(ArrayAttr::get(rule.getContext(), names));
+  YieldOp yield = copy.getBodyYield();
+  yield->insertOperands(yield->getNumOperands(), bound);
+  // A bound that is a constant of 1 or more forgets nothing.
+  (void)applyPatternsGreedily(copy, FrozenRewritePatternSet());
+  if (auto constant = yield->getOperands().back().getDefiningOp<ConstantOp>();
+      constant && constant.getValue().convertToDouble() >= 1)
+    return {};
+  return module;
+}
+
+// The program of such a rule without that output: an attribute says which number it was.
+static void takeNormBound(chunk::ProgramOp program) {
+  Operation *yield = program.getBodyYield();
+  Value bound = RolePlan::trace(yield->getOperands().back());
+  if (Operation *op = bound.getDefiningOp())
+    op->setAttr(normBoundAttr, UnitAttr::get(program.getContext()));
+  yield->eraseOperand(yield->getNumOperands() - 1);
+  program.setOutputsAttr(ArrayAttr::get(program.getContext(), program.getOutputs().getValue().drop_back()));
+}
+
+// The chunk program of a rule that writes what the token before gave, rotated, if it is one.
+static chunk::ProgramOp deriveRotated(DeriveFunction derive, RuleOp rule) {
+  OwningOpRef<ModuleOp> plain = rotateUpdate(rule, /*inLogs=*/false),
+                        module = plain ? rotateUpdate(rule, /*inLogs=*/true) : nullptr;
+  if (!module)
+    return {};
+  if (std::string defect = proveRotated(rule, *plain->getOps<RuleOp>().begin()); !defect.empty()) {
+    mlir::emitWarning(rule.getLoc()) << "internal error: the rotated rule is not the rule: " << defect;
+    return {};
+  }
+  RuleOp rotated = *module->getOps<RuleOp>().begin();
+  chunk::ProgramOp program = derive(rotated, /*ofMicroStep=*/false);
+  if (program)
+    program->setAttr(rotatedAttr, rotated->getAttr(rotatedAttr));
+  return program;
+}
+
+// The chunk program of a rule with a state that is a param, if it is one. The state that it keeps forgets
+// what it was before as if there were no such.
+static chunk::ProgramOp deriveAnchored(DeriveFunction derive, RuleOp rule) {
+  OwningOpRef<ModuleOp> bounded = withNormBound(rule, /*evenIfDecayTells=*/true);
+  OwningOpRef<ModuleOp> module = anchorState(bounded ? *bounded->getOps<RuleOp>().begin() : rule);
+  chunk::ProgramOp program =
+      module ? derive(*module->getOps<RuleOp>().begin(), /*ofMicroStep=*/false) : chunk::ProgramOp();
+  if (!program)
+    return {};
+  program->setAttr(anchoredAttr, UnitAttr::get(rule.getContext()));
+  if (bounded)
+    takeNormBound(program);
+  return program;
+}
+
+static chunk::ProgramOp derivedAs(DeriveFunction derive, RuleOp rule, RowKind rows, bool isF16,
+                                  bool outputsInRows) {
+  chunk::ProgramOp program = rows == RowKind::Token ? deriveRotated(derive, rule) : chunk::ProgramOp();
+  if (int64_t block = blockOf(rule)) {
+    if (rows != RowKind::Token)
+      return program;
+    // A chunk is a block, or has several, or is one of the several that a block has.
+    if (block != tokensOfChunk)
+      rule->setAttr(startsAttr, Builder(rule.getContext()).getBoolAttr(block > tokensOfChunk));
+    program = derive(rule, /*ofMicroStep=*/false);
+  } else if (!program) {
+    bool isBounded = rows != RowKind::MicroStep && rows != RowKind::Column;
+    OwningOpRef<ModuleOp> bounded = isBounded ? withNormBound(rule) : nullptr;
+    RuleOp own = bounded ? *bounded->getOps<RuleOp>().begin() : rule;
+    program = areStacked(rows) ? deriveRows(derive, own, rows, outputsInRows)
+                               : derive(own, rows == RowKind::MicroStep);
+    if (program && bounded)
+      takeNormBound(program);
+    // A scan goes entry by entry.
+    bool multiplies = program && program.getBody().getOps<chunk::ScanOp>().empty();
+    if (!multiplies && rows == RowKind::Token)
+      if (chunk::ProgramOp anchored = deriveAnchored(derive, rule))
+        program = anchored;
+  }
+  if (program) {
+    RolePlan::takeNormaliser(program, rule);
+    writeSums(program);
+    RolePlan::readOnce(program);
+    RolePlan::writeBoth(program);
+    RolePlan::findMasks(program);
+    RolePlan::splitSigns(program);
+    RolePlan::takeLogs(program);
+    // (What a block's start was has not decayed with the values that are written meanwhile.)
+    if (!isF16 && !blockOf(rule))
+      RolePlan::rescaleRows(program);
+    for (StringRef name : {magnifiedAttr, followedAttr})
+      if (rule->hasAttr(name))
+        program->setAttr(name, UnitAttr::get(rule.getContext()));
+  }
+  return program;
+}
+
+// What reads before values decay has outputs by rows.
+chunk::ProgramOp cuda::deriveForRoles(DeriveFunction derive, RuleOp rule, RowKind rows, bool isF16) {
+  chunk::ProgramOp program = derivedAs(derive, rule, rows, isF16, /*outputsInRows=*/false);
+  bool isMixed = program && rows == RowKind::Read && RolePlan::mixesRows(program);
+  return isMixed ? derivedAs(derive, rule, rows, isF16, /*outputsInRows=*/true) : program;
+}
