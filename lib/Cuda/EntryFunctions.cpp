@@ -7,7 +7,15 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-static bool isSum(Operation *op) { return factorsOfSum(op).first != nullptr; }
+// The largest entry of a vector, as softmax takes it.
+static bool isLargest(Operation *op) {
+  auto largest = dyn_cast<ReduceOp>(op);
+  return largest && largest.getKind() == Reduction::Max && largest.getType().isScalar() &&
+         isOne(matType(largest.getOperand()).getCols());
+}
+
+// Whether a number is of all entries of a vector: a sum, or the largest.
+static bool isSum(Operation *op) { return isLargest(op) || factorsOfSum(op).first; }
 
 // The root that a value is, or where it is no less than a number, if that is more than 0.
 static std::pair<SqrtOp, std::optional<double>> asRoot(Value value) {
@@ -96,16 +104,17 @@ SmallVector<Value, 2> cuda::lowerEntries(ImplicitLocOpBuilder &at, chunk::Substi
         if (&other != own && isSum(&other) && !known.contains(other.getResult(0)) && !waits(&other))
           together.push_back(&other);
       SmallVector<Entries> products;
+      SmallVector<bool> areLargest = llvm::map_to_vector(together, isLargest);
       for (Operation *each : together) {
         Entries &product = products.emplace_back();
-        auto [x, y] = factorsOfSum(each);
+        auto [x, y] = isLargest(each) ? std::pair(each->getOperand(0), Value()) : factorsOfSum(each);
         Entries first = lower(x), second = y ? lower(y) : Entries();
         for (size_t e = 0; e < count; ++e) {
           auto entry = [&](const Entries &of) { return of[of.size() == 1 ? 0 : e]; };
           product.push_back(y ? ptx.multiply(entry(first), entry(second)) : entry(first));
         }
       }
-      for (auto [each, result] : llvm::zip(together, sum(products)))
+      for (auto [each, result] : llvm::zip(together, sum(products, areLargest)))
         known[each->getResult(0)] = {result};
       return known.lookup(own->getResult(0));
     }

@@ -8,18 +8,19 @@
 namespace recur::cuda {
 
 /// Why what an op writes has no code: it is made of entries each by itself and, where `sums` are, of
-/// sums over them. Nothing if it has.
+/// sums over them, or their largest, which counts as a sum. Nothing if it has.
 std::optional<std::string> refusalOf(chunk::SubstituteOp op, bool sums = false);
 /// The sums that it is made of, too.
 int64_t countSums(chunk::SubstituteOp op);
 /// The most of them that follow from one another.
 int64_t depthOfSums(chunk::SubstituteOp op);
 /// Entries of values of the region, by what is known of some.
-using SumsOfEntries = llvm::SmallVector<mlir::Value>(llvm::ArrayRef<llvm::SmallVector<mlir::Value, 2>>);
+using SumsOfEntries = llvm::SmallVector<mlir::Value>(llvm::ArrayRef<llvm::SmallVector<mlir::Value, 2>>,
+                                                     llvm::ArrayRef<bool> areLargest);
 using KnownEntries = llvm::DenseMap<mlir::Value, llvm::SmallVector<mlir::Value, 2>>;
 /// Some entries of what it writes, one of the values that its region yields, or of another one, of entries of
 /// the region's arguments and of what is `known`, by functions of so many binary digits; `sum` adds up
-/// entries, these and all others, of several vectors at once.
+/// entries, these and all others, of several vectors at once, or finds the largest ones.
 llvm::SmallVector<mlir::Value, 2>
 lowerEntries(mlir::ImplicitLocOpBuilder &at, chunk::SubstituteOp op, mlir::Value written, int64_t digits,
              size_t count, llvm::function_ref<mlir::Value(mlir::BlockArgument, size_t entry)> entryOf,

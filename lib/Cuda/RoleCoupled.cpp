@@ -52,7 +52,7 @@ LogicalResult RolePlan::checkStates() {
       return failure();
   independent = independentDim ? type.numCols() : type.numRows();
   keys = type.numElements() / independent;
-  if ((independent != 64 && independent != 128) || !isSizeOfTile(keys) || keys > mostKeys)
+  if ((independent != 64 && independent != 128) || !isSizeOfTile(keys))
     return failure();
   findDecay();
   if (isa_and_present<chunk::CascadeOp>(decay ? decay.getDefiningOp() : nullptr)) {

@@ -11,18 +11,30 @@ using namespace recur;
 using namespace recur::cuda;
 
 // The sums of a token's entries over the state's rows, those of all of the chain's warps, of a token whose
-// turn it is: others' are no sums of theirs. Two places take turns, so that warps meet once for all.
-Values RoleEmitter::Substitution::sumsOfRows(ArrayRef<SmallVector<Value, 2>> rows, int64_t turn) {
+// turn it is: others' are no sums of theirs. Two places take turns, so that warps meet once for all. Rows
+// that only tiles have do not count.
+Values RoleEmitter::Substitution::sumsOfRows(ArrayRef<SmallVector<Value, 2>> rows, ArrayRef<bool> areLargest,
+                                             int64_t turn) {
   constexpr int64_t meeting = 10, most = 4; // a barrier of those who solve a system for all rows
   int64_t groups = roles.form.chainGroups(roles.plan), place = sums++ % 2 * roles.plan.rowSums * sumsOfWarps;
   Value at = ptx.add(roles.base, roles.functionsAt + place);
   Value own = ptx.add(ptx.mul(roles.slabIndex, most), roles.warp);
+  auto join = [&](size_t i, Value x, Value y) -> Value {
+    return areLargest[i] ? arith::MaximumFOp::create(b, x, y).getResult() : ptx.sum(x, y);
+  };
   Values results;
-  for (const SmallVector<Value, 2> &of : rows)
-    results.push_back(of.size() > 1 ? ptx.sum(of[0], of[1]) : of[0]);
+  int64_t inMemory = roles.plan.rowsInMemory();
+  Value first = ptx.add(ptx.mul(own, rowsOfSlab / most / roles.plan.states), ptx.shiftRight(roles.lane, 2));
+  for (auto [i, of] : llvm::enumerate(rows)) {
+    SmallVector<Value, 2> entries = of;
+    Value none = ptx.number(areLargest[i] ? -std::numeric_limits<double>::infinity() : 0);
+    for (size_t e = 0; e < entries.size() && inMemory < roles.plan.independent; ++e)
+      entries[e] = ptx.choose(ptx.below(ptx.add(first, 8 * e), ptx.constant(inMemory)), entries[e], none);
+    results.push_back(entries.size() > 1 ? join(i, entries[0], entries[1]) : entries[0]);
+  }
   for (int64_t distance : {4, 8, 16})
-    for (Value &sum : results)
-      sum = ptx.sum(sum, ptx.shuffle(sum, ptx.exclusiveOr(roles.lane, ptx.constant(distance))));
+    for (auto [i, sum] : llvm::enumerate(results))
+      sum = join(i, sum, ptx.shuffle(sum, ptx.exclusiveOr(roles.lane, ptx.constant(distance))));
   roles.threads.when(ptx.equal(roles.lane, turn), [&] {
     for (auto [i, sum] : llvm::enumerate(results))
       ptx.store(ptx.add(at, ptx.mul(own, 4)), i * sumsOfWarps, {sum});
@@ -34,7 +46,7 @@ Values RoleEmitter::Substitution::sumsOfRows(ArrayRef<SmallVector<Value, 2>> row
       llvm::append_range(parts, ptx.loadFloats(at, i * sumsOfWarps + group * 4 * most, most));
     while (parts.size() > 1) {
       for (size_t part = 0; part < parts.size() / 2; ++part)
-        parts[part] = ptx.sum(parts[2 * part], parts[2 * part + 1]);
+        parts[part] = join(i, parts[2 * part], parts[2 * part + 1]);
       parts.resize(parts.size() / 2);
     }
     sum = parts.front();
@@ -94,9 +106,11 @@ LogicalResult RoleEmitter::Substitution::substitute(chunk::SubstituteOp op) {
       auto entryOf = [&](BlockArgument argument, size_t row) -> Value {
         return argument.getArgNumber() ? entries[argument.getArgNumber()][first + 2 * row] : found[row];
       };
-      return Values(
-          lowerEntries(b, op, op.getYield().getValues().front(), roles.plan.isF16 ? 11 : 8, rows(), entryOf,
-                       [&](ArrayRef<SmallVector<Value, 2>> rows) { return sumsOfRows(rows, turn); }));
+      return Values(lowerEntries(b, op, op.getYield().getValues().front(), roles.plan.isF16 ? 11 : 8, rows(),
+                                 entryOf,
+                                 [&](ArrayRef<SmallVector<Value, 2>> rows, ArrayRef<bool> areLargest) {
+                                   return sumsOfRows(rows, areLargest, turn);
+                                 }));
     };
     Values results;
     if (roles.plan.combination) {

@@ -150,8 +150,7 @@ bool RolePlan::isScalarDecay(Value value) const {
 
 LogicalResult RolePlan::needInput(BlockArgument input) {
   neededInputs.insert(input);
-  int64_t width = typeOf(input).numCols();
-  return success(isSizeOfTile(width) && width <= mostKeys);
+  return success(isSizeOfTile(typeOf(input).numCols()));
 }
 
 // Inputs whose rows are read for a number are in shared memory too.

@@ -30,9 +30,9 @@ constexpr int64_t mostKeys = 256, mostKeysBeside = 128;
 constexpr int64_t keysWithVector = mostKeysBeside + keysOfVector;
 
 /// The entries that tiles have for so many: 64, 144 or a multiple of 128, or none where rows of memory cannot
-/// be copied in packets.
+/// be copied in packets. And whether they are that, and no more than there may be.
 std::optional<int64_t> sizeOfTile(int64_t size);
-inline bool isSizeOfTile(int64_t size) { return sizeOfTile(size) == size; }
+inline bool isSizeOfTile(int64_t size) { return size <= mostKeys && sizeOfTile(size) == size; }
 
 /// How many products between tokens a warpgroup makes together, as its registers hold the sums of as many.
 constexpr size_t productsTogether = 2;

@@ -29,8 +29,6 @@ static bool readsSum(chunk::ProgramOp program) {
   return found;
 }
 
-static bool isKnownSize(int64_t size) { return isSizeOfTile(size) && size <= mostKeys; }
-
 std::string RolePlan::refusal(chunk::ProgramOp program, ArrayRef<TensorArgument> tensors) {
   RolePlan plan;
   plan.program = program;
@@ -43,13 +41,13 @@ std::string RolePlan::refusal(chunk::ProgramOp program, ArrayRef<TensorArgument>
     std::string name = program.getArg(input.getArgNumber()).getName().str();
     if (!plan.isPacked(plan.tensorOf(input)))
       return "'" + name + "' is no " + (plan.isF16 ? "f16" : "bf16");
-    if (int64_t size = type.numCols(); !isKnownSize(size))
+    if (int64_t size = type.numCols(); !isSizeOfTile(size))
       return "'" + name + "' has " + std::to_string(size) + " entries, " +
              (size % 8 || size > mostKeys
                   ? "and roles take multiples of 8 up to " + std::to_string(mostKeys)
                   : std::string("64, 128 and 256 fit, and a function knows how many they are"));
   }
-  if (plan.keys && !(isKnownSize(plan.independent) && isKnownSize(plan.keys)))
+  if (plan.keys && !(isSizeOfTile(plan.independent) && isSizeOfTile(plan.keys)))
     return "a block has " + std::to_string(plan.independent) + " independent rows of the state by " +
            std::to_string(plan.keys) + " keys, and roles take multiples of 8 up to 128 rows and " +
            std::to_string(mostKeys) + " keys";

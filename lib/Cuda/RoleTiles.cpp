@@ -190,8 +190,8 @@ FailureOr<unsigned> RolePlan::visitFunctions(chunk::SubstituteOp op) {
   // A vector that is written takes as long, in turns, as warps take to meet.
   if (combination && hasAllRows && llvm::count(combination->isWritten, true) > depthOfSums(op))
     combination = std::nullopt;
-  // Sums are of one block's rows; where there are more than the state has, of combinations alone.
-  if (rowSums && (isPart || independent * states > 2 * rowsOfSlab || (!hasAllRows && !combination)))
+  // Sums are of one block's rows.
+  if (rowSums && (isPart || independent * states > 2 * rowsOfSlab))
     return failure();
   unsigned wave = 0;
   SmallVector<Value> operands(op.getSides());
