@@ -306,7 +306,7 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
     if (plan->independent > rowsOfSlab && !plan->rowSums) {
       SharedOut halves = shareOut(rowsOfSlab, Rest::Padded);
       chunk::ProgramOp own = derived(halves.rule());
-      bool isScaled = own && plan->system && !isF16 && RolePlan::scaleKeys(own);
+      bool isScaled = own && plan->system && !isF16 && !blockOf(rule) && RolePlan::scaleKeys(own);
       FailureOr<RolePlan> half = own ? planOf(own, halves.tensors) : FailureOr<RolePlan>(failure());
       if (succeeded(half))
         ofTeams = isScaled ? addScaled(*half, halves.shards) : addBeside(*half, halves.shards, /*team=*/2);

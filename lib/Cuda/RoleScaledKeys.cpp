@@ -42,18 +42,22 @@ public:
   void run() {
     SmallVector<chunk::GramOp> grams;
     for (Operation *user : decay->getUsers())
-      if (auto gram = dyn_cast<chunk::GramOp>(user); gram && gram.getReach() != chunk::Reach::Start)
+      if (auto gram = dyn_cast<chunk::GramOp>(user); gram && plan.asRows(gram.getLhs()))
         grams.push_back(gram);
       else if (!isa<chunk::WeightsOp>(user))
         return;
+    // What is read of the state has decayed until some token.
+    for (auto product : yield->getBlock()->getOps<MatmulOp>())
+      if (plan.stateOf(RolePlan::strip(product.getRhs())) == 0)
+        if (std::optional<TokenTile> rows = plan.asTile(product.getLhs()); !rows || !rows->span)
+          return;
     Value state = unscaled(yield->getOperand(0));
     if (!state)
       return;
     yield->setOperand(0, state);
     for (chunk::GramOp gram : grams) {
       // Rows that are times their token's own factors are so until it.
-      std::optional<TokenTile> left = plan.asRows(gram.getLhs());
-      Span span = left && left->decayed ? Span::Until : plan.leftSpan(gram);
+      Span span = plan.asRows(gram.getLhs())->decayed ? Span::Until : plan.leftSpan(gram);
       b.setInsertionPoint(gram);
       gram.getLhsMutable().assign(times(gram.getLhs(), span));
       gram.getRhsMutable().assign(times(gram.getRhs(), Span::Rest));
@@ -174,7 +178,11 @@ LogicalResult RolePlan::placeScaled() {
   for (BlockArgument input : inputsOfScaled())
     if (!asTile(input) || matType(input).numCols() != keys || failed(needInput(input)))
       return failure();
-  return success(steps == 1 && stacked.empty() && states == 1 && keys % 64 == 0 && keys <= 128 && !isF16);
+  // Tokens past a sequence's end, and keys that tiles alone have, are zero in inputs, and are to be in rows.
+  return success(keys % 64 == 0 && keys <= mostKeysBeside && steps == 1 && stacked.empty() && !rotated &&
+                 !normaliser && !isF16 && llvm::all_of(scaled, [&](const MadeTile &tile) {
+                   return vanishes(tile.rows, /*withParams=*/false);
+                 }));
 }
 
 BlockArgument RolePlan::scalingLogs() const { return cast<BlockArgument>(logsOf(scaling)); }
