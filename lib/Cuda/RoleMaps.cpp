@@ -92,7 +92,7 @@ bool RoleEmitter::mapsTiles() const {
 
 bool RoleEmitter::scoresChange() const {
   if (plan.scaling)
-    return !scorers.empty();
+    return true;
   return changesTiles() && team == 1 && !scorers.empty() && !plan.system && !plan.decay &&
          !form.sumsApart(plan) && !form.mapsApart(plan);
 }

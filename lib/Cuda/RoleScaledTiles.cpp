@@ -51,9 +51,11 @@ void RoleEmitter::ScaledTiles::clearPastEnd(Value chunk, const Stage &stage) {
     Value thread = ptx.add(ptx.mul(warpOf(), 32), roles.lane), zero = ptx.constant(0);
     Value first = ptx.add(left, ptx.shiftRight(thread, llvm::Log2_64(lanes)));
     Value packet = ptx.bits(thread, lanes - 1);
+    llvm::SetVector<BlockArgument> read = leaves();
+    read.insert(plan.scalingLogs());
     roles.threads.forLoop(
         first, ptx.constant(plan.tokens), ptx.constant(32 * warps / lanes), {}, [&](Value row, ValueRange) {
-          for (BlockArgument input : sources()) {
+          for (BlockArgument input : read) {
             Value at = ptx.add(roles.tileAt(stage, input), ptx.mul(row, rowBytes));
             at = ptx.add(at, ptx.mul(ptx.shiftRight(packet, 3), roles.halfStride(input)));
             ptx.store(ptx.add(at, ptx.mul(ptx.bits(packet, 7), 16)), 0, {zero, zero, zero, zero});
@@ -64,12 +66,11 @@ void RoleEmitter::ScaledTiles::clearPastEnd(Value chunk, const Stage &stage) {
   });
 }
 
-llvm::SetVector<BlockArgument> RoleEmitter::ScaledTiles::sources() const {
-  llvm::SetVector<BlockArgument> sources;
-  sources.insert(plan.scalingLogs());
+llvm::SetVector<BlockArgument> RoleEmitter::ScaledTiles::leaves() const {
+  llvm::SetVector<BlockArgument> leaves;
   for (const MadeTile &tile : plan.scaled)
-    sources.insert_range(RolePlan::leavesOf(tile.rows));
-  return sources;
+    leaves.insert_range(RolePlan::leavesOf(tile.rows));
+  return leaves;
 }
 
 void RoleEmitter::ScaledTiles::scale(Value chunk, const Stage &stage) {
@@ -129,13 +130,10 @@ void RoleEmitter::ScaledTiles::scale(Value chunk, const Stage &stage) {
                                                     ArrayRef(right).slice(2 * eight, 2)));
     return results;
   };
-  llvm::SetVector<BlockArgument> leaves;
-  for (const MadeTile &tile : plan.scaled)
-    leaves.insert_range(RolePlan::leavesOf(tile.rows));
   auto body = [&](Value group, ValueRange) {
     Values near = load(logs, group, rowNear, true), own = load(logs, group, rowOwn, true);
     llvm::DenseMap<Value, Values> pairs;
-    for (BlockArgument input : leaves)
+    for (BlockArgument input : leaves())
       pairs[input] = load(input, group, rowOwn, false);
     Values before = times(Values(8, ptx.number(0)), ones, near);
     Values ofUntil = times(before, until, own), ofThrough = times(before, through, own);
@@ -153,7 +151,7 @@ void RoleEmitter::ScaledTiles::scale(Value chunk, const Stage &stage) {
           for (Value sum : sums[int(tile.span == Span::Rest ? Span::Through : tile.span)])
             scale.push_back(ptx.exp2(tile.span == Span::Rest ? ptx.negative(sum) : sum));
       llvm::DenseMap<Value, Values> entries;
-      for (BlockArgument input : leaves)
+      for (BlockArgument input : leaves())
         for (Value pair : ArrayRef(pairs[input]).slice(2 * eight, 2))
           llvm::append_range(entries[input], ptx.unpack(pair));
       for (auto [tile, pairs] : llvm::zip(plan.scaled, made)) {

@@ -27,11 +27,8 @@ struct RoleEmitter::ScaledTiles {
 
 private:
   mlir::Value warpOf();
-  llvm::SetVector<mlir::BlockArgument> sources() const;
-  bool isLeaf(mlir::BlockArgument input) const {
-    return llvm::any_of(plan.scaled,
-                        [&](const MadeTile &tile) { return RolePlan::leavesOf(tile.rows).contains(input); });
-  }
+  /// The inputs that scaled rows are functions of.
+  llvm::SetVector<mlir::BlockArgument> leaves() const;
   void awaitSums(const Stage &stage);
   void scale(mlir::Value chunk, const Stage &stage);
   void clearPastEnd(mlir::Value chunk, const Stage &stage);
