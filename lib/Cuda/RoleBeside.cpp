@@ -11,6 +11,7 @@
 // fewer heads than processors. A block has two places for chunks of its own, of which one is walked while the
 // other is loaded, and one for what comes from the other block. Walkers are held up by nothing but the place
 // of the chunk before the last one, which both chains have to have done with.
+#include "lib/Cuda/RoleScaledTiles.h"
 #include "lib/Cuda/RoleScores.h"
 
 using namespace mlir;
@@ -132,13 +133,18 @@ void RoleEmitter::giveTiles(Value chunk, Stage stage) {
     ptx.await(barrier(WalkedEmpty, index), phase);
   });
   Value place = ptx.add(base, walkedAt + ownPlaces * walkedBytes);
-  Value wholes = wholesOf(chunk, stage),
-        wholesThere = ptx.add(base, wholesAt() + (ownPlaces + 1) * 4 * plan.keys);
   forPeers([&](Value other) {
     Value there = ptx.inBlock(tilesThere, other);
     auto copy = [&](Value to, Value from, int64_t bytes) {
       ptx.copyThere(ptx.inBlock(to, other), from, bytes, there);
     };
+    if (plan.scaling) { // what decays lies behind the tiles, and sums have gone ahead
+      int64_t bytes = scalesAt + ScaledTiles::bytesOfHalves(plan);
+      ptx.arriveThereExpecting(there, bytes);
+      return copy(place, stage.walked, bytes);
+    }
+    Value wholes = wholesOf(chunk, stage),
+          wholesThere = ptx.add(base, wholesAt() + (ownPlaces + 1) * 4 * plan.keys);
     int64_t sumBytes = plan.reductions.size() * form.walkers() * slotBytes;
     ptx.arriveThereExpecting(there, walkedBytes + 4 * plan.keys + sumBytes);
     copy(place, stage.walked, walkedBytes); // tiles have taken the inputs' places
@@ -151,7 +157,7 @@ void RoleEmitter::giveTiles(Value chunk, Stage stage) {
 // The barrier of a chunk's tiles, and its phase: of the place where they lie.
 std::pair<Value, Value> RoleEmitter::tilesFull(Value chunk, Stage stage) {
   if (!form.sharesWalk())
-    return {barrier(TilesFull, stage.index), stage.phase};
+    return {barrier(plan.scaling ? Changed : TilesFull, stage.index), stage.phase};
   auto [index, phase] = ownPlace(chunk);
   Value own = isOwn(chunk);
   Value ofOther = ptx.bits(arith::DivUIOp::create(b, chunk, ptx.constant(team)), 1);

@@ -364,7 +364,7 @@ FailureOr<Values> RoleEmitter::emitSlab(ChainState &state, Value chunk, ValueRan
   if (!plan.scaling)
     return emitChunkOf(state, chunk, entries);
   // Within the chunk the state is relative to the middle.
-  ptx.await(barrier(Full, state.stage.index), state.stage.phase);
+  awaitTiles(chunk, state.stage);
   ScaledTiles scaled(*this);
   FailureOr<Values> next = emitChunkOf(state, chunk, scaled.decayed(state.stage, 0, entries));
   if (failed(next))

@@ -51,8 +51,11 @@ struct RoleForm {
   /// Whether the channels of a decay of each key are walked beside the chain, in one launch: by who then has
   /// no system to solve, and beside one warpgroup that has all of the chain.
   bool walksBeside = false;
-  /// Whether each of a team's blocks walks them for all, of its own chunks.
-  bool sharesWalk() const { return walksBeside && team > 1; }
+  /// Whether each of a team's blocks scales rows (RoleScaledKeys.cpp) of its own chunks alone, for all.
+  bool sharesScaled = false;
+  /// Whether each of a team's blocks makes, of its own chunks, for all what lies in the place of their
+  /// inputs.
+  bool sharesWalk() const { return (walksBeside || sharesScaled) && team > 1; }
   /// The warpgroups that share out these channels.
   int64_t walkers() const { return phase == Phase::Prepare || walksBeside ? 2 : 0; }
   /// Whether sums over rows are a warpgroup's work, the last one's: many keys take two warps longer than the

@@ -240,7 +240,10 @@ void RoleEmitter::emitStart() {
     init(Full, stages, rowsApart() ? 96 : 32);
     init(KnownFull, walkersSum() && plan.haveNumbersInLogs() ? stages : 0, 32);
     init(Empty, stages, 128 * (chains + (plan.normaliser && team > 1)) + (numbersHoldPlace() ? 32 : 0));
-    init(TilesFull, form.sharesWalk() ? ownPlaces + 1 : stages, form.walkers() ? 1 : 0);
+    int64_t makers = form.sharesScaled ? 128 * scorers.size() : form.walkers() ? 1 : 0;
+    init(TilesFull, form.sharesWalk() ? ownPlaces : stages, makers);
+    if (form.sharesWalk()) // of what comes from the other block
+      ptx.initBarrier(barrier(TilesFull, ptx.constant(ownPlaces)), 1);
     init(TablesFull, tabulatesAhead() ? 2 : 0, 32 * tableWarps());
     init(TablesEmpty, tabulatesAhead() ? 2 : 0, 128 * form.walkers());
     init(LogsFull, takesLogsAhead() ? ownPlaces : 0, 1);
@@ -256,8 +259,9 @@ void RoleEmitter::emitStart() {
     init(EarlyFull, phase == Phase::Chain ? earlyPlaces : 0, 1);
     init(EarlyEmpty, earlyPlaces, 128 * (slabs + (team > 1 ? 0 : scorers.size())));
     init(ValuesFull, valuesPlaces, 1);
-    init(Changed, changesAhead() ? stages : 0, 128 * (plan.scaling ? scorers.size() : 1));
-    init(RowsRead, plan.scaling && hasSums() ? stages : 0, 32 * sumWarps());
+    init(Changed, changesAhead() && !form.sharesScaled ? stages : 0,
+         128 * (plan.scaling ? scorers.size() : 1));
+    init(RowsRead, !plan.scaling || !hasSums() ? 0 : form.sharesScaled ? ownPlaces : stages, 32 * sumWarps());
     init(MapsFull, form.sharesMaps(plan) ? stages : 0, team - 1);
     init(MapsEmpty, form.sharesMaps(plan) ? stages : 0, 4 * chains * (team - 1));
     init(OutputsFull,
@@ -266,7 +270,7 @@ void RoleEmitter::emitStart() {
                        : 1,
          plan.countOutputs() ? 128 * chains : 0);
     init(OutputsEmpty, 1, plan.countOutputs() && slabs ? 1 : 0);
-    init(Summed, chunksOfSums(), team > 1 && hasSums() ? team : 0);
+    init(Summed, chunksOfSums(), team > 1 && hasSums() ? teamOfSums() : 0);
     ptx.fenceBarrierInit();
     if (phase == Phase::Passed)
       takeNumber();

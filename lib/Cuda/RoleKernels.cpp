@@ -132,6 +132,7 @@ std::optional<Entry> KernelBuilder::addScaled(const RolePlan &plan, int64_t shar
   RoleForm form;
   form.team = 2;
   form.phase = Phase::Passed;
+  form.sharesScaled = true;
   Entry entry;
   entry.name = options.symbol + "_scaled";
   entry.leastTokens = tokensWorthChunk;
@@ -139,8 +140,13 @@ std::optional<Entry> KernelBuilder::addScaled(const RolePlan &plan, int64_t shar
   entry.mostBlocks = options.chip.processors;
   entry.takesMore = true;
   entry.shards = shards;
-  if (shards % form.team || !addRoles(plan, entry, form))
+  if (shards % form.team)
     return std::nullopt;
+  if (!addRoles(plan, entry, form)) {
+    form.sharesScaled = false;
+    if (!addRoles(plan, entry, form))
+      return std::nullopt;
+  }
   return entries.pop_back_val();
 }
 

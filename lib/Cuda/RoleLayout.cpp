@@ -90,8 +90,9 @@ void RoleEmitter::placeTiles(bool apart) {
     }
     total += halves * bytes;
   }
-  scalesAt = stageBytes;
-  stageBytes += ScaledTiles::bytes(plan);
+  int64_t &ofScaled = form.sharesScaled ? walkedBytes : stageBytes;
+  scalesAt = ofScaled;
+  ofScaled += ScaledTiles::bytes(plan);
 }
 
 // Of a team each block makes every second chunk's scores, for both, and those of many keys come long after

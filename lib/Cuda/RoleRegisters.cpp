@@ -28,7 +28,7 @@ std::optional<RoleEmitter::Registers> RoleEmitter::shareRegisters() const {
   own.walk = 0, own.sum = !isApart ? 0 : scorers.size() > 1 ? 48 : 56;
   if (form.walksBeside && slabs > 1)
     own.few = 40, own.walk = 120, own.many = 232;
-  else if (form.sharesWalk())
+  else if (form.walksBeside && team > 1)
     own.few = 40, own.walk = 128, own.many = 216;
   else if (form.walksBeside)
     own.few = 40, own.walk = 152, own.many = 168;

@@ -272,8 +272,10 @@ void RoleEmitter::clearRows(Value chunk, Stage stage, Value tokens) {
   llvm::MapVector<unsigned, SmallVector<BlockArgument>> alike;
   if (valuesPlaces)
     awaitValues(chunk, stage);
+  auto ofScaled = plan.inputsOfScaled(); // those who scale clear them before
   for (BlockArgument input : copiedInputs(plan, phase))
-    if ((!isEarly(input) || phase != Phase::Chain) && !form.sharesMap(plan, input))
+    if (!ofScaled.contains(input) && (!isEarly(input) || phase != Phase::Chain) &&
+        !form.sharesMap(plan, input))
       alike[16 * isApart(input) + 8 * isWalked(input) + 4 * plan.hasSteps(input) + 2 * isEarly(input) +
             isLogsAhead(input)]
           .push_back(input);
@@ -423,7 +425,7 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
     for (bool late : {false, true}) {
       if (late && rowsAhead())
         await();
-      if (late && changesAhead())
+      if (late && changesAhead() && !plan.scaling)
         awaitChanged(stage);
       // Walkers, who may make them, walk rows that are cleared.
       if (late && walkersSum())

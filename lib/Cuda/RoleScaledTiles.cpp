@@ -5,7 +5,9 @@
 // of 16 tokens near the middle, and of 16 behind these, to which all of the near ones are added. They are
 // bf16, so that sums are exact. Sums lie as matrices do that are loaded from tiles and stored to them.
 //
-// Each block of a team scales all rows: to exchange them takes longer.
+// Each block of a team scales the rows of its own chunks, every second one, and gives them to the other, where
+// there is room for two places for its own and one for the other's. Else each scales all rows: with two places
+// the exchange would be what is waited for.
 #include "lib/Cuda/RoleScaledTiles.h"
 #include "lib/Cuda/Count.h"
 
@@ -15,18 +17,33 @@ using namespace recur::cuda;
 using chunk::Span;
 
 void RoleEmitter::ScaledTiles::emit(Value chunks) {
+  auto scores = [&](Value chunk, const Stage &stage) {
+    auto isFirst = scf::IfOp::create(b, ptx.equal(roles.group, 1), /*withElseRegion=*/true);
+    OpBuilder::InsertionGuard guard(b);
+    for (unsigned which : {0, 1}) {
+      b.setInsertionPoint((which ? isFirst.elseBlock() : isFirst.thenBlock())->getTerminator());
+      roles.emitScores(chunk, which, &stage);
+    }
+  };
+  if (roles.form.sharesScaled)
+    return roles.forOwnChunks(chunks, [&](Value chunk, Stage stage) {
+      roles.awaitWalked(chunk);
+      scale(chunk, stage);
+      ptx.arrive(roles.tilesFull(chunk, stage).first);
+      // Who does not make the inverse has the time.
+      roles.threads.when(ptx.equal(warpOf(), 4), [&] {
+        roles.awaitTiles(chunk, stage);
+        roles.threads.when(ptx.isElected(), [&] { roles.giveTiles(chunk, stage); });
+      });
+      scores(chunk, stage);
+    });
   roles.forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
     ptx.await(roles.barrier(Loaded, stage.index), stage.phase);
     scale(chunk, stage);
     ptx.arrive(roles.barrier(Changed, stage.index));
     roles.threads.when(roles.isOwn(chunk), [&] {
       describeEach(*b.getInsertionBlock(), roles.team);
-      auto isFirst = scf::IfOp::create(b, ptx.equal(roles.group, 1), /*withElseRegion=*/true);
-      OpBuilder::InsertionGuard guard(b);
-      for (unsigned which : {0, 1}) {
-        b.setInsertionPoint((which ? isFirst.elseBlock() : isFirst.thenBlock())->getTerminator());
-        roles.emitScores(chunk, which, &stage);
-      }
+      scores(chunk, stage);
     });
     return Values();
   });
@@ -36,9 +53,11 @@ void RoleEmitter::ScaledTiles::emit(Value chunks) {
 Value RoleEmitter::ScaledTiles::warpOf() { return ptx.add(ptx.mul(ptx.add(roles.group, -1), 4), roles.warp); }
 
 // Sums are of what is copied.
-void RoleEmitter::ScaledTiles::awaitSums(const Stage &stage) {
-  if (roles.hasSums())
-    ptx.await(roles.barrier(RowsRead, stage.index), stage.phase);
+void RoleEmitter::ScaledTiles::awaitSums(Value chunk, const Stage &stage) {
+  if (!roles.hasSums())
+    return;
+  auto [index, phase] = roles.form.sharesScaled ? roles.ownPlace(chunk) : std::pair(stage.index, stage.phase);
+  ptx.await(roles.barrier(RowsRead, index), phase);
 }
 
 // What comes past a sequence's end is another one's, or none: zeros, of which follow zeros.
@@ -46,7 +65,7 @@ void RoleEmitter::ScaledTiles::clearPastEnd(Value chunk, const Stage &stage) {
   Value left = roles.tokensLeft(chunk);
   roles.threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(plan.tokens)), [&] {
     describeRare(*b.getInsertionBlock());
-    awaitSums(stage);
+    awaitSums(chunk, stage);
     int64_t lanes = plan.keys / 8;
     Value thread = ptx.add(ptx.mul(warpOf(), 32), roles.lane), zero = ptx.constant(0);
     Value first = ptx.add(left, ptx.shiftRight(thread, llvm::Log2_64(lanes)));
@@ -130,6 +149,9 @@ void RoleEmitter::ScaledTiles::scale(Value chunk, const Stage &stage) {
                                                     ArrayRef(right).slice(2 * eight, 2)));
     return results;
   };
+  Value isEnd = ptx.compare(arith::CmpIPredicate::eq, row, ptx.choose(isLater, ptx.constant(7), zero));
+  isEnd = arith::AndIOp::create(b, isFar, isEnd);
+  Value halfAt = this->placeOf(stage, ptx.choose(isLater, ptx.constant(1), zero));
   auto body = [&](Value group, ValueRange) {
     Values near = load(logs, group, rowNear, true), own = load(logs, group, rowOwn, true);
     llvm::DenseMap<Value, Values> pairs;
@@ -167,18 +189,14 @@ void RoleEmitter::ScaledTiles::scale(Value chunk, const Stage &stage) {
         pairs.push_back(ptx.pack(scaled[2], scaled[3]));
       }
       // What all of the half decays by: of its last token, or of its first.
-      roles.threads.when(isFar, [&] {
-        Value isEnd = ptx.choose(isLater, ptx.equal(row, 7), ptx.equal(row, 0));
-        Value at = ptx.add(ptx.mul(group, 16 * 4), ptx.mul(ptx.add(column, 8 * eight), 4));
-        Values ends;
-        for (unsigned key : {0, 1})
-          ends.push_back(ptx.exp2(ptx.choose(isLater, sums[int(Span::Through)][2 + key],
-                                             ptx.negative(sums[int(Span::Until)][key]))));
-        Value half = ptx.choose(isLater, ptx.constant(1), zero);
-        ptx.store(ptx.add(this->placeOf(stage, half), at), 0, ends, /*relaxed=*/false, isEnd);
-      });
+      Value at = ptx.add(ptx.mul(group, 16 * 4), ptx.mul(ptx.add(column, 8 * eight), 4));
+      Values ends;
+      for (unsigned key : {0, 1})
+        ends.push_back(ptx.exp2(ptx.choose(isLater, sums[int(Span::Through)][2 + key],
+                                           ptx.negative(sums[int(Span::Until)][key]))));
+      ptx.store(ptx.add(halfAt, at), 0, ends, /*relaxed=*/false, isEnd);
     }
-    awaitSums(stage);
+    awaitSums(chunk, stage);
     for (auto [tile, pairs] : llvm::zip(plan.scaled, made))
       ptx.storeMatrices(placeOf(tile.place, group, rowOwn), roles.tileOffset(tile.place), pairs, false);
     return Values();

@@ -12,8 +12,9 @@ struct RoleEmitter::ScaledTiles {
 
   /// What decays in either half of a chunk, for each key, in f32: behind the tiles of a place in the ring.
   static int64_t bytesOfHalf(const RolePlan &plan) { return plan.keys * 4; }
+  static int64_t bytesOfHalves(const RolePlan &plan) { return 2 * bytesOfHalf(plan); }
   static int64_t bytes(const RolePlan &plan) {
-    return plan.scaling ? llvm::alignTo(2 * bytesOfHalf(plan), 1024) : 0;
+    return plan.scaling ? llvm::alignTo(bytesOfHalves(plan), 1024) : 0;
   }
 
   /// The two warpgroups that make a team's scores, and scale rows before.
@@ -22,14 +23,15 @@ struct RoleEmitter::ScaledTiles {
   Values decayed(const Stage &stage, int64_t half, mlir::ValueRange entries);
   /// Where what decays in half of a chunk is.
   mlir::Value placeOf(const Stage &stage, mlir::Value half) {
-    return ptx.add(ptx.add(stage.tiles, roles.scalesAt), ptx.mul(half, bytesOfHalf(plan)));
+    mlir::Value tiles = roles.form.sharesScaled ? stage.walked : stage.tiles;
+    return ptx.add(ptx.add(tiles, roles.scalesAt), ptx.mul(half, bytesOfHalf(plan)));
   }
 
 private:
   mlir::Value warpOf();
   /// The inputs that scaled rows are functions of.
   llvm::SetVector<mlir::BlockArgument> leaves() const;
-  void awaitSums(const Stage &stage);
+  void awaitSums(mlir::Value chunk, const Stage &stage);
   void scale(mlir::Value chunk, const Stage &stage);
   void clearPastEnd(mlir::Value chunk, const Stage &stage);
 

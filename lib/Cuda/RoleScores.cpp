@@ -335,14 +335,16 @@ void RoleEmitter::emitScores(Value chunks, unsigned which, const Stage *ofOne) {
       ptx.await(barrier(Full, stage.index), stage.phase);
       collectRows(state);
     };
-    if (isAhead) {
+    if (plan.scaling) // who scales clears rows
+      awaitTiles(chunk, stage);
+    if (isAhead && !plan.scaling) {
       Value isWhole = ptx.compare(arith::CmpIPredicate::sge, tokensLeft(chunk), ptx.constant(plan.tokens));
       Value full = barrier(Full, stage.index);
       Value loaded = barrier(changesAhead() ? Changed : Loaded, stage.index);
       ptx.await(ptx.choose(isWhole, loaded, full), stage.phase);
       if (form.sharesMaps(plan))
         ptx.await(barrier(MapsFull, stage.index), stage.phase);
-    } else {
+    } else if (!isAhead) {
       awaitNumbers();
     }
     state.ofVector.clear();

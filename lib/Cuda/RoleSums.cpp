@@ -277,7 +277,7 @@ Value RoleEmitter::sumsIn(Value place, Operation *op) {
 
 // Where the sums of a chunk are; they lie several chunks deep, see RoleEmitter::Summed.
 Value RoleEmitter::sumsOf(Value chunk, Operation *op) {
-  if (form.sharesWalk())
+  if (form.sharesWalk() && walkersSum())
     return sumsIn(ptx.choose(isOwn(chunk), ownPlace(chunk).first, ptx.constant(ownPlaces)), op);
   return sumsIn(ptx.bits(chunk, walkersSum() ? ownPlaces - 1 : chunksOfSums() - 1), op);
 }
@@ -294,6 +294,11 @@ llvm::SetVector<Operation *> RoleEmitter::gramsOf(const ScoreRole &role) const {
 // Sums over rows, by two warps or a warpgroup, which may change tiles before. The blocks of a
 // team share the rows out.
 void RoleEmitter::emitSums(Value chunks) {
+  if (form.sharesScaled)
+    return forOwnChunks(chunks, [&](Value chunk, Stage stage) {
+      awaitWalked(chunk);
+      sumChunk(chunk, stage);
+    });
   forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
     ptx.await(barrier(changesAhead() && !plan.scaling ? Changed : Loaded, stage.index), stage.phase);
     sumChunk(chunk, stage);
@@ -305,7 +310,7 @@ void RoleEmitter::emitSums(Value chunks) {
 void RoleEmitter::sumChunk(Value chunk, Stage stage) {
   Value first = ptx.mul(ptx.bits(warp, sumWarps() - 1), rowsOfSumWarp());
   int64_t own = 32 * sumWarps(), all = own + 32;
-  if (team > 1)
+  if (teamOfSums() > 1)
     first = ptx.add(first, ptx.mul(rank(), tokensOfChunk / team));
   if (sumsChange()) {
     changeTiles(chunk, stage);
@@ -316,7 +321,7 @@ void RoleEmitter::sumChunk(Value chunk, Stage stage) {
   for (Operation *op : plan.reductions)
     sumRows(stage, sumsOf(chunk, op), first, cast<ReduceOp>(op));
   if (plan.scaling && hasSums())
-    ptx.arrive(barrier(RowsRead, stage.index));
+    ptx.arrive(barrier(RowsRead, form.sharesScaled ? ownPlace(chunk).first : stage.index));
   if (team == 1)
     return ptx.meet(ptx.constant(4), all);
   ptx.fenceProxy();
@@ -341,8 +346,8 @@ void RoleEmitter::awaitSums(Value chunk, Stage stage) {
 // read: a place in the ring was free, so this block's chain has had all scores of as many chunks before as it
 // has places, those of the others too, which followed from their numbers.
 void RoleEmitter::handOverSums(Value chunk) {
-  int64_t bytes = slotBytes / team;
-  Value own = ptx.mul(rank(), bytes);
+  int64_t bytes = slotBytes / teamOfSums();
+  Value own = teamOfSums() > 1 ? ptx.mul(rank(), bytes) : ptx.constant(0);
   Value done = barrier(Summed, ptx.bits(chunk, chunksOfSums() - 1));
   ptx.arrive(done);
   forPeers([&](Value rank) {

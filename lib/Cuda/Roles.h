@@ -148,7 +148,9 @@ private:
   bool hasSums() const { return !plan.reductions.empty() && phase != Phase::Chain && !walkersSum(); }
   bool walkersSum() const, numbersHoldPlace() const;
   /// The rows that such a warp sums over, side by side.
-  int64_t rowsOfSumWarp() const { return tokensOfChunk / sumWarps() / team; }
+  int64_t rowsOfSumWarp() const { return tokensOfChunk / sumWarps() / teamOfSums(); }
+  /// The blocks that share out a chunk's rows to sum over.
+  int64_t teamOfSums() const { return form.sharesScaled ? 1 : team; }
   bool waits(const Slot &slot) const;
   mlir::Value sumsOf(mlir::Value chunk, mlir::Operation *op);
   mlir::Value sumsIn(mlir::Value place, mlir::Operation *op);
@@ -312,7 +314,10 @@ private:
   bool takesLogsAhead() const;
   bool isLogsAhead(mlir::BlockArgument input) const { return takesLogsAhead() && input == plan.logs(); }
   /// Whether an input, or a made tile, is for who walks a chunk for a team, whose own chunks have two places.
-  bool isWalked(mlir::BlockArgument input) const { return form.sharesWalk() && !plan.isForChain(input); }
+  bool isWalked(mlir::BlockArgument input) const {
+    return form.sharesWalk() &&
+           (plan.scaling ? plan.inputsOfScaled().contains(input) : !plan.isForChain(input));
+  }
   int64_t tablePlaces() const { return tabulatesAhead() ? 2 : 1; }
   int64_t tableWarps() const { return plan.keys / 64; }
   int64_t bytesOfTables() const;
