@@ -204,6 +204,11 @@ LogicalResult RoleEmitter::begin(ChainState &state, Issue &issue, ArrayRef<const
     return success();
   }
   rightSteps(state, product, issue.steps);
+  if (product.kind == ChainProduct::Depth && plan.references() > 1) {
+    next.pending = ScaledTiles(*this).overHalves(state.stage, columns, issue);
+    state.inFlight.push_back(next);
+    return success();
+  }
   // The sums of many columns are easier to place in parts.
   ValueRange start = issue.start;
   for (int64_t first = 0; first < columns; first += mostKeysBeside) {
@@ -308,9 +313,12 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
     for (Issue &issue : issues)
       if (failed(takeStart(issue)))
         return failure();
-    for (Issue &issue : issues)
-      if (failed(begin(state, issue, products)))
-        return failure();
+    // What is waited for half-way comes last.
+    for (bool isLate : {false, true})
+      for (Issue &issue : issues)
+        if ((plan.references() > 1 && issue.product->kind == ChainProduct::Depth) == isLate &&
+            failed(begin(state, issue, products)))
+          return failure();
     if (plan.states > 1 && failed(sumStarts(state, wave)))
       return failure();
     land(state, older);
@@ -369,7 +377,7 @@ FailureOr<Values> RoleEmitter::emitSlab(ChainState &state, Value chunk, ValueRan
   FailureOr<Values> next = emitChunkOf(state, chunk, scaled.decayed(state.stage, 0, entries));
   if (failed(next))
     return failure();
-  Values decayed = scaled.decayed(state.stage, 1, *next);
+  Values decayed = scaled.decayed(state.stage, plan.references(), *next);
   leaveChunk(state);
   return decayed;
 }

@@ -334,7 +334,8 @@ LogicalResult RoleEmitter::emit() {
   layOut();
   if (team > stages || !fits() || entry.maps.size() > mostMaps)
     return failure();
-  if ((form.sharesWalk() && buffers < team) || (plan.scaling && scorers.size() != 2))
+  if ((form.sharesWalk() && buffers < team) || (plan.scaling && scorers.size() != 2) ||
+      (plan.references() > 1 && !ScaledTiles::canRefer(plan, form)))
     return failure();
   emitStart();
   // How much that is, is known when all numbers of tokens are.

@@ -52,6 +52,8 @@ void RoleEmitter::storeSystem(ScoreState &state) {
   system.value = plan.system;
   system.anyAbove = !plan.atOnce;
   Value tile = ptx.add(blocksOf(state), state.warpRows);
+  if (plan.references() > 1) // blocks may lie where the products' rows do
+    ptx.meet(ptx.constant(5 + (state.role - scorers.data())), 128);
   refreshBlocks(state);
   forBlocks(state, system, [&](ValueRange values, Value place, bool onDiagonal) {
     Values entries;

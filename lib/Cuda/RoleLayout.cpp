@@ -142,8 +142,16 @@ void RoleEmitter::layOut() {
   // With a decay of each key, the system's blocks lie where its sums did.
   if (plan.decay)
     exchangeBytes = partsInTables() ? 0 : plan.grams.size() * partBytes, blockBytes = rightBytes;
-  int64_t others = outputBytes + blockBytes + leavesBytes + tablesBytes + sumBytes + vectorBytes() +
-                   exchangeBytes + ownPlaces * logsBytes + (ownPlaces + 1) * walkedBytes +
+  // The system's blocks lie where rows did that only its products read, which are done with by then.
+  int64_t twinBytes = plan.twins().size() * ScaledTiles::bytesOfTwin(plan);
+  int64_t middleBytes = ScaledTiles::bytesOfMiddle(plan);
+  std::optional<int64_t> ofSystem = ScaledTiles::twinOfSystem(plan);
+  if (ofSystem && blockBytes > ScaledTiles::bytesOfTwin(plan))
+    ofSystem = std::nullopt;
+  if (ofSystem)
+    blockBytes = 0;
+  int64_t others = outputBytes + blockBytes + twinBytes + middleBytes + leavesBytes + tablesBytes + sumBytes +
+                   vectorBytes() + exchangeBytes + ownPlaces * logsBytes + (ownPlaces + 1) * walkedBytes +
                    Barriers * barrierPitch + beginBytes + Normaliser(*this).bytes() + functionBytes() + 256;
   // Teams want three places for what their chains read as it is; the first try leaves outputs one of their
   // own.
@@ -208,7 +216,11 @@ void RoleEmitter::layOut() {
   take(normaliserAt, Normaliser(*this).bytes());
   inverseAt = scoresAt + scoreOffset(plan.scores.size());
   take(outputsAt, outputBytes);
+  take(twinsAt, twinBytes);
+  take(middleAt, middleBytes);
   take(blocksAt, blockBytes);
+  if (ofSystem)
+    blocksAt = twinsAt + *ofSystem * ScaledTiles::bytesOfTwin(plan);
   rightsAt = blocksAt;
   take(exchangeAt, exchangeBytes);
   if (exchangeBytes && plan.system)

@@ -142,9 +142,13 @@ void RoleEmitter::emitLoader(Value chunks) {
   };
   if (form.sharesWalk() && takesLogsAhead())
     whenOwn(ptx.constant(0), [&] { takeLogs(ptx.constant(0), stageOf(ptx.constant(0))); });
+  // What is scaled for a team has more places than values may have.
+  if (form.sharesScaled)
+    whenOwn(ptx.constant(0), [&] { takeWalked(ptx.constant(0), stageOf(ptx.constant(0))); });
   forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
+    Value walked = form.sharesScaled ? ptx.add(chunk, 1) : chunk;
     if (form.sharesWalk())
-      whenOwn(chunk, [&] { takeWalked(chunk, stage); });
+      whenOwn(walked, [&] { takeWalked(walked, form.sharesScaled ? stageOf(walked) : stage); });
     else if (takesLogsAhead())
       takeLogs(chunk, stage);
     // Tables need them long before the chunk's turn.

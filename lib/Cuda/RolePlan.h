@@ -242,6 +242,12 @@ public:
   static bool scaleKeys(chunk::ProgramOp program);
   static bool isScaling(mlir::Value decay);
   mlir::BlockArgument scalingLogs() const;
+  /// The tokens of a chunk that rows are scaled relative to: the middle one, or that of either half.
+  int64_t references() const;
+  /// Those of the scaled tiles whose later half is there a second time, relative to its own reference: what
+  /// is read, with two of these. And the number of a place's tile among them.
+  llvm::SmallVector<const MadeTile *> twins() const;
+  int64_t twinIn(mlir::BlockArgument place) const;
   /// The inputs that scaled rows follow from or take the places of, and those logarithms; the rows in a
   /// place.
   llvm::SetVector<mlir::BlockArgument> inputsOfScaled() const;

@@ -10,7 +10,7 @@ std::optional<RoleEmitter::Registers> RoleEmitter::shareRegisters() const {
   own.atEntry = 65536 / entry.threads / 8 * 8;
   own.few = 32, own.some = plan.system ? 96 : 64, own.many = plan.system ? 192 : 208;
   if (slabs == 1)
-    own.few = 40, own.some = scorers.size() > 1 ? 112 : isApart ? 168 : 216, own.many = 232;
+    own.few = 40, own.some = scorers.size() > 1 ? 120 : isApart ? 168 : 216, own.many = 232;
   if (slabs == 1 && isApart && scorers.size() > 1)
     own.few = 40, own.some = 88, own.many = 216;
   if (phase == Phase::Chain)

@@ -22,8 +22,27 @@ using chunk::Span;
 static constexpr llvm::StringLiteral scaledAttr = "recur.scaled_keys";
 // As a binary logarithm: scores are sums of products of rows that need not be short, in f32.
 static constexpr double mostOfScaled = 100;
+// The same of half of a chunk that has a reference of its own: rows of up to 2^11 stay in range.
+static constexpr double mostOfHalf = 232;
 
 bool RolePlan::isScaling(Value decay) { return decay.getDefiningOp()->hasAttr(scaledAttr); }
+
+int64_t RolePlan::references() const {
+  return scaling ? scaling.getDefiningOp()->getAttrOfType<IntegerAttr>(scaledAttr).getInt() : 0;
+}
+
+SmallVector<const MadeTile *> RolePlan::twins() const {
+  SmallVector<const MadeTile *> twins;
+  for (const MadeTile &tile : scaled)
+    if (references() > 1 && tile.span != Span::Rest)
+      twins.push_back(&tile);
+  return twins;
+}
+
+int64_t RolePlan::twinIn(BlockArgument place) const {
+  SmallVector<const MadeTile *> all = twins();
+  return llvm::find_if(all, [&](const MadeTile *tile) { return tile->place == place; }) - all.begin();
+}
 
 // What weights of such a decay are operand `i`'s factor; null where they are none.
 static chunk::WeightsOp scalingBeside(Operation *op, unsigned i) {
@@ -35,9 +54,9 @@ static chunk::WeightsOp scalingBeside(Operation *op, unsigned i) {
 namespace {
 class KeyScaler {
 public:
-  KeyScaler(chunk::ProgramOp program, const RolePlan &plan)
+  KeyScaler(chunk::ProgramOp program, const RolePlan &plan, int64_t references)
       : plan(plan), yield(program.getBodyYield()), b(yield), loc(program.getLoc()),
-        decay(plan.decay.getDefiningOp<chunk::DecayOp>()) {}
+        decay(plan.decay.getDefiningOp<chunk::DecayOp>()), references(references) {}
 
   void run() {
     SmallVector<chunk::GramOp> grams;
@@ -63,7 +82,7 @@ public:
       gram.getRhsMutable().assign(times(gram.getRhs(), Span::Rest));
       gram.getDecayMutable().clear();
     }
-    decay->setAttr(scaledAttr, b.getUnitAttr());
+    decay->setAttr(scaledAttr, b.getI64IntegerAttr(references));
   }
 
 private:
@@ -101,6 +120,7 @@ private:
   OpBuilder b;
   Location loc;
   chunk::DecayOp decay;
+  int64_t references;
 };
 } // namespace
 
@@ -115,10 +135,12 @@ bool RolePlan::scaleKeys(chunk::ProgramOp program) {
     return false;
   auto logs = dyn_cast<BlockArgument>(trace(decay.getLog()));
   RangeAttr range = logs ? plan.rangeOf(logs) : RangeAttr();
-  double most = mostOfScaled / (tokensOfChunk * llvm::numbers::log2e);
-  if (!range || range.getLo() < -most || range.getHi() > most)
+  if (!range)
     return false;
-  KeyScaler(program, plan).run();
+  double most = std::max(-range.getLo(), range.getHi()) * tokensOfChunk * llvm::numbers::log2e;
+  if (most > 2 * mostOfHalf)
+    return false;
+  KeyScaler(program, plan, most > mostOfScaled ? 2 : 1).run();
   for (Operation &op : llvm::make_early_inc_range(llvm::reverse(program.getBody().front())))
     if (isOpTriviallyDead(&op))
       op.erase();

@@ -5,9 +5,9 @@
 // of 16 tokens near the middle, and of 16 behind these, to which all of the near ones are added. They are
 // bf16, so that sums are exact. Sums lie as matrices do that are loaded from tiles and stored to them.
 //
-// Each block of a team scales the rows of its own chunks, every second one, and gives them to the other, where
-// there is room for two places for its own and one for the other's. Else each scales all rows: with two places
-// the exchange would be what is waited for.
+// Each block of a team scales the rows of its own chunks, every second one, and gives them to the other,
+// where there is room for two places for its own and one for the other's. Else each scales all rows: with two
+// places the exchange would be what is waited for.
 #include "lib/Cuda/RoleScaledTiles.h"
 #include "lib/Cuda/Count.h"
 
@@ -47,6 +47,49 @@ void RoleEmitter::ScaledTiles::emit(Value chunks) {
     });
     return Values();
   });
+}
+
+std::optional<int64_t> RoleEmitter::ScaledTiles::twinOfSystem(const RolePlan &plan) {
+  if (!plan.system || plan.twins().empty())
+    return std::nullopt;
+  auto readBy = [&](ArrayRef<Value> roots) {
+    llvm::SetVector<int64_t> read;
+    for (Operation *gram : plan.gramsOf(roots))
+      read.insert(plan.twinIn(plan.asTile(cast<chunk::GramOp>(gram).getLhs())->input));
+    return read;
+  };
+  SmallVector<Value> scores;
+  for (const ScoreTile &tile : plan.scores)
+    scores.push_back(tile.value);
+  auto ofSystem = readBy({plan.system}), others = readBy(scores);
+  for (int64_t own : ofSystem)
+    if (!others.contains(own))
+      return own;
+  return std::nullopt;
+}
+
+// Rows of the later half that see tokens of theirs are relative to their own reference; the earlier half's
+// have no sums there that anybody reads.
+Pending RoleEmitter::ScaledTiles::product(const Stage &stage, BlockArgument read, BlockArgument written) {
+  constexpr int64_t columns = tokensOfChunk / 2;
+  SmallVector<Step> steps[2];
+  Value lane = roles.freshLane(),
+        rows = ptx.mul(ptx.add(ptx.mul(ptx.bits(roles.warp, 1), 16), ptx.bits(lane, 15)), rowBytes);
+  Value twin = ptx.add(twinAt(plan.twinIn(read)), rows);
+  auto side = [&](BlockArgument input, int64_t k, int64_t row) {
+    int64_t bytes = k / 4 * roles.halfStride(input) + k % 4 * 32 + row * rowBytes;
+    return ptx.advance(ptx.descriptor(roles.tileAt(stage, input), 0), bytes);
+  };
+  for (int64_t k = 0; k < plan.keys / 16; ++k) {
+    steps[0].push_back({{side(read, k, 0)}, side(written, k, 0)});
+    Value packet = ptx.exclusiveOr(ptx.add(ptx.shiftRight(lane, 4), k % 4 * 2), ptx.bits(lane, 7));
+    Values left = ptx.loadMatrices(ptx.add(twin, ptx.mul(packet, 16)), k / 4 * halfOfTwin, false);
+    steps[1].push_back({left, side(written, k, columns)});
+  }
+  Pending product;
+  for (const auto &own : steps)
+    llvm::append_range(product.entries, ptx.product(columns, {}, own, false, false).entries);
+  return product;
 }
 
 // The number of a warp among those.
@@ -92,28 +135,73 @@ llvm::SetVector<BlockArgument> RoleEmitter::ScaledTiles::leaves() const {
   return leaves;
 }
 
+// Where a lane's row of 16 keys is, as matrices are loaded and stored.
+Value RoleEmitter::ScaledTiles::placeIn(Value tiles, int64_t halfStride, Value group, Value row) {
+  Value packet = ptx.add(ptx.mul(ptx.bits(group, 3), 2), ptx.shiftRight(roles.lane, 4));
+  Value at = ptx.add(ptx.mul(row, rowBytes), ptx.mul(ptx.exclusiveOr(packet, ptx.bits(roles.lane, 7)), 16));
+  return ptx.add(ptx.add(tiles, at), ptx.mul(ptx.shiftRight(group, 2), halfStride));
+}
+
+Value RoleEmitter::ScaledTiles::placeOf(const Stage &stage, BlockArgument input, Value group, Value row) {
+  return placeIn(roles.tileAt(stage, input), roles.halfStride(input), group, row);
+}
+
+// The sums of `left` times 16 x 16 of the right, in eight keys each, one after the other.
+Values RoleEmitter::ScaledTiles::times(ValueRange sums, const Values &left, ArrayRef<Value> right) {
+  Values results;
+  for (int64_t eight : {0, 1})
+    llvm::append_range(results,
+                       ptx.multiply16By8("bf16", sums.slice(4 * eight, 4), left, right.slice(2 * eight, 2)));
+  return results;
+}
+
+// What decays between two references, for each key, as a binary logarithm for who scales and as it is for the
+// chain. A warp has 16 keys. With them all have read what others scale in place, and what lies where rows
+// that are there a second time will.
+void RoleEmitter::ScaledTiles::sumMiddle(const Stage &stage) {
+  Value lane = roles.lane, group = warpOf();
+  roles.threads.when(ptx.below(group, ptx.constant(plan.keys / 16)), [&] {
+    Values ones(4, ptx.constant(int32_t(ptx.bitsOf(1) | ptx.bitsOf(1) << 16))), sums(8, ptx.number(0));
+    for (int64_t first : {16, 32}) {
+      Value at = placeOf(stage, plan.scalingLogs(), group, ptx.add(ptx.bits(lane, 15), first));
+      sums = times(sums, ones, ptx.loadMatrices(at, 0, true));
+    }
+    Value isFirst = ptx.equal(ptx.shiftRight(lane, 2), 0); // all rows are the same
+    for (int64_t eight : {0, 1}) {
+      Value key = ptx.add(ptx.mul(group, 16), ptx.add(ptx.mul(ptx.bits(lane, 3), 2), 8 * eight));
+      Values logs, decays;
+      for (Value sum : ArrayRef(sums).slice(4 * eight, 2)) {
+        logs.push_back(ptx.multiply(sum, ptx.number(llvm::numbers::log2e)));
+        decays.push_back(ptx.exp2(logs.back()));
+      }
+      ptx.store(middleAt(key), 0, logs, /*relaxed=*/false, isFirst);
+      ptx.store(ptx.add(placeOf(stage, ptx.constant(1)), ptx.mul(key, 4)), 0, decays, false, isFirst);
+    }
+  });
+  ptx.meet(ptx.constant(meeting), 32 * warps);
+}
+
 void RoleEmitter::ScaledTiles::scale(Value chunk, const Stage &stage) {
   clearPastEnd(chunk, stage);
+  if (plan.references() > 1)
+    sumMiddle(stage);
   Value lane = roles.lane, warp = warpOf(), zero = ptx.constant(0);
   BlockArgument logs = plan.scalingLogs();
-  // A warp has the tokens near the middle, or those behind them, of one half, and of some 16 keys. (Those
-  // behind have more to do: each quarter of the processor has as many of them.)
+  // A warp has 16 tokens before or behind a reference, and every second 16 keys. With one reference those are
+  // near it, or far; with two they are in the earlier or later half. (Those far, and the later half's, have
+  // more to do: each quarter of the processor has as many of them.)
+  bool isSplit = plan.references() > 1;
   auto isOne = [&](int64_t bit) { return ptx.equal(ptx.bits(ptx.shiftRight(warp, bit), 1), 1); };
-  Value isLater = isOne(0), isFar = isOne(2);
-  auto rowOf = [&](int64_t inEarlier, int64_t inLater) {
-    return ptx.add(ptx.choose(isLater, ptx.constant(inLater), ptx.constant(inEarlier)), ptx.bits(lane, 15));
+  Value isBehind = isOne(0), isFar = isOne(2);
+  auto rowOf = [&](int64_t before, int64_t behind) {
+    return ptx.add(ptx.choose(isBehind, ptx.constant(behind), ptx.constant(before)), ptx.bits(lane, 15));
   };
-  Value rowNear = rowOf(16, 32), rowOwn = ptx.choose(isFar, rowOf(0, 48), rowNear);
-  auto placeOf = [&](BlockArgument input, Value group, Value row) {
-    Value packet = ptx.add(ptx.mul(ptx.bits(group, 3), 2), ptx.shiftRight(lane, 4));
-    Value at = ptx.add(ptx.mul(row, rowBytes), ptx.mul(ptx.exclusiveOr(packet, ptx.bits(lane, 7)), 16));
-    return ptx.add(ptx.add(roles.tilesOf(stage, input), at),
-                   ptx.mul(ptx.shiftRight(group, 2), roles.halfStride(input)));
-  };
+  Value rowNear = isSplit ? rowOf(0, 16) : rowOf(16, 32),
+        rowOwn = ptx.choose(isFar, isSplit ? rowOf(32, 48) : rowOf(0, 48), rowNear);
   auto load = [&](BlockArgument input, Value group, Value row, bool transposed) {
-    return ptx.loadMatrices(placeOf(input, group, row), roles.tileOffset(input), transposed);
+    return ptx.loadMatrices(placeOf(stage, input, group, row), 0, transposed);
   };
-  // Logarithms count from the middle on: what decays later, and what has decayed before. What is read has
+  // Logarithms count from the reference on: what decays later, and what has decayed before. What is read has
   // decayed by a later token's own decay, not by an earlier one's, if it has at all. A triangle's blocks of
   // 8 x 8 are itself, all or nothing.
   Value row = ptx.shiftRight(lane, 2), column = ptx.mul(ptx.bits(lane, 3), 2);
@@ -125,11 +213,11 @@ void RoleEmitter::ScaledTiles::scale(Value chunk, const Stage &stage) {
     Value block = zero;
     for (int64_t odd : {0, 1}) {
       Value other = ptx.add(column, odd);
-      Value counts = ptx.choose(isLater, ptx.compare(until ? Order::ult : Order::ule, other, row),
+      Value counts = ptx.choose(isBehind, ptx.compare(until ? Order::ult : Order::ule, other, row),
                                 ptx.compare(until ? Order::uge : Order::ugt, other, row));
       block = ptx.add(block, ptx.choose(counts, ptx.constant(int32_t(one << 16 * odd)), zero));
     }
-    return Values{block, ptx.choose(isLater, all, zero), ptx.choose(isLater, zero, all), block};
+    return Values{block, ptx.choose(isBehind, all, zero), ptx.choose(isBehind, zero, all), block};
   };
   // Left sides are four registers in a row. Each has its own: the assembler would move those there that it
   // knows to be the same.
@@ -140,65 +228,88 @@ void RoleEmitter::ScaledTiles::scale(Value chunk, const Stage &stage) {
   };
   Values ones = apart(Values(4, ptx.choose(isFar, all, zero)));
   Values until = apart(triangle(Span::Until)), through = apart(triangle(Span::Through));
-  Value unit = ptx.choose(isLater, ptx.number(llvm::numbers::log2e), ptx.number(-llvm::numbers::log2e));
-  // Of each left side both products, of eight keys each, one after the other.
-  auto times = [&](Values sums, const Values &left, const Values &right) {
-    Values results;
-    for (int64_t eight : {0, 1})
-      llvm::append_range(results, ptx.multiply16By8("bf16", ArrayRef(sums).slice(4 * eight, 4), left,
-                                                    ArrayRef(right).slice(2 * eight, 2)));
-    return results;
+  Value unit = ptx.choose(isBehind, ptx.number(llvm::numbers::log2e), ptx.number(-llvm::numbers::log2e));
+  auto scaled = [&](Values sums, Value unit) {
+    for (Value &sum : sums)
+      sum = ptx.multiply(sum, unit);
+    return sums;
   };
-  Value isEnd = ptx.compare(arith::CmpIPredicate::eq, row, ptx.choose(isLater, ptx.constant(7), zero));
-  isEnd = arith::AndIOp::create(b, isFar, isEnd);
-  Value halfAt = this->placeOf(stage, ptx.choose(isLater, ptx.constant(1), zero));
+  // What the chunk's first and last 16 tokens decay by, from or to a reference.
+  Value isEnd = ptx.compare(arith::CmpIPredicate::eq, row, ptx.choose(isBehind, ptx.constant(7), zero));
+  Value isOuter = isSplit ? ptx.compare(arith::CmpIPredicate::eq, isFar, isBehind) : isFar;
+  isEnd = arith::AndIOp::create(b, isEnd, isOuter);
+  Value endsAt = placeOf(stage, ptx.choose(isBehind, ptx.constant(plan.references()), zero));
   auto body = [&](Value group, ValueRange) {
-    Values near = load(logs, group, rowNear, true), own = load(logs, group, rowOwn, true);
+    Values own = load(logs, group, rowOwn, true);
+    // What of those near decays is summed before those far; or all between two references.
+    Values before(8, ptx.number(0)), between;
+    if (!isSplit)
+      before = times(before, ones, load(logs, group, rowNear, true));
+    for (int64_t eight = 0; isSplit && eight < 2; ++eight) {
+      Value key = ptx.add(ptx.mul(group, 16), ptx.add(column, 8 * eight));
+      Values logs = ptx.loadFloats(middleAt(key), 0, 2);
+      between.append({logs[0], logs[1], logs[0], logs[1]});
+    }
     llvm::DenseMap<Value, Values> pairs;
     for (BlockArgument input : leaves())
       pairs[input] = load(input, group, rowOwn, false);
-    Values before = times(Values(8, ptx.number(0)), ones, near);
-    Values ofUntil = times(before, until, own), ofThrough = times(before, through, own);
+    Values ofUntil = scaled(times(before, until, own), unit),
+           ofThrough = scaled(times(before, through, own), unit);
     // Where scaled rows take the logarithms' place, all have read these.
-    if (plan.scaledIn(logs))
+    if (plan.scaledIn(logs) && !isSplit)
       ptx.meet(ptx.constant(meeting), 32 * warps);
-    SmallVector<Values> made(plan.scaled.size());
-    for (int64_t eight : {0, 1}) {
-      llvm::DenseMap<int, Values> sums, scales;
-      for (auto [span, both] : {std::pair(Span::Until, ofUntil), std::pair(Span::Through, ofThrough)})
-        for (Value sum : ArrayRef(both).slice(4 * eight, 4))
-          sums[int(span)].push_back(ptx.multiply(sum, unit));
-      for (const MadeTile &tile : plan.scaled)
-        if (Values &scale = scales[int(tile.span)]; scale.empty())
-          for (Value sum : sums[int(tile.span == Span::Rest ? Span::Through : tile.span)])
-            scale.push_back(ptx.exp2(tile.span == Span::Rest ? ptx.negative(sum) : sum));
-      llvm::DenseMap<Value, Values> entries;
-      for (BlockArgument input : leaves())
-        for (Value pair : ArrayRef(pairs[input]).slice(2 * eight, 2))
-          llvm::append_range(entries[input], ptx.unpack(pair));
-      for (auto [tile, pairs] : llvm::zip(plan.scaled, made)) {
-        Values scaled;
-        for (unsigned e = 0; e < 4; ++e) {
-          Value entry = roles.vectorEntry(tile.rows, [&](Value leaf) -> Value {
-            auto input = dyn_cast<BlockArgument>(leaf);
-            return input && entries.count(input) ? entries.lookup(input)[e] : Value();
-          });
-          scaled.push_back(ptx.multiply(entry, scales[int(tile.span)][e]));
+    // Rows of all tiles, or of those that are read, that far from their reference and as much more.
+    auto rows = [&](bool readAlone, ValueRange more) {
+      SmallVector<Values> made(plan.scaled.size());
+      for (int64_t eight : {0, 1}) {
+        llvm::DenseMap<int, Values> scales;
+        for (auto [tile, packed] : llvm::zip(plan.scaled, made)) {
+          if (readAlone && tile.span == Span::Rest)
+            continue;
+          Values &scale = scales[int(tile.span)], entries;
+          for (int64_t e = 4 * eight; scale.size() < 4; ++e) {
+            Value sum = (tile.span == Span::Until ? ofUntil : ofThrough)[e];
+            scale.push_back(ptx.exp2(tile.span == Span::Rest ? ptx.negative(sum)
+                                     : more.empty()          ? sum
+                                                             : ptx.sum(sum, more[e])));
+          }
+          for (unsigned e = 0; e < 4; ++e) {
+            Value entry = roles.vectorEntry(tile.rows, [&](Value leaf) -> Value {
+              auto input = dyn_cast<BlockArgument>(leaf);
+              return input && pairs.count(input) ? ptx.unpack(pairs[input][2 * eight + e / 2])[e % 2]
+                                                 : Value();
+            });
+            entries.push_back(ptx.multiply(entry, scale[e]));
+          }
+          for (unsigned e : {0, 2})
+            packed.push_back(ptx.pack(entries[e], entries[e + 1]));
         }
-        pairs.push_back(ptx.pack(scaled[0], scaled[1]));
-        pairs.push_back(ptx.pack(scaled[2], scaled[3]));
       }
-      // What all of the half decays by: of its last token, or of its first.
-      Value at = ptx.add(ptx.mul(group, 16 * 4), ptx.mul(ptx.add(column, 8 * eight), 4));
+      return made;
+    };
+    SmallVector<Values> made = rows(/*readAlone=*/false, {});
+    for (int64_t eight : {0, 1}) {
       Values ends;
-      for (unsigned key : {0, 1})
-        ends.push_back(ptx.exp2(ptx.choose(isLater, sums[int(Span::Through)][2 + key],
-                                           ptx.negative(sums[int(Span::Until)][key]))));
-      ptx.store(ptx.add(halfAt, at), 0, ends, /*relaxed=*/false, isEnd);
+      for (int64_t key : {0, 1}) {
+        Value first = ptx.negative(ofUntil[4 * eight + key]), last = ofThrough[4 * eight + 2 + key];
+        ends.push_back(ptx.exp2(ptx.choose(isBehind, last, first)));
+      }
+      Value at = ptx.add(ptx.mul(group, 16 * 4), ptx.mul(ptx.add(column, 8 * eight), 4));
+      ptx.store(ptx.add(endsAt, at), 0, ends, /*relaxed=*/false, isEnd);
     }
     awaitSums(chunk, stage);
-    for (auto [tile, pairs] : llvm::zip(plan.scaled, made))
-      ptx.storeMatrices(placeOf(tile.place, group, rowOwn), roles.tileOffset(tile.place), pairs, false);
+    for (auto [tile, packed] : llvm::zip(plan.scaled, made)) {
+      Value at = placeOf(stage, tile.place, group, rowOwn);
+      if (int64_t twin = plan.twinIn(tile.place); isSplit && tile.span != Span::Rest)
+        at = ptx.choose(isFar, placeIn(twinAt(twin), halfOfTwin, group, ptx.bits(rowOwn, 31)), at);
+      ptx.storeMatrices(at, 0, packed, false);
+    }
+    if (isSplit)
+      roles.threads.when(isFar, [&] {
+        for (auto [tile, packed] : llvm::zip(plan.scaled, rows(/*readAlone=*/true, between)))
+          if (!packed.empty())
+            ptx.storeMatrices(placeOf(stage, tile.place, group, rowOwn), 0, packed, false);
+      });
     return Values();
   };
   int64_t groups = plan.keys / 16, together = 2;
@@ -206,6 +317,19 @@ void RoleEmitter::ScaledTiles::scale(Value chunk, const Stage &stage) {
                                     ptx.constant(together), {}, body);
   describeTrips(loop, groups / together);
   ptx.fenceProxy();
+}
+
+Pending RoleEmitter::ScaledTiles::overHalves(const Stage &stage, int64_t columns, const Issue &issue) {
+  constexpr size_t all = tokensOfChunk / 16;
+  auto product = [&](ValueRange start, bool later) {
+    SmallVector<Step> own;
+    for (auto [k, step] : llvm::enumerate(issue.steps))
+      if (later == (k % all >= all / 2))
+        own.push_back(step);
+    return ptx.product(columns, start, own, issue.byDepth, /*rightByDepth=*/true);
+  };
+  Values earlier = ptx.await(0, product(issue.start, false))[0];
+  return product(ptx.pin(decayed(stage, 1, earlier)), true);
 }
 
 Values RoleEmitter::ScaledTiles::decayed(const Stage &stage, int64_t half, ValueRange entries) {

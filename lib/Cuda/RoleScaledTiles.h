@@ -12,15 +12,35 @@ struct RoleEmitter::ScaledTiles {
 
   /// What decays in either half of a chunk, for each key, in f32: behind the tiles of a place in the ring.
   static int64_t bytesOfHalf(const RolePlan &plan) { return plan.keys * 4; }
-  static int64_t bytesOfHalves(const RolePlan &plan) { return 2 * bytesOfHalf(plan); }
+  static int64_t bytesOfHalves(const RolePlan &plan) { return (1 + plan.references()) * bytesOfHalf(plan); }
   static int64_t bytes(const RolePlan &plan) {
     return plan.scaling ? llvm::alignTo(bytesOfHalves(plan), 1024) : 0;
   }
+
+  /// What decays between two references, for each key, as an f32 logarithm.
+  static int64_t bytesOfMiddle(const RolePlan &plan) { return plan.references() > 1 ? plan.keys * 4 : 0; }
+
+  /// Whether rows may have a reference for each half of a chunk: where one product adds to the state.
+  static bool canRefer(const RolePlan &plan, const RoleForm &form) {
+    return form.sharesScaled && plan.ownSystem < 0 &&
+           llvm::count_if(
+               plan.products, [](const ChainProduct &own) { return own.kind == ChainProduct::Depth; }) == 1;
+  }
+  /// Half of a chunk's rows, relative to that half's own reference (RolePlan::twins).
+  static int64_t bytesOfTwin(const RolePlan &plan) { return plan.keys / 64 * halfOfTwin; }
+  static constexpr int64_t halfOfTwin = tokensOfChunk / 2 * rowBytes; // of 64 keys
+  /// The one that products of the system alone read, if there is one.
+  static std::optional<int64_t> twinOfSystem(const RolePlan &plan);
+  /// A product between tokens, of rows that are read with rows that are written: of columns that are the
+  /// earlier half of the tokens, and of the later half's; each is waited for by itself.
+  Pending product(const Stage &stage, mlir::BlockArgument read, mlir::BlockArgument written);
 
   /// The two warpgroups that make a team's scores, and scale rows before.
   void emit(mlir::Value chunks);
   /// A thread's entries of the state times what decays in half of a chunk.
   Values decayed(const Stage &stage, int64_t half, mlir::ValueRange entries);
+  /// What a chunk adds to the state, whose halves have references of their own.
+  Pending overHalves(const Stage &stage, int64_t columns, const Issue &issue);
   /// Where what decays in half of a chunk is.
   mlir::Value placeOf(const Stage &stage, mlir::Value half) {
     mlir::Value tiles = roles.form.sharesScaled ? stage.walked : stage.tiles;
@@ -29,6 +49,14 @@ struct RoleEmitter::ScaledTiles {
 
 private:
   mlir::Value warpOf();
+  mlir::Value placeIn(mlir::Value tiles, int64_t halfStride, mlir::Value group, mlir::Value row);
+  mlir::Value placeOf(const Stage &stage, mlir::BlockArgument input, mlir::Value group, mlir::Value row);
+  Values times(mlir::ValueRange sums, const Values &left, llvm::ArrayRef<mlir::Value> right);
+  void sumMiddle(const Stage &stage);
+  mlir::Value middleAt(mlir::Value key) {
+    return ptx.add(ptx.add(roles.base, roles.middleAt), ptx.mul(key, 4));
+  }
+  mlir::Value twinAt(int64_t twin) { return ptx.add(roles.base, roles.twinsAt + twin * bytesOfTwin(plan)); }
   /// The inputs that scaled rows are functions of.
   llvm::SetVector<mlir::BlockArgument> leaves() const;
   void awaitSums(mlir::Value chunk, const Stage &stage);

@@ -1,6 +1,7 @@
 // Scores between the tokens of a chunk, by one warpgroup: each warp has 16 tokens as rows.
 #include "lib/Cuda/Count.h"
 #include "lib/Cuda/RoleBesideScores.h"
+#include "lib/Cuda/RoleScaledTiles.h"
 #include "llvm/ADT/TypeSwitch.h"
 
 using namespace mlir;
@@ -350,7 +351,10 @@ void RoleEmitter::emitScores(Value chunks, unsigned which, const Stage *ofOne) {
     state.ofVector.clear();
     state.rowSums.assign(keepsVector && !plan.statesOnly ? 2 : 0, ptx.number(0));
     SmallVector<Pending> products;
+    int64_t partsOfProduct = std::max<int64_t>(plan.references(), 1);
     auto multiply = [&](BlockArgument left, BlockArgument right) {
+      if (plan.references() > 1)
+        return products.push_back(ScaledTiles(*this).product(stage, left, right));
       SmallVector<Step> steps;
       auto side = [&](BlockArgument input, int64_t k) {
         return ptx.advance(ptx.descriptor(tileAt(stage, input), 0), k / 4 * halfStride(input) + k % 4 * 32);
@@ -394,7 +398,7 @@ void RoleEmitter::emitScores(Value chunks, unsigned which, const Stage *ofOne) {
         if (isAhead && i == 0)
           awaitNumbers();
         state.sums.clear();
-        state.sums[order[i]] = ptx.await(products.size() - 1 - i, products[i])[0];
+        state.sums[order[i]] = ptx.await(partsOfProduct * (products.size() - 1 - i), products[i])[0];
         if (i < ofSystem)
           storeSystem(state);
         if (hasTile(order[i])) {
@@ -418,7 +422,8 @@ void RoleEmitter::emitScores(Value chunks, unsigned which, const Stage *ofOne) {
     if (isAhead)
       awaitNumbers();
     auto land = [&](size_t from, size_t to) {
-      SmallVector<Values> landed = ptx.await(products.size() - to, ArrayRef(products).slice(from, to - from));
+      SmallVector<Values> landed =
+          ptx.await(partsOfProduct * (products.size() - to), ArrayRef(products).slice(from, to - from));
       for (auto [gram, sums] : llvm::zip(ArrayRef(order).slice(from, to - from), landed))
         state.sums[gram] = sums;
     };

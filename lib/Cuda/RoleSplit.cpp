@@ -285,7 +285,7 @@ SmallVector<Value> RolePlan::forgetting() const {
 // A warp has 16 rows, and of a triangle the last ones are longest, those of a turned one the first. So tiles
 // are turned where they stand beside a system, which is not; and each second one only.
 void RolePlan::turnScores() {
-  if (!system || decay || steps > 1)
+  if (!system || decay || steps > 1 || references() > 1)
     return;
   llvm::SetVector<Operation *> taken = gramsOf({system});
   bool turn = true;

@@ -59,7 +59,7 @@ struct RoleTypes {
           valuesAt = 0, valuesPlaces = 0, scoreBytes = 0, scoresAt = 0, inverseAt = 0, blocksAt = 0,
           leavesAt = 0, outputsAt = 0, barriersAt = 0, masksAt = 0, slotsAt = 0, normsAt = 0, vectorsAt = 0,
           tablesAt = 0, scalesAt = 0, rightsAt = 0, beginAt = 0, exchangeAt = 0, normaliserAt = 0,
-          functionsAt = 0;
+          functionsAt = 0, twinsAt = 0, middleAt = 0;
   /// Whether the system's blocks lie where scores go when it is inverted.
   bool blocksInScores = false;
 
