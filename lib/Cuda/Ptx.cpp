@@ -249,6 +249,11 @@ Value Ptx::pack(Value low, Value high, bool saturates) {
   return assembly(text, b.getI32Type(), {high, low}, false)[0];
 }
 
+Value Ptx::packFinite(Value low, Value high) {
+  return assembly(("cvt.rn.satfinite." + half() + "x2.f32 $0, $1, $2;").str(), b.getI32Type(), {high, low},
+                  false)[0];
+}
+
 uint32_t Ptx::bitsOf(double number) const {
   llvm::APFloat half(number);
   bool isInexact;

@@ -155,6 +155,8 @@ public:
   // Conversions of pairs; the first is the low half. `saturates`: what is beyond f16's range is its largest
   // number.
   mlir::Value pack(mlir::Value low, mlir::Value high, bool saturates = true);
+  /// The same, with the largest there are for what is larger.
+  mlir::Value packFinite(mlir::Value low, mlir::Value high);
   mlir::Value packF16(mlir::Value low, mlir::Value high);
   /// What is packed, as products name it; and the bits of a number.
   llvm::StringRef half() const { return isF16 ? "f16" : "bf16"; }

@@ -282,7 +282,7 @@ void RoleEmitter::ScaledTiles::scale(Value chunk, const Stage &stage) {
             entries.push_back(ptx.multiply(entry, scale[e]));
           }
           for (unsigned e : {0, 2})
-            packed.push_back(ptx.pack(entries[e], entries[e + 1]));
+            packed.push_back(ptx.packFinite(entries[e], entries[e + 1]));
         }
       }
       return made;

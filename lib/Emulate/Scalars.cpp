@@ -44,7 +44,7 @@ static void packPair(Thread &thread, const Statement &s, Slots slots) {
   uint16_t (*round)(float) = s.flag ? roundToBf16 : roundToF16;
   auto rounded = [&](unsigned operand) {
     float x = thread.number(s.operands[operand], slots);
-    constexpr float most = 65504; // of f16
+    const float most = s.flag ? 0x1.fep127f : 65504;
     return uint32_t(round(s.kind && !std::isnan(x) ? std::clamp(x, -most, most) : x));
   };
   uint32_t high = rounded(1), low = rounded(2);
@@ -158,7 +158,8 @@ bool recur::emulate::decodeScalar(Statement &s) {
     s.flag = StringRef(kind).contains("bf16");
     s.kind = s.has("satfinite");
     s.run = StringSwitch<decltype(s.run)>(kind)
-                .Cases({"rn.bf16x2.f32", "rn.f16x2.f32", "rn.satfinite.f16x2.f32"}, packPair)
+                .Cases({"rn.bf16x2.f32", "rn.f16x2.f32", "rn.satfinite.bf16x2.f32", "rn.satfinite.f16x2.f32"},
+                       packPair)
                 .Cases({"rn.bf16.f32", "rn.f16.f32"}, roundOne)
                 .Case("f32.f16", widenF16)
                 .Default(nullptr);
