@@ -138,19 +138,23 @@ void RoleEmitter::giveTiles(Value chunk, Stage stage) {
     auto copy = [&](Value to, Value from, int64_t bytes) {
       ptx.copyThere(ptx.inBlock(to, other), from, bytes, there);
     };
-    if (plan.scaling) { // what decays lies behind the tiles, and sums have gone ahead
+    int64_t sumBytes = sumsOfWalkers().size() * sumParts * slotBytes;
+    auto copySums = [&] {
+      for (Operation *sum : sumsOfWalkers())
+        copy(sumsIn(ptx.constant(ownPlaces), sum), sumsOf(chunk, sum), sumParts * slotBytes);
+    };
+    if (plan.scaling) { // what decays lies behind the tiles
       int64_t bytes = scalesAt + ScaledTiles::bytesOfHalves(plan);
-      ptx.arriveThereExpecting(there, bytes);
-      return copy(place, stage.walked, bytes);
+      ptx.arriveThereExpecting(there, bytes + sumBytes);
+      copy(place, stage.walked, bytes);
+      return copySums();
     }
     Value wholes = wholesOf(chunk, stage),
           wholesThere = ptx.add(base, wholesAt() + (ownPlaces + 1) * 4 * plan.keys);
-    int64_t sumBytes = plan.reductions.size() * form.walkers() * slotBytes;
     ptx.arriveThereExpecting(there, walkedBytes + 4 * plan.keys + sumBytes);
     copy(place, stage.walked, walkedBytes); // tiles have taken the inputs' places
     copy(wholesThere, wholes, 4 * plan.keys);
-    for (Operation *sum : plan.reductions)
-      copy(sumsIn(ptx.constant(ownPlaces), sum), sumsOf(chunk, sum), form.walkers() * slotBytes);
+    copySums();
   });
 }
 

@@ -238,7 +238,7 @@ void RoleEmitter::emitStart() {
     };
     init(Loaded, stages, 1);
     init(Full, stages, rowsApart() ? 96 : 32);
-    init(KnownFull, walkersSum() && plan.haveNumbersInLogs() ? stages : 0, 32);
+    init(KnownFull, walkersSum() && plan.decay && plan.haveNumbersInLogs() ? stages : 0, 32);
     init(Empty, stages, 128 * (chains + (plan.normaliser && team > 1)) + (numbersHoldPlace() ? 32 : 0));
     int64_t makers = form.sharesScaled ? 128 * scorers.size() : form.walkers() ? 1 : 0;
     init(TilesFull, form.sharesWalk() ? ownPlaces : stages, makers);

@@ -435,7 +435,7 @@ void RoleEmitter::emitRows(Value chunks, RowPart which) {
       for (unsigned i = 0; i < count; ++i)
         if (waits(slots[i]) == late && !RolePlan::isLate(slots[i].factors))
           fill(i);
-      if (!late && walkersSum() && plan.haveNumbersInLogs())
+      if (!late && walkersSum() && plan.decay && plan.haveNumbersInLogs())
         ptx.arrive(barrier(KnownFull, stage.index));
     }
     if (plan.normaliser && phase != Phase::Chain)

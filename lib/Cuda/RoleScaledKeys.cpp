@@ -207,6 +207,21 @@ LogicalResult RolePlan::placeScaled() {
                  }));
 }
 
+llvm::SetVector<BlockArgument> RolePlan::leavesOfScaled() const {
+  llvm::SetVector<BlockArgument> leaves;
+  for (const MadeTile &tile : scaled)
+    leaves.insert_range(leavesOf(tile.rows));
+  return leaves;
+}
+
+bool RolePlan::scalersSum() const {
+  llvm::SetVector<BlockArgument> known = leavesOfScaled();
+  return llvm::all_of(reductions, [&](Operation *sum) {
+    return llvm::all_of(leavesOf(sum->getOperand(0)),
+                        [&](BlockArgument leaf) { return known.contains(leaf); });
+  });
+}
+
 BlockArgument RolePlan::scalingLogs() const { return cast<BlockArgument>(logsOf(scaling)); }
 
 llvm::SetVector<BlockArgument> RolePlan::inputsOfScaled() const {

@@ -113,7 +113,7 @@ void RoleEmitter::ScaledTiles::clearPastEnd(Value chunk, const Stage &stage) {
     Value thread = ptx.add(ptx.mul(warpOf(), 32), roles.lane), zero = ptx.constant(0);
     Value first = ptx.add(left, ptx.shiftRight(thread, llvm::Log2_64(lanes)));
     Value packet = ptx.bits(thread, lanes - 1);
-    llvm::SetVector<BlockArgument> read = leaves();
+    llvm::SetVector<BlockArgument> read = plan.leavesOfScaled();
     read.insert(plan.scalingLogs());
     roles.threads.forLoop(
         first, ptx.constant(plan.tokens), ptx.constant(32 * warps / lanes), {}, [&](Value row, ValueRange) {
@@ -126,13 +126,6 @@ void RoleEmitter::ScaledTiles::clearPastEnd(Value chunk, const Stage &stage) {
         });
     ptx.meet(ptx.constant(meeting), 32 * warps);
   });
-}
-
-llvm::SetVector<BlockArgument> RoleEmitter::ScaledTiles::leaves() const {
-  llvm::SetVector<BlockArgument> leaves;
-  for (const MadeTile &tile : plan.scaled)
-    leaves.insert_range(RolePlan::leavesOf(tile.rows));
-  return leaves;
 }
 
 // Where a lane's row of 16 keys is, as matrices are loaded and stored.
@@ -239,7 +232,7 @@ void RoleEmitter::ScaledTiles::scale(Value chunk, const Stage &stage) {
   Value isOuter = isSplit ? ptx.compare(arith::CmpIPredicate::eq, isFar, isBehind) : isFar;
   isEnd = arith::AndIOp::create(b, isEnd, isOuter);
   Value endsAt = placeOf(stage, ptx.choose(isBehind, ptx.constant(plan.references()), zero));
-  auto body = [&](Value group, ValueRange) {
+  auto body = [&](Value group, ValueRange carried) {
     Values own = load(logs, group, rowOwn, true);
     // What of those near decays is summed before those far; or all between two references.
     Values before(8, ptx.number(0)), between;
@@ -251,8 +244,18 @@ void RoleEmitter::ScaledTiles::scale(Value chunk, const Stage &stage) {
       between.append({logs[0], logs[1], logs[0], logs[1]});
     }
     llvm::DenseMap<Value, Values> pairs;
-    for (BlockArgument input : leaves())
+    for (BlockArgument input : plan.leavesOfScaled())
       pairs[input] = load(input, group, rowOwn, false);
+    Values next(carried); // of each sum that of the lane's two rows
+    for (auto [i, op] : llvm::enumerate(roles.sumsOfWalkers()))
+      for (unsigned e = 0; e < 8; ++e) {
+        Value entry = roles.vectorEntry(op->getOperand(0), [&](Value leaf) -> Value {
+          auto known = pairs.find(leaf);
+          return known == pairs.end() ? Value() : ptx.unpack(known->second[e / 2])[e % 2];
+        });
+        Value &sum = next[2 * i + e / 2 % 2];
+        sum = ptx.sum(sum, entry);
+      }
     Values ofUntil = scaled(times(before, until, own), unit),
            ofThrough = scaled(times(before, through, own), unit);
     // Where scaled rows take the logarithms' place, all have read these.
@@ -310,12 +313,22 @@ void RoleEmitter::ScaledTiles::scale(Value chunk, const Stage &stage) {
           if (!packed.empty())
             ptx.storeMatrices(placeOf(stage, tile.place, group, rowOwn), 0, packed, false);
       });
-    return Values();
+    return next;
   };
   int64_t groups = plan.keys / 16, together = 2;
-  auto loop = roles.threads.forLoop(ptx.bits(ptx.shiftRight(warp, 1), 1), roles.opaque(groups),
-                                    ptx.constant(together), {}, body);
+  Value part = ptx.bits(ptx.shiftRight(warp, 1), 1);
+  auto loop = roles.threads.forLoop(part, roles.opaque(groups), ptx.constant(together),
+                                    Values(2 * roles.sumsOfWalkers().size(), ptx.number(0)), body);
   describeTrips(loop, groups / together);
+  // Who makes numbers of them adds both parts.
+  for (unsigned i = 0; i < loop.getNumResults(); ++i) {
+    Value sum = loop.getResult(i);
+    for (int64_t distance : {1, 2})
+      sum = ptx.sum(sum, ptx.shuffle(sum, ptx.exclusiveOr(lane, ptx.constant(distance))));
+    Value token = ptx.add(ptx.bits(rowOwn, 48), ptx.add(row, i % 2 * 8));
+    Value at = ptx.add(roles.sumsOf(chunk, plan.reductions[i / 2]), ptx.mul(part, slotBytes));
+    ptx.store(ptx.add(at, ptx.mul(token, 4)), 0, {sum}, /*relaxed=*/false, ptx.equal(ptx.bits(lane, 3), 0));
+  }
   ptx.fenceProxy();
 }
 

@@ -57,8 +57,6 @@ private:
     return ptx.add(ptx.add(roles.base, roles.middleAt), ptx.mul(key, 4));
   }
   mlir::Value twinAt(int64_t twin) { return ptx.add(roles.base, roles.twinsAt + twin * bytesOfTwin(plan)); }
-  /// The inputs that scaled rows are functions of.
-  llvm::SetVector<mlir::BlockArgument> leaves() const;
   void awaitSums(mlir::Value chunk, const Stage &stage);
   void scale(mlir::Value chunk, const Stage &stage);
   void clearPastEnd(mlir::Value chunk, const Stage &stage);

@@ -260,18 +260,20 @@ void RoleEmitter::sumRows(Stage stage, Value sums, Value first, ReduceOp op) {
 
 // In a launch of their own two warps have time for sums, but not for functions.
 bool RoleEmitter::walkersSum() const {
+  if (form.sharesScaled)
+    return plan.scalersSum();
   return (form.walksBeside || (phase == Phase::Prepare && plan.sumsFunctions())) && plan.walkersSum();
 }
 
 // Of one sum over rows: of several chunks or, of those that walkers make, what each of two makes of a chunk,
 // of two of these, and of one of the other block's.
 int64_t RoleEmitter::bytesOfSums() const {
-  return walkersSum() ? (ownPlaces + 1) * form.walkers() * slotBytes : chunksOfSums() * slotBytes;
+  return walkersSum() ? (ownPlaces + 1) * sumParts * slotBytes : chunksOfSums() * slotBytes;
 }
 
 Value RoleEmitter::sumsIn(Value place, Operation *op) {
   int64_t which = llvm::find(plan.reductions, op) - plan.reductions.begin();
-  int64_t each = walkersSum() ? form.walkers() * slotBytes : slotBytes;
+  int64_t each = walkersSum() ? sumParts * slotBytes : slotBytes;
   return ptx.add(ptx.add(base, normsAt + which * bytesOfSums()), ptx.mul(place, each));
 }
 

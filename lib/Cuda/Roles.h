@@ -147,6 +147,11 @@ private:
   /// Whether some warps sum over rows. Sums come to a chain in records.
   bool hasSums() const { return !plan.reductions.empty() && phase != Phase::Chain && !walkersSum(); }
   bool walkersSum() const, numbersHoldPlace() const;
+  /// The sums that walkers make, or those who scale rows: of each there are two parts.
+  llvm::ArrayRef<mlir::Operation *> sumsOfWalkers() const {
+    return plan.reductions.getArrayRef().take_front(walkersSum() ? plan.reductions.size() : 0);
+  }
+  static constexpr int64_t sumParts = 2;
   /// The rows that such a warp sums over, side by side.
   int64_t rowsOfSumWarp() const { return tokensOfChunk / sumWarps() / teamOfSums(); }
   /// The blocks that share out a chunk's rows to sum over.
