@@ -144,7 +144,7 @@ void RoleEmitter::giveTiles(Value chunk, Stage stage) {
         copy(sumsIn(ptx.constant(ownPlaces), sum), sumsOf(chunk, sum), sumParts * slotBytes);
     };
     if (plan.scaling) { // what decays lies behind the tiles
-      int64_t bytes = scalesAt + ScaledTiles::bytesOfHalves(plan);
+      int64_t bytes = scalesAt + ScaledTiles::bytesOfParts(plan);
       ptx.arriveThereExpecting(there, bytes + sumBytes);
       copy(place, stage.walked, bytes);
       return copySums();

@@ -12,6 +12,14 @@
 // large as W_j/W_t: so ranges have to say that no chunk decays by more than `mostOfScaled`. (Walkers, who
 // have references for 16 tokens, take any: RoleDecay.cpp.) Scaled rows lie where an input did that nobody
 // else reads once they are made (RoleScaledTiles.cpp).
+//
+// Where a chunk may decay by more, but half of it by no more than `mostOfHalf`, the middle of either half is
+// a reference. All that is read is relative to the first one, to which the chain brings the state: what the
+// later half sees of the state and of the earlier half has decayed since, and is zero where numbers end
+// because what decays from one token to the next is bounded, too. Written rows are relative to their own
+// half's reference, as the chain goes from the one to the other between adding them. For what tokens of the
+// later half see of one another their read rows are there a second time, relative to the second reference.
+// There scores above the diagonal may be infinite, which are chosen from, never multiplied.
 #include "lib/Cuda/RolePlan.h"
 
 using namespace mlir;
@@ -137,10 +145,11 @@ bool RolePlan::scaleKeys(chunk::ProgramOp program) {
   RangeAttr range = logs ? plan.rangeOf(logs) : RangeAttr();
   if (!range)
     return false;
-  double most = std::max(-range.getLo(), range.getHi()) * tokensOfChunk * llvm::numbers::log2e;
-  if (most > 2 * mostOfHalf)
+  // What grows is relative to the first reference to the chunk's end.
+  double unit = tokensOfChunk * llvm::numbers::log2e, decays = -range.getLo() * unit;
+  if (range.getHi() * unit > mostOfScaled || decays > 2 * mostOfHalf)
     return false;
-  KeyScaler(program, plan, most > mostOfScaled ? 2 : 1).run();
+  KeyScaler(program, plan, decays > mostOfScaled ? 2 : 1).run();
   for (Operation &op : llvm::make_early_inc_range(llvm::reverse(program.getBody().front())))
     if (isOpTriviallyDead(&op))
       op.erase();

@@ -1,9 +1,10 @@
 // Rows times what decays between the chunk's middle and their token, in place, 16 tokens by 16 keys at a
 // time.
 //
-// From the middle on logarithms are summed by products with triangles of ones: of each half of a chunk those
-// of 16 tokens near the middle, and of 16 behind these, to which all of the near ones are added. They are
-// bf16, so that sums are exact. Sums lie as matrices do that are loaded from tiles and stored to them.
+// From a reference on logarithms are summed by products with triangles of ones: of 16 tokens before it and of
+// 16 behind it and, where the chunk has but one, of 16 further on either side, to which all of the near ones
+// are added. They are bf16, so that sums are exact. Sums lie as matrices do that are loaded from tiles and
+// stored to them. What numbers of tokens are sums of rows for, norms most often, is summed on the way.
 //
 // Each block of a team scales the rows of its own chunks, every second one, and gives them to the other,
 // where there is room for two places for its own and one for the other's. Else each scales all rows: with two
@@ -345,9 +346,9 @@ Pending RoleEmitter::ScaledTiles::overHalves(const Stage &stage, int64_t columns
   return product(ptx.pin(decayed(stage, 1, earlier)), true);
 }
 
-Values RoleEmitter::ScaledTiles::decayed(const Stage &stage, int64_t half, ValueRange entries) {
+Values RoleEmitter::ScaledTiles::decayed(const Stage &stage, int64_t part, ValueRange entries) {
   Values results(entries);
-  Value at = ptx.add(placeOf(stage, ptx.constant(half)), ptx.mul(ptx.bits(roles.lane, 3), 8));
+  Value at = ptx.add(placeOf(stage, ptx.constant(part)), ptx.mul(ptx.bits(roles.lane, 3), 8));
   for (size_t e = 0; e < results.size(); e += 4) {
     Values pair = ptx.loadFloats(at, e / 4 * 32, 2);
     for (size_t i = 0; i < 4; ++i)

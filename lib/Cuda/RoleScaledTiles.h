@@ -1,4 +1,5 @@
-// Who scales the rows of a rule whose keys decay mildly (RoleScaledKeys.cpp), and what the chain makes of it.
+// Who scales the rows of a rule whose keys decay within bounds (RoleScaledKeys.cpp), and what the chain makes
+// of it.
 #pragma once
 #include "lib/Cuda/RoleChain.h"
 
@@ -10,11 +11,12 @@ struct RoleEmitter::ScaledTiles {
 
   static constexpr int64_t warps = 8; // of both
 
-  /// What decays in either half of a chunk, for each key, in f32: behind the tiles of a place in the ring.
-  static int64_t bytesOfHalf(const RolePlan &plan) { return plan.keys * 4; }
-  static int64_t bytesOfHalves(const RolePlan &plan) { return (1 + plan.references()) * bytesOfHalf(plan); }
+  /// What decays from a chunk's start to its first reference, between two, and from the last one to its end,
+  /// for each key, in f32: behind the tiles of a place in the ring.
+  static int64_t bytesOfPart(const RolePlan &plan) { return plan.keys * 4; }
+  static int64_t bytesOfParts(const RolePlan &plan) { return (1 + plan.references()) * bytesOfPart(plan); }
   static int64_t bytes(const RolePlan &plan) {
-    return plan.scaling ? llvm::alignTo(bytesOfHalves(plan), 1024) : 0;
+    return plan.scaling ? llvm::alignTo(bytesOfParts(plan), 1024) : 0;
   }
 
   /// What decays between two references, for each key, as an f32 logarithm.
@@ -37,14 +39,14 @@ struct RoleEmitter::ScaledTiles {
 
   /// The two warpgroups that make a team's scores, and scale rows before.
   void emit(mlir::Value chunks);
-  /// A thread's entries of the state times what decays in half of a chunk.
-  Values decayed(const Stage &stage, int64_t half, mlir::ValueRange entries);
+  /// A thread's entries of the state times what decays in such a part of a chunk.
+  Values decayed(const Stage &stage, int64_t part, mlir::ValueRange entries);
   /// What a chunk adds to the state, whose halves have references of their own.
   Pending overHalves(const Stage &stage, int64_t columns, const Issue &issue);
-  /// Where what decays in half of a chunk is.
-  mlir::Value placeOf(const Stage &stage, mlir::Value half) {
+  /// Where what decays in a part of a chunk is.
+  mlir::Value placeOf(const Stage &stage, mlir::Value part) {
     mlir::Value tiles = roles.form.sharesScaled ? stage.walked : stage.tiles;
-    return ptx.add(ptx.add(tiles, roles.scalesAt), ptx.mul(half, bytesOfHalf(plan)));
+    return ptx.add(ptx.add(tiles, roles.scalesAt), ptx.mul(part, bytesOfPart(plan)));
   }
 
 private:

@@ -38,8 +38,8 @@ static void adviseOnDecays(chunk::ProgramOp program, std::vector<std::string> &a
     else if (channels && !(range && range.getLo() >= leastLogDecay))
       said.insert("the decay by channels" + (name.empty() ? std::string() : " '" + name + "'") +
                   " has no lower bound, so near tokens take an exponential for each channel and pair: a "
-                  "declared range such as [-5, 0] lets them be matrix products, and on sm_90a a narrow one, "
-                  "[-1, 0], scales rows alone");
+                  "declared range such as [-5, 0] lets them be matrix products, on sm_90a of rows that are "
+                  "scaled once where the update reads the state");
   });
   advice.insert(advice.end(), said.begin(), said.end());
 }
