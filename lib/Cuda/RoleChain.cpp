@@ -369,17 +369,8 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
 FailureOr<Values> RoleEmitter::emitSlab(ChainState &state, Value chunk, ValueRange entries) {
   if (plan.rescales())
     return Pieces(*this, state).emit(chunk, entries);
-  if (!plan.scaling)
-    return emitChunkOf(state, chunk, entries);
-  // Within the chunk the state is relative to the middle.
-  awaitTiles(chunk, state.stage);
-  ScaledTiles scaled(*this);
-  FailureOr<Values> next = emitChunkOf(state, chunk, scaled.decayed(state.stage, 0, entries));
-  if (failed(next))
-    return failure();
-  Values decayed = scaled.decayed(state.stage, plan.references(), *next);
-  leaveChunk(state);
-  return decayed;
+  return plan.scaling ? ScaledTiles(*this).overChunk(state, chunk, entries)
+                      : emitChunkOf(state, chunk, entries);
 }
 
 // The same, of a state that no decay of values has anything to do with any more.

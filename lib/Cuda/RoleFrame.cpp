@@ -261,7 +261,7 @@ void RoleEmitter::emitStart() {
     init(ValuesFull, valuesPlaces, 1);
     init(Changed, changesAhead() && !form.sharesScaled ? stages : 0,
          128 * (plan.scaling ? scorers.size() : 1));
-    init(RowsRead, !plan.scaling || !hasSums() ? 0 : form.sharesScaled ? ownPlaces : stages, 32 * sumWarps());
+    init(RowsRead, plan.scaling && hasSums() ? stages : 0, 32 * sumWarps());
     init(MapsFull, form.sharesMaps(plan) ? stages : 0, team - 1);
     init(MapsEmpty, form.sharesMaps(plan) ? stages : 0, 4 * chains * (team - 1));
     init(OutputsFull,
@@ -270,7 +270,7 @@ void RoleEmitter::emitStart() {
                        : 1,
          plan.countOutputs() ? 128 * chains : 0);
     init(OutputsEmpty, 1, plan.countOutputs() && slabs ? 1 : 0);
-    init(Summed, chunksOfSums(), team > 1 && hasSums() ? teamOfSums() : 0);
+    init(Summed, chunksOfSums(), team > 1 && hasSums() ? team : 0);
     ptx.fenceBarrierInit();
     if (phase == Phase::Passed)
       takeNumber();
@@ -334,8 +334,8 @@ LogicalResult RoleEmitter::emit() {
   layOut();
   if (team > stages || !fits() || entry.maps.size() > mostMaps)
     return failure();
-  if ((form.sharesWalk() && buffers < team) || (plan.scaling && scorers.size() != 2) ||
-      (plan.references() > 1 && !ScaledTiles::canRefer(plan, form)))
+  if ((form.sharesWalk() && buffers < team) ||
+      (plan.scaling && (scorers.size() != 2 || !ScaledTiles::canScale(plan, form))))
     return failure();
   emitStart();
   // How much that is, is known when all numbers of tokens are.

@@ -12,6 +12,11 @@ int64_t RoleEmitter::halvesOf(BlockArgument input) const {
   return form.parts > 1 && plan.isSlab(input) ? halves / form.parts : halves;
 }
 
+bool RoleEmitter::isWalked(BlockArgument input) const {
+  return form.sharesWalk() &&
+         (plan.scaling ? plan.inputsOfScaled().contains(input) : !plan.isForChain(input));
+}
+
 Value RoleEmitter::firstHalf(BlockArgument input, unsigned tensor) {
   return form.parts > 1 && plan.isSlab(input) ? firstSlab : shardHalves(tensor);
 }
@@ -143,7 +148,7 @@ void RoleEmitter::layOut() {
   if (plan.decay)
     exchangeBytes = partsInTables() ? 0 : plan.grams.size() * partBytes, blockBytes = rightBytes;
   // The system's blocks lie where rows did that only its products read, which are done with by then.
-  int64_t twinBytes = plan.twins().size() * ScaledTiles::bytesOfTwin(plan);
+  int64_t twinBytes = ScaledTiles::twinsOf(plan).size() * ScaledTiles::bytesOfTwin(plan);
   int64_t middleBytes = ScaledTiles::bytesOfMiddle(plan);
   std::optional<int64_t> ofSystem = ScaledTiles::twinOfSystem(plan);
   if (ofSystem && blockBytes > ScaledTiles::bytesOfTwin(plan))

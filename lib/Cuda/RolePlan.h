@@ -244,12 +244,6 @@ public:
   mlir::BlockArgument scalingLogs() const;
   /// The tokens of a chunk that rows are scaled relative to: the middle one, or that of either half.
   int64_t references() const;
-  /// The inputs that scaled rows are functions of.
-  llvm::SetVector<mlir::BlockArgument> leavesOfScaled() const;
-  /// Those of the scaled tiles whose later half is there a second time, relative to its own reference: what
-  /// is read, with two of these. And the number of a place's tile among them.
-  llvm::SmallVector<const MadeTile *> twins() const;
-  int64_t twinIn(mlir::BlockArgument place) const;
   /// The inputs that scaled rows follow from or take the places of, and those logarithms; the rows in a
   /// place.
   llvm::SetVector<mlir::BlockArgument> inputsOfScaled() const;
@@ -409,8 +403,6 @@ public:
   bool sumsFunctions() const;
   /// Whether who walks the channels may sum over rows, too, as it has them: no decay follows from the sums.
   bool walkersSum() const;
-  /// Whether all sums over rows are of what those who scale these have.
-  bool scalersSum() const;
   /// Whether logarithms of the decay of each key follow from numbers of tokens.
   bool haveNumbersInLogs() const;
   /// Sums over rows that numbers per token follow from.

@@ -39,19 +39,6 @@ int64_t RolePlan::references() const {
   return scaling ? scaling.getDefiningOp()->getAttrOfType<IntegerAttr>(scaledAttr).getInt() : 0;
 }
 
-SmallVector<const MadeTile *> RolePlan::twins() const {
-  SmallVector<const MadeTile *> twins;
-  for (const MadeTile &tile : scaled)
-    if (references() > 1 && tile.span != Span::Rest)
-      twins.push_back(&tile);
-  return twins;
-}
-
-int64_t RolePlan::twinIn(BlockArgument place) const {
-  SmallVector<const MadeTile *> all = twins();
-  return llvm::find_if(all, [&](const MadeTile *tile) { return tile->place == place; }) - all.begin();
-}
-
 // What weights of such a decay are operand `i`'s factor; null where they are none.
 static chunk::WeightsOp scalingBeside(Operation *op, unsigned i) {
   auto product = dyn_cast_if_present<MulOp>(op);
@@ -146,10 +133,10 @@ bool RolePlan::scaleKeys(chunk::ProgramOp program) {
   if (!range)
     return false;
   // What grows is relative to the first reference to the chunk's end.
-  double unit = tokensOfChunk * llvm::numbers::log2e, decays = -range.getLo() * unit;
-  if (range.getHi() * unit > mostOfScaled || decays > 2 * mostOfHalf)
+  double unit = tokensOfChunk * llvm::numbers::log2e, most = -range.getLo() * unit;
+  if (range.getHi() * unit > mostOfScaled || most > 2 * mostOfHalf)
     return false;
-  KeyScaler(program, plan, decays > mostOfScaled ? 2 : 1).run();
+  KeyScaler(program, plan, most > mostOfScaled ? 2 : 1).run();
   for (Operation &op : llvm::make_early_inc_range(llvm::reverse(program.getBody().front())))
     if (isOpTriviallyDead(&op))
       op.erase();
@@ -214,21 +201,6 @@ LogicalResult RolePlan::placeScaled() {
                  !normaliser && !isF16 && llvm::all_of(scaled, [&](const MadeTile &tile) {
                    return vanishes(tile.rows, /*withParams=*/false);
                  }));
-}
-
-llvm::SetVector<BlockArgument> RolePlan::leavesOfScaled() const {
-  llvm::SetVector<BlockArgument> leaves;
-  for (const MadeTile &tile : scaled)
-    leaves.insert_range(leavesOf(tile.rows));
-  return leaves;
-}
-
-bool RolePlan::scalersSum() const {
-  llvm::SetVector<BlockArgument> known = leavesOfScaled();
-  return llvm::all_of(reductions, [&](Operation *sum) {
-    return llvm::all_of(leavesOf(sum->getOperand(0)),
-                        [&](BlockArgument leaf) { return known.contains(leaf); });
-  });
 }
 
 BlockArgument RolePlan::scalingLogs() const { return cast<BlockArgument>(logsOf(scaling)); }

@@ -50,13 +50,45 @@ void RoleEmitter::ScaledTiles::emit(Value chunks) {
   });
 }
 
+llvm::SetVector<BlockArgument> RoleEmitter::ScaledTiles::leavesOf(const RolePlan &plan) {
+  llvm::SetVector<BlockArgument> leaves;
+  for (const MadeTile &tile : plan.scaled)
+    leaves.insert_range(RolePlan::leavesOf(tile.rows));
+  return leaves;
+}
+
+bool RoleEmitter::ScaledTiles::canScale(const RolePlan &plan, const RoleForm &form) {
+  auto adds = [](const ChainProduct &own) { return own.kind == ChainProduct::Depth; };
+  if (plan.references() > 1 &&
+      (!form.sharesScaled || plan.ownSystem >= 0 || llvm::count_if(plan.products, adds) != 1))
+    return false;
+  llvm::SetVector<BlockArgument> known = leavesOf(plan);
+  return !form.sharesScaled || llvm::all_of(plan.reductions, [&](Operation *sum) {
+    return llvm::all_of(RolePlan::leavesOf(sum->getOperand(0)),
+                        [&](BlockArgument leaf) { return known.contains(leaf); });
+  });
+}
+
+SmallVector<const MadeTile *> RoleEmitter::ScaledTiles::twinsOf(const RolePlan &plan) {
+  SmallVector<const MadeTile *> twins;
+  for (const MadeTile &tile : plan.scaled)
+    if (plan.references() > 1 && tile.span != Span::Rest)
+      twins.push_back(&tile);
+  return twins;
+}
+
+int64_t RoleEmitter::ScaledTiles::twinIn(const RolePlan &plan, BlockArgument place) {
+  SmallVector<const MadeTile *> all = twinsOf(plan);
+  return llvm::find_if(all, [&](const MadeTile *tile) { return tile->place == place; }) - all.begin();
+}
+
 std::optional<int64_t> RoleEmitter::ScaledTiles::twinOfSystem(const RolePlan &plan) {
-  if (!plan.system || plan.twins().empty())
+  if (!plan.system || twinsOf(plan).empty())
     return std::nullopt;
   auto readBy = [&](ArrayRef<Value> roots) {
     llvm::SetVector<int64_t> read;
     for (Operation *gram : plan.gramsOf(roots))
-      read.insert(plan.twinIn(plan.asTile(cast<chunk::GramOp>(gram).getLhs())->input));
+      read.insert(twinIn(plan, plan.asTile(cast<chunk::GramOp>(gram).getLhs())->input));
     return read;
   };
   SmallVector<Value> scores;
@@ -76,7 +108,7 @@ Pending RoleEmitter::ScaledTiles::product(const Stage &stage, BlockArgument read
   SmallVector<Step> steps[2];
   Value lane = roles.freshLane(),
         rows = ptx.mul(ptx.add(ptx.mul(ptx.bits(roles.warp, 1), 16), ptx.bits(lane, 15)), rowBytes);
-  Value twin = ptx.add(twinAt(plan.twinIn(read)), rows);
+  Value twin = ptx.add(twinAt(twinIn(plan, read)), rows);
   auto side = [&](BlockArgument input, int64_t k, int64_t row) {
     int64_t bytes = k / 4 * roles.halfStride(input) + k % 4 * 32 + row * rowBytes;
     return ptx.advance(ptx.descriptor(roles.tileAt(stage, input), 0), bytes);
@@ -97,11 +129,9 @@ Pending RoleEmitter::ScaledTiles::product(const Stage &stage, BlockArgument read
 Value RoleEmitter::ScaledTiles::warpOf() { return ptx.add(ptx.mul(ptx.add(roles.group, -1), 4), roles.warp); }
 
 // Sums are of what is copied.
-void RoleEmitter::ScaledTiles::awaitSums(Value chunk, const Stage &stage) {
-  if (!roles.hasSums())
-    return;
-  auto [index, phase] = roles.form.sharesScaled ? roles.ownPlace(chunk) : std::pair(stage.index, stage.phase);
-  ptx.await(roles.barrier(RowsRead, index), phase);
+void RoleEmitter::ScaledTiles::awaitSums(const Stage &stage) {
+  if (roles.hasSums())
+    ptx.await(roles.barrier(RowsRead, stage.index), stage.phase);
 }
 
 // What comes past a sequence's end is another one's, or none: zeros, of which follow zeros.
@@ -109,12 +139,12 @@ void RoleEmitter::ScaledTiles::clearPastEnd(Value chunk, const Stage &stage) {
   Value left = roles.tokensLeft(chunk);
   roles.threads.when(ptx.compare(arith::CmpIPredicate::slt, left, ptx.constant(plan.tokens)), [&] {
     describeRare(*b.getInsertionBlock());
-    awaitSums(chunk, stage);
+    awaitSums(stage);
     int64_t lanes = plan.keys / 8;
     Value thread = ptx.add(ptx.mul(warpOf(), 32), roles.lane), zero = ptx.constant(0);
     Value first = ptx.add(left, ptx.shiftRight(thread, llvm::Log2_64(lanes)));
     Value packet = ptx.bits(thread, lanes - 1);
-    llvm::SetVector<BlockArgument> read = plan.leavesOfScaled();
+    llvm::SetVector<BlockArgument> read = leavesOf(plan);
     read.insert(plan.scalingLogs());
     roles.threads.forLoop(
         first, ptx.constant(plan.tokens), ptx.constant(32 * warps / lanes), {}, [&](Value row, ValueRange) {
@@ -245,7 +275,7 @@ void RoleEmitter::ScaledTiles::scale(Value chunk, const Stage &stage) {
       between.append({logs[0], logs[1], logs[0], logs[1]});
     }
     llvm::DenseMap<Value, Values> pairs;
-    for (BlockArgument input : plan.leavesOfScaled())
+    for (BlockArgument input : leavesOf(plan))
       pairs[input] = load(input, group, rowOwn, false);
     Values next(carried); // of each sum that of the lane's two rows
     for (auto [i, op] : llvm::enumerate(roles.sumsOfWalkers()))
@@ -301,10 +331,10 @@ void RoleEmitter::ScaledTiles::scale(Value chunk, const Stage &stage) {
       Value at = ptx.add(ptx.mul(group, 16 * 4), ptx.mul(ptx.add(column, 8 * eight), 4));
       ptx.store(ptx.add(endsAt, at), 0, ends, /*relaxed=*/false, isEnd);
     }
-    awaitSums(chunk, stage);
+    awaitSums(stage);
     for (auto [tile, packed] : llvm::zip(plan.scaled, made)) {
       Value at = placeOf(stage, tile.place, group, rowOwn);
-      if (int64_t twin = plan.twinIn(tile.place); isSplit && tile.span != Span::Rest)
+      if (int64_t twin = twinIn(plan, tile.place); isSplit && tile.span != Span::Rest)
         at = ptx.choose(isFar, placeIn(twinAt(twin), halfOfTwin, group, ptx.bits(rowOwn, 31)), at);
       ptx.storeMatrices(at, 0, packed, false);
     }
@@ -331,6 +361,17 @@ void RoleEmitter::ScaledTiles::scale(Value chunk, const Stage &stage) {
     ptx.store(ptx.add(at, ptx.mul(token, 4)), 0, {sum}, /*relaxed=*/false, ptx.equal(ptx.bits(lane, 3), 0));
   }
   ptx.fenceProxy();
+}
+
+// Within the chunk the state is relative to its reference.
+FailureOr<Values> RoleEmitter::ScaledTiles::overChunk(ChainState &state, Value chunk, ValueRange entries) {
+  roles.awaitTiles(chunk, state.stage);
+  FailureOr<Values> next = roles.emitChunkOf(state, chunk, decayed(state.stage, 0, entries));
+  if (failed(next))
+    return failure();
+  Values after = decayed(state.stage, plan.references(), *next);
+  roles.leaveChunk(state);
+  return after;
 }
 
 Pending RoleEmitter::ScaledTiles::overHalves(const Stage &stage, int64_t columns, const Issue &issue) {

@@ -22,13 +22,15 @@ struct RoleEmitter::ScaledTiles {
   /// What decays between two references, for each key, as an f32 logarithm.
   static int64_t bytesOfMiddle(const RolePlan &plan) { return plan.references() > 1 ? plan.keys * 4 : 0; }
 
-  /// Whether rows may have a reference for each half of a chunk: where one product adds to the state.
-  static bool canRefer(const RolePlan &plan, const RoleForm &form) {
-    return form.sharesScaled && plan.ownSystem < 0 &&
-           llvm::count_if(
-               plan.products, [](const ChainProduct &own) { return own.kind == ChainProduct::Depth; }) == 1;
-  }
-  /// Half of a chunk's rows, relative to that half's own reference (RolePlan::twins).
+  /// Whether a kernel may scale rows so: each block its own chunks' alone, where all sums over rows are of
+  /// what scaled rows are functions of; and with two references, so, and where one product adds to the state.
+  static bool canScale(const RolePlan &plan, const RoleForm &form);
+  /// The inputs that scaled rows are functions of.
+  static llvm::SetVector<mlir::BlockArgument> leavesOf(const RolePlan &plan);
+  /// Those of the scaled tiles whose later half is there a second time, relative to its own reference: what
+  /// is read, with two of these. And the number of a place's tile among them.
+  static llvm::SmallVector<const MadeTile *> twinsOf(const RolePlan &plan);
+  static int64_t twinIn(const RolePlan &plan, mlir::BlockArgument place);
   static int64_t bytesOfTwin(const RolePlan &plan) { return plan.keys / 64 * halfOfTwin; }
   static constexpr int64_t halfOfTwin = tokensOfChunk / 2 * rowBytes; // of 64 keys
   /// The one that products of the system alone read, if there is one.
@@ -41,6 +43,8 @@ struct RoleEmitter::ScaledTiles {
   void emit(mlir::Value chunks);
   /// A thread's entries of the state times what decays in such a part of a chunk.
   Values decayed(const Stage &stage, int64_t part, mlir::ValueRange entries);
+  /// A chunk of a slab: the state's entries after it.
+  mlir::FailureOr<Values> overChunk(ChainState &state, mlir::Value chunk, mlir::ValueRange entries);
   /// What a chunk adds to the state, whose halves have references of their own.
   Pending overHalves(const Stage &stage, int64_t columns, const Issue &issue);
   /// Where what decays in a part of a chunk is.
@@ -59,7 +63,7 @@ private:
     return ptx.add(ptx.add(roles.base, roles.middleAt), ptx.mul(key, 4));
   }
   mlir::Value twinAt(int64_t twin) { return ptx.add(roles.base, roles.twinsAt + twin * bytesOfTwin(plan)); }
-  void awaitSums(mlir::Value chunk, const Stage &stage);
+  void awaitSums(const Stage &stage);
   void scale(mlir::Value chunk, const Stage &stage);
   void clearPastEnd(mlir::Value chunk, const Stage &stage);
 

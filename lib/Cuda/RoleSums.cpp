@@ -261,8 +261,12 @@ void RoleEmitter::sumRows(Stage stage, Value sums, Value first, ReduceOp op) {
 // In a launch of their own two warps have time for sums, but not for functions.
 bool RoleEmitter::walkersSum() const {
   if (form.sharesScaled)
-    return plan.scalersSum();
+    return true;
   return (form.walksBeside || (phase == Phase::Prepare && plan.sumsFunctions())) && plan.walkersSum();
+}
+
+ArrayRef<Operation *> RoleEmitter::sumsOfWalkers() const {
+  return plan.reductions.getArrayRef().take_front(walkersSum() ? plan.reductions.size() : 0);
 }
 
 // Of one sum over rows: of several chunks or, of those that walkers make, what each of two makes of a chunk,
@@ -296,11 +300,6 @@ llvm::SetVector<Operation *> RoleEmitter::gramsOf(const ScoreRole &role) const {
 // Sums over rows, by two warps or a warpgroup, which may change tiles before. The blocks of a
 // team share the rows out.
 void RoleEmitter::emitSums(Value chunks) {
-  if (form.sharesScaled)
-    return forOwnChunks(chunks, [&](Value chunk, Stage stage) {
-      awaitWalked(chunk);
-      sumChunk(chunk, stage);
-    });
   forChunks(chunks, {}, [&](Value chunk, Stage stage, ValueRange) {
     ptx.await(barrier(changesAhead() && !plan.scaling ? Changed : Loaded, stage.index), stage.phase);
     sumChunk(chunk, stage);
@@ -312,7 +311,7 @@ void RoleEmitter::emitSums(Value chunks) {
 void RoleEmitter::sumChunk(Value chunk, Stage stage) {
   Value first = ptx.mul(ptx.bits(warp, sumWarps() - 1), rowsOfSumWarp());
   int64_t own = 32 * sumWarps(), all = own + 32;
-  if (teamOfSums() > 1)
+  if (team > 1)
     first = ptx.add(first, ptx.mul(rank(), tokensOfChunk / team));
   if (sumsChange()) {
     changeTiles(chunk, stage);
@@ -323,7 +322,7 @@ void RoleEmitter::sumChunk(Value chunk, Stage stage) {
   for (Operation *op : plan.reductions)
     sumRows(stage, sumsOf(chunk, op), first, cast<ReduceOp>(op));
   if (plan.scaling && hasSums())
-    ptx.arrive(barrier(RowsRead, form.sharesScaled ? ownPlace(chunk).first : stage.index));
+    ptx.arrive(barrier(RowsRead, stage.index));
   if (team == 1)
     return ptx.meet(ptx.constant(4), all);
   ptx.fenceProxy();
@@ -348,8 +347,8 @@ void RoleEmitter::awaitSums(Value chunk, Stage stage) {
 // read: a place in the ring was free, so this block's chain has had all scores of as many chunks before as it
 // has places, those of the others too, which followed from their numbers.
 void RoleEmitter::handOverSums(Value chunk) {
-  int64_t bytes = slotBytes / teamOfSums();
-  Value own = teamOfSums() > 1 ? ptx.mul(rank(), bytes) : ptx.constant(0);
+  int64_t bytes = slotBytes / team;
+  Value own = ptx.mul(rank(), bytes);
   Value done = barrier(Summed, ptx.bits(chunk, chunksOfSums() - 1));
   ptx.arrive(done);
   forPeers([&](Value rank) {

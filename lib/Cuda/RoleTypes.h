@@ -51,7 +51,7 @@ struct RoleTypes {
                            tileBytes = tokensOfChunk * rowBytes, quarterBytes = 8 * 32, ownLeafPitch = 80,
                            ownLeafBytes = 16 * ownLeafPitch, rightHalf = 6 * 16 * 128, partBytes = 10 * 1024,
                            beginBytes = 16, stripBytes = tileBytes / 2;
-  static constexpr int64_t barrierPitch = 64, ownPlaces = 2, sumsOfWarps = 8 * 4;
+  static constexpr int64_t sumParts = 2, barrierPitch = 64, ownPlaces = 2, sumsOfWarps = 8 * 4;
 
   /// Where things are in shared memory, and how large.
   int64_t buffers = 2, stageBytes = 0, loadedBytes = 0, logsBytes = 0, logsAt = 0, walkedBytes = 0,

@@ -147,15 +147,10 @@ private:
   /// Whether some warps sum over rows. Sums come to a chain in records.
   bool hasSums() const { return !plan.reductions.empty() && phase != Phase::Chain && !walkersSum(); }
   bool walkersSum() const, numbersHoldPlace() const;
-  /// The sums that walkers make, or those who scale rows: of each there are two parts.
-  llvm::ArrayRef<mlir::Operation *> sumsOfWalkers() const {
-    return plan.reductions.getArrayRef().take_front(walkersSum() ? plan.reductions.size() : 0);
-  }
-  static constexpr int64_t sumParts = 2;
+  /// The sums that walkers make, or those who scale rows: `sumParts` of each.
+  llvm::ArrayRef<mlir::Operation *> sumsOfWalkers() const;
   /// The rows that such a warp sums over, side by side.
-  int64_t rowsOfSumWarp() const { return tokensOfChunk / sumWarps() / teamOfSums(); }
-  /// The blocks that share out a chunk's rows to sum over.
-  int64_t teamOfSums() const { return form.sharesScaled ? 1 : team; }
+  int64_t rowsOfSumWarp() const { return tokensOfChunk / sumWarps() / team; }
   bool waits(const Slot &slot) const;
   mlir::Value sumsOf(mlir::Value chunk, mlir::Operation *op);
   mlir::Value sumsIn(mlir::Value place, mlir::Operation *op);
@@ -306,23 +301,18 @@ private:
   mlir::Value marked(mlir::Value log, mlir::Value sign);
   std::pair<mlir::Value, mlir::Value> takeMark(mlir::Value log);
   void countRows(ScoreState &state);
-  void storeSums(ScoreState &state);
-  void makeTables(ScoreState &state);
+  void storeSums(ScoreState &state), makeTables(ScoreState &state);
   void storeTables(mlir::Value channel, mlir::ValueRange sumsOfBlocks, mlir::Value tables, mlir::Value place);
   mlir::Value isWild(mlir::Value lowest);
   mlir::Value leastOf(mlir::Value pair);
-  void awaitLogs(mlir::Value chunk);
-  void awaitWalked(mlir::Value chunk);
+  void awaitLogs(mlir::Value chunk), awaitWalked(mlir::Value chunk);
   void awaitInputs(mlir::Value chunk, Stage stage, bool logsAlone = false);
   // Tables that are made ahead of the walkers, by idle warps.
   bool tabulatesAhead() const { return form.walksBeside && plan.leavesTimeForTables(); }
   bool takesLogsAhead() const;
   bool isLogsAhead(mlir::BlockArgument input) const { return takesLogsAhead() && input == plan.logs(); }
   /// Whether an input, or a made tile, is for who walks a chunk for a team, whose own chunks have two places.
-  bool isWalked(mlir::BlockArgument input) const {
-    return form.sharesWalk() &&
-           (plan.scaling ? plan.inputsOfScaled().contains(input) : !plan.isForChain(input));
-  }
+  bool isWalked(mlir::BlockArgument input) const;
   int64_t tablePlaces() const { return tabulatesAhead() ? 2 : 1; }
   int64_t tableWarps() const { return plan.keys / 64; }
   int64_t bytesOfTables() const;
