@@ -62,6 +62,9 @@ bool RoleEmitter::ScaledTiles::canScale(const RolePlan &plan, const RoleForm &fo
   if (plan.references() > 1 &&
       (!form.sharesScaled || plan.ownSystem >= 0 || llvm::count_if(plan.products, adds) != 1))
     return false;
+  // What comes next to a place of its own does not wait for outputs to leave it.
+  if (form.sharesScaled && plan.outputPlace && plan.inputsOfScaled().contains(plan.outputPlace))
+    return false;
   llvm::SetVector<BlockArgument> known = leavesOf(plan);
   return !form.sharesScaled || llvm::all_of(plan.reductions, [&](Operation *sum) {
     return llvm::all_of(RolePlan::leavesOf(sum->getOperand(0)),
