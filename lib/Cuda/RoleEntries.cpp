@@ -97,6 +97,12 @@ FailureOr<Values> RoleEmitter::slab(ChainState &state, Value value) {
 
 // A slab of a tile, transposed, in pairs; with registers to spare fetched ahead like numbers, and kept.
 Values RoleEmitter::tilePairs(ChainState &state, BlockArgument input) {
+  if (BlockArgument stack = plan.oneRowLater(input)) {
+    Values all = tilePairs(state, stack), later;
+    for (size_t eight = 0; eight < all.size(); eight += 4)
+      llvm::append_range(later, Values{ptx.constant(0), ptx.constant(0), all[eight], all[eight + 1]});
+    return later;
+  }
   Values &pairs = state.pairs[input];
   if (!isRoomy)
     pairs.clear();

@@ -240,9 +240,9 @@ Phase KernelBuilder::addSegments(chunk::ProgramOp program, ArrayRef<TensorArgume
 bool KernelBuilder::addInRolesOnce(DeriveFunction derive) {
   constexpr std::pair<RowKind, bool> tries[] = {{RowKind::MicroStep, false}, {RowKind::Column, false},
                                                 {RowKind::Token, false},     {RowKind::Read, false},
-                                                {RowKind::Token, true},      {RowKind::Reads, false},
-                                                {RowKind::MicroStep, true},  {RowKind::Column, true},
-                                                {RowKind::Read, true},       {RowKind::Reads, true}};
+                                                {RowKind::Token, true},      {RowKind::Read, true},
+                                                {RowKind::Reads, false},     {RowKind::MicroStep, true},
+                                                {RowKind::Column, true},     {RowKind::Reads, true}};
   SmallVector<RowKind> withMany;
   for (auto [rows, manyProducts] : tries) {
     size_t before = entries.size();

@@ -182,8 +182,12 @@ LogicalResult RolePlan::needRow(Value value) {
     Value vector = work.pop_back_val();
     if (Operation *inner = trace(vector).getDefiningOp())
       llvm::append_range(work, inner->getOperands());
-    else if (asTile(vector) && failed(needInput(cast<BlockArgument>(trace(vector)))))
-      return failure();
+    else if (asTile(vector)) {
+      auto input = cast<BlockArgument>(trace(vector));
+      if (!isSizeOfTile(typeOf(input).numCols()))
+        return failure();
+      (isStacked() && !decay ? summedInputs : neededInputs).insert(input);
+    }
   }
   return success();
 }

@@ -405,8 +405,15 @@ public:
   bool walkersSum() const;
   /// Whether logarithms of the decay of each key follow from numbers of tokens.
   bool haveNumbersInLogs() const;
-  /// Sums over rows that numbers per token follow from.
+  /// Sums over rows that numbers per token follow from; and those that are such a sum of a stacked input, at
+  /// one of its rows.
   llvm::SetVector<mlir::Operation *> reductions;
+  llvm::DenseMap<mlir::Operation *, std::pair<mlir::Operation *, unsigned>> sumsInStacks;
+  /// The stacked input whose first row of a token is the second one of an input, which has no first one, and
+  /// which the chain so has in registers without a place in shared memory; or null.
+  mlir::BlockArgument oneRowLater(mlir::BlockArgument input) const;
+  /// The stacked input in shared memory, and which of its rows, that sums find an input in.
+  std::optional<std::pair<mlir::BlockArgument, unsigned>> stackWith(mlir::BlockArgument input) const;
   /// The vectors that are the same for all tokens and lie in shared memory: params of such sums, and those of
   /// logarithms.
   llvm::SetVector<mlir::Value> sharedVectors() const;
@@ -420,13 +427,11 @@ private:
   unsigned outputsOfRule() const { return program.getOutputs().size() - nextNumbers(); }
   std::optional<RowFactors> scaleAtStart() const;
   bool addsWithoutState() const;
-  bool isPadded() const;
-  void keepDigits();
-  bool endsInZeros() const;
+  bool isPadded() const, endsInZeros() const;
+  void keepDigits(), sumInStacks(), shareRows();
   mlir::LogicalResult check();
   bool areProductsFew() const;
-  mlir::LogicalResult findRows();
-  mlir::LogicalResult findSteps();
+  mlir::LogicalResult findRows(), findSteps();
   const StackedInput *stackedOf(mlir::BlockArgument input) const;
   bool isOf(bool tokens, mlir::Value value) const;
   bool isPicked(mlir::Value value) const;
@@ -450,9 +455,8 @@ private:
   double mostOf(mlir::Value scores) const;
   bool isPacked(unsigned tensor) const;
   bool areTensorsPacked() const;
-  mlir::LogicalResult needRow(mlir::Value value);
-  mlir::LogicalResult needInput(mlir::BlockArgument input);
-  mlir::LogicalResult needTile(const TokenTile &tile);
+  mlir::LogicalResult needRow(mlir::Value value), needInput(mlir::BlockArgument input);
+  mlir::LogicalResult needTile(const TokenTile &tile), checkDecay(), checkStates();
   mlir::Value leftOf(mlir::Operation *op) const;
   std::optional<mlir::FailureOr<unsigned>> visitSum(AddOp sum, mlir::Value value);
   RowFactors resultScaleOf(MatmulOp product) const;
@@ -475,16 +479,12 @@ private:
   mlir::LogicalResult needOwnSystem(mlir::Value block);
   unsigned needScores(mlir::Value scores, RowFactors columnScale);
   mlir::LogicalResult needRight(const TokenTile &tile);
-  mlir::LogicalResult checkDecay();
-  void turnScores();
-  void foldOutputs();
+  void turnScores(), foldOutputs();
   llvm::SmallVector<mlir::Value> factorsOf(mlir::Value value) const;
   int64_t timesFactor(mlir::Value value, mlir::Value factor) const;
   void moveFactor();
   void placeOutputs();
-  mlir::LogicalResult checkStates();
-  void delayWrites();
-  void delayReads();
+  void delayWrites(), delayReads();
   mlir::LogicalResult pairProducts();
   mlir::LogicalResult stackProducts();
   mlir::BlockArgument place(const TokenTile &tile);
@@ -493,8 +493,8 @@ private:
 
   /// Whose arguments are places of tiles that no input has room for.
   std::shared_ptr<mlir::Block> spares;
-  /// Inputs in shared memory; those that the chain reads as they are.
-  llvm::SetVector<mlir::BlockArgument> neededInputs, plainInputs;
+  /// Inputs in shared memory; those that the chain reads as they are; and those that are summed over.
+  llvm::SetVector<mlir::BlockArgument> neededInputs, plainInputs, summedInputs;
 };
 
 } // namespace recur::cuda

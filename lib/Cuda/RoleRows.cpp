@@ -176,7 +176,14 @@ std::array<Value, 2> RoleEmitter::row(RowState &state, Value value) {
                                                            : sums[i]);
       })
       .Case([&](ReduceOp r) {
-        Value at = sumsOf(state.chunk, r);
+        auto [sum, ofStack] = plan.sumsInStacks.lookup(r);
+        Value at = sumsOf(state.chunk, sum ? sum : r);
+        if (sum) {
+          for (int i : {0, 1})
+            result[i] =
+                ptx.loadFloats(ptx.add(at, ptx.mul(rowInStack(ptx, state.locals[i], ofStack), 4)), 0, 1)[0];
+          return;
+        }
         if (walkersSum()) {
           Values parts[2];
           for (int64_t walker : {0, 1})
@@ -187,7 +194,7 @@ std::array<Value, 2> RoleEmitter::row(RowState &state, Value value) {
         }
         if (plan.isOfTokens(r.getOperand())) {
           for (int i : {0, 1})
-            result[i] = ptx.loadFloats(ptx.add(at, ptx.mul(state.locals[i], 4)), 0, 1)[0];
+            result[i] = ptx.loadFloats(ptx.add(at, ptx.mul(placeOfSum(r, state.locals[i]), 4)), 0, 1)[0];
           return;
         }
         Values sums = ptx.loadFloats(ptx.add(at, ptx.mul(lane, 8)), 0, 2);

@@ -177,12 +177,29 @@ std::pair<RowFactors, chunk::GramOp> RolePlan::splitScores(Value value) const {
   }
 }
 
-// The numbers that the state is multiplied with before the last product is added to it.
+// The products whose sum the new state is, the last one first.
+static SmallVector<const ChainProduct *> productsOfUpdate(ArrayRef<ChainProduct> products) {
+  SmallVector<const ChainProduct *> all;
+  Value sum = products.back().result;
+  auto isSum = [&](const ChainProduct &product) { return product.result == sum; };
+  for (const ChainProduct *own; (own = llvm::find_if(products, isSum)) != products.end();) {
+    all.push_back(own);
+    sum = own->start ? RolePlan::strip(own->start) : Value();
+  }
+  return all;
+}
+
+// What the first of them begins with, or null.
+static Value startOfUpdate(ArrayRef<ChainProduct> products) {
+  Value start = productsOfUpdate(products).back()->start;
+  return start ? RolePlan::strip(start) : start;
+}
+
+// The numbers that the state is multiplied with before products are added to it.
 std::optional<RowFactors> RolePlan::scaleAtStart() const {
-  Value state = program.argumentsOf(ArgKind::State).front();
+  Value state = program.argumentsOf(ArgKind::State).front(), scaled = startOfUpdate(products);
   RowFactors factors;
-  Value scaled = strip(products.back().start ? products.back().start : Value(state));
-  if (!products.back().start || products.back().chained || states > 1 || rescales())
+  if (!scaled || states > 1 || rescales())
     return std::nullopt;
   for (; scaled != state; scaled = strip(scaled)) {
     auto product = scaled.getDefiningOp<MulOp>();
@@ -195,10 +212,12 @@ std::optional<RowFactors> RolePlan::scaleAtStart() const {
   return factors;
 }
 
-// Whether what the last product adds is made from tiles and numbers alone.
+// Whether what products add to the state is made from tiles and numbers alone.
 bool RolePlan::addsWithoutState() const {
   Value state = program.argumentsOf(ArgKind::State).front();
-  SmallVector<Value> work{products.back().left};
+  SmallVector<Value> work;
+  for (const ChainProduct *product : productsOfUpdate(products))
+    work.push_back(product->left);
   while (!work.empty()) {
     Value value = trace(strip(work.pop_back_val()));
     if (value == state)
@@ -252,16 +271,13 @@ SmallVector<Value> RolePlan::forgetting() const {
   if (held()) // what a block's start was, who begins within it has not
     return {};
   if (rowDecay) {
-    const ChainProduct &last = products.back();
-    Value state = program.argumentsOf(ArgKind::State).front(),
-          start = last.start ? strip(last.start) : Value();
+    Value state = program.argumentsOf(ArgKind::State).front(), start = startOfUpdate(products);
     // What is rescaled has the decay elsewhere.
     if (auto scaled = start && !rescales() ? start.getDefiningOp<MulOp>() : MulOp())
       for (int i : {0, 1})
         if (isOfRows(strip(scaled->getOperand(i))))
           start = strip(scaled->getOperand(1 - i));
-    bool isKnown = states == 1 && start == state && !last.chained &&
-                   (program->hasAttr(contractionAttr) || addsWithoutState());
+    bool isKnown = states == 1 && start == state && (program->hasAttr(contractionAttr) || addsWithoutState());
     return isKnown ? SmallVector<Value>{rowDecay} : SmallVector<Value>();
   }
   std::optional<RowFactors> factors = states == 1 ? stateScale() : std::nullopt;

@@ -83,6 +83,34 @@ SmallVector<std::optional<unsigned>, 2> RolePlan::tensorsOf(BlockArgument input)
   return tensors;
 }
 
+BlockArgument RolePlan::oneRowLater(BlockArgument input) const {
+  const StackedInput *own = stackedOf(input);
+  bool isShared = isStacked() && own && !own->rows[0] && !neededInputs.contains(input);
+  for (BlockArgument other : isShared ? neededInputs.getArrayRef() : ArrayRef<BlockArgument>())
+    if (const StackedInput *stack = stackedOf(other); stack && stack->rows[0] == own->rows[1])
+      return other;
+  return {};
+}
+
+// What is written along a token's second vector may have what is written along the first one for a part,
+// which the chain has beside it.
+void RolePlan::shareRows() {
+  if (!isStacked() || states > 1 || decay || rowDecay || ownSystem >= 0)
+    return;
+  auto isOf = [&](Value value, BlockArgument input) {
+    std::optional<TokenTile> tile = value ? asTile(value) : std::nullopt;
+    return tile && tile->input == input;
+  };
+  for (BlockArgument input : llvm::to_vector(neededInputs)) {
+    bool isMultiplied = isForScores(input) || llvm::any_of(products, [&](const ChainProduct &product) {
+                          return isOf(product.left, input) || isOf(product.right, input);
+                        });
+    neededInputs.remove(input);
+    if (isMultiplied || summedInputs.contains(input) || !oneRowLater(input))
+      neededInputs.insert(input);
+  }
+}
+
 int64_t RolePlan::filledRows(BlockArgument input) const {
   if (stackedOf(input))
     return tokens * llvm::count_if(tensorsOf(input), [](auto tensor) { return tensor.has_value(); });
@@ -138,7 +166,7 @@ LogicalResult RolePlan::findSteps() {
       return failure();
   for (ScoreTile &tile : scores) {
     tile.ofTokens = isOfTokens(tile.value);
-    if (tile.ofTokens ? !tile.plainRows : inTurn && ownSystem < 0)
+    if (tile.ofTokens && !tile.plainRows)
       return failure();
   }
   for (ChainProduct &product : products)

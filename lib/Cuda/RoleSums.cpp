@@ -116,6 +116,39 @@ static BlockArgument inputOfNorm(ReduceOp op) {
   return dyn_cast<BlockArgument>(RolePlan::trace(product->getOperand(0)));
 }
 
+std::optional<std::pair<BlockArgument, unsigned>> RolePlan::stackWith(BlockArgument input) const {
+  if (summedInputs.contains(input) && !neededInputs.contains(input))
+    for (BlockArgument own : neededInputs)
+      if (const StackedInput *stack = stackedOf(own))
+        for (auto [row, argument] : llvm::enumerate(stack->rows))
+          if (argument == input.getArgNumber())
+            return std::pair(own, row);
+  return std::nullopt;
+}
+
+// Inputs that sums alone read, and that are rows of one that others read, are summed over there, and the
+// norms of both are one.
+void RolePlan::sumInStacks() {
+  for (BlockArgument input : summedInputs)
+    if (!stackWith(input))
+      neededInputs.insert(input);
+  for (Operation *sum : llvm::to_vector(reductions)) {
+    BlockArgument input = inputOfNorm(cast<ReduceOp>(sum));
+    auto stack = input ? stackWith(input) : std::nullopt;
+    auto *same = llvm::find_if(reductions, [&](Operation *other) {
+      return stack && inputOfNorm(cast<ReduceOp>(other)) == stack->first;
+    });
+    if (same == reductions.end())
+      continue;
+    sumsInStacks[sum] = {*same, stack->second};
+    reductions.remove(sum);
+  }
+}
+
+Value cuda::rowInStack(Ptx &ptx, Value token, unsigned row) {
+  return ptx.add(ptx.add(ptx.mul(ptx.shiftRight(token, 3), 16), ptx.bits(token, 7)), 8 * row);
+}
+
 bool RoleForm::sumsApart(const RolePlan &plan) const {
   bool isOneLaunch = phase != Phase::Chain && phase != Phase::Prepare;
   return isOneLaunch && plan.keys > mostKeysBeside && plan.states == 1 && !plan.atOnce &&
@@ -124,11 +157,34 @@ bool RoleForm::sumsApart(const RolePlan &plan) const {
          });
 }
 
+// Of tokens there may be fewer than of micro-steps. Who sums shares them out where a lane still has as many
+// bytes as go at a time; else some are summed more than once.
+int64_t RoleEmitter::rowsOfSum(ReduceOp op) const {
+  constexpr int64_t leastEntries = 32 * 32;
+  int64_t all = rowsOfSumWarp(), own = plan.isOfTokens(op.getOperand()) ? all * plan.columns / 64 : all;
+  return own * matType(op.getOperand()).numRows() >= leastEntries ? own : all;
+}
+
+// Among the sums of a chunk, of which those of a team's block lie together.
+Value RoleEmitter::placeOfSum(ReduceOp op, Value row) {
+  if (team == 1 || rowsOfSum(op) == rowsOfSumWarp())
+    return row;
+  int64_t ofBlock = plan.columns / team;
+  return ptx.add(ptx.mul(ptx.shiftRight(row, llvm::Log2_64(ofBlock)), tokensOfChunk / team),
+                 ptx.bits(row, ofBlock - 1));
+}
+
 // Squared norms of rows, a lane or more to a row, 64 bytes at a time.
-void RoleEmitter::sumSquares(Stage stage, Value sums, Value first, BlockArgument input) {
+void RoleEmitter::sumSquares(Stage stage, Value sums, Value first, ReduceOp op) {
+  BlockArgument input = inputOfNorm(op);
   constexpr int64_t together = 4; // packets of eight
-  int64_t rows = rowsOfSumWarp(), rounds = matType(input).numCols() * rows / (32 * 8 * together);
+  int64_t rows = rowsOfSum(op), rounds = matType(input).numCols() * rows / (32 * 8 * together);
+  first = ptx.shiftRight(first, llvm::Log2_64(rowsOfSumWarp() / rows));
   Value row = ptx.add(first, ptx.bits(lane, rows - 1)), own = ptx.bits(row, plan.rowsOf(input) - 1);
+  if (auto stack = plan.stackWith(input)) {
+    own = rowInStack(ptx, own, stack->second);
+    input = stack->first;
+  }
   Value at = ptx.add(tilesOf(stage, input), ptx.add(ptx.mul(own, rowBytes), ptx.mul(ptx.bits(own, 7), 16)));
   Value begin = rows == 32 ? ptx.constant(0) : ptx.mul(ptx.shiftRight(lane, llvm::Log2_64(rows)), rounds);
   // All roles' code shares one small cache: nobody is to know that this loop could be unrolled.
@@ -163,36 +219,38 @@ void RoleEmitter::sumSquares(Stage stage, Value sums, Value first, BlockArgument
           sum(i);
         return partial;
       });
-  storeSum(sums, row, ptx.sum(ptx.sum(loop.getResult(0), loop.getResult(1)), loop.getResult(2)), rows);
+  storeSum(sums, placeOfSum(op, row),
+           ptx.sum(ptx.sum(loop.getResult(0), loop.getResult(1)), loop.getResult(2)), rows);
 }
 
-// Adds up what the lanes of a row have, and stores it.
-void RoleEmitter::storeSum(Value sums, Value row, Value whole, int64_t rows) {
+// Adds up what the lanes of a row have, and stores it at the row's place.
+void RoleEmitter::storeSum(Value sums, Value place, Value whole, int64_t rows) {
   for (int64_t distance = rows; distance < 32; distance *= 2)
     whole = ptx.sum(whole, ptx.shuffle(whole, ptx.exclusiveOr(lane, ptx.constant(distance))));
-  ptx.store(ptx.add(sums, ptx.mul(row, 4)), 0, {whole});
+  ptx.store(ptx.add(sums, ptx.mul(place, 4)), 0, {whole});
 }
 
 // A lane or more sum over a row, 32 bytes at a time, which are fetched while those before are summed.
 void RoleEmitter::sumRows(Stage stage, Value sums, Value first, ReduceOp op) {
-  if (BlockArgument input = inputOfNorm(op); input && tileOffsets.contains(input))
-    return sumSquares(stage, sums, first, input);
+  auto isTile = [&](BlockArgument input) { return tileOffsets.contains(input) || plan.stackWith(input); };
+  if (BlockArgument input = inputOfNorm(op); input && isTile(input))
+    return sumSquares(stage, sums, first, op);
   constexpr int64_t together = 2;
   llvm::SmallSetVector<BlockArgument, 2> inputs;
   SmallVector<Value> work{op.getOperand()};
   while (!work.empty()) {
     Value value = RolePlan::trace(work.pop_back_val());
     if (auto argument = dyn_cast<BlockArgument>(value)) {
-      if (tileOffsets.contains(argument))
+      if (isTile(argument))
         inputs.insert(argument);
     } else
       llvm::append_range(work, value.getDefiningOp()->getOperands());
   }
   // Packets lie at their number's place in a row of 128 bytes, exchanged by the row's number.
-  int64_t rows = rowsOfSumWarp(), rounds = matType(op.getOperand()).numRows() / (8 * together);
+  int64_t rows = rowsOfSum(op), rounds = matType(op.getOperand()).numRows() / (8 * together);
   int64_t ownRounds = rounds * rows / 32;
+  first = ptx.shiftRight(first, llvm::Log2_64(rowsOfSumWarp() / rows));
   Value row = ptx.add(first, ptx.bits(lane, rows - 1));
-  // Of tokens there may be fewer than of micro-steps: some are summed more than once.
   Value own = plan.isOfTokens(op.getOperand()) ? ptx.bits(row, plan.columns - 1) : row;
   Value at = ptx.add(stage.tiles, ptx.add(ptx.mul(own, rowBytes), ptx.mul(ptx.bits(own, 7), 16)));
   Value begin = rows == 32 ? ptx.constant(0) : ptx.mul(ptx.shiftRight(lane, llvm::Log2_64(rows)), ownRounds);
@@ -200,18 +258,24 @@ void RoleEmitter::sumRows(Stage stage, Value sums, Value first, ReduceOp op) {
   auto fetch = [&](Value round) {
     Value packet = packetAt(round);
     Value half = ptx.shiftRight(packet, 3), place = ptx.exclusiveOr(at, ptx.mul(ptx.bits(packet, 7), 16));
-    auto placeOf = [&](BlockArgument input) -> Value {
-      if (!isEarly(input))
-        return place;
-      return ptx.add(place, arith::SubIOp::create(b, stage.early, stage.tiles));
+    auto placeOf = [&](BlockArgument input, std::optional<unsigned> rowOfStack) -> Value {
+      Value at = place;
+      if (rowOfStack) {
+        Value there = arith::SubIOp::create(b, rowInStack(ptx, own, *rowOfStack), own);
+        at = ptx.add(at, ptx.mul(there, rowBytes));
+      }
+      return isEarly(input) ? ptx.add(at, arith::SubIOp::create(b, stage.early, stage.tiles)) : at;
     };
     Values pairs;
-    for (BlockArgument input : inputs)
+    for (BlockArgument input : inputs) {
+      std::optional<unsigned> rowOfStack;
+      if (auto stack = plan.stackWith(input))
+        std::tie(input, rowOfStack) = *stack;
+      Value at = ptx.add(placeOf(input, rowOfStack), ptx.mul(half, halfStride(input)));
       for (int64_t i = 0; i < together; ++i)
-        llvm::append_range(pairs,
-                           ptx.load(ptx.exclusiveOr(ptx.add(placeOf(input), ptx.mul(half, halfStride(input))),
-                                                    ptx.constant(i * 16)),
-                                    tileOffset(input), 4, b.getI32Type()));
+        llvm::append_range(
+            pairs, ptx.load(ptx.exclusiveOr(at, ptx.constant(i * 16)), tileOffset(input), 4, b.getI32Type()));
+    }
     return pairs;
   };
   // All roles' code shares one small cache: nobody is to know that this loop could be unrolled. It is so
@@ -227,7 +291,7 @@ void RoleEmitter::sumRows(Stage stage, Value sums, Value first, ReduceOp op) {
         auto input = dyn_cast<BlockArgument>(leaf);
         if (!input)
           return {};
-        if (tileOffsets.contains(input)) {
+        if (inputs.contains(input)) {
           int64_t first = (llvm::find(inputs, input) - inputs.begin()) * together * 4;
           return ptx.unpack(pairs[first + e / 2])[e % 2];
         }
@@ -255,7 +319,7 @@ void RoleEmitter::sumRows(Stage stage, Value sums, Value first, ReduceOp op) {
   describeTrips(loop, ownRounds / 2);
   auto result = [&](unsigned i) -> Value { return loop.getResult(i); };
   Value whole = ptx.sum(ptx.sum(result(0), result(1)), ptx.sum(result(2), result(3)));
-  storeSum(sums, row, whole, rows);
+  storeSum(sums, placeOfSum(op, row), whole, rows);
 }
 
 // In a launch of their own two warps have time for sums, but not for functions.

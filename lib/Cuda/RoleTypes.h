@@ -96,4 +96,7 @@ struct RoleTypes {
   };
 };
 
+/// The row of a tile, by eights, that one of a token's two rows is.
+mlir::Value rowInStack(Ptx &ptx, mlir::Value token, unsigned row);
+
 } // namespace recur::cuda

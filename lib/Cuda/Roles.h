@@ -140,8 +140,7 @@ private:
   void emitRows(mlir::Value chunks, RowPart which);
   void emitSums(mlir::Value chunks);
   void sumChunk(mlir::Value chunk, Stage stage);
-  int64_t vectorBytes() const;
-  int64_t vectorAt(mlir::Value vector) const;
+  int64_t vectorBytes() const, vectorAt(mlir::Value vector) const;
   void storeVectors();
   int64_t sumWarps() const { return form.sumsApart(plan) ? 4 : 2; }
   /// Whether some warps sum over rows. Sums come to a chain in records.
@@ -152,8 +151,7 @@ private:
   /// The rows that such a warp sums over, side by side.
   int64_t rowsOfSumWarp() const { return tokensOfChunk / sumWarps() / team; }
   bool waits(const Slot &slot) const;
-  mlir::Value sumsOf(mlir::Value chunk, mlir::Operation *op);
-  mlir::Value sumsIn(mlir::Value place, mlir::Operation *op);
+  mlir::Value sumsOf(mlir::Value chunk, mlir::Operation *op), sumsIn(mlir::Value place, mlir::Operation *op);
   llvm::SetVector<mlir::Operation *> gramsOf(const ScoreRole &role) const;
   void awaitSums(mlir::Value chunk, Stage stage);
   /// Sums are told of by chunk, deeper than the ring, as another block may be ahead; alone 4 are slow.
@@ -161,8 +159,10 @@ private:
   int64_t bytesOfSums() const;
   void handOverSums(mlir::Value chunk);
   void forPeers(llvm::function_ref<void(mlir::Value rank)> body);
-  void sumSquares(Stage stage, mlir::Value sums, mlir::Value first, mlir::BlockArgument input);
-  void storeSum(mlir::Value sums, mlir::Value row, mlir::Value whole, int64_t rows);
+  int64_t rowsOfSum(ReduceOp op) const;
+  mlir::Value placeOfSum(ReduceOp op, mlir::Value row);
+  void sumSquares(Stage stage, mlir::Value sums, mlir::Value first, ReduceOp op);
+  void storeSum(mlir::Value sums, mlir::Value place, mlir::Value whole, int64_t rows);
   void sumRows(Stage stage, mlir::Value sums, mlir::Value first, ReduceOp op);
   mlir::Value entryOfParams(TensorAccess &access, mlir::Value vector, mlir::Value at);
   std::array<mlir::Value, 2> row(RowState &state, mlir::Value value);

@@ -57,6 +57,11 @@ def families():
             f"S = {decay}*(I - b*k*kT)*(I - c*p*pT) + e*v*kT",
             f"S = {decay}*(I - b*k*kT)\nS = S - c*(S*p)*pT\nS = S + e*v*kT",
             f"S = {decay}\nS = S*(I - b*k*kT)*(I - c*p*pT)\nS = S + e*v*kT"]
+        for along, written in (("a third key", "e*v*rT"), ("both", "b*v*kT + c*u*pT"), ("both, one value", "b*v*kT + c*v*pT")):
+            yield f"two erasures and then what is written along {along}, decay {name}", [
+                f"S = {decay}*(I - b*k*kT)*(I - c*p*pT) + {written}",
+                f"S = {decay}*(I - b*k*kT)\nS = S - c*(S*p)*pT\nS = S + {written}",
+                f"S = {decay}\nS = S*(I - b*k*kT)*(I - c*p*pT)\nS = S + {written}"]
         if name in ("of all", "by a constant"):  # numbers may stand between corrections, too
             between = decay.removesuffix("*S")
             yield f"an output between corrections, decay {name}", [
