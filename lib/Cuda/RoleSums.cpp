@@ -235,7 +235,6 @@ void RoleEmitter::sumRows(Stage stage, Value sums, Value first, ReduceOp op) {
   auto isTile = [&](BlockArgument input) { return tileOffsets.contains(input) || plan.stackWith(input); };
   if (BlockArgument input = inputOfNorm(op); input && isTile(input))
     return sumSquares(stage, sums, first, op);
-  constexpr int64_t together = 2;
   llvm::SmallSetVector<BlockArgument, 2> inputs;
   SmallVector<Value> work{op.getOperand()};
   while (!work.empty()) {
@@ -246,8 +245,10 @@ void RoleEmitter::sumRows(Stage stage, Value sums, Value first, ReduceOp op) {
     } else
       llvm::append_range(work, value.getDefiningOp()->getOperands());
   }
-  // Packets lie at their number's place in a row of 128 bytes, exchanged by the row's number.
-  int64_t rows = rowsOfSum(op), rounds = matType(op.getOperand()).numRows() / (8 * together);
+  // Packets lie at their number's place in a row of 128 bytes, exchanged by the row's number. Of two inputs'
+  // more than one at a time take too many registers.
+  int64_t together = inputs.size() > 1 ? 1 : 2, rows = rowsOfSum(op),
+          rounds = matType(op.getOperand()).numRows() / (8 * together);
   int64_t ownRounds = rounds * rows / 32;
   first = ptx.shiftRight(first, llvm::Log2_64(rowsOfSumWarp() / rows));
   Value row = ptx.add(first, ptx.bits(lane, rows - 1));
@@ -307,10 +308,13 @@ void RoleEmitter::sumRows(Stage stage, Value sums, Value first, ReduceOp op) {
   };
   Values carried(4, ptx.number(0));
   llvm::append_range(carried, fetch(zero));
+  // The assembler would put off each load to just before its use.
   auto loop = threads.forLoop(zero, count, ptx.constant(2), carried, [&](Value round, ValueRange values) {
     Values partial(values.take_front(4)), next = fetch(ptx.add(round, 1));
+    ptx.syncWarp();
     sum(partial, values.drop_front(4), round);
     Values after = fetch(ptx.add(round, 2));
+    ptx.syncWarp();
     sum(partial, next, ptx.add(round, 1));
     llvm::append_range(partial, after);
     return partial;
