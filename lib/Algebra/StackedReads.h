@@ -16,7 +16,8 @@ struct StackedInput {
 
 /// The rule of one row, in a module of its own, or null. The rule must have one matrix state that numbers and
 /// factors of its keys, or of its values, decay, and write along at least two and at most `mostRows` vectors;
-/// each time, or some of the times, also what it reads of the state along a vector. A token's rows are
+/// each time, or some of the times, also what it reads of the state along a vector. Where these are more than
+/// `mostRows`, of which so many read, what is only written stands beside the rows. A token's rows are
 /// simultaneous: it changes the decayed state by the sum of what its rows each do to it. More than two are
 /// filled up with rows of zeros to a power of two (`rowsAttr`, in ColumnRows.h). Or (`inTurnAttr`) each row
 /// reads what those before it have written: they are steps, and the decay is the first one's (onceOf, in
