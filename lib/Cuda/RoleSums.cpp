@@ -245,10 +245,16 @@ void RoleEmitter::sumRows(Stage stage, Value sums, Value first, ReduceOp op) {
     } else
       llvm::append_range(work, value.getDefiningOp()->getOperands());
   }
-  // Packets lie at their number's place in a row of 128 bytes, exchanged by the row's number. Of two inputs'
-  // more than one at a time take too many registers.
-  int64_t together = inputs.size() > 1 ? 1 : 2, rows = rowsOfSum(op),
-          rounds = matType(op.getOperand()).numRows() / (8 * together);
+  // Packets lie at their number's place in a row of 128 bytes, exchanged by the row's number. Of stacks,
+  // beside whose numbers registers are few, one of each input comes at a time, and none later than it is
+  // asked for.
+  bool isStack = plan.isStacked();
+  int64_t together = isStack && inputs.size() > 1 ? 1 : 2, rows = rowsOfSum(op);
+  int64_t rounds = matType(op.getOperand()).numRows() / (8 * together);
+  auto fetched = [&] {
+    if (isStack)
+      ptx.syncWarp();
+  };
   int64_t ownRounds = rounds * rows / 32;
   first = ptx.shiftRight(first, llvm::Log2_64(rowsOfSumWarp() / rows));
   Value row = ptx.add(first, ptx.bits(lane, rows - 1));
@@ -308,13 +314,12 @@ void RoleEmitter::sumRows(Stage stage, Value sums, Value first, ReduceOp op) {
   };
   Values carried(4, ptx.number(0));
   llvm::append_range(carried, fetch(zero));
-  // The assembler would put off each load to just before its use.
   auto loop = threads.forLoop(zero, count, ptx.constant(2), carried, [&](Value round, ValueRange values) {
     Values partial(values.take_front(4)), next = fetch(ptx.add(round, 1));
-    ptx.syncWarp();
+    fetched();
     sum(partial, values.drop_front(4), round);
     Values after = fetch(ptx.add(round, 2));
-    ptx.syncWarp();
+    fetched();
     sum(partial, next, ptx.add(round, 1));
     llvm::append_range(partial, after);
     return partial;
