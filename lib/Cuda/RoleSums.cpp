@@ -420,16 +420,19 @@ void RoleEmitter::awaitSums(Value chunk, Stage stage) {
 // read: a place in the ring was free, so this block's chain has had all scores of as many chunks before as it
 // has places, those of the others too, which followed from their numbers.
 void RoleEmitter::handOverSums(Value chunk) {
-  int64_t bytes = slotBytes / team;
-  Value own = ptx.mul(rank(), bytes);
+  auto bytesOf = [&](Operation *op) { return 4 * sumWarps() * rowsOfSum(cast<ReduceOp>(op)); };
+  int64_t bytes = 0;
+  for (Operation *op : plan.reductions)
+    bytes += bytesOf(op);
+  Value own = ptx.mul(rank(), slotBytes / team);
   Value done = barrier(Summed, ptx.bits(chunk, chunksOfSums() - 1));
   ptx.arrive(done);
   forPeers([&](Value rank) {
     Value there = ptx.inBlock(done, rank);
-    ptx.arriveThereExpecting(there, plan.reductions.size() * bytes);
+    ptx.arriveThereExpecting(there, bytes);
     for (Operation *op : plan.reductions) {
       Value at = ptx.add(sumsOf(chunk, op), own);
-      ptx.copyThere(ptx.inBlock(at, rank), at, bytes, there);
+      ptx.copyThere(ptx.inBlock(at, rank), at, bytesOf(op), there);
     }
   });
 }
