@@ -205,7 +205,10 @@ LogicalResult RoleEmitter::begin(ChainState &state, Issue &issue, ArrayRef<const
   }
   rightSteps(state, product, issue.steps);
   if (product.kind == ChainProduct::Depth && plan.references() > 1) {
-    next.pending = ScaledTiles(*this).overHalves(state.stage, columns, issue);
+    state.written.push_back(issue);
+    if (llvm::any_of(plan.products, [&](auto &x) { return x.chained && x.start == product.result; }))
+      return success();
+    next.pending = ScaledTiles(*this).overHalves(state, columns);
     state.inFlight.push_back(next);
     return success();
   }

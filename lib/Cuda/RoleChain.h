@@ -67,6 +67,8 @@ struct RoleEmitter::ChainState {
     RowScale scale = {}; // what the sums' rows are to be divided by
   };
   llvm::SmallVector<InFlight> inFlight;
+  // What is added to a state that goes from one reference to the next, until all of it is known.
+  llvm::SmallVector<Issue, 1> written;
   // Numbers per column in registers, and which to fetch before which wait, as a rehearsal found.
   llvm::DenseMap<int64_t, Values> numbers;
   llvm::SmallVector<llvm::SmallVector<std::tuple<int64_t, bool, int64_t>>> fetches;

@@ -120,8 +120,21 @@ bool RolePlan::addsUp(chunk::ProgramOp program) {
   return found;
 }
 
-// What is written to one of two states alone may be known before what is written to the other.
+// What is written to one of two states alone may be known before what is written to the other; and what goes
+// from one reference of a chunk to the next takes in all that is written at once (RoleScaledTiles.cpp).
 void RolePlan::delayWrites() {
+  if (references() > 1) {
+    ChainProduct *last = nullptr;
+    for (ChainProduct &product : products) {
+      if (product.kind != ChainProduct::Depth)
+        continue;
+      product.chained |= last && product.start == last->result && last->result.hasOneUse();
+      last = &product;
+    }
+    for (ChainProduct &product : products)
+      if (product.kind == ChainProduct::Depth)
+        product.wave = last->wave;
+  }
   auto yielded = program.getBodyYield().getValues();
   auto makes = [&](unsigned state) {
     return llvm::find_if(products, [&](const ChainProduct &p) { return p.result == strip(yielded[state]); });

@@ -125,7 +125,7 @@ bool RolePlan::scaleKeys(chunk::ProgramOp program) {
   plan.findDecay();
   auto decays = program.getBody().getOps<chunk::DecayOp>();
   auto decay = plan.decay ? plan.decay.getDefiningOp<chunk::DecayOp>() : chunk::DecayOp();
-  if (!decay || !decay.getLog() || decay.getLate() || !llvm::hasSingleElement(decays) ||
+  if (!decay || !decay.getLog() || !llvm::hasSingleElement(decays) ||
       program.argumentsOf(ArgKind::State).size() != 1)
     return false;
   auto logs = dyn_cast<BlockArgument>(trace(decay.getLog()));
@@ -158,9 +158,13 @@ static bool isReadPlain(Value value) {
   });
 }
 
-// The span that rows are scaled by: what is times its own factors, too, is so through its token.
+// The span that rows are scaled by: what is times its own factors, too, is so through its token. All else
+// that is read has not decayed by a late one's.
 static Span spanOf(const TokenTile &tile, chunk::WeightsOp weights) {
-  return tile.decayed ? Span::Through : weights.getSpan();
+  if (tile.decayed)
+    return Span::Through;
+  bool isUntil = chunk::isLate(weights.getDecay()) && weights.getSpan() == Span::Through;
+  return isUntil ? Span::Until : weights.getSpan();
 }
 
 LogicalResult RolePlan::placeScaled() {

@@ -42,6 +42,9 @@ void RoleEmitter::ScaledTiles::emit(Value chunks) {
     ptx.await(roles.barrier(Loaded, stage.index), stage.phase);
     scale(chunk, stage);
     ptx.arrive(roles.barrier(Changed, stage.index));
+    // What decays between references has one place.
+    if (plan.references() > 1)
+      ptx.await(roles.barrier(Changed, stage.index), stage.phase);
     roles.threads.when(roles.isOwn(chunk), [&] {
       describeEach(*b.getInsertionBlock(), roles.team);
       scores(chunk, stage);
@@ -58,9 +61,13 @@ llvm::SetVector<BlockArgument> RoleEmitter::ScaledTiles::leavesOf(const RolePlan
 }
 
 bool RoleEmitter::ScaledTiles::canScale(const RolePlan &plan, const RoleForm &form) {
-  auto adds = [](const ChainProduct &own) { return own.kind == ChainProduct::Depth; };
-  if (plan.references() > 1 &&
-      (!form.sharesScaled || plan.ownSystem >= 0 || llvm::count_if(plan.products, adds) != 1))
+  // What is added to the state after a product, or apart from it, would be relative to another reference.
+  bool isFirst = true;
+  for (const ChainProduct &own : plan.products)
+    if (plan.references() > 1 && own.kind == ChainProduct::Depth &&
+        own.chained == std::exchange(isFirst, false))
+      return false;
+  if (plan.references() > 1 && plan.ownSystem >= 0)
     return false;
   // What comes next to a place of its own does not wait for outputs to leave it.
   if (form.sharesScaled && plan.outputPlace && plan.inputsOfScaled().contains(plan.outputPlace))
@@ -217,7 +224,7 @@ void RoleEmitter::ScaledTiles::scale(Value chunk, const Stage &stage) {
   // A warp has 16 tokens before or behind a reference, and every second 16 keys. With one reference those are
   // near it, or far; with two they are in the earlier or later half. (Those far, and the later half's, have
   // more to do: each quarter of the processor has as many of them.)
-  bool isSplit = plan.references() > 1;
+  bool isSplit = plan.references() > 1, isLate = chunk::isLate(plan.scaling);
   auto isOne = [&](int64_t bit) { return ptx.equal(ptx.bits(ptx.shiftRight(warp, bit), 1), 1); };
   Value isBehind = isOne(0), isFar = isOne(2);
   auto rowOf = [&](int64_t before, int64_t behind) {
@@ -304,8 +311,10 @@ void RoleEmitter::ScaledTiles::scale(Value chunk, const Stage &stage) {
           if (readAlone && tile.span == Span::Rest)
             continue;
           Values &scale = scales[int(tile.span)], entries;
+          // What is written before a late decay decays with its token's.
+          bool isUntil = tile.span == Span::Until || (tile.span == Span::Rest && isLate);
           for (int64_t e = 4 * eight; scale.size() < 4; ++e) {
-            Value sum = (tile.span == Span::Until ? ofUntil : ofThrough)[e];
+            Value sum = (isUntil ? ofUntil : ofThrough)[e];
             scale.push_back(ptx.exp2(tile.span == Span::Rest ? ptx.negative(sum)
                                      : more.empty()          ? sum
                                                              : ptx.sum(sum, more[e])));
@@ -377,17 +386,20 @@ FailureOr<Values> RoleEmitter::ScaledTiles::overChunk(ChainState &state, Value c
   return after;
 }
 
-Pending RoleEmitter::ScaledTiles::overHalves(const Stage &stage, int64_t columns, const Issue &issue) {
+Pending RoleEmitter::ScaledTiles::overHalves(ChainState &state, int64_t columns) {
   constexpr size_t all = tokensOfChunk / 16;
+  SmallVector<Issue, 1> written = std::exchange(state.written, {});
+  bool byDepth = llvm::any_of(written, [](const Issue &issue) { return issue.byDepth; });
   auto product = [&](ValueRange start, bool later) {
     SmallVector<Step> own;
-    for (auto [k, step] : llvm::enumerate(issue.steps))
-      if (later == (k % all >= all / 2))
-        own.push_back(step);
-    return ptx.product(columns, start, own, issue.byDepth, /*rightByDepth=*/true);
+    for (const Issue &issue : written)
+      for (auto [k, step] : llvm::enumerate(issue.steps))
+        if (later == (k % all >= all / 2))
+          own.push_back(step);
+    return ptx.product(columns, start, own, byDepth, /*rightByDepth=*/true);
   };
-  Values earlier = ptx.await(0, product(issue.start, false))[0];
-  return product(ptx.pin(decayed(stage, 1, earlier)), true);
+  Values earlier = ptx.await(0, product(written.front().start, false))[0];
+  return product(ptx.pin(decayed(state.stage, 1, earlier)), true);
 }
 
 Values RoleEmitter::ScaledTiles::decayed(const Stage &stage, int64_t part, ValueRange entries) {

@@ -23,7 +23,7 @@ struct RoleEmitter::ScaledTiles {
   static int64_t bytesOfMiddle(const RolePlan &plan) { return plan.references() > 1 ? plan.keys * 4 : 0; }
 
   /// Whether a kernel may scale rows so: each block its own chunks' alone, where all sums over rows are of
-  /// what scaled rows are functions of; and with two references, so, and where one product adds to the state.
+  /// what scaled rows are functions of; with two references, where what is added to the state is at once.
   static bool canScale(const RolePlan &plan, const RoleForm &form);
   /// The inputs that scaled rows are functions of.
   static llvm::SetVector<mlir::BlockArgument> leavesOf(const RolePlan &plan);
@@ -45,8 +45,8 @@ struct RoleEmitter::ScaledTiles {
   Values decayed(const Stage &stage, int64_t part, mlir::ValueRange entries);
   /// A chunk of a slab: the state's entries after it.
   mlir::FailureOr<Values> overChunk(ChainState &state, mlir::Value chunk, mlir::ValueRange entries);
-  /// What a chunk adds to the state, whose halves have references of their own.
-  Pending overHalves(const Stage &stage, int64_t columns, const Issue &issue);
+  /// All that a chunk adds to the state, whose halves have references of their own.
+  Pending overHalves(ChainState &state, int64_t columns);
   /// Where what decays in a part of a chunk is.
   mlir::Value placeOf(const Stage &stage, mlir::Value part) {
     mlir::Value tiles = roles.form.sharesScaled ? stage.walked : stage.tiles;
