@@ -116,31 +116,34 @@ bool TokenStreams::hasWrite(unsigned version, const Write &ofUpdate) const {
   });
 }
 
-// What some rows write and a version has not, which is the state with all else that they do, as it decays
-// in the update or, where numbers do that, before; nothing where it is another one.
-std::optional<SmallVector<const Write *>>
-TokenStreams::missing(unsigned version, ArrayRef<TokenStream> written, bool decays) const {
+// How a version, which is the state as it decays in the update or, where numbers do that, before, differs
+// from the state with what some rows write; nothing where it is another one.
+std::optional<TokenStreams::Difference>
+TokenStreams::differenceTo(unsigned version, ArrayRef<TokenStream> written, bool decays) const {
   const Version &own = nf.versions[version], &update = nf.update(0);
   if (own.old.size() != 1)
     return std::nullopt;
   const OldTerm &old = own.old[0], &all = update.old[0];
   bool isOld =
       decays ? old.isScalar() && old.c.isOne() && (all.isScalar() || written.empty()) : decayAlike(old, all);
-  SmallVector<const Write *> rest;
-  size_t count = 0;
+  Difference difference;
+  auto take = [&](const Write *write) {
+    auto *same =
+        llvm::find_if(difference.more, [&](const Write *other) { return isSame(*other, *write, decays); });
+    if (same == difference.more.end())
+      difference.lacking.push_back(write);
+    else
+      difference.more.erase(same);
+  };
+  for (const Write &write : own.writes)
+    difference.more.push_back(&write);
   for (const TokenStream &stream : written)
-    for (const Write *write : stream.writes) {
-      ++count;
-      if (llvm::none_of(own.writes, [&](const Write &other) { return isSame(other, *write, decays); }))
-        rest.push_back(write);
-    }
-  if (!isOld || own.writes.size() + rest.size() != count)
-    return std::nullopt;
-  return rest;
+    llvm::for_each(stream.writes, take);
+  return isOld ? std::optional(difference) : std::nullopt;
 }
 bool TokenStreams::isWritten(unsigned version, ArrayRef<TokenStream> written, bool decays) const {
-  auto rest = missing(version, written, decays);
-  return rest && rest->empty();
+  auto difference = differenceTo(version, written, decays);
+  return difference && difference->lacking.empty() && difference->more.empty();
 }
 
 Value TokenStreams::beforeRow(size_t row) const {
@@ -205,20 +208,21 @@ void TokenStreams::orderStreams() {
     streams.push_back(given[i]);
 }
 
-// Has a row read what those before it leave, with known writes that its version does not have: it writes
-// that much less along its own key.
-LogicalResult TokenStreams::readWith(ArrayRef<const Write *> more, TokenStream &stream,
+// Has a row read what those before it leave, with known writes that its version lacks or has beside: it
+// writes that much less along its own key, or more.
+LogicalResult TokenStreams::readWith(const Difference &difference, TokenStream &stream,
                                      const StreamPart &part) {
   auto product = [&](Value x, Value y) {
     return MatmulOp::create(b, loc, TransposeOp::create(b, loc, x).getResult(), y);
   };
-  for (const Write *write : more) {
+  for (const Write *write : llvm::concat<const Write *const>(difference.lacking, difference.more)) {
     const Column &key = keySide == Side::Right ? write->row : write->column;
     const Column &payload = keySide == Side::Right ? write->column : write->row;
     if (payload.kind != Column::Known)
       return failure();
     StreamPart known{times(part.c, write->c), payload.value};
-    known.c.number = -known.c.number;
+    if (llvm::is_contained(difference.lacking, write))
+      known.c.number = -known.c.number;
     known.c.factors.push_back(product(key.value, part.vector));
     // S*A*B + v*kT*B, which reads S*A, is (S*A + v*kT)*B.
     auto *opposite = llvm::find_if(stream.known, [&](const StreamPart &own) {
@@ -251,6 +255,25 @@ bool TokenStreams::takeApart() {
   return true;
 }
 
+// What is known of one vector more than once is so once, times a sum.
+void TokenStreams::joinKnown(TokenStream &stream) {
+  for (const StreamPart &own : std::exchange(stream.known, {})) {
+    auto *same =
+        llvm::find_if(stream.known, [&](const StreamPart &other) { return other.vector == own.vector; });
+    if (same == stream.known.end()) {
+      stream.known.push_back(own);
+      continue;
+    }
+    auto number = [&](const Coefficient &c) {
+      Value value = buildCoefficient(b, loc, c);
+      return value ? value : ConstantOp::create(b, loc, 1.0).getResult();
+    };
+    Value first = number(same->c), sum = AddOp::create(b, loc, first, number(own.c));
+    same->c = Coefficient();
+    same->c.factors.push_back(sum);
+  }
+}
+
 LogicalResult TokenStreams::findReads() {
   auto isLater = [&](const TokenStream &stream) {
     return !stream.reads.empty() && !nf.versions[stream.reads[0].version].writes.empty();
@@ -269,16 +292,17 @@ LogicalResult TokenStreams::findReads() {
     ArrayRef<TokenStream> before = ArrayRef(streams).take_front(i);
     if (!isInTurn || !reads(part))
       continue;
-    auto more = missing(part.version, before, /*decays=*/false);
+    std::optional<Difference> difference = differenceTo(part.version, before, /*decays=*/false);
     // What is read before the decay, times all that is decayed by, is read of what decayed.
-    if (!more && (more = missing(part.version, before, /*decays=*/true))) {
-      if (std::optional<StreamPart> rest = withoutDecay(part))
+    if (!difference && (difference = differenceTo(part.version, before, /*decays=*/true))) {
+      std::optional<StreamPart> rest = withoutDecay(part);
+      if (rest && difference->more.empty())
         part = *rest;
       else
-        more = std::nullopt;
+        difference = std::nullopt;
     }
-    if (more) {
-      if (failed(readWith(*more, streams[i], part)))
+    if (difference) {
+      if (failed(readWith(*difference, streams[i], part)))
         return failure();
       continue;
     }
@@ -295,6 +319,8 @@ LogicalResult TokenStreams::findReads() {
       part.c.number = any.c.number; // the sign is that of all
       part.c.factors.push_back(ConstantOp::create(b, loc, 0.0));
     }
+  for (TokenStream &stream : llvm::concat<TokenStream>(streams, apart))
+    joinKnown(stream);
   auto isOne = [](const TokenStream &stream) { return stream.known.size() == 1; };
   auto areFew = [](const TokenStream &stream) { return stream.known.size() <= mostKnown; };
   return success(

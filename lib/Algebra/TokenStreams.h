@@ -66,12 +66,16 @@ private:
   bool takes(const TokenStream &stream, const TokenStream &own) const;
   bool isSame(const Write &own, const Write &ofUpdate, bool decays) const;
   bool hasWrite(unsigned version, const Write &ofUpdate) const;
-  std::optional<llvm::SmallVector<const Write *>>
-  missing(unsigned version, llvm::ArrayRef<TokenStream> written, bool decays) const;
+  /// Writes that a version lacks, and those that it has beside others.
+  struct Difference {
+    llvm::SmallVector<const Write *> lacking, more;
+  };
+  std::optional<Difference> differenceTo(unsigned version, llvm::ArrayRef<TokenStream> written,
+                                         bool decays) const;
   void orderStreams();
+  void joinKnown(TokenStream &stream);
   bool takeApart();
-  mlir::LogicalResult readWith(llvm::ArrayRef<const Write *> more, TokenStream &stream,
-                               const StreamPart &part);
+  mlir::LogicalResult readWith(const Difference &difference, TokenStream &stream, const StreamPart &part);
 
   size_t mostRows;
   Rows kind;

@@ -85,7 +85,7 @@ private:
                 llvm::StringRef name, int64_t mostBlocks, Phase phase = Phase::Whole);
   bool addRoles(const RolePlan &plan, Entry entry, RoleForm form);
   std::optional<Entry> addBeside(const RolePlan &plan, int64_t shards, int64_t team);
-  std::optional<Entry> addScaled(const RolePlan &plan, int64_t shards);
+  std::optional<Entry> addScaled(const RolePlan &plan, int64_t shards, bool mayRepeat);
   bool addPrepared(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors, int64_t shards,
                    std::optional<Entry> ofTeams = std::nullopt);
   Phase addSegments(chunk::ProgramOp program, llvm::ArrayRef<TensorArgument> tensors, int64_t shards);

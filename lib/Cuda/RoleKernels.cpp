@@ -127,8 +127,9 @@ std::optional<Entry> KernelBuilder::addBeside(const RolePlan &plan, int64_t shar
   return entries.pop_back_val();
 }
 
-// A mild decay of each key as what rows are scaled by, in one launch, half of a head a block of a team.
-std::optional<Entry> KernelBuilder::addScaled(const RolePlan &plan, int64_t shards) {
+// A mild decay of each key as what rows are scaled by, in one launch, half of a head a block of a team. Each
+// block scales its own chunks' rows for both or, where there is no room for that and it may, all rows.
+std::optional<Entry> KernelBuilder::addScaled(const RolePlan &plan, int64_t shards, bool mayRepeat) {
   RoleForm form;
   form.team = 2;
   form.phase = Phase::Passed;
@@ -144,7 +145,7 @@ std::optional<Entry> KernelBuilder::addScaled(const RolePlan &plan, int64_t shar
     return std::nullopt;
   if (!addRoles(plan, entry, form)) {
     form.sharesScaled = false;
-    if (!addRoles(plan, entry, form))
+    if (!mayRepeat || !addRoles(plan, entry, form))
       return std::nullopt;
   }
   return entries.pop_back_val();
@@ -314,8 +315,16 @@ bool KernelBuilder::addInRoles(DeriveFunction derive, RowKind rows, bool manyPro
       chunk::ProgramOp own = derived(halves.rule());
       bool isScaled = own && plan->system && !isF16 && !blockOf(rule) && RolePlan::scaleKeys(own);
       FailureOr<RolePlan> half = own ? planOf(own, halves.tensors) : FailureOr<RolePlan>(failure());
+      // What functions make of rows is dearer twice, and again for sums, than in a kernel before.
+      bool isDear =
+          isScaled && succeeded(half) && !takesDearSums && half->sumsFunctions() && half->references() == 1;
       if (succeeded(half))
-        ofTeams = isScaled ? addScaled(*half, halves.shards) : addBeside(*half, halves.shards, /*team=*/2);
+        ofTeams = isScaled ? addScaled(*half, halves.shards, /*mayRepeat=*/!isDear)
+                           : addBeside(*half, halves.shards, /*team=*/2);
+      if (isDear && !ofTeams) {
+        hasDearSums = true;
+        return false;
+      }
       program = derived(part.rule());
     }
     return addPrepared(program, part.tensors, part.shards, ofTeams);

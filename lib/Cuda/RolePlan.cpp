@@ -470,6 +470,8 @@ LogicalResult RolePlan::check() {
   for (Value output : yielded.drop_front(countStates()))
     if (MatType type = typeOf(output); isNumber(output) || type.numCols() != independent)
       return failure();
+  sumInStacks();
+  shareRows();
   if (failed(stackProducts()) || (isPadded() && !endsInZeros()))
     return failure();
   keepDigits();

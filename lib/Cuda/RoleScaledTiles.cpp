@@ -60,14 +60,23 @@ llvm::SetVector<BlockArgument> RoleEmitter::ScaledTiles::leavesOf(const RolePlan
   return leaves;
 }
 
-bool RoleEmitter::ScaledTiles::canScale(const RolePlan &plan, const RoleForm &form) {
-  // What is added to the state after a product, or apart from it, would be relative to another reference.
+// Whether a kernel may have two references.
+static bool canSplit(const RolePlan &plan, const RoleForm &form) {
+  // What is added to the state after a product, or apart from it, would be relative to another one.
   bool isFirst = true;
   for (const ChainProduct &own : plan.products)
-    if (plan.references() > 1 && own.kind == ChainProduct::Depth &&
-        own.chained == std::exchange(isFirst, false))
+    if (own.kind == ChainProduct::Depth && own.chained == std::exchange(isFirst, false))
       return false;
-  if (plan.references() > 1 && plan.ownSystem >= 0)
+  // Where both blocks scale all rows, walkers are slower if each of their launches copies more than four
+  // inputs, and those who scale neither compute functions nor make four tiles while others sum.
+  auto isFunction = [](const MadeTile &tile) { return !isa<BlockArgument>(tile.rows); };
+  bool isWorth = copiedInputs(plan, form.phase).size() > 4 && llvm::none_of(plan.scaled, isFunction) &&
+                 (plan.scaled.size() < 4 || plan.reductions.empty());
+  return plan.ownSystem < 0 && (form.sharesScaled || isWorth);
+}
+
+bool RoleEmitter::ScaledTiles::canScale(const RolePlan &plan, const RoleForm &form) {
+  if (plan.references() > 1 && !canSplit(plan, form))
     return false;
   // What comes next to a place of its own does not wait for outputs to leave it.
   if (form.sharesScaled && plan.outputPlace && plan.inputsOfScaled().contains(plan.outputPlace))
