@@ -388,8 +388,8 @@ void RoleEmitter::emitScores(Value chunks, unsigned which, const Stage *ofOne) {
       return handOver(state, which, role);
     }
     // Of many products two are on their way at a time, as the sums of more take too many registers; one with
-    // two states, whose masks take registers, too, and where left sides are there a second time, in registers.
-    // The inverse follows then on the products that it is of.
+    // two states, whose masks take registers, too, and where left sides are there a second time, in
+    // registers. The inverse follows then on the products that it is of.
     bool isOne = plan.states > 1 || (plan.references() > 1 && order.size() > productsTogether);
     if (order.size() > productsTogether ||
         (isOne && llvm::any_of(ArrayRef(order).take_front(ofSystem), hasTile))) {
