@@ -177,12 +177,12 @@ bool StageCutter::needOperands(Operation *op) {
 }
 
 // An input, perhaps with numbers that it is times or divided by, which are handed over.
-static Value withoutNumbers(Value vector) {
+static Value withoutNumbers(Value vector, llvm::function_ref<bool(Value)> isNumber = cuda::isNumber) {
   for (;;) {
     vector = strip(vector);
     Operation *op = vector.getDefiningOp();
-    bool isScaled = isa_and_present<MulOp, DivOp>(op) && cuda::isNumber(op->getOperand(1));
-    if (!isScaled && !(isa_and_present<MulOp>(op) && cuda::isNumber(op->getOperand(0))))
+    bool isScaled = isa_and_present<MulOp, DivOp>(op) && isNumber(op->getOperand(1));
+    if (!isScaled && !(isa_and_present<MulOp>(op) && isNumber(op->getOperand(0))))
       return vector;
     vector = op->getOperand(isScaled ? 0 : 1);
   }
@@ -191,15 +191,28 @@ static Value withoutNumbers(Value vector) {
 // Whether the chain of roles computes an output.
 bool StageCutter::isForRoles(Value value) {
   value = strip(value);
-  if (!isOwn(value))
-    return isNumber(value) || isInput(withoutNumbers(value));
+  auto isReadOf = [&](Value x) { return isMatrix(x) && cores.reachOf(x); };
+  // What an earlier core reads, too, where none feeds this one: its chain would wait for both.
+  auto isFed = [&] {
+    for (auto [i, update] : llvm::enumerate(rule.yieldedStates()))
+      if (core->states >> i & 1 && cores.reachOf(update) & ~core->states)
+        return true;
+    return false;
+  };
+  if (!isOwn(value)) {
+    auto isOfToken = [&](Value x) { return isNumber(x) && !cores.reachOf(x); };
+    Value vector = withoutNumbers(value, isOfToken);
+    auto read = vector.getDefiningOp<MatmulOp>();
+    return isNumber(value) || isInput(withoutNumbers(value)) ||
+           (read && !isFed() && !isMatrix(vector) && llvm::any_of(read->getOperands(), isReadOf));
+  }
   Operation *op = value.getDefiningOp();
   if (!op || isMatrix(value) || (isNumber(value) && cores.reachOf(value) & core->states & ~cores.sums))
     return false;
   if (isa<MatmulOp, ReduceOp>(op) && isNumber(value)) // of a vector that sums keys
     return true;
   if (isa<MatmulOp>(op)) // of a state, not of a param and what was read
-    return llvm::any_of(op->getOperands(), [&](Value x) { return isMatrix(x) && cores.reachOf(x); });
+    return llvm::any_of(op->getOperands(), isReadOf);
   return isa<ElementwiseOp>(op) && llvm::all_of(op->getOperands(), [&](Value x) { return isForRoles(x); });
 }
 

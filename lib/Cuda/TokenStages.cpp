@@ -257,6 +257,51 @@ static bool hasRests(RuleOp rule) {
                       [](StringAttr name) { return name.getValue().ends_with(restSuffix); });
 }
 
+// The most heads that a stage's launches are for.
+static double mostHeads(ArrayRef<Entry> group) {
+  double most = std::numeric_limits<double>::infinity();
+  for (const Entry &entry : group)
+    if (entry.mostBlocks && !entry.takesMore && entry.cut != Entry::Spread && entry.cut != Entry::FewTokens &&
+        entry.cut != Entry::SpreadTokens)
+      most = std::min(most, std::floor(entry.mostBlocks * (entry.forFew ? 0.625 : 1) / entry.shards));
+  return most;
+}
+
+// Which launches of each stage, of groups best first, go together. Forms for few heads stand first, and the
+// last ones take any number. For as many heads as a launch of some stage is for, each has its first one.
+static SmallVector<SmallVector<size_t>> combine(ArrayRef<SmallVector<SmallVector<Entry>>> launches) {
+  size_t forms = 1;
+  for (const auto &own : launches)
+    forms = std::max(forms, own.size());
+  auto headsOf = [&](ArrayRef<size_t> choice) {
+    double most = std::numeric_limits<double>::infinity();
+    for (auto [own, which] : llvm::zip(launches, choice))
+      most = std::min(most, mostHeads(own[which]));
+    return most;
+  };
+  SmallVector<SmallVector<size_t>> choices(forms);
+  for (size_t form = 0; form < forms; ++form)
+    for (const auto &own : launches)
+      choices[form].push_back(std::min(form, own.size() - 1));
+  for (const auto &own : launches)
+    for (const auto &group : own) {
+      if (group.size() > 1)
+        continue;
+      double heads = mostHeads(group);
+      SmallVector<size_t> choice;
+      for (const auto &other : launches)
+        choice.push_back(llvm::find_if(other, [&](const auto &x) { return mostHeads(x) >= heads; }) -
+                         other.begin());
+      auto *place = llvm::find_if(choices, [&](const auto &x) { return headsOf(x) >= heads; });
+      bool isPossible = llvm::all_of(llvm::zip(launches, choice), [](const auto &pair) {
+        return std::get<1>(pair) < std::get<0>(pair).size();
+      });
+      if (isPossible && !llvm::is_contained(choices, choice))
+        choices.insert(place, choice);
+    }
+  return choices;
+}
+
 // Whether there are kernels in stages, that of a matrix in roles among them, or those of vectors alone.
 bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
   constexpr size_t mostTemporaries = 12, mostEntries = 22; // two that take token by token follow
@@ -288,7 +333,7 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
   auto isCore = [](const Stages::Stage &stage) { return stage.kind != Stages::Tokens; };
   bool isSingle = llvm::count_if(stages->stages, isCore) == 1, anyInRoles = false, areVectors = true;
   Form form = Form::Scan;
-  size_t forms = 1, number = 0;
+  size_t number = 0;
   std::vector<SmallVector<SmallVector<Entry>>> launches;
   for (const Stages::Stage &stage : stages->stages) {
     SmallVector<SmallVector<Entry>> own;
@@ -323,7 +368,6 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
         own.push_back({*entry});
     }
     launches.push_back(own);
-    forms = std::max(forms, own.size());
     if (own.empty())
       break;
   }
@@ -335,25 +379,25 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
         eraseCode(group);
     return false;
   }
-  // Forms for few heads stand first, and the last takes any number.
-  auto ofForm = [&](const auto &own, size_t rest) -> const SmallVector<Entry> & {
-    return own[std::min(forms - rest, own.size() - 1)];
-  };
+  SmallVector<SmallVector<size_t>> choices = combine(launches);
   size_t following = 0;
-  for (size_t rest = forms; rest > 0; --rest)
-    for (const auto &own : launches)
-      following += ofForm(own, rest).size();
-  for (size_t rest = forms; rest > 0; --rest) {
+  auto each = [&](ArrayRef<size_t> choice, auto body) {
+    for (auto [own, which, stage] : llvm::zip(launches, choice, stages->stages))
+      for (const Entry &entry : own[which])
+        body(entry, stage);
+  };
+  for (ArrayRef<size_t> choice : choices)
+    each(choice, [&](const Entry &, const Stages::Stage &) { ++following; });
+  for (const auto &choice : choices) {
     SmallVector<Entry> group;
-    for (const auto &[own, stage] : llvm::zip(launches, stages->stages))
-      for (Entry entry : ofForm(own, rest)) {
-        entry.tensors = numberTensors(rule, stage.rule(), *stages);
-        entry.continues = true;
-        entry.form = form; // whatever else stands beside them
-        group.push_back(entry);
-      }
+    each(choice, [&](Entry entry, const Stages::Stage &stage) {
+      entry.tensors = numberTensors(rule, stage.rule(), *stages);
+      entry.continues = true;
+      entry.form = form; // whatever else stands beside them
+      group.push_back(entry);
+    });
     group.back().continues = false;
-    if (rest == 1 || entries.size() + following <= mostEntries)
+    if (&choice == &choices.back() || entries.size() + following <= mostEntries)
       llvm::append_range(entries, group);
     following -= group.size();
   }
