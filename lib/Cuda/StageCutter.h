@@ -61,6 +61,7 @@ private:
   bool needOperands(mlir::Operation *op);
   bool needNumber(mlir::Value value);
   bool needEntries(mlir::Value value);
+  uint64_t feeding(const Core &own);
   bool isForRoles(mlir::Value value);
   bool findProducts(mlir::Value value);
   bool isProduct(mlir::Value value);

@@ -259,7 +259,8 @@ void StageCutter::keepWhole(Stages &stages) {
 bool StageCutter::feedsOthers(const Core &own) {
   return llvm::any_of(own.products, [&](Value given) {
     return !isNumber(given) && !written.contains(given) && llvm::any_of(cores.cores, [&](Core &other) {
-      return !other.isVector && taken[&other].contains(stripOrientation(given));
+      return !other.isVector && feeding(other) & own.states &&
+             taken[&other].contains(stripOrientation(given));
     });
   });
 }

@@ -188,23 +188,26 @@ static Value withoutNumbers(Value vector, llvm::function_ref<bool(Value)> isNumb
   }
 }
 
+// The states of others that a core's own are written from.
+uint64_t StageCutter::feeding(const Core &own) {
+  uint64_t states = 0;
+  for (auto [i, update] : llvm::enumerate(rule.yieldedStates()))
+    if (own.states >> i & 1)
+      states |= cores.reachOf(update) & ~own.states;
+  return states;
+}
+
 // Whether the chain of roles computes an output.
 bool StageCutter::isForRoles(Value value) {
   value = strip(value);
   auto isReadOf = [&](Value x) { return isMatrix(x) && cores.reachOf(x); };
   // What an earlier core reads, too, where none feeds this one: its chain would wait for both.
-  auto isFed = [&] {
-    for (auto [i, update] : llvm::enumerate(rule.yieldedStates()))
-      if (core->states >> i & 1 && cores.reachOf(update) & ~core->states)
-        return true;
-    return false;
-  };
   if (!isOwn(value)) {
     auto isOfToken = [&](Value x) { return isNumber(x) && !cores.reachOf(x); };
     Value vector = withoutNumbers(value, isOfToken);
     auto read = vector.getDefiningOp<MatmulOp>();
     return isNumber(value) || isInput(withoutNumbers(value)) ||
-           (read && !isFed() && !isMatrix(vector) && llvm::any_of(read->getOperands(), isReadOf));
+           (read && !feeding(*core) && !isMatrix(vector) && llvm::any_of(read->getOperands(), isReadOf));
   }
   Operation *op = value.getDefiningOp();
   if (!op || isMatrix(value) || (isNumber(value) && cores.reachOf(value) & core->states & ~cores.sums))
