@@ -43,8 +43,10 @@ LogicalResult RolePlan::takeMaps(const RowMaps &known) {
           (isSlab(input) && (!map->isEntrywise || !map->params.empty())))
         return failure();
       maps[input] = *map;
-      // Who walks channels has functions of its own.
-      if (!isMapOfChain(*this, input) && (decay || states > 1 || (system && steps > 1)))
+      // Who walks channels has functions of its own; many products beside a system leave a fifth warpgroup no
+      // registers.
+      if (!isMapOfChain(*this, input) &&
+          (decay || states > 1 || (system && (steps > 1 || hasManyProducts()))))
         return failure();
     }
   return success();
