@@ -180,11 +180,6 @@ private:
                : MatmulOp::create(b, loc, key, TransposeOp::create(b, loc, payload));
   }
 
-  Value coefficient(const Coefficient &c) {
-    Value value = buildCoefficient(b, loc, c);
-    return value ? value : ConstantOp::create(b, loc, 1.0).getResult();
-  }
-
   RuleOp rule;
   Block &body;
   bool inLogs, outputsInRows;

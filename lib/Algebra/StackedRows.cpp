@@ -78,12 +78,6 @@ Value StackedRows::of(ValueRange values) {
   return value;
 }
 
-// A vector, of which a value may be the row.
-static Value turned(Value value) {
-  auto row = value.getDefiningOp<TransposeOp>();
-  return row ? row.getOperand() : value;
-}
-
 // Of those that are the same function, that of their operands.
 Value StackedRows::ofOperands(ValueRange values) {
   Value first = values[0];
@@ -108,7 +102,7 @@ Value StackedRows::ofOperands(ValueRange values) {
     for (Value value : values)
       own.push_back(value.getDefiningOp()->getOperand(i));
     // A product of what each row has with what the token has is a number of the token for each.
-    if (isNumber(first) && !isNumber(own[0]) && llvm::all_equal(llvm::map_range(own, turned)))
+    if (isNumber(first) && !isNumber(own[0]) && llvm::all_equal(llvm::map_range(own, withoutTransposes)))
       return {};
     auto fits = [&](Value value) { return value.getType() == own[0].getType(); };
     operands.push_back(llvm::all_of(own, fits) ? of(own) : Value());

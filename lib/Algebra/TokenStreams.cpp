@@ -255,6 +255,11 @@ bool TokenStreams::takeApart() {
   return true;
 }
 
+Value TokenStreams::coefficient(const Coefficient &c) {
+  Value value = buildCoefficient(b, loc, c);
+  return value ? value : ConstantOp::create(b, loc, 1.0).getResult();
+}
+
 // What is known of one vector more than once is so once, times a sum.
 void TokenStreams::joinKnown(TokenStream &stream) {
   for (const StreamPart &own : std::exchange(stream.known, {})) {
@@ -264,11 +269,7 @@ void TokenStreams::joinKnown(TokenStream &stream) {
       stream.known.push_back(own);
       continue;
     }
-    auto number = [&](const Coefficient &c) {
-      Value value = buildCoefficient(b, loc, c);
-      return value ? value : ConstantOp::create(b, loc, 1.0).getResult();
-    };
-    Value first = number(same->c), sum = AddOp::create(b, loc, first, number(own.c));
+    Value first = coefficient(same->c), sum = AddOp::create(b, loc, first, coefficient(own.c));
     same->c = Coefficient();
     same->c.factors.push_back(sum);
   }

@@ -50,6 +50,8 @@ protected:
   /// What reads a state that has not decayed, times all that it decays by, as it reads what has: without the
   /// numbers and without the factors of keys.
   std::optional<StreamPart> withoutDecay(StreamPart part);
+  /// A coefficient as a number, 1 where it has no factors.
+  mlir::Value coefficient(const Coefficient &c);
 
   mlir::OpBuilder b;
   mlir::Location loc;

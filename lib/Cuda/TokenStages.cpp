@@ -289,15 +289,12 @@ static SmallVector<SmallVector<size_t>> combine(ArrayRef<SmallVector<SmallVector
         continue;
       double heads = mostHeads(group);
       SmallVector<size_t> choice;
-      for (const auto &other : launches)
-        choice.push_back(llvm::find_if(other, [&](const auto &x) { return mostHeads(x) >= heads; }) -
-                         other.begin());
-      auto *place = llvm::find_if(choices, [&](const auto &x) { return headsOf(x) >= heads; });
-      bool isPossible = llvm::all_of(llvm::zip(launches, choice), [](const auto &pair) {
-        return std::get<1>(pair) < std::get<0>(pair).size();
-      });
-      if (isPossible && !llvm::is_contained(choices, choice))
-        choices.insert(place, choice);
+      for (const auto &other : launches) {
+        auto *first = llvm::find_if(other, [&](const auto &x) { return mostHeads(x) >= heads; });
+        choice.push_back(std::min<size_t>(first - other.begin(), other.size() - 1));
+      }
+      if (!llvm::is_contained(choices, choice))
+        choices.insert(llvm::find_if(choices, [&](const auto &x) { return headsOf(x) >= heads; }), choice);
     }
   return choices;
 }
