@@ -6,6 +6,20 @@
 using namespace mlir;
 using namespace recur;
 
+int64_t recur::blockOf(RuleOp rule) {
+  auto starts = rule.argumentsOf(ArgKind::Stale);
+  return starts.empty() ? 0 : rule.getArg(starts.front()).getBlock();
+}
+
+void recur::setBlocks(RuleOp rule, int64_t size) {
+  SmallVector<Attribute> args(rule.getArgs().getValue());
+  for (Attribute &attr : args)
+    if (auto arg = cast<ArgAttr>(attr); arg.getKind() == ArgKind::Stale)
+      attr =
+          ArgAttr::get(rule.getContext(), ArgKind::Stale, arg.getName(), arg.getRange(), arg.getUnit(), size);
+  rule.setArgsAttr(ArrayAttr::get(rule.getContext(), args));
+}
+
 namespace {
 class BlockWriter {
 public:
@@ -194,11 +208,10 @@ LogicalResult BlockWriter::write() {
 
 BlockRule recur::ruleOfBlock(RuleOp rule, bool inParts) {
   BlockRule result;
-  SmallVector<BlockArgument> stale = rule.argumentsOf(ArgKind::Stale),
-                             states = rule.argumentsOf(ArgKind::State);
-  if (stale.empty())
+  SmallVector<BlockArgument> states = rule.argumentsOf(ArgKind::State);
+  result.size = blockOf(rule);
+  if (!result.size)
     return result;
-  result.size = rule.getArg(stale.front()).getBlock();
   SmallVector<BlockState> kinds(states.size());
   for (auto [info, state] : llvm::zip(kinds, states))
     if (!inParts && rule.findArgument(ArgKind::Stale, rule.getArg(state).getName()))

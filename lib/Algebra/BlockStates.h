@@ -14,6 +14,11 @@
 
 namespace recur {
 
+/// The tokens of the blocks at whose starts a rule reads states; 0 where it reads none.
+int64_t blockOf(RuleOp rule);
+/// Has states be read at the starts of blocks of so many tokens.
+void setBlocks(RuleOp rule, int64_t size);
+
 /// What a state is at the end of a block.
 struct BlockState {
   /// The rule's state, of the same name; what it has grown by, a state; or a sum over others.

@@ -1,6 +1,7 @@
 // A loop over micro-steps as a rule of its own: its body runs once, and what comes before it counts at the
 // first micro-step alone.
 #include "lib/Algebra/MicroSteps.h"
+#include "lib/Algebra/BlockStates.h"
 #include "lib/Algebra/Rewriting.h"
 
 using namespace mlir;
@@ -103,6 +104,7 @@ OwningOpRef<ModuleOp> recur::ruleOfMicroStep(RuleOp rule, bool inLogs) {
   loop.getYield().erase();
   body.getOperations().splice(loop->getIterator(), loop.getBody().front().getOperations());
   loop.replaceAllUsesWith(yielded);
+  Attribute count;
   for (BlockArgument argument : body.getArguments()) {
     auto steps = dyn_cast<StepsType>(argument.getType());
     if (!steps)
@@ -112,6 +114,13 @@ OwningOpRef<ModuleOp> recur::ruleOfMicroStep(RuleOp rule, bool inLogs) {
       user->erase();
     }
     argument.setType(steps.getStep());
+    count = steps.getCount();
+  }
+  if (int64_t block = blockOf(copy)) { // of so many micro-steps
+    auto number = dyn_cast_if_present<IntegerAttr>(count);
+    if (!number)
+      return {};
+    setBlocks(copy, block * number.getInt());
   }
   loop.erase();
   return module;

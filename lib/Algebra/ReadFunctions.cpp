@@ -9,12 +9,13 @@ using namespace recur;
 // The products of a vector of the token and a matrix that depends on states, from which a state follows.
 static SmallVector<MatmulOp> findReads(RuleOp rule) {
   SetVector<Operation *> dependent;
-  for (BlockArgument state : rule.argumentsOf(ArgKind::State))
+  SmallVector<BlockArgument> states = rule.argumentsOf(ArgKind::State);
+  llvm::append_range(states, rule.argumentsOf(ArgKind::Stale));
+  for (BlockArgument state : states)
     getForwardSlice(state, &dependent);
   auto depends = [&](Value value) {
-    auto argument = dyn_cast<BlockArgument>(value);
-    return argument ? rule.getArg(argument).getKind() == ArgKind::State
-                    : dependent.contains(value.getDefiningOp());
+    return isa<BlockArgument>(value) ? llvm::is_contained(states, value)
+                                     : dependent.contains(value.getDefiningOp());
   };
   SmallVector<MatmulOp> reads;
   for (MatmulOp product : rule.getBody().getOps<MatmulOp>()) {

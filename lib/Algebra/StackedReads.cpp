@@ -24,8 +24,9 @@ public:
         return failure();
     if (!rule.getBody().getOps<ForOp>().empty())
       return failure();
-    nf = normalise(rule);
-    if (!nf.affine || nf.states.size() != 1 || nf.updates[0] == Row::none || nf.update(0).old.size() != 1)
+    nf = normalise(rule, /*withStarts=*/true);
+    if (!nf.affine || rule.argumentsOf(ArgKind::State).size() != 1 || nf.updates[0] == Row::none ||
+        nf.update(0).old.size() != 1)
       return failure();
     splitWrites(b, nf);
     if (failed(findStreams()))
@@ -75,6 +76,8 @@ public:
           return next;
         if (value == state && (ofFirst || !isInTurn))
           return state;
+        if (value != state && llvm::is_contained(nf.states, value)) // at the start of a block
+          return value;
         auto isIt = [&](const Version &version) { return version.value == value && !version.writes.empty(); };
         return ofFirst && llvm::any_of(nf.versions, isIt) ? std::optional(Value()) : std::nullopt;
       });

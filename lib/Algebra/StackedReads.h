@@ -30,6 +30,9 @@ mlir::OwningOpRef<mlir::ModuleOp> stackReads(RuleOp rule, bool inLogs, size_t mo
 /// The attribute of such a rule, and of its chunk program, that lists the stacked inputs.
 constexpr llvm::StringLiteral stackedAttr = "chunk.stacked";
 llvm::SmallVector<StackedInput> stackedInputs(mlir::Operation *op);
+/// Sets it, for a rule or program some of whose arguments may have other numbers.
+void setStackedInputs(mlir::Operation *op, llvm::ArrayRef<StackedInput> inputs,
+                      llvm::function_ref<unsigned(unsigned)> numberOf);
 
 constexpr llvm::StringLiteral inTurnAttr = "chunk.in_turn";
 

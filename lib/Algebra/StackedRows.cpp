@@ -1,8 +1,9 @@
 // What the rows of a token have in common is told once; what tells them apart are inputs that stand for
 // several, and numbers of the row.
 #include "lib/Algebra/StackedRows.h"
+#include "lib/Algebra/BlockStates.h"
 #include "lib/Algebra/Rewriting.h"
-#include "lib/Algebra/StackedReads.h"
+#include "llvm/Support/MathExtras.h"
 
 using namespace mlir;
 using namespace recur;
@@ -16,6 +17,19 @@ SmallVector<StackedInput> recur::stackedInputs(Operation *op) {
         input.rows.push_back(row < 0 ? std::nullopt : std::optional<unsigned>(row));
     }
   return inputs;
+}
+
+void recur::setStackedInputs(Operation *op, ArrayRef<StackedInput> inputs,
+                             llvm::function_ref<unsigned(unsigned)> numberOf) {
+  Builder b(op->getContext());
+  SmallVector<Attribute> list;
+  for (const StackedInput &input : inputs) {
+    SmallVector<int32_t> numbers{int32_t(numberOf(input.argument))};
+    for (std::optional<unsigned> row : input.rows)
+      numbers.push_back(row ? int32_t(numberOf(*row)) : -1);
+    list.push_back(b.getDenseI32ArrayAttr(numbers));
+  }
+  op->setAttr(stackedAttr, b.getArrayAttr(list));
 }
 
 Value recur::beforeStackedRow(Value newState) { return newState.getDefiningOp<AddOp>().getLhs(); }
@@ -169,15 +183,15 @@ Value StackedRows::inputOf(ArrayRef<Value> vectors) {
   auto argOf = [&](Value input) { return rule.getArg(cast<BlockArgument>(input)); };
   Value any = *llvm::find_if(vectors, [](Value vector) { return bool(vector); });
   std::string name;
-  SmallVector<int32_t> numbers{int32_t(rule.getBody().getNumArguments())};
+  StackedInput own{rule.getBody().getNumArguments(), {}};
   bool isUnit = true, isSame = true;
-  for (Value own : vectors) {
-    name += (name.empty() ? "" : " over ") + (own ? argOf(own).getName().str() : std::string("0"));
-    isUnit &= !own || argOf(own).getUnit();
-    isSame &= own && argOf(own).getRange() == argOf(any).getRange();
-    numbers.push_back(own ? int32_t(cast<BlockArgument>(own).getArgNumber()) : -1);
+  for (Value row : vectors) {
+    name += (name.empty() ? "" : " over ") + (row ? argOf(row).getName().str() : std::string("0"));
+    isUnit &= !row || argOf(row).getUnit();
+    isSame &= row && argOf(row).getRange() == argOf(any).getRange();
+    own.rows.push_back(row ? std::optional(cast<BlockArgument>(row).getArgNumber()) : std::nullopt);
   }
-  stacked.push_back(b.getDenseI32ArrayAttr(numbers));
+  stacked.push_back(own);
   Value input = addInput(rule, name, isSame ? argOf(any).getRange() : RangeAttr(), isUnit, any.getType());
   inputs.push_back({SmallVector<Value>(vectors), input});
   return input;
@@ -230,5 +244,6 @@ void StackedRows::finish() {
     if (row)
       row.replaceAllUsesWith(input);
   }
-  rule->setAttr(stackedAttr, b.getArrayAttr(stacked));
+  setStackedInputs(rule, stacked, [](unsigned argument) { return argument; });
+  setBlocks(rule, llvm::PowerOf2Ceil(rows.size() + 1) * blockOf(rule));
 }

@@ -1,7 +1,7 @@
 // Values of a rule that differ from row to row of a token.
 #pragma once
 
-#include "dialect/recur/Recur.h"
+#include "lib/Algebra/StackedReads.h"
 
 namespace recur {
 
@@ -47,7 +47,7 @@ private:
   mlir::OpBuilder &b;
   mlir::Location loc;
   llvm::SmallVector<mlir::Value> rows;
-  llvm::SmallVector<mlir::Attribute> stacked;
+  llvm::SmallVector<StackedInput> stacked;
   using Known = llvm::SmallVector<std::pair<llvm::SmallVector<mlir::Value>, mlir::Value>>;
   Known known, inputs;
   llvm::DenseMap<std::pair<mlir::Value, unsigned>, mlir::Value> ones;

@@ -47,7 +47,7 @@ LogicalResult TokenStreams::add(TokenStream &stream, const Coefficient &c, const
   }
   if (column.kind == Column::OldRead) {
     const Read &read = nf.reads[column.index];
-    auto isOld = [&](const Version &version) { return version.value == nf.states[0]; };
+    auto isOld = [&](const Version &version) { return version.value == nf.states[read.state]; };
     auto old = llvm::find_if(nf.versions, isOld);
     stream.reads.push_back({c, read.vector, unsigned(old - nf.versions.begin())});
     return success(read.side == keySide && old != nf.versions.end());
@@ -124,6 +124,8 @@ TokenStreams::differenceTo(unsigned version, ArrayRef<TokenStream> written, bool
   if (own.old.size() != 1)
     return std::nullopt;
   const OldTerm &old = own.old[0], &all = update.old[0];
+  if (old.state != all.state) // what was at the start of a block
+    return std::nullopt;
   bool isOld =
       decays ? old.isScalar() && old.c.isOne() && (all.isScalar() || written.empty()) : decayAlike(old, all);
   Difference difference;

@@ -71,12 +71,12 @@ std::optional<std::string> cuda::refusalOf(chunk::SubstituteOp op, bool sums) {
   return "what is written is a function of several entries of what is read";
 }
 
-SmallVector<Value, 2> cuda::lowerEntries(ImplicitLocOpBuilder &at, chunk::SubstituteOp op, Value written,
-                                         int64_t digits, size_t count,
-                                         llvm::function_ref<Value(BlockArgument, size_t)> entryOf,
-                                         llvm::function_ref<SumsOfEntries> sum, KnownEntries known) {
+EntriesOfValue cuda::lowerEntries(ImplicitLocOpBuilder &at, chunk::SubstituteOp op, Value written,
+                                  int64_t digits, size_t count,
+                                  llvm::function_ref<Value(BlockArgument, size_t)> entryOf,
+                                  llvm::function_ref<SumsOfEntries> sum, KnownEntries known, size_t tokens) {
   constexpr int64_t ofUnit = 16, ofTanh = 10;
-  using Entries = SmallVector<Value, 2>;
+  using Entries = EntriesOfValue;
   Relaxing listener;
   ImplicitLocOpBuilder b(op.getLoc(), at.getContext(), digits <= ofUnit ? &listener : nullptr);
   b.setInsertionPoint(at.getInsertionBlock(), at.getInsertionPoint());
@@ -114,11 +114,13 @@ SmallVector<Value, 2> cuda::lowerEntries(ImplicitLocOpBuilder &at, chunk::Substi
           product.push_back(y ? ptx.multiply(entry(first), entry(second)) : entry(first));
         }
       }
-      for (auto [each, result] : llvm::zip(together, sum(products, areLargest)))
-        known[each->getResult(0)] = {result};
+      for (auto [each, results] : llvm::zip(together, sum(products, areLargest)))
+        known[each->getResult(0)] = results;
       return known.lookup(own->getResult(0));
     }
-    for (size_t e = 0; e < (matType(own->getResult(0)).isScalar() ? 1 : count); ++e) {
+    bool isOne = matType(own->getResult(0)).isScalar() &&
+                 llvm::all_of(operands, [](const Entries &entries) { return entries.size() == 1; });
+    for (size_t e = 0; e < (isOne ? 1 : count); ++e) {
       if (isa<TanhOp>(own) && digits <= ofTanh) {
         results.push_back(ptx.tanh(operand(0, e)));
       } else if (isa<SqrtOp>(own) && digits <= ofUnit) {
@@ -144,7 +146,7 @@ SmallVector<Value, 2> cuda::lowerEntries(ImplicitLocOpBuilder &at, chunk::Substi
       return found->second;
     Entries entries;
     if (auto argument = dyn_cast<BlockArgument>(value))
-      for (size_t e = 0; e < (matType(value).isScalar() ? 1 : count); ++e)
+      for (size_t e = 0; e < (matType(value).isScalar() && tokens == 1 ? 1 : count); ++e)
         entries.push_back(entryOf(argument, e));
     else
       entries = lowerOp(value.getDefiningOp());

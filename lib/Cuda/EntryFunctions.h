@@ -14,16 +14,20 @@ std::optional<std::string> refusalOf(chunk::SubstituteOp op, bool sums = false);
 int64_t countSums(chunk::SubstituteOp op);
 /// The most of them that follow from one another.
 int64_t depthOfSums(chunk::SubstituteOp op);
+/// Entries of a value of the region: one of a number of one token, or as many as are asked for.
+using EntriesOfValue = llvm::SmallVector<mlir::Value, 2>;
 /// Entries of values of the region, by what is known of some.
-using SumsOfEntries = llvm::SmallVector<mlir::Value>(llvm::ArrayRef<llvm::SmallVector<mlir::Value, 2>>,
-                                                     llvm::ArrayRef<bool> areLargest);
-using KnownEntries = llvm::DenseMap<mlir::Value, llvm::SmallVector<mlir::Value, 2>>;
+using SumsOfEntries = llvm::SmallVector<EntriesOfValue>(llvm::ArrayRef<EntriesOfValue>,
+                                                        llvm::ArrayRef<bool> areLargest);
+using KnownEntries = llvm::DenseMap<mlir::Value, EntriesOfValue>;
 /// Some entries of what it writes, one of the values that its region yields, or of another one, of entries of
 /// the region's arguments and of what is `known`, by functions of so many binary digits; `sum` adds up
-/// entries, these and all others, of several vectors at once, or finds the largest ones.
-llvm::SmallVector<mlir::Value, 2>
-lowerEntries(mlir::ImplicitLocOpBuilder &at, chunk::SubstituteOp op, mlir::Value written, int64_t digits,
-             size_t count, llvm::function_ref<mlir::Value(mlir::BlockArgument, size_t entry)> entryOf,
-             llvm::function_ref<SumsOfEntries> sum = nullptr, KnownEntries known = KnownEntries());
+/// entries, these and all others, of several vectors at once, or finds the largest ones. Those of several
+/// `tokens` lie token by token.
+EntriesOfValue lowerEntries(mlir::ImplicitLocOpBuilder &at, chunk::SubstituteOp op, mlir::Value written,
+                            int64_t digits, size_t count,
+                            llvm::function_ref<mlir::Value(mlir::BlockArgument, size_t entry)> entryOf,
+                            llvm::function_ref<SumsOfEntries> sum = nullptr,
+                            KnownEntries known = KnownEntries(), size_t tokens = 1);
 
 } // namespace recur::cuda

@@ -1,5 +1,6 @@
 // The module of a rule while it is made.
 #pragma once
+#include "lib/Algebra/BlockStates.h"
 #include "lib/Cuda/Chunked.h"
 #include "lib/Cuda/Roles.h"
 #include "lib/Cuda/Scan.h"
@@ -13,9 +14,6 @@ constexpr llvm::StringLiteral tooLarge = "one chunk does not fit into shared mem
 /// For fewer tokens, one after the other is as fast as a chunk, and nothing is rounded to half precision
 /// between.
 constexpr int64_t tokensWorthChunk = 8;
-
-/// The tokens of the blocks at whose starts a rule reads states; 0 where it reads none.
-int64_t blockOf(RuleOp rule);
 
 // Has rows of a program that are the same for all tokens follow from params by a map (SharedRows.cpp).
 void mapSharedRows(chunk::ProgramOp program);

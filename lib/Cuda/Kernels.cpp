@@ -154,11 +154,6 @@ LogicalResult KernelBuilder::addSequential(RuleOp bound) {
   return success();
 }
 
-int64_t cuda::blockOf(RuleOp rule) {
-  auto starts = rule.argumentsOf(ArgKind::Stale);
-  return starts.empty() ? 0 : rule.getArg(starts.front()).getBlock();
-}
-
 bool KernelBuilder::isWanted(StringRef form) const { return options.form == form || options.form == "auto"; }
 
 // In stages, cut as they cost least.

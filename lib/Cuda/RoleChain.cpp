@@ -389,7 +389,7 @@ FailureOr<Values> RoleEmitter::emitChunkOf(ChainState &state, Value chunk, Value
     Value number = ptx.mul(chunk, plan.tokens); // of the first token
     if (part.before)
       number = ptx.add(number, arith::TruncIOp::create(b, b.getI32Type(), part.before));
-    Value isStart = ptx.equal(arith::RemUIOp::create(b, number, ptx.constant(*plan.starts())), 0);
+    Value isStart = ptx.equal(arith::RemUIOp::create(b, number, ptx.constant(plan.tokensOfBlock())), 0);
     Value argument = arguments[plan.stateOf(held.getDefiningOp<chunk::HeldOp>().getState())];
     Values now = packLeft(state.slabs[argument], /*withRest=*/false).pairs;
     for (auto [before, pair] : llvm::zip(entries.drop_front(plan.states * entriesOfState()), now))

@@ -25,7 +25,7 @@ using namespace recur::cuda;
 int64_t RoleEmitter::functionBytes() const {
   if (plan.combination)
     return CombinationLayout(*plan.combination, 4 * form.chainGroups(plan)).bytes;
-  return 2 * plan.rowSums * sumsOfWarps;
+  return 2 * plan.rowSums * (plan.hasNoLeaves ? tokensOfWarp : 1) * sumsOfWarps;
 }
 
 // Entries as sums of what bf16 holds, pairs of tokens, transposed: a register has two rows of a token.

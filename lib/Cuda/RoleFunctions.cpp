@@ -11,47 +11,60 @@ using namespace recur;
 using namespace recur::cuda;
 
 // The sums of a token's entries over the state's rows, those of all of the chain's warps, of a token whose
-// turn it is: others' are no sums of theirs. Two places take turns, so that warps meet once for all. Rows
-// that only tiles have do not count.
-Values RoleEmitter::Substitution::sumsOfRows(ArrayRef<SmallVector<Value, 2>> rows, ArrayRef<bool> areLargest,
-                                             int64_t turn) {
+// turn it is: others' are no sums of theirs. Or, of no turn, those of all 16 tokens of a block, of which a
+// thread has four. Two places take turns, so that warps meet once for all. Rows that only tiles have do not
+// count.
+SmallVector<EntriesOfValue> RoleEmitter::Substitution::sumsOfRows(ArrayRef<EntriesOfValue> rows,
+                                                                  ArrayRef<bool> areLargest,
+                                                                  std::optional<int64_t> turn) {
   constexpr int64_t meeting = 10, most = 4; // a barrier of those who solve a system for all rows
-  int64_t groups = roles.form.chainGroups(roles.plan), place = sums++ % 2 * roles.plan.rowSums * sumsOfWarps;
+  int64_t groups = roles.form.chainGroups(roles.plan), place = sums++ % 2 * roles.functionBytes() / 2;
   Value at = ptx.add(roles.base, roles.functionsAt + place);
   Value own = ptx.add(ptx.mul(roles.slabIndex, most), roles.warp);
+  size_t each = this->rows(), tokens = turn ? 1 : 4;
   auto join = [&](size_t i, Value x, Value y) -> Value {
     return areLargest[i] ? arith::MaximumFOp::create(b, x, y).getResult() : ptx.sum(x, y);
   };
-  Values results;
   int64_t inMemory = roles.plan.rowsInMemory();
   Value first = ptx.add(ptx.mul(own, rowsOfSlab / most / roles.plan.states), ptx.shiftRight(roles.lane, 2));
+  SmallVector<Values> results(rows.size()); // by token
   for (auto [i, of] : llvm::enumerate(rows)) {
-    SmallVector<Value, 2> entries = of;
+    EntriesOfValue entries = of;
     Value none = ptx.number(areLargest[i] ? -std::numeric_limits<double>::infinity() : 0);
     for (size_t e = 0; e < entries.size() && inMemory < roles.plan.independent; ++e)
-      entries[e] = ptx.choose(ptx.below(ptx.add(first, 8 * e), ptx.constant(inMemory)), entries[e], none);
-    results.push_back(entries.size() > 1 ? join(i, entries[0], entries[1]) : entries[0]);
+      entries[e] =
+          ptx.choose(ptx.below(ptx.add(first, 8 * (e % each)), ptx.constant(inMemory)), entries[e], none);
+    for (size_t e = 0; e < entries.size(); e += each)
+      results[i].push_back(each > 1 ? join(i, entries[e], entries[e + 1]) : entries[e]);
   }
   for (int64_t distance : {4, 8, 16})
-    for (auto [i, sum] : llvm::enumerate(results))
-      sum = join(i, sum, ptx.shuffle(sum, ptx.exclusiveOr(roles.lane, ptx.constant(distance))));
-  roles.threads.when(ptx.equal(roles.lane, turn), [&] {
-    for (auto [i, sum] : llvm::enumerate(results))
-      ptx.store(ptx.add(at, ptx.mul(own, 4)), i * sumsOfWarps, {sum});
+    for (auto [i, sums] : llvm::enumerate(results))
+      for (Value &sum : sums)
+        sum = join(i, sum, ptx.shuffle(sum, ptx.exclusiveOr(roles.lane, ptx.constant(distance))));
+  // The four threads of a row have tokens of their own.
+  Value from = turn ? at : ptx.add(at, ptx.mul(pair, sumsOfWarps));
+  int64_t pitch = turn ? sumsOfWarps : 4 * sumsOfWarps;
+  auto offsetOf = [&](size_t i, size_t token) { return int64_t(i * tokens + token) * pitch; };
+  roles.threads.when(turn ? ptx.equal(roles.lane, *turn) : ptx.below(roles.lane, ptx.constant(4)), [&] {
+    for (auto [i, sums] : llvm::enumerate(results))
+      for (auto [token, sum] : llvm::enumerate(sums))
+        ptx.store(ptx.add(from, ptx.mul(own, 4)), offsetOf(i, token), {sum});
   });
   ptx.meet(ptx.constant(meeting), 128 * groups);
-  for (auto [i, sum] : llvm::enumerate(results)) {
-    Values parts;
-    for (int64_t group = 0; group < groups; ++group)
-      llvm::append_range(parts, ptx.loadFloats(at, i * sumsOfWarps + group * 4 * most, most));
-    while (parts.size() > 1) {
-      for (size_t part = 0; part < parts.size() / 2; ++part)
-        parts[part] = join(i, parts[2 * part], parts[2 * part + 1]);
-      parts.resize(parts.size() / 2);
+  SmallVector<EntriesOfValue> all(rows.size());
+  for (auto [i, sums] : llvm::enumerate(results))
+    for (size_t token = 0; token < sums.size(); ++token) {
+      Values parts;
+      for (int64_t group = 0; group < groups; ++group)
+        llvm::append_range(parts, ptx.loadFloats(from, offsetOf(i, token) + group * 4 * most, most));
+      while (parts.size() > 1) {
+        for (size_t part = 0; part < parts.size() / 2; ++part)
+          parts[part] = join(i, parts[2 * part], parts[2 * part + 1]);
+        parts.resize(parts.size() / 2);
+      }
+      all[i].append(turn ? 1 : each, parts.front());
     }
-    sum = parts.front();
-  }
-  return results;
+  return all;
 }
 
 // A thread's entries of rows at a block of 16 tokens, or nothing.
@@ -102,22 +115,35 @@ LogicalResult RoleEmitter::Substitution::substitute(chunk::SubstituteOp op) {
     }
     state.slices.clear();
     Values given = earlier(roles.plan.ownSystem, block, known, entries.front()), reads;
-    auto function = [&](size_t first, int64_t turn, ValueRange found) {
-      auto entryOf = [&](BlockArgument argument, size_t row) -> Value {
-        return argument.getArgNumber() ? entries[argument.getArgNumber()][first + 2 * row] : found[row];
+    // The entries that tokens write, of those that are read: entry i of a value is its `place(i)`-th one.
+    auto functions = [&](size_t count, std::optional<int64_t> turn, auto place, ValueRange found) {
+      auto entryOf = [&](BlockArgument argument, size_t e) -> Value {
+        return argument.getArgNumber() ? entries[argument.getArgNumber()][place(e)] : found[e];
       };
-      return Values(lowerEntries(b, op, op.getYield().getValues().front(), roles.plan.isF16 ? 11 : 8, rows(),
-                                 entryOf,
-                                 [&](ArrayRef<SmallVector<Value, 2>> rows, ArrayRef<bool> areLargest) {
-                                   return sumsOfRows(rows, areLargest, turn);
-                                 }));
+      auto sums = [&](ArrayRef<EntriesOfValue> of, ArrayRef<bool> areLargest) {
+        return sumsOfRows(of, areLargest, turn);
+      };
+      return Values(lowerEntries(b, op, op.getYield().getValues().front(), roles.plan.isF16 ? 11 : 8, count,
+                                 entryOf, sums, KnownEntries(), count / rows()));
+    };
+    auto ofTurn = [&](size_t first, int64_t turn, ValueRange found) {
+      return functions(rows(), turn, [&](size_t row) { return first + 2 * row; }, found);
     };
     Values results;
     if (roles.plan.combination) {
       entries.front() = given;
       results = combine(op, block, entries, left);
+    } else if (roles.plan.hasNoLeaves) {
+      // A thread's tokens are two of each eight.
+      auto place = [&](size_t e) { return e / rows() / 2 * 2 * rows() + e / rows() % 2 + e % rows() * 2; };
+      Values found(given.size());
+      for (size_t e = 0; e < found.size(); ++e)
+        found[e] = given[place(e)];
+      results = reads = given;
+      for (auto [e, entry] : llvm::enumerate(functions(found.size(), std::nullopt, place, found)))
+        results[place(e)] = entry;
     } else {
-      results = solve(block, {}, {}, given, function, &reads);
+      results = solve(block, {}, {}, given, ofTurn, &reads);
     }
     // What tokens past the end would write may be no number. It comes to those before in products alone.
     for (auto [e, entry] : llvm::enumerate(results)) {

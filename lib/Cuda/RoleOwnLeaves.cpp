@@ -7,7 +7,9 @@ using namespace recur;
 using namespace recur::cuda;
 
 int64_t RoleEmitter::ownLeavesBytes() const {
-  return plan.ownSystem < 0 ? 0 : 4 * (ownLeafBytes + (plan.invertsOwnLeaves ? wideBytes : 0));
+  return plan.ownSystem < 0 || plan.hasNoLeaves
+             ? 0
+             : 4 * (ownLeafBytes + (plan.invertsOwnLeaves ? wideBytes : 0));
 }
 
 // The warp's block.

@@ -68,8 +68,9 @@ public:
   unsigned tensorOf(mlir::BlockArgument argument) const;
   /// The tensors of an input: of a stacked one, those of each row, where there are such.
   llvm::SmallVector<std::optional<unsigned>, 2> tensorsOf(mlir::BlockArgument input) const;
-  /// The tokens of a block, at whose start states are read, where a chunk has several.
+  /// The rows of a block, at whose start states are read, where a chunk has several; and its tokens.
   std::optional<int64_t> starts() const { return program.getStarts(); }
+  int64_t tokensOfBlock() const { return *starts() * tokens / tokensOfChunk; }
   /// What the state was at the start of a block of several chunks, or null.
   mlir::Value held() const {
     auto ops = program.getBody().getOps<chunk::HeldOp>();
@@ -123,8 +124,7 @@ public:
   /// it.
   bool isForChain(mlir::BlockArgument input) const { return plainInputs.contains(input); }
   bool isForScores(mlir::BlockArgument input) const;
-  /// The rows of a made tile; and whether it lies behind the rows of the input whose place it takes, as other
-  /// warps may still read those.
+  /// The rows of a made tile; and whether it lies behind those of the input whose place it takes.
   int64_t rowsOf(const MadeTile &tile) const { return isOfTokens(tile.rows) ? columns : tokensOfChunk; }
   bool isBehind(const MadeTile &tile, mlir::BlockArgument place) const;
   /// Whether a place is no input's, and goes by the state's name.
@@ -338,7 +338,7 @@ public:
   bool seesOwn(chunk::Reach reach, unsigned later, unsigned earlier) const {
     return reach == chunk::Reach::Inclusive || (inTurn && later > earlier);
   }
-  /// What the program's rule is to the kernel's, where it is a rotated one.
+  /// What the rule is to the kernel's, a rotated one.
   std::optional<RotatedUpdate> rotated;
   /// A token's rows are simultaneous, as those that stand for two are, but lie together as micro-steps do;
   /// and whether outputs have such rows, too.
@@ -376,8 +376,8 @@ public:
   /// Of the scores that of a system which each independent row has for itself, or -1: the rows share the
   /// products between tokens, and each has factors or decays of its own.
   int ownSystem = -1;
-  /// Whether all rows have the same inverses of blocks on its diagonal, as decays within a block cancel.
-  bool invertsOwnLeaves = false;
+  /// Whether all rows have the same inverses of blocks on its diagonal; or no token sees others of those.
+  bool invertsOwnLeaves = false, hasNoLeaves = false;
   /// Whether the system is less that.
   bool isNegated = false;
   /// The sums that functions of what is read take over the state's rows, all of which a block has then.

@@ -45,7 +45,12 @@ static chunk::ProgramOp deriveRows(DeriveFunction derive, RuleOp rule, RowKind r
   chunk::ProgramOp program = derive(stacked, /*ofMicroStep=*/false);
   if (!program)
     return {};
-  for (StringRef name : {stackedAttr, inTurnAttr, readsFirstAttr, rowsAttr})
+  if (!ofColumns)
+    setStackedInputs(program, stackedInputs(stacked), [&](unsigned argument) {
+      auto isStale = [](Attribute arg) { return cast<ArgAttr>(arg).getKind() == ArgKind::Stale; };
+      return argument - llvm::count_if(stacked.getArgs().getValue().take_front(argument), isStale);
+    });
+  for (StringRef name : {inTurnAttr, readsFirstAttr, rowsAttr})
     if (Attribute own = stacked->getAttr(name))
       program->setAttr(name, own);
   // Several rows at one time may make a state larger where one does not.
@@ -134,14 +139,9 @@ static chunk::ProgramOp deriveAnchored(DeriveFunction derive, RuleOp rule) {
 static chunk::ProgramOp derivedAs(DeriveFunction derive, RuleOp rule, RowKind rows, bool isF16,
                                   bool outputsInRows) {
   chunk::ProgramOp program = rows == RowKind::Token ? deriveRotated(derive, rule) : chunk::ProgramOp();
-  if (int64_t block = blockOf(rule)) {
-    if (rows != RowKind::Token)
-      return program;
-    // A chunk is a block, or has several, or is one of the several that a block has.
-    if (block != tokensOfChunk)
-      rule->setAttr(startsAttr, Builder(rule.getContext()).getBoolAttr(block > tokensOfChunk));
-    program = derive(rule, /*ofMicroStep=*/false);
-  } else if (!program) {
+  if (blockOf(rule)) // a chunk is a block, or has several, or is a part of one
+    rule->setAttr(startsAttr, Builder(rule.getContext()).getI64IntegerAttr(tokensOfChunk));
+  if (!program) {
     bool isBounded = rows != RowKind::MicroStep && rows != RowKind::Column;
     OwningOpRef<ModuleOp> bounded = isBounded ? withNormBound(rule) : nullptr;
     RuleOp own = bounded ? *bounded->getOps<RuleOp>().begin() : rule;
@@ -151,7 +151,7 @@ static chunk::ProgramOp derivedAs(DeriveFunction derive, RuleOp rule, RowKind ro
       takeNormBound(program);
     // A scan goes entry by entry.
     bool multiplies = program && program.getBody().getOps<chunk::ScanOp>().empty();
-    if (!multiplies && rows == RowKind::Token)
+    if (!multiplies && rows == RowKind::Token && !blockOf(rule))
       if (chunk::ProgramOp anchored = deriveAnchored(derive, rule))
         program = anchored;
   }

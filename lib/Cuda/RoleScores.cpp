@@ -216,7 +216,7 @@ void RoleEmitter::storeTiles(ScoreState &state, Operation *gram) {
       if (inStrips())
         at = blockInStrip(laneAt, warp, state.columnBlock, /*ofInverse=*/false);
       ptx.storeMatrices(ptx.add(state.buffer, at), scoreOffset(i), packed, false);
-      if (onDiagonal && int(i) == plan.ownSystem)
+      if (onDiagonal && int(i) == plan.ownSystem && !plan.hasNoLeaves)
         storeOwnLeaf(state, entries);
       if (!state.rowSums.empty() && i == plan.normaliserTile)
         Normaliser(*this).addScores(state, entries);

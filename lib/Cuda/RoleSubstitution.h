@@ -1,5 +1,6 @@
 // Substitution, by the chain, in systems that each row of the state has for itself.
 #pragma once
+#include "lib/Cuda/EntryFunctions.h"
 #include "lib/Cuda/RoleChain.h"
 
 namespace recur::cuda {
@@ -85,8 +86,8 @@ struct RoleEmitter::Substitution {
   /// Solves for what is written, as functions of what is read have it (RoleFunctions.cpp).
   mlir::LogicalResult substitute(chunk::SubstituteOp op);
   Values entriesOf(Value rows, int64_t block), entriesOfParam(Value param);
-  Values sumsOfRows(llvm::ArrayRef<llvm::SmallVector<Value, 2>> rows, llvm::ArrayRef<bool> areLargest,
-                    int64_t turn);
+  llvm::SmallVector<EntriesOfValue> sumsOfRows(llvm::ArrayRef<EntriesOfValue> rows,
+                                               llvm::ArrayRef<bool> areLargest, std::optional<int64_t> turn);
   /// The same of a block of tokens whose writes are combinations of vectors (RoleCombinations.cpp), of a
   /// thread's entries of the region's arguments, the first of which are of what is read without what the
   /// block's tokens write.

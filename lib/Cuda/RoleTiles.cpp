@@ -185,7 +185,9 @@ FailureOr<unsigned> RolePlan::visitFunctions(chunk::SubstituteOp op) {
   rowSums = countSums(op);
   const TensorArgument &ofState = tensors[initialTensor() + stateOfRule(0)];
   bool hasAllRows = !ofState.inMemory[independentDim], isPart = ofState.shardedDim == independentDim;
-  if (rowSums && op.getReads().front().use_empty())
+  chunk::GramOp gram = splitScores(op.getBlocks().front()).second;
+  hasNoLeaves = gram && gram.getReach() == chunk::Reach::Start && *starts() % tokensOfWarp == 0;
+  if (rowSums && op.getReads().front().use_empty() && !hasNoLeaves)
     combination = combinationOf(op);
   // A vector that is written takes as long, in turns, as warps take to meet.
   if (combination && hasAllRows && llvm::count(combination->isWritten, true) > depthOfSums(op))

@@ -81,6 +81,13 @@ void RoleEmitter::storeTokenScores(ScoreState &state, Operation *of) {
     auto reachOf = [&](unsigned which) {
       return seen - (plan.seesOwn(gram.getReach(), reader, which) ? 0 : 1);
     };
+    // One that looks at the start of its block sees the tokens before that.
+    bool atStart = gram.getReach() == Reach::Start;
+    auto isBeforeBlock = [&](int64_t token, unsigned which) {
+      Value own = ptx.shiftRight(ptx.add(row, placeOfRow(8 * which)), llvm::Log2_64(places));
+      Value first = ptx.bits(ptx.add(ptx.mul(ptx.bits(lane, 3), 2), token), -plan.tokensOfBlock());
+      return ptx.below(own, first);
+    };
     Value eighth = ptx.bits(lane, 7), to = ptx.add(eighth, ptx.mul(ptx.shiftRight(lane, 4), 8));
     Value unit = ptx.exclusiveOr(ptx.add(ptx.mul(warp, 2), ptx.bits(ptx.shiftRight(lane, 3), 1)), eighth);
     Value at = ptx.add(ptx.add(state.buffer, ptx.mul(to, rowBytes)), ptx.mul(unit, 16));
@@ -88,7 +95,8 @@ void RoleEmitter::storeTokenScores(ScoreState &state, Operation *of) {
       auto body = [&] {
         Values before;
         if (decay) {
-          Slot slot{{}, decay, gram.getReach() == Reach::Before, /*ofTokens=*/true};
+          Slot slot = slotOfReach({}, decay, gram.getReach());
+          slot.ofTokens = true;
           for (int64_t eight : {0, 1})
             llvm::append_range(before,
                                ptx.loadFloats(state.columns, slotOffset(slot) + block * 64 + eight * 32, 2));
@@ -102,8 +110,10 @@ void RoleEmitter::storeTokenScores(ScoreState &state, Operation *of) {
           if (decay)
             x = ptx.multiply(x, ptx.exp2(ptx.difference(before[column], logs[which])));
           int64_t token = block * 16 + e / 4 * 8 + e % 2;
-          Value reached = ptx.compare(arith::CmpIPredicate::slt, distance,
-                                      ptx.constant(token * places + reachOf(which) - placeOfRow(8 * which)));
+          Value reached =
+              atStart ? isBeforeBlock(token, which)
+                      : ptx.compare(arith::CmpIPredicate::slt, distance,
+                                    ptx.constant(token * places + reachOf(which) - placeOfRow(8 * which)));
           entries.push_back(ptx.choose(reached, x, ptx.number(0)));
         }
         for (unsigned e = 0; e < 8; e += 2)

@@ -1,5 +1,6 @@
 // The chunk program of a rule: its frame, the groups of states in order, outputs and final states.
 #include "lib/Derive/Derive.h"
+#include "lib/Algebra/BlockStates.h"
 #include "lib/Algebra/ColumnRows.h"
 #include "lib/Algebra/Spectral.h"
 #include "lib/Derive/Blocks.h"
@@ -74,8 +75,8 @@ private:
     findOutputs();
     OwningOpRef<chunk::ProgramOp> program =
         emptyProgram(rule, length, b.getArrayAttr(outputNames), outputParts);
-    if (auto starts = rule.argumentsOf(ArgKind::Stale); !starts.empty())
-      program->setStarts(rule.getArg(starts.front()).getBlock());
+    if (int64_t block = blockOf(rule))
+      program->setStarts(block);
     return program;
   }
 
@@ -405,12 +406,13 @@ OwningOpRef<chunk::ProgramOp> recur::emptyProgram(RuleOp rule, StringAttr length
 }
 
 Derivation recur::derive(const NormalForm &nf) {
-  if (nf.ruleClass == RuleClass::S && !RuleOp(nf.rule).argumentsOf(ArgKind::Stale).empty()) {
-    auto isPart = nf.rule->getAttrOfType<BoolAttr>(startsAttr);
-    if (!isPart || isPart.getValue())
-      return deriveBlocks(nf.rule, /*inParts=*/bool(isPart));
+  if (int64_t block = blockOf(nf.rule); block && nf.ruleClass == RuleClass::S) {
+    auto length = nf.rule->getAttrOfType<IntegerAttr>(startsAttr);
+    if (!length || length.getInt() <= block)
+      return deriveBlocks(nf.rule, /*inParts=*/length && length.getInt() < block);
     NormalForm withStarts = normalise(nf.rule, /*withStarts=*/true);
-    return Deriver(withStarts, /*inverts=*/true).run();
+    Derivation derivation = Deriver(withStarts, /*inverts=*/true).run();
+    return derivation.program ? std::move(derivation) : deriveFunctions(nf.rule);
   }
   Derivation derivation = Deriver(nf, /*inverts=*/true).run();
   if (nf.ruleClass == RuleClass::N)

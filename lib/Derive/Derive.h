@@ -37,8 +37,8 @@ mlir::OwningOpRef<chunk::ProgramOp> emptyProgram(RuleOp rule, mlir::StringAttr l
 /// Derives the chunk program of a rule in normal form. Values may be appended to the rule's body.
 Derivation derive(const NormalForm &nf);
 
-/// The attribute of a rule that reads states at the starts of blocks, and whose chunks are to be several
-/// blocks, or, true, one of the several that a block has, instead of one each.
+/// The attribute of a rule that reads states at the starts of blocks, and whose chunks are to have so many
+/// tokens: those of several blocks, or of a part of one, instead of one each.
 constexpr llvm::StringLiteral startsAttr = "chunk.starts";
 
 /// The attribute of a rule whose states are to be a cascade where diagonals couple them, key by key, instead

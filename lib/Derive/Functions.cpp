@@ -167,6 +167,7 @@ OwningOpRef<chunk::ProgramOp> FunctionProgram::begin() {
   auto names = b.getArrayAttr(inner.getOutputs().getValue().take_front(parts.size()));
   auto result = emptyProgram(rule, inner.getLengthAttr(), names, parts);
   program = *result;
+  program.setStartsAttr(inner.getStartsAttr());
   for (auto [own, argument] : llvm::zip(inner.getBody().getArguments(), program.getBody().getArguments()))
     values.map(own, argument);
   return result;
@@ -362,10 +363,10 @@ Derivation recur::deriveFunctions(RuleOp rule) {
     return derivation;
   if (auto joined = findJoined(without, texts.size()); joined.size() > 1)
     without->setAttr(joinedAttr, DenseI32ArrayAttr::get(rule.getContext(), joined));
-  NormalForm nf = normalise(without);
+  NormalForm nf = normalise(without, /*withStarts=*/true);
   if (!nf.affine)
     return derivation;
-  derivation = derive(nf);
+  derivation = derive(normalise(without));
   if (!derivation.program)
     return {};
   ShortNames names = shortNames(nf);

@@ -93,7 +93,7 @@ LogicalResult recur::runRule(RuleOp rule, Call<F> &call) {
       bool isStart = t == 0 || leftOfBlock(call, t, arg.getBlock()) == arg.getBlock();
       auto *state = llvm::find(states, rule.findArgument(ArgKind::State, arg.getName()));
       if (isStart)
-        evaluator.set(stale, call.states[state - states.begin()]);
+        evaluator.set(stale, (t || call.starts.empty() ? call.states : call.starts)[state - states.begin()]);
     }
     if (failed(evaluator.run(rule.getBody().front())))
       return failure();

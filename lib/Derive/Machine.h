@@ -18,6 +18,7 @@ struct Call {
   std::vector<std::vector<std::vector<Dense<F>>>> inputs; // [input][token][micro-step]
   std::vector<Dense<F>> params;
   std::vector<Dense<F>> states; // initial (an empty one takes the rule's own); final after the call
+  std::vector<Dense<F>> starts; // states where the first token's block starts; none where that is such
   std::vector<std::vector<Dense<F>>> outputs; // [output][token]
 };
 

@@ -1,4 +1,5 @@
 // Derivations tested exactly, on random inputs in F_p.
+#include "lib/Algebra/BlockStates.h"
 #include "lib/Derive/Derive.h"
 #include "lib/Derive/ProofRuns.h"
 
@@ -15,16 +16,6 @@ static SmallVector<bool> symmetricStates(chunk::ProgramOp program) {
       symmetric[found - states.begin()] = true;
   });
   return symmetric;
-}
-
-// Has states be read at the starts of blocks of that size.
-static void setBlocks(RuleOp rule, int64_t size) {
-  SmallVector<Attribute> args(rule.getArgs().getValue());
-  for (Attribute &attr : args)
-    if (auto arg = cast<ArgAttr>(attr); arg.getKind() == ArgKind::Stale)
-      attr =
-          ArgAttr::get(rule.getContext(), ArgKind::Stale, arg.getName(), arg.getRange(), arg.getUnit(), size);
-  rule.setArgsAttr(ArrayAttr::get(rule.getContext(), args));
 }
 
 std::string recur::prove(RuleOp rule, chunk::ProgramOp program, unsigned rounds) {

@@ -1,6 +1,7 @@
 // Rules tested exactly against what they were made of, a token at a time: the rows of a token are put
 // together here as the roles' chunks do.
 #include "lib/Derive/ProveRewritten.h"
+#include "lib/Algebra/BlockStates.h"
 #include "lib/Algebra/JoinedKeys.h"
 #include "lib/Algebra/MicroSteps.h"
 #include "lib/Algebra/Rewriting.h"
@@ -15,7 +16,7 @@ static Dense<Fp> asMatrix(Fp number) { return Dense<Fp>(1, 1, number); }
 static Call<Fp> callOfToken(const Call<Fp> &whole, int64_t token) {
   Call<Fp> call;
   call.tokens = 1, call.position = whole.position + token, call.head = whole.head, call.heads = whole.heads;
-  call.params = whole.params, call.states = whole.states;
+  call.params = whole.params, call.states = whole.states, call.starts = whole.starts;
   return call;
 }
 
@@ -35,10 +36,12 @@ std::string recur::proveMicroStep(RuleOp rule, RuleOp step) {
   Shrinker shrinker;
   shrinker.shrink(*whole);
   shrinker.shrink(*single);
-  constexpr int64_t tokens = 4;
+  constexpr int64_t tokens = 4, block = 2;
+  setBlocks(*whole, block);
+  setBlocks(*single, block * count);
   return compareRuns(*whole, tokens, [&](Call<Fp> &call) -> LogicalResult {
     Call<Fp> rows = call;
-    rows.tokens = tokens * count;
+    rows.tokens = tokens * count, rows.position = call.position * count;
     rows.inputs.assign(call.inputs.size() + 1, {});
     for (int64_t row = 0; row < rows.tokens; ++row) {
       for (auto [own, values] : llvm::zip(rows.inputs, call.inputs))
@@ -113,10 +116,13 @@ std::string recur::proveStacked(RuleOp rule, RuleOp stacked) {
     if (*small)
       shrinker.shrink(**small);
   unsigned rows = stackedInputs(stacked).front().rows.size();
-  constexpr int64_t tokens = 4;
+  constexpr int64_t tokens = 4, block = 2;
+  setBlocks(*whole, block);
   return compareRuns(*whole, tokens, [&](Call<Fp> &call) -> LogicalResult {
     call.outputs.assign(whole->getOutputs().size(), {});
     for (int64_t t = 0; t < tokens; ++t) {
+      if (t == 0 || (call.position + t) % block == 0)
+        call.starts = call.states;
       // In turn, each row follows the one before. Else what all make of the state, added up, less what it
       // would be without them.
       Call<Fp> without = callOfToken(call, t), read = without;
