@@ -55,9 +55,11 @@ public:
     };
     decayBy(onRight ? decay->right : decay->left, !onRight);
     decayBy(ofValues, onRight);
-    Value update = updateOfRow(rows, !isInTurn    ? nf.versions[parts[0].version].value
-                                     : readsOlder ? state
-                                                  : old);
+    auto *now = llvm::find_if(parts, [&](const StreamPart &part) { return !readsStart(part); });
+    Value update = updateOfRow(rows, now == parts.end() ? Value()
+                                     : !isInTurn        ? nf.versions[now->version].value
+                                     : readsOlder       ? state
+                                                        : old);
     if (!update)
       return failure();
     Operation *terminator = body.getTerminator();
@@ -138,17 +140,26 @@ private:
     return {};
   }
 
-  // What a row adds to the state, which it reads as `read`.
+  // What a row adds to the state, which rows read as `read`, if not as it was at the start of a block.
   Value updateOfRow(StackedRows &rows, Value read) {
-    SmallVector<Value> vectors, keys, numbers;
+    SmallVector<Value> vectors, keys;
+    Value start, payload;
     for (auto [part, stream] : llvm::zip(parts, streams)) {
       vectors.push_back(part.vector), keys.push_back(stream.key);
-      numbers.push_back(coefficient(part.c));
+      start = readsStart(part) ? nf.versions[part.version].value : start;
     }
-    Value vector = rows.of(vectors), key = rows.of(keys), number = rows.of(numbers);
-    if (!vector || !key || !number)
-      return {};
-    Value payload = MulOp::create(b, loc, number, readOf(b, loc, read, keySide, vector));
+    Value vector = rows.of(vectors), key = rows.of(keys);
+    for (Value state : {read, start}) {
+      SmallVector<Value> numbers;
+      for (const StreamPart &part : parts)
+        numbers.push_back(readsStart(part) == (state == start) ? coefficient(part.c)
+                                                               : ConstantOp::create(b, loc, 0.0).getResult());
+      Value number = state ? rows.of(numbers) : Value();
+      if (state && (!vector || !key || !number))
+        return {};
+      Value product = state ? MulOp::create(b, loc, number, readOf(b, loc, state, keySide, vector)) : Value();
+      payload = payload && product ? AddOp::create(b, loc, payload, product) : product ? product : payload;
+    }
     for (size_t i = 0; i < mostKnown; ++i) {
       SmallVector<Value> known, numbersOfKnown;
       for (const TokenStream &stream : streams) {

@@ -293,7 +293,7 @@ LogicalResult TokenStreams::findReads() {
   auto reads = [](const StreamPart &part) { return part.version != Row::none; };
   for (auto [i, part] : llvm::enumerate(parts)) {
     ArrayRef<TokenStream> before = ArrayRef(streams).take_front(i);
-    if (!isInTurn || !reads(part))
+    if (!isInTurn || !reads(part) || readsStart(part))
       continue;
     std::optional<Difference> difference = differenceTo(part.version, before, /*decays=*/false);
     // What is read before the decay, times all that is decayed by, is read of what decayed.
@@ -315,7 +315,8 @@ LogicalResult TokenStreams::findReads() {
     readsOlder = true;
   }
   // What is only written along reads nothing, and along itself, as many a rule's other vectors do.
-  StreamPart any = *llvm::find_if(parts, reads);
+  auto *now = llvm::find_if(parts, [&](const StreamPart &part) { return reads(part) && !readsStart(part); });
+  StreamPart any = now == parts.end() ? *llvm::find_if(parts, reads) : *now;
   for (auto [part, stream] : llvm::zip(parts, streams))
     if (!reads(part)) {
       part = {Coefficient(), stream.key, any.version};
@@ -326,7 +327,8 @@ LogicalResult TokenStreams::findReads() {
     joinKnown(stream);
   auto isOne = [](const TokenStream &stream) { return stream.known.size() == 1; };
   auto areFew = [](const TokenStream &stream) { return stream.known.size() <= mostKnown; };
-  return success(
-      llvm::all_of(streams, areFew) && llvm::all_of(apart, isOne) &&
-      (isInTurn || llvm::all_of(parts, [&](const StreamPart &part) { return part.version == any.version; })));
+  return success(llvm::all_of(streams, areFew) && llvm::all_of(apart, isOne) &&
+                 (isInTurn || llvm::all_of(parts, [&](const StreamPart &part) {
+                    return part.version == any.version || readsStart(part);
+                  })));
 }

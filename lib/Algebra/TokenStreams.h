@@ -47,6 +47,10 @@ protected:
   bool isWritten(unsigned version, llvm::ArrayRef<TokenStream> written, bool decays) const;
   /// What one of several rows in turn finds, and has decayed; null where nothing reads it.
   mlir::Value beforeRow(size_t row) const;
+  /// Whether what is read is the state at the start of a block.
+  bool readsStart(const StreamPart &part) const {
+    return part.version != Row::none && nf.versions[part.version].old[0].state != 0;
+  }
   /// What reads a state that has not decayed, times all that it decays by, as it reads what has: without the
   /// numbers and without the factors of keys.
   std::optional<StreamPart> withoutDecay(StreamPart part);

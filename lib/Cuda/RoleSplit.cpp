@@ -55,7 +55,8 @@ chunk::GramOp RolePlan::productOf(chunk::GramOp gram) const {
     return own && other && own->rows() == other->rows() && isOfTokens(x) == isOfTokens(y);
   };
   // With a decay of each key products are of what decays.
-  for (chunk::GramOp known : decay || steps > 1 ? ArrayRef<chunk::GramOp>() : ArrayRef(grams))
+  bool isShared = !decay && (steps == 1 || !isOfTokens(gram.getLhs()));
+  for (chunk::GramOp known : isShared ? ArrayRef(grams) : ArrayRef<chunk::GramOp>())
     if (isSame(known.getLhs(), gram.getLhs()) && isSame(known.getRhs(), gram.getRhs()))
       return known;
   return gram;
