@@ -111,10 +111,17 @@ void RoleEmitter::weighRows(ScoreState &state) {
   bool isLate = chunk::isLate(plan.decay), ownNeeded = false;
   Span ownSpan = isLate ? Span::Until : Span::Through;
   bool sumsNeeded[2] = {!isLate, isLate}; // with each token's own decay, and without
+  // In blocks of fewer tokens than the warp has, what was at their starts has decayed since the warp's first;
+  // in those of more, it has not since the first of them.
+  bool isWithin = plan.starts() && *plan.starts() < tokensOfWarp;
+  bool startsBefore = plan.starts() && *plan.starts() > tokensOfWarp;
+  Value firstChannels;
+  if (startsBefore)
+    firstChannels = ptx.add(state.channels, ptx.mul(firstWarp(ptx, plan, warp), 8 * plan.keys));
   auto need = [&](Value rows, Span span) {
     rowsNeeded.insert(rows);
-    if (span != Span::Rest && span != Span::Start)
-      sumsNeeded[span == Span::Until] = true;
+    if (span != Span::Rest && (span != Span::Start || isWithin))
+      sumsNeeded[span != Span::Through] = true;
     ownNeeded |= span == ownSpan;
   };
   for (chunk::GramOp gram : plan.grams)
@@ -169,14 +176,19 @@ void RoleEmitter::weighRows(ScoreState &state) {
     llvm::DenseMap<unsigned, Values> weights;
     llvm::DenseMap<std::pair<Value, unsigned>, Values> known;
     ChannelPairs reference = loadChannels(ptx, state.ownChannels, references * 8 * plan.keys, block);
+    ChannelPairs first = reference;
+    if (startsBefore)
+      first = loadChannels(ptx, firstChannels, references * 8 * plan.keys, block);
     auto powers = [&](Span span) {
       bool isRight = span == Span::Rest;
-      const LogSums &sums = now.sums[(isRight ? ownSpan : span) == Span::Until];
+      LogSums sums = now.sums[(isRight ? ownSpan : span) != Span::Through];
       Values results;
-      // (The warp's tokens are the block, at whose start states are read.)
-      for (unsigned e = 0; e < 8 && span == Span::Start; ++e)
-        results.push_back(ptx.exp2(reference.of(0, e)));
-      for (unsigned e = 0; e < 8 && span != Span::Start; ++e) {
+      if (span == Span::Start && isWithin)
+        sums = {ofFirstRows(ptx, plan, lane, sums.logs), ofFirstRows(ptx, plan, lane, sums.signs)};
+      // (Else all of the warp's tokens have one start.)
+      for (unsigned e = 0; e < 8 && span == Span::Start && !isWithin; ++e)
+        results.push_back(ptx.exp2(first.of(0, e)));
+      for (unsigned e = results.size(); e < 8; ++e) {
         Value log = LLVM::FMAOp::create(b, sums.logs[e],
                                         ptx.number(isRight ? -llvm::numbers::log2e : llvm::numbers::log2e),
                                         reference.of(isRight, e));
@@ -205,20 +217,25 @@ void RoleEmitter::weighRows(ScoreState &state) {
       return result;
     };
     // In f16 rows on the left are relative to the block's start: from its middle they might be too large.
-    Values starts(8);
-    auto fromStart = [&](unsigned e) {
-      if (!starts[e])
-        starts[e] = ptx.exp2(ptx.negative(reference.of(0, e)));
-      return starts[e];
+    llvm::DenseMap<std::pair<unsigned, unsigned>, Value> starts;
+    auto fromStart = [&](bool isFirst, unsigned e) {
+      Value &start = starts[{isFirst, e}];
+      if (!start)
+        start = ptx.exp2(ptx.negative((isFirst ? first : reference).of(0, e)));
+      return start;
     };
     // No warp reads another's rows of inputs, so tiles take their place.
-    ChannelPairs scale = loadChannels(ptx, state.ownChannels, scales * 8 * plan.keys, block);
+    ChannelPairs scale = loadChannels(ptx, state.ownChannels, scales * 8 * plan.keys, block),
+                 firstScale = scale;
+    if (startsBefore)
+      firstScale = loadChannels(ptx, firstChannels, scales * 8 * plan.keys, block);
     auto storeTiles = [&](Value rows, Span span) {
       for (const MadeTile &tile : plan.made)
         if (tile.rows == rows && tile.span == span) {
           Values own = weigh(rows, span);
-          Values pairs =
-              packed(ptx, [&](unsigned e) { return ptx.multiply(own[e], scale.of(span == Span::Rest, e)); });
+          const ChannelPairs &factors = span == Span::Start ? firstScale : scale;
+          Values pairs = packed(
+              ptx, [&](unsigned e) { return ptx.multiply(own[e], factors.of(span == Span::Rest, e)); });
           int64_t offset = tileOffset(tile.place) + rowsBefore(tile) * rowBytes,
                   half = halfStride(tile.place);
           if (plan.isOfTokens(tile.rows))
@@ -247,14 +264,15 @@ void RoleEmitter::weighRows(ScoreState &state) {
           Values &lefts = state.lefts[{rows, unsigned(span)}];
           if (lefts.size() / 4 <= size_t(block))
             llvm::append_range(lefts, packed(ptx, [&](unsigned e) {
-                                 return plan.isF16 ? ptx.multiply(x[e], fromStart(e)) : x[e];
+                                 return plan.isF16 ? ptx.multiply(x[e], fromStart(span == Span::Start, e))
+                                                   : x[e];
                                }));
           Values &diagonal = state.diagonals[gram];
           Values start = diagonal.empty() ? Values(8, ptx.number(0)) : diagonal;
           // f16 has as many digits, and rounds.
-          diagonal = span == Span::Start ? start
-                     : plan.isF16        ? ptx.multiplyTf32(start, ptx.roundTf32(x), ptx.roundTf32(y))
-                                         : ptx.multiplyTf32(start, x, y);
+          diagonal = span == Span::Start && !isWithin ? start
+                     : plan.isF16 ? ptx.multiplyTf32(start, ptx.roundTf32(x), ptx.roundTf32(y))
+                                  : ptx.multiplyTf32(start, x, y);
         }
         storeTiles(rows, span);
       }
@@ -270,25 +288,37 @@ void RoleEmitter::seeBlocks(ScoreState &state) {
   Value parts = partsOfWarp(state), last = ptx.add(parts, ptx.mul(warp, 1024));
   auto isAfter = [&](int64_t column) { return ptx.below(ptx.constant(column), warp); };
   awaitParts(state);
+  // (What looks at the start of a block of several warps sees as the first of them does.)
+  auto startsBefore = [&](chunk::GramOp gram) {
+    return gram.getReach() == Reach::Start && *plan.starts() > tokensOfWarp;
+  };
   auto see = [&](int64_t column) {
-    Value rowsAt = ptx.constant(rightRows(column, 3)), place = ptx.add(parts, column * 1024);
-    for (int64_t seer = 2; seer > column; --seer)
-      rowsAt = ptx.choose(ptx.equal(warp, seer), ptx.constant(rightRows(column, seer)), rowsAt);
+    Value place = ptx.add(parts, column * 1024);
     if (form.walksBeside)
       place = ptx.add(parts, ptx.mul(arith::MinUIOp::create(b, warp, ptx.constant(column)), 1024));
-    Value at = ptx.add(ptx.add(base, rightsAt), rowsAt);
+    auto rightsOf = [&](Value warp) {
+      Value rowsAt = ptx.constant(rightRows(column, 3));
+      for (int64_t seer = 2; seer > column; --seer)
+        rowsAt = ptx.choose(ptx.equal(warp, seer), ptx.constant(rightRows(column, seer)), rowsAt);
+      return ptx.add(ptx.add(base, rightsAt), rowsAt);
+    };
+    Value at[2];
+    for (chunk::GramOp gram : plan.grams)
+      if (Value &own = at[startsBefore(gram)]; !own)
+        own = rightsOf(startsBefore(gram) ? firstWarp(ptx, plan, warp) : warp);
     llvm::DenseMap<Operation *, Values> sums;
     for (int64_t block = 0; block < blocksOfWalker(); ++block) {
-      llvm::DenseMap<Value, Values> rights;
-      for (Value rows : plan.rights)
-        rights[rows] = ptx.loadMatrices(ptx.add(at, ownBlock(state, state.blocks, block, rightHalf)),
-                                        rightOffset(rows), false);
+      llvm::DenseMap<Value, Values> rights[2];
+      for (bool which : {false, true})
+        for (Value rows : at[which] ? ArrayRef<Value>(plan.rights) : ArrayRef<Value>())
+          rights[which][rows] = ptx.loadMatrices(
+              ptx.add(at[which], ownBlock(state, state.blocks, block, rightHalf)), rightOffset(rows), false);
       for (chunk::GramOp gram : plan.grams) {
         Values &sum = sums[gram];
         ArrayRef<Value> lefts =
             state.lefts[{plan.asRows(gram.getLhs())->rows(), unsigned(plan.leftSpan(gram))}];
         sum = ptx.multiplyPacked(sum.empty() ? Values(8, ptx.number(0)) : sum, lefts.slice(4 * block, 4),
-                                 rights[plan.asRows(gram.getRhs())->rows()]);
+                                 rights[startsBefore(gram)][plan.asRows(gram.getRhs())->rows()]);
       }
     }
     Values results;

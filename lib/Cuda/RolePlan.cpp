@@ -213,15 +213,10 @@ LogicalResult RolePlan::visitScores(Value value) {
         if (failed(needRow(factor.value)))
           return failure();
     }
-    // A block's start is a place among rows, of which those of eight tokens may lie together, and who walks
-    // channels has those of 16.
-    if (gram.getReach() == chunk::Reach::Start) {
-      bool isWalked = gram.getDecay() && isOfKeys(gram.getDecay());
-      int64_t least = isStacked() || isWalked ? tokensOfWarp : 1,
-              most = isWalked ? tokensOfWarp : tokensOfChunk;
-      if (!llvm::isPowerOf2_64(*starts()) || *starts() < least || *starts() > most)
-        return failure();
-    }
+    // A block's start is a place among rows, of which those of eight tokens may lie together.
+    if (gram.getReach() == chunk::Reach::Start &&
+        (!llvm::isPowerOf2_64(*starts()) || *starts() < (isStacked() ? tokensOfWarp : 1)))
+      return failure();
     if (!gram.getDecay())
       return success();
     if (isOfKeys(gram.getDecay())) {

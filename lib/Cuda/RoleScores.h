@@ -86,4 +86,18 @@ inline mlir::Value firstOfBlock(Ptx &ptx, const RolePlan &plan, mlir::Value toke
   return ptx.bits(token, -*plan.starts());
 }
 
+/// The warp of the first of those tokens, where a block has several warps'.
+inline mlir::Value firstWarp(Ptx &ptx, const RolePlan &plan, mlir::Value warp) {
+  return ptx.bits(warp, -(*plan.starts() / tokensOfWarp));
+}
+
+/// What walkers have of rows (entries of a block of 16) at those that blocks of less rows start with.
+inline Values ofFirstRows(Ptx &ptx, const RolePlan &plan, mlir::Value lane, mlir::ValueRange entries) {
+  Values results;
+  mlir::Value source = ptx.bits(lane, 31 - 4 * (*plan.starts() - 1));
+  for (mlir::Value entry : entries)
+    results.push_back(ptx.shuffle(entry, source));
+  return results;
+}
+
 } // namespace recur::cuda

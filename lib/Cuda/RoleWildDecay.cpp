@@ -11,8 +11,9 @@ using chunk::Reach;
 
 Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
   Value left = plan.asRows(gram.getLhs())->rows(), right = plan.asRows(gram.getRhs())->rows();
-  bool before = plan.leftSpan(gram) == chunk::Span::Until, isLate = chunk::isLate(plan.decay);
-  if (gram.getReach() == Reach::Start) // of which the warp's tokens see nothing of one another
+  bool before = plan.leftSpan(gram) != chunk::Span::Through, isLate = chunk::isLate(plan.decay);
+  bool atStart = gram.getReach() == Reach::Start;
+  if (atStart && *plan.starts() >= tokensOfWarp) // the warp's tokens see nothing of one another
     return Values(8, ptx.number(0));
   Value zero = ptx.number(0), row = ptx.shiftRight(lane, 2), pair = ptx.mul(ptx.bits(lane, 3), 2);
   bool byEights = plan.isStacked();
@@ -27,6 +28,8 @@ Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
   auto power = [&](Value log) { return ptx.exp2(ptx.multiply(log, ptx.number(llvm::numbers::log2e))); };
   auto isSet = [&](Value x) { return ptx.compare(arith::CmpIPredicate::ne, x, ptx.constant(0)); };
   int64_t halvings = plan.decaysByToken() ? 4 - llvm::Log2_64(plan.steps) : 4;
+  if (atStart)
+    halvings = std::min<int64_t>(halvings, 4 - llvm::Log2_64(*plan.starts()));
   std::string count = "mov.b32 $0, " + std::to_string(halvings) + ";";
   Value levels = ptx.assembly(count, b.getI32Type(), {})[0];
   auto loop = threads.forLoop(
@@ -42,6 +45,8 @@ Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
           LogPairs pairs = logPairs(state, block);
           auto [logs, signs] = logSums(state, block, pairs, isLate);
           LogSums since = before != isLate ? logSums(state, block, pairs, before) : LogSums{logs, signs};
+          if (atStart)
+            since = {ofFirstRows(ptx, plan, lane, since.logs), ofFirstRows(ptx, plan, lane, since.signs)};
           Values x = rows(left, block), y = rows(right, block);
           for (unsigned e = 0; e < 8; ++e) {
             // Of halves of 8 the middle is the upper row's for both.
@@ -64,7 +69,7 @@ Values RoleEmitter::wildDiagonal(ScoreState &state, chunk::GramOp gram) {
         return sums;
       });
   Values results(loop.getResults());
-  if (gram.getReach() != Reach::Inclusive && !plan.inTurn)
+  if (atStart || (gram.getReach() != Reach::Inclusive && !plan.inTurn))
     return results;
   // A token's own write has not decayed, nor has what its second row sees of its first one in turn; but for
   // what is read after a late decay.
