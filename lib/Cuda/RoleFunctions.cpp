@@ -92,7 +92,9 @@ Values RoleEmitter::Substitution::entriesOfParam(Value param) {
 }
 
 LogicalResult RoleEmitter::Substitution::substitute(chunk::SubstituteOp op) {
-  roles.awaitScores(state);
+  bool isSystem = roles.plan.ownSystem >= 0;
+  if (isSystem)
+    roles.awaitScores(state);
   SmallVector<Value> operands(op.getSides());
   llvm::append_range(operands, op.getRows());
   llvm::append_range(operands, op.getShared());
@@ -114,7 +116,9 @@ LogicalResult RoleEmitter::Substitution::substitute(chunk::SubstituteOp op) {
         return failure();
     }
     state.slices.clear();
-    Values given = earlier(roles.plan.ownSystem, block, known, entries.front()), reads;
+    Values given = entries.front(), reads;
+    if (isSystem)
+      given = earlier(roles.plan.ownSystem, block, known, given);
     // The entries that tokens write, of those that are read: entry i of a value is its `place(i)`-th one.
     auto functions = [&](size_t count, std::optional<int64_t> turn, auto place, ValueRange found) {
       auto entryOf = [&](BlockArgument argument, size_t e) -> Value {

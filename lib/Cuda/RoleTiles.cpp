@@ -3,6 +3,7 @@
 #include "lib/Algebra/Bounds.h"
 #include "lib/Cuda/EntryFunctions.h"
 #include "lib/Cuda/RolePlan.h"
+#include "mlir/IR/Matchers.h"
 
 using namespace mlir;
 using namespace recur;
@@ -185,8 +186,11 @@ FailureOr<unsigned> RolePlan::visitFunctions(chunk::SubstituteOp op) {
   rowSums = countSums(op);
   const TensorArgument &ofState = tensors[initialTensor() + stateOfRule(0)];
   bool hasAllRows = !ofState.inMemory[independentDim], isPart = ofState.shardedDim == independentDim;
+  FloatAttr none;
+  bool isSystem = !matchPattern(op.getBlocks().front(), m_Constant(&none)) || !none.getValue().isZero();
   chunk::GramOp gram = splitScores(op.getBlocks().front()).second;
-  hasNoLeaves = gram && gram.getReach() == chunk::Reach::Start && *starts() % tokensOfWarp == 0;
+  hasNoLeaves =
+      !isSystem || (gram && gram.getReach() == chunk::Reach::Start && *starts() % tokensOfWarp == 0);
   if (rowSums && op.getReads().front().use_empty() && !hasNoLeaves)
     combination = combinationOf(op);
   // A vector that is written takes as long, in turns, as warps take to meet.
@@ -211,7 +215,7 @@ FailureOr<unsigned> RolePlan::visitFunctions(chunk::SubstituteOp op) {
       return failure();
     wave = std::max(wave, *own);
   }
-  if (failed(needOwnSystem(op.getBlocks().front())) || isNegated)
+  if (isSystem && (failed(needOwnSystem(op.getBlocks().front())) || isNegated))
     return failure();
   isNegated = true;
   return available[op.getReads().front()] = available[op.getWrites().front()] = wave;

@@ -405,15 +405,30 @@ OwningOpRef<chunk::ProgramOp> recur::emptyProgram(RuleOp rule, StringAttr length
   return OwningOpRef<chunk::ProgramOp>(program);
 }
 
-Derivation recur::derive(const NormalForm &nf) {
-  if (int64_t block = blockOf(nf.rule); block && nf.ruleClass == RuleClass::S) {
-    auto length = nf.rule->getAttrOfType<IntegerAttr>(startsAttr);
-    if (!length || length.getInt() <= block)
-      return deriveBlocks(nf.rule, /*inParts=*/length && length.getInt() < block);
-    NormalForm withStarts = normalise(nf.rule, /*withStarts=*/true);
-    Derivation derivation = Deriver(withStarts, /*inverts=*/true).run();
-    return derivation.program ? std::move(derivation) : deriveFunctions(nf.rule);
+// Of a rule that reads states at the starts of blocks of so many tokens. Chunks are blocks; or of the length
+// that is asked for, where one function of what is read is a substitution.
+static Derivation deriveStarts(RuleOp rule, int64_t block) {
+  auto length = rule->getAttrOfType<IntegerAttr>(startsAttr);
+  if (!length)
+    return deriveBlocks(rule, /*inParts=*/false);
+  NormalForm withStarts = normalise(rule, /*withStarts=*/true);
+  Derivation derivation = Deriver(withStarts, /*inverts=*/true).run();
+  if (!derivation.program) {
+    derivation = deriveFunctions(rule);
+    auto isOfOne = [](chunk::SubstituteOp op) { return op.getReads().size() == 1; };
+    if (derivation.program && length.getInt() <= block &&
+        !llvm::all_of(derivation.program->getBody().getOps<chunk::SubstituteOp>(), isOfOne))
+      derivation = {};
+  } else if (length.getInt() <= block) {
+    derivation = {};
   }
+  return derivation.program || length.getInt() > block ? std::move(derivation)
+                                                       : deriveBlocks(rule, length.getInt() < block);
+}
+
+Derivation recur::derive(const NormalForm &nf) {
+  if (int64_t block = blockOf(nf.rule); block && nf.ruleClass == RuleClass::S)
+    return deriveStarts(nf.rule, block);
   Derivation derivation = Deriver(nf, /*inverts=*/true).run();
   if (nf.ruleClass == RuleClass::N)
     if (Derivation functions = deriveFunctions(nf.rule); functions.program || !functions.defect.empty())

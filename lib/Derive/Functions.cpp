@@ -17,6 +17,7 @@ public:
   FunctionProgram(RuleOp rule, chunk::ProgramOp inner, unsigned count)
       : rule(rule), inner(inner), b(rule.getContext()), inside(rule.getContext()), loc(rule.getLoc()),
         given(inner.getBody().getArguments().take_back(count)) {
+    skipMaps();
     found = inner.getBodyYield().getValues().take_back(count);
   }
 
@@ -24,9 +25,11 @@ public:
   OwningOpRef<chunk::ProgramOp> build();
 
 private:
+  void skipMaps();
   void findDependent();
   bool depends(Value value) const { return dependent.contains(value); }
   void splitMap(chunk::MapOp map);
+  void findWritten();
   LogicalResult takeSumsApart();
   OwningOpRef<chunk::ProgramOp> begin();
   Value token(Value rows);
@@ -51,6 +54,15 @@ private:
   SmallVector<Value> rows, shared;
 };
 } // namespace
+
+// Rows that maps give as they take them follow from nothing else.
+void FunctionProgram::skipMaps() {
+  for (auto map : inner.getBody().getOps<chunk::MapOp>())
+    for (auto [result, yielded] : llvm::zip(map.getResults(), map.getYield().getValues()))
+      if (auto argument = dyn_cast<BlockArgument>(yielded);
+          map.getCarried().empty() && argument && argument.getArgNumber() < map.getRows().size())
+        result.replaceAllUsesWith(map.getRows()[argument.getArgNumber()]);
+}
 
 void FunctionProgram::findDependent() {
   dependent.clear();
@@ -134,6 +146,13 @@ static bool areOfTokensBefore(Value scores) {
   });
 }
 
+// What follows from what is read and goes into products, where no token reads what is written in its chunk.
+void FunctionProgram::findWritten() {
+  for (auto product : inner.getBody().getOps<MatmulOp>())
+    if (!depends(product.getLhs()) && depends(product.getRhs()))
+      written.insert(product.getRhs());
+}
+
 LogicalResult FunctionProgram::takeSumsApart() {
   b.setInsertionPoint(inner.getBodyYield());
   auto isNumber = [&](Value value) { return !depends(value) && isOne(matType(value).getCols()); };
@@ -157,6 +176,8 @@ LogicalResult FunctionProgram::takeSumsApart() {
     }
     sides.push_back(side ? side : ConstantOp::create(b, loc, 0.0, cast<MatType>(sum.getType())).getResult());
   }
+  if (written.empty())
+    findWritten();
   return success(!written.empty());
 }
 
@@ -167,6 +188,7 @@ OwningOpRef<chunk::ProgramOp> FunctionProgram::begin() {
   auto names = b.getArrayAttr(inner.getOutputs().getValue().take_front(parts.size()));
   auto result = emptyProgram(rule, inner.getLengthAttr(), names, parts);
   program = *result;
+  program.setBlockAttr(inner.getBlockAttr());
   program.setStartsAttr(inner.getStartsAttr());
   for (auto [own, argument] : llvm::zip(inner.getBody().getArguments(), program.getBody().getArguments()))
     values.map(own, argument);
