@@ -79,14 +79,13 @@ Values RoleEmitter::Substitution::entriesOf(Value rows, int64_t block) {
 Values RoleEmitter::Substitution::entriesOfParam(Value param) {
   if (roles.plan.isRow(param))
     return {};
-  TensorAccess access(roles.threads, roles.launderedCall(), roles.plan.tensors, /*packed=*/true);
-  roles.find(access); // the head, and its part
   int64_t count = rowsOfSlab / roles.plan.states;
   Value slab = ptx.mul(ptx.add(roles.firstSlab, roles.slabIndex), count);
   Value row = ptx.add(ptx.add(slab, ptx.mul(roles.warp, count / 4)), ptx.shiftRight(roles.lane, 2));
+  Value at = ptx.add(roles.base, ptx.mul(row, 4));
   Values entries;
   for (size_t own = 0; own < rows(); ++own)
-    entries.append(2, roles.entryOfParams(access, param, ptx.add(row, 8 * own)));
+    entries.append(2, ptx.loadFloats(at, roles.vectorAt(param) + 32 * own, 1)[0]);
   entries.append(Values(entries)); // of the second half of a block
   return entries;
 }

@@ -415,8 +415,8 @@ public:
   /// The stacked input in shared memory, and which of its rows, that sums find an input in.
   std::optional<std::pair<mlir::BlockArgument, unsigned>> stackWith(mlir::BlockArgument input) const;
   /// The vectors that are the same for all tokens and lie in shared memory: params of such sums, and those of
-  /// logarithms.
-  llvm::SetVector<mlir::Value> sharedVectors() const;
+  /// logarithms; or of what the chain makes of what it reads.
+  llvm::SetVector<mlir::Value> sharedVectors() const, vectorsOfFunctions() const;
   bool statesOnly = false;
   llvm::DenseMap<mlir::BlockArgument, RowMap> maps;
   /// The wave that a value of the chain can be used in.

@@ -33,7 +33,8 @@ void RoleEmitter::layOutChain(int64_t outputBytes) {
   tablesAt = outputsAt + outputBytes;
   barriersAt = tablesAt + stages * plan.wholeBytes();
   beginAt = barriersAt + Barriers * barrierPitch;
-  functionsAt = llvm::alignTo(beginAt + beginBytes, 16);
+  vectorsAt = llvm::alignTo(beginAt + beginBytes, 16);
+  functionsAt = vectorsAt + vectorBytes();
   slotsAt = llvm::alignTo(functionsAt + functionBytes(), 256);
 }
 

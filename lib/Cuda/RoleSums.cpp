@@ -66,18 +66,37 @@ llvm::SetVector<Value> RolePlan::sharedVectors() const {
   return vectors;
 }
 
+llvm::SetVector<Value> RolePlan::vectorsOfFunctions() const {
+  llvm::SetVector<Value> vectors;
+  for (auto op : program.getBody().getOps<chunk::SubstituteOp>())
+    for (Value param : op.getShared())
+      if (!isRow(param))
+        vectors.insert(param);
+  return vectors;
+}
+
+// Those that the kernel has.
+llvm::SetVector<Value> RoleEmitter::vectors() const {
+  llvm::SetVector<Value> vectors;
+  if (phase != Phase::Chain)
+    vectors = plan.sharedVectors();
+  if (phase != Phase::Prepare)
+    vectors.insert_range(plan.vectorsOfFunctions());
+  return vectors;
+}
+
 static int64_t bytesOfVector(Value vector) { return llvm::alignTo(4 * matType(vector).numRows(), 16); }
 
 int64_t RoleEmitter::vectorBytes() const {
   int64_t bytes = 0;
-  for (Value vector : plan.sharedVectors())
+  for (Value vector : vectors())
     bytes += bytesOfVector(vector);
   return bytes;
 }
 
 int64_t RoleEmitter::vectorAt(Value vector) const {
   int64_t at = vectorsAt;
-  for (Value before : plan.sharedVectors()) {
+  for (Value before : vectors()) {
     if (before == vector)
       break;
     at += bytesOfVector(before);
@@ -88,8 +107,8 @@ int64_t RoleEmitter::vectorAt(Value vector) const {
 // Puts them into shared memory, once for all chunks: from device memory each entry would be asked for again
 // for each row.
 void RoleEmitter::storeVectors() {
-  auto vectors = plan.sharedVectors();
-  if (phase == Phase::Chain || vectors.empty())
+  auto vectors = this->vectors();
+  if (vectors.empty())
     return;
   TensorAccess access(threads, call, plan.tensors, /*packed=*/true);
   access.locate(part.sequence, part.sequence, part.begin, part.head, part.shard, plan.independent);

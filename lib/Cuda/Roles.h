@@ -138,9 +138,9 @@ private:
   struct ScoreState;
   struct ChainState;
   void emitRows(mlir::Value chunks, RowPart which);
-  void emitSums(mlir::Value chunks);
-  void sumChunk(mlir::Value chunk, Stage stage);
+  void emitSums(mlir::Value chunks), sumChunk(mlir::Value chunk, Stage stage);
   int64_t vectorBytes() const, vectorAt(mlir::Value vector) const;
+  llvm::SetVector<mlir::Value> vectors() const;
   void storeVectors();
   int64_t sumWarps() const { return form.sumsApart(plan) ? 4 : 2; }
   /// Whether some warps sum over rows. Sums come to a chain in records.
