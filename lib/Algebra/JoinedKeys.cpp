@@ -1,3 +1,4 @@
+#include "lib/Algebra/BlockStates.h"
 #include "lib/Algebra/JoinedMembers.h"
 #include "lib/Algebra/LinearSum.h"
 #include "lib/Algebra/Rewriting.h"
@@ -11,9 +12,10 @@ namespace {
 // By member, null where there is none: vectors that matrices are read or written along, numbers of vectors.
 using Along = SmallVector<Value>;
 
-// A vector that follows linearly from the joined state, as it was and as it is, and from the rest.
+// A vector that follows linearly from the joined state, as it was, as it is and as it was at the start of a
+// block, and from the rest.
 struct Combination {
-  Along old, now;
+  Along old, now, start;
   Value rest;
   bool isLinear = true; // else the rest has functions of the state
 };
@@ -75,7 +77,8 @@ private:
       if (!outer || isOfMatrix(outer.getLhs()) || isOfMatrix(outer.getRhs()) ||
           !isOfToken(outer->getOperand(isTurned ? 0 : 1)))
         return failure();
-      Value what = unscaled(b, loc, plain(outer->getOperand(isTurned ? 1 : 0)), number);
+      Value what = unscaled(b, loc, plain(outer->getOperand(isTurned ? 1 : 0)), number,
+                            [&](Value x) { return isOfToken(x); });
       auto &along = writes[plain(what)];
       along.resize(members.size());
       add(along[i], scaled(b, loc, number, column(outer->getOperand(isTurned ? 0 : 1))));
@@ -138,7 +141,10 @@ private:
 
   // Vectors that follow from the states.
 
-  Combination none() const { return {Along(members.size()), Along(members.size()), {}, true}; }
+  Combination none() const {
+    Along empty(members.size());
+    return {empty, empty, empty, {}, true};
+  }
 
   // Adds a vector times a number; what it reads of new states as that, or of what they are made of.
   bool addVector(Value vector, Value number, Combination &sum, bool fromNew) {
@@ -149,6 +155,8 @@ private:
         add(sum.now[*i], factor ? factor : one());
       } else if (auto i = memberOf(term, /*isUpdate=*/false); i && isVector(*i)) {
         add(sum.old[*i], factor ? factor : one());
+      } else if (auto i = memberAtStart(term); i && isVector(*i)) {
+        add(sum.start[*i], factor ? factor : one());
       } else if (term != plain(vector) && !isOfToken(term)) {
         if (!addVector(term, factor, sum, fromNew))
           return false;
@@ -179,6 +187,8 @@ private:
       auto outer = term.getDefiningOp<MatmulOp>();
       if (auto i = onLeft != isTurned ? std::nullopt : memberOf(term, /*isUpdate=*/false)) {
         add(sum.old[*i], scaled(b, loc, factor, vector));
+      } else if (auto i = onLeft != isTurned ? std::nullopt : memberAtStart(term)) {
+        add(sum.start[*i], scaled(b, loc, factor, vector));
       } else if (isa_and_present<TransposeOp>(term.getDefiningOp())) {
         if (!addRead(term, onLeft, vector, factor, sum, fromNew))
           return false;
@@ -218,7 +228,8 @@ private:
   // The vector that a combination is.
   Value make(const Combination &combination) {
     Value sum;
-    for (auto [state, along] : {std::pair(joined, &combination.old), std::pair(updated, &combination.now)})
+    for (auto [state, along] : {std::pair(joined, &combination.old), std::pair(updated, &combination.now),
+                                std::pair(joinedStart, &combination.start)})
       if (auto [vector, number] = joinedVector(*along); vector)
         add(sum, scaled(b, loc, number, read(state, vector)));
     if (combination.rest)
@@ -292,13 +303,17 @@ private:
     MLIRContext *context = b.getContext();
     unsigned at = member(0).getArgNumber();
     SmallVector<Attribute> args(rule.getArgs().begin(), rule.getArgs().end());
-    args.insert(args.begin() + at,
-                ArgAttr::get(context, ArgKind::State, StringAttr::get(context, joinNames(names)), RangeAttr(),
-                             /*unit=*/false, /*block=*/0));
-    rule.setArgsAttr(ArrayAttr::get(context, args));
     auto type = MatType::get(context, b.getI64IntegerAttr(rows), b.getI64IntegerAttr(keys));
     type = isTurned ? type.transposed() : type;
-    joined = body.insertArgument(at, type, loc);
+    auto insert = [&](ArgKind kind, int64_t block) {
+      args.insert(args.begin() + at, ArgAttr::get(context, kind, StringAttr::get(context, joinNames(names)),
+                                                  RangeAttr(), /*unit=*/false, block));
+      return body.insertArgument(at, type, loc);
+    };
+    if (int64_t block = blockOf(rule))
+      joinedStart = insert(ArgKind::Stale, block);
+    joined = insert(ArgKind::State, 0);
+    rule.setArgsAttr(ArrayAttr::get(context, args));
     SmallVector<int64_t> places{isTurned};
     for (unsigned i = 0; i < members.size(); ++i)
       places.append({firsts[i], keysOf(i), params[i]});
@@ -314,7 +329,8 @@ private:
       std::optional<Combination> rest = restOf(i);
       if (!rest)
         return {};
-      if (rest->rest || llvm::any_of(rest->old, [](Value along) { return along != nullptr; }))
+      auto isThere = [](Value along) { return along != nullptr; };
+      if (rest->rest || llvm::any_of(rest->old, isThere) || llvm::any_of(rest->start, isThere))
         rests[i] = make(*rest);
     }
     Value factor = decay;
@@ -385,6 +401,11 @@ private:
   // What else follows from the states follows from the new one.
   LogicalResult replace(Value whole) {
     updated = whole;
+    SmallVector<BlockArgument> gone;
+    for (unsigned i = 0; i < members.size(); ++i)
+      for (BlockArgument argument : {member(i), startOf(i)})
+        if (argument)
+          gone.push_back(argument);
     replaced.clear();
     combined.clear();
     Operation *yield = rule.getBodyYield(), *init = rule.getInitYield();
@@ -412,9 +433,9 @@ private:
       return failure();
     eraseDead(rule);
     SmallVector<Attribute> args(rule.getArgs().begin(), rule.getArgs().end());
-    for (unsigned i = members.size(); i-- > 0;) {
-      unsigned at = member(i).getArgNumber();
-      if (!member(i).use_empty())
+    for (BlockArgument argument : gone) {
+      unsigned at = argument.getArgNumber();
+      if (!argument.use_empty())
         return failure();
       body.eraseArgument(at);
       args.erase(args.begin() + at);
@@ -428,7 +449,7 @@ private:
   Value decay;                          // what a token leaves of all, a number, or null
   SmallVector<Value> lefts;             // what it leaves of each: numbers or, without one, vectors of keys
   llvm::MapVector<Value, Along> writes; // by what is written
-  Value joined, updated;                // the state, and the new one once there is one
+  Value joined, joinedStart, updated;   // the state, now and at a block's start; the new one, once there
   SmallVector<std::pair<SmallVector<Value>, Value>> vectorsMade;
   llvm::DenseMap<std::pair<Value, Value>, Value> reads; // by state and vector
   // What stands for values, and for vectors that are combinations.

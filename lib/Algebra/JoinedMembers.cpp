@@ -14,7 +14,7 @@ Value recur::plain(Value value) {
 
 LogicalResult JoinedMembers::find() {
   auto hasRegion = [](Operation &op) { return op.getNumRegions() != 0; };
-  if (states.size() > 64 || !rule.argumentsOf(ArgKind::Stale).empty() || llvm::any_of(body, hasRegion))
+  if (states.size() > 64 || llvm::any_of(body, hasRegion))
     return failure();
   findReach();
   if (!findGroup())
@@ -35,8 +35,11 @@ LogicalResult JoinedMembers::find() {
 }
 
 void JoinedMembers::findReach() {
-  for (auto [i, state] : llvm::enumerate(states))
+  for (auto [i, state] : llvm::enumerate(states)) {
     reach[state] = uint64_t(1) << i;
+    if (Value start = rule.findArgument(ArgKind::Stale, rule.getArg(state).getName()))
+      reach[start] = reach[state];
+  }
   for (Operation &op : body.without_terminator())
     for (Value result : op.getResults())
       for (Value operand : op.getOperands())
@@ -103,6 +106,13 @@ std::optional<int64_t> JoinedMembers::paramOf(Value first) {
 std::optional<unsigned> JoinedMembers::memberOf(Value value, bool isUpdate) const {
   for (unsigned i = 0; i < members.size(); ++i)
     if (isUpdate ? plain(update(i)) == value : member(i) == value)
+      return i;
+  return std::nullopt;
+}
+
+std::optional<unsigned> JoinedMembers::memberAtStart(Value value) const {
+  for (unsigned i = 0; i < members.size(); ++i)
+    if (startOf(i) == value)
       return i;
   return std::nullopt;
 }

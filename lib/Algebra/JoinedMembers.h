@@ -31,6 +31,12 @@ protected:
   }
   /// The member that a value is, or whose new state it is.
   std::optional<unsigned> memberOf(mlir::Value value, bool isUpdate) const;
+  /// The member that it was at the start of a block.
+  std::optional<unsigned> memberAtStart(mlir::Value value) const;
+  /// What a member was at the start of a block; null where nothing reads that.
+  mlir::BlockArgument startOf(unsigned i) const {
+    return RuleOp(rule).findArgument(ArgKind::Stale, RuleOp(rule).getArg(member(i)).getName());
+  }
   /// Whether a value of the rule follows from none of them.
   bool isOfToken(mlir::Value value) const { return !(reach.lookup(value) & group); }
 

@@ -77,13 +77,16 @@ Value recur::onceOf(OpBuilder &b, Location loc, Value factor, Value isFirst, boo
   return MinOp::create(b, loc, once, ConstantOp::create(b, loc, 1.0));
 }
 
-Value recur::unscaled(OpBuilder &b, Location loc, Value vector, Value &number) {
+Value recur::unscaled(OpBuilder &b, Location loc, Value vector, Value &number,
+                      llvm::function_ref<bool(Value)> isOfKind) {
   auto isScalar = [](Value value) { return matType(value).isScalar(); };
   while (Operation *op = vector.getDefiningOp()) {
     unsigned at = isa<MulOp>(op) && isScalar(op->getOperand(0)) ? 0 : 1;
     if (!isa<MulOp, DivOp>(op) || !isScalar(op->getOperand(at)) || isScalar(op->getOperand(1 - at)))
       break;
     Value factor = op->getOperand(at);
+    if (isOfKind && !isOfKind(factor))
+      break;
     if (isa<DivOp>(op))
       factor = DivOp::create(b, loc, ConstantOp::create(b, loc, 1.0), factor);
     number = number ? MulOp::create(b, loc, number, factor).getResult() : factor;

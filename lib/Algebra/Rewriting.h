@@ -30,8 +30,10 @@ mlir::Value readOf(mlir::OpBuilder &b, mlir::Location loc, mlir::Value matrix, S
 /// A value times a number, which may be null for 1.
 mlir::Value scaled(mlir::OpBuilder &b, mlir::Location loc, mlir::Value number, mlir::Value value);
 
-/// A vector without the numbers that it is times; multiplies `number`, which may be null for 1, by those.
-mlir::Value unscaled(mlir::OpBuilder &b, mlir::Location loc, mlir::Value vector, mlir::Value &number);
+/// A vector without the numbers that it is times, or those of one kind up to the first other one; multiplies
+/// `number`, which may be null for 1, by those.
+mlir::Value unscaled(mlir::OpBuilder &b, mlir::Location loc, mlir::Value vector, mlir::Value &number,
+                     llvm::function_ref<bool(mlir::Value)> isOfKind = nullptr);
 
 /// Whether two values are the same, or the same function of such.
 bool isEqual(mlir::Value x, mlir::Value y);

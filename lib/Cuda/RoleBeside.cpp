@@ -22,8 +22,8 @@ bool RolePlan::canWalkBeside() const {
   // What a block's start gives is read before all else: a product more in turn, for which there are no
   // registers.
   return decay && abreast == 1 && !grams.empty() && !program.getBlock() && !held() && !rowDecay && !system &&
-         ownSystem < 0 && !keepsRests && states == 1 && steps == 1 && countOutputs() <= 1 &&
-         keys <= mostKeysBeside && independent <= 2 * rowsOfSlab;
+         (!starts() || *starts() <= tokensOfWarp) && ownSystem < 0 && !keepsRests && states == 1 &&
+         steps == 1 && countOutputs() <= 1 && keys <= mostKeysBeside && independent <= 2 * rowsOfSlab;
 }
 
 bool RolePlan::canShareWalk() const {
