@@ -1,6 +1,7 @@
 // Several reads of a token as rows of one read. What they do with their vectors is told apart by inputs that
 // stand for several, and by numbers that depend on the row (StackedRows.cpp).
 #include "lib/Algebra/StackedReads.h"
+#include "lib/Algebra/BlockStates.h"
 #include "lib/Algebra/ColumnRows.h"
 #include "lib/Algebra/MicroSteps.h"
 #include "lib/Algebra/Rewriting.h"
@@ -98,18 +99,25 @@ public:
         return failure();
     }
     terminator->setOperands(yielded);
-    rows.finish();
+    rows.finish(/*fillsUp=*/!isInTurn);
     if (ofFirst)
       rule->setAttr(readsFirstAttr, b.getUnitAttr());
     if (isInTurn)
       rule->setAttr(inTurnAttr, b.getUnitAttr());
-    else if (streams.size() > 2)
+    else if (streams.size() > 2 || splitsEights(rule))
       rule->setAttr(rowsAttr, b.getI64IntegerAttr(llvm::PowerOf2Ceil(streams.size())));
     eraseDead(body);
     return success();
   }
 
 private:
+  // Whether blocks, at whose starts states are read, are parts of eight tokens, of which two rows would lie
+  // apart.
+  static bool splitsEights(RuleOp rule) {
+    int64_t block = blockOf(rule);
+    return block && block < 8;
+  }
+
   // What is read of what the last row in turn finds, before it decays, and times all that it decays by, as it
   // is read of `old`, which has decayed; null for other values.
   Value readDecayed(Value value, Value old) {

@@ -18,13 +18,13 @@ struct StackedInput {
 /// factors of its keys, or of its values, decay, and write along at least two and at most `mostRows` vectors;
 /// each time, or some of the times, also what it reads of the state along a vector. Where these are more than
 /// `mostRows`, of which so many read, what is only written stands beside the rows. A token's rows are
-/// simultaneous: it changes the decayed state by the sum of what its rows each do to it. More than two are
-/// filled up with rows of zeros to a power of two (`rowsAttr`, in ColumnRows.h). Or (`inTurnAttr`) each row
-/// reads what those before it have written: they are steps, and the decay is the first one's (onceOf, in
-/// Rewriting.h, of `inLogs`). The rule has the other one's arguments, then the stacked inputs, which stand
-/// for several of them, and at last a number for each row but the last one, that is 1 at this row and 0 at
-/// others. `outputsInRows`: outputs beside a decay of values have a row for each of a token's, of which one
-/// is the token's.
+/// simultaneous: it changes the decayed state by the sum of what its rows each do to it. More than two, and
+/// those of blocks of less than eight tokens, at whose starts states are read, are filled up with rows of
+/// zeros to a power of two (`rowsAttr`, in ColumnRows.h). Or (`inTurnAttr`) each row reads what those before
+/// it have written: they are steps, and the decay is the first one's (onceOf, in Rewriting.h, of `inLogs`).
+/// The rule has the other one's arguments, then the stacked inputs, which stand for several of them, and at
+/// last a number for each row but the last one, that is 1 at this row and 0 at others. `outputsInRows`:
+/// outputs beside a decay of values have a row for each of a token's, of which one is the token's.
 mlir::OwningOpRef<mlir::ModuleOp> stackReads(RuleOp rule, bool inLogs, size_t mostRows, bool outputsInRows);
 
 /// The attribute of such a rule, and of its chunk program, that lists the stacked inputs.

@@ -236,7 +236,7 @@ Value StackedRows::ofOne(Value value, unsigned row, ArrayRef<Value> states) {
   return ones[{value, row}] = isSame ? value : b.clone(*op, map)->getResult(0);
 }
 
-void StackedRows::finish() {
+void StackedRows::finish(bool fillsUp) {
   MLIRContext *context = rule.getContext();
   for (auto [i, row] : llvm::enumerate(rows)) {
     Value input = addInput(rule, "row " + Twine(i + 1), RangeAttr::closed(context, 0, 1), /*isUnit=*/false,
@@ -245,5 +245,6 @@ void StackedRows::finish() {
       row.replaceAllUsesWith(input);
   }
   setStackedInputs(rule, stacked, [](unsigned argument) { return argument; });
-  setBlocks(rule, llvm::PowerOf2Ceil(rows.size() + 1) * blockOf(rule));
+  size_t count = rows.size() + 1;
+  setBlocks(rule, (fillsUp ? llvm::PowerOf2Ceil(count) : count) * blockOf(rule));
 }

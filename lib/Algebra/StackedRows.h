@@ -30,8 +30,9 @@ public:
   /// The number that is 1 at a row, which is not the last one, and 0 at others: what stands for it until all
   /// inputs are known.
   mlir::Value isRow(unsigned row);
-  /// Gives the rule these numbers as its last inputs, and lists the stacked ones.
-  void finish();
+  /// Gives the rule these numbers as its last inputs, and lists the stacked ones. Rows may be filled up to a
+  /// power of two: blocks have so many.
+  void finish(bool fillsUp);
 
 private:
   bool isInput(mlir::Value value) const;

@@ -57,7 +57,7 @@ public:
     if (llvm::is_contained(yielded, Value()))
       return failure();
     terminator->setOperands(yielded);
-    rows.finish();
+    rows.finish(/*fillsUp=*/false);
     rule->setAttr(inTurnAttr, b.getUnitAttr());
     eraseDead(body);
     return success();

@@ -35,6 +35,8 @@ LogicalResult TokenStreams::findStreams() {
     llvm::append_range(stream->reads, own.reads);
     llvm::append_range(stream->writes, own.writes);
   }
+  for (TokenStream &stream : streams)
+    join(stream.reads);
   auto isOther = [&](const TokenStream &stream) { return stream.key != streams[0].key; };
   return success((kind == Rows::InOrder ? streams.size() > 1 : llvm::any_of(streams, isOther)) &&
                  llvm::all_of(streams, [](const TokenStream &stream) { return stream.reads.size() <= 1; }));
@@ -262,13 +264,16 @@ Value TokenStreams::coefficient(const Coefficient &c) {
   return value ? value : ConstantOp::create(b, loc, 1.0).getResult();
 }
 
-// What is known of one vector more than once is so once, times a sum.
-void TokenStreams::joinKnown(TokenStream &stream) {
-  for (const StreamPart &own : std::exchange(stream.known, {})) {
-    auto *same =
-        llvm::find_if(stream.known, [&](const StreamPart &other) { return other.vector == own.vector; });
-    if (same == stream.known.end()) {
-      stream.known.push_back(own);
+// What is known, or read, of one vector more than once is so once, times a sum.
+void TokenStreams::join(SmallVectorImpl<StreamPart> &parts) {
+  SmallVector<StreamPart> given(parts.begin(), parts.end());
+  parts.clear();
+  for (const StreamPart &own : given) {
+    auto *same = llvm::find_if(parts, [&](const StreamPart &other) {
+      return other.vector == own.vector && other.version == own.version;
+    });
+    if (same == parts.end()) {
+      parts.push_back(own);
       continue;
     }
     Value first = coefficient(same->c), sum = AddOp::create(b, loc, first, coefficient(own.c));
@@ -324,7 +329,7 @@ LogicalResult TokenStreams::findReads() {
       part.c.factors.push_back(ConstantOp::create(b, loc, 0.0));
     }
   for (TokenStream &stream : llvm::concat<TokenStream>(streams, apart))
-    joinKnown(stream);
+    join(stream.known);
   auto isOne = [](const TokenStream &stream) { return stream.known.size() == 1; };
   auto areFew = [](const TokenStream &stream) { return stream.known.size() <= mostKnown; };
   return success(llvm::all_of(streams, areFew) && llvm::all_of(apart, isOne) &&

@@ -79,7 +79,7 @@ private:
   std::optional<Difference> differenceTo(unsigned version, llvm::ArrayRef<TokenStream> written,
                                          bool decays) const;
   void orderStreams();
-  void joinKnown(TokenStream &stream);
+  void join(llvm::SmallVectorImpl<StreamPart> &parts);
   bool takeApart();
   mlir::LogicalResult readWith(const Difference &difference, TokenStream &stream, const StreamPart &part);
 

@@ -76,15 +76,15 @@ public:
     auto ops = program.getBody().getOps<chunk::HeldOp>();
     return ops.empty() ? mlir::Value() : (*ops.begin()).getResult();
   }
-  /// A thread's pairs of it, which go from chunk to chunk, and to who goes on with the state, as entries do.
+  /// A thread's pairs of it, which go from chunk to chunk, and to who goes on, as entries of the state do.
   int64_t heldPairs() const { return held() ? keys / 4 / states : 0; }
-  /// Whether a token's rows are two reads at one time, or in turn. They lie by eights: those of eight tokens'
-  /// first rows, then those of their second ones. Of more than two, or where functions make what is written
-  /// of what is read, a token's rows lie together.
-  bool isStacked() const { return !stacked.empty() && stacked.front().rows.size() == 2 && !hasFunctions(); }
+  /// Whether a token's two rows, at one time or in turn, lie by eights: those of eight tokens' first rows,
+  /// then those of their second ones. Else a token's rows lie together.
+  bool isStacked() const {
+    return !stacked.empty() && stacked.front().rows.size() == 2 && !atOnce && !hasFunctions();
+  }
   bool hasFunctions() const;
-  /// The tokens of a box of an input's, or an output's, tensor that the copy engine brings; 0: those of a
-  /// chunk, as tensors with micro-steps tell.
+  /// The tokens of a box that the copy engine brings of an input's, or an output's, tensor; 0: a chunk's.
   int64_t tokensOfBox(mlir::BlockArgument input) const {
     return !stackedOf(input) ? tokensOfBox() : isStacked() ? 8 : 1;
   }

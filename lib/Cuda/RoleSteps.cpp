@@ -42,8 +42,8 @@ LogicalResult RolePlan::findRows() {
   if (!stacked.empty()) {
     size_t rows = stacked.front().rows.size();
     llvm::append_range(rowNumbers, ArrayRef(inputs).take_back(rows - 1));
-    inTurn = isStacked() && program->hasAttr(inTurnAttr);
     atOnce = program->hasAttr(rowsAttr);
+    inTurn = isStacked() && program->hasAttr(inTurnAttr);
     steps = atOnce ? llvm::PowerOf2Ceil(rows) : rows;
   } else if (inputs.size() - nextNumbers() > size_t(llvm::count_if(tensors, [](const TensorArgument &tensor) {
                return tensor.argument && tensor.hasToken;
