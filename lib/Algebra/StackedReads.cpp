@@ -158,15 +158,17 @@ private:
     }
     Value vector = rows.of(vectors), key = rows.of(keys);
     for (Value state : {read, start}) {
+      if (!state)
+        continue;
       SmallVector<Value> numbers;
       for (const StreamPart &part : parts)
         numbers.push_back(readsStart(part) == (state == start) ? coefficient(part.c)
                                                                : ConstantOp::create(b, loc, 0.0).getResult());
-      Value number = state ? rows.of(numbers) : Value();
-      if (state && (!vector || !key || !number))
+      Value number = rows.of(numbers);
+      if (!vector || !key || !number)
         return {};
-      Value product = state ? MulOp::create(b, loc, number, readOf(b, loc, state, keySide, vector)) : Value();
-      payload = payload && product ? AddOp::create(b, loc, payload, product) : product ? product : payload;
+      Value product = MulOp::create(b, loc, number, readOf(b, loc, state, keySide, vector));
+      payload = payload ? AddOp::create(b, loc, payload, product).getResult() : product;
     }
     for (size_t i = 0; i < mostKnown; ++i) {
       SmallVector<Value> known, numbersOfKnown;
