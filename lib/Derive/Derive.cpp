@@ -408,22 +408,22 @@ OwningOpRef<chunk::ProgramOp> recur::emptyProgram(RuleOp rule, StringAttr length
 // Of a rule that reads states at the starts of blocks of so many tokens. Chunks are blocks; or of the length
 // that is asked for, where one function of what is read is a substitution.
 static Derivation deriveStarts(RuleOp rule, int64_t block) {
-  auto length = rule->getAttrOfType<IntegerAttr>(startsAttr);
-  if (!length)
+  auto asked = rule->getAttrOfType<IntegerAttr>(startsAttr);
+  if (!asked)
     return deriveBlocks(rule, /*inParts=*/false);
+  int64_t length = asked.getInt();
   NormalForm withStarts = normalise(rule, /*withStarts=*/true);
   Derivation derivation = Deriver(withStarts, /*inverts=*/true).run();
   if (!derivation.program) {
-    derivation = deriveFunctions(rule);
+    Derivation functions = deriveFunctions(rule);
     auto isOfOne = [](chunk::SubstituteOp op) { return op.getReads().size() == 1; };
-    if (derivation.program && length.getInt() <= block &&
-        !llvm::all_of(derivation.program->getBody().getOps<chunk::SubstituteOp>(), isOfOne))
-      derivation = {};
-  } else if (length.getInt() <= block) {
-    derivation = {};
+    bool isTaken =
+        functions.program &&
+        (length > block || llvm::all_of(functions.program->getBody().getOps<chunk::SubstituteOp>(), isOfOne));
+    if (isTaken || !functions.defect.empty())
+      return functions;
   }
-  return derivation.program || length.getInt() > block ? std::move(derivation)
-                                                       : deriveBlocks(rule, length.getInt() < block);
+  return length > block ? std::move(derivation) : deriveBlocks(rule, /*inParts=*/length < block);
 }
 
 Derivation recur::derive(const NormalForm &nf) {
