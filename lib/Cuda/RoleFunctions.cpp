@@ -10,8 +10,39 @@ using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
 
-// The sums of a token's entries over the state's rows, those of all of the chain's warps, of a token whose
-// turn it is: others' are no sums of theirs. Or, of no turn, those of all 16 tokens of a block, of which a
+using Join = llvm::function_ref<Value(Value, Value)>;
+
+// Adds up floats, neighbours first.
+static Value joined(Values parts, Join join) {
+  while (parts.size() > 1) {
+    for (size_t part = 0; part < parts.size() / 2; ++part)
+      parts[part] = join(parts[2 * part], parts[2 * part + 1]);
+    parts.resize(parts.size() / 2);
+  }
+  return parts.front();
+}
+
+// A warp's sum of one of the four tokens that a lane has: it hands those that it does not keep to a lane that
+// does, which has the same four. It keeps the one that bits 4 and 3 of its index tell.
+static Value keptSum(Ptx &ptx, Values sums, Value lane, Join join) {
+  auto given = [&](Value sum, int64_t distance) {
+    return ptx.shuffle(sum, ptx.exclusiveOr(lane, ptx.constant(distance)));
+  };
+  for (int64_t distance : {16, 8}) {
+    Value keepsLast = ptx.compare(arith::CmpIPredicate::ne, ptx.bits(lane, distance), ptx.constant(0));
+    size_t half = sums.size() / 2;
+    for (size_t token = 0; token < half; ++token) {
+      Value first = sums[token], last = sums[half + token];
+      sums[token] =
+          join(ptx.choose(keepsLast, last, first), given(ptx.choose(keepsLast, first, last), distance));
+    }
+    sums.resize(half);
+  }
+  return join(sums.front(), given(sums.front(), 4));
+}
+
+// The sums of tokens' entries over the state's rows, those of all of the chain's warps: of the token whose
+// turn it is, as others' are no sums of theirs, or, of no turn, of all 16 tokens of a block, of which a
 // thread has four. Two places take turns, so that warps meet once for all. Rows that only tiles have do not
 // count.
 SmallVector<EntriesOfValue> RoleEmitter::Substitution::sumsOfRows(ArrayRef<EntriesOfValue> rows,
@@ -21,49 +52,63 @@ SmallVector<EntriesOfValue> RoleEmitter::Substitution::sumsOfRows(ArrayRef<Entri
   int64_t groups = roles.form.chainGroups(roles.plan), place = sums++ % 2 * roles.functionBytes() / 2;
   Value at = ptx.add(roles.base, roles.functionsAt + place);
   Value own = ptx.add(ptx.mul(roles.slabIndex, most), roles.warp);
-  size_t each = this->rows(), tokens = turn ? 1 : 4;
-  auto join = [&](size_t i, Value x, Value y) -> Value {
-    return areLargest[i] ? arith::MaximumFOp::create(b, x, y).getResult() : ptx.sum(x, y);
+  size_t each = this->rows();
+  auto joinOf = [&](size_t i) {
+    return [this, isLargest = areLargest[i]](Value x, Value y) -> Value {
+      return isLargest ? arith::MaximumFOp::create(b, x, y).getResult() : ptx.sum(x, y);
+    };
   };
+  auto offsetOf = [&](size_t i) { return int64_t(i) * (turn ? 1 : tokensOfWarp) * sumsOfWarps; };
   int64_t inMemory = roles.plan.rowsInMemory();
   Value first = ptx.add(ptx.mul(own, rowsOfSlab / most / roles.plan.states), ptx.shiftRight(roles.lane, 2));
-  SmallVector<Values> results(rows.size()); // by token
+  Values ofWarp;
   for (auto [i, of] : llvm::enumerate(rows)) {
     EntriesOfValue entries = of;
     Value none = ptx.number(areLargest[i] ? -std::numeric_limits<double>::infinity() : 0);
     for (size_t e = 0; e < entries.size() && inMemory < roles.plan.independent; ++e)
       entries[e] =
           ptx.choose(ptx.below(ptx.add(first, 8 * (e % each)), ptx.constant(inMemory)), entries[e], none);
+    Values ofTokens;
     for (size_t e = 0; e < entries.size(); e += each)
-      results[i].push_back(each > 1 ? join(i, entries[e], entries[e + 1]) : entries[e]);
+      ofTokens.push_back(each > 1 ? joinOf(i)(entries[e], entries[e + 1]) : entries[e]);
+    if (!turn) {
+      ofWarp.push_back(keptSum(ptx, ofTokens, roles.lane, joinOf(i)));
+      continue;
+    }
+    Value sum = ofTokens.front();
+    for (int64_t distance : {4, 8, 16})
+      sum = joinOf(i)(sum, ptx.shuffle(sum, ptx.exclusiveOr(roles.lane, ptx.constant(distance))));
+    ofWarp.push_back(sum);
   }
-  for (int64_t distance : {4, 8, 16})
-    for (auto [i, sums] : llvm::enumerate(results))
-      for (Value &sum : sums)
-        sum = join(i, sum, ptx.shuffle(sum, ptx.exclusiveOr(roles.lane, ptx.constant(distance))));
-  // The four threads of a row have tokens of their own.
-  Value from = turn ? at : ptx.add(at, ptx.mul(pair, sumsOfWarps));
-  int64_t pitch = turn ? sumsOfWarps : 4 * sumsOfWarps;
-  auto offsetOf = [&](size_t i, size_t token) { return int64_t(i * tokens + token) * pitch; };
-  roles.threads.when(turn ? ptx.equal(roles.lane, *turn) : ptx.below(roles.lane, ptx.constant(4)), [&] {
-    for (auto [i, sums] : llvm::enumerate(results))
-      for (auto [token, sum] : llvm::enumerate(sums))
-        ptx.store(ptx.add(from, ptx.mul(own, 4)), offsetOf(i, token), {sum});
+  // Four tokens of a thread lie side by side.
+  Value to = ptx.add(at, ptx.mul(own, 4)), fours = ptx.mul(pair, 4);
+  if (!turn)
+    to = ptx.add(to, ptx.mul(ptx.add(fours, ptx.shiftRight(roles.lane, 3)), sumsOfWarps));
+  Value stores = turn ? ptx.equal(roles.lane, *turn) : ptx.equal(ptx.bits(roles.lane, 4), 0);
+  roles.threads.when(stores, [&] {
+    for (auto [i, sum] : llvm::enumerate(ofWarp))
+      ptx.store(to, offsetOf(i), {sum});
   });
   ptx.meet(ptx.constant(meeting), 128 * groups);
   SmallVector<EntriesOfValue> all(rows.size());
-  for (auto [i, sums] : llvm::enumerate(results))
-    for (size_t token = 0; token < sums.size(); ++token) {
+  if (turn) {
+    for (size_t i = 0; i < rows.size(); ++i) {
       Values parts;
       for (int64_t group = 0; group < groups; ++group)
-        llvm::append_range(parts, ptx.loadFloats(from, offsetOf(i, token) + group * 4 * most, most));
-      while (parts.size() > 1) {
-        for (size_t part = 0; part < parts.size() / 2; ++part)
-          parts[part] = join(i, parts[2 * part], parts[2 * part + 1]);
-        parts.resize(parts.size() / 2);
-      }
-      all[i].append(turn ? 1 : each, parts.front());
+        llvm::append_range(parts, ptx.loadFloats(at, offsetOf(i) + group * 4 * most, most));
+      all[i].push_back(joined(parts, joinOf(i)));
     }
+    return all;
+  }
+  // Two lanes add up a token's, as loads of all by all lanes are what warps would wait for.
+  Value odd = ptx.bits(roles.lane, 1), index = ptx.shiftRight(roles.lane, 1);
+  Value from = ptx.add(at, ptx.add(ptx.mul(index, sumsOfWarps), ptx.mul(odd, 2 * most * groups)));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    Value half = joined(ptx.loadFloats(from, offsetOf(i), most / 2 * groups), joinOf(i));
+    Value sum = joinOf(i)(half, ptx.shuffle(half, ptx.exclusiveOr(roles.lane, ptx.constant(1))));
+    for (int64_t token = 0; token < 4; ++token)
+      all[i].append(each, ptx.shuffle(sum, ptx.mul(ptx.add(fours, token), 2)));
+  }
   return all;
 }
 
