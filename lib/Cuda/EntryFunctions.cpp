@@ -14,8 +14,7 @@ static bool isLargest(Operation *op) {
          isOne(matType(largest.getOperand()).getCols());
 }
 
-// Whether a number is of all entries of a vector: a sum, or the largest.
-static bool isSum(Operation *op) { return isLargest(op) || factorsOfSum(op).first; }
+bool cuda::isSum(Operation *op) { return isLargest(op) || factorsOfSum(op).first; }
 
 // The root that a value is, or where it is no less than a number, if that is more than 0.
 static std::pair<SqrtOp, std::optional<double>> asRoot(Value value) {
@@ -74,7 +73,8 @@ std::optional<std::string> cuda::refusalOf(chunk::SubstituteOp op, bool sums) {
 EntriesOfValue cuda::lowerEntries(ImplicitLocOpBuilder &at, chunk::SubstituteOp op, Value written,
                                   int64_t digits, size_t count,
                                   llvm::function_ref<Value(BlockArgument, size_t)> entryOf,
-                                  llvm::function_ref<SumsOfEntries> sum, KnownEntries known, size_t tokens) {
+                                  llvm::function_ref<SumsOfEntries> sum, KnownEntries known,
+                                  llvm::function_ref<EntriesOfValue(Value)> spread) {
   constexpr int64_t ofUnit = 16, ofTanh = 10;
   using Entries = EntriesOfValue;
   Relaxing listener;
@@ -82,6 +82,31 @@ EntriesOfValue cuda::lowerEntries(ImplicitLocOpBuilder &at, chunk::SubstituteOp 
   b.setInsertionPoint(at.getInsertionBlock(), at.getInsertionPoint());
   Ptx ptx(b);
   std::function<Entries(Value)> lower;
+  llvm::DenseSet<Value> areOfLanes; // numbers of which each lane has a token's
+  auto isOfLanes = [&](Value value) { return areOfLanes.contains(value); };
+  KnownEntries spreadOut, inverses, spreadInverses;
+  auto pick = [](const Entries &entries, size_t e) { return entries[entries.size() == 1 ? 0 : e]; };
+  auto entriesOf = [&](Value value) {
+    Entries own = lower(value);
+    if (!isOfLanes(value))
+      return own;
+    Entries &entries = spreadOut[value];
+    return entries.empty() ? entries = spread(own.front()) : entries;
+  };
+  auto inverseOf = [&](Value divisor, bool isOne) {
+    auto [root, least] = asRoot(divisor);
+    Value of = root ? root.getOperand() : divisor;
+    Entries &own = inverses[divisor];
+    if (own.empty())
+      for (Value entry : lower(of)) {
+        Value inverse = root ? ptx.reciprocalRoot(entry) : ptx.reciprocal(entry);
+        own.push_back(least ? arith::MinimumFOp::create(b, inverse, ptx.number(1 / *least)) : inverse);
+      }
+    if (isOne || !isOfLanes(of))
+      return own;
+    Entries &entries = spreadInverses[divisor];
+    return entries.empty() ? entries = spread(own.front()) : entries;
+  };
   // Whether an op follows from sums that are not known.
   std::function<bool(Operation *)> waits = [&](Operation *own) {
     return llvm::any_of(own->getOperands(), [&](Value operand) {
@@ -92,13 +117,15 @@ EntriesOfValue cuda::lowerEntries(ImplicitLocOpBuilder &at, chunk::SubstituteOp 
   auto lowerOp = [&](Operation *own) -> Entries {
     if (auto constant = dyn_cast<ConstantOp>(own))
       return {ptx.number(constant.getValue().convertToDouble())};
-    if (isa<BroadcastOp, AssumeOp, TransposeOp>(own))
-      return lower(own->getOperand(0));
-    SmallVector<Entries> operands = llvm::map_to_vector(own->getOperands(), lower);
-    auto operand = [&](unsigned i, size_t e) { return operands[i][operands[i].size() == 1 ? 0 : e]; };
-    Entries results;
+    if (isa<BroadcastOp, AssumeOp, TransposeOp>(own)) {
+      Entries entries = lower(own->getOperand(0));
+      if (isOfLanes(own->getOperand(0)))
+        areOfLanes.insert(own->getResult(0));
+      return entries;
+    }
     if (isSum(own)) {
       // Other sums that wait for none come with it.
+      llvm::for_each(own->getOperands(), lower);
       SmallVector<Operation *> together{own};
       for (Operation &other : *own->getBlock())
         if (&other != own && isSum(&other) && !known.contains(other.getResult(0)) && !waits(&other))
@@ -108,30 +135,34 @@ EntriesOfValue cuda::lowerEntries(ImplicitLocOpBuilder &at, chunk::SubstituteOp 
       for (Operation *each : together) {
         Entries &product = products.emplace_back();
         auto [x, y] = isLargest(each) ? std::pair(each->getOperand(0), Value()) : factorsOfSum(each);
-        Entries first = lower(x), second = y ? lower(y) : Entries();
-        for (size_t e = 0; e < count; ++e) {
-          auto entry = [&](const Entries &of) { return of[of.size() == 1 ? 0 : e]; };
-          product.push_back(y ? ptx.multiply(entry(first), entry(second)) : entry(first));
-        }
+        Entries first = entriesOf(x), second = y ? entriesOf(y) : Entries();
+        for (size_t e = 0; e < count; ++e)
+          product.push_back(y ? ptx.multiply(pick(first, e), pick(second, e)) : pick(first, e));
       }
-      for (auto [each, results] : llvm::zip(together, sum(products, areLargest)))
+      for (auto [each, results] : llvm::zip(together, sum(products, areLargest))) {
         known[each->getResult(0)] = results;
+        if (spread)
+          areOfLanes.insert(each->getResult(0));
+      }
       return known.lookup(own->getResult(0));
     }
+    // A lane's token is all that it needs for a number that follows from such alone.
+    SmallVector<Entries> operands = llvm::map_to_vector(own->getOperands(), lower);
     bool isOne = matType(own->getResult(0)).isScalar() &&
                  llvm::all_of(operands, [](const Entries &entries) { return entries.size() == 1; });
+    if (!isOne)
+      operands = llvm::map_to_vector(own->getOperands(), entriesOf);
+    else if (llvm::any_of(own->getOperands(), isOfLanes))
+      areOfLanes.insert(own->getResult(0));
+    auto operand = [&](unsigned i, size_t e) { return pick(operands[i], e); };
+    Entries results;
     for (size_t e = 0; e < (isOne ? 1 : count); ++e) {
       if (isa<TanhOp>(own) && digits <= ofTanh) {
         results.push_back(ptx.tanh(operand(0, e)));
       } else if (isa<SqrtOp>(own) && digits <= ofUnit) {
         results.push_back(ptx.root(operand(0, e)));
       } else if (isa<DivOp>(own) && digits <= ofUnit) {
-        auto [root, least] = asRoot(own->getOperand(1));
-        Entries of = root ? lower(root.getOperand()) : Entries();
-        Value inverse = root ? ptx.reciprocalRoot(of[of.size() == 1 ? 0 : e]) : ptx.reciprocal(operand(1, e));
-        if (least)
-          inverse = arith::MinimumFOp::create(b, inverse, ptx.number(1 / *least));
-        results.push_back(ptx.multiply(operand(0, e), inverse));
+        results.push_back(ptx.multiply(operand(0, e), pick(inverseOf(own->getOperand(1), isOne), e)));
       } else {
         Entries arguments;
         for (unsigned i = 0; i < operands.size(); ++i)
@@ -146,12 +177,12 @@ EntriesOfValue cuda::lowerEntries(ImplicitLocOpBuilder &at, chunk::SubstituteOp 
       return found->second;
     Entries entries;
     if (auto argument = dyn_cast<BlockArgument>(value))
-      for (size_t e = 0; e < (matType(value).isScalar() && tokens == 1 ? 1 : count); ++e)
+      for (size_t e = 0; e < (matType(value).isScalar() && !spread ? 1 : count); ++e)
         entries.push_back(entryOf(argument, e));
     else
       entries = lowerOp(value.getDefiningOp());
     known[value] = entries;
     return entries;
   };
-  return lower(written);
+  return entriesOf(written);
 }

@@ -105,11 +105,17 @@ SmallVector<EntriesOfValue> RoleEmitter::Substitution::sumsOfRows(ArrayRef<Entri
   Value from = ptx.add(at, ptx.add(ptx.mul(index, sumsOfWarps), ptx.mul(odd, 2 * most * groups)));
   for (size_t i = 0; i < rows.size(); ++i) {
     Value half = joined(ptx.loadFloats(from, offsetOf(i), most / 2 * groups), joinOf(i));
-    Value sum = joinOf(i)(half, ptx.shuffle(half, ptx.exclusiveOr(roles.lane, ptx.constant(1))));
-    for (int64_t token = 0; token < 4; ++token)
-      all[i].append(each, ptx.shuffle(sum, ptx.mul(ptx.add(fours, token), 2)));
+    all[i].push_back(joinOf(i)(half, ptx.shuffle(half, ptx.exclusiveOr(roles.lane, ptx.constant(1)))));
   }
   return all;
+}
+
+// What a thread's four tokens have of a number that two lanes have of each of 16, for each row of theirs.
+EntriesOfValue RoleEmitter::Substitution::ofOwnTokens(Value number) {
+  EntriesOfValue entries;
+  for (int64_t token = 0; token < 4; ++token)
+    entries.append(rows(), ptx.shuffle(number, ptx.mul(ptx.add(ptx.mul(pair, 4), token), 2)));
+  return entries;
 }
 
 // A thread's entries of rows at a block of 16 tokens, or nothing.
@@ -168,11 +174,15 @@ LogicalResult RoleEmitter::Substitution::substitute(chunk::SubstituteOp op) {
       auto entryOf = [&](BlockArgument argument, size_t e) -> Value {
         return argument.getArgNumber() ? entries[argument.getArgNumber()][place(e)] : found[e];
       };
+      auto ofLanes = [&](Value number) { return ofOwnTokens(number); };
+      llvm::function_ref<EntriesOfValue(Value)> spread = nullptr;
+      if (!turn)
+        spread = ofLanes;
       auto sums = [&](ArrayRef<EntriesOfValue> of, ArrayRef<bool> areLargest) {
         return sumsOfRows(of, areLargest, turn);
       };
       return Values(lowerEntries(b, op, op.getYield().getValues().front(), roles.plan.isF16 ? 11 : 8, count,
-                                 entryOf, sums, KnownEntries(), count / rows()));
+                                 entryOf, sums, KnownEntries(), spread));
     };
     auto ofTurn = [&](size_t first, int64_t turn, ValueRange found) {
       return functions(rows(), turn, [&](size_t row) { return first + 2 * row; }, found);

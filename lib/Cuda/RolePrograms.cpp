@@ -7,6 +7,7 @@
 #include "lib/Algebra/Spectral.h"
 #include "lib/Algebra/StackedSteps.h"
 #include "lib/Cuda/Cores.h"
+#include "lib/Cuda/EntryFunctions.h"
 #include "lib/Derive/Derive.h"
 #include "lib/Derive/ProveRewritten.h"
 #include "mlir/Transforms/GreedyPatternRewriteDriver.h"
@@ -162,6 +163,8 @@ static chunk::ProgramOp derivedAs(DeriveFunction derive, RuleOp rule, RowKind ro
     RolePlan::writeBoth(program);
     RolePlan::findMasks(program);
     RolePlan::splitSigns(program);
+    for (auto op : program.getBody().getOps<chunk::SubstituteOp>())
+      takeSumsEarlier(op);
     RolePlan::takeLogs(program);
     // (What a block's start was has not decayed with the values that are written meanwhile.)
     if (!isF16 && !blockOf(rule))

@@ -88,6 +88,7 @@ struct RoleEmitter::Substitution {
   Values entriesOf(Value rows, int64_t block), entriesOfParam(Value param);
   llvm::SmallVector<EntriesOfValue> sumsOfRows(llvm::ArrayRef<EntriesOfValue> rows,
                                                llvm::ArrayRef<bool> areLargest, std::optional<int64_t> turn);
+  EntriesOfValue ofOwnTokens(Value number);
   /// The same of a block of tokens whose writes are combinations of vectors (RoleCombinations.cpp), of a
   /// thread's entries of the region's arguments, the first of which are of what is read without what the
   /// block's tokens write.
