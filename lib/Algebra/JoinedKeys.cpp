@@ -264,16 +264,20 @@ private:
     auto *first = llvm::find_if(vectors, [](Value vector) { return vector != nullptr; });
     if (first == vectors.end())
       return {};
-    // What the first part is times, others should be, too: then it is one of the rule's vectors.
-    Value common = numbers[first - vectors.begin()];
-    SmallVector<Value> quotients;
-    for (auto [vector, number] : llvm::zip(vectors, numbers))
-      if (FailureOr<Value> own = vector ? quotientOf(b, loc, number, common) : Value(); succeeded(own))
-        quotients.push_back(*own);
-    if (quotients.size() == vectors.size())
+    // What one part is times, all others should be, too: the first, so that it is one of the rule's vectors,
+    // or another one, so that what is read and what is written along the same vector are seen to be.
+    Value common;
+    for (unsigned i = 0; i < vectors.size(); ++i) {
+      SmallVector<Value> quotients;
+      for (auto [vector, number] : llvm::zip(vectors, numbers))
+        if (FailureOr<Value> own = vector ? quotientOf(b, loc, number, numbers[i]) : Value(); succeeded(own))
+          quotients.push_back(*own);
+      if (!vectors[i] || quotients.size() < vectors.size())
+        continue;
+      common = numbers[i];
       numbers = quotients;
-    else
-      common = {};
+      break;
+    }
     SmallVector<Value> parts;
     for (unsigned i = 0; i < members.size(); ++i) {
       MatType type = columnType(keysOf(i));
