@@ -58,6 +58,8 @@ private:
   bool need(mlir::Value value);
   bool needVector(mlir::Value value, bool withoutDecays);
   bool keeps(mlir::Value vector);
+  void findFunctions();
+  bool isParamOfFunction(mlir::Operation *op, mlir::Value operand);
   bool needOperands(mlir::Operation *op);
   bool needNumber(mlir::Value value);
   bool needEntries(mlir::Value value);
@@ -86,6 +88,8 @@ private:
   mlir::Value anchor;               // the param that the state decays to, or null
   Core *core = nullptr;             // the one whose needs are looked for
   llvm::DenseSet<mlir::Value> seen; // looked at by need()
+  // What its states follow from, where what is written to them is a function of what is read.
+  llvm::SetVector<mlir::Operation *> functions;
   // What is handed over for each micro-step, by what has all as its rows; each thing's number of them.
   llvm::DenseMap<mlir::Value, llvm::SmallVector<mlir::Value>> bundles;
   // Functions of the token that become temporaries, and those of one input that matrices' stages apply.

@@ -6,6 +6,7 @@
 #include "lib/Algebra/WidenedVectors.h"
 #include "lib/Cuda/StageCutter.h"
 #include "lib/Derive/ProveRewritten.h"
+#include "mlir/Analysis/SliceAnalysis.h"
 #include "mlir/Transforms/GreedyPatternRewriteDriver.h"
 #include "llvm/ADT/SetVector.h"
 #include "llvm/Support/SaveAndRestore.h"
@@ -126,6 +127,31 @@ bool StageCutter::keeps(Value vector) {
   return own;
 }
 
+// What the states of the core follow from, if that is a function of what is read and no sum of it.
+void StageCutter::findFunctions() {
+  functions.clear();
+  BackwardSliceOptions options;
+  options.inclusive = true;
+  for (auto [i, update] : llvm::enumerate(rule.yieldedStates()))
+    if (core->states >> i & 1)
+      (void)getBackwardSlice(update, &functions, options);
+  auto isFunction = [&](Operation *op) {
+    unsigned own = llvm::count_if(op->getOperands(), [&](Value operand) { return isOwn(operand); });
+    return isa<ElementwiseOp>(op) && own && !isa<AddOp, SubOp, NegOp>(op) &&
+           !(own == 1 && (isa<MulOp>(op) || (isa<DivOp>(op) && isOwn(op->getOperand(0)))));
+  };
+  if (core->isVector || llvm::none_of(functions, isFunction))
+    functions.clear();
+}
+
+// Whether an operand is a vector that a function of what is read has in common for all tokens: roles have
+// such where they apply the function, while what is handed over would be rows of each token.
+bool StageCutter::isParamOfFunction(Operation *op, Value operand) {
+  auto argument = dyn_cast<BlockArgument>(strip(operand));
+  return argument && isa<ElementwiseOp>(op) && functions.contains(op) && !isNumber(argument) &&
+         !isMatrix(argument) && rule.getArg(argument).getKind() == ArgKind::Param;
+}
+
 // A number that a vector is times or divided by is handed over beside it, in f32, but for the norm that makes
 // it short.
 bool StageCutter::needVector(Value value, bool withoutDecays) {
@@ -166,7 +192,7 @@ bool StageCutter::needOperands(Operation *op) {
   bool isWrite =
       isa<MatmulOp>(op) && isMatrix(op->getResult(0)) && llvm::none_of(op->getOperands(), isMatrix);
   return llvm::all_of(sourcesOf(op), [&](Value operand) {
-    if (isOwn(operand))
+    if (isOwn(operand) || isParamOfFunction(op, operand))
       return true;
     if (core->isVector)
       return needEntries(operand);
@@ -285,6 +311,7 @@ bool StageCutter::findNeeds() {
   for (Core &own : llvm::reverse(cores.cores)) {
     core = &own;
     seen.clear();
+    findFunctions();
     for (Operation *op : cores.opsOf(own))
       if (!needOperands(op))
         return false;
