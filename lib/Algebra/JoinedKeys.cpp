@@ -182,8 +182,15 @@ private:
       return addRead(turned.getOperand(), !onLeft, vector, number, sum, fromNew);
     if (auto i = fromNew && onLeft == isTurned ? memberOf(matrix, /*isUpdate=*/true) : std::nullopt)
       return add(sum.now[*i], scaled(b, loc, number, vector)), true;
-    for (auto [term, own] : termsOf(matrix)) {
+    for (auto [term, own] : termsOf(matrix, [&](Value value) { return isOther(value); })) {
       Value factor = times(number, own);
+      if (isOther(term)) {
+        Value other = rebuilt(term);
+        if (!other)
+          return false;
+        add(sum.rest, scaled(b, loc, factor, readOf(b, loc, other, onLeft ? Side::Left : Side::Right, vector)));
+        continue;
+      }
       auto outer = term.getDefiningOp<MatmulOp>();
       if (auto i = onLeft != isTurned ? std::nullopt : memberOf(term, /*isUpdate=*/false)) {
         add(sum.old[*i], scaled(b, loc, factor, vector));
@@ -207,6 +214,12 @@ private:
       }
     }
     return true;
+  }
+  // Whether a matrix is a state that is not joined, as it was, as it is or as it was at a block's start.
+  bool isOther(Value matrix) {
+    if (isa<BlockArgument>(matrix))
+      return isOfToken(matrix);
+    return llvm::is_contained(rule.yieldedStates(), matrix) && !memberOf(matrix, /*isUpdate=*/true);
   }
   std::optional<unsigned> memberOfChannels(Value term) {
     for (unsigned i = 0; i < members.size(); ++i)
@@ -370,7 +383,7 @@ private:
     if (Value known = replaced.lookup(value))
       return known;
     Operation *op = value.getDefiningOp();
-    if (!op || isOfMatrix(value))
+    if (!op || memberOf(plain(value), /*isUpdate=*/true))
       return {};
     SmallVector<Value> operands;
     for (Value operand : op->getOperands()) {
