@@ -148,7 +148,9 @@ private:
 
   // Adds a vector times a number; what it reads of new states as that, or of what they are made of.
   bool addVector(Value vector, Value number, Combination &sum, bool fromNew) {
-    auto isNew = [&](Value value) { return fromNew && memberOf(plain(value), /*isUpdate=*/true); };
+    auto isNew = [&](Value value) {
+      return (fromNew && memberOf(plain(value), /*isUpdate=*/true)) || isOfOthers(value);
+    };
     for (auto [value, own] : termsOf(plain(vector), isNew)) {
       Value term = plain(value), factor = times(number, own);
       if (auto i = fromNew ? memberOf(term, /*isUpdate=*/true) : std::nullopt; i && isVector(*i)) {
@@ -157,6 +159,11 @@ private:
         add(sum.old[*i], factor ? factor : one());
       } else if (auto i = memberAtStart(term); i && isVector(*i)) {
         add(sum.start[*i], factor ? factor : one());
+      } else if (isOfOthers(term)) {
+        Value own = rebuilt(term);
+        if (!own)
+          return false;
+        add(sum.rest, scaled(b, loc, factor, column(own)));
       } else if (term != plain(vector) && !isOfToken(term)) {
         if (!addVector(term, factor, sum, fromNew))
           return false;
@@ -182,9 +189,9 @@ private:
       return addRead(turned.getOperand(), !onLeft, vector, number, sum, fromNew);
     if (auto i = fromNew && onLeft == isTurned ? memberOf(matrix, /*isUpdate=*/true) : std::nullopt)
       return add(sum.now[*i], scaled(b, loc, number, vector)), true;
-    for (auto [term, own] : termsOf(matrix, [&](Value value) { return isOther(value); })) {
+    for (auto [term, own] : termsOf(matrix, [&](Value value) { return isOfOthers(value); })) {
       Value factor = times(number, own);
-      if (isOther(term)) {
+      if (isOfOthers(term)) {
         Value other = rebuilt(term);
         if (!other)
           return false;
@@ -215,11 +222,17 @@ private:
     }
     return true;
   }
-  // Whether a matrix is a state that is not joined, as it was, as it is or as it was at a block's start.
-  bool isOther(Value matrix) {
-    if (isa<BlockArgument>(matrix))
-      return isOfToken(matrix);
-    return llvm::is_contained(rule.yieldedStates(), matrix) && !memberOf(matrix, /*isUpdate=*/true);
+  // Whether a value follows from states that are not joined, as they were, are or were at a block's start, and
+  // from the joined ones through those alone.
+  bool isOfOthers(Value value) {
+    if (isa<BlockArgument>(value))
+      return isOfToken(value) && isOfMatrix(value);
+    if (isOfMatrix(value) && llvm::is_contained(rule.yieldedStates(), value))
+      return !memberOf(value, /*isUpdate=*/true);
+    Operation *op = value.getDefiningOp();
+    return isa<AddOp, SubOp, NegOp, MulOp, MatmulOp, TransposeOp>(op) &&
+           llvm::any_of(op->getOperands(), [&](Value x) { return isOfOthers(x); }) &&
+           llvm::all_of(op->getOperands(), [&](Value x) { return isOfToken(x) || isOfOthers(x); });
   }
   std::optional<unsigned> memberOfChannels(Value term) {
     for (unsigned i = 0; i < members.size(); ++i)

@@ -67,6 +67,7 @@ private:
   bool isForRoles(mlir::Value value);
   bool findProducts(mlir::Value value);
   bool isProduct(mlir::Value value);
+  Core *coreOfGrowth(mlir::Operation *op);
   bool findOutputs();
   bool findNeeds();
   llvm::SetVector<mlir::Value> linearSources(mlir::Value value);

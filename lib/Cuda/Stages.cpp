@@ -249,6 +249,23 @@ bool StageCutter::isProduct(Value value) {
   return llvm::any_of(cores.cores, [&](const Core &other) { return other.products.contains(value); });
 }
 
+// The core of which an op is what its matrices have grown by, as it is read along one vector: of what is read
+// now and what was read before little may be left. Null where it is none.
+Core *StageCutter::coreOfGrowth(Operation *op) {
+  if (!isa<SubOp>(op))
+    return nullptr;
+  auto now = strip(op->getOperand(0)).getDefiningOp<MatmulOp>(),
+       before = strip(op->getOperand(1)).getDefiningOp<MatmulOp>();
+  for (unsigned i : {0, 1})
+    if (now && before && isMatrix(now->getOperand(i)) && isMatrix(before->getOperand(i)) &&
+        strip(now->getOperand(1 - i)) == strip(before->getOperand(1 - i)))
+      if (Core *own = cores.coreOf(now->getOperand(i));
+          own && own == cores.coreOf(before->getOperand(i)) &&
+          !(cores.reachOf(now->getOperand(1 - i)) & own->states))
+        return own;
+  return nullptr;
+}
+
 // What a value takes from cores, where it is a function of that and the token.
 bool StageCutter::findProducts(Value value) {
   value = strip(value);
@@ -271,6 +288,10 @@ bool StageCutter::findProducts(Value value) {
   }
   if (!op || (isMatrix(value) && !isa<JoinOp>(op)))
     return false;
+  if (Core *own = coreOfGrowth(op)) {
+    own->products.insert(value);
+    return true;
+  }
   if (isa<MatmulOp>(op))
     for (unsigned i : {0, 1})
       if (Value matrix = op->getOperand(i); isMatrix(matrix) && cores.reachOf(matrix)) {
