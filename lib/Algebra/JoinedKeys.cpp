@@ -22,12 +22,17 @@ struct Combination {
 
 class Joiner : JoinedMembers {
 public:
-  explicit Joiner(RuleOp rule) : JoinedMembers(rule), b(rule.getBodyYield()), loc(rule.getLoc()) {}
+  Joiner(RuleOp rule, bool areAlike)
+      : JoinedMembers(rule), b(rule.getBodyYield()), loc(rule.getLoc()), areAlike(areAlike) {}
 
   LogicalResult run() {
-    if (failed(find()) || failed(findWrites()))
+    if (failed(find(areAlike)) || failed(findWrites()))
       return failure();
     makeState();
+    // Of all joined states the keys lie alike (joinedNames).
+    if (areAlike && rule->getAttr(joinedKeysAttr) != places())
+      return failure();
+    rule->setAttr(joinedKeysAttr, places());
     Value whole = makeUpdate();
     return whole ? replace(whole) : failure();
   }
@@ -187,15 +192,21 @@ private:
   bool addRead(Value matrix, bool onLeft, Value vector, Value number, Combination &sum, bool fromNew) {
     if (auto turned = matrix.getDefiningOp<TransposeOp>())
       return addRead(turned.getOperand(), !onLeft, vector, number, sum, fromNew);
-    if (auto i = fromNew && onLeft == isTurned ? memberOf(matrix, /*isUpdate=*/true) : std::nullopt)
-      return add(sum.now[*i], scaled(b, loc, number, vector)), true;
-    for (auto [term, own] : termsOf(matrix, [&](Value value) { return isOfOthers(value); })) {
+    auto newMember = [&](Value term) {
+      return fromNew && onLeft == isTurned ? memberOf(term, /*isUpdate=*/true) : std::nullopt;
+    };
+    for (auto [term, own] : termsOf(matrix, [&](Value x) { return newMember(x) || isOfOthers(x); })) {
       Value factor = times(number, own);
+      if (auto i = newMember(term)) {
+        add(sum.now[*i], scaled(b, loc, factor, vector));
+        continue;
+      }
       if (isOfOthers(term)) {
         Value other = rebuilt(term);
         if (!other)
           return false;
-        add(sum.rest, scaled(b, loc, factor, readOf(b, loc, other, onLeft ? Side::Left : Side::Right, vector)));
+        add(sum.rest,
+            scaled(b, loc, factor, readOf(b, loc, other, onLeft ? Side::Left : Side::Right, vector)));
         continue;
       }
       auto outer = term.getDefiningOp<MatmulOp>();
@@ -222,15 +233,15 @@ private:
     }
     return true;
   }
-  // Whether a value follows from states that are not joined, as they were, are or were at a block's start, and
-  // from the joined ones through those alone.
+  // Whether a value follows from states that are not joined, as they were, are or were at a block's start,
+  // and from the joined ones through those alone.
   bool isOfOthers(Value value) {
     if (isa<BlockArgument>(value))
       return isOfToken(value) && isOfMatrix(value);
     if (isOfMatrix(value) && llvm::is_contained(rule.yieldedStates(), value))
       return !memberOf(value, /*isUpdate=*/true);
     Operation *op = value.getDefiningOp();
-    return isa<AddOp, SubOp, NegOp, MulOp, MatmulOp, TransposeOp>(op) &&
+    return isa<AddOp, SubOp, NegOp, MulOp, MatmulOp, TransposeOp>(op) && !isOfToken(value) &&
            llvm::any_of(op->getOperands(), [&](Value x) { return isOfOthers(x); }) &&
            llvm::all_of(op->getOperands(), [&](Value x) { return isOfToken(x) || isOfOthers(x); });
   }
@@ -251,13 +262,24 @@ private:
     return true;
   }
 
-  // The vector that a combination is.
+  // The vector that a combination is. What a state has grown by stays one difference, of which little may be
+  // left.
   Value make(const Combination &combination) {
+    auto [old, oldNumber] = joinedVector(combination.old);
+    auto [now, nowNumber] = joinedVector(combination.now);
+    auto [start, startNumber] = joinedVector(combination.start);
     Value sum;
-    for (auto [state, along] : {std::pair(joined, &combination.old), std::pair(updated, &combination.now),
-                                std::pair(joinedStart, &combination.start)})
-      if (auto [vector, number] = joinedVector(*along); vector)
-        add(sum, scaled(b, loc, number, read(state, vector)));
+    bool isGrowth = now && now == start && startNumber &&
+                    isSameNumber(nowNumber, NegOp::create(b, loc, startNumber).getResult());
+    if (old)
+      add(sum, scaled(b, loc, oldNumber, read(joined, old)));
+    if (isGrowth)
+      add(sum,
+          scaled(b, loc, nowNumber, SubOp::create(b, loc, read(updated, now), read(joinedStart, start))));
+    if (now && !isGrowth)
+      add(sum, scaled(b, loc, nowNumber, read(updated, now)));
+    if (start && !isGrowth)
+      add(sum, scaled(b, loc, startNumber, read(joinedStart, start)));
     if (combination.rest)
       add(sum, combination.rest);
     return sum ? sum : ConstantOp::create(b, loc, 0.0, columnType(rows));
@@ -344,10 +366,13 @@ private:
       joinedStart = insert(ArgKind::Stale, block);
     joined = insert(ArgKind::State, 0);
     rule.setArgsAttr(ArrayAttr::get(context, args));
+  }
+
+  Attribute places() {
     SmallVector<int64_t> places{isTurned};
     for (unsigned i = 0; i < members.size(); ++i)
       places.append({firsts[i], keysOf(i), params[i]});
-    rule->setAttr(joinedKeysAttr, b.getDenseI64ArrayAttr(places));
+    return b.getDenseI64ArrayAttr(places);
   }
 
   // The new one; null where what is written is not known.
@@ -362,6 +387,8 @@ private:
       auto isThere = [](Value along) { return along != nullptr; };
       if (rest->rest || llvm::any_of(rest->old, isThere) || llvm::any_of(rest->start, isThere))
         rests[i] = make(*rest);
+      if (rests[i] && areAlike)
+        return {};
     }
     Value factor = decay;
     if (!factor) {
@@ -476,6 +503,7 @@ private:
 
   OpBuilder b;
   Location loc;
+  bool areAlike;                        // written the same, without reading each other
   Value decay;                          // what a token leaves of all, a number, or null
   SmallVector<Value> lefts;             // what it leaves of each: numbers or, without one, vectors of keys
   llvm::MapVector<Value, Along> writes; // by what is written
@@ -488,5 +516,14 @@ private:
 } // namespace
 
 OwningOpRef<ModuleOp> recur::joinKeys(RuleOp rule) {
-  return rewritten(rule, [](RuleOp copy) { return Joiner(copy).run(); });
+  OwningOpRef<ModuleOp> joined =
+      rewritten(rule, [](RuleOp copy) { return Joiner(copy, /*areAlike=*/false).run(); });
+  while (joined) {
+    OwningOpRef<ModuleOp> more = rewritten(*joined->getOps<RuleOp>().begin(),
+                                           [](RuleOp copy) { return Joiner(copy, /*areAlike=*/true).run(); });
+    if (!more)
+      break;
+    joined = std::move(more);
+  }
+  return joined;
 }

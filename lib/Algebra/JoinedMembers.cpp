@@ -12,12 +12,12 @@ Value recur::plain(Value value) {
   return value;
 }
 
-LogicalResult JoinedMembers::find() {
+LogicalResult JoinedMembers::find(bool areAlike) {
   auto hasRegion = [](Operation &op) { return op.getNumRegions() != 0; };
   if (states.size() > 64 || llvm::any_of(body, hasRegion))
     return failure();
   findReach();
-  if (!findGroup())
+  if (!findGroup(areAlike))
     return failure();
   MatType first = matType(member(0));
   isTurned = areReadOnLeft();
@@ -46,8 +46,8 @@ void JoinedMembers::findReach() {
         reach[result] |= reach.lookup(operand);
 }
 
-// The states that the first matrix which needs others needs, and that need it.
-bool JoinedMembers::findGroup() {
+// The states that the first matrix which needs others needs, and that need it, or those alike.
+bool JoinedMembers::findGroup(bool areAlike) {
   SmallVector<uint64_t> needs;
   for (Value update : rule.yieldedStates())
     needs.push_back(reach.lookup(update));
@@ -58,8 +58,13 @@ bool JoinedMembers::findGroup() {
           own |= other, more = true;
   for (auto [i, state] : llvm::enumerate(states)) {
     group = 0;
-    for (unsigned k = 0; k < states.size(); ++k)
-      group |= uint64_t((needs[i] >> k & 1) && (needs[k] >> i & 1)) << k;
+    auto others = [&](unsigned k) { return needs[k] & ~(uint64_t(1) << k); };
+    for (unsigned k = 0; k < states.size(); ++k) {
+      bool isIn = (needs[i] >> k & 1) && (needs[k] >> i & 1);
+      if (areAlike)
+        isIn = i == k || (!isOfMatrix(states[k]) && others(i) && others(i) == others(k));
+      group |= uint64_t(isIn) << k;
+    }
     if (!isOfMatrix(state) || llvm::popcount(group) < 2)
       continue;
     for (bool ofMatrices : {true, false})

@@ -12,14 +12,15 @@ inline bool isOfMatrix(mlir::Value value) { return isMatrix(matType(value)); }
 /// A vector that another one is but for its orientation; a matrix itself.
 mlir::Value plain(mlir::Value value);
 
-/// The first states that need each other, matrices before vectors.
+/// The first states that need each other, matrices before vectors, or a matrix and vectors that follow from
+/// the same other ones, as what is written to them may be the same.
 class JoinedMembers {
 public:
   explicit JoinedMembers(RuleOp rule)
       : rule(rule), body(rule.getBody().front()), states(rule.argumentsOf(ArgKind::State)) {}
 
   /// Fails where there are none that can be one state.
-  mlir::LogicalResult find();
+  mlir::LogicalResult find(bool areAlike);
 
 protected:
   mlir::BlockArgument member(unsigned i) const { return states[members[i]]; }
@@ -50,7 +51,7 @@ protected:
 
 private:
   void findReach();
-  bool findGroup();
+  bool findGroup(bool areAlike);
   bool areReadOnLeft();
   std::optional<int64_t> paramOf(mlir::Value first);
 
