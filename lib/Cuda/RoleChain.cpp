@@ -349,10 +349,10 @@ LogicalResult RoleEmitter::emitChunk(ChainState &state) {
     land(state, state.inFlight.size() - ofState);
     Values outputs;
     for (auto [i, output] : llvm::enumerate(yielded.drop_front(plan.countStates()))) {
-      FailureOr<Values> entries = slab(state, output);
-      if (failed(entries))
+      FailureOr<Values> pairs = packedOutput(state, i, output);
+      if (failed(pairs))
         return failure();
-      llvm::append_range(outputs, packedOutput(i, *entries));
+      llvm::append_range(outputs, *pairs);
     }
     // Where they take the place of what a product reads, it waits for that.
     if (outputPlace != plan.outputPlace) {

@@ -52,6 +52,8 @@ struct RoleEmitter::ChainState {
   mlir::Value columns; // address of the stage's numbers at the thread's first column
   // Entries of what is known; raw: before the factors of their columns.
   llvm::DenseMap<mlir::Value, Values> slabs, raw;
+  // Slabs that are outputs alone, in pairs, as registers are few while they wait for the chunk's end.
+  llvm::DenseMap<mlir::Value, Values> outputs;
   llvm::DenseMap<std::pair<mlir::Value, mlir::Value>, PackedLeft> packed;
   // The state at the start of the block that the chunk is one of, in pairs, where it is read.
   Values held;

@@ -152,7 +152,9 @@ LogicalResult RoleEmitter::Substitution::substitute(chunk::SubstituteOp op) {
   if (int64_t steps = roles.plan.steps; steps > 1)
     left = ptx.mul(arith::MinSIOp::create(b, left, ptx.constant(roles.plan.tokens)), steps);
   left = arith::SubIOp::create(b, left, ptx.mul(pair, 2));
-  Values known, read, written;
+  Values known, read, written, pairs;
+  Value reads = op.getReads().front();
+  std::optional<unsigned> output = roles.outputOf(reads);
   llvm::DenseMap<Value, Values> ofParams;
   for (Value param : op.getShared())
     ofParams[param] = entriesOfParam(param);
@@ -166,7 +168,7 @@ LogicalResult RoleEmitter::Substitution::substitute(chunk::SubstituteOp op) {
         return failure();
     }
     state.slices.clear();
-    Values given = entries.front(), reads;
+    Values given = entries.front(), entriesRead;
     if (isSystem)
       given = earlier(roles.plan.ownSystem, block, known, given);
     // The entries that tokens write, of those that are read: entry i of a value is its `place(i)`-th one.
@@ -197,11 +199,11 @@ LogicalResult RoleEmitter::Substitution::substitute(chunk::SubstituteOp op) {
       Values found(given.size());
       for (size_t e = 0; e < found.size(); ++e)
         found[e] = given[place(e)];
-      results = reads = given;
+      results = entriesRead = given;
       for (auto [e, entry] : llvm::enumerate(functions(found.size(), std::nullopt, place, found)))
         results[place(e)] = entry;
     } else {
-      results = solve(block, {}, {}, given, ofTurn, &reads);
+      results = solve(block, {}, {}, given, ofTurn, &entriesRead);
     }
     // What tokens past the end would write may be no number. It comes to those before in products alone.
     for (auto [e, entry] : llvm::enumerate(results)) {
@@ -210,13 +212,23 @@ LogicalResult RoleEmitter::Substitution::substitute(chunk::SubstituteOp op) {
       entry = ptx.choose(exists, entry, ptx.number(0));
     }
     llvm::append_range(known, sideOf(results));
-    llvm::append_range(read, reads);
+    if (output && !entriesRead.empty()) {
+      state.slabs[reads] = entriesRead;
+      FailureOr<Values> own = roles.packedOutput(state, *output, reads);
+      if (failed(own))
+        return failure();
+      llvm::append_range(pairs, *own);
+    } else {
+      llvm::append_range(read, entriesRead);
+    }
     llvm::append_range(written, results);
     if (rows() == 2)
       leave(op.getWrites().front(), block, results);
   }
   if (!read.empty())
-    state.slabs[op.getReads().front()] = read;
+    state.slabs[reads] = read;
+  if (!pairs.empty())
+    state.outputs[reads] = pairs;
   state.slabs[op.getWrites().front()] = written;
   return success();
 }

@@ -12,19 +12,34 @@ Value RoleEmitter::tokensLeft(Value chunk) {
   return arith::SubIOp::create(b, tokens, ptx.mul(numberOf(chunk), plan.tokens));
 }
 
+// The output that a value is, if it is nothing else, entry by entry.
+std::optional<unsigned> RoleEmitter::outputOf(Value value) const {
+  if (plan.picksOutputs || !value.hasOneUse())
+    return std::nullopt;
+  OpOperand &use = *value.use_begin();
+  unsigned output = use.getOperandNumber() - plan.countStates();
+  bool isOutput = use.getOwner() == plan.program.getBodyYield() && output < plan.countOutputs();
+  return isOutput ? std::optional<unsigned>(output) : std::nullopt;
+}
+
 // An output's entries in pairs of what its tensor is.
-Values RoleEmitter::packedOutput(unsigned output, ValueRange entries) {
+FailureOr<Values> RoleEmitter::packedOutput(ChainState &state, unsigned output, Value value) {
+  if (auto known = state.outputs.find(value); known != state.outputs.end())
+    return known->second;
+  FailureOr<Values> entries = slab(state, value);
+  if (failed(entries))
+    return failure();
   Ptx own(b, plan.tensors[plan.outputTensor(output)].element.isF16());
   Values picked, pairs;
-  for (size_t e = 4 * plan.stepOfOutputs(); plan.picksOutputs && e < entries.size(); e += 8)
-    llvm::append_range(picked, entries.slice(e, 4));
+  for (size_t e = 4 * plan.stepOfOutputs(); plan.picksOutputs && e < entries->size(); e += 8)
+    llvm::append_range(picked, ArrayRef(*entries).slice(e, 4));
   if (plan.picksOutputs)
     entries = picked;
-  for (size_t e = 0; e < entries.size(); e += 2) {
-    Value pair = own.pack(entries[e], entries[e + 1], /*saturates=*/false);
+  for (size_t e = 0; e < entries->size(); e += 2) {
+    Value first = (*entries)[e], second = (*entries)[e + 1], pair = own.pack(first, second, false);
     if (plan.isRest(output)) {
       Values rounded = own.unpack(pair);
-      pair = own.pack(own.difference(entries[e], rounded[0]), own.difference(entries[e + 1], rounded[1]));
+      pair = own.pack(own.difference(first, rounded[0]), own.difference(second, rounded[1]));
     }
     pairs.push_back(pair);
   }

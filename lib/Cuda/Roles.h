@@ -423,7 +423,8 @@ private:
   bool liesTurned(const ChainProduct &product) const;
   bool isStacked(const ChainProduct &product) const { return stacks && product.stack >= 0; }
   mlir::Value tokensLeft(mlir::Value chunk);
-  Values packedOutput(unsigned output, mlir::ValueRange entries);
+  std::optional<unsigned> outputOf(mlir::Value value) const;
+  mlir::FailureOr<Values> packedOutput(ChainState &state, unsigned output, mlir::Value value);
   void storeOutputs(ChainState &state, llvm::ArrayRef<mlir::Value> packed);
   void storeRowsOfOutput(unsigned output, mlir::Value chunk, mlir::Value buffer, mlir::Value left);
   mlir::Value outputsMeet();
