@@ -319,6 +319,18 @@ Value Ptx::shuffle(Value x, Value lane) {
   return assembly("shfl.sync.idx.b32 $0, $1, $2, 31, 0xffffffff;", x.getType(), {x, lane})[0];
 }
 
+Value Ptx::exchange(Value x, int64_t distance) {
+  std::string text = ("shfl.sync.bfly.b32 $0, $1, " + Twine(distance) + ", 31, 0xffffffff;").str();
+  return assembly(text, x.getType(), {x})[0];
+}
+
+Value Ptx::shuffleByFours(Value x, int64_t lane) {
+  constexpr int64_t kept = 3 << 8; // bits that a lane's source has of its own number
+  std::string text =
+      ("shfl.sync.idx.b32 $0, $1, " + Twine(lane) + ", " + Twine(kept | 31) + ", 0xffffffff;").str();
+  return assembly(text, x.getType(), {x})[0];
+}
+
 //===----------------------------------------------------------------------===//
 // Products
 //===----------------------------------------------------------------------===//

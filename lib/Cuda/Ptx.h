@@ -178,6 +178,10 @@ public:
   /// Whether a condition holds for any of them.
   mlir::Value any(mlir::Value condition);
   mlir::Value shuffle(mlir::Value x, mlir::Value lane);
+  /// That of the lane whose number differs by the bits of `distance`.
+  mlir::Value exchange(mlir::Value x, int64_t distance);
+  /// That of the lane whose number has the same last two bits, and else is `lane`.
+  mlir::Value shuffleByFours(mlir::Value x, int64_t lane);
   /// Whether the lane is one that is elected of its warp, which is here as a whole. What copy engines are
   /// told has to be the same for all lanes: of one that is lane 0 by its number the assembler does not see
   /// that, and asks lane by lane, in a loop for each copy.

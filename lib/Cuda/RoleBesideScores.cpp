@@ -302,7 +302,7 @@ void RoleEmitter::Normaliser::finish(ScoreState &state, Value chunk, const Stage
     for (int64_t distance : {1, 2}) {
       Values others;
       for (Value sum : state.rowSums)
-        others.push_back(ptx.shuffle(sum, ptx.exclusiveOr(lane, ptx.constant(distance))));
+        others.push_back(ptx.exchange(sum, distance));
       for (auto [sum, other] : llvm::zip(state.rowSums, others))
         sum = ptx.sum(sum, other);
     }

@@ -93,8 +93,7 @@ Value RoleEmitter::slowestValue(TensorAccess &access, Value chunk) {
     most = arith::MaximumFOp::create(b, most, exists ? ptx.choose(exists, slowest, most) : slowest);
   }
   for (int64_t distance = 1; distance < 32; distance *= 2)
-    most =
-        arith::MaximumFOp::create(b, most, ptx.shuffle(most, ptx.exclusiveOr(lane, ptx.constant(distance))));
+    most = arith::MaximumFOp::create(b, most, ptx.exchange(most, distance));
   return ptx.multiply(most, ptx.number(llvm::numbers::log2e));
 }
 

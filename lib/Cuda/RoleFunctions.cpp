@@ -25,20 +25,17 @@ static Value joined(Values parts, Join join) {
 // A warp's sum of one of the four tokens that a lane has: it hands those that it does not keep to a lane that
 // does, which has the same four. It keeps the one that bits 4 and 3 of its index tell.
 static Value keptSum(Ptx &ptx, Values sums, Value lane, Join join) {
-  auto given = [&](Value sum, int64_t distance) {
-    return ptx.shuffle(sum, ptx.exclusiveOr(lane, ptx.constant(distance)));
-  };
   for (int64_t distance : {16, 8}) {
     Value keepsLast = ptx.compare(arith::CmpIPredicate::ne, ptx.bits(lane, distance), ptx.constant(0));
     size_t half = sums.size() / 2;
     for (size_t token = 0; token < half; ++token) {
       Value first = sums[token], last = sums[half + token];
-      sums[token] =
-          join(ptx.choose(keepsLast, last, first), given(ptx.choose(keepsLast, first, last), distance));
+      sums[token] = join(ptx.choose(keepsLast, last, first),
+                         ptx.exchange(ptx.choose(keepsLast, first, last), distance));
     }
     sums.resize(half);
   }
-  return join(sums.front(), given(sums.front(), 4));
+  return join(sums.front(), ptx.exchange(sums.front(), 4));
 }
 
 // The sums of tokens' entries over the state's rows, those of all of the chain's warps: of the token whose
@@ -77,13 +74,12 @@ SmallVector<EntriesOfValue> RoleEmitter::Substitution::sumsOfRows(ArrayRef<Entri
     }
     Value sum = ofTokens.front();
     for (int64_t distance : {4, 8, 16})
-      sum = joinOf(i)(sum, ptx.shuffle(sum, ptx.exclusiveOr(roles.lane, ptx.constant(distance))));
+      sum = joinOf(i)(sum, ptx.exchange(sum, distance));
     ofWarp.push_back(sum);
   }
-  // Four tokens of a thread lie side by side.
-  Value to = ptx.add(at, ptx.mul(own, 4)), fours = ptx.mul(pair, 4);
-  if (!turn)
-    to = ptx.add(to, ptx.mul(ptx.add(fours, ptx.shiftRight(roles.lane, 3)), sumsOfWarps));
+  // Lane 8x + 4y + z has token x of lanes z.
+  Value slot = ptx.mul(ptx.add(ptx.mul(ptx.shiftRight(roles.lane, 3), 4), pair), sumsOfWarps);
+  Value to = ptx.add(turn ? at : ptx.add(at, slot), ptx.mul(own, 4));
   Value stores = turn ? ptx.equal(roles.lane, *turn) : ptx.equal(ptx.bits(roles.lane, 4), 0);
   roles.threads.when(stores, [&] {
     for (auto [i, sum] : llvm::enumerate(ofWarp))
@@ -101,11 +97,11 @@ SmallVector<EntriesOfValue> RoleEmitter::Substitution::sumsOfRows(ArrayRef<Entri
     return all;
   }
   // Two lanes add up a token's, as loads of all by all lanes are what warps would wait for.
-  Value odd = ptx.bits(roles.lane, 1), index = ptx.shiftRight(roles.lane, 1);
-  Value from = ptx.add(at, ptx.add(ptx.mul(index, sumsOfWarps), ptx.mul(odd, 2 * most * groups)));
+  Value isSecond = ptx.bits(ptx.shiftRight(roles.lane, 2), 1);
+  Value from = ptx.add(ptx.add(at, slot), ptx.mul(isSecond, 2 * most * groups));
   for (size_t i = 0; i < rows.size(); ++i) {
     Value half = joined(ptx.loadFloats(from, offsetOf(i), most / 2 * groups), joinOf(i));
-    all[i].push_back(joinOf(i)(half, ptx.shuffle(half, ptx.exclusiveOr(roles.lane, ptx.constant(1)))));
+    all[i].push_back(joinOf(i)(half, ptx.exchange(half, 4)));
   }
   return all;
 }
@@ -114,7 +110,7 @@ SmallVector<EntriesOfValue> RoleEmitter::Substitution::sumsOfRows(ArrayRef<Entri
 EntriesOfValue RoleEmitter::Substitution::ofOwnTokens(Value number) {
   EntriesOfValue entries;
   for (int64_t token = 0; token < 4; ++token)
-    entries.append(rows(), ptx.shuffle(number, ptx.mul(ptx.add(ptx.mul(pair, 4), token), 2)));
+    entries.append(rows(), ptx.shuffleByFours(number, 8 * token));
   return entries;
 }
 

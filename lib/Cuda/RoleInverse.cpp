@@ -114,7 +114,7 @@ Values RoleEmitter::invertStackedLeaf(Value lane, Value leaf) {
   Value ofOwn = ptx.add(leaf, ptx.mul(upper, 2 * quarterBytes));
   Value ofOther = ptx.add(
       leaf, ptx.choose(ptx.equal(upper, 0), ptx.constant(3 * quarterBytes), ptx.constant(quarterBytes)));
-  auto exchanged = [&](Value value) { return ptx.shuffle(value, ptx.exclusiveOr(lane, ptx.constant(16))); };
+  auto exchanged = [&](Value value) { return ptx.exchange(value, 16); };
   for (int64_t j = 0; j < (plan.inTurn ? 8 : 7); ++j) {
     if (plan.inTurn) {
       Value before = ptx.multiply(ptx.loadFloats(leaf, quarterBytes + j * 36, 1)[0], exchanged(x[j]));
@@ -167,7 +167,7 @@ std::array<Values, 2> RoleEmitter::invertLeaf() {
     for (auto [x, factor] : llvm::zip(second, ptx.loadFloats(below, quarterBytes + 32 * j, 4)))
       x = ptx.sum(x, ptx.multiply(factor, first[j]));
   for (Value x : second)
-    others.push_back(ptx.shuffle(x, ptx.exclusiveOr(lane, ptx.constant(16))));
+    others.push_back(ptx.exchange(x, 16));
   llvm::append_range(second, others);
   eliminate(second, 1);
   return {first, second};

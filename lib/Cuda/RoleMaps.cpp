@@ -171,7 +171,7 @@ Value RowOfLane::reduced(ReduceOp op) {
   }
   Value all = join(partial[0], partial[1]);
   for (int64_t distance = 1; distance < lanes; distance *= 2)
-    all = join(all, ptx.shuffle(all, ptx.exclusiveOr(lane, ptx.constant(distance))));
+    all = join(all, ptx.exchange(all, distance));
   return all;
 }
 

@@ -106,7 +106,7 @@ void RoleEmitter::storeRowSums(const ScoreState &state, ArrayRef<Values> sums) {
     for (int64_t eight : {0, 1}) {
       Value whole = sum[eight];
       for (int64_t distance : {1, 2})
-        whole = ptx.sum(whole, ptx.shuffle(whole, ptx.exclusiveOr(lane, ptx.constant(distance))));
+        whole = ptx.sum(whole, ptx.exchange(whole, distance));
       threads.when(ptx.equal(ptx.bits(lane, 3), 0), [&] { ptx.store(at, eight * 32, {whole}); });
     }
   }

@@ -223,7 +223,7 @@ Value RoleEmitter::Pieces::entryAt(ValueRange entries, Value token, int64_t row)
       found = ptx.choose(ptx.compare(arith::CmpIPredicate::eq, tokenOf(roles.lane, e, true), token), entry,
                          found);
   for (int64_t distance : {1, 2})
-    found = ptx.sum(found, ptx.shuffle(found, ptx.exclusiveOr(roles.lane, ptx.constant(distance))));
+    found = ptx.sum(found, ptx.exchange(found, distance));
   return found;
 }
 
@@ -238,7 +238,7 @@ Value RoleEmitter::Pieces::behindPiece(ValueRange logs, Value first, ArrayRef<Va
     take(token, arith::AndIOp::create(b, isFar, ptx.below(token, least)));
   }
   for (int64_t distance = 16; distance; distance /= 2) {
-    Value other = ptx.shuffle(least, ptx.exclusiveOr(roles.lane, ptx.constant(distance)));
+    Value other = ptx.exchange(least, distance);
     take(other, ptx.below(other, least));
   }
   // The least of four warps, bit by bit.

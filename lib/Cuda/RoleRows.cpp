@@ -74,7 +74,7 @@ Value RoleEmitter::decayOfChunk(TensorAccess &access, Value chunk) {
     for (unsigned i : {0, 1})
       sum = ptx.sum(sum, slowestKey(state, i));
     for (int64_t distance = 1; distance < 32; distance *= 2)
-      sum = ptx.sum(sum, ptx.shuffle(sum, ptx.exclusiveOr(lane, ptx.constant(distance))));
+      sum = ptx.sum(sum, ptx.exchange(sum, distance));
     return sum;
   }
   for (Value decay : plan.forgetting()) {
@@ -97,7 +97,7 @@ Value RoleEmitter::decayOfChunk(TensorAccess &access, Value chunk) {
     if (plan.isStacked())
       own = ptx.choose(ptx.equal(state.steps[0], 0), own, ptx.number(0));
     for (int64_t distance = 1; distance < 32; distance *= 2)
-      own = ptx.sum(own, ptx.shuffle(own, ptx.exclusiveOr(lane, ptx.constant(distance))));
+      own = ptx.sum(own, ptx.exchange(own, distance));
     sum = ptx.sum(sum, own);
   }
   return sum;

@@ -49,7 +49,7 @@ RoleEmitter::RowScale RoleEmitter::rowScale(ValueRange entries) {
       if (more)
         all = arith::MaxNumFOp::create(b, all, more);
     for (int64_t distance : {1, 2})
-      all = arith::MaxNumFOp::create(b, all, ptx.shuffle(all, ptx.exclusiveOr(lane, ptx.constant(distance))));
+      all = arith::MaxNumFOp::create(b, all, ptx.exchange(all, distance));
     // 2^14 over the power of two that is in the number: f32's exponents count from 127. Rows of nothing stay,
     // and those of next to nothing are multiplied with no more than leaves sums in f32's range.
     constexpr int64_t exponentBits = 23, bias = 127, top = 14, mostPower = 110;

@@ -376,7 +376,7 @@ void RoleEmitter::ScaledTiles::scale(Value chunk, const Stage &stage) {
   for (unsigned i = 0; i < loop.getNumResults(); ++i) {
     Value sum = loop.getResult(i);
     for (int64_t distance : {1, 2})
-      sum = ptx.sum(sum, ptx.shuffle(sum, ptx.exclusiveOr(lane, ptx.constant(distance))));
+      sum = ptx.sum(sum, ptx.exchange(sum, distance));
     Value token = ptx.add(ptx.bits(rowOwn, 48), ptx.add(row, i % 2 * 8));
     Value at = ptx.add(roles.sumsOf(chunk, plan.reductions[i / 2]), ptx.mul(part, slotBytes));
     ptx.store(ptx.add(at, ptx.mul(token, 4)), 0, {sum}, /*relaxed=*/false, ptx.equal(ptx.bits(lane, 3), 0));

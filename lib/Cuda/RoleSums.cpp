@@ -245,7 +245,7 @@ void RoleEmitter::sumSquares(Stage stage, Value sums, Value first, ReduceOp op) 
 // Adds up what the lanes of a row have, and stores it at the row's place.
 void RoleEmitter::storeSum(Value sums, Value place, Value whole, int64_t rows) {
   for (int64_t distance = rows; distance < 32; distance *= 2)
-    whole = ptx.sum(whole, ptx.shuffle(whole, ptx.exclusiveOr(lane, ptx.constant(distance))));
+    whole = ptx.sum(whole, ptx.exchange(whole, distance));
   ptx.store(ptx.add(sums, ptx.mul(place, 4)), 0, {whole});
 }
 

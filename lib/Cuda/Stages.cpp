@@ -403,13 +403,22 @@ std::optional<Stages> cuda::cutIntoStages(RuleOp rule, CutOptions options) {
   OwningOpRef<ModuleOp> copy =
       options.joinsKeys ? proved(rule, joinKeys(rule), "joined states is not the rule", proveJoined)
                         : proved(rule, widenVectors(rule), "matrices is not that of vectors", proveWidened);
-  if (getenv("DBG") && options.joinsKeys) { llvm::errs() << "joined " << bool(copy) << "\n"; if (copy) copy->dump(); }
+  if (getenv("DBG") && options.joinsKeys) {
+    llvm::errs() << "joined " << bool(copy) << "\n";
+    if (copy)
+      copy->dump();
+  }
   if (!copy && options.joinsKeys)
     return std::nullopt;
   if (!copy)
     copy = rewritten(rule, [](RuleOp) { return success(); });
   std::optional<Stages> stages = StageCutter(*copy->getOps<RuleOp>().begin(), options).run();
-  if (getenv("DBG") && options.joinsKeys) { llvm::errs() << "stages " << bool(stages) << "\n"; if (stages) for (auto &st : stages->stages) st.module->dump(); }
+  if (getenv("DBG") && options.joinsKeys) {
+    llvm::errs() << "stages " << bool(stages) << "\n";
+    if (stages)
+      for (auto &st : stages->stages)
+        st.module->dump();
+  }
   auto isRotated = [](const Stages::Stage &stage) {
     return stage.kind != Stages::Matrices || !delayedWrites(stage.rule()) ||
            rotateUpdate(stage.rule(), /*inLogs=*/false);
