@@ -312,15 +312,20 @@ private:
     auto *first = llvm::find_if(vectors, [](Value vector) { return vector != nullptr; });
     if (first == vectors.end())
       return {};
-    // What one part is times, all others should be, too: the first, so that it is one of the rule's vectors,
-    // or another one, so that what is read and what is written along the same vector are seen to be.
+    // What one part is times, all others should be, too: what is read and what is written along the same
+    // vector are then seen to be. Vectors come first, as their keys are exact.
     Value common;
-    for (unsigned i = 0; i < vectors.size(); ++i) {
+    SmallVector<unsigned> order;
+    for (bool ofVectors : {true, false})
+      for (unsigned i = 0; i < members.size(); ++i)
+        if (vectors[i] && isVector(i) == ofVectors)
+          order.push_back(i);
+    for (unsigned i : order) {
       SmallVector<Value> quotients;
       for (auto [vector, number] : llvm::zip(vectors, numbers))
         if (FailureOr<Value> own = vector ? quotientOf(b, loc, number, numbers[i]) : Value(); succeeded(own))
           quotients.push_back(*own);
-      if (!vectors[i] || quotients.size() < vectors.size())
+      if (quotients.size() < vectors.size())
         continue;
       common = numbers[i];
       numbers = quotients;

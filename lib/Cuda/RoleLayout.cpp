@@ -82,7 +82,6 @@ void RoleEmitter::placeTiles(bool apart) {
                      : isWalked(together.front()) ? walkedBytes
                                                   : stageBytes;
     int64_t halves = halvesOf(together.front()), at = total, bytes = 0;
-    if (getenv("DBG")) for (BlockArgument input : together) llvm::errs() << "in " << input.getArgNumber() << " " << input.getType() << " halves " << halves << " rows " << rowsOfPlace(input) << " copied " << llvm::is_contained(copied, input) << "\n";
     for (BlockArgument input : together)
       bytes += rowBytes * rowsOfPlace(input);
     for (BlockArgument input : together) {
@@ -131,7 +130,6 @@ bool RoleEmitter::spreadRing(int64_t others, int64_t most) {
 }
 
 void RoleEmitter::layOut() {
-  if (getenv("DBG")) const_cast<RolePlan&>(plan).program->dump();
   placeTiles(/*apart=*/false);
   scoreBytes = scoreOffset(plan.scores.size()) + inverseBytes() + ownLeavesBytes();
   int64_t outputBytes = outputPlace ? 0 : plan.countOutputs() * slabHalves() * outputTileBytes();
@@ -210,7 +208,6 @@ void RoleEmitter::layOut() {
   }
   if (spreadRing(others - blockBytes + numbersBytes, most))
     blockBytes = 0;
-  if (getenv("DBG")) llvm::errs() << "stages " << stages << " stageBytes " << stageBytes << " others " << others << " scoreBytes " << scoreBytes << " buffers " << buffers << " outputBytes " << outputBytes << " earlyPlaces " << earlyPlaces << " earlyBytes " << earlyBytes << " slot " << slotBytes << " limit " << threads.sharedLimit << "\n";
   earlyAt = stages * stageBytes;
   valuesAt = earlyAt + earlyPlaces * earlyBytes;
   logsAt = valuesAt + valuesPlaces * valuesBytes;

@@ -137,6 +137,14 @@ std::array<Value, 2> RoleEmitter::row(RowState &state, Value value) {
           continue;
         }
         Value token = kind == ArgKind::Input ? state.tokens[i] : Value();
+        // What is that of a block's last token, or of the last one that there is.
+        if (int64_t block = program.getArg(argument.getArgNumber()).getBlock()) {
+          Value own = arith::ExtUIOp::create(b, b.getI64Type(), state.locals[i]), none = ptx.constant(0, 64);
+          Value end = arith::OrIOp::create(b, own, ptx.constant(block - 1, 64));
+          end = arith::MinSIOp::create(b, end, ptx.add(state.left, ptx.constant(-1, 64)));
+          Value past = arith::SubIOp::create(b, end, own);
+          token = ptx.add(token, ptx.choose(state.valid[i], past, none));
+        }
         Value step = state.steps[i];
         if (step)
           step = arith::ExtUIOp::create(b, b.getI64Type(), step);

@@ -1,4 +1,5 @@
 #include "lib/Algebra/ColumnRows.h"
+#include "lib/Algebra/GrownStates.h"
 #include "lib/Algebra/JoinedKeys.h"
 #include "lib/Algebra/Passes.h"
 #include "lib/Algebra/Rewriting.h"
@@ -400,25 +401,18 @@ static OwningOpRef<ModuleOp> proved(RuleOp rule, OwningOpRef<ModuleOp> module, S
 std::optional<Stages> cuda::cutIntoStages(RuleOp rule, CutOptions options) {
   if (options.keepsDelayed && !delayedWrites(rule))
     return std::nullopt;
+  OwningOpRef<ModuleOp> grown =
+      proved(rule, growStates(rule), "states that are written to is not the rule", proveGrown);
+  if (grown)
+    rule = *grown->getOps<RuleOp>().begin();
   OwningOpRef<ModuleOp> copy =
       options.joinsKeys ? proved(rule, joinKeys(rule), "joined states is not the rule", proveJoined)
                         : proved(rule, widenVectors(rule), "matrices is not that of vectors", proveWidened);
-  if (getenv("DBG") && options.joinsKeys) {
-    llvm::errs() << "joined " << bool(copy) << "\n";
-    if (copy)
-      copy->dump();
-  }
   if (!copy && options.joinsKeys)
     return std::nullopt;
   if (!copy)
     copy = rewritten(rule, [](RuleOp) { return success(); });
   std::optional<Stages> stages = StageCutter(*copy->getOps<RuleOp>().begin(), options).run();
-  if (getenv("DBG") && options.joinsKeys) {
-    llvm::errs() << "stages " << bool(stages) << "\n";
-    if (stages)
-      for (auto &st : stages->stages)
-        st.module->dump();
-  }
   auto isRotated = [](const Stages::Stage &stage) {
     return stage.kind != Stages::Matrices || !delayedWrites(stage.rule()) ||
            rotateUpdate(stage.rule(), /*inLogs=*/false);

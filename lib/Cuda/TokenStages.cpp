@@ -1,4 +1,5 @@
 // Kernels for the stages of a rule: what comes before and after its states, around roles.
+#include "lib/Algebra/GrownStates.h"
 #include "lib/Algebra/JoinedKeys.h"
 #include "lib/Algebra/Rewriting.h"
 #include "lib/Cuda/Cores.h"
@@ -54,7 +55,8 @@ static SmallVector<int32_t> numberTensors(RuleOp rule, RuleOp stage, const Stage
   for (const TensorName &name : namesOf(stage)) {
     // What a stage makes of an input it reads there.
     auto map = llvm::find_if(stages.maps, [&](const auto &map) { return map.name == name.second; });
-    auto known = llvm::find(whole, map == stages.maps.end() ? name : TensorName(Place::Input, map->source));
+    std::string source = map == stages.maps.end() ? name.second : map->source;
+    auto known = llvm::find(whole, TensorName(name.first, StringRef(source).split(lastSuffix).first.str()));
     auto temporary = llvm::find_if(stages.temporaries, [&](const auto &t) { return t.name == name.second; });
     numbers.push_back(known != whole.end() ? known - whole.begin()
                                            : -1 - (temporary - stages.temporaries.begin()));
@@ -67,6 +69,8 @@ static RuleOp ruleOf(OwningOpRef<ModuleOp> &module) { return *module->getOps<Rul
 // A kernel for a rule whose states pass: a warp for each segment of few tokens, or a block that keeps
 // matrices for each of many.
 std::optional<Entry> KernelBuilder::addTokenStage(RuleOp stage, StringRef name) {
+  if (readsLast(stage))
+    return std::nullopt;
   FailureOr<OwningOpRef<ModuleOp>> prepared = prepareRule(stage, options);
   if (failed(prepared))
     return std::nullopt;
@@ -158,10 +162,10 @@ SmallVector<SmallVector<Entry>> KernelBuilder::addCore(const Stages::Stage &core
       eraseCode(ArrayRef(entries).drop_front(first));
       entries.truncate(first);
     }
-    // No other form knows of joined states.
-    if (!inRoles && core.rule()->hasAttr(joinedKeysAttr))
-      return {};
   }
+  // No other form knows of joined states, or of what comes later.
+  if (!inRoles && (core.rule()->hasAttr(joinedKeysAttr) || readsLast(core.rule())))
+    return {};
   if (!isAny())
     if (FailureOr<OwningOpRef<ModuleOp>> prepared = prepareRule(rule, options); succeeded(prepared)) {
       addScan(ruleOf(*prepared));
@@ -327,6 +331,11 @@ bool KernelBuilder::addStages(DeriveFunction derive, CutOptions cut) {
   for (const Stages::Temporary &temporary : stages->temporaries)
     if (!temporary.isWide && !temporary.isNumber() && !temporary.areNumbers)
       options.elements[temporary.name] = temporary.isInParts ? b.getBF16Type() : half;
+  for (const Stages::Stage &stage : stages->stages)
+    for (BlockArgument input : stage.rule().argumentsOf(ArgKind::Input))
+      if (auto [source, suffix] = stage.rule().getArg(input).getName().getValue().split(lastSuffix);
+          suffix.data())
+        options.elements[(source + lastSuffix).str()] = options.elements.lookup(source);
   auto isCore = [](const Stages::Stage &stage) { return stage.kind != Stages::Tokens; };
   bool isSingle = llvm::count_if(stages->stages, isCore) == 1, anyInRoles = false, areVectors = true;
   Form form = Form::Scan;

@@ -317,6 +317,35 @@ std::string recur::proveWidened(RuleOp rule, RuleOp widened) {
   });
 }
 
+std::string recur::proveGrown(RuleOp rule, RuleOp grown) {
+  OwningOpRef<RuleOp> whole(rule.clone()), own(grown.clone());
+  Shrinker shrinker;
+  shrinker.shrink(*whole);
+  shrinker.shrink(*own);
+  constexpr int64_t tokens = 5, block = 2;
+  setBlocks(*whole, block);
+  setBlocks(*own, block);
+  SmallVector<BlockArgument> inputs = own->argumentsOf(ArgKind::Input);
+  return compareRuns(*whole, tokens, [&](Call<Fp> &call) -> LogicalResult {
+    Call<Fp> taken = call;
+    for (BlockArgument input : ArrayRef(inputs).drop_front(call.inputs.size())) {
+      StringRef name = own->getArg(input).getName();
+      name.consume_back(lastSuffix);
+      auto source = llvm::find(inputs, own->findArgument(ArgKind::Input, name)) - inputs.begin();
+      auto &values = taken.inputs.emplace_back();
+      for (int64_t t = 0; t < tokens; ++t) {
+        int64_t end = t + block - (call.position + t) % block;
+        values.push_back(call.inputs[source][std::min(end, tokens) - 1]);
+      }
+    }
+    if (failed(runRule(*own, taken)))
+      return failure();
+    call.outputs = taken.outputs;
+    call.states = taken.states;
+    return success();
+  });
+}
+
 std::string recur::proveJoined(RuleOp rule, RuleOp joined) {
   OwningOpRef<RuleOp> whole(rule.clone()), own(joined.clone());
   Shrinker shrinker;

@@ -2,6 +2,7 @@
 // inputs, a rule with what it became: empty when they agree; else the first difference.
 #pragma once
 #include "lib/Algebra/ColumnRows.h"
+#include "lib/Algebra/GrownStates.h"
 #include "lib/Algebra/RotatedUpdate.h"
 #include "lib/Algebra/StackedReads.h"
 #include "lib/Algebra/StepsApart.h"
@@ -28,6 +29,9 @@ std::string proveStepsApart(RuleOp rule, RuleOp apart, llvm::ArrayRef<StepOfInpu
 
 /// With the one whose vectors are matrices of like columns (widenVectors).
 std::string proveWidened(RuleOp rule, RuleOp widened);
+
+/// With the one whose states are written what they take of others (growStates).
+std::string proveGrown(RuleOp rule, RuleOp grown);
 
 /// With the one that has several states as one (joinKeys).
 std::string proveJoined(RuleOp rule, RuleOp joined);
