@@ -26,7 +26,7 @@ private:
   using Term = std::pair<Value, Value>; // a value, and the number that it is times, null for 1
 
   LogicalResult grow(unsigned state);
-  SmallVector<Term> termsOf(Value value);
+  SmallVector<Term> termsOf(Value value, LinearSum::Predicate isLeaf);
   bool follows(Value value, ArrayRef<ArgKind> kinds);
   Value last(Value number);
   BlockArgument lastOf(BlockArgument input);
@@ -53,13 +53,11 @@ bool GrownStates::follows(Value value, ArrayRef<ArgKind> kinds) {
          llvm::any_of(slice, [&](Operation *op) { return llvm::any_of(op->getOperands(), isIt); });
 }
 
-// A value as a sum of others, of which new states are some.
-SmallVector<GrownStates::Term> GrownStates::termsOf(Value value) {
+SmallVector<GrownStates::Term> GrownStates::termsOf(Value value, LinearSum::Predicate isLeaf) {
   auto isNumber = [&](Value x) {
     return matType(x).isScalar() && !follows(x, {ArgKind::State, ArgKind::Stale});
   };
-  auto isState = [&](Value x) { return x != value && llvm::is_contained(rule.yieldedStates(), x); };
-  return LinearSum(b, value, isNumber, isState).build();
+  return LinearSum(b, value, isNumber, isLeaf).build();
 }
 
 // The input that is what this one is at the last token of a block.
@@ -102,7 +100,8 @@ LogicalResult GrownStates::grow(unsigned number) {
   if (!start || !state.use_empty())
     return failure();
   // The start, a share of another new state, and as much less of what that was at the start.
-  SmallVector<Term> terms = termsOf(update);
+  SmallVector<Term> terms =
+      termsOf(update, [&](Value x) { return x != update && llvm::is_contained(rule.yieldedStates(), x); });
   auto *own = llvm::find(terms, Term(start, Value()));
   if (terms.size() != 3 || own == terms.end())
     return failure();
@@ -119,7 +118,7 @@ LogicalResult GrownStates::grow(unsigned number) {
     if (other == state || terms[1 - i].first != startOf(other) || !isSameNumber(share, opposite))
       continue;
     Value atLast = last(share), sum = state;
-    SmallVector<Term> added = termsOf(grown);
+    SmallVector<Term> added = termsOf(grown, [&](Value x) { return !follows(x, {ArgKind::State}); });
     auto *kept = llvm::find(added, Term(other, Value()));
     if (!atLast || kept == added.end())
       return failure();

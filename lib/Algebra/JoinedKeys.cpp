@@ -236,10 +236,12 @@ private:
   // Whether a value follows from states that are not joined, as they were, are or were at a block's start,
   // and from the joined ones through those alone.
   bool isOfOthers(Value value) {
-    if (isa<BlockArgument>(value))
-      return isOfToken(value) && isOfMatrix(value);
-    if (isOfMatrix(value) && llvm::is_contained(rule.yieldedStates(), value))
-      return !memberOf(value, /*isUpdate=*/true);
+    if (auto argument = dyn_cast<BlockArgument>(value)) {
+      ArgKind kind = rule.getArg(argument).getKind();
+      return isOfToken(value) && (kind == ArgKind::State || kind == ArgKind::Stale);
+    }
+    if (llvm::is_contained(rule.yieldedStates(), value))
+      return !memberOf(plain(value), /*isUpdate=*/true);
     Operation *op = value.getDefiningOp();
     return isa<AddOp, SubOp, NegOp, MulOp, MatmulOp, TransposeOp>(op) && !isOfToken(value) &&
            llvm::any_of(op->getOperands(), [&](Value x) { return isOfOthers(x); }) &&

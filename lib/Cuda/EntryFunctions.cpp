@@ -70,7 +70,7 @@ std::optional<std::string> cuda::refusalOf(chunk::SubstituteOp op, bool sums) {
   return "what is written is a function of several entries of what is read";
 }
 
-EntriesOfValue cuda::lowerEntries(ImplicitLocOpBuilder &at, chunk::SubstituteOp op, Value written,
+EntriesOfValue cuda::lowerEntries(ImplicitLocOpBuilder &at, chunk::SubstituteOp op, ValueRange written,
                                   int64_t digits, size_t count,
                                   llvm::function_ref<Value(BlockArgument, size_t)> entryOf,
                                   llvm::function_ref<SumsOfEntries> sum, KnownEntries known,
@@ -184,5 +184,8 @@ EntriesOfValue cuda::lowerEntries(ImplicitLocOpBuilder &at, chunk::SubstituteOp 
     known[value] = entries;
     return entries;
   };
-  return entriesOf(written);
+  Entries all;
+  for (Value value : written)
+    llvm::append_range(all, entriesOf(value));
+  return all;
 }

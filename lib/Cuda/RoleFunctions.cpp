@@ -148,9 +148,18 @@ LogicalResult RoleEmitter::Substitution::substitute(chunk::SubstituteOp op) {
   if (int64_t steps = roles.plan.steps; steps > 1)
     left = ptx.mul(arith::MinSIOp::create(b, left, ptx.constant(roles.plan.tokens)), steps);
   left = arith::SubIOp::create(b, left, ptx.mul(pair, 2));
-  Values known, read, written, pairs;
-  Value reads = op.getReads().front();
-  std::optional<unsigned> output = roles.outputOf(reads);
+  Values known;
+  Value reads = op.getReads().front(), writes = op.getWrites().front();
+  llvm::MapVector<Value, Values> all;
+  // What is an output alone waits for the chunk's end in pairs, as registers are few.
+  auto keep = [&](Value result, Values entries) {
+    Values own = entries;
+    if (std::optional<unsigned> output = roles.outputOf(result); output && !entries.empty()) {
+      state.slabs[result] = entries;
+      own = *roles.packedOutput(state, *output, result);
+    }
+    llvm::append_range(all[result], own);
+  };
   llvm::DenseMap<Value, Values> ofParams;
   for (Value param : op.getShared())
     ofParams[param] = entriesOfParam(param);
@@ -179,8 +188,8 @@ LogicalResult RoleEmitter::Substitution::substitute(chunk::SubstituteOp op) {
       auto sums = [&](ArrayRef<EntriesOfValue> of, ArrayRef<bool> areLargest) {
         return sumsOfRows(of, areLargest, turn);
       };
-      return Values(lowerEntries(b, op, op.getYield().getValues().front(), roles.plan.isF16 ? 11 : 8, count,
-                                 entryOf, sums, KnownEntries(), spread));
+      return Values(lowerEntries(b, op, op.getYield().getValues(), roles.plan.isF16 ? 11 : 8, count, entryOf,
+                                 sums, KnownEntries(), spread));
     };
     auto ofTurn = [&](size_t first, int64_t turn, ValueRange found) {
       return functions(rows(), turn, [&](size_t row) { return first + 2 * row; }, found);
@@ -195,9 +204,16 @@ LogicalResult RoleEmitter::Substitution::substitute(chunk::SubstituteOp op) {
       Values found(given.size());
       for (size_t e = 0; e < found.size(); ++e)
         found[e] = given[place(e)];
-      results = entriesRead = given;
-      for (auto [e, entry] : llvm::enumerate(functions(found.size(), std::nullopt, place, found)))
-        results[place(e)] = entry;
+      entriesRead = given;
+      Values entries = functions(found.size(), std::nullopt, place, found);
+      for (Value write : llvm::reverse(op.getWrites())) {
+        size_t first = write == writes ? 0 : found.size();
+        results.resize(found.size());
+        for (size_t e = 0; e < found.size(); ++e)
+          results[place(e)] = entries[first + e];
+        if (write != writes)
+          keep(write, results);
+      }
     } else {
       results = solve(block, {}, {}, given, ofTurn, &entriesRead);
     }
@@ -208,23 +224,13 @@ LogicalResult RoleEmitter::Substitution::substitute(chunk::SubstituteOp op) {
       entry = ptx.choose(exists, entry, ptx.number(0));
     }
     llvm::append_range(known, sideOf(results));
-    if (output && !entriesRead.empty()) {
-      state.slabs[reads] = entriesRead;
-      FailureOr<Values> own = roles.packedOutput(state, *output, reads);
-      if (failed(own))
-        return failure();
-      llvm::append_range(pairs, *own);
-    } else {
-      llvm::append_range(read, entriesRead);
-    }
-    llvm::append_range(written, results);
+    keep(reads, entriesRead);
+    keep(writes, results);
     if (rows() == 2)
-      leave(op.getWrites().front(), block, results);
+      leave(writes, block, results);
   }
-  if (!read.empty())
-    state.slabs[reads] = read;
-  if (!pairs.empty())
-    state.outputs[reads] = pairs;
-  state.slabs[op.getWrites().front()] = written;
+  for (auto &[result, entries] : all)
+    if (!entries.empty())
+      (roles.outputOf(result) ? state.outputs : state.slabs)[result] = entries;
   return success();
 }

@@ -163,6 +163,7 @@ static chunk::ProgramOp derivedAs(DeriveFunction derive, RuleOp rule, RowKind ro
     RolePlan::writeBoth(program);
     RolePlan::findMasks(program);
     RolePlan::splitSigns(program);
+    giveFunctions(program);
     for (auto op : program.getBody().getOps<chunk::SubstituteOp>())
       takeSumsEarlier(op);
     RolePlan::takeLogs(program);

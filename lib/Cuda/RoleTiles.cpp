@@ -181,7 +181,7 @@ bool RolePlan::hasFunctions() const { return !program.getBody().getOps<chunk::Su
 // What is read of the state and written to it, a function of that: with a sum where a system has a
 // difference.
 FailureOr<unsigned> RolePlan::visitFunctions(chunk::SubstituteOp op) {
-  if (op.getReads().size() != 1 || op.getWrites().size() != 1 || rowDecay || refusalOf(op, /*sums=*/true))
+  if (op.getReads().size() != 1 || op.getWrites().size() > 2 || rowDecay || refusalOf(op, /*sums=*/true))
     return failure();
   rowSums = countSums(op);
   const TensorArgument &ofState = tensors[initialTensor() + stateOfRule(0)];
@@ -191,6 +191,11 @@ FailureOr<unsigned> RolePlan::visitFunctions(chunk::SubstituteOp op) {
   chunk::GramOp gram = splitScores(op.getBlocks().front()).second;
   hasNoLeaves =
       !isSystem || (gram && gram.getReach() == chunk::Reach::Start && *starts() % tokensOfWarp == 0);
+  // What is written nowhere is an output.
+  bool isOutput = op.getWrites().size() == 1 || (matchPattern(op.getBlocks()[1], m_Constant(&none)) &&
+                                                 none.getValue().isZero() && hasNoLeaves);
+  if (!isOutput)
+    return failure();
   if (rowSums && op.getReads().front().use_empty() && !hasNoLeaves)
     combination = combinationOf(op);
   // A vector that is written takes as long, in turns, as warps take to meet.
@@ -218,7 +223,9 @@ FailureOr<unsigned> RolePlan::visitFunctions(chunk::SubstituteOp op) {
   if (isSystem && (failed(needOwnSystem(op.getBlocks().front())) || isNegated))
     return failure();
   isNegated = true;
-  return available[op.getReads().front()] = available[op.getWrites().front()] = wave;
+  for (Value write : op.getWrites())
+    available[write] = wave;
+  return available[op.getReads().front()] = wave;
 }
 
 LogicalResult RolePlan::needOwnSystem(Value block) {

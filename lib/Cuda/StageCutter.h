@@ -68,6 +68,7 @@ private:
   bool findProducts(mlir::Value value);
   bool isProduct(mlir::Value value);
   Core *coreOfGrowth(mlir::Operation *op);
+  Core *coreOfFunction(mlir::Value value);
   bool findOutputs();
   bool findNeeds();
   llvm::SetVector<mlir::Value> linearSources(mlir::Value value);

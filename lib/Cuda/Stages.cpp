@@ -8,6 +8,8 @@
 #include "lib/Cuda/StageCutter.h"
 #include "lib/Derive/ProveRewritten.h"
 #include "mlir/Analysis/SliceAnalysis.h"
+#include "mlir/IR/Dominance.h"
+#include "mlir/Transforms/CSE.h"
 #include "mlir/Transforms/GreedyPatternRewriteDriver.h"
 #include "llvm/ADT/SetVector.h"
 #include "llvm/Support/SaveAndRestore.h"
@@ -267,6 +269,22 @@ Core *StageCutter::coreOfGrowth(Operation *op) {
   return nullptr;
 }
 
+// The core whose matrices are written a vector that is a function of what is read of them: who applies it
+// gives what comes out. Null where there is none.
+Core *StageCutter::coreOfFunction(Value value) {
+  for (Core &own : cores.cores) {
+    llvm::SaveAndRestore current(core, &own);
+    llvm::SaveAndRestore before(functions, {});
+    findFunctions();
+    bool isWritten = llvm::any_of(value.getUsers(), [&](Operation *user) {
+      return isa<MatmulOp>(user) && isMatrix(user->getResult(0)) && functions.contains(user);
+    });
+    if (isWritten && !(cores.reachOf(value) & ~own.states))
+      return &own;
+  }
+  return nullptr;
+}
+
 // What a value takes from cores, where it is a function of that and the token.
 bool StageCutter::findProducts(Value value) {
   value = strip(value);
@@ -289,7 +307,9 @@ bool StageCutter::findProducts(Value value) {
   }
   if (!op || (isMatrix(value) && !isa<JoinOp>(op)))
     return false;
-  if (Core *own = coreOfGrowth(op)) {
+  Core *own = coreOfGrowth(op);
+  own = own ? own : coreOfFunction(value);
+  if (own) {
     own->products.insert(value);
     return true;
   }
@@ -395,6 +415,9 @@ static OwningOpRef<ModuleOp> proved(RuleOp rule, OwningOpRef<ModuleOp> module, S
     return {};
   }
   (void)applyPatternsGreedily(anew, FrozenRewritePatternSet()); // sizes are constants
+  IRRewriter rewriter(rule.getContext());
+  DominanceInfo dominance;
+  eliminateCommonSubExpressions(rewriter, dominance, anew); // what is written to two states is one value
   return module;
 }
 
