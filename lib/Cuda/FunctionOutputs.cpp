@@ -26,6 +26,22 @@ static chunk::MapOp outputOf(chunk::SubstituteOp op) {
   return {};
 }
 
+// a*(x/n) as (a*x)/n for numbers n: both have been written down in their cheapest order, which is not the
+// same.
+static void divideLast(Block &body, RewriterBase &rewriter) {
+  for (auto product : llvm::make_early_inc_range(body.getOps<MulOp>()))
+    for (unsigned i : {0, 1}) {
+      auto quotient = product->getOperand(i).getDefiningOp<DivOp>();
+      if (!quotient || !matType(quotient.getRhs()).isScalar() || matType(quotient.getLhs()).isScalar() ||
+          matType(product->getOperand(1 - i)).isScalar())
+        continue;
+      rewriter.setInsertionPoint(product);
+      Value whole = MulOp::create(rewriter, product.getLoc(), quotient.getLhs(), product->getOperand(1 - i));
+      rewriter.replaceOpWithNewOp<DivOp>(product, whole, quotient.getRhs());
+      break;
+    }
+}
+
 void cuda::giveFunctions(chunk::ProgramOp program) {
   for (auto op : llvm::make_early_inc_range(program.getBody().getOps<chunk::SubstituteOp>())) {
     if (op.getReads().size() != 1 || op.getWrites().size() != 1)
@@ -71,6 +87,7 @@ void cuda::giveFunctions(chunk::ProgramOp program) {
     op.erase();
     IRRewriter rewriter(program.getContext());
     DominanceInfo dominance;
+    divideLast(both.getBody().front(), rewriter);
     eliminateCommonSubExpressions(rewriter, dominance, both);
   }
 }

@@ -151,12 +151,12 @@ LogicalResult RoleEmitter::Substitution::substitute(chunk::SubstituteOp op) {
   Values known;
   Value reads = op.getReads().front(), writes = op.getWrites().front();
   llvm::MapVector<Value, Values> all;
-  // What is an output alone waits for the chunk's end in pairs, as registers are few.
-  auto keep = [&](Value result, Values entries) {
+  // What is an output alone is stored, or waits for the chunk's end in pairs, as registers are few.
+  auto keep = [&](Value result, int64_t block, Values entries) {
     Values own = entries;
     if (std::optional<unsigned> output = roles.outputOf(result); output && !entries.empty()) {
       state.slabs[result] = entries;
-      own = *roles.packedOutput(state, *output, result);
+      own = roles.storedOutput(state, *output, block, *roles.packedOutput(state, *output, result));
     }
     llvm::append_range(all[result], own);
   };
@@ -212,7 +212,7 @@ LogicalResult RoleEmitter::Substitution::substitute(chunk::SubstituteOp op) {
         for (size_t e = 0; e < found.size(); ++e)
           results[place(e)] = entries[first + e];
         if (write != writes)
-          keep(write, results);
+          keep(write, block, results);
       }
     } else {
       results = solve(block, {}, {}, given, ofTurn, &entriesRead);
@@ -224,8 +224,8 @@ LogicalResult RoleEmitter::Substitution::substitute(chunk::SubstituteOp op) {
       entry = ptx.choose(exists, entry, ptx.number(0));
     }
     llvm::append_range(known, sideOf(results));
-    keep(reads, entriesRead);
-    keep(writes, results);
+    keep(reads, block, entriesRead);
+    keep(writes, block, results);
     if (rows() == 2)
       leave(writes, block, results);
   }

@@ -46,6 +46,19 @@ FailureOr<Values> RoleEmitter::packedOutput(ChainState &state, unsigned output, 
   return pairs;
 }
 
+// Stores an output's tokens of a block of 16 as soon as they are known, where that goes: null pairs for what
+// waits for the chunk's end then.
+Values RoleEmitter::storedOutput(ChainState &state, unsigned output, int64_t block, Values pairs) {
+  if (outputPlace || state.isPiece() || plan.areColumns(output) || plan.rowsOfOutput() != tokensOfChunk)
+    return pairs;
+  if (!block)
+    ptx.await(barrier(OutputsEmpty, ptx.constant(0)),
+              ptx.exclusiveOr(ptx.bits(state.chunk, 1), ptx.constant(1)));
+  Value at = ptx.add(outputAt(state.stage, output, halfOfSlab()), state.matrixLane);
+  ptx.storeMatrices(at, block * 2048 * plan.states, pairs, true);
+  return Values(pairs.size());
+}
+
 // Hands a chunk's outputs to the warp that copies. Rows of a chunk that is not whole are stored here.
 void RoleEmitter::storeOutputs(ChainState &state, ArrayRef<Value> packed) {
   int64_t steps = plan.rowsOfOutput() / 16 / plan.states;
@@ -59,6 +72,8 @@ void RoleEmitter::storeOutputs(ChainState &state, ArrayRef<Value> packed) {
   for (int64_t step = 0; step < int64_t(packed.size()) / 4; ++step) {
     Value at = outputAt(state.stage, step / steps, halfOfSlab());
     ArrayRef<Value> pairs = packed.slice(4 * step, 4);
+    if (!pairs.front()) // stored before
+      continue;
     int64_t offset = step % steps * 2048 * plan.states;
     if (plan.areColumns(unsigned(step / steps)))
       storeColumns(ptx.add(at, offset), pairs);

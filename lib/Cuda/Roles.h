@@ -425,6 +425,7 @@ private:
   mlir::Value tokensLeft(mlir::Value chunk);
   std::optional<unsigned> outputOf(mlir::Value value) const;
   mlir::FailureOr<Values> packedOutput(ChainState &state, unsigned output, mlir::Value value);
+  Values storedOutput(ChainState &state, unsigned output, int64_t block, Values pairs);
   void storeOutputs(ChainState &state, llvm::ArrayRef<mlir::Value> packed);
   void storeRowsOfOutput(unsigned output, mlir::Value chunk, mlir::Value buffer, mlir::Value left);
   mlir::Value outputsMeet();

@@ -103,7 +103,7 @@ private:
   llvm::DenseMap<Core *, llvm::DenseSet<mlir::Value>> taken; // what each core has of other stages
   llvm::SmallVector<unsigned> late;                          // outputs that no core computes
   mlir::OwningOpRef<mlir::ModuleOp> whole; // the rule as it was, where states have second ones
-  llvm::SetVector<mlir::Value> written;    // what states that have second ones hand to them
+  llvm::SetVector<mlir::Value> written;    // what states hand to others that they are written themselves
   uint64_t followed = 0;                   // those to which a second one has to be the same for ever, as bits
   // Whose reads are magnified, as bits of states; what exponentials follow from by sums and factors alone;
   // and the names of such values that are handed over.

@@ -307,9 +307,12 @@ bool StageCutter::findProducts(Value value) {
   }
   if (!op || (isMatrix(value) && !isa<JoinOp>(op)))
     return false;
-  Core *own = coreOfGrowth(op);
-  own = own ? own : coreOfFunction(value);
-  if (own) {
+  if (Core *own = coreOfFunction(value)) {
+    written.insert(value);
+    own->products.insert(value);
+    return true;
+  }
+  if (Core *own = coreOfGrowth(op)) {
     own->products.insert(value);
     return true;
   }
