@@ -1,7 +1,7 @@
 // States that take a share of what another one has grown by in a block, as states that are written to.
 //
-// Of S = S@16 - eta*(G - G@16); G = G + D, as mini-batches of gradient descent have it, no token is written to
-// S as it was before: each takes the block's start, and its own eta times what the block has brought. But
+// Of S = S@16 - eta*(G - G@16); G = G + D, as mini-batches of gradient descent have it, no token is written
+// to S as it was before: each takes the block's start, and its own eta times what the block has brought. But
 // where blocks start and end S is W = W - eta'*D, with the eta of the block's last token for eta', and within
 // a block S is W@16 - eta*(G - G@16). So states are sums of what is written to them, which chunks know.
 #pragma once

@@ -92,19 +92,6 @@ private:
     return success(left != nullptr);
   }
 
-  // The vector of which each entry is times a key of a state, where a product is that; else null.
-  Value channelsOf(Value term, Value state) {
-    auto product = term.getDefiningOp<MulOp>();
-    for (unsigned k : {0, 1})
-      if (product && product->getOperand(k) == state) {
-        Value vector = product->getOperand(1 - k);
-        MatType type = matType(vector);
-        if (isOfToken(vector) && !type.isScalar() && isOne(isTurned ? type.getCols() : type.getRows()))
-          return vector;
-      }
-    return {};
-  }
-
   // What of a member is left where all of it is left of a number.
   Value splat(Value number, int64_t keys) {
     return MulOp::create(b, loc, number, ConstantOp::create(b, loc, 1.0, columnType(keys)));
@@ -233,26 +220,6 @@ private:
     }
     return true;
   }
-  // Whether a value follows from states that are not joined, as they were, are or were at a block's start,
-  // and from the joined ones through those alone.
-  bool isOfOthers(Value value) {
-    if (auto argument = dyn_cast<BlockArgument>(value)) {
-      ArgKind kind = rule.getArg(argument).getKind();
-      return isOfToken(value) && (kind == ArgKind::State || kind == ArgKind::Stale);
-    }
-    if (llvm::is_contained(rule.yieldedStates(), value))
-      return !memberOf(plain(value), /*isUpdate=*/true);
-    Operation *op = value.getDefiningOp();
-    return isa<AddOp, SubOp, NegOp, MulOp, MatmulOp, TransposeOp>(op) && !isOfToken(value) &&
-           llvm::any_of(op->getOperands(), [&](Value x) { return isOfOthers(x); }) &&
-           llvm::all_of(op->getOperands(), [&](Value x) { return isOfToken(x) || isOfOthers(x); });
-  }
-  std::optional<unsigned> memberOfChannels(Value term) {
-    for (unsigned i = 0; i < members.size(); ++i)
-      if (channelsOf(term, member(i)))
-        return i;
-    return std::nullopt;
-  }
 
   // A vector that does not follow linearly: of the token, or a function of what does.
   bool addOpaque(Value vector, Value number, Combination &sum) {
@@ -314,20 +281,16 @@ private:
     auto *first = llvm::find_if(vectors, [](Value vector) { return vector != nullptr; });
     if (first == vectors.end())
       return {};
-    // What one part is times, all others should be, too: what is read and what is written along the same
-    // vector are then seen to be. Vectors come first, as their keys are exact.
+    // What one part is times, all others should be, too: the first, so that it is one of the rule's vectors,
+    // or another, so that what is read and what is written along the same vector are seen to be.
     Value common;
-    SmallVector<unsigned> order;
-    for (bool ofVectors : {true, false})
-      for (unsigned i = 0; i < members.size(); ++i)
-        if (vectors[i] && isVector(i) == ofVectors)
-          order.push_back(i);
-    for (unsigned i : order) {
+    for (unsigned i = 0; i < vectors.size(); ++i) {
       SmallVector<Value> quotients;
-      for (auto [vector, number] : llvm::zip(vectors, numbers))
-        if (FailureOr<Value> own = vector ? quotientOf(b, loc, number, numbers[i]) : Value(); succeeded(own))
+      for (auto [member, vector] : llvm::enumerate(vectors))
+        if (FailureOr<Value> own = vector ? quotientOf(b, loc, numbers[member], numbers[i]) : Value();
+            succeeded(own) && (!isVector(member) || isKeyOfVector(*own)))
           quotients.push_back(*own);
-      if (quotients.size() < vectors.size())
+      if (!vectors[i] || quotients.size() < vectors.size())
         continue;
       common = numbers[i];
       numbers = quotients;

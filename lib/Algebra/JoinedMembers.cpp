@@ -121,3 +121,56 @@ std::optional<unsigned> JoinedMembers::memberAtStart(Value value) const {
       return i;
   return std::nullopt;
 }
+
+// Whether a value follows from states that are not joined, as they were, are or were at a block's start,
+// and from the joined ones through those alone.
+bool JoinedMembers::isOfOthers(Value value) {
+  if (auto argument = dyn_cast<BlockArgument>(value)) {
+    ArgKind kind = rule.getArg(argument).getKind();
+    return isOfToken(value) && (kind == ArgKind::State || kind == ArgKind::Stale);
+  }
+  if (llvm::is_contained(rule.yieldedStates(), value))
+    return !memberOf(plain(value), /*isUpdate=*/true);
+  Operation *op = value.getDefiningOp();
+  return isa<AddOp, SubOp, NegOp, MulOp, MatmulOp, TransposeOp>(op) && !isOfToken(value) &&
+         llvm::any_of(op->getOperands(), [&](Value x) { return isOfOthers(x); }) &&
+         llvm::all_of(op->getOperands(), [&](Value x) { return isOfToken(x) || isOfOthers(x); });
+}
+
+// The vector of which each entry is times a key of a state, where a product is that; else null.
+Value JoinedMembers::channelsOf(Value term, Value state) {
+  auto product = term.getDefiningOp<MulOp>();
+  for (unsigned k : {0, 1})
+    if (product && product->getOperand(k) == state) {
+      Value vector = product->getOperand(1 - k);
+      MatType type = matType(vector);
+      if (isOfToken(vector) && !type.isScalar() && isOne(isTurned ? type.getCols() : type.getRows()))
+        return vector;
+    }
+  return {};
+}
+
+std::optional<unsigned> JoinedMembers::memberOfChannels(Value term) {
+  for (unsigned i = 0; i < members.size(); ++i)
+    if (channelsOf(term, member(i)))
+      return i;
+  return std::nullopt;
+}
+
+// Whether keys that are a number times `entryOfVector` are about that in bf16, if it is a constant.
+bool JoinedMembers::isKeyOfVector(Value number) {
+  constexpr double most = 1.0 / (1 << 12); // that is off, of what is rounded by up to 2^-9
+  auto asConstant = [](Value value) { return value ? value.getDefiningOp<ConstantOp>() : ConstantOp(); };
+  auto quotient = number ? number.getDefiningOp<DivOp>() : DivOp();
+  ConstantOp top = asConstant(quotient ? quotient.getLhs() : number);
+  ConstantOp bottom = quotient ? asConstant(quotient.getRhs()) : ConstantOp();
+  if (!top || (quotient && !bottom))
+    return true;
+  double exact = entryOfVector * top.getValue().convertToDouble();
+  if (bottom)
+    exact /= bottom.getValue().convertToDouble();
+  APFloat rounded(exact);
+  bool isInexact;
+  rounded.convert(APFloat::BFloat(), APFloat::rmNearestTiesToEven, &isInexact);
+  return std::abs(rounded.convertToFloat() - exact) <= most * std::abs(exact);
+}

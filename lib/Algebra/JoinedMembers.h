@@ -41,6 +41,14 @@ protected:
   /// Whether a value of the rule follows from none of them.
   bool isOfToken(mlir::Value value) const { return !(reach.lookup(value) & group); }
 
+  /// Whether it follows from states that are not joined, and from the joined ones through those alone.
+  bool isOfOthers(mlir::Value value);
+  /// The vector of which each entry is times a key of a state, where a product is that; else null.
+  mlir::Value channelsOf(mlir::Value term, mlir::Value state);
+  std::optional<unsigned> memberOfChannels(mlir::Value term);
+  /// Whether keys that are a number times `entryOfVector` are about that in bf16, if it is a constant.
+  static bool isKeyOfVector(mlir::Value number);
+
   RuleOp rule;
   mlir::Block &body;
   llvm::SmallVector<mlir::BlockArgument> states;

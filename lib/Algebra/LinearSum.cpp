@@ -21,8 +21,9 @@ static double findFactors(Value number, SmallVectorImpl<Value> &factors) {
 }
 
 // Leaves of a number's factors those that are no factors of another; nothing where that one has more. Returns
-// the quotient of their constants.
-static std::optional<double> takeFactors(Value number, Value by, SmallVectorImpl<Value> &left) {
+// the constants that both are times.
+static std::optional<std::pair<double, double>> takeFactors(Value number, Value by,
+                                                            SmallVectorImpl<Value> &left) {
   SmallVector<Value> others;
   double constant = findFactors(number, left), other = findFactors(by, others);
   for (Value factor : others) {
@@ -31,22 +32,27 @@ static std::optional<double> takeFactors(Value number, Value by, SmallVectorImpl
       return std::nullopt;
     left.erase(same);
   }
-  return other == 0 ? std::nullopt : std::optional<double>(constant / other);
+  return other == 0 ? std::nullopt : std::optional(std::pair(constant, other));
 }
 
 bool recur::isSameNumber(Value x, Value y) {
   SmallVector<Value> left;
-  return takeFactors(x, y, left) == 1.0 && left.empty();
+  auto constants = takeFactors(x, y, left);
+  return constants && constants->first == constants->second && left.empty();
 }
 
 FailureOr<Value> recur::quotientOf(OpBuilder &b, Location loc, Value number, Value by) {
   SmallVector<Value> left;
-  std::optional<double> constant = takeFactors(number, by, left);
-  if (!constant)
+  auto constants = takeFactors(number, by, left);
+  if (!constants)
     return failure();
   Value product;
-  if (*constant != 1)
-    left.push_back(ConstantOp::create(b, loc, *constant));
+  // A quotient of constants stays one, which a proof in F_p takes as it is.
+  if (auto [constant, other] = *constants; constant != other) {
+    left.push_back(ConstantOp::create(b, loc, constant));
+    if (other != 1)
+      left.back() = DivOp::create(b, loc, left.back(), ConstantOp::create(b, loc, other));
+  }
   for (Value factor : left)
     product = product ? MulOp::create(b, loc, product, factor).getResult() : factor;
   return product;

@@ -415,20 +415,19 @@ private:
   mlir::LogicalResult findScale(ChainState &state, Issue &issue);
   void applyScale(llvm::MutableArrayRef<mlir::Value> entries, const RowScale &scale, bool divides = false);
   mlir::FailureOr<Values> startOf(ChainState &state, const Issue &issue);
-  mlir::FailureOr<Values> startEntries(ChainState &state, const ChainProduct &product);
-  mlir::FailureOr<Values> startInTurns(ChainState &state, const ChainProduct &product);
+  mlir::FailureOr<Values> startEntries(ChainState &state, const ChainProduct &product),
+      startInTurns(ChainState &state, const ChainProduct &product);
   mlir::LogicalResult sumStarts(ChainState &state, unsigned wave);
   void takeTurns(ChainState &state, std::array<mlir::Value, 2> results, mlir::ValueRange entries, bool sums);
   void land(ChainState &state, size_t count);
   bool liesTurned(const ChainProduct &product) const;
   bool isStacked(const ChainProduct &product) const { return stacks && product.stack >= 0; }
   mlir::Value tokensLeft(mlir::Value chunk);
-  std::optional<unsigned> outputOf(mlir::Value value) const;
+  std::optional<unsigned> outputOf(mlir::Value value) const; // that is nothing else
   mlir::FailureOr<Values> packedOutput(ChainState &state, unsigned output, mlir::Value value);
   Values storedOutput(ChainState &state, unsigned output, int64_t block, Values pairs);
   void storeOutputs(ChainState &state, llvm::ArrayRef<mlir::Value> packed);
   void storeRowsOfOutput(unsigned output, mlir::Value chunk, mlir::Value buffer, mlir::Value left);
-  mlir::Value outputsMeet();
   void copyOutputs(mlir::Value chunk, Stage stage);
   int64_t outputTileBytes() const { return plan.rowsOfOutput() * rowBytes; }
   mlir::Value outputAt(const Stage &stage, unsigned output, mlir::Value slab);
@@ -444,17 +443,16 @@ private:
   /// A thread's entries of a value in 8 columns, and of a state.
   int64_t entriesOfEight() const { return 4 / plan.states; }
   int64_t entriesOfState() const { return plan.keys / 2 / plan.states; }
-  Values initialState();
   void storeFinal(mlir::ValueRange entries);
   /// Row and column of each entry of a state that a thread has.
   void forStateEntries(llvm::function_ref<void(mlir::Value row, mlir::Value col)> body);
-  mlir::Value launderedCall();
+  mlir::Value launderedCall(), outputsMeet();
   Part find(TensorAccess &access);
   /// What a warpgroup leaves of a segment: the state's rows, and the factor.
   int64_t gatheredBytes() const { return stateBytes() + 16; }
   int64_t stateBytes() const { return rowsOfSlab * plan.keys * 4 + 128 * 4 * plan.heldPairs(); }
   Values givenState(unsigned state);
-  Values givenStates(), gatheredState();
+  Values initialState(), givenStates(), gatheredState();
   mlir::Value gathered(mlir::Value block, bool ofNormaliser = false);
   void storeGathered(mlir::ValueRange entries, mlir::Value scale);
   Values loadEntries(mlir::Value from);
