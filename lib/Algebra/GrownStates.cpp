@@ -28,6 +28,7 @@ private:
   LogicalResult grow(unsigned state);
   SmallVector<Term> termsOf(Value value, LinearSum::Predicate isLeaf);
   bool follows(Value value, ArrayRef<ArgKind> kinds);
+  bool isFunction(Value value);
   Value last(Value number);
   BlockArgument lastOf(BlockArgument input);
   BlockArgument startOf(BlockArgument state) {
@@ -51,6 +52,22 @@ bool GrownStates::follows(Value value, ArrayRef<ArgKind> kinds) {
   (void)getBackwardSlice(value, &slice, options);
   return isIt(value) ||
          llvm::any_of(slice, [&](Operation *op) { return llvm::any_of(op->getOperands(), isIt); });
+}
+
+// Whether a value is more than a sum of what is read of states. Such a sum is an error that vanishes, and
+// what the other state adds up for ever of it is what roles have rounded: chunks of f32 are more exact.
+bool GrownStates::isFunction(Value value) {
+  SetVector<Operation *> slice;
+  BackwardSliceOptions options;
+  options.inclusive = true;
+  (void)getBackwardSlice(value, &slice, options);
+  return llvm::any_of(slice, [&](Operation *op) {
+    auto reads = [&](Value x) { return follows(x, {ArgKind::State, ArgKind::Stale}); };
+    unsigned count = llvm::count_if(op->getOperands(), reads);
+    bool isLinear = isa<AddOp, SubOp, NegOp>(op) || (count == 1 && isa<MulOp>(op)) ||
+                    (count == 1 && isa<DivOp>(op) && reads(op->getOperand(0)));
+    return count && isa<ElementwiseOp>(op) && !isLinear;
+  });
 }
 
 SmallVector<GrownStates::Term> GrownStates::termsOf(Value value, LinearSum::Predicate isLeaf) {
@@ -124,7 +141,7 @@ LogicalResult GrownStates::grow(unsigned number) {
       return failure();
     added.erase(kept);
     for (auto [value, factor] : added) {
-      if (follows(value, {ArgKind::State}))
+      if (follows(value, {ArgKind::State}) || !isFunction(value))
         return failure();
       Value times = factor ? MulOp::create(b, rule.getLoc(), atLast, factor).getResult() : atLast;
       sum = AddOp::create(b, rule.getLoc(), sum, MulOp::create(b, rule.getLoc(), times, value));
