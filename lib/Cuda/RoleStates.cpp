@@ -49,7 +49,8 @@ FailureOr<Values> RoleEmitter::packedOutput(ChainState &state, unsigned output, 
 // Stores an output's tokens of a block of 16 as soon as they are known, where that goes: null pairs for what
 // waits for the chunk's end then.
 Values RoleEmitter::storedOutput(ChainState &state, unsigned output, int64_t block, Values pairs) {
-  if (outputPlace || state.isPiece() || plan.areColumns(output) || plan.rowsOfOutput() != tokensOfChunk)
+  if (outputPlace || state.isPiece() || plan.states > 1 || plan.areColumns(output) ||
+      plan.rowsOfOutput() != tokensOfChunk)
     return pairs;
   if (!block)
     ptx.await(barrier(OutputsEmpty, ptx.constant(0)),
