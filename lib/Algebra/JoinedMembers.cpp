@@ -49,7 +49,7 @@ void JoinedMembers::findReach() {
 // The states that the first matrix which needs others needs, and that need it, or those alike.
 bool JoinedMembers::findGroup(bool areAlike) {
   SmallVector<uint64_t> needs;
-  for (Value update : rule.yieldedStates())
+  for (Value update : updates)
     needs.push_back(reach.lookup(update));
   for (bool more = true; std::exchange(more, false);)
     for (uint64_t &own : needs)
@@ -129,7 +129,7 @@ bool JoinedMembers::isOfOthers(Value value) {
     ArgKind kind = rule.getArg(argument).getKind();
     return isOfToken(value) && (kind == ArgKind::State || kind == ArgKind::Stale);
   }
-  if (llvm::is_contained(rule.yieldedStates(), value))
+  if (llvm::is_contained(updates, value))
     return !memberOf(plain(value), /*isUpdate=*/true);
   Operation *op = value.getDefiningOp();
   return isa<AddOp, SubOp, NegOp, MulOp, MatmulOp, TransposeOp>(op) && !isOfToken(value) &&

@@ -17,14 +17,15 @@ mlir::Value plain(mlir::Value value);
 class JoinedMembers {
 public:
   explicit JoinedMembers(RuleOp rule)
-      : rule(rule), body(rule.getBody().front()), states(rule.argumentsOf(ArgKind::State)) {}
+      : rule(rule), body(rule.getBody().front()), states(rule.argumentsOf(ArgKind::State)),
+        updates(rule.yieldedStates()) {}
 
   /// Fails where there are none that can be one state.
   mlir::LogicalResult find(bool areAlike);
 
 protected:
   mlir::BlockArgument member(unsigned i) const { return states[members[i]]; }
-  mlir::Value update(unsigned i) const { return RuleOp(rule).yieldedStates()[members[i]]; }
+  mlir::Value update(unsigned i) const { return updates[members[i]]; }
   bool isVector(unsigned i) const { return !isOfMatrix(states[members[i]]); }
   int64_t keysOf(unsigned i) const {
     MatType type = matType(member(i));
@@ -52,6 +53,7 @@ protected:
   RuleOp rule;
   mlir::Block &body;
   llvm::SmallVector<mlir::BlockArgument> states;
+  llvm::SmallVector<mlir::Value> updates;    // the new ones
   llvm::SmallVector<unsigned> members;       // by number among the states
   llvm::SmallVector<int64_t> firsts, params; // of each, where its keys begin, and its param or -1
   bool isTurned = false;                     // matrices have a row for each key

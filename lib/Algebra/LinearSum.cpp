@@ -47,8 +47,11 @@ FailureOr<Value> recur::quotientOf(OpBuilder &b, Location loc, Value number, Val
   if (!constants)
     return failure();
   Value product;
-  // A quotient of constants stays one, which a proof in F_p takes as it is.
-  if (auto [constant, other] = *constants; constant != other) {
+  // A quotient of constants stays one, which a proof in F_p takes as it is; equal ones look alike.
+  auto [constant, other] = *constants;
+  double common = std::copysign(std::ldexp(1.0, std::ilogb(other)), other);
+  constant /= common, other /= common;
+  if (constant != other) {
     left.push_back(ConstantOp::create(b, loc, constant));
     if (other != 1)
       left.back() = DivOp::create(b, loc, left.back(), ConstantOp::create(b, loc, other));
