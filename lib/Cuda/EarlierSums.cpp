@@ -5,8 +5,9 @@
 // with its root the inner product of that and the loss' gradient; with that the mean of what comes out. But a
 // number that comes late is often a factor of what is summed,
 //     sum((n*x + y).*z) = n*sum(x.*z) + sum(y.*z),
-// so that all sums are taken when the second one is. Only what is linear is taken apart, of a product one
-// factor: a square of x - n*y is not x*x - 2*n*x*y + n*n*y*y, whose digits cancel out.
+// so that it need not wait for that number. Sums more are instructions more, so each has to save a meeting.
+// Only what is linear is taken apart, of a product one factor: a square of x - n*y is not x*x - 2*n*x*y +
+// n*n*y*y, whose digits cancel out.
 #include "lib/Cuda/EntryCombinations.h"
 #include "lib/Cuda/EntryFunctions.h"
 #include "mlir/IR/Dominance.h"
