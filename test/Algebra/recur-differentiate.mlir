@@ -6,11 +6,12 @@ recur.rule @quadratic(input "x" %x: !recur.mat<d x 1>, state "S" %S: !recur.mat<
   %z = recur.constant 0.0 : !recur.mat<e x d>
   recur.yield %z : !recur.mat<e x d>
 } body {
+  // CHECK: %[[TWO:.*]] = recur.constant 2.000000e+00
   // CHECK: %[[Y:.*]] = recur.matmul %S, %x
   %y = recur.matmul %S, %x : !recur.mat<e x d>, !recur.mat<d x 1>
   %s = recur.mul %y, %y : !recur.mat<e x 1>, !recur.mat<e x 1>
   %l = recur.reduce sum %s rows cols : !recur.mat<e x 1>
-  // CHECK: %[[TWICE:.*]] = recur.add %[[Y]], %[[Y]]
+  // CHECK: %[[TWICE:.*]] = recur.mul %[[Y]], %[[TWO]]
   // CHECK: %[[XT:.*]] = recur.transpose %x
   // CHECK: %[[G:.*]] = recur.matmul %[[TWICE]], %[[XT]]
   %g = recur.gradient %l wrt %S : !recur.mat<e x d>
