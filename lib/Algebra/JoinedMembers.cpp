@@ -133,7 +133,6 @@ bool JoinedMembers::isOfOthers(Value value) {
     return !memberOf(plain(value), /*isUpdate=*/true);
   Operation *op = value.getDefiningOp();
   return isa<AddOp, SubOp, NegOp, MulOp, MatmulOp, TransposeOp>(op) && !isOfToken(value) &&
-         llvm::any_of(op->getOperands(), [&](Value x) { return isOfOthers(x); }) &&
          llvm::all_of(op->getOperands(), [&](Value x) { return isOfToken(x) || isOfOthers(x); });
 }
 

@@ -43,8 +43,10 @@ void KernelBuilder::addPortable(DeriveFunction derive) {
     makeShared(tilesSymbol, 1024);
   // Blocks of few tokens rather take more memory than wait, where there is more.
   SmallVector<std::pair<int64_t, bool>> sizes{{64, true}, {32, true}};
-  if (std::optional<int64_t> block = program.getBlock())
-    sizes = {{padded(*block), false}, {padded(*block), true}};
+  if (std::optional<int64_t> block = program.getBlock()) {
+    int64_t tokens = llvm::PowerOf2Ceil(padded(*block)); // products go by 16, 32 or 64
+    sizes = {{tokens, false}, {tokens, true}};
+  }
   for (auto [tokens, savesMemory] : sizes) {
     ChunkShape shape{tokens, ChunkEmitter::countWarps(program), ChunkEmitter::findPrecision(program, tensors),
                      savesMemory};
