@@ -61,13 +61,8 @@ bool GrownStates::isFunction(Value value) {
   BackwardSliceOptions options;
   options.inclusive = true;
   (void)getBackwardSlice(value, &slice, options);
-  return llvm::any_of(slice, [&](Operation *op) {
-    auto reads = [&](Value x) { return follows(x, {ArgKind::State, ArgKind::Stale}); };
-    unsigned count = llvm::count_if(op->getOperands(), reads);
-    bool isLinear = isa<AddOp, SubOp, NegOp>(op) || (count == 1 && isa<MulOp>(op)) ||
-                    (count == 1 && isa<DivOp>(op) && reads(op->getOperand(0)));
-    return count && isa<ElementwiseOp>(op) && !isLinear;
-  });
+  auto reads = [&](Value x) { return follows(x, {ArgKind::State, ArgKind::Stale}); };
+  return llvm::any_of(slice, [&](Operation *op) { return isFunctionOf(op, reads); });
 }
 
 SmallVector<GrownStates::Term> GrownStates::termsOf(Value value, LinearSum::Predicate isLeaf) {
@@ -154,6 +149,13 @@ LogicalResult GrownStates::grow(unsigned number) {
 
 OwningOpRef<ModuleOp> recur::growStates(RuleOp rule) {
   return rewritten(rule, [](RuleOp copy) { return GrownStates(copy).run(); });
+}
+
+bool recur::isFunctionOf(Operation *op, llvm::function_ref<bool(Value)> reads) {
+  unsigned count = llvm::count_if(op->getOperands(), reads);
+  bool isLinear = isa<AddOp, SubOp, NegOp>(op) || (count == 1 && isa<MulOp>(op)) ||
+                  (count == 1 && isa<DivOp>(op) && reads(op->getOperand(0)));
+  return count && isa<ElementwiseOp>(op) && !isLinear;
 }
 
 bool recur::readsLast(RuleOp rule) {

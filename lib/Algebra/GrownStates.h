@@ -22,4 +22,8 @@ mlir::OwningOpRef<mlir::ModuleOp> growStates(RuleOp rule);
 /// Whether a rule reads what comes later: no kernel but roles knows of that.
 bool readsLast(RuleOp rule);
 
+/// Whether an elementwise op is more than a sum, or a multiple, of those of its operands that `reads` is true
+/// of: a function of what is read of a state.
+bool isFunctionOf(mlir::Operation *op, llvm::function_ref<bool(mlir::Value)> reads);
+
 } // namespace recur

@@ -138,11 +138,8 @@ void StageCutter::findFunctions() {
   for (auto [i, update] : llvm::enumerate(rule.yieldedStates()))
     if (core->states >> i & 1)
       (void)getBackwardSlice(update, &functions, options);
-  auto isFunction = [&](Operation *op) {
-    unsigned own = llvm::count_if(op->getOperands(), [&](Value operand) { return isOwn(operand); });
-    return isa<ElementwiseOp>(op) && own && !isa<AddOp, SubOp, NegOp>(op) &&
-           !(own == 1 && (isa<MulOp>(op) || (isa<DivOp>(op) && isOwn(op->getOperand(0)))));
-  };
+  auto reads = [&](Value operand) { return isOwn(operand); };
+  auto isFunction = [&](Operation *op) { return isFunctionOf(op, reads); };
   if (core->isVector || llvm::none_of(functions, isFunction))
     functions.clear();
 }
