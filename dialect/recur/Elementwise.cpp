@@ -158,6 +158,12 @@ RangeAttr SubOp::inferRange(ArrayRef<RangeAttr> x) {
 OpFoldResult SubOp::fold(FoldAdaptor adaptor) {
   if (isConstant(adaptor.getRhs(), 0) && getLhs().getType() == getType())
     return getLhs();
+  // 1 - (1 - x) is x.
+  auto rest = getRhs().getDefiningOp<SubOp>();
+  Attribute whole;
+  if (rest && rest.getRhs().getType() == getType() && adaptor.getLhs() &&
+      matchPattern(rest.getLhs(), m_Constant(&whole)) && whole == adaptor.getLhs())
+    return rest.getRhs();
   return foldConstants(*this, adaptor.getOperands());
 }
 

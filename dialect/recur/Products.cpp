@@ -64,6 +64,28 @@ struct EqualTerms : OpRewritePattern<AddOp> {
   }
 };
 
+// What is left of a matrix without a part of it: S - S*diag(x) is S*diag(1 - x).
+struct RestOfMatrix : OpRewritePattern<SubOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(SubOp op, PatternRewriter &rewriter) const override {
+    auto part = op.getRhs().getDefiningOp<MulOp>();
+    for (unsigned i : {0, 1}) {
+      if (!part || part->getOperand(i) != op.getLhs())
+        continue;
+      Value share = part->getOperand(1 - i), one = ConstantOp::create(rewriter, op.getLoc(), 1.0);
+      if (share.getType() == op.getType())
+        continue;
+      auto row = share.getDefiningOp<TransposeOp>(); // vectors are columns
+      Value rest = SubOp::create(rewriter, op.getLoc(), one, row ? row.getOperand() : share);
+      if (row)
+        rest = TransposeOp::create(rewriter, op.getLoc(), rest);
+      rewriter.replaceOpWithNewOp<MulOp>(op, op.getLhs(), rest);
+      return success();
+    }
+    return failure();
+  }
+};
+
 // Numbers that stand in the text, or come of gradients, are one: a*(b*x) is (a*b)*x.
 struct ConstantFactors : OpRewritePattern<MulOp> {
   using OpRewritePattern::OpRewritePattern;
@@ -84,5 +106,5 @@ struct ConstantFactors : OpRewritePattern<MulOp> {
 };
 } // namespace
 void MulOp::getCanonicalizationPatterns(RewritePatternSet &patterns, MLIRContext *context) {
-  patterns.add<ConstantScale, RepeatedScale, EqualTerms, ConstantFactors>(context);
+  patterns.add<ConstantScale, RepeatedScale, EqualTerms, RestOfMatrix, ConstantFactors>(context);
 }

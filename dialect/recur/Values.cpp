@@ -163,6 +163,19 @@ struct ScalarProduct : OpRewritePattern<MatmulOp> {
   }
 };
 
+// A vector's product with itself is the sum of its squares.
+struct SquaredNorm : OpRewritePattern<MatmulOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(MatmulOp op, PatternRewriter &rewriter) const override {
+    auto row = op.getLhs().getDefiningOp<TransposeOp>();
+    if (!row || row.getOperand() != op.getRhs() || !matType(op).isScalar())
+      return failure();
+    Value squares = MulOp::create(rewriter, op.getLoc(), op.getRhs(), op.getRhs());
+    rewriter.replaceOpWithNewOp<ReduceOp>(op, Reduction::Sum, squares, /*rows=*/true, /*cols=*/false);
+    return success();
+  }
+};
+
 // The transpose of a product is the product of the transposes, which brings transposes down to the leaves.
 struct TransposedProduct : OpRewritePattern<TransposeOp> {
   using OpRewritePattern::OpRewritePattern;
@@ -179,7 +192,7 @@ struct TransposedProduct : OpRewritePattern<TransposeOp> {
 } // namespace
 
 void MatmulOp::getCanonicalizationPatterns(RewritePatternSet &patterns, MLIRContext *context) {
-  patterns.add<ZeroProduct, ScalarProduct>(context);
+  patterns.add<ZeroProduct, ScalarProduct, SquaredNorm>(context);
 }
 
 INFER(TransposeOp) {

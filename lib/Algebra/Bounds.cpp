@@ -1,6 +1,5 @@
 // Ranges of entries and norms of vectors.
 #include "lib/Algebra/Bounds.h"
-#include "lib/Algebra/JoinedKeys.h"
 #include "lib/Algebra/Passes.h"
 #include "lib/Algebra/Terms.h"
 #include "mlir/IR/Matchers.h"
@@ -29,6 +28,16 @@ Interval Interval::operator*(Interval other) const {
   return {*llvm::min_element(ends), *llvm::max_element(ends)};
 }
 
+bool recur::areShares(Value vector) {
+  auto quotient = vector.getDefiningOp<DivOp>();
+  auto least = quotient ? quotient.getRhs().getDefiningOp<MaxOp>() : MaxOp(); // of the sum and a small number
+  auto sum = quotient ? quotient.getRhs().getDefiningOp<ReduceOp>() : ReduceOp();
+  for (unsigned i = 0; least && !sum && i < 2; ++i)
+    sum = least->getOperand(i).getDefiningOp<ReduceOp>();
+  return sum && sum.getKind() == Reduction::Sum && sum.getOperand() == quotient.getLhs() &&
+         Interval::of(quotient.getLhs()).lo >= 0;
+}
+
 Interval recur::normOf(Value value, unsigned depth) {
   auto type = dyn_cast<MatType>(value.getType());
   if (type && type.isScalar()) {
@@ -47,7 +56,7 @@ Interval recur::normOf(Value value, unsigned depth) {
     auto rule = dyn_cast<RuleOp>(argument.getOwner()->getParentOp());
     if (rule && rule.getArg(argument).getUnit())
       return {1, 1};
-    if (auto norms = rule ? rule->getAttrOfType<DictionaryAttr>(joinedNormsAttr) : DictionaryAttr())
+    if (auto norms = rule ? rule->getAttrOfType<DictionaryAttr>(normsAttr) : DictionaryAttr())
       if (auto norm = norms.getAs<FloatAttr>(rule.getArg(argument).getName()))
         return {0, norm.getValueAsDouble()};
     return fromRange();
@@ -74,15 +83,9 @@ Interval recur::normOf(Value value, unsigned depth) {
     return {0, std::fmin(left, right)}; // infinity * 0 is no number
   }
   if (auto quotient = dyn_cast<DivOp>(op)) {
-    if (normalisedVector(value))
+    if (addedToNorm(quotient))
       return {0, 1};
-    // Positive parts of a whole, as softmax makes them.
-    auto least = quotient.getRhs().getDefiningOp<MaxOp>(); // of the sum and a small number
-    auto sum = quotient.getRhs().getDefiningOp<ReduceOp>();
-    for (unsigned i = 0; least && !sum && i < 2; ++i)
-      sum = least->getOperand(i).getDefiningOp<ReduceOp>();
-    if (sum && sum.getKind() == Reduction::Sum && sum.getOperand() == quotient.getLhs() &&
-        Interval::of(quotient.getLhs()).lo >= 0)
+    if (areShares(value))
       return {0, 1};
     Interval by = Interval::of(quotient.getRhs());
     return matType(quotient.getRhs()).isScalar() && by.lo > 0 ? Interval{0, operand(0).hi / by.lo}

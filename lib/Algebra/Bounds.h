@@ -26,8 +26,15 @@ struct Interval {
 /// where a sum is none such. `rangeOf` gives the ranges of values that it is made of, or null.
 RangeAttr rangeOfMean(AddOp sum, llvm::function_ref<RangeAttr(mlir::Value)> rangeOf);
 
+/// Of a part of a rule, and its chunk program: a dictionary of what bounds the norms of inputs that are made
+/// by others.
+constexpr llvm::StringLiteral normsAttr = "recur.norms";
+
 /// Bounds of the Euclidean norm of a vector; operations below `depth` are not looked at.
 Interval normOf(mlir::Value value, unsigned depth = 8);
+
+/// Whether a vector is that of positive numbers divided by their sum, as softmax makes them.
+bool areShares(mlir::Value vector);
 
 /// Appends the factors of a product of entries.
 void flattenProduct(mlir::Value value, llvm::SmallVectorImpl<mlir::Value> &factors);

@@ -1,5 +1,6 @@
 // Of `T = S + p*kT`, T*k is S*k + (kT*k)*p: a delta rule that follows on a write, or on another one, along
-// the same key reads what the first one does, and their systems are one.
+// the same key reads what the first one does, and their systems are one. (Where what it reads is written
+// along another vector, and p follows from the state, nothing is one: those are changes in turn.)
 #include "lib/Algebra/DistributeReads.h"
 #include "lib/Algebra/LinearSum.h"
 #include "lib/Algebra/NormalForm.h"
@@ -49,8 +50,8 @@ namespace {
 // A read of a matrix along a vector on one side of it.
 class ReadAlong {
 public:
-  ReadAlong(OpBuilder &b, Location loc, Value vector, bool onRight)
-      : b(b), loc(loc), onRight(onRight), vector(vector) {}
+  ReadAlong(OpBuilder &b, Location loc, Value vector, bool onRight, bool ofAll)
+      : b(b), loc(loc), onRight(onRight), ofAll(ofAll), vector(vector) {}
 
   // What is read of a sum whose last terms are written along the vector: of the terms before them, and
   // numbers times what was written. Null where the last term is another.
@@ -58,7 +59,7 @@ public:
     Operation *op = matrix.getDefiningOp();
     if (isa_and_present<TransposeOp>(op)) {
       Value turned = TransposeOp::create(b, loc, vector);
-      Value read = ReadAlong(b, loc, turned, !onRight).before(op->getOperand(0));
+      Value read = ReadAlong(b, loc, turned, !onRight, ofAll).before(op->getOperand(0));
       return read ? turnedSum(b, loc, read) : read;
     }
     if (isa_and_present<NegOp>(op)) {
@@ -129,20 +130,50 @@ private:
           along = withoutTransposes(multiple->getOperand(1 - i));
           break;
         }
-    if (along != withoutTransposes(vector))
+    Value column = outer->getOperand(onRight ? 0 : 1);
+    if (along != withoutTransposes(vector) || (!ofAll && dependsOnState(column)))
       return {};
     Value met = squareOf(b, loc, vector);
     if (scale)
       met = MulOp::create(b, loc, scale, met);
-    return MulOp::create(b, loc, met, outer->getOperand(onRight ? 0 : 1));
+    return MulOp::create(b, loc, met, column);
   }
 
   OpBuilder &b;
   Location loc;
   bool onRight;
+  bool ofAll; // or of what is known beforehand alone
   Value vector;
 };
 } // namespace
+
+// Whether a value is a vector times numbers.
+static bool isMultiple(Value value, Value vector) {
+  for (value = withoutTransposes(value); value != vector;) {
+    auto product = value.getDefiningOp<MulOp>();
+    unsigned number = product && matType(product.getLhs()).isScalar() ? 0 : 1;
+    if (!product || !matType(product->getOperand(number)).isScalar())
+      return false;
+    value = withoutTransposes(product->getOperand(1 - number));
+  }
+  return true;
+}
+
+// Whether a vector that follows from another one is written along one, or what it is a multiple of.
+static bool isWrittenAlong(Value column, Value vector) {
+  SetVector<Value> follow;
+  follow.insert(column);
+  for (unsigned i = 0; i < follow.size(); ++i)
+    for (Operation *user : follow[i].getUsers()) {
+      bool makesMatrix = user->getNumResults() && isMatrix(matType(user->getResult(0)));
+      if (isa<MatmulOp>(user) && makesMatrix &&
+          llvm::any_of(user->getOperands(), [&](Value side) { return isMultiple(side, vector); }))
+        return true;
+      if (user->getNumResults() && !makesMatrix)
+        follow.insert(user->getResult(0));
+    }
+  return false;
+}
 
 static void readBeforeWrites(RuleOp rule, IRRewriter &rewriter) {
   for (MatmulOp op : llvm::make_early_inc_range(rule.getBody().getOps<MatmulOp>())) {
@@ -152,7 +183,8 @@ static void readBeforeWrites(RuleOp rule, IRRewriter &rewriter) {
         llvm::is_contained(rule.yieldedStates(), withoutTransposes(op->getOperand(onRight ? 0 : 1))))
       continue;
     rewriter.setInsertionPoint(op);
-    ReadAlong read(rewriter, op.getLoc(), op->getOperand(onRight ? 1 : 0), onRight);
+    Value vector = op->getOperand(onRight ? 1 : 0);
+    ReadAlong read(rewriter, op.getLoc(), vector, onRight, isWrittenAlong(op, withoutTransposes(vector)));
     Value before = read.before(op->getOperand(onRight ? 0 : 1));
     if (!before)
       continue;
@@ -208,18 +240,9 @@ static bool changesAlongOne(ForOp loop) {
     if (isRead(product))
       vector = withoutTransposes(product->getOperand(isMatrix(matType(product.getLhs())) ? 1 : 0));
   }
-  auto isMultiple = [&](Value side) {
-    for (side = withoutTransposes(side); side != vector;) {
-      auto product = side.getDefiningOp<MulOp>();
-      unsigned number = product && matType(product.getLhs()).isScalar() ? 0 : 1;
-      if (!product || !matType(product->getOperand(number)).isScalar())
-        return false;
-      side = withoutTransposes(product->getOperand(1 - number));
-    }
-    return true;
-  };
   auto isAlong = [&](MatmulOp product) {
-    return isRead(product) || llvm::any_of(product->getOperands(), isMultiple);
+    return isRead(product) ||
+           llvm::any_of(product->getOperands(), [&](Value side) { return isMultiple(side, vector); });
   };
   return vector && !isWithin(vector) && llvm::all_of(loop.getBody().getOps<MatmulOp>(), isAlong);
 }

@@ -47,9 +47,6 @@ mlir::OwningOpRef<mlir::ModuleOp> joinKeys(RuleOp rule);
 /// The attribute of such a rule, and of its parts, that joinedNames reads.
 constexpr llvm::StringLiteral joinedKeysAttr = "recur.joined_keys";
 
-/// Of a part of such a rule: a dictionary of what bounds the norms of inputs that several vectors are.
-constexpr llvm::StringLiteral joinedNormsAttr = "recur.joined_norms";
-
 /// What the argument of that name is in a rule of joinKeys, or in a part of it; none where it is no such.
 std::optional<JoinedNames> joinedNames(RuleOp rule, llvm::StringRef name);
 /// The name of an argument that these are.

@@ -28,16 +28,34 @@ static SmallVector<MatmulOp> findReads(RuleOp rule) {
   return reads;
 }
 
+// Inner products of what follows from what was read: sums of entries, as functions of vectors have them.
+static void sumProducts(RuleOp rule, ArrayRef<Value> given) {
+  SetVector<Operation *> dependent;
+  for (Value read : given)
+    getForwardSlice(read, &dependent);
+  IRRewriter rewriter(rule.getContext());
+  for (MatmulOp product : llvm::make_early_inc_range(rule.getBody().getOps<MatmulOp>())) {
+    if (!dependent.contains(product) || !matType(product).isScalar() || matType(product.getLhs()).isScalar())
+      continue;
+    rewriter.setInsertionPoint(product);
+    Value row = product.getLhs(), column = TransposeOp::create(rewriter, product.getLoc(), row);
+    Value entries = MulOp::create(rewriter, product.getLoc(), column, product.getRhs());
+    rewriter.replaceOpWithNewOp<ReduceOp>(product, Reduction::Sum, entries, /*rows=*/true, /*cols=*/false);
+  }
+}
+
 OwningOpRef<ModuleOp> recur::takeReadsApart(RuleOp rule, SmallVectorImpl<std::string> &texts) {
   return rewritten(rule, [&](RuleOp copy) {
     OpBuilder b(copy.getBodyYield());
     SmallVector<Attribute> outputs(copy.getOutputs().getValue());
+    SmallVector<Value> givens;
     for (MatmulOp read : findReads(copy)) {
       texts.push_back(notation(read));
       std::string name = "read " + std::to_string(texts.size());
       MatType type = read.getType();
       bool isRow = !isOne(type.getCols());
       Value given = addInput(copy, name, RangeAttr(), /*isUnit=*/false, isRow ? type.transposed() : type);
+      givens.push_back(given);
       if (isRow) {
         OpBuilder::InsertionGuard guard(b);
         b.setInsertionPoint(read);
@@ -49,6 +67,7 @@ OwningOpRef<ModuleOp> recur::takeReadsApart(RuleOp rule, SmallVectorImpl<std::st
       outputs.push_back(b.getStringAttr(name));
     }
     copy.setOutputsAttr(b.getArrayAttr(outputs));
+    sumProducts(copy, givens);
     return success(!texts.empty());
   });
 }

@@ -1,15 +1,14 @@
-// Orders products of matrices so that they cost least, and adds outer products with a vector in common before
-// they are outer products: S - p*kT + w*kT is S + (w - p)*kT. So is what is read of one matrix: S*p - S*k is
-// S*(p - k).
+// Orders products of matrices so that they cost least, and takes out what terms of sums have in common
+// (SumFactors.h).
 //
 // Expanding a sum inside a product pays only when its terms are cheaper than their sum (Terms.h). A sum with
 // a dense term stays one factor.
 #include "lib/Algebra/DistributeReads.h"
 #include "lib/Algebra/Passes.h"
 #include "lib/Algebra/Rewriting.h"
+#include "lib/Algebra/SumFactors.h"
 #include "lib/Algebra/Terms.h"
 #include "mlir/Transforms/GreedyPatternRewriteDriver.h"
-#include "llvm/ADT/MapVector.h"
 
 namespace recur {
 #define GEN_PASS_DEF_RECURREASSOCIATE
@@ -20,124 +19,6 @@ using namespace mlir;
 using namespace recur;
 
 namespace {
-// Sums of matrices, or of vectors that are read of some, flattened.
-class SumFactorer {
-public:
-  explicit SumFactorer(IRRewriter &rewriter) : rewriter(rewriter) {}
-
-  // Rewrites the sum that ends in `root` if it has outer products, or reads of one matrix, to share.
-  void run(Operation *root) {
-    flatten(root->getResult(0), false, /*isRoot=*/true);
-    for (bool byRow : {true, false}) {
-      Groups groups;
-      for (auto [index, part] : llvm::enumerate(parts))
-        if (Value factor = byRow ? part.row : part.column; factor && isCommon(factor, root))
-          groups[{withoutTransposes(factor), isTurned(factor)}].push_back(index);
-      if (!llvm::any_of(groups, [](const auto &group) { return group.second.size() > 1; }))
-        continue;
-      rewriter.setInsertionPoint(root);
-      rewriter.replaceOp(root, emit(root, groups, byRow));
-      return;
-    }
-  }
-
-private:
-  // One summand: scale * column * row, where one of the two may be a matrix, or anything else as `whole`. A
-  // null scale is 1.
-  struct Part {
-    bool negative;
-    Value whole, scale, column, row;
-  };
-
-  // Parts by what they have in common: a vector, or a matrix and whether it is transposed.
-  using Groups = llvm::MapVector<std::pair<Value, unsigned>, SmallVector<unsigned>>;
-
-  // (A vector is a row or a column by where it stands.)
-  static bool isTurned(Value factor) {
-    bool turned = false;
-    while (auto transpose = isMatrix(matType(factor)) ? factor.getDefiningOp<TransposeOp>() : TransposeOp()) {
-      factor = transpose.getOperand();
-      turned = !turned;
-    }
-    return turned;
-  }
-
-  // Of reads, the matrix.
-  static bool isCommon(Value factor, Operation *root) {
-    return isMatrix(matType(root->getResult(0))) || isMatrix(matType(factor));
-  }
-
-  void flatten(Value value, bool negative, bool isRoot = false) {
-    Operation *op = value.getDefiningOp();
-    bool inside = op && (isRoot || op->hasOneUse());
-    if (inside && isa<AddOp, SubOp>(op) && op->getOperand(0).getType() == value.getType() &&
-        op->getOperand(1).getType() == value.getType()) {
-      flatten(op->getOperand(0), negative);
-      flatten(op->getOperand(1), negative ^ isa<SubOp>(op));
-      return;
-    }
-    if (inside && isa<NegOp>(op))
-      return flatten(op->getOperand(0), !negative);
-    Part part{negative, value, {}, {}, {}};
-    auto scaled = dyn_cast_or_null<MulOp>(op);
-    for (unsigned i = 0; inside && scaled && i < 2; ++i)
-      if (matType(scaled->getOperand(i)).isScalar() && scaled->getOperand(1 - i).hasOneUse()) {
-        part.scale = scaled->getOperand(i);
-        op = scaled->getOperand(1 - i).getDefiningOp();
-        break;
-      }
-    auto product = dyn_cast_or_null<MatmulOp>(op);
-    bool isOuter = product && isOne(matType(product.getLhs()).getCols());
-    if (inside && product && (isOuter || isRead(product)))
-      part.column = product.getLhs(), part.row = product.getRhs();
-    parts.push_back(part);
-  }
-
-  Value emit(Operation *root, Groups &groups, bool byRow) {
-    loc = root->getLoc();
-    Value sum;
-    auto add = [&](Value value, bool negative) {
-      if (!sum)
-        sum = negative ? NegOp::create(rewriter, loc, value).getResult() : value;
-      else
-        sum = negative ? SubOp::create(rewriter, loc, sum, value).getResult()
-                       : AddOp::create(rewriter, loc, sum, value).getResult();
-    };
-    SmallVector<bool> isGrouped(parts.size());
-    for (auto &[common, members] : groups)
-      for (unsigned index : members)
-        isGrouped[index] = true;
-    for (bool negative : {false, true}) // a negation is rarely needed
-      for (auto [part, grouped] : llvm::zip(parts, isGrouped))
-        if (!grouped && part.negative == negative)
-          add(part.whole, negative);
-    for (auto &[common, members] : groups) {
-      const Part &first = parts[members[0]];
-      if (members.size() == 1) {
-        add(first.whole, first.negative);
-        continue;
-      }
-      SmallVector<Term> terms;
-      for (unsigned index : members) {
-        Term &term = terms.emplace_back();
-        term.negative = parts[index].negative;
-        if (parts[index].scale)
-          term.scalars.push_back(parts[index].scale);
-        term.chain.push_back({byRow ? parts[index].column : parts[index].row});
-      }
-      Value vectors = emitTerms(rewriter, loc, matType(byRow ? first.column : first.row), terms);
-      add(byRow ? MatmulOp::create(rewriter, loc, vectors, first.row)
-                : MatmulOp::create(rewriter, loc, first.column, vectors),
-          false);
-    }
-    return sum;
-  }
-
-  IRRewriter &rewriter;
-  Location loc = rewriter.getUnknownLoc();
-  SmallVector<Part> parts;
-};
-
 struct Reassociate : recur::impl::RecurReassociateBase<Reassociate> {
   // A matrix divided by a scalar, or by rows or columns: one quotient for many entries, and a factor as
   // others are.
@@ -309,16 +190,21 @@ struct Reassociate : recur::impl::RecurReassociateBase<Reassociate> {
     distributeReads(getOperation(), rewriter);
     readDecayed(rewriter);
     eraseDead(getOperation());
-    SmallVector<Operation *> sums;
-    getOperation().walk([&](Operation *op) {
-      if (!isa<AddOp, SubOp>(op) || matType(op->getResult(0)).isScalar())
-        return;
-      bool isPart = op->hasOneUse() && isa<AddOp, SubOp, NegOp>(*op->user_begin());
-      if (!isPart)
-        sums.push_back(op);
-    });
-    for (Operation *op : sums)
-      SumFactorer(rewriter).run(op);
+    // Once more, as what outer products have in common leaves sums of what else they are made of, and those
+    // of vectors that are read along.
+    for (unsigned round = 0; round < 3; ++round) {
+      SmallVector<Operation *> sums;
+      getOperation().walk([&](Operation *op) {
+        if (!isa<AddOp, SubOp>(op) || matType(op->getResult(0)).isScalar())
+          return;
+        bool isPart = op->hasOneUse() && isa<AddOp, SubOp, NegOp>(*op->user_begin());
+        if (!isPart)
+          sums.push_back(op);
+      });
+      for (Operation *op : sums)
+        factorSum(rewriter, op);
+      eraseDead(getOperation());
+    }
   }
 };
 } // namespace

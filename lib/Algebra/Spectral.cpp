@@ -284,8 +284,8 @@ private:
     if (!same)
       why += normText(by, other);
     report(write.loc,
-           "'" + name(state) + "' may grow without bound: the term '" + times + by + "*" + key +
-               (key.size() == 1 ? "T" : ".T") + "' has the eigenvalue 1 " +
+           "'" + name(state) + "' may grow without bound: the term '" + times + bracketed(by) + "*" +
+               bracketed(key) + (key.size() == 1 ? "T" : ".T") + "' has the eigenvalue 1 " +
                (write.c.number < 0 ? "- " : "+ ") + times + product +
                ", which must stay within [-1, 1], but " + StringRef(why).drop_back(5),
            fixText(same ? key : "", c, same ? norm : Interval{0, std::sqrt(norm.hi * other.hi)}, most));

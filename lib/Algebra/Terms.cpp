@@ -93,20 +93,29 @@ Value recur::diagonalColumn(Value value) {
   return transposed && isOne(matType(value).getRows()) ? transposed.getOperand() : value;
 }
 
+std::optional<double> recur::addedToNorm(DivOp quotient) {
+  auto isSquare = [&](Value value) {
+    auto reduce = value.getDefiningOp<ReduceOp>();
+    auto square = reduce ? reduce.getOperand().getDefiningOp<MulOp>() : MulOp();
+    return square && reduce.getKind() == Reduction::Sum && square.getLhs() == square.getRhs() &&
+           square.getLhs() == quotient.getLhs();
+  };
+  auto root = quotient ? quotient.getRhs().getDefiningOp<SqrtOp>() : SqrtOp();
+  if (root && isSquare(root.getOperand()))
+    return 0;
+  auto sum = root ? root.getOperand().getDefiningOp<AddOp>() : AddOp();
+  FloatAttr eps;
+  for (unsigned i = 0; sum && i < 2; ++i)
+    if (isSquare(sum->getOperand(i)) && matchPattern(sum->getOperand(1 - i), m_Constant(&eps)) &&
+        eps.getValueAsDouble() >= 0)
+      return eps.getValueAsDouble();
+  return std::nullopt;
+}
+
 Value recur::normalisedVector(Value value) {
   auto quotient = value.getDefiningOp<DivOp>();
-  auto root = quotient ? quotient.getRhs().getDefiningOp<SqrtOp>() : SqrtOp();
-  auto sum = root ? root.getOperand().getDefiningOp<AddOp>() : AddOp();
-  for (unsigned i = 0; sum && i < 2; ++i) {
-    auto reduce = sum->getOperand(i).getDefiningOp<ReduceOp>();
-    auto square = reduce ? reduce.getOperand().getDefiningOp<MulOp>() : MulOp();
-    FloatAttr eps;
-    if (square && reduce.getKind() == Reduction::Sum && square.getLhs() == square.getRhs() &&
-        square.getLhs() == quotient.getLhs() && matchPattern(sum->getOperand(1 - i), m_Constant(&eps)) &&
-        std::fabs(eps.getValueAsDouble() - 1e-6) < 1e-12)
-      return quotient.getLhs();
-  }
-  return {};
+  std::optional<double> eps = addedToNorm(quotient);
+  return eps && std::fabs(*eps - 1e-6) < 1e-12 ? quotient.getLhs() : Value();
 }
 
 namespace {

@@ -450,7 +450,7 @@ private:
   /// The range of a value's entries, as far as declared ranges say; and whether none is beyond 1.
   RangeAttr rangeOf(mlir::Value value) const;
   bool isWithinOne(mlir::Value value) const;
-  bool hasShortRows(const TokenTile &tile) const;
+  double longestOf(const TokenTile &tile) const;
   bool shrinks(mlir::Value decay) const;
   double mostOf(mlir::Value scores) const;
   bool isPacked(unsigned tensor) const;

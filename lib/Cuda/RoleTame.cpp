@@ -1,9 +1,12 @@
 // What keeps within the range of half precision.
+#include "lib/Algebra/Bounds.h"
 #include "lib/Cuda/RolePlan.h"
 
 using namespace mlir;
 using namespace recur;
 using namespace recur::cuda;
+
+static constexpr double unbounded = std::numeric_limits<double>::infinity();
 
 bool RolePlan::keepsRange(ArrayRef<RowFactor> factors) const {
   return !isF16 || llvm::all_of(factors, [](RowFactor factor) {
@@ -33,30 +36,35 @@ bool RolePlan::areTensorsPacked() const {
          });
 }
 
-// Whether rows have a norm of at most 1, as the spec declares or because they are divided by theirs.
-bool RolePlan::hasShortRows(const TokenTile &tile) const {
+// What the norms of rows are at most, as the spec declares, as is known of inputs that are made, or because
+// they are divided by theirs.
+double RolePlan::longestOf(const TokenTile &tile) const {
   // What rows are multiplied with, entry by entry, may shorten them.
   const MadeTile *scaled = scaledIn(tile.input);
   Value rows = scaled ? scaled->rows : tile.rows();
   while (auto product = trace(rows).getDefiningOp<MulOp>()) {
     unsigned other = isWithinOne(product->getOperand(1)) ? 0 : 1;
     if (!isWithinOne(product->getOperand(1 - other)))
-      return false;
+      return unbounded;
     rows = product->getOperand(other);
   }
   auto input = dyn_cast<BlockArgument>(trace(rows));
   if (!input)
-    return false;
+    return unbounded;
   // Signs lengthen nothing.
   RowFactors scale = tile.scale;
   llvm::erase_if(scale, [](RowFactor factor) {
     auto weights = trace(factor.value).getDefiningOp<chunk::WeightsOp>();
     return weights && areSigns(weights.getDecay());
   });
-  if (scale.empty())
-    return program.getArg(input.getArgNumber()).getUnit();
+  if (scale.empty()) {
+    ArgAttr arg = program.getArg(input.getArgNumber());
+    auto norms = program->getAttrOfType<DictionaryAttr>(normsAttr);
+    auto norm = norms ? norms.getAs<FloatAttr>(arg.getName()) : FloatAttr();
+    return arg.getUnit() ? 1 : norm ? norm.getValueAsDouble() : unbounded;
+  }
   if (scale.size() != 1 || !scale[0].divides)
-    return false;
+    return unbounded;
   auto root = trace(scale[0].value).getDefiningOp<SqrtOp>();
   Value square = root ? trace(root->getOperand(0)) : Value();
   if (auto sum = square ? square.getDefiningOp<AddOp>() : AddOp())
@@ -65,7 +73,8 @@ bool RolePlan::hasShortRows(const TokenTile &tile) const {
         square = trace(sum->getOperand(1 - i));
   auto reduce = square ? square.getDefiningOp<ReduceOp>() : ReduceOp();
   auto product = reduce ? trace(reduce.getOperand()).getDefiningOp<MulOp>() : MulOp();
-  return product && trace(product->getOperand(0)) == input && trace(product->getOperand(1)) == input;
+  bool isOwn = product && trace(product->getOperand(0)) == input && trace(product->getOperand(1)) == input;
+  return isOwn ? 1 : unbounded;
 }
 
 // Whether what decays only shrinks, as ranges say: of coupled states each number by itself.
@@ -77,9 +86,9 @@ bool RolePlan::shrinks(Value decay) const {
   return areSigns(decay) || (op.getLog() ? logs && logs.getHi() <= 0 : isWithinOne(op.getFactors()));
 }
 
-// What no entry of some scores is beyond: products between tokens are of short rows, decays only shrink them.
+// What no entry of some scores is beyond: products between tokens are of rows with norms, decays only shrink
+// them.
 double RolePlan::mostOf(Value scores) const {
-  constexpr double unbounded = std::numeric_limits<double>::infinity();
   scores = trace(scores);
   if (!isScores(scores)) {
     RangeAttr range = rangeOf(scores);
@@ -87,8 +96,9 @@ double RolePlan::mostOf(Value scores) const {
   }
   Operation *op = scores.getDefiningOp();
   if (auto gram = dyn_cast<chunk::GramOp>(op)) {
-    bool isShort = hasShortRows(*asRows(gram.getLhs())) && hasShortRows(*asRows(gram.getRhs()));
-    return isShort && (!gram.getDecay() || shrinks(gram.getDecay())) ? 1 : unbounded;
+    if (gram.getDecay() && !shrinks(gram.getDecay()))
+      return unbounded;
+    return longestOf(*asRows(gram.getLhs())) * longestOf(*asRows(gram.getRhs()));
   }
   if (auto mask = dyn_cast<chunk::MaskOp>(op))
     return shrinks(mask.getDecay()) ? 1 : unbounded;

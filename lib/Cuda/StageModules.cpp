@@ -41,10 +41,10 @@ OwningOpRef<ModuleOp> StageCutter::stage(const Names &inputs, const Names &outpu
   copy.setOutputsAttr(b.getArrayAttr(names));
   SmallVector<NamedAttribute> norms;
   for (auto &[value, name] : inputs) {
-    if (value.getDefiningOp<ConcatOp>())
+    auto bundle = bundles.find(value);
+    if (value.getDefiningOp<ConcatOp>() || bundle == bundles.end())
       if (double norm = normOf(value).hi; !std::isinf(norm))
         norms.push_back({b.getStringAttr(name), b.getF64FloatAttr(norm)});
-    auto bundle = bundles.find(value);
     Value like = bundle == bundles.end() ? value : bundle->second.front();
     args.push_back(ArgAttr::get(b.getContext(), ArgKind::Input, b.getStringAttr(name), rangeOf(like),
                                 isDividedByNorm(like), 0));
@@ -96,7 +96,7 @@ OwningOpRef<ModuleOp> StageCutter::stage(const Names &inputs, const Names &outpu
   }
   copy.setArgsAttr(b.getArrayAttr(args));
   if (!norms.empty())
-    copy->setAttr(joinedNormsAttr, b.getDictionaryAttr(norms));
+    copy->setAttr(normsAttr, b.getDictionaryAttr(norms));
   return module;
 }
 

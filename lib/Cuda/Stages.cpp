@@ -1,3 +1,4 @@
+#include "lib/Algebra/Bounds.h"
 #include "lib/Algebra/ColumnRows.h"
 #include "lib/Algebra/GrownStates.h"
 #include "lib/Algebra/JoinedKeys.h"
@@ -153,14 +154,15 @@ bool StageCutter::isParamOfFunction(Operation *op, Value operand) {
 }
 
 // A number that a vector is times or divided by is handed over beside it, in f32, but for the norm that makes
-// it short.
+// it short, and the sum that it is shares of.
 bool StageCutter::needVector(Value value, bool withoutDecays) {
   auto baseOf = [&](Value vector) { return base(vector, withoutDecays); };
   auto isMap = [&](Value vector) { return options.rowFunctions && RowMap::of(vector); };
   Value left = baseOf(value);
   for (Operation *factors; !isInput(left) && !isDividedByNorm(left) && !isMap(left); left = baseOf(left)) {
     factors = left.getDefiningOp();
-    if (!isa_and_present<MulOp, DivOp>(factors) || isProduct(left) || written.contains(left))
+    if (!isa_and_present<MulOp, DivOp>(factors) || isProduct(left) || written.contains(left) ||
+        areShares(left))
       break;
     unsigned number = isNumber(factors->getOperand(1)) ? 1 : 0;
     if (!isNumber(factors->getOperand(number)) || (!number && isa<DivOp>(factors)))

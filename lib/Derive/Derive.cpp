@@ -1,6 +1,7 @@
 // The chunk program of a rule: its frame, the groups of states in order, outputs and final states.
 #include "lib/Derive/Derive.h"
 #include "lib/Algebra/BlockStates.h"
+#include "lib/Algebra/Bounds.h"
 #include "lib/Algebra/ColumnRows.h"
 #include "lib/Algebra/Spectral.h"
 #include "lib/Derive/Blocks.h"
@@ -435,5 +436,7 @@ Derivation recur::derive(const NormalForm &nf) {
       return functions;
   if (derivation.program && isContraction(nf))
     (*derivation.program)->setAttr(contractionAttr, UnitAttr::get(nf.rule->getContext()));
+  if (Attribute norms = nf.rule->getAttr(normsAttr); norms && derivation.program)
+    (*derivation.program)->setAttr(normsAttr, norms);
   return derivation;
 }

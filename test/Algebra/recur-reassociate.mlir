@@ -104,6 +104,69 @@ recur.rule @reads(input "b" %b: !recur.mat<1 x 1>, input "k" %k: !recur.mat<dk x
   recur.yield %S, %o : !recur.mat<dv x dk>, !recur.mat<dv x 1>
 }
 
+// So are those of sums that are times a number, under what scales the read: b*(v - h.*(S*k)) + h.*(S*p).
+// CHECK-LABEL: recur.rule @reads_within
+recur.rule @reads_within(input "b" %b: !recur.mat<1 x 1>, input "k" %k: !recur.mat<dk x 1>, input "p" %p: !recur.mat<dk x 1>,
+                         input "v" %v: !recur.mat<dv x 1>, input "h" %h: !recur.mat<dv x 1>, state "S" %S: !recur.mat<dv x dk>) -> ("o") init {
+  %z = recur.constant 0.0 : !recur.mat<dv x dk>
+  recur.yield %z : !recur.mat<dv x dk>
+} body {
+  // CHECK-DAG: %[[BV:.*]] = recur.mul %b, %v
+  // CHECK-DAG: %[[BK:.*]] = recur.mul %b, %k
+  // CHECK: %[[D:.*]] = recur.sub %p, %[[BK]]
+  // CHECK: %[[R:.*]] = recur.matmul %S, %[[D]]
+  // CHECK: %[[HR:.*]] = recur.mul %h, %[[R]]
+  // CHECK: %[[O:.*]] = recur.add %[[BV]], %[[HR]]
+  // CHECK: recur.yield %S, %[[O]]
+  %0 = recur.matmul %S, %k : !recur.mat<dv x dk>, !recur.mat<dk x 1>
+  %1 = recur.mul %h, %0 : !recur.mat<dv x 1>, !recur.mat<dv x 1>
+  %2 = recur.sub %v, %1 : !recur.mat<dv x 1>, !recur.mat<dv x 1>
+  %3 = recur.mul %b, %2 : !recur.mat<1 x 1>, !recur.mat<dv x 1>
+  %4 = recur.matmul %S, %p : !recur.mat<dv x dk>, !recur.mat<dk x 1>
+  %5 = recur.mul %h, %4 : !recur.mat<dv x 1>, !recur.mat<dv x 1>
+  %o = recur.add %3, %5 : !recur.mat<dv x 1>, !recur.mat<dv x 1>
+  recur.yield %S, %o : !recur.mat<dv x dk>, !recur.mat<dv x 1>
+}
+
+// Along one vector they are one read times a number.
+// CHECK-LABEL: recur.rule @read_twice
+recur.rule @read_twice(input "b" %b: !recur.mat<1 x 1>, input "c" %c: !recur.mat<1 x 1>, input "k" %k: !recur.mat<dk x 1>,
+                       state "S" %S: !recur.mat<dv x dk>) -> ("o") init {
+  %z = recur.constant 0.0 : !recur.mat<dv x dk>
+  recur.yield %z : !recur.mat<dv x dk>
+} body {
+  // CHECK: %[[N:.*]] = recur.add %b, %c
+  // CHECK: %[[K:.*]] = recur.mul %[[N]], %k
+  // CHECK: recur.matmul %S, %[[K]]
+  %0 = recur.matmul %S, %k : !recur.mat<dv x dk>, !recur.mat<dk x 1>
+  %1 = recur.mul %b, %0 : !recur.mat<1 x 1>, !recur.mat<dv x 1>
+  %2 = recur.matmul %S, %k : !recur.mat<dv x dk>, !recur.mat<dk x 1>
+  %3 = recur.mul %c, %2 : !recur.mat<1 x 1>, !recur.mat<dv x 1>
+  %o = recur.add %1, %3 : !recur.mat<dv x 1>, !recur.mat<dv x 1>
+  recur.yield %S, %o : !recur.mat<dv x dk>, !recur.mat<dv x 1>
+}
+
+// What is read along that vector and written along another one stays a change after the first: T*k of
+// T = S + (S*p)*kT is no sum of two reads of S.
+// CHECK-LABEL: recur.rule @in_turn
+recur.rule @in_turn(input "k" %k: !recur.mat<dk x 1>, input "p" %p: !recur.mat<dk x 1>, input "r" %r: !recur.mat<dk x 1>,
+                    state "S" %S: !recur.mat<dv x dk>) -> ("o") init {
+  %z = recur.constant 0.0 : !recur.mat<dv x dk>
+  recur.yield %z : !recur.mat<dv x dk>
+} body {
+  // CHECK: %[[T:.*]] = recur.add %S, %{{.*}} : <dv x dk>, <dv x dk>
+  // CHECK: recur.matmul %[[T]], %k
+  %0 = recur.matmul %S, %p : !recur.mat<dv x dk>, !recur.mat<dk x 1>
+  %kT = recur.transpose %k : !recur.mat<dk x 1>
+  %1 = recur.matmul %0, %kT : !recur.mat<dv x 1>, !recur.mat<1 x dk>
+  %2 = recur.add %S, %1 : !recur.mat<dv x dk>, !recur.mat<dv x dk>
+  %3 = recur.matmul %2, %k : !recur.mat<dv x dk>, !recur.mat<dk x 1>
+  %rT = recur.transpose %r : !recur.mat<dk x 1>
+  %4 = recur.matmul %3, %rT : !recur.mat<dv x 1>, !recur.mat<1 x dk>
+  %5 = recur.add %2, %4 : !recur.mat<dv x dk>, !recur.mat<dv x dk>
+  recur.yield %5, %k : !recur.mat<dv x dk>, !recur.mat<dk x 1>
+}
+
 // A change along a vector that has just been written along reads what was before that: the two are one.
 // CHECK-LABEL: recur.rule @one_change
 recur.rule @one_change(input "k" %k: !recur.mat<dk x 1>, input "v" %v: !recur.mat<dv x 1>,
@@ -113,7 +176,8 @@ recur.rule @one_change(input "k" %k: !recur.mat<dk x 1>, input "v" %v: !recur.ma
 } body {
   // CHECK-DAG: %[[KT:.*]] = recur.transpose %k
   // CHECK-DAG: %[[Y:.*]] = recur.matmul %S, %k
-  // CHECK-DAG: %[[KK:.*]] = recur.matmul %[[KT]], %k
+  // CHECK-DAG: %[[SQUARES:.*]] = recur.mul %k, %k
+  // CHECK-DAG: %[[KK:.*]] = recur.reduce  sum %[[SQUARES]]
   // CHECK: %[[U:.*]] = recur.{{add|sub}} {{.*}} : <dv x 1>
   // CHECK: %[[UK:.*]] = recur.matmul %{{.*}}, %[[KT]] : <dv x 1>, <1 x dk>
   // CHECK-NEXT: %[[N:.*]] = recur.add %S, %[[UK]]

@@ -47,6 +47,10 @@ def families():
             f"S = {decay}\nS = S - b*(S*k)*kT - c*(S*p)*pT + b*v*kT + c*u*pT",
             f"S = {decay}\nS = S + b*(v - S*k)*kT + c*(u - S*p)*pT",
             f"S = {decay}*(I - b*k*kT - c*p*pT) + b*v*kT + c*u*pT"]
+        yield f"two reads written along one vector, decay {name}", [
+            f"S = {decay}\nx = b*k - c*p\nS = S + (b*v - S*x)*kT",
+            f"S = {decay}\ny = S*p\nS = S + b*(v - S*k)*kT + c*y*kT",
+            f"S = {decay}\nS = S*(I - b*k*kT + c*p*kT) + b*v*kT"]
         if name == "of values":  # token by token, each spelling in operations of its own
             continue
         yield f"corrections in turn, decay {name}", [
@@ -57,6 +61,10 @@ def families():
             f"S = {decay}*(I - b*k*kT)*(I - c*p*pT) + e*v*kT",
             f"S = {decay}*(I - b*k*kT)\nS = S - c*(S*p)*pT\nS = S + e*v*kT",
             f"S = {decay}\nS = S*(I - b*k*kT)*(I - c*p*pT)\nS = S + e*v*kT"]
+        yield f"what is read written along the next one's vector, decay {name}", [
+            f"S = {decay}\nS = S*(I - b*k*pT)*(I - c*p*rT) + e*v*kT",
+            f"S = {decay}*(I - b*k*pT)\nS = S - c*(S*p)*rT + e*v*kT",
+            f"S = {decay}\nS = S - b*(S*k)*pT\nS = S - c*(S*p)*rT\nS = S + e*v*kT"]
         for along, written in (("a third key", "e*v*rT"), ("both", "b*v*kT + c*u*pT"), ("both, one value", "b*v*kT + c*v*pT")):
             yield f"two erasures and then what is written along {along}, decay {name}", [
                 f"S = {decay}*(I - b*k*kT)*(I - c*p*pT) + {written}",

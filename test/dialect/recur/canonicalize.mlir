@@ -73,3 +73,25 @@ recur.rule @terms(input "x" %x: !recur.mat<d x 1>, input "y" %y: !recur.mat<d x 
   %p = recur.add %yx, %x : !recur.mat<d x 1>, !recur.mat<d x 1>
   recur.yield %s, %o, %p : !recur.mat<d x 1>, !recur.mat<d x 1>, !recur.mat<d x 1>
 }
+
+// -----
+// kT*k is the sum of squares; S - S*diag(x) is S*diag(1 - x), and 1 - (1 - x) is x.
+// CHECK-LABEL: recur.rule @parts
+recur.rule @parts(input "k" %k: !recur.mat<d x 1>, input "x" %x: !recur.mat<d x 1>, state "S" %S: !recur.mat<e x d>) -> ("o") init {
+  %zero = recur.constant 0.0 : <e x d>
+  recur.yield %zero : !recur.mat<e x d>
+} body {
+  // CHECK-DAG: %[[SQUARES:.*]] = recur.mul %k, %k
+  // CHECK-DAG: %[[NORM:.*]] = recur.reduce  sum %[[SQUARES]] rows
+  // CHECK-DAG: %[[XT:.*]] = recur.transpose %x
+  // CHECK-DAG: %[[REST:.*]] = recur.mul %S, %[[XT]]
+  // CHECK: recur.yield %[[REST]], %[[NORM]]
+  %kT = recur.transpose %k : !recur.mat<d x 1>
+  %o = recur.matmul %kT, %k : !recur.mat<1 x d>, !recur.mat<d x 1>
+  %one = recur.constant 1.0 : <1 x 1>
+  %y = recur.sub %one, %x : !recur.mat<1 x 1>, !recur.mat<d x 1>
+  %yT = recur.transpose %y : !recur.mat<d x 1>
+  %part = recur.mul %S, %yT : !recur.mat<e x d>, !recur.mat<1 x d>
+  %rest = recur.sub %S, %part : !recur.mat<e x d>, !recur.mat<e x d>
+  recur.yield %rest, %o : !recur.mat<e x d>, !recur.mat<1 x 1>
+}
