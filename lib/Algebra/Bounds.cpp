@@ -184,7 +184,7 @@ bool recur::isImplicitStep(ArrayRef<Value> factors, Value key) {
       }
       SmallVector<Value> numerator;
       FloatAttr one;
-      if (!matchPattern(quotient.getLhs(), m_Constant(&one)))
+      if (!matchPattern(quotient.getLhs(), m_Constant(&one)) || one.getValueAsDouble() != 1)
         numerator.push_back(quotient.getLhs());
       for (Value other : factors)
         if (other != factor)

@@ -4,6 +4,7 @@
 // Expanding a sum inside a product pays only when its terms are cheaper than their sum (Terms.h). A sum with
 // a dense term stays one factor.
 #include "lib/Algebra/DistributeReads.h"
+#include "lib/Algebra/NormedSteps.h"
 #include "lib/Algebra/Passes.h"
 #include "lib/Algebra/Rewriting.h"
 #include "lib/Algebra/SumFactors.h"
@@ -189,6 +190,8 @@ struct Reassociate : recur::impl::RecurReassociateBase<Reassociate> {
     eraseDead(getOperation());
     distributeReads(getOperation(), rewriter);
     readDecayed(rewriter);
+    eraseDead(getOperation());
+    normSteps(getOperation(), rewriter);
     eraseDead(getOperation());
     // Once more, as what outer products have in common leaves sums of what else they are made of, and those
     // of vectors that are read along.

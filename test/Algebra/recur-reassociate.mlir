@@ -167,6 +167,35 @@ recur.rule @in_turn(input "k" %k: !recur.mat<dk x 1>, input "p" %p: !recur.mat<d
   recur.yield %5, %k : !recur.mat<dv x dk>, !recur.mat<dk x 1>
 }
 
+// A step that is divided by its key's squared norm is one along the key divided by its norm.
+// CHECK-LABEL: recur.rule @normed_step
+recur.rule @normed_step(input "b" %b: !recur.mat<1 x 1>, input "k" %k: !recur.mat<dk x 1>, input "v" %v: !recur.mat<dv x 1>,
+                        state "S" %S: !recur.mat<dv x dk>) -> ("o") init {
+  %z = recur.constant 0.0 : !recur.mat<dv x dk>
+  recur.yield %z : !recur.mat<dv x dk>
+} body {
+  // CHECK: %[[N:.*]] = recur.sqrt
+  // CHECK: %[[X:.*]] = recur.div %k, %[[N]]
+  // CHECK-DAG: %[[VN:.*]] = recur.div %v, %[[N]]
+  // CHECK-DAG: %[[R:.*]] = recur.matmul %S, %[[X]]
+  // CHECK: %[[E:.*]] = recur.sub %[[VN]], %[[R]]
+  // CHECK: %[[BE:.*]] = recur.mul %b, %[[E]]
+  // CHECK: %[[XT:.*]] = recur.transpose %[[X]]
+  // CHECK: recur.matmul %[[BE]], %[[XT]]
+  %kk = recur.mul %k, %k : !recur.mat<dk x 1>, !recur.mat<dk x 1>
+  %square = recur.reduce sum %kk rows : !recur.mat<dk x 1>
+  %eps = recur.constant 0.01 : !recur.mat<1 x 1>
+  %s = recur.add %square, %eps : !recur.mat<1 x 1>, !recur.mat<1 x 1>
+  %c = recur.div %b, %s : !recur.mat<1 x 1>, !recur.mat<1 x 1>
+  %0 = recur.matmul %S, %k : !recur.mat<dv x dk>, !recur.mat<dk x 1>
+  %1 = recur.sub %v, %0 : !recur.mat<dv x 1>, !recur.mat<dv x 1>
+  %2 = recur.mul %c, %1 : !recur.mat<1 x 1>, !recur.mat<dv x 1>
+  %kT = recur.transpose %k : !recur.mat<dk x 1>
+  %3 = recur.matmul %2, %kT : !recur.mat<dv x 1>, !recur.mat<1 x dk>
+  %4 = recur.add %S, %3 : !recur.mat<dv x dk>, !recur.mat<dv x dk>
+  recur.yield %4, %v : !recur.mat<dv x dk>, !recur.mat<dv x 1>
+}
+
 // A change along a vector that has just been written along reads what was before that: the two are one.
 // CHECK-LABEL: recur.rule @one_change
 recur.rule @one_change(input "k" %k: !recur.mat<dk x 1>, input "v" %v: !recur.mat<dv x 1>,

@@ -35,6 +35,36 @@ def kda(x, s):
     return scale(x.q) * s.S @ l2norm(x.q)
 
 
+def gated_deltanet2(x, s):
+    k = l2norm(x.k)
+    s.S = (s.S * exp(x.g)) @ (np.eye(len(k)) - outer(x.b * k, k)) + outer(x.w * x.v, k)
+    return scale(x.q) * s.S @ l2norm(x.q)
+
+
+def kaczmarz(x, s):
+    # The nearest state that gives the value, as far as the rate says; what keys of no length find stays.
+    S, square = exp(x.g) * s.S, x.k @ x.k + 1e-6
+    s.S = S + x.eta * outer((x.v - S @ x.k) / square, x.k)
+    return scale(x.q) * s.S @ x.q
+
+
+def preconditioned(x, s, decayed):
+    """Keys are written along times what their squares' sums say, within a factor of 1.5."""
+    k = l2norm(x.k)
+    s.A = exp(x.h) * s.A + x.c * k**2
+    far = np.log(s.A + 1e-6) - x.m
+    s.S = decayed + x.b * outer(x.v - decayed @ k, k * 1.5 ** (-far / (1 + np.abs(far))))
+    return scale(x.q) * s.S @ l2norm(x.q)
+
+
+def preconditioned_gdn(x, s):
+    return preconditioned(x, s, exp(x.g) * s.S)
+
+
+def preconditioned_kda(x, s):
+    return preconditioned(x, s, s.S * exp(x.g))
+
+
 def deltaproduct(x, s):
     s.S = exp(x.g) * s.S
     for k, v, b in zip(x.k, x.v, x.b):

@@ -44,6 +44,13 @@ def titans(x, s):
     return s.S @ x.q
 
 
+def momentum_deltanet(x, s):
+    k, S = l2norm(x.k), exp(x.g) * s.S
+    s.M = exp(x.h) * s.M - x.eta * outer(x.v - S @ k, k)
+    s.S = S - x.b * s.M
+    return scale(x.q) * s.S @ l2norm(x.q)
+
+
 def fixed_momentum(x, s):
     k = l2norm(x.k)
     s.M = 0.9 * s.M + 0.7 * x.b * outer(x.v - s.S @ k, k)

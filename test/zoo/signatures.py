@@ -28,6 +28,14 @@ gated_deltanet              | q:query(dk) k:key(dk) v:value(dv) g:log_decay() b:
 gated_deltanet_loss         | q:query(dk) k:key(dk) v:value(dv) g:log_decay() b:gate_2() | | S(dv,dk)
 comba                       | q:query(dk) k:key(dk) p:key(dk) v:value(dv) g:log_decay() b:gate() | | S(dv,dk)
 kda                         | q:query(dk) k:key(dk) v:value(dv) g:log_decay_5(dk) b:gate() | | S(dv,dk)
+gated_deltanet2             | q:query(dk) k:key(dk) v:value(dv) g:log_decay_5(dk) b:gate(dk) w:gate(dv) | | S(dv,dk)
+momentum_deltanet           | q:query(dk) k:key(dk) v:value(dv) g:log_decay() h:log_decay() b:gate() eta:gate() | | \
+                              S(dv,dk) M:real(dv,dk)
+preconditioned_gdn          | q:query(dk) k:key(dk) v:value(dv) g:log_decay() h:log_decay() b:gate() c:gate() | \
+                              m:real() | S(dv,dk) A:positive(dk)
+preconditioned_kda          | q:query(dk) k:key(dk) v:value(dv) g:log_decay_5(dk) h:log_decay() b:gate() c:gate() | \
+                              m:real() | S(dv,dk) A:positive(dk)
+kaczmarz                    | q:query(dk) k:key(dk) v:value(dv) g:log_decay() eta:gate() | | S(dv,dk)
 deltaproduct                | q:query(dk) k:unit(dk)[n] v:value(dv)[n] b:gate_2()[n] g:log_decay() | | \
                               S(dv,dk)
 dplr                        | q:query(dk) k:key(dk) a:unit(dk) b:unit(dk) v:value(dv) g:log_decay(dk) | | \

@@ -143,6 +143,29 @@ def comba_step(x, S):
     return scaled(S, l2(x.q)), S
 
 
+def kda2_step(x, S):
+    S, k = S * torch.exp(x.g)[..., None, :], l2(x.k)
+    S = S + outer(x.w * x.v - read(S, x.b * k), k)
+    return scaled(S, l2(x.q)), S
+
+
+def momentum_step(x, S, M):
+    k, S = l2(x.k), rows(torch.exp(x.g)) * S
+    M = rows(torch.exp(x.h)) * M - outer(x.eta[..., None] * (x.v - read(S, k)), k)
+    S = S - rows(x.b) * M
+    return scaled(S, l2(x.q)), S, M
+
+
+def preconditioned_step(x, S, A):
+    k = l2(x.k)
+    A = torch.exp(x.h)[..., None] * A + x.c[..., None] * k * k
+    far = torch.log(A + 1e-6) - x.m[:, None]
+    decay = torch.exp(x.g)
+    S = S * (decay[..., None, :] if decay.ndim == k.ndim else rows(decay))
+    S = S + outer(x.b[..., None] * (x.v - read(S, k)), k * 1.5 ** (-far / (1 + far.abs())))
+    return scaled(S, l2(x.q)), S, A
+
+
 def product_step(x, S):
     S = rows(torch.exp(x.g)) * S
     for j in range(x.k.shape[-2]):
@@ -295,6 +318,26 @@ def gsa_step_of(ops, x, states):
     return ops.fused_recurrent_gsa(x.q, x.k, x.v, x.s, g=x.g, initial_state=states, output_final_state=True)
 
 
+def gdn2(ops, x, final):
+    o, state = ops.chunk_gdn2(x.q, x.k, x.v, x.g, x.b, x.w, output_final_state=final, use_qk_l2norm_in_kernel=True,
+                              safe_gate=True, lower_bound=-5)
+    return o, [flip(state)]
+
+
+def momentum(ops, x, final):
+    o, states = ops.chunk_momentum_delta_rule(x.q, x.k, x.v, x.g, x.h, beta=x.b, eta=x.eta, output_final_state=final)
+    return o, [flip(s) for s in (states if final else (None, None))]
+
+
+def preconditioned(name, **more):
+    def run(ops, x, final):
+        o, state, squares = getattr(ops, name)(
+            q=x.q, k=x.k, v=x.v, g_atk=x.h, g=x.g, beta_atk=x.c, beta=x.b, output_final_state=final,
+            use_qk_l2norm_in_kernel=True, log_atk_scale=x.m.float(), **more)
+        return o, [flip(state), squares]
+    return run
+
+
 def ttt(ops, x, final):
     o, state, bias = ops.chunk_ttt_linear(x.q, x.k, x.v, x.w, x.b, x.eta[..., None], output_final_state=final)
     return o, [flip(state), None if bias is None else bias[..., 0, :]]
@@ -353,6 +396,18 @@ RULES = [
                                                 use_qk_l2norm_in_kernel=True, **s)),
          steps_of("fused_recurrent_comba", "q", "k", "v", "p", "g", beta="b", use_qk_l2norm_in_kernel=True),
          products=(3, 2, 2)),
+    Rule("gated_deltanet2", lambda d: dict(**qkv(d), g=d.log_decay(D), b=d.gate(D), w=d.gate(D)), kda2_step, gdn2,
+         products=(3, 2, 2)),
+    Rule("momentum_deltanet", lambda d: dict(**qkv(d), g=d.log_decay(), h=d.log_decay(), b=d.gate(), eta=d.gate()),
+         momentum_step, momentum, states=((D, D), (D, D)), products=(5, 2, 2)),
+    Rule("preconditioned_gdn", lambda d: dict(**qkv(d), g=d.log_decay(), h=d.log_decay(), b=d.gate(), c=d.gate(),
+                                              m=0.1 * d.normal(d.heads)),
+         preconditioned_step, preconditioned("chunk_precond_gated_delta_rule"), params=("m",), states=((D, D), (D,)),
+         products=(3, 2, 2)),
+    Rule("preconditioned_kda", lambda d: dict(**qkv(d), g=d.log_decay(D), h=d.log_decay(), b=d.gate(), c=d.gate(),
+                                              m=0.1 * d.normal(d.heads)),
+         preconditioned_step, preconditioned("chunk_precond_kda", safe_gate=True, lower_bound=-5), params=("m",),
+         states=((D, D), (D,)), products=(3, 2, 2)),
     Rule("deltaproduct", lambda d: dict(q=d.query(), k=d.key(2), v=d.value(2, D), b=2 * d.gate(2), g=d.log_decay()),
          product_step,
          one(lambda ops, x, **s: ops.chunk_gated_delta_product(x.q, x.micro[0], x.micro[1], g=x.g, beta=x.micro[2],
@@ -396,6 +451,8 @@ def inputs_of(rule, draw, dtype=torch.bfloat16):
 def states_of(rule, batch, heads, device):
     """States to begin with."""
     found = [torch.randn(batch, heads, *shape, device=device) * 0.1 for shape in rule.states]
+    if rule.name.startswith("preconditioned"):  # the second is a sum of squares
+        found[1] = found[1].abs()
     if rule.name == "mesanet_cg":  # the second is a sum of k*kT
         found[1] = found[1] @ found[1].transpose(-1, -2)
     return found

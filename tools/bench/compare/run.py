@@ -77,6 +77,11 @@ def load_peer(compile_only, tuning):
         from fla.ops.mesa_net import mesa_net_decoding_one_step
         from fla.ops.rwkv7 import fused_mul_recurrent_rwkv7
         from fla.ops.ttt import chunk_ttt_linear
+        try:
+            from fla.ops.gdn2 import chunk_gdn2
+            ops.chunk_gdn2 = chunk_gdn2
+        except ImportError:  # before 0.6
+            pass
         ops.chunk_ttt_linear = chunk_ttt_linear
         ops.chunk_gated_delta_product = chunk_gated_delta_product
         ops.mesa_net_decoding_one_step = mesa_net_decoding_one_step
