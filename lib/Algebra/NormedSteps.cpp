@@ -125,9 +125,24 @@ private:
         return MulOp::create(b, loc, op->getOperand(i), divided(op->getOperand(1 - i)));
     if (auto read = dyn_cast_if_present<MatmulOp>(op); read && isRead(read))
       for (unsigned i : {0, 1})
-        if (Value along = read->getOperand(i); withoutTransposes(along) == key)
-          return MatmulOp::create(b, loc, i ? read.getLhs() : asKey(along), i ? asKey(along) : read.getRhs());
+        if (Value along = shorter(read->getOperand(i)))
+          return MatmulOp::create(b, loc, i ? read.getLhs() : along, i ? along : read.getRhs());
     return DivOp::create(b, loc, value, norm);
+  }
+
+  // A key divided by its norm, perhaps times a vector, entry by entry, that stands for what has decayed; null
+  // for others.
+  Value shorter(Value along) {
+    Value column = withoutTransposes(along);
+    if (column == key)
+      return asKey(along);
+    auto product = column.getDefiningOp<MulOp>();
+    for (unsigned i = 0; product && i < 2; ++i)
+      if (product->getOperand(i) == key && product->getOperand(1 - i).getType() == key.getType()) {
+        Value decayed = MulOp::create(b, loc, unit, product->getOperand(1 - i));
+        return along == column ? decayed : TransposeOp::create(b, loc, decayed).getResult();
+      }
+    return {};
   }
 
   // The shorter key, as the key itself lies.
