@@ -17,7 +17,7 @@ from signatures import ALL  # noqa: E402
 # Five Newton-Schulz steps magnify what bf16 rounds, and take long.
 SLOW = {"atlas"}
 # What bf16 rounds is a little more than their budgets on some of the inputs.
-ROUGH = {"mesanet_cg", "erased_by_value"}
+ROUGH = {"mesanet_cg", "erased_by_value", "preconditioned_gdn"}
 F32 = {"gated_deltanet", "gla", "mamba1", "gru", "deltaproduct", "mlstm", "titans"}
 # Some of each kind that have chunks and are taken in turn as well: vectors ahead, micro-steps, states of vectors, matrices.
 IN_TURN = {"gated_deltanet", "kda", "rwkv7", "titans", "deltaproduct", "mlstm", "mamba2", "mimo", "turned_keys",

@@ -90,6 +90,26 @@ def delta_family():
     e = x["b"] / (1 + x["b"] * (x["k"] ** 2).sum(-1))
     y = run("one_line", {**x, "a": np.ones_like(e), "b": e})
     same("longhorn is a delta rule", run("longhorn", x)["o"], y["o"])
+    x = given("gated_deltanet2")
+    rate = x["b"][..., 0]
+    x["b"][:], x["w"][:] = rate[..., None], rate[..., None]
+    y = run("kda", {**x, "b": rate})
+    same("gated_deltanet2 with one rate is kda", run("gated_deltanet2", x)["o"], y["o"])
+    x = given("momentum_deltanet", b=np.ones_like(given("momentum_deltanet")["b"]))
+    x["h"][:] = -np.inf
+    y = run("gated_deltanet", {**x, "b": x["eta"]})
+    same("momentum_deltanet without momentum is gated deltanet", run("momentum_deltanet", x)["o"], y["o"])
+    x = given("preconditioned_kda")
+    x["g"][:] = x["g"][..., :1]
+    y = run("preconditioned_gdn", {**x, "g": x["g"][..., 0]})
+    same("preconditioned_kda with equal gates is preconditioned_gdn", run("preconditioned_kda", x)["o"], y["o"])
+    x["c"][:], x["m"][:] = 0, np.log(1e-6)  # no squares, which is what they are compared to
+    y = run("kda", x)
+    same("preconditioned_kda without a preconditioner is kda", run("preconditioned_kda", x)["o"], y["o"])
+    x = given("kaczmarz")
+    x["q"], x["k"] = f.l2norm(x["q"]), f.l2norm(x["k"])
+    y = run("gated_deltanet", {**x, "b": x["eta"]})
+    same("kaczmarz with keys of norm 1 is gated deltanet", run("kaczmarz", x)["o"], y["o"], 1e-4)
 
 
 def linear_family():
