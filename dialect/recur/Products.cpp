@@ -64,8 +64,8 @@ struct EqualTerms : OpRewritePattern<AddOp> {
   }
 };
 
-// What is left of a matrix without a part of it: S - S*diag(x) is S*diag(1 - x).
-struct RestOfMatrix : OpRewritePattern<SubOp> {
+// What is left of a matrix or vector without a share of it: S - S*diag(x) is S*diag(1 - x).
+struct WithoutShare : OpRewritePattern<SubOp> {
   using OpRewritePattern::OpRewritePattern;
   LogicalResult matchAndRewrite(SubOp op, PatternRewriter &rewriter) const override {
     auto part = op.getRhs().getDefiningOp<MulOp>();
@@ -106,5 +106,5 @@ struct ConstantFactors : OpRewritePattern<MulOp> {
 };
 } // namespace
 void MulOp::getCanonicalizationPatterns(RewritePatternSet &patterns, MLIRContext *context) {
-  patterns.add<ConstantScale, RepeatedScale, EqualTerms, RestOfMatrix, ConstantFactors>(context);
+  patterns.add<ConstantScale, RepeatedScale, EqualTerms, WithoutShare, ConstantFactors>(context);
 }

@@ -4,6 +4,7 @@
 // diagonals, products through a dimension of 1. A sum with a dense term stays one factor, but for what is
 // read of a sum with a product of matrices: (M*C - G)*q is M*(C*q) - G*q.
 #include "lib/Algebra/Terms.h"
+#include "lib/Algebra/Bounds.h"
 #include "mlir/Analysis/SliceAnalysis.h"
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/Matchers.h"
@@ -94,12 +95,7 @@ Value recur::diagonalColumn(Value value) {
 }
 
 std::optional<double> recur::addedToNorm(DivOp quotient) {
-  auto isSquare = [&](Value value) {
-    auto reduce = value.getDefiningOp<ReduceOp>();
-    auto square = reduce ? reduce.getOperand().getDefiningOp<MulOp>() : MulOp();
-    return square && reduce.getKind() == Reduction::Sum && square.getLhs() == square.getRhs() &&
-           square.getLhs() == quotient.getLhs();
-  };
+  auto isSquare = [&](Value value) { return isSquareOf(value, quotient.getLhs()); };
   auto root = quotient ? quotient.getRhs().getDefiningOp<SqrtOp>() : SqrtOp();
   if (root && isSquare(root.getOperand()))
     return 0;

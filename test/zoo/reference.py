@@ -7,10 +7,11 @@ import numpy as np
 import reference_attention
 import reference_delta
 import reference_elementwise
+import reference_functions
 import reference_linear
 import reference_memory
 
-MODULES = [reference_linear, reference_delta, reference_memory, reference_elementwise, reference_attention]
+MODULES = [reference_linear, reference_delta, reference_functions, reference_memory, reference_elementwise, reference_attention]
 SAME = {"deltanet_loss": "deltanet", "gated_deltanet_loss": "gated_deltanet"}
 
 

@@ -119,9 +119,8 @@ def main():
     for name in ("device_check.py", "draw.py"):
         shutil.copy(Path(__file__).parent / name, options.folder)
     (options.folder / "zoo").mkdir(exist_ok=True)
-    for name in ("inputs", "signatures", "functions", "reference", *(f"reference_{n}" for n in (
-            "attention", "delta", "elementwise", "linear", "memory"))):
-        shutil.copy(ZOO / f"{name}.py", options.folder / "zoo")
+    for source in (*(ZOO / f"{name}.py" for name in ("inputs", "signatures", "functions")), *ZOO.glob("reference*.py")):
+        shutil.copy(source, options.folder / "zoo")
     shutil.copytree(ROOT / "runtime/python/recur", options.folder / "recur", dirs_exist_ok=True,
                     ignore=shutil.ignore_patterns("__pycache__"))
     print(f"{sum(not e['refused'] for e in index)} libraries, {sum(len(e['cases']) for e in index)} calls")
