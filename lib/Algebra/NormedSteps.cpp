@@ -8,13 +8,35 @@ using namespace recur;
 
 static bool isVector(Value value) { return !isMatrix(matType(value)) && !matType(value).isScalar(); }
 
+// A value without a number that it is times, which is appended; null where it is times none.
+static Value withoutNumber(Value value, SmallVectorImpl<Value> &numbers) {
+  auto product = value.getDefiningOp<MulOp>();
+  for (unsigned i = 0; product && i < 2; ++i)
+    if (matType(product->getOperand(i)).isScalar()) {
+      numbers.push_back(product->getOperand(i));
+      return product->getOperand(1 - i);
+    }
+  return {};
+}
+
+// The column that a side of an outer product is times numbers.
+static Value keyOf(Value side, SmallVectorImpl<Value> &numbers) {
+  Value key = withoutTransposes(side);
+  while (Value rest = withoutNumber(key, numbers))
+    key = withoutTransposes(rest);
+  return key;
+}
+
 namespace {
-// What is written along one key: column * kT, or k * row, times a number that is divided by the key's square.
+// What is written along one key: column * kT, or k * row, times numbers, one of which is divided by the key's
+// square, if they are not all together.
 struct Step {
   MatmulOp outer;
-  Operation *root; // the product with the number
-  Value column, number, square;
-  unsigned along; // the operand that is the key
+  Operation *root; // the product with the numbers
+  Value column, square;
+  SmallVector<Value> numbers;
+  std::optional<unsigned> divided; // which number
+  unsigned along;                  // the operand that is the key
 };
 
 class StepNormer {
@@ -23,16 +45,17 @@ public:
 
   // Finds what a product with the key is times; false where that is not divided by the key's square.
   bool find(MatmulOp outer, unsigned along) {
-    Step step{outer, outer, outer->getOperand(1 - along), {}, {}, along};
-    if (takeNumber(step, step.column)) {
-      steps.push_back(step);
-      return true;
+    Step step{outer, outer, outer->getOperand(1 - along), {}, {}, {}, along};
+    keyOf(outer->getOperand(along), step.numbers);
+    takeNumbers(step, step.column);
+    if (!findSquare(step) && outer->hasOneUse() && isa<MulOp, DivOp>(*outer->user_begin())) {
+      step.root = *outer->user_begin();
+      Value scaled = step.root->getResult(0);
+      takeNumbers(step, scaled);
+      if (scaled != outer.getResult())
+        return false;
     }
-    if (!outer->hasOneUse() || !isa<MulOp, DivOp>(*outer->user_begin()))
-      return false;
-    step.root = *outer->user_begin();
-    Value scaled = step.root->getResult(0);
-    if (!takeNumber(step, scaled) || scaled != outer.getResult())
+    if (!findSquare(step))
       return false;
     steps.push_back(step);
     return true;
@@ -45,10 +68,10 @@ public:
       norm = SqrtOp::create(b, loc, step.square);
       unit = DivOp::create(b, loc, key, norm);
       Value written = divided(step.column);
-      if (Value number = step.number ? withoutSquare(step.number) : Value())
-        written = MulOp::create(b, loc, number, written);
-      Value along = asKey(step.outer->getOperand(step.along));
-      b.replaceOpWithNewOp<MatmulOp>(step.root, step.along ? written : along, step.along ? along : written);
+      for (auto [i, number] : llvm::enumerate(step.numbers))
+        written = MulOp::create(b, loc, step.divided == i ? withoutSquare(number) : number, written);
+      Value row = step.along ? TransposeOp::create(b, loc, unit).getResult() : written;
+      b.replaceOpWithNewOp<MatmulOp>(step.root, step.along ? written : unit, row);
     }
   }
 
@@ -64,24 +87,27 @@ private:
     return false;
   }
 
-  // Takes what divides by the square off a value: a number that has it as a factor, or the quotient.
-  bool takeNumber(Step &step, Value &value) {
-    auto quotient = value.getDefiningOp<DivOp>();
-    if (quotient && isSquare(quotient.getRhs())) {
-      step.square = quotient.getRhs();
-      value = quotient.getLhs();
-      return true;
+  // Takes numbers off a value, and the square that all of it is divided by.
+  void takeNumbers(Step &step, Value &value) const {
+    for (;;) {
+      auto quotient = value.getDefiningOp<DivOp>();
+      if (!step.square && quotient && isSquare(quotient.getRhs())) {
+        step.square = quotient.getRhs();
+        value = quotient.getLhs();
+      } else if (Value rest = withoutNumber(value, step.numbers)) {
+        value = rest;
+      } else {
+        return;
+      }
     }
-    auto product = value.getDefiningOp<MulOp>();
-    for (unsigned i = 0; product && i < 2; ++i)
-      if (Value number = product->getOperand(i); matType(number).isScalar())
-        if (Value square = squareUnder(number)) {
-          step.square = square;
-          step.number = number;
-          value = product->getOperand(1 - i);
-          return true;
-        }
-    return false;
+  }
+
+  // Whether a number, if not all, is divided by the square.
+  bool findSquare(Step &step) const {
+    for (unsigned i = 0; i < step.numbers.size() && !step.square; ++i)
+      if ((step.square = squareUnder(step.numbers[i])))
+        step.divided = i;
+    return bool(step.square);
   }
 
   // The square that a product of numbers is divided by; null where it is not.
@@ -130,23 +156,21 @@ private:
     return DivOp::create(b, loc, value, norm);
   }
 
-  // A key divided by its norm, perhaps times a vector, entry by entry, that stands for what has decayed; null
-  // for others.
+  // A multiple of the key, by numbers and by vectors, entry by entry, of the shorter one instead; null for
+  // others.
   Value shorter(Value along) {
-    Value column = withoutTransposes(along);
-    if (column == key)
-      return asKey(along);
-    auto product = column.getDefiningOp<MulOp>();
-    for (unsigned i = 0; product && i < 2; ++i)
-      if (product->getOperand(i) == key && product->getOperand(1 - i).getType() == key.getType()) {
-        Value decayed = MulOp::create(b, loc, unit, product->getOperand(1 - i));
-        return along == column ? decayed : TransposeOp::create(b, loc, decayed).getResult();
-      }
+    if (along == key)
+      return unit;
+    Operation *op = along.getDefiningOp();
+    if (isa_and_present<TransposeOp>(op)) {
+      Value inner = shorter(op->getOperand(0));
+      return inner ? TransposeOp::create(b, loc, inner).getResult() : Value();
+    }
+    for (unsigned i = 0; isa_and_present<MulOp>(op) && i < 2; ++i)
+      if (Value inner = isVector(op->getOperand(i)) ? shorter(op->getOperand(i)) : Value())
+        return MulOp::create(b, loc, inner, op->getOperand(1 - i));
     return {};
   }
-
-  // The shorter key, as the key itself lies.
-  Value asKey(Value like) { return like == key ? unit : TransposeOp::create(b, loc, unit).getResult(); }
 
   IRRewriter &b;
   Location loc = b.getUnknownLoc();
@@ -160,7 +184,8 @@ void recur::normSteps(RuleOp rule, IRRewriter &rewriter) {
   llvm::MapVector<Value, std::optional<StepNormer>> found;
   for (MatmulOp outer : rule.getBody().getOps<MatmulOp>())
     for (unsigned along : {0, 1}) {
-      Value key = withoutTransposes(outer->getOperand(along));
+      SmallVector<Value> numbers;
+      Value key = keyOf(outer->getOperand(along), numbers);
       if (!isMatrix(outer.getType()) || !isVector(key) || dependsOnState(key) || !std::isinf(normOf(key).hi))
         continue;
       auto [own, isNew] = found.insert({key, StepNormer(rewriter, key)});
