@@ -130,7 +130,7 @@ std::optional<CoupledMask> RolePlan::asMask(Value value) {
         continue;
       for (std::optional<RowFactors> &factors : transposed ? mask->weights : mask->reads)
         if (factors)
-          factors->push_back({transposed ? transposed.getOperand() : factor});
+          factors->push_back({trace(transposed ? transposed.getOperand() : factor)});
       if (mask->reach == Reach::Before)
         readDecayed(*mask, true);
       // Tables have the numbers of the token that a row is, or of the next one.

@@ -6,10 +6,12 @@
 #include "lib/Algebra/NormalForm.h"
 #include "lib/Algebra/Spectral.h"
 #include "lib/Algebra/StackedSteps.h"
+#include "lib/Algebra/Terms.h"
 #include "lib/Cuda/Cores.h"
 #include "lib/Cuda/EntryFunctions.h"
 #include "lib/Derive/Derive.h"
 #include "lib/Derive/ProveRewritten.h"
+#include "mlir/Analysis/SliceAnalysis.h"
 #include "mlir/Transforms/GreedyPatternRewriteDriver.h"
 
 using namespace mlir;
@@ -62,6 +64,54 @@ static chunk::ProgramOp deriveRows(DeriveFunction derive, RuleOp rule, RowKind r
       program->setAttr(contractionAttr, UnitAttr::get(rule.getContext()));
   }
   return program;
+}
+
+// The rule with what its outputs read along a vector that is divided by a number divided after, where it has
+// two states; else null. What the chain reads of each is times a number of its own, an entry of the token's
+// transitions, and it has no registers for a product of that with another one, as the norm of a query is.
+static OwningOpRef<ModuleOp> divideReads(RuleOp rule) {
+  if (rule.argumentsOf(ArgKind::State).size() != 2)
+    return {};
+  OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
+  OpBuilder b = OpBuilder::atBlockEnd(module->getBody());
+  auto divided = cast<RuleOp>(b.clone(*rule));
+  bool any = false;
+  for (auto read : llvm::make_early_inc_range(divided.getBody().getOps<MatmulOp>())) {
+    SetVector<Operation *> users;
+    getForwardSlice(read.getOperation(), &users);
+    bool isWritten = llvm::any_of(divided.yieldedStates(),
+                                  [&](Value state) { return users.contains(state.getDefiningOp()); });
+    for (unsigned side : {0, 1}) {
+      auto turned = read->getOperand(side).getDefiningOp<TransposeOp>();
+      auto quotient = (turned ? turned.getOperand() : read->getOperand(side)).getDefiningOp<DivOp>();
+      if (isWritten || !quotient || !matType(quotient.getRhs()).isScalar() || dependsOnState(quotient) ||
+          !dependsOnState(read->getOperand(1 - side)))
+        continue;
+      // A number that it is times is one with it.
+      auto scaled = read->hasOneUse() ? dyn_cast<MulOp>(*read->user_begin()) : MulOp();
+      if (Value by = scaled ? scaled->getOperand(scaled.getLhs() == read.getResult()) : Value();
+          by && matType(by).isScalar()) {
+        b.setInsertionPoint(scaled);
+        scaled->setOperand(scaled.getLhs() == read.getResult(),
+                           DivOp::create(b, read.getLoc(), by, quotient.getRhs()));
+      } else {
+        b.setInsertionPointAfter(read);
+        auto after = DivOp::create(b, read.getLoc(), read, quotient.getRhs());
+        read->getResult(0).replaceAllUsesExcept(after, after);
+      }
+      b.setInsertionPoint(read);
+      read->setOperand(side,
+                       turned ? TransposeOp::create(b, read.getLoc(), quotient.getLhs()) : quotient.getLhs());
+      any = true;
+    }
+  }
+  if (!any)
+    return {};
+  if (std::string defect = proveSame(rule, divided); !defect.empty()) {
+    mlir::emitWarning(rule.getLoc()) << "internal error: the rule of divided reads: " << defect;
+    return {};
+  }
+  return module;
 }
 
 // The rule with one output more, a number that bounds what a token leaves of the state, where its decay does
@@ -179,6 +229,10 @@ static chunk::ProgramOp derivedAs(DeriveFunction derive, RuleOp rule, RowKind ro
 
 // What reads before values decay has outputs by rows.
 chunk::ProgramOp cuda::deriveForRoles(DeriveFunction derive, RuleOp rule, RowKind rows, bool isF16) {
+  // (f16 may not hold scores of longer queries.)
+  OwningOpRef<ModuleOp> divided = rows == RowKind::Token && !isF16 ? divideReads(rule) : nullptr;
+  if (divided)
+    rule = *divided->getOps<RuleOp>().begin();
   chunk::ProgramOp program = derivedAs(derive, rule, rows, isF16, /*outputsInRows=*/false);
   bool isMixed = program && rows == RowKind::Read && RolePlan::mixesRows(program);
   return isMixed ? derivedAs(derive, rule, rows, isF16, /*outputsInRows=*/true) : program;

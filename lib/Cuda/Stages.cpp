@@ -427,7 +427,7 @@ std::optional<Stages> cuda::cutIntoStages(RuleOp rule, CutOptions options) {
   if (options.keepsDelayed && !delayedWrites(rule))
     return std::nullopt;
   OwningOpRef<ModuleOp> grown =
-      proved(rule, growStates(rule), "states that are written to is not the rule", proveGrown);
+      proved(rule, growStates(rule), "states that are written to is not the rule", proveSame);
   if (grown)
     rule = *grown->getOps<RuleOp>().begin();
   OwningOpRef<ModuleOp> copy =

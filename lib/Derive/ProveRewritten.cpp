@@ -317,7 +317,7 @@ std::string recur::proveWidened(RuleOp rule, RuleOp widened) {
   });
 }
 
-std::string recur::proveGrown(RuleOp rule, RuleOp grown) {
+std::string recur::proveSame(RuleOp rule, RuleOp grown) {
   OwningOpRef<RuleOp> whole(rule.clone()), own(grown.clone());
   Shrinker shrinker;
   shrinker.shrink(*whole);

@@ -30,8 +30,8 @@ std::string proveStepsApart(RuleOp rule, RuleOp apart, llvm::ArrayRef<StepOfInpu
 /// With the one whose vectors are matrices of like columns (widenVectors).
 std::string proveWidened(RuleOp rule, RuleOp widened);
 
-/// With the one whose states are written what they take of others (growStates).
-std::string proveGrown(RuleOp rule, RuleOp grown);
+/// With one of the same states. Inputs that it has besides (growStates) are those of a block's last token.
+std::string proveSame(RuleOp rule, RuleOp grown);
 
 /// With the one that has several states as one (joinKeys).
 std::string proveJoined(RuleOp rule, RuleOp joined);
