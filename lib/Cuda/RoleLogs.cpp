@@ -129,9 +129,16 @@ bool RolePlan::vanishLogs(Value logs) const {
 llvm::SetVector<Value> RolePlan::leavesOfLogs() const {
   llvm::SetVector<Value> leaves;
   SmallVector<Value> work{logs()};
-  if (abreast > 1) // what the transitions follow from
-    work.assign(decay.getDefiningOp()->operand_begin(), decay.getDefiningOp()->operand_end());
-  else if (isOfParams(logs()))
+  if (abreast > 1) { // what the transitions follow from: their numbers, and vectors without these
+    work.clear();
+    for (Value entry : decay.getDefiningOp()->getOperands()) {
+      auto parts = splitTransition(entry);
+      for (RowFactor factor : succeeded(parts) ? parts->first : RowFactors{{entry}})
+        work.push_back(factor.value);
+      if (succeeded(parts) && parts->second)
+        work.push_back(parts->second);
+    }
+  } else if (isOfParams(logs()))
     leaves.insert(work.pop_back_val());
   while (!work.empty()) {
     Value value = trace(work.pop_back_val());

@@ -110,17 +110,24 @@ SmallVector<Value> ScanEmitter::askNumbers(TensorAccess &access, Value begin) {
   return numbers;
 }
 
+// (Of threads with the same token the first stores it.)
 void ScanEmitter::storeNumbers(ArrayRef<Value> numbers, Value place) {
-  Value token = tokenOfThread();
-  for (const Ringed &own : ringed) {
-    if (!own.number)
-      continue;
-    Value base = inRing(place, own.at);
-    Value offset = arith::MulIOp::create(b, token, threads.constant(own.bytes));
-    Value to = LLVM::GEPOp::create(b, base.getType(), b.getI8Type(), base, offset);
-    LLVM::StoreOp::create(b, numbers.front(), to, own.bytes);
-    numbers = numbers.drop_front();
-  }
+  if (numbers.empty())
+    return;
+  Value token = threads.threadIndex();
+  Value isToken =
+      arith::CmpIOp::create(b, arith::CmpIPredicate::ult, token, threads.constant(shape.tokens()));
+  threads.when(isToken, [&] {
+    for (const Ringed &own : ringed) {
+      if (!own.number)
+        continue;
+      Value base = inRing(place, own.at);
+      Value offset = arith::MulIOp::create(b, token, threads.constant(own.bytes));
+      Value to = LLVM::GEPOp::create(b, base.getType(), b.getI8Type(), base, offset);
+      LLVM::StoreOp::create(b, numbers.front(), to, own.bytes);
+      numbers = numbers.drop_front();
+    }
+  });
 }
 
 // The thread's inputs of the tile that was asked for first, in the order of fetchRun.
