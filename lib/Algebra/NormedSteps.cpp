@@ -1,5 +1,6 @@
 #include "lib/Algebra/NormedSteps.h"
 #include "lib/Algebra/Bounds.h"
+#include "lib/Algebra/Passes.h"
 #include "lib/Algebra/Terms.h"
 #include "llvm/ADT/MapVector.h"
 
@@ -79,10 +80,13 @@ private:
   // |k|^2 + eps of the key.
   bool isSquare(Value value) const {
     auto sum = value.getDefiningOp<AddOp>();
-    FloatAttr eps;
+    auto isPositive = [](Value eps) {
+      Interval interval = Interval::of(eps);
+      RangeAttr range = rangeOf(eps);
+      return interval.lo > 0 || (interval.lo == 0 && range && range.getLoOpen());
+    };
     for (unsigned i = 0; sum && i < 2; ++i)
-      if (isSquareOf(sum->getOperand(i), key) && matchPattern(sum->getOperand(1 - i), m_Constant(&eps)) &&
-          eps.getValueAsDouble() > 0)
+      if (isSquareOf(sum->getOperand(i), key) && isPositive(sum->getOperand(1 - i)))
         return true;
     return false;
   }

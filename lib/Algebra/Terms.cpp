@@ -100,11 +100,13 @@ std::optional<double> recur::addedToNorm(DivOp quotient) {
   if (root && isSquare(root.getOperand()))
     return 0;
   auto sum = root ? root.getOperand().getDefiningOp<AddOp>() : AddOp();
-  FloatAttr eps;
-  for (unsigned i = 0; sum && i < 2; ++i)
-    if (isSquare(sum->getOperand(i)) && matchPattern(sum->getOperand(1 - i), m_Constant(&eps)) &&
-        eps.getValueAsDouble() >= 0)
-      return eps.getValueAsDouble();
+  for (unsigned i = 0; sum && i < 2; ++i) {
+    Value eps = sum->getOperand(1 - i);
+    FloatAttr number;
+    if (isSquare(sum->getOperand(i)) && Interval::of(eps).lo >= 0)
+      return matchPattern(eps, m_Constant(&number)) ? number.getValueAsDouble()
+                                                    : std::numeric_limits<double>::quiet_NaN();
+  }
   return std::nullopt;
 }
 

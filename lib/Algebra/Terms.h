@@ -51,8 +51,8 @@ bool feedsState(RuleOp rule, mlir::Operation *op);
 /// The column of a vector that acts as a diagonal, however it is stored.
 mlir::Value diagonalColumn(mlir::Value value);
 
-/// The eps of x / sqrt(sum(x .* x) + eps), which is no longer than 1; of others, and where nothing divides,
-/// none.
+/// The eps of x / sqrt(sum(x .* x) + eps), which is no longer than 1, or no number where it is none that the
+/// spec has; of others, and where nothing divides, none.
 std::optional<double> addedToNorm(DivOp quotient);
 /// x where the value is x / sqrt(sum(x .* x) + 1e-6), which the language calls l2norm(x); null otherwise.
 mlir::Value normalisedVector(mlir::Value value);

@@ -70,7 +70,7 @@ FailureOr<std::pair<RowFactors, Value>> RolePlan::splitTransition(Value entry) c
     auto product = entry.getDefiningOp<MulOp>();
     unsigned number = product && isNumber(product->getOperand(0)) ? 0 : 1;
     if (!product || !isNumber(product->getOperand(number))) {
-      if (isVectorOfTiles(entry))
+      if (isVectorOfTiles(entry, /*withNumbers=*/true))
         return std::pair(factors, entry);
       return failure();
     }
@@ -91,6 +91,9 @@ LogicalResult RolePlan::needTransitions() {
       if (failed(needRow(factor.value)))
         return failure();
   }
+  for (Value leaf : leavesOfLogs())
+    if (isRow(leaf) && failed(needRow(leaf)))
+      return failure();
   for (BlockArgument input : tilesOfLogs())
     if (matType(input).numCols() != keys || failed(needInput(input)))
       return failure();

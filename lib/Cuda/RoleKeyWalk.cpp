@@ -19,6 +19,24 @@ static std::optional<double> constantOf(const RowFactors &factors) {
   return constant ? std::optional(constant.getValue().convertToDouble()) : std::nullopt;
 }
 
+static bool isNumberOfTokens(const RolePlan &plan, Value value) {
+  return plan.isRow(value) && !value.getDefiningOp<ConstantOp>();
+}
+
+// The numbers of tokens that a vector follows from, entry by entry.
+static llvm::SetVector<Value> numbersIn(const RolePlan &plan, Value vector) {
+  llvm::SetVector<Value> numbers;
+  SmallVector<Value> work{vector};
+  while (!work.empty()) {
+    Value value = RolePlan::trace(work.pop_back_val());
+    if (isNumberOfTokens(plan, value))
+      numbers.insert(value);
+    else if (Operation *op = value.getDefiningOp(); op && !plan.isOfParams(value))
+      llvm::append_range(work, op->getOperands());
+  }
+  return numbers;
+}
+
 int RoleEmitter::KeyWalk::Shape::numberOf(const RowFactors &factors, double outside) {
   for (auto [i, known] : llvm::enumerate(numbers))
     if (known.factors == factors && known.outside == outside)
@@ -84,6 +102,9 @@ RoleEmitter::KeyWalk::Shape::Shape(const RolePlan &plan) {
     for (const auto &weight : right.weights)
       if (weight && !weight->empty())
         numberOf(*weight, 0);
+  for (const Vector &vector : vectors)
+    for (Value number : numbersIn(plan, vector.value))
+      numberOf({{number}}, 0);
 }
 
 // There are two places for levels, so that one is made while the one before is multiplied.
@@ -204,6 +225,8 @@ RoleEmitter::KeyWalk::Two RoleEmitter::KeyWalk::entriesOf(Value vector, int64_t 
         Values entries = ptx.loadFloats(at, roles.vectorAt(value), 2);
         return (leaves[value] = {entries[0], entries[1]})[channel];
       }
+      if (isNumberOfTokens(plan, value))
+        return number(shape.numberOf({{value}}, 0), token)[channel];
       auto input = dyn_cast<BlockArgument>(value);
       if (!input)
         return {};
@@ -242,15 +265,6 @@ void RoleEmitter::KeyWalk::loadTokens() {
       for (auto [entries, holds] : llvm::zip(made->second, isThere))
         for (Value &entry : entries)
           entry = ptx.choose(holds, entry, ptx.number(0));
-  for (const Vector &vector : shape.vectors) {
-    auto &own = vectors.emplace_back();
-    for (int64_t token = 0; token < tokens; ++token) {
-      Two entries = entriesOf(vector.value, token);
-      for (Value &entry : entries)
-        entry = ptx.choose(isThere[token], entry, ptx.number(vector.outside));
-      own.push_back(entries);
-    }
-  }
   Value from = ptx.add(state.stage.rows, ptx.mul(block, tokens * 4));
   for (const Number &number : shape.numbers) {
     Values &own = numbers.emplace_back();
@@ -261,6 +275,15 @@ void RoleEmitter::KeyWalk::loadTokens() {
                    : ptx.loadFloats(from, roles.slotOffset({number.factors, {}, false}) + token * 4, 4));
     for (auto [value, holds] : llvm::zip(own, isThere))
       value = ptx.choose(holds, value, ptx.number(number.outside));
+  }
+  for (const Vector &vector : shape.vectors) {
+    auto &own = vectors.emplace_back();
+    for (int64_t token = 0; token < tokens; ++token) {
+      Two entries = entriesOf(vector.value, token);
+      for (Value &entry : entries)
+        entry = ptx.choose(isThere[token], entry, ptx.number(vector.outside));
+      own.push_back(entries);
+    }
   }
 }
 

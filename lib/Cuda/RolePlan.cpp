@@ -103,16 +103,19 @@ bool RolePlan::isUniform(Value value) {
          llvm::all_of(op->getOperands(), [](Value operand) { return isUniform(operand); });
 }
 
-bool RolePlan::isVectorOfTiles(Value value) const {
+bool RolePlan::isVectorOfTiles(Value value, bool withNumbers) const {
   value = trace(value);
+  if (withNumbers && isRow(value))
+    return true;
   if (auto argument = dyn_cast<BlockArgument>(value))
     return asTile(value) || (argument.getOwner()->getParentOp() == program.getOperation() && typeOf(value) &&
                              isOne(typeOf(value).getCols()) &&
                              program.getArg(argument.getArgNumber()).getKind() == ArgKind::Param);
   Operation *op = value.getDefiningOp();
   return isa<ConstantOp>(op) ||
-         (isa<ElementwiseOp>(op) &&
-          llvm::all_of(op->getOperands(), [&](Value operand) { return isVectorOfTiles(operand); }));
+         (isa<ElementwiseOp>(op) && llvm::all_of(op->getOperands(), [&](Value operand) {
+            return isVectorOfTiles(operand, withNumbers);
+          }));
 }
 
 bool RolePlan::isRow(Value value) const {

@@ -283,7 +283,7 @@ public:
   /// What solves for a value, where each row of the state has a system for itself, or null.
   static mlir::Operation *ownSystemOf(mlir::Value value);
   /// Whether a vector of a map follows, entry by entry, from inputs and params alone.
-  bool isVectorOfTiles(mlir::Value value) const;
+  bool isVectorOfTiles(mlir::Value value, bool withNumbers = false) const;
   /// Whether a vector's entries are zero where those of the inputs and, `withParams`, those of params are.
   bool vanishes(mlir::Value value, bool withParams) const;
   /// Whether a value has tokens for rows and columns.

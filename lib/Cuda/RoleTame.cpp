@@ -68,9 +68,12 @@ double RolePlan::longestOf(const TokenTile &tile) const {
   auto root = trace(scale[0].value).getDefiningOp<SqrtOp>();
   Value square = root ? trace(root->getOperand(0)) : Value();
   if (auto sum = square ? square.getDefiningOp<AddOp>() : AddOp())
-    for (unsigned i : {0, 1})
-      if (auto eps = sum->getOperand(i).getDefiningOp<ConstantOp>(); eps && !eps.getValue().isNegative())
-        square = trace(sum->getOperand(1 - i));
+    for (unsigned i : {0, 1}) {
+      RangeAttr eps = rangeOf(sum->getOperand(i));
+      if (Value other = trace(sum->getOperand(1 - i));
+          eps && eps.getLo() >= 0 && other.getDefiningOp<ReduceOp>())
+        square = other;
+    }
   auto reduce = square ? square.getDefiningOp<ReduceOp>() : ReduceOp();
   auto product = reduce ? trace(reduce.getOperand()).getDefiningOp<MulOp>() : MulOp();
   bool isOwn = product && trace(product->getOperand(0)) == input && trace(product->getOperand(1)) == input;

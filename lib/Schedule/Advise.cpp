@@ -30,11 +30,12 @@ static void adviseOnDecays(chunk::ProgramOp program, std::vector<std::string> &a
       range = arg.getRange();
     }
     if (!decay.getLog())
-      said.insert((name.empty() ? std::string("a decay") : "the decay '" + name + "'") +
-                  " is no exp(..), and may be zero for all that is known, so chunks multiply factors where "
-                  "they could add logarithms: " +
-                  (range ? "" : "declare that it is in [0, 1], or in [-1, 1], or ") +
-                  "write it as exp(g) with an input g in (-inf, 0]");
+      said.insert(
+          (name.empty() ? "a decay is no exp(..)," : "the decay '" + name + "' is no exp(..),") +
+          (name.empty() || (range && range.getLo() > 0) ? "" : " and may be zero for all that is known,") +
+          " so chunks multiply factors where they could add logarithms: " +
+          (range || name.empty() ? "" : "declare that it is in [0, 1], or in [-1, 1], or ") +
+          "write it as exp(g) with an input g in (-inf, 0]");
     else if (channels && !(range && range.getLo() >= leastLogDecay))
       said.insert("the decay by channels" + (name.empty() ? std::string() : " '" + name + "'") +
                   " has no lower bound, so near tokens take an exponential for each channel and pair: a "
