@@ -280,6 +280,19 @@ SmallVector<Term> Expansion::ofProduct(Value lhs, Value rhs) {
   return multiplyTerms(left, right);
 }
 
+// Numbers that are multiplied, with what a root is of for the root twice.
+SmallVector<Value> withoutRoots(SmallVector<Value> numbers) {
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    auto root = numbers[i].getDefiningOp<SqrtOp>();
+    auto *same = std::find(numbers.begin() + i + 1, numbers.end(), numbers[i]);
+    if (!root || same == numbers.end() || Interval::of(root.getOperand()).lo < 0)
+      continue;
+    numbers[i] = root.getOperand();
+    numbers.erase(same);
+  }
+  return numbers;
+}
+
 // Builds values from terms.
 class Emitter {
 public:
@@ -308,7 +321,7 @@ private:
   Value chain(const Term &term) {
     factors = term.chain;
     Value scale;
-    for (Value scalar : term.scalars)
+    for (Value scalar : withoutRoots(term.scalars))
       scale = scale ? MulOp::create(builder, loc, scale, scalar).getResult() : scalar;
     if (factors.empty()) {
       Value unit = IdentityOp::create(builder, loc, type);

@@ -37,7 +37,8 @@ def families():
     """Bodies that are the same rule, by its name."""
     for name, decay in DECAYS.items():
         first = [f"S = {decay}\n{one}" for one in corrections("b", "k", "v")] + corrections("b", "k", "v", decay)
-        yield f"a correction, decay {name}", first
+        yield f"a correction, decay {name}", first + [
+            f"S = {decay}\nx = sqrt(b)*k\nS = S - (S*x)*xT + sqrt(b)*v*xT"]
         yield f"a correction and a write, decay {name}", [f"{one}\nS = S + c*u*pT" for one in first]
         yield f"an output before, decay {name}", ["o = S*q\n" + one for one in first]
         yield f"an erasure along another key, decay {name}", [
