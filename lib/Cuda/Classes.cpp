@@ -121,6 +121,13 @@ unsigned IndexClasses::classOf(Value value, unsigned dim) const {
   return it == nodes.end() ? 0 : sets.getLeaderValue(it->second);
 }
 
+bool IndexClasses::turnsStates() const {
+  return llvm::any_of(rule.argumentsOf(ArgKind::State), [&](Value state) {
+    MatType type = matType(state);
+    return type.numRows() != 1 && type.numCols() != 1 && isTurned(state);
+  });
+}
+
 unsigned IndexClasses::bestIndependent() const {
   unsigned best = 0;
   SmallVector<Value> shared;

@@ -22,6 +22,13 @@ public:
   /// The number of indices of a class.
   int64_t sizeOf(unsigned index) const { return sizes.lookup(index); }
   bool isIndependent(unsigned index) const { return index && !mixed.contains(index); }
+  /// Whether a matrix lies the other way round than one whose columns are summed over: its columns alone are
+  /// independent.
+  bool isTurned(mlir::Value matrix) const {
+    return isIndependent(classOf(matrix, 1)) && !isIndependent(classOf(matrix, 0));
+  }
+  /// Whether a state does.
+  bool turnsStates() const;
   /// Whether sums alone mix its indices: there may be more of them, of zeros.
   bool canGrow(unsigned index) const { return index && !numbered.contains(index); }
 

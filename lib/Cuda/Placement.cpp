@@ -33,6 +33,8 @@ Axis cuda::operandAxis(MatType operand, MatType result, Axis axis) {
 }
 
 Axis Placement::axisOf(Value matrix) const {
+  if (turned)
+    return turned->isTurned(matrix);
   auto transpose = matrix.getDefiningOp<TransposeOp>();
   bool isTurned = transpose && isMatrix(matType(matrix));
   return isTurned != (unitsAxis == 1);
@@ -208,6 +210,9 @@ Placement::Placement(RuleOp rule, const Grid &grid)
     : vectorAxis(grid.lanes == 1 || grid.heldRegisters ? 0 : 1), productsApart(grid.productsApart),
       holdsMatrices(grid.heldRegisters), unitsTakeInputs(grid.unitsTakeInputs), unitsAxis(grid.unitsAxis) {
   auto states = rule.argumentsOf(ArgKind::State);
+  if (!productsApart && !holdsMatrices && unitsAxis < 0)
+    if (IndexClasses classes(rule); classes.turnsStates())
+      turned = std::move(classes);
   while (changed) {
     changed = false;
     for (Value output : rule.yieldedOutputs())
@@ -256,6 +261,13 @@ static bool hasProducts(Value vector) {
          });
 }
 
+// A state's type, the way round that has its independent dimension in rows.
+static MatType typeAsHeld(const IndexClasses &classes, Value state) {
+  MatType type = matType(state);
+  bool isTurned = isMatrix(type) && classes.isTurned(state);
+  return isTurned ? MatType::get(type.getContext(), type.getCols(), type.getRows()) : type;
+}
+
 Grid cuda::chooseGrid(RuleOp rule, int64_t together) {
   constexpr int64_t entriesPerThread = 64;
   int64_t entries = 0, rows = 1, cols = 1, rowsOfMatrices = 1;
@@ -266,10 +278,13 @@ Grid cuda::chooseGrid(RuleOp rule, int64_t together) {
     cols = std::max(cols, type.numCols());
     entries += count * type.numElements();
   };
+  IndexClasses classes(rule);
   for (BlockArgument argument : rule.getBody().getArguments()) {
     ArgKind kind = rule.getArg(argument).getKind();
-    if (kind == ArgKind::State || kind == ArgKind::Param)
-      hold(matType(argument), kind == ArgKind::State || isMatrix(matType(argument)));
+    if (kind == ArgKind::State)
+      hold(typeAsHeld(classes, argument), 1);
+    else if (kind == ArgKind::Param)
+      hold(matType(argument), isMatrix(matType(argument)));
   }
   for (Value output : rule.yieldedOutputs()) {
     MatType type = matType(output);
@@ -303,8 +318,9 @@ Grid cuda::gridAhead(RuleOp rule) {
   constexpr int64_t manyThreads = 128;
   Grid grid = chooseGrid(rule);
   int64_t rows = 1;
+  IndexClasses classes(rule);
   for (BlockArgument state : rule.argumentsOf(ArgKind::State))
-    rows = std::max(rows, matType(state).numRows());
+    rows = std::max(rows, typeAsHeld(classes, state).numRows());
   int64_t threads = rows * grid.lanes / 2;
   if (threads > manyThreads)
     threads /= 2;

@@ -81,6 +81,8 @@ private:
   void visitMatmul(MatmulOp op, unsigned wanted);
   Axis natural(mlir::Value value) const;
 
+  /// Of a rule with states whose columns are independent, which lie along axis 0 then.
+  std::optional<IndexClasses> turned;
   /// The axis of vectors of which nothing else is known.
   Axis vectorAxis;
   bool productsApart, holdsMatrices, unitsTakeInputs;
