@@ -4,6 +4,7 @@ import ctypes
 import inspect
 import json
 import os
+from keyword import iskeyword
 
 from . import _symbols, _tensors
 
@@ -65,8 +66,8 @@ class _Function:
         self.written = [a.keyword for a in self.arguments if a.kind in ("output", "final", "updated")]
 
     def _free(self, keyword):
-        """As in the C header, a name that is taken gets a '_'."""
-        while keyword in self.taken:
+        """As in the C header, a name that is taken, or a keyword of Python, gets a '_'."""
+        while keyword in self.taken or iskeyword(keyword):
             keyword += "_"
         self.taken.add(keyword)
         return keyword

@@ -56,22 +56,29 @@ recur.rule @products(input "x" %x: !recur.mat<d x 1>, input "y" %y: !recur.mat<e
 }
 
 // -----
-// Equal terms, and factors that are constants, are one: x/2 + x/2 is x, (y + x) + x is y + 2*x.
+// Equal terms, and factors that are constants, are one: x/2 + x/2 is x, (y + x) + x is y + 2*x. Not so constants whose
+// product would be rounded.
 // CHECK-LABEL: recur.rule @terms
-recur.rule @terms(input "x" %x: !recur.mat<d x 1>, input "y" %y: !recur.mat<d x 1>, state "s" %s: !recur.mat<d x 1>) -> ("o", "p") init {
+recur.rule @terms(input "x" %x: !recur.mat<d x 1>, input "y" %y: !recur.mat<d x 1>, state "s" %s: !recur.mat<d x 1>) -> ("o", "p", "r") init {
   %zero = recur.constant 0.0 : <d x 1>
   recur.yield %zero : !recur.mat<d x 1>
 } body {
-  // CHECK: %[[TWO:.*]] = recur.constant 2.000000e+00
+  // CHECK-DAG: %[[TWO:.*]] = recur.constant 2.000000e+00
+  // CHECK-DAG: %[[TENTH:.*]] = recur.constant 1.000000e-01
   // CHECK: %[[TWICE:.*]] = recur.mul %x, %[[TWO]]
   // CHECK: %[[SUM:.*]] = recur.add %y, %[[TWICE]]
-  // CHECK: recur.yield %s, %x, %[[SUM]]
+  // CHECK: %[[PART:.*]] = recur.mul %x, %[[TENTH]]
+  // CHECK: %[[LESS:.*]] = recur.mul %[[PART]], %[[TENTH]]
+  // CHECK: recur.yield %s, %x, %[[SUM]], %[[LESS]]
   %half = recur.constant 0.5 : <1 x 1>
   %h = recur.mul %half, %x : !recur.mat<1 x 1>, !recur.mat<d x 1>
   %o = recur.add %h, %h : !recur.mat<d x 1>, !recur.mat<d x 1>
   %yx = recur.add %y, %x : !recur.mat<d x 1>, !recur.mat<d x 1>
   %p = recur.add %yx, %x : !recur.mat<d x 1>, !recur.mat<d x 1>
-  recur.yield %s, %o, %p : !recur.mat<d x 1>, !recur.mat<d x 1>, !recur.mat<d x 1>
+  %tenth = recur.constant 0.1 : <1 x 1>
+  %part = recur.mul %tenth, %x : !recur.mat<1 x 1>, !recur.mat<d x 1>
+  %r = recur.mul %tenth, %part : !recur.mat<1 x 1>, !recur.mat<d x 1>
+  recur.yield %s, %o, %p, %r : !recur.mat<d x 1>, !recur.mat<d x 1>, !recur.mat<d x 1>, !recur.mat<d x 1>
 }
 
 // -----

@@ -125,7 +125,7 @@ class Calls(unittest.TestCase):
         self.close(S, state)
 
     def test_colliding_names(self):
-        x = dict(stream=normal(1, 5, 1, 4), threads=normal(1, 5, 1, 4))
+        x = dict(stream=normal(1, 5, 1, 4), threads=normal(1, 5, 1, 4), lambda_=np.full((1, 5, 1), 0.5, np.float32))
         o = lib.clock.forward(**x, positions=np.array([3]), threads_=1, stream_=0).o
         h = np.zeros(4)
         for t in range(5):
@@ -246,7 +246,7 @@ class Wrong(unittest.TestCase):
         self.fails(TypeError, "'q' cannot be shared: its strides", q=record["a"])
         with self.assertRaisesRegex(TypeError, "'o' must be given: numpy has no bfloat16 of its own"):
             x = np.zeros((1, 1, 1, 4), np.float16)
-            lib.half.forward(stream=x, threads=x)
+            lib.half.forward(stream=x, threads=x, lambda_=x[..., 0])
 
     def test_written(self):
         fixed = np.full((2, 7, 4, 5), 7, np.float32)
