@@ -141,17 +141,18 @@ static LogicalResult checkMicroSteps(RuleOp rule) {
 
 LogicalResult recur::bindDimensions(RuleOp rule, const llvm::StringMap<int64_t> &sizes) {
   SmallVector<StringAttr> symbols = rule.symbols();
+  Location given = UnknownLoc::get(rule.getContext()); // sizes are no part of the spec
   for (const auto &entry : sizes) {
     if (!llvm::is_contained(symbols, StringAttr::get(rule.getContext(), entry.getKey()))) {
       std::string known = llvm::join(
           llvm::map_range(symbols, [](StringAttr symbol) { return "'" + symbol.str() + "'"; }), ", ");
-      return emitError(rule.getLoc()) << "the rule has no dimension '" << entry.getKey() << "' to bind"
-                                      << (known.empty() ? std::string("; all its dimensions are fixed")
-                                                        : "; its dimensions are " + known);
+      return emitError(given) << "the rule has no dimension '" << entry.getKey() << "' to bind"
+                              << (known.empty() ? std::string("; all its dimensions are fixed")
+                                                : "; its dimensions are " + known);
     }
     if (entry.getValue() < 1 || entry.getValue() > maxDim)
-      return emitError(rule.getLoc()) << "dimension '" << entry.getKey() << "' must be from 1 to " << maxDim
-                                      << ", got: " << entry.getValue();
+      return emitError(given) << "dimension '" << entry.getKey() << "' must be from 1 to " << maxDim
+                              << ", got: " << entry.getValue();
   }
   auto bound = [&](Attribute dim) -> Attribute {
     auto symbol = dyn_cast<StringAttr>(dim);

@@ -156,7 +156,7 @@ Expr *Parser::primary() {
   case TokenKind::LeftParen: {
     take();
     Expr *inner = expression();
-    if (!inner || !close(token, TokenKind::RightParen))
+    if (!inner || !close(token, TokenKind::RightParen, /*ofExpression=*/true))
       return nullptr;
     inner->range = {token.range.begin, last.end};
     return inner;
@@ -164,7 +164,7 @@ Expr *Parser::primary() {
   case TokenKind::Bar: { // a bar opens where an operand is expected, and closes where an operator is
     take();
     Expr *inner = expression();
-    if (!inner || !close(token, TokenKind::Bar))
+    if (!inner || !close(token, TokenKind::Bar, /*ofExpression=*/true))
       return nullptr;
     SourceRange range = {token.range.begin, last.end};
     return make(ExprKind::Norm, range, range, inner);
@@ -198,7 +198,7 @@ Expr *Parser::call(Ident function) {
       arguments.push_back(argument);
       labels.push_back(label);
     } while (accept(TokenKind::Comma));
-  if (!close(open, TokenKind::RightParen))
+  if (!close(open, TokenKind::RightParen, /*ofExpression=*/true))
     return nullptr;
   Expr *expr = make(ExprKind::Call, {function.range.begin, last.end}, function.range, arguments);
   if (expr) {

@@ -126,10 +126,20 @@ bool Parser::expect(TokenKind kind, const Twine &where) {
   return false;
 }
 
-bool Parser::close(const Token &open, TokenKind kind) {
+bool Parser::atFactor() {
+  TokenKind kind = peek().kind;
+  return !peek().afterLineEnd &&
+         (kind == TokenKind::Name || kind == TokenKind::Number || kind == TokenKind::LeftParen);
+}
+
+bool Parser::close(const Token &open, TokenKind kind, bool ofExpression) {
   if (accept(kind))
     return true;
-  unexpected(describe(kind)).note(open.range, "to match this " + describe(open.kind));
+  bool isProduct = ofExpression && atFactor();
+  Diagnostic &error = unexpected((isProduct ? "an operator or " : "") + describe(kind));
+  if (isProduct)
+    error.fix({last.end, peek().range.begin}, "*").note("a product needs '*'");
+  error.note(open.range, "to match this " + describe(open.kind));
   return false;
 }
 
@@ -175,9 +185,7 @@ bool Parser::endOfStatement(bool ofExpression) {
   if (at(TokenKind::Newline) || at(TokenKind::End) || (braces && at(TokenKind::RightBrace)))
     return true;
   const Token &token = peek();
-  if (ofExpression && !token.afterLineEnd &&
-      (token.kind == TokenKind::Name || token.kind == TokenKind::Number ||
-       token.kind == TokenKind::LeftParen)) {
+  if (ofExpression && atFactor()) {
     SourceRange gap = {last.end, token.range.begin};
     unexpected("an operator or the end of the statement").fix(gap, "*").note("a product needs '*'");
     return false;

@@ -53,7 +53,8 @@ private:
   bool startsLine();
   bool atWord(llvm::StringRef word) { return at(TokenKind::Name) && text(peek()) == word; }
   /// Closes the bracket opened by `open`.
-  bool close(const Token &open, TokenKind kind);
+  bool close(const Token &open, TokenKind kind, bool ofExpression = false);
+  bool atFactor();
   llvm::StringRef text(const Token &token) const { return file.text(token.range); }
   std::string shown(const Token &token) const;
   Ident ident(const Token &token) const { return {text(token), token.range}; }

@@ -455,7 +455,9 @@ void Sema::resolveStale(Expr &expr, const Scope &scope) {
   const Symbol *symbol = find(base.text, base.range, scope);
   if (!symbol || !symbol->is(SymbolKind::State)) {
     diags.error(base.range, "'@' needs a state, but '" + base.text + "' is none")
-        .note("S@16 is the state S at the start of a block of 16 tokens; a product is written '*'");
+        .note("S@16 is the state S at the start of a block of 16 tokens; a product is written '*', and what "
+              "the token "
+              "before had is a state that is assigned it at the end");
     return;
   }
   if (scope.overTokens()) {
