@@ -282,7 +282,7 @@ public:
   static bool isUniform(mlir::Value value);
   /// What solves for a value, where each row of the state has a system for itself, or null.
   static mlir::Operation *ownSystemOf(mlir::Value value);
-  /// Whether a vector of a map follows, entry by entry, from inputs and params alone.
+  /// Whether a vector of a map follows, entry by entry, from inputs and params, and `withNumbers` numbers.
   bool isVectorOfTiles(mlir::Value value, bool withNumbers = false) const;
   /// Whether a vector's entries are zero where those of the inputs and, `withParams`, those of params are.
   bool vanishes(mlir::Value value, bool withParams) const;

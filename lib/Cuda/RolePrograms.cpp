@@ -67,10 +67,11 @@ static chunk::ProgramOp deriveRows(DeriveFunction derive, RuleOp rule, RowKind r
 }
 
 // The rule with what its outputs read along a vector that is divided by a number divided after, where it has
-// two states; else null. What the chain reads of each is times a number of its own, an entry of the token's
+// two matrices; else null. What the chain reads of each is times a number of its own, an entry of the token's
 // transitions, and it has no registers for a product of that with another one, as the norm of a query is.
 static OwningOpRef<ModuleOp> divideReads(RuleOp rule) {
-  if (rule.argumentsOf(ArgKind::State).size() != 2)
+  auto states = rule.argumentsOf(ArgKind::State);
+  if (states.size() != 2 || !llvm::all_of(states, [](Value state) { return isMatrix(state); }))
     return {};
   OwningOpRef<ModuleOp> module = ModuleOp::create(rule.getLoc());
   OpBuilder b = OpBuilder::atBlockEnd(module->getBody());

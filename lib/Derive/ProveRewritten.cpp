@@ -317,8 +317,8 @@ std::string recur::proveWidened(RuleOp rule, RuleOp widened) {
   });
 }
 
-std::string recur::proveSame(RuleOp rule, RuleOp grown) {
-  OwningOpRef<RuleOp> whole(rule.clone()), own(grown.clone());
+std::string recur::proveSame(RuleOp rule, RuleOp other) {
+  OwningOpRef<RuleOp> whole(rule.clone()), own(other.clone());
   Shrinker shrinker;
   shrinker.shrink(*whole);
   shrinker.shrink(*own);

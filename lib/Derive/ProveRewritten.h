@@ -31,7 +31,7 @@ std::string proveStepsApart(RuleOp rule, RuleOp apart, llvm::ArrayRef<StepOfInpu
 std::string proveWidened(RuleOp rule, RuleOp widened);
 
 /// With one of the same states. Inputs that it has besides (growStates) are those of a block's last token.
-std::string proveSame(RuleOp rule, RuleOp grown);
+std::string proveSame(RuleOp rule, RuleOp other);
 
 /// With the one that has several states as one (joinKeys).
 std::string proveJoined(RuleOp rule, RuleOp joined);
