@@ -135,7 +135,7 @@ bool Parser::atFactor() {
 bool Parser::close(const Token &open, TokenKind kind, bool ofExpression) {
   if (accept(kind))
     return true;
-  bool isProduct = ofExpression && atFactor();
+  bool isProduct = ofExpression && !startsLine() && atFactor();
   Diagnostic &error = unexpected((isProduct ? "an operator or " : "") + describe(kind));
   if (isProduct)
     error.fix({last.end, peek().range.begin}, "*").note("a product needs '*'");

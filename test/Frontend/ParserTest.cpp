@@ -97,7 +97,8 @@ TEST(Parser, ReportsEveryError) {
             "1:29 expected the end of the statement, got 'unit'\n");
   EXPECT_EQ(errorsOf("a = b**2"), "1:7 expected an operand, got '*'\n");
   EXPECT_EQ(errorsOf("a = (b c)"), "1:8 expected an operator or ')', got 'c'\n");
-  EXPECT_EQ(errorsOf("a = f(b\nc)"), "1:8 expected ')', got the end of the line\n");
+  EXPECT_EQ(errorsOf("a = f(b\nc)"),
+            "1:8 expected ')', got the end of the line\n2:2 expected '=' after 'c', got ')'\n");
   EXPECT_EQ(errorsOf("input a : matrix(n)"), "1:19 expected ',': a matrix has 2 dimensions, got ')'\n");
 }
 

@@ -161,7 +161,8 @@ class Calls(unittest.TestCase):
     def test_load(self):
         """Each kernel is loaded once; a load that failed is tried again."""
         remembered("driver_load_result").value = 200
-        x = dict(stream=Gpu(zeros(1, 2, 1, 4)), threads=Gpu(zeros(1, 2, 1, 4)), o=Gpu(zeros(1, 2, 1, 4)))
+        x = {name: Gpu(zeros(1, 2, 1, 4)) for name in ("stream", "threads", "o")}
+        x["lambda_"] = Gpu(zeros(1, 2, 1))
         with self.assertRaisesRegex(recur.Error, "loading the kernel failed on CUDA device 0: some error .error 200."):
             lib.clock.forward(**x)
         remembered("driver_load_result").value = 0
