@@ -85,8 +85,10 @@ private:
       RangeAttr range = rangeOf(eps);
       return interval.lo > 0 || (interval.lo == 0 && range && range.getLoOpen());
     };
+    // (What follows from the state would make a key of it.)
     for (unsigned i = 0; sum && i < 2; ++i)
-      if (isSquareOf(sum->getOperand(i), key) && isPositive(sum->getOperand(1 - i)))
+      if (Value eps = sum->getOperand(1 - i);
+          isSquareOf(sum->getOperand(i), key) && isPositive(eps) && !dependsOnState(eps))
         return true;
     return false;
   }
